@@ -54,7 +54,7 @@ pub(crate) async fn try_script(
         argv: vec!["--help".to_owned()],
         ..Default::default()
     };
-    script.set_cwd(ScriptCwd::Skill);
+    script.set_cwd(ScriptCwd::SkillRoot);
     let spec = ExecSpec {
         skill: skill.to_owned(),
         script: Some(script),

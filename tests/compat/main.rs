@@ -168,8 +168,13 @@ fn cases_are_those_of_the_readme() -> Result<()> {
     let cases = Case::read_all()?;
     let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
     assert_eq!(names, rows);
-    for (name, _) in MISSING_FEATURES {
+    let missing = MISSING_FEATURES.map(|(name, _)| name);
+    for name in missing {
         assert!(names.contains(&name), "{name}");
+    }
+    // StageSkills can't make a skill's folder writable yet.
+    for case in cases.iter().filter(|case| case.is_writable) {
+        assert!(missing.contains(&case.name.as_str()), "{}", case.name);
     }
     Ok(())
 }

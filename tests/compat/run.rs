@@ -155,9 +155,9 @@ async fn upload(client: &Client, workspace: &str, local: &Path, target: &str) ->
     Ok(())
 }
 
-const fn stdin_of(data: Vec<u8>) -> Stdin {
+fn stdin_of(data: Vec<u8>) -> Stdin {
     Stdin {
-        source: Some(stdin::Source::Data(data)),
+        source: Some(stdin::Source::Data(data.into())),
     }
 }
 
