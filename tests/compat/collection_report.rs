@@ -6,7 +6,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use skilld_tests::binaries;
 use tokio::process::Command;
 
 fn write(root: &Path, path: &str, text: &str) -> Result<()> {
@@ -42,7 +41,7 @@ fn make_collection(root: &Path) -> Result<()> {
 async fn report_says_of_each_skill_what_keeps_it_from_running() -> Result<()> {
     let root = tempfile::tempdir()?;
     make_collection(root.path())?;
-    let output = Command::new(binaries::example("collection-report")?)
+    let output = Command::new(env!("CARGO_BIN_EXE_collection-report"))
         .arg("--dir")
         .arg(root.path())
         .args(["--pool", "default", "-o", "json"])
