@@ -8,8 +8,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 BIN := $(TARGET)/release
 GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
 STATE ?= $(CURDIR)/.demo
-# Not taken from the environment, where the name is common.
+# Not taken from the environment, where the names are common.
 IMAGE = base
+DIR =
+CASE =
+POOL =
+JSON =
 SOAK_EXECS ?= 100000
 FUZZ_SECONDS ?= 300
 # What a target needs is built side by side: the image waits for downloads, and both builds end with steps on one core.
@@ -26,7 +30,7 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help demo test unit soak fuzz check tools bench token-report guest image base-image image-lock build run fmt lint doc clean preflight
+.PHONY: help demo test unit compat soak fuzz check tools bench token-report guest image base-image office-image image-lock build run fmt lint doc clean preflight
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -40,6 +44,15 @@ test: preflight-python build guest base-image ## every test, end to end on real 
 unit: preflight-rust ## every test that needs no Docker (TEST='-p skilld --test pool' for some of them)
 	cargo build --locked -p skilld-guest
 	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests)
+
+compat: preflight-python build guest base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one), or a report over your skills in DIR=… (POOL=default|office, JSON=1)
+ifeq ($(DIR),)
+	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
+		cargo test --locked -p skilld-tests --test compat
+else
+	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --quiet --locked -p skilld-tests --bin collection-report -- \
+		--dir '$(DIR)' $(if $(POOL),--pool '$(POOL)') $(if $(JSON),-o json)
+endif
 
 soak: build guest base-image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
 	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
@@ -85,6 +98,9 @@ image: preflight-docker ## make the image skilld/base:latest, or another one (IM
 # The image that tests, demo and benchmarks use, whatever IMAGE says.
 base-image: preflight-docker
 	@images/build.sh base
+
+office-image: preflight-docker
+	@images/build.sh office
 
 image-lock: preflight-docker preflight-python ## record the current versions of an image's packages (IMAGE=office), and make it
 	@images/build.sh --lock '$(IMAGE)'

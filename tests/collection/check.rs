@@ -17,7 +17,7 @@ const SCRIPTS_MAX: usize = 100;
 /// Result of one skill.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SkillReport {
-    /// Id of the skill, without `skills/`.
+    /// Name of the skill, with that of its plugin.
     pub(crate) name: String,
     /// Folder on the host.
     pub(crate) source: String,
@@ -56,21 +56,28 @@ pub(crate) enum EnvironmentState {
 /// Checks one skill. A failed call ends up in the report, since the others can still be checked.
 pub(crate) async fn check_skill(client: &Client, skill: &Skill) -> SkillReport {
     let state = skill.state();
+    let reference = skill_reference(skill);
     let mut problems: Vec<&Problem> = skill.problems.iter().collect();
     problems.sort_by_key(|problem| problem.severity() != Severity::Error);
     let mut report = SkillReport {
-        name: one_line(skill.name.trim_start_matches("skills/")),
+        name: one_line(reference),
         source: skill.source.clone(),
         is_loaded: matches!(state, SkillState::Loaded | SkillState::LoadedWithWarnings),
         problems: problems.into_iter().map(problem_line).collect(),
         ..Default::default()
     };
     if report.is_loaded
-        && let Err(error) = examine(client, &skill.name, &mut report).await
+        && let Err(error) = examine(client, reference, &mut report).await
     {
         report.failure = Some(one_line(&format!("{error:#}")));
     }
     report
+}
+
+/// Returns the reference of a skill: `PLUGIN:NAME` for a skill of a plugin, since another one may have its name.
+fn skill_reference(skill: &Skill) -> &str {
+    let alias = skill.aliases.iter().find(|alias| alias.contains(':'));
+    alias.map_or(skill.name.trim_start_matches("skills/"), String::as_str)
 }
 
 async fn examine(client: &Client, name: &str, report: &mut SkillReport) -> Result<()> {
@@ -141,10 +148,10 @@ async fn try_scripts(
     candidates: &[&SkillFile],
     report: &mut SkillReport,
 ) -> Result<()> {
-    let skill = name.trim_start_matches("skills/");
-    client.stage_skills(workspace, &[skill]).await?;
+    let staged = client.stage_skills(workspace, &[name]).await?;
+    let skill = staged.first().context("no skill was staged")?.name.clone();
     for file in candidates.iter().take(SCRIPTS_MAX) {
-        let outcome = try_script(client, workspace, skill, file)
+        let outcome = try_script(client, workspace, &skill, file)
             .await
             .with_context(|| file.path.clone())?;
         report
