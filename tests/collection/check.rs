@@ -55,8 +55,20 @@ pub(crate) enum EnvironmentState {
 
 /// Checks one skill. A failed call ends up in the report, since the others can still be checked.
 pub(crate) async fn check_skill(client: &Client, skill: &Skill) -> SkillReport {
-    let state = skill.state();
     let reference = skill_reference(skill);
+    let state = match skill.state() {
+        // Its name means another skill, and its reference may still mean this one.
+        SkillState::Shadowed if reference.contains(':') => {
+            let named = client.get_skill(reference).await;
+            named.map_or(SkillState::Shadowed, |named| {
+                match named.digest == skill.digest {
+                    true => named.state(),
+                    false => SkillState::Shadowed,
+                }
+            })
+        }
+        state => state,
+    };
     let mut problems: Vec<&Problem> = skill.problems.iter().collect();
     problems.sort_by_key(|problem| problem.severity() != Severity::Error);
     let mut report = SkillReport {
