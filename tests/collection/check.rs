@@ -19,6 +19,8 @@ const SCRIPTS_MAX: usize = 100;
 pub(crate) struct SkillReport {
     /// Name of the skill, with that of its plugin.
     pub(crate) name: String,
+    /// Version from the front matter; empty if it has none.
+    pub(crate) version: String,
     /// Folder on the host.
     pub(crate) source: String,
     /// The skill can be used.
@@ -73,13 +75,19 @@ pub(crate) async fn check_skill(client: &Client, skill: &Skill) -> SkillReport {
     problems.sort_by_key(|problem| problem.severity() != Severity::Error);
     let mut report = SkillReport {
         name: one_line(reference),
+        version: one_line(&skill.version),
         source: skill.source.clone(),
         is_loaded: matches!(state, SkillState::Loaded | SkillState::LoadedWithWarnings),
         problems: problems.into_iter().map(problem_line).collect(),
         ..Default::default()
     };
     if report.is_loaded
-        && let Err(error) = examine(client, reference, &mut report).await
+        && let Err(error) = examine(
+            client,
+            &format!("{reference}@{}", skill.digest),
+            &mut report,
+        )
+        .await
     {
         report.failure = Some(one_line(&format!("{error:#}")));
     }

@@ -122,7 +122,7 @@ impl Totals {
         } = self;
         format!(
             "\n{found} skills in {image}: {loaded} loaded, {ready} ready, {environments_missing} without their environment\n\
-             {scripts} scripts: {started} started with --help, {broken} can't run, {unclear} ended with another error\n"
+             {scripts} scripts: {started} started with --help, {broken} can't run, {unclear} unclear: they ended with another error\n"
         )
     }
 }
@@ -140,8 +140,12 @@ fn cells(skill: &SkillReport) -> [String; 5] {
         (true, count) => format!("yes, {count} warnings"),
         (false, _) => "no".to_owned(),
     };
+    let name = match skill.version.as_str() {
+        "" => skill.name.clone(),
+        version => format!("{}@{version}", skill.name),
+    };
     if !skill.is_loaded {
-        return [skill.name.clone(), loaded, dash(), dash(), dash()];
+        return [name, loaded, dash(), dash(), dash()];
     }
     let environment = match &skill.environment {
         EnvironmentState::Unknown => dash(),
@@ -155,13 +159,30 @@ fn cells(skill: &SkillReport) -> [String; 5] {
         (0, count) => format!("ready, may lack {count}"),
         (count, _) => format!("lacks {count}"),
     };
-    let started = skill.scripts.iter();
-    let started = started.filter(|(_, outcome)| *outcome == ScriptOutcome::Started);
-    let scripts = match skill.scripts.len() {
-        0 => "none".to_owned(),
-        count => format!("{} of {count} start", started.count()),
-    };
-    [skill.name.clone(), loaded, environment, preflight, scripts]
+    [name, loaded, environment, preflight, count_scripts(skill)]
+}
+
+/// Returns how many scripts had each outcome.
+fn count_scripts(skill: &SkillReport) -> String {
+    let outcomes = skill.scripts.iter().map(|(_, outcome)| match outcome {
+        ScriptOutcome::Started => "started",
+        ScriptOutcome::Broken(_) => "can't run",
+        ScriptOutcome::Unclear(_) => "unclear",
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    let parts = ["started", "can't run", "unclear"]
+        .into_iter()
+        .filter_map(|wanted| {
+            let count = outcomes
+                .iter()
+                .filter(|outcome| **outcome == wanted)
+                .count();
+            (count > 0).then(|| format!("{count} {wanted}"))
+        });
+    match parts.collect::<Vec<_>>() {
+        parts if parts.is_empty() => "none".to_owned(),
+        parts => parts.join(", "),
+    }
 }
 
 fn dash() -> String {
@@ -218,6 +239,7 @@ fn to_value(skill: &SkillReport) -> Value {
     });
     json!({
         "name": skill.name,
+        "version": skill.version,
         "source": skill.source,
         "loaded": skill.is_loaded,
         "ready": is_ready(skill),

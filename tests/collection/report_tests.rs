@@ -5,6 +5,7 @@ use super::*;
 fn sample() -> CollectionReport {
     let good = SkillReport {
         name: "good".to_owned(),
+        version: "1.2".to_owned(),
         is_loaded: true,
         environment: EnvironmentState::NotNeeded,
         scripts: vec![("scripts/a.py".to_owned(), ScriptOutcome::Started)],
@@ -36,8 +37,8 @@ fn sample() -> CollectionReport {
 fn table_names_what_each_skill_lacks() {
     let expected = "\
 SKILL     LOADED  ENVIRONMENT  PREFLIGHT  SCRIPTS
-good      yes     not needed   ready      1 of 1 start
-lacking   yes     not built    lacks 1    0 of 1 start
+good@1.2  yes     not needed   ready      1 started
+lacking   yes     not built    lacks 1    1 can't run
     environment: no wheel of x
     lacks ruby
     may lack torch
@@ -46,7 +47,7 @@ rejected  no      –            –          –
     skill.no_description: add one
 
 3 skills in skilld/base:latest: 2 loaded, 1 ready, 1 without their environment
-2 scripts: 1 started with --help, 1 can't run, 0 ended with another error
+2 scripts: 1 started with --help, 1 can't run, 0 unclear: they ended with another error
 ";
     assert_eq!(sample().to_text(), expected);
 }
