@@ -58,19 +58,13 @@ pub(crate) enum EnvironmentState {
 /// Checks one skill. A failed call ends up in the report, since the others can still be checked.
 pub(crate) async fn check_skill(client: &Client, skill: &Skill) -> SkillReport {
     let reference = skill_reference(skill);
-    let state = match skill.state() {
+    let mut state = skill.state();
+    if state == SkillState::Shadowed && reference.contains(':') {
         // Its name means another skill, and its reference may still mean this one.
-        SkillState::Shadowed if reference.contains(':') => {
-            let named = client.get_skill(reference).await;
-            named.map_or(SkillState::Shadowed, |named| {
-                match named.digest == skill.digest {
-                    true => named.state(),
-                    false => SkillState::Shadowed,
-                }
-            })
-        }
-        state => state,
-    };
+        let named = client.get_skill(reference).await;
+        let named = named.ok().filter(|named| named.digest == skill.digest);
+        state = named.map_or(state, |named| named.state());
+    }
     let mut problems: Vec<&Problem> = skill.problems.iter().collect();
     problems.sort_by_key(|problem| problem.severity() != Severity::Error);
     let mut report = SkillReport {

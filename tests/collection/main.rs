@@ -114,7 +114,7 @@ async fn check_collection(daemon: &Daemon, image: &str) -> Result<CollectionRepo
         .buffer_unordered(CONCURRENCY)
         .collect()
         .await;
-    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    rows.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
     Ok(CollectionReport {
         image: image.to_owned(),
         problems: problems.iter().map(report::problem_line).collect(),

@@ -207,7 +207,7 @@ fn details(skill: &SkillReport) -> Vec<String> {
         match outcome {
             ScriptOutcome::Started => {}
             ScriptOutcome::Broken(why) => lines.push(format!("{}: {why}", one_line(path))),
-            ScriptOutcome::Unclear(end) => lines.push(format!("{}: {end} (?)", one_line(path))),
+            ScriptOutcome::Unclear(end) => lines.push(format!("{}: {end}", one_line(path))),
         }
     }
     if skill.scripts_left_out > 0 {
