@@ -1,4 +1,4 @@
-//! One script of a skill: is it one, and does it start with `--help`?
+//! Selects the scripts of a skill, runs them with `--help` and judges how they end.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ const MISSING: [&str; 5] = [
 /// Outcome of `--help`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ScriptOutcome {
-    /// It printed its help, or its usage.
+    /// The script printed its help or its usage.
     Started,
-    /// It can't run: a module, a program or its interpreter is missing, or it did not end.
+    /// A module, a program or the interpreter is missing, or the script did not end.
     Broken(String),
-    /// It ran and ended with an error that does not come from its environment. Many scripts know no `--help`.
+    /// The script ended with an error that does not come from its environment. Many scripts know no `--help`.
     Unclear(String),
 }
 

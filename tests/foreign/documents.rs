@@ -66,7 +66,7 @@ docs/skills.md | The store with skillctl | recipes_for_publishing_do_what_they_s
 docs/skills.md | Scripts with skillctl | recipes_for_scripts_do_what_they_say
 docs/skills.md | Reading with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
 docs/skills.md | Checking with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
-docs/skills.md | Check your own collection | not run: collection_report.rs of tests/compat runs the program
+docs/skills.md | Check your own collection | not run: the suite of `make compat` runs the program
 ";
 
 /// First words of a line that is a command.
