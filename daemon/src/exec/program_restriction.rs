@@ -110,7 +110,7 @@ pub(super) fn restrict_environment(env: &mut BTreeMap<&str, String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::build_environment;
+    use super::super::environment::{PackageSources, build_environment};
     use super::*;
 
     fn programs(allowed: &[&str], denied: &[&str]) -> pb::Programs {
@@ -167,7 +167,14 @@ mod tests {
             ];
             let of_workspace =
                 of_workspace.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            let pairs = build_environment("e", skill, &of_workspace.into(), &[], &spec);
+            let pairs = build_environment(
+                "e",
+                skill,
+                PackageSources::default(),
+                &of_workspace.into(),
+                &[],
+                &spec,
+            );
             let pairs = pairs.iter().filter_map(|pair| pair.split_once('='));
             pairs
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -380,6 +380,7 @@ mod tests {
                 idle_timeout_ms: 2,
                 end_time_ms: 3,
                 skills: BTreeMap::new(),
+                environments: BTreeMap::new(),
                 inputs: Vec::new(),
             }),
         }

@@ -199,6 +199,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         idle_timeout_ms: ms(idle),
         end_time_ms: 0,
         skills: BTreeMap::new(),
+        environments: BTreeMap::new(),
         inputs: Vec::new(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
