@@ -23,12 +23,11 @@ use crate::engine::ImageInfo;
 use crate::error::{Chain, Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
-use crate::skills::Problem;
-use crate::skills::environments::environment_need::EnvironmentNeed;
 use crate::skills::environments::environment_record::EnvironmentRecord;
 use crate::skills::environments::environment_store::{
     EnvironmentCleanup, EnvironmentStore, environment_key,
 };
+use crate::skills::{EnvironmentNeed, Problem};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
 mod build;

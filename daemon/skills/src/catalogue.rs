@@ -4,6 +4,7 @@ mod catalogue_assembly;
 pub mod catalogue_snapshot;
 pub(crate) mod catalogue_task;
 mod document_reader;
+mod environment_need_reader;
 mod folder_watcher;
 mod name_suggestions;
 pub(crate) mod plugin_library;

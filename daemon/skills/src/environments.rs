@@ -2,12 +2,10 @@
 //! and image, kept in a store, and mounted read-only into every workspace that stages the skill.
 //!
 //! ```text
-//! files of a skill ─► environment_need.rs: what to build, checked
-//!                     daemon: builds it in a container of the image
+//! files of a skill ─► catalogue/environment_need_reader.rs: packages to install, checked
+//!                     daemon: installs them in a container of the image
 //! tar of the build ─► environment_store.rs: unpacked, recorded, found again by need and image
 //! ```
 
-pub mod environment_need;
 pub mod environment_record;
 pub mod environment_store;
-mod requirement_line;

@@ -44,6 +44,7 @@ pub use content_store::staged_skill::{PluginFiles, StagedSkill, find_staged_plug
 pub use content_store::{StoreCleanup, skill_files};
 pub use error::{Error, Result};
 pub use parse::document::{self, Document};
+pub use parse::environment_need::EnvironmentNeed;
 pub use parse::finding::{self, ValidationProfile};
 pub use parse::front_matter::{self, FrontMatter, Requires};
 pub use parse::problem::{Problem, Severity};

@@ -1,9 +1,11 @@
 //! Pure parsing: bytes of a skill's documents become a document, a card, and a list of problems. No I/O.
 
 pub mod document;
+pub(crate) mod environment_need;
 pub mod finding;
 pub mod front_matter;
 pub mod problem;
+pub(crate) mod requirement_line;
 pub mod skill_card;
 pub mod skill_ref;
 pub mod version;

@@ -27,7 +27,7 @@ pub enum EnvironmentBuilds {
 pub struct PackageIndex {
     /// URL as configured.
     pub url: String,
-    /// Its host and port.
+    /// Host and port of the URL.
     pub host: IndexHost,
 }
 

@@ -172,12 +172,6 @@ fn check_environments(faults: &mut FaultList<'_>, config: &Config) {
         true,
         ": it counts in it",
     );
-    faults.require_order(
-        ("skills.build_timeout", environments.build_timeout),
-        ("execs.timeout_max", config.execs.timeout_max),
-        false,
-        "",
-    );
 }
 
 fn check_paths_and_texts(faults: &mut FaultList<'_>, config: &Config) {

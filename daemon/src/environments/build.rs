@@ -1,4 +1,4 @@
-//! One build: a container of the skill's image in which uv and npm install packages, and the archive that it returns.
+//! Builds one environment: a container of the skill's image in which uv and npm install packages, and the archive that it returns.
 //!
 //! The container has no network. If an index is configured, the daemon serves a proxy with an allow-list on a socket in
 //! the slot's `run/`, and that is the only way out. Nothing of the container is trusted: its archive is bounded and

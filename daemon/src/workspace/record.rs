@@ -111,7 +111,7 @@ pub struct StagedSkillRecord {
     pub name: String,
     /// Digest, `sha256:` and 64 hex digits.
     pub digest: String,
-    /// Its environment; `None` if it needs none, or if that is missing.
+    /// Environment of the skill; `None` if it needs none, or if that is missing.
     pub environment: Option<SkillEnvironment>,
 }
 

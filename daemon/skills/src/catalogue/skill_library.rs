@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::catalogue_snapshot::Catalogue;
 use super::document_reader::{read_stored_documents, read_stored_skill};
+use super::environment_need_reader::read_environment_need;
 use super::name_suggestions::skill_not_found;
 use super::plugin_library::PluginCache;
 use super::preflight::{Need, collect_needs};
@@ -17,9 +18,9 @@ use crate::content_store::digest_cache::DigestCache;
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::StagedSkill;
 use crate::content_store::{ContentStore, DAMAGED, Lease};
-use crate::environments::environment_need::EnvironmentNeed;
 use crate::error::{Error, Result};
 use crate::parse::document::Document;
+use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{SkillRef, VersionRef, folder_name};
@@ -222,7 +223,7 @@ impl SkillLibrary {
         let resolved = self.resolve(catalogue, wanted)?;
         let (mut skill, lease) = self.lease_resolved(catalogue, &resolved, wanted)?;
         let need = self.environment_needs.get_or_read(&skill.digest, || {
-            EnvironmentNeed::read(&*self.manifest(&skill)?)
+            read_environment_need(&*self.manifest(&skill)?)
         });
         skill.environment_need = need?;
         let mut leases = vec![lease];

@@ -33,9 +33,9 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::ContentStore;
 use super::content_hashing::{ContentSummary, make_directory};
-use crate::environments::environment_need::EnvironmentNeed;
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
+use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::front_matter::FrontMatter;
 use crate::placeholders::{PLUGINS_DIR, plugin_root};
 

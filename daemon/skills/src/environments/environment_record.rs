@@ -28,7 +28,7 @@ pub struct EnvironmentRecord {
     pub report: BuildReport,
 }
 
-/// What a build did: `environment.json` at the beginning of its archive. Untrusted until it was checked.
+/// Report of a build: `environment.json` at the beginning of its archive. Untrusted until it was checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildReport {
     /// Format version, [`VERSION`].

@@ -1,3 +1,5 @@
+//! Tests of the store of environments, on archives as builds and strangers make them.
+
 use std::io::Seek;
 
 use super::super::environment_record::PythonInterpreter;

@@ -10,7 +10,7 @@ const PUNCTUATION: &str = " \t[]()<>=!~;,.*+'\"_-";
 ///
 /// # Errors
 /// Returns the reason for people, as the end of a sentence that begins with the requirement.
-pub(super) fn check_requirement(text: &str) -> Result<String, &'static str> {
+pub(crate) fn check_requirement(text: &str) -> Result<String, &'static str> {
     if text.len() > REQUIREMENT_BYTES_MAX {
         return Err("is longer than 4,096 bytes");
     }

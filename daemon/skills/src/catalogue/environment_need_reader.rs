@@ -1,4 +1,5 @@
-//! What the environment of a skill is built from: the Python requirements and the Node.js package that its files state.
+//! Reads which packages a skill needs beyond its image: the Python requirements and the Node.js package that its files
+//! state.
 //!
 //! Files of tests, templates and examples are left out, like in preflight.
 //!
@@ -14,18 +15,16 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 
-use data_encoding::HEXLOWER;
-use sha2::{Digest, Sha256};
-
-use super::requirement_line::check_requirement;
-use crate::catalogue::preflight::file_selection::{FileUse, select_files};
-use crate::catalogue::preflight::python_requirements::{ScriptMetadata, read_script_metadata};
+use super::preflight::file_selection::{FileUse, select_files};
+use super::preflight::python_requirements::{ScriptMetadata, read_script_metadata};
 use crate::content_store::skill_files::{self, Manifest, SkillFile};
 use crate::error::Result;
+use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::problem::Problem;
+use crate::parse::requirement_line::check_requirement;
 
 /// Code of the problem of a requirement that a build must not see.
-pub const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
+const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
 
 /// Maximum number of requirements of one skill. The largest lock file of the public collections has 212.
 const REQUIREMENTS_MAX: usize = 1000;
@@ -40,64 +39,26 @@ const SCRIPT_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of problems of one skill; a file of 10,000 wrong lines has one cause.
 const PROBLEMS_MAX: usize = 20;
 
-/// Need of a skill for packages that its image may lack.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EnvironmentNeed {
-    /// Checked lines of a requirements.txt, sorted, without duplicates.
-    pub requirements: Vec<String>,
-    /// Content of the skill's package.json; empty if it has none or if that names no dependencies.
-    pub package_json: Vec<u8>,
-    /// Content of the skill's package-lock.json; empty if it has none.
-    pub package_lock: Vec<u8>,
-    /// Reasons for which the environment is not built.
-    pub problems: Vec<Problem>,
-}
-
-impl EnvironmentNeed {
-    /// Reads the need of a skill from its stored files.
-    ///
-    /// # Errors
-    /// `Io` when the store cannot be read.
-    pub(crate) fn read(manifest: &Manifest) -> Result<Self> {
-        let mut reader = NeedReader {
-            manifest,
-            requirements: BTreeSet::new(),
-            need: Self::default(),
-        };
-        for (file, file_use) in select_files(manifest, "").into_iter().take(FILES_MAX) {
-            match file_use {
-                FileUse::Requirements => reader.requirements_file(file)?,
-                FileUse::PythonProject => reader.project_file(file)?,
-                FileUse::Script => reader.script(file)?,
-                FileUse::NodePackage | FileUse::SkillMd => {}
-            }
+/// Reads the need of a skill from its stored files.
+///
+/// # Errors
+/// `Io` when the store cannot be read.
+pub(crate) fn read_environment_need(manifest: &Manifest) -> Result<EnvironmentNeed> {
+    let mut reader = NeedReader {
+        manifest,
+        requirements: BTreeSet::new(),
+        need: EnvironmentNeed::default(),
+    };
+    for (file, file_use) in select_files(manifest, "").into_iter().take(FILES_MAX) {
+        match file_use {
+            FileUse::Requirements => reader.requirements_file(file)?,
+            FileUse::PythonProject => reader.project_file(file)?,
+            FileUse::Script => reader.script(file)?,
+            FileUse::NodePackage | FileUse::SkillMd => {}
         }
-        reader.node_package()?;
-        Ok(reader.finish())
     }
-
-    /// Returns `true` if the skill needs no environment.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.requirements.is_empty() && self.package_json.is_empty() && self.problems.is_empty()
-    }
-
-    /// Returns the digest of everything that a build reads, 64 hex digits.
-    #[must_use]
-    pub fn digest(&self) -> String {
-        let mut hash = Sha256::new();
-        let requirements = self.requirements.join("\n");
-        for part in [
-            requirements.as_bytes(),
-            &self.package_json,
-            &self.package_lock,
-        ] {
-            // The length keeps the end of one part from being read as the beginning of the next.
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        HEXLOWER.encode(&hash.finalize())
-    }
+    reader.node_package()?;
+    Ok(reader.finish())
 }
 
 /// Reads the files of one skill.

@@ -1,3 +1,5 @@
+//! Tests of which packages are read from a skill's files.
+
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +14,7 @@ fn read_need(files: &[(&str, &str)]) -> EnvironmentNeed {
         fs::write(path, text).expect("write");
     }
     let manifest = Manifest::read(dir.path()).expect("manifest");
-    EnvironmentNeed::read(&manifest).expect("read")
+    read_environment_need(&manifest).expect("read")
 }
 
 fn messages(need: &EnvironmentNeed) -> Vec<&str> {
