@@ -195,8 +195,8 @@ async fn uv_run_and_private_virtual_environments_work_offline() -> Result<()> {
     assert_eq!(lines[0], "1.1", "{printed}");
     // The private one now comes first.
     assert!(lines[1].ends_with("/.venv"), "{printed}");
-    let uv = "rm -rf work/.venvs/inline && uv venv -q .venv && uv pip install -q skilld-compat-greeting \
-              && .venv/bin/python -c 'import skilld_compat_greeting'";
+    let uv = "uv venv -q work/other && uv pip install -q --python work/other skilld-compat-greeting && \
+              work/other/bin/python -c 'import skilld_compat_greeting'";
     output(client, &name, "inline", uv).await?;
     daemon.stop().await
 }

@@ -278,7 +278,7 @@ async fn shell_scripts_with_windows_line_ends_run() -> Result<()> {
     let outcome = run(client, &name, shell).await?;
     assert_eq!(
         outcome.text(),
-        "direct you\ntool\n555\n444\n",
+        "direct you\ntool\n755\n644\n",
         "{outcome:?}"
     );
     daemon.stop().await
