@@ -38,14 +38,14 @@ fn options(hosts: &[&str]) -> IndexProxyOptions {
 impl TestProxy {
     /// Starts a proxy that may reach private addresses.
     fn start(hosts: &[&str]) -> Self {
-        Self::start_with(options(hosts), bounds(), true)
+        Self::start_with(options(hosts), &bounds(), true)
     }
 
-    fn start_with(options: IndexProxyOptions, bounds: FetchOptions, is_private: bool) -> Self {
+    fn start_with(options: IndexProxyOptions, bounds: &FetchOptions, is_private: bool) -> Self {
         let tasks = TaskSpawner::default();
         let directory = tempfile::tempdir().expect("a directory");
         let listener = UnixListener::bind(directory.path().join("s")).expect("a socket");
-        let fetcher = UrlFetcher::new(&bounds, is_private, tasks.clone());
+        let fetcher = UrlFetcher::new(bounds, is_private, tasks.clone());
         let stop = tasks.stop.clone();
         let proxy = IndexProxy::new(options, fetcher);
         let serving = tasks.spawn(proxy.serve(listener, stop.clone()));
@@ -297,7 +297,7 @@ async fn connections_beyond_the_bound_get_503_until_one_ends() {
         connections_max: 2,
         ..options(&[&address])
     };
-    let proxy = TestProxy::start_with(options, bounds(), true);
+    let proxy = TestProxy::start_with(options, &bounds(), true);
     let first = proxy.open_tunnel(&address).await;
     let _first_server = accept(&listener).await;
     let _second = proxy.open_tunnel(&address).await;
@@ -356,7 +356,7 @@ async fn a_build_that_exceeds_its_bytes_is_cut_off() {
             bytes_max,
             ..options(&[&address, &http])
         };
-        TestProxy::start_with(options, bounds(), true)
+        TestProxy::start_with(options, &bounds(), true)
     };
     // All connections share the bytes.
     let proxy = bounded(1000);
@@ -404,7 +404,7 @@ async fn a_server_that_does_not_answer_in_time_is_504() {
         timeout: Duration::from_millis(300),
         ..bounds()
     };
-    let proxy = TestProxy::start_with(options(&[&http]), hasty, true);
+    let proxy = TestProxy::start_with(options(&[&http]), &hasty, true);
     let answer = proxy.exchange(&get(&server.url("/silent"))).await;
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     server.set_down(true);
@@ -420,7 +420,7 @@ async fn a_configured_proxy_opens_the_tunnels_and_gets_the_requests() {
         ..bounds()
     };
     let hosts = options(&["index.example", "169.254.169.254"]);
-    let proxy = TestProxy::start_with(hosts.clone(), behind(&address), false);
+    let proxy = TestProxy::start_with(hosts.clone(), &behind(&address), false);
     let relay = async {
         let mut stream = accept(&listener).await;
         let head = read_head(&mut stream).await;
@@ -466,7 +466,7 @@ async fn a_configured_proxy_opens_the_tunnels_and_gets_the_requests() {
     let server = Server::start().await;
     server.put("http://index.example/simple/", Reply::ok("a list"));
     let address = format!("127.0.0.1:{}", server.port());
-    let proxy = TestProxy::start_with(hosts, behind(&address), false);
+    let proxy = TestProxy::start_with(hosts, &behind(&address), false);
     let answer = proxy.exchange(&get("http://index.example/simple/")).await;
     assert!(answer.ends_with("a list"), "{answer}");
 }

@@ -88,7 +88,7 @@ async fn private_addresses_are_refused_unless_permitted() {
     let literal = format!("127.0.0.1:{port}");
     let name = format!("localhost:{port}");
     let hosts = [literal.as_str(), name.as_str()];
-    let proxy = TestProxy::start_with(options(&hosts), bounds(), false);
+    let proxy = TestProxy::start_with(options(&hosts), &bounds(), false);
     // Other spellings of an address are that address.
     let hex = format!("0x7f000001:{port}");
     for target in [literal.as_str(), hex.as_str(), name.as_str()] {
@@ -128,29 +128,49 @@ async fn metadata_services_are_never_reached() {
     }
 }
 
+/// Checks the status and a part of the answer to each request, and that no answer shows a secret.
+async fn check_answers(proxy: &TestProxy, cases: &[(String, &str, &str)]) {
+    for (request, status, says) in cases {
+        let answer = proxy.exchange(request).await;
+        let shown: String = request.chars().take(80).collect();
+        let begins = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&begins), "{shown:?}: {answer}");
+        assert!(answer.contains(says), "{shown:?}: {answer}");
+        assert!(!answer.contains("secret"), "{shown:?}: {answer}");
+    }
+}
+
 #[tokio::test]
-async fn hostile_heads_get_errors() {
+async fn heads_that_are_too_large_or_no_http_get_errors() {
+    let proxy = TestProxy::start(&["x.example"]);
+    let (begin, long) = ("GET http://x.example/", "x".repeat(20_000));
+    let many = "A: b\r\n".repeat(200);
+    let cases = [
+        ("\u{16}\u{3}\u{1}\u{2}garbage\r\n\r\n".into(), "400", ""),
+        ("GET\r\n\r\n".into(), "400", ""),
+        (format!("{begin} HTTP/1.1\r\nX: {long}\r\n\r\n"), "431", ""),
+        (format!("{begin}{long}"), "431", ""),
+        (format!("{begin} HTTP/1.1\r\n{many}\r\n"), "431", ""),
+        (
+            get(&format!("http://x.example/{}", "y".repeat(3000))),
+            "400",
+            "longer than 2048 bytes",
+        ),
+    ];
+    check_answers(&proxy, &cases).await;
+    // HTTP/2 with prior knowledge: the connection ends.
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
+    proxy.exchange(preface).await;
+}
+
+#[tokio::test]
+async fn methods_targets_and_bodies_that_are_not_proxied_get_errors() {
     let server = Server::start().await;
     let own = format!("127.0.0.1:{}", server.port());
     let proxy = TestProxy::start(&[&own]);
-    let long = "x".repeat(20_000);
-    let cases: &[(String, &str, &str)] = &[
-        ("\u{16}\u{3}\u{1}\u{2}garbage\r\n\r\n".into(), "400", ""),
-        ("GET\r\n\r\n".into(), "400", ""),
-        (
-            format!("GET http://{own}/ HTTP/1.1\r\nX: {long}\r\n\r\n"),
-            "431",
-            "",
-        ),
-        (format!("GET http://{own}/{long}"), "431", ""),
-        (
-            format!(
-                "GET http://{own}/ HTTP/1.1\r\n{}\r\n",
-                "A: b\r\n".repeat(200)
-            ),
-            "431",
-            "",
-        ),
+    let get_own = format!("GET http://{own}/x HTTP/1.1\r\n");
+    let connect = |target: &str| format!("CONNECT {target} HTTP/1.1\r\n\r\n");
+    let cases = [
         (get("/simple/"), "400", "this is a proxy"),
         (
             get(&format!("https://{own}/")),
@@ -163,32 +183,15 @@ async fn hostile_heads_get_errors() {
             "400",
             "a user name or a password",
         ),
+        (connect(&format!("user:secret@{own}")), "400", ""),
+        (connect("x.example"), "400", "must be HOST:PORT"),
+        (connect("/"), "400", "must be HOST:PORT"),
         (
-            get(&format!("http://{own}/{}", "y".repeat(3000))),
-            "400",
-            "longer than 2048 bytes",
-        ),
-        (
-            format!("CONNECT user:secret@{own} HTTP/1.1\r\n\r\n"),
-            "400",
-            "",
-        ),
-        (
-            "CONNECT x.example HTTP/1.1\r\n\r\n".into(),
+            connect(&format!("http://{own}/")),
             "400",
             "must be HOST:PORT",
         ),
-        (
-            "CONNECT / HTTP/1.1\r\n\r\n".into(),
-            "400",
-            "must be HOST:PORT",
-        ),
-        (
-            format!("CONNECT http://{own}/ HTTP/1.1\r\n\r\n"),
-            "400",
-            "must be HOST:PORT",
-        ),
-        ("CONNECT x.example:99999 HTTP/1.1\r\n\r\n".into(), "400", ""),
+        (connect("x.example:99999"), "400", ""),
         (
             format!("POST http://{own}/x HTTP/1.1\r\n\r\n"),
             "405",
@@ -200,12 +203,12 @@ async fn hostile_heads_get_errors() {
             "use CONNECT, GET or HEAD",
         ),
         (
-            format!("GET http://{own}/x HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"),
+            format!("{get_own}Content-Length: 3\r\n\r\nabc"),
             "400",
             "a body",
         ),
         (
-            format!("GET http://{own}/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            format!("{get_own}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
             "400",
             "a body",
         ),
@@ -214,7 +217,17 @@ async fn hostile_heads_get_errors() {
             "400",
             "a body",
         ),
-        // A carriage return that could end a line elsewhere.
+    ];
+    check_answers(&proxy, &cases).await;
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn no_line_is_injected_into_a_forwarded_head() {
+    let server = Server::start().await;
+    let own = format!("127.0.0.1:{}", server.port());
+    let proxy = TestProxy::start(&[&own]);
+    let cases = [
         (
             format!("GET http://{own}/x HTTP/1.1\r\nX: a\rInjected: 1\r\n\r\n"),
             "400",
@@ -231,23 +244,10 @@ async fn hostile_heads_get_errors() {
             "",
         ),
     ];
-    for (request, status, says) in cases {
-        let answer = proxy.exchange(request).await;
-        let shown: String = request.chars().take(80).collect();
-        let begins = format!("HTTP/1.1 {status} ");
-        assert!(answer.starts_with(&begins), "{shown:?}: {answer}");
-        assert!(answer.contains(says), "{shown:?}: {answer}");
-        assert!(!answer.contains("secret"), "{shown:?}: {answer}");
-    }
-    // HTTP/2 with prior knowledge: the connection ends.
-    proxy
-        .exchange("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0")
-        .await;
+    check_answers(&proxy, &cases).await;
     assert!(server.seen().is_empty());
-    let escaped = proxy
-        .exchange(&get(&format!("http://{own}/a%0d%0aInjected:%201")))
-        .await;
-    assert!(escaped.starts_with("HTTP/1.1 404 "), "{escaped}");
+    let escaped = get(&format!("http://{own}/a%0d%0aInjected:%201"));
+    check_answers(&proxy, &[(escaped, "404", "")]).await;
     let seen = server.seen().remove(0);
     assert_eq!(seen.target, "/a%0d%0aInjected:%201");
     assert!(!seen.headers.contains_key("injected"));
