@@ -1,7 +1,7 @@
 //! Resolves a validated exec spec into the request for the guest: argv, environment, working directory and effective
 //! limits. Pure. The guest adds nothing to the request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use skilld_proto::guest::v1 as guest;
@@ -9,7 +9,7 @@ use skilld_proto::v1 as pb;
 
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
-use crate::workspace_paths::{self, PathContext};
+use crate::workspace_paths::{self, PathContext, SkillFolder};
 
 mod environment;
 mod program_restriction;
@@ -44,6 +44,8 @@ pub struct ExecContext<'a> {
     pub skills: &'a BTreeMap<String, String>,
     /// Environments of staged skills, by the skill's name.
     pub environments: &'a BTreeMap<String, SkillEnvironment>,
+    /// Names of the staged skills that have the files of their plugin around them.
+    pub plugin_skills: &'a BTreeSet<String>,
     /// `true` if containers have the operator's wheels.
     pub has_wheelhouse: bool,
     /// Script that `spec.script` names, or `None` if the spec has no script.
@@ -66,10 +68,14 @@ pub fn resolve_exec(
     context: ExecContext<'_>,
 ) -> Result<guest::StartExecRequest> {
     let skill = require_staged_skill(&spec.skill, context.skills)?.map(str::to_owned);
+    let folder = skill.as_deref().map(|name| SkillFolder {
+        name: name.to_owned(),
+        is_in_plugin: context.plugin_skills.contains(name),
+    });
     let cwd = working_directory(&exec_id, skill.as_deref(), &spec, context.script)?;
     let mut spec = effective_spec(spec, start, context.config);
-    if let Some(skill) = &skill {
-        replace_placeholders(&mut spec, skill)?;
+    if let Some(folder) = &folder {
+        replace_placeholders(&mut spec, folder)?;
     }
     let CommandArguments { argv, env } = build_command(skill.as_deref(), &spec, context.script)?;
     let packages = environment::PackageSources {
@@ -80,7 +86,7 @@ pub fn resolve_exec(
     };
     let env = environment::build_environment(
         &exec_id,
-        skill.as_deref(),
+        folder.as_ref(),
         packages,
         context.env,
         &env,
@@ -127,17 +133,17 @@ pub fn require_staged_skill<'a>(
 /// # Errors
 ///
 /// `Invalid` if the command is too long after the replacement.
-fn replace_placeholders(spec: &mut pb::ExecSpec, skill: &str) -> Result<()> {
+fn replace_placeholders(spec: &mut pb::ExecSpec, folder: &SkillFolder) -> Result<()> {
     let mut bytes = 0;
     for (index, argument) in spec.argv.iter_mut().enumerate() {
-        *argument = workspace_paths::resolve_placeholders(argument, skill);
+        *argument = workspace_paths::resolve_placeholders(argument, folder);
         check_replaced_length(argument.len(), ARG_BYTES_MAX, || {
             format!("spec.argv[{index}]")
         })?;
         bytes += argument.len();
         check_replaced_length(bytes, COMMAND_BYTES_MAX, || "spec.argv".to_owned())?;
     }
-    spec.shell = workspace_paths::resolve_placeholders_for_shell(&spec.shell, skill);
+    spec.shell = workspace_paths::resolve_placeholders_for_shell(&spec.shell, folder);
     check_replaced_length(spec.shell.len(), ARG_BYTES_MAX, || "spec.shell".to_owned())
 }
 

@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 
 mod glob_class;
 
-pub use skilld_skills::placeholders::{resolve_placeholders, resolve_placeholders_for_shell};
+pub use skilld_skills::placeholders::{
+    SkillFolder, resolve_placeholders, resolve_placeholders_for_shell,
+};
 
 /// Path of the workspace in the container.
 pub const WORKSPACE_DIR: &str = "/workspace";

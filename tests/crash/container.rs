@@ -16,9 +16,10 @@ async fn a_volume_that_docker_left_is_removed() -> Result<()> {
     let workspace = exec::workspace(&daemon.client).await?.name;
     daemon.warm(1).await?;
     let instance = &daemon.info.instance;
-    assert_eq!(docker::volumes(instance).await?.len(), 2);
+    // Each container has two: its terminals and the environments of skills.
+    assert_eq!(docker::volumes(instance).await?.len(), 4);
     docker::remove(&daemon.container(&workspace)?).await?;
-    assert_eq!(docker::volumes(instance).await?.len(), 2);
+    assert_eq!(docker::volumes(instance).await?.len(), 4);
     daemon.client.delete_workspace(&workspace).await?;
     // The proof at the end finds no volume of this instance.
     daemon.stop().await

@@ -23,17 +23,21 @@ async fn crash_between_every_two_steps_of_a_build() -> Result<()> {
 async fn crash_at(point: Point) -> Result<()> {
     let root = tempfile::tempdir()?;
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
-    let skill = root.path().join("pages");
-    fs::create_dir_all(&skill)?;
-    fs::write(
-        skill.join("SKILL.md"),
-        "---\nname: pages\ndescription: Needs a package that the image has.\n---\n",
-    )?;
-    fs::write(skill.join("requirements.txt"), "requests\n")?;
-    let options = Options::default().skills(root.path()).dies_at(point.name());
+    for (name, requirement) in [("first", "pyyaml\n"), ("pages", "requests\n")] {
+        let skill = root.path().join(name);
+        fs::create_dir_all(&skill)?;
+        let document = format!("---\nname: {name}\ndescription: Needs what the image has.\n---\n");
+        fs::write(skill.join("SKILL.md"), document)?;
+        fs::write(skill.join("requirements.txt"), requirement)?;
+    }
+    // The second build dies; the restarted daemon reaches the point only once.
+    let options = Options::default()
+        .skills(root.path())
+        .dies_at(&format!("{}:2", point.name()));
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let name = workspace(&client).await?.name;
+    client.stage_skills(&name, &["first"]).await?;
     let answer = client.stage_skills(&name, &["pages"]).await;
     assert!(answer.is_err(), "it was answered before it was killed");
     assert_eq!(daemon.wait().await?, None, "it was not killed");
@@ -43,7 +47,7 @@ async fn crash_at(point: Point) -> Result<()> {
     let count = |path: &str| -> Result<usize> { Ok(fs::read_dir(folder.join(path))?.count()) };
     assert_eq!(
         (count("mounted")?, count("records")?, count("tmp")?),
-        (0, 0, 0)
+        (1, 1, 0)
     );
     let staged = daemon.client.stage_skills(&name, &["pages"]).await?;
     let staged = staged.first().context("one skill")?;
@@ -51,7 +55,7 @@ async fn crash_at(point: Point) -> Result<()> {
     let built = staged.environment.as_ref().context("an environment")?;
     assert_eq!(
         (count("mounted")?, count("records")?, count("tmp")?),
-        (1, 1, 0)
+        (2, 2, 0)
     );
     let read = format!("test -x {}/venv/bin/python && echo built", built.path);
     assert_eq!(sh(&daemon.client, &name, &read).await?, "built\n");

@@ -371,9 +371,9 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
             "/HostConfig/Mounts/2/Target",
             json!("/workspace/metadata.json"),
         ),
-        ("/HostConfig/Mounts/5/Target", json!("/dev/pts")),
+        ("/HostConfig/Mounts/6/Target", json!("/dev/pts")),
         (
-            "/HostConfig/Mounts/5/VolumeOptions/DriverConfig/Options/type",
+            "/HostConfig/Mounts/6/VolumeOptions/DriverConfig/Options/type",
             json!("devpts"),
         ),
     ] {

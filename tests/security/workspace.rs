@@ -55,6 +55,7 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
     let run_dir = env.remove("RUN_DIR").context("RUN_DIR")?;
     assert!(run_dir.starts_with("/workspace/runs/"), "{run_dir}");
     let expected = BTreeMap::from([
+        ("CLAUDE_PROJECT_DIR", "/workspace/work"),
         ("HOME", "/workspace/work"),
         ("INPUTS_DIR", "/workspace/work/inputs"),
         ("LANG", "C.UTF-8"),
@@ -63,10 +64,14 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
             "PATH",
             "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
         ),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+        ("PIP_NO_INDEX", "1"),
         ("SHELL", "/bin/bash"),
         ("SKILLS_DIR", "/workspace/skills"),
         ("TMPDIR", "/tmp"),
         ("USER", "skill"),
+        ("UV_OFFLINE", "1"),
+        ("UV_PYTHON_DOWNLOADS", "never"),
         ("WORKSPACE", "/workspace"),
         ("WORKSPACE_DIR", "/workspace"),
         ("WORK_DIR", "/workspace/work"),

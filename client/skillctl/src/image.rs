@@ -9,7 +9,7 @@ use crate::{output, value_formats};
 
 command_group! {
     /// Check an image before a pool uses it.
-    #[command(after_help = "Example:\n  skillctl image check ghcr.io/example/tools:1.4")]
+    #[command(after_help = "Example:\n  skillctl image check skilld/base:latest")]
     Image {
         Check(Check),
     }

@@ -32,33 +32,37 @@ pub struct SkillFolder {
     pub is_in_plugin: bool,
 }
 
-/// Replaces all placeholders, in text for a model or in one argument of a command.
-#[must_use]
-pub fn resolve_placeholders(text: &str, skill: &str) -> String {
-    let folder = SkillFolder {
-        name: skill.to_owned(),
-        is_in_plugin: false,
-    };
-    resolve_placeholders_in(text, &folder)
+impl SkillFolder {
+    /// Returns the absolute path of the skill's folder in the container.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("{SKILLS_DIR}/{}", self.name)
+    }
+
+    /// Returns the absolute path of the plugin's folder; that of the skill if it is staged alone.
+    #[must_use]
+    pub fn plugin_path(&self) -> String {
+        if self.is_in_plugin {
+            format!("{SKILLS_DIR}/{}", plugin_root(&self.name))
+        } else {
+            self.path()
+        }
+    }
 }
 
-/// Replaces all placeholders like [`resolve_placeholders`]; that of the plugin with the plugin's folder, if the skill is
-/// staged in it.
+/// Replaces all placeholders, in text for a model or in one argument of a command. That of the plugin becomes the plugin's
+/// folder, if the skill is staged in it.
 #[must_use]
-pub fn resolve_placeholders_in(text: &str, folder: &SkillFolder) -> String {
+pub fn resolve_placeholders(text: &str, folder: &SkillFolder) -> String {
     replace_placeholders(text, folder, &PLACEHOLDERS)
 }
 
 /// Replaces only the placeholders that a shell does not expand itself. A skill's name consists of letters, digits and
 /// `._-`, so the path has no special meaning to a shell, quoted or not.
 #[must_use]
-pub fn resolve_placeholders_for_shell(text: &str, skill: &str) -> String {
+pub fn resolve_placeholders_for_shell(text: &str, folder: &SkillFolder) -> String {
     let (for_shell, _variables) = PLACEHOLDERS.split_at(2);
-    let folder = SkillFolder {
-        name: skill.to_owned(),
-        is_in_plugin: false,
-    };
-    replace_placeholders(text, &folder, for_shell)
+    replace_placeholders(text, folder, for_shell)
 }
 
 /// Replaces all occurrences of some placeholders.
@@ -121,6 +125,14 @@ fn is_variable_character(char: char) -> bool {
 mod tests {
     use super::*;
 
+    /// Folder of a skill that is staged without a plugin.
+    fn alone(name: &str) -> SkillFolder {
+        SkillFolder {
+            name: name.to_owned(),
+            is_in_plugin: false,
+        }
+    }
+
     #[test]
     fn placeholders_become_the_path_of_the_skills_folder() {
         for (text, expected) in [
@@ -160,7 +172,11 @@ mod tests {
             ),
             ("", ""),
         ] {
-            assert_eq!(resolve_placeholders(text, "pdf"), expected, "{text:?}");
+            assert_eq!(
+                resolve_placeholders(text, &alone("pdf")),
+                expected,
+                "{text:?}"
+            );
         }
     }
 
@@ -172,7 +188,7 @@ mod tests {
         };
         let text = "${CLAUDE_PLUGIN_ROOT}/skills/pdf/x ${CLAUDE_PLUGIN_ROOT} ${CLAUDE_SKILL_DIR}/x";
         assert_eq!(
-            resolve_placeholders_in(text, &folder),
+            resolve_placeholders(text, &folder),
             "/workspace/skills/.plugins/pdf/skills/pdf/x /workspace/skills/.plugins/pdf /workspace/skills/pdf/x"
         );
     }
@@ -181,7 +197,7 @@ mod tests {
     fn shell_text_keeps_variables_that_the_shell_expands() {
         let text = "{baseDir}/x '${CLAUDE_PLUGIN_ROOT}' $CLAUDE_SKILL_DIR ${baseDir} __BASE_DIR__";
         assert_eq!(
-            resolve_placeholders_for_shell(text, "pdf"),
+            resolve_placeholders_for_shell(text, &alone("pdf")),
             "/workspace/skills/pdf/x '${CLAUDE_PLUGIN_ROOT}' $CLAUDE_SKILL_DIR ${baseDir} /workspace/skills/pdf"
         );
     }
@@ -191,7 +207,7 @@ mod tests {
         let name = "n".repeat(64);
         for mark in PLACEHOLDERS {
             let text = mark.repeat((1 << 20) / mark.len());
-            let replaced = resolve_placeholders(&text, &name);
+            let replaced = resolve_placeholders(&text, &alone(&name));
             assert!(replaced.len() < text.len() + (256 << 10), "{mark}");
         }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use skilld_proto::v1 as pb;
 
 use super::program_restriction;
-use crate::workspace_paths;
+use crate::workspace_paths::{self, SkillFolder};
 
 /// Default PATH of commands: Debian's search path for programs.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -56,7 +56,7 @@ pub(super) struct PackageSources<'a> {
 /// Returns the environment of a command as `NAME=value`, sorted by name.
 pub(super) fn build_environment(
     exec_id: &str,
-    skill: Option<&str>,
+    skill: Option<&SkillFolder>,
     packages: PackageSources<'_>,
     workspace: &BTreeMap<String, String>,
     arguments: &[(String, String)],
@@ -83,8 +83,8 @@ pub(super) fn build_environment(
     env.extend(PACKAGE_TOOLS.map(|(name, value)| (name, value.to_owned())));
     let is_restricted = spec.programs.is_some();
     add_wheels(&mut env, packages);
-    if let Some(name) = skill {
-        let dir = format!("{}/{name}", workspace_paths::SKILLS_DIR);
+    if let Some(folder) = skill {
+        let dir = folder.path();
         if !is_restricted {
             env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
         }
@@ -93,13 +93,9 @@ pub(super) fn build_environment(
         }
         // The skill's folder is read-only, so Python could not write byte code there.
         env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
-        env.insert("SKILL_NAME", name.to_owned());
-        for variable in [
-            "CLAUDE_PLUGIN_ROOT",
-            "CLAUDE_SKILL_DIR",
-            "SKILL_DIR",
-            "SKILL_ROOT",
-        ] {
+        env.insert("SKILL_NAME", folder.name.clone());
+        env.insert("CLAUDE_PLUGIN_ROOT", folder.plugin_path());
+        for variable in ["CLAUDE_SKILL_DIR", "SKILL_DIR", "SKILL_ROOT"] {
             env.insert(variable, dir.clone());
         }
     }
@@ -118,8 +114,8 @@ pub(super) fn build_environment(
     for (name, value) in &spec.env {
         env.insert(name, value.clone());
     }
-    if let Some(name) = skill {
-        let dir = format!("{}/{name}", workspace_paths::SKILLS_DIR);
+    if let Some(folder) = skill {
+        let dir = folder.path();
         add_skill_search_paths(&mut env, &dir, packages.environment, is_restricted);
     }
     env.into_iter()
@@ -180,7 +176,11 @@ fn add_skill_search_paths(
     *path = join_search_paths(&[virtual_env, packages, given, format!("{skill_dir}/bin")]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
-    let replaced = PYTHON_MODULES_DIR.to_owned();
+    // Restricted commands make no virtual environments.
+    let replaced = match is_restricted {
+        true => String::new(),
+        false => PYTHON_MODULES_DIR.to_owned(),
+    };
     *modules = join_search_paths(&[given, skill_dir.to_owned(), replaced]);
 }
 

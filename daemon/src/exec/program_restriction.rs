@@ -112,6 +112,7 @@ pub(super) fn restrict_environment(env: &mut BTreeMap<&str, String>) {
 mod tests {
     use super::super::environment::{PackageSources, build_environment};
     use super::*;
+    use crate::workspace_paths::SkillFolder;
 
     fn programs(allowed: &[&str], denied: &[&str]) -> pb::Programs {
         let list = |entries: &[&str]| entries.iter().map(|entry| (*entry).to_owned()).collect();
@@ -181,7 +182,11 @@ mod tests {
                 .collect()
         };
         let path = DEFAULT_PATH;
-        let of_skill = environment(Some("demo"), &[]);
+        let demo = SkillFolder {
+            name: "demo".to_owned(),
+            is_in_plugin: false,
+        };
+        let of_skill = environment(Some(&demo), &[]);
         for (name, value) in [
             ("HOME", "/nonexistent"),
             ("PATH", &format!("{path}:/workspace/skills/demo/bin")),
@@ -200,7 +205,7 @@ mod tests {
             ("/nonexistent", path)
         );
         // The client decides what replaces a default.
-        let given = environment(Some("demo"), &[("PATH", "/opt/bin"), ("HOME", "/opt/home")]);
+        let given = environment(Some(&demo), &[("PATH", "/opt/bin"), ("HOME", "/opt/home")]);
         assert_eq!(
             (&*given["PATH"], &*given["HOME"]),
             ("/opt/bin:/workspace/skills/demo/bin", "/opt/home")

@@ -40,6 +40,7 @@ fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExec
             env: &env,
             skills: &skills,
             environments: &environments,
+            plugin_skills: &BTreeSet::new(),
             has_wheelhouse: false,
             script: Some(&program),
             config: &config,

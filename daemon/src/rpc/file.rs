@@ -132,6 +132,7 @@ async fn record_staged_skills(
         name: skill.name.clone(),
         digest: format!("sha256:{}", skill.digest),
         environment: environment.record.as_deref().map(mounted_environment),
+        is_in_plugin: skill.plugin.is_some(),
     };
     let staged: Vec<StagedSkillRecord> = staged.iter().map(record).collect();
     let view = workspace.snapshot();

@@ -3,7 +3,7 @@
 //! Of a request and its retries one creates the workspace and the others wait for it. The creation runs in a task of
 //! its own: a caller that goes away ends the wait for a slot, but cannot leave a slot half claimed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -184,6 +184,7 @@ fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
         end_time_ms: unix_ms(now + create.lifetime),
         skills: BTreeMap::new(),
         environments: BTreeMap::new(),
+        plugin_skills: BTreeSet::new(),
         inputs: Vec::new(),
     }
 }

@@ -5,7 +5,7 @@
 //! ordinary disk. A claim is answered after the rename and synced right after the answer. A power cut in between can
 //! lose only the record of a workspace whose container, processes and files it ends as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -99,6 +99,9 @@ pub struct WorkspaceClaim {
     /// Environments of staged skills, by the skill's name. Skills without one are absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environments: BTreeMap<String, SkillEnvironment>,
+    /// Names of the staged skills that have the files of their plugin around them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub plugin_skills: BTreeSet<String>,
     /// Staged inputs, at most [`INPUTS_MAX`] and one per path, the latest last.
     #[serde(default)]
     pub inputs: Vec<InputRecord>,
@@ -113,6 +116,8 @@ pub struct StagedSkillRecord {
     pub digest: String,
     /// Environment of the skill; `None` if it needs none, or if that is missing.
     pub environment: Option<SkillEnvironment>,
+    /// `true` if it is staged with the files that it shares within its plugin.
+    pub is_in_plugin: bool,
 }
 
 /// Maximum number of recorded inputs.
@@ -150,6 +155,7 @@ impl WorkspaceClaim {
     pub fn has_skill(&self, skill: &StagedSkillRecord) -> bool {
         self.skills.get(&skill.name) == Some(&skill.digest)
             && self.environments.get(&skill.name) == skill.environment.as_ref()
+            && self.plugin_skills.contains(&skill.name) == skill.is_in_plugin
     }
 
     /// Records staged skills, which replace those of the same names.
@@ -159,6 +165,11 @@ impl WorkspaceClaim {
                 Some(environment) => self.environments.insert(skill.name.clone(), environment),
                 None => self.environments.remove(&skill.name),
             };
+            if skill.is_in_plugin {
+                self.plugin_skills.insert(skill.name.clone());
+            } else {
+                self.plugin_skills.remove(&skill.name);
+            }
             self.skills.insert(skill.name, skill.digest);
         }
     }
@@ -381,6 +392,7 @@ mod tests {
                 end_time_ms: 3,
                 skills: BTreeMap::new(),
                 environments: BTreeMap::new(),
+                plugin_skills: BTreeSet::new(),
                 inputs: Vec::new(),
             }),
         }

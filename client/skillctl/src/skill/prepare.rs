@@ -15,9 +15,7 @@ use crate::{complete, output, value_formats};
 /// is built already is not built again; a build that failed is repeated. Interrupting this command does not end the
 /// build. Exit code 1 if the packages could not be built.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  skillctl skill prepare sales-report\n  skillctl skill prepare sales-report --pool office"
-)]
+#[command(after_help = "Example:\n  skillctl skill prepare csv-report")]
 pub(crate) struct Prepare {
     /// name, name@version or name@sha256:DIGEST.
     #[arg(add = ArgValueCompleter::new(complete::offer_skills))]

@@ -57,7 +57,7 @@ impl SkillLibrary {
             let document = self.read_documents(&skill);
             let read = document.map(|document| document.body).unwrap_or_default();
             let folder = self.workspace_folder(catalogue, &skill)?;
-            body = placeholders::resolve_placeholders_in(&read, &folder);
+            body = placeholders::resolve_placeholders(&read, &folder);
         }
         skill.judge(profile);
         Ok((skill, body))

@@ -129,7 +129,7 @@ impl FileContent {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(unreadable)?;
         let bytes = match String::from_utf8(bytes) {
-            Ok(text) => placeholders::resolve_placeholders_in(&text, folder).into_bytes(),
+            Ok(text) => placeholders::resolve_placeholders(&text, folder).into_bytes(),
             Err(error) => error.into_bytes(),
         };
         described.size = bytes.len() as u64;

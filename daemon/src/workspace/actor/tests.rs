@@ -1,7 +1,7 @@
 //! Tests of a slot's task on a paused clock. A request at the moment of the lease's end is either in time or too late,
 //! and never both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -200,6 +200,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         end_time_ms: 0,
         skills: BTreeMap::new(),
         environments: BTreeMap::new(),
+        plugin_skills: BTreeSet::new(),
         inputs: Vec::new(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
