@@ -21,8 +21,7 @@ command_group! {
 /// run in it; missing programs are warnings.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  skillctl image check my/tools:latest\n  skillctl image check my/tools:latest --pool office\n  \
-                  skillctl image check my/tools:latest -o json"
+    after_help = "Examples:\n  skillctl image check skilld/base:latest\n  skillctl image check skilld/base:latest --pool default"
 )]
 pub(crate) struct Check {
     /// REGISTRY/NAME:TAG or NAME@sha256:DIGEST.

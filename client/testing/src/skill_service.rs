@@ -229,6 +229,11 @@ impl SkillService for FakeServices {
         &self,
         _: Request<PrepareSkillRequest>,
     ) -> Result<Response<Self::PrepareSkillStream>, Status> {
-        Err(Status::unimplemented("the fake daemon builds nothing"))
+        let result = PrepareSkillResponse {
+            payload: Some(prepare_skill_response::Payload::Result(
+                PreparedSkill::default(),
+            )),
+        };
+        Ok(Response::new(stream::iter([Ok(result)]).boxed()))
     }
 }

@@ -14,7 +14,7 @@ use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::Kit;
 
 /// A line of each command that prints one object. They are run in this order.
-const OBJECTS: [&str; 45] = [
+const OBJECTS: [&str; 46] = [
     "run csv-report hello",
     "workspace create --id new",
     "workspace list",
@@ -46,6 +46,7 @@ const OBJECTS: [&str; 45] = [
     "skill search csv",
     "skill problems",
     "skill check csv-report",
+    "skill prepare csv-report",
     "skill publish mine",
     "skill delete mine@1.0",
     "skill refresh",
