@@ -21,7 +21,7 @@ command_group! {
 /// run in it; missing programs are warnings.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  skillctl image check skilld/base:latest\n  skillctl image check skilld/base:latest --pool default"
+    after_help = "Example:\n  skillctl image check skilld/base:latest\n  skillctl image check skilld/base:latest --pool default"
 )]
 pub(crate) struct Check {
     /// REGISTRY/NAME:TAG or NAME@sha256:DIGEST.

@@ -143,6 +143,16 @@ fn only_two_size_limited_tmpfs_are_writable() {
     assert_eq!(host.readonly_rootfs, Some(true));
     assert_eq!(host.binds, None);
     let mut mounts = host.mounts.expect("mounts");
+    let shared = mounts.pop().expect("a shared directory");
+    assert_eq!(shared.target.as_deref(), Some("/opt/skilld/environments"));
+    let options = shared.volume_options.expect("options");
+    let options = options.driver_config.expect("a driver").options;
+    let options = options.expect("options");
+    assert_eq!(options["type"], "overlay");
+    assert_eq!(
+        options["o"],
+        "ro,nosuid,nodev,lowerdir=/state/environments/mounted:/state/environments/empty"
+    );
     assert_eq!(
         mounts.pop().expect("terminals").typ,
         Some(MountType::VOLUME)
@@ -167,6 +177,7 @@ fn only_two_size_limited_tmpfs_are_writable() {
             "/state/slots/s/skills/.metadata.json",
             "/workspace/metadata.json",
         ),
+        ("/state/slots/s/mnt", "/mnt"),
         ("/state/slots/s/passwd", "/etc/passwd"),
         ("/state/slots/s/group", "/etc/group"),
     ];
