@@ -551,6 +551,6 @@ async fn same_either_way(files: &[(String, Vec<u8>, bool)], zipped: bool, wrappe
         let place = fixture.path("state/slots/s1/skills/any").join(path);
         assert_eq!(&fs::read(&place).expect("staged"), data);
         let bits = fs::metadata(&place).expect("staged").permissions().mode();
-        assert_eq!(bits & 0o777, if *executable { 0o555 } else { 0o444 });
+        assert_eq!(bits & 0o777, if *executable { 0o755 } else { 0o644 });
     }
 }
