@@ -261,6 +261,7 @@ mod tests {
             "collect.",
             "loss.",
             "delete.",
+            "environment.",
             "publish.",
             "unpublish.",
             "clear.",
