@@ -41,14 +41,14 @@ docs/files.md | Staging with grpcurl | recipes_for_inputs_do_what_they_say
 docs/files.md | Collecting with skillctl | recipes_for_outputs_do_what_they_say
 docs/files.md | Collecting with grpcurl | recipes_for_outputs_do_what_they_say
 docs/files.md | Collecting with Python | recipes_for_outputs_do_what_they_say
+docs/images.md | Build an image | not run: an image takes minutes
+docs/images.md | Update the versions | not run: an image takes minutes
+docs/images.md | Bring your own image | not run: tests/images.sh builds the example
 docs/integrations.md | Claude Code | not run: needs Claude Code
 docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_skills
 docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An Anthropic-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
-docs/images.md | Build an image | not run: an image takes minutes
-docs/images.md | Update the versions | not run: an image takes minutes
-docs/images.md | Bring your own image | not run: tests/images.sh builds the example
 docs/operations.md | Credentials of registries | not run: needs an account of a registry
 docs/operations.md | Install the programs | deploying_takes_what_was_built_and_no_compiler
 docs/operations.md | Start the service | not run: changes the services of the host

@@ -74,6 +74,29 @@ async fn output_arrives_while_the_program_runs() -> Result<()> {
     daemon.stop().await
 }
 
+/// Variables of every command in this test, except RUN_DIR.
+const FIXED_VARIABLES: [(&str, &str); 19] = [
+    ("PATH", PATH),
+    ("HOME", "/workspace/work"),
+    ("LANG", "C.UTF-8"),
+    ("TMPDIR", "/tmp"),
+    ("USER", "skill"),
+    ("SHELL", "/bin/bash"),
+    ("WORKSPACE", "/workspace"),
+    ("WORKSPACE_DIR", "/workspace"),
+    ("SKILLS_DIR", "/workspace/skills"),
+    ("WORK_DIR", "/workspace/work"),
+    ("INPUTS_DIR", "/workspace/work/inputs"),
+    ("OUTPUT_DIR", "/workspace/out"),
+    ("CLAUDE_PROJECT_DIR", "/workspace/work"),
+    ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+    ("PIP_NO_INDEX", "1"),
+    ("UV_OFFLINE", "1"),
+    ("UV_PYTHON_DOWNLOADS", "never"),
+    ("COLOUR", "green"),
+    ("BOTH", "exec"),
+];
+
 #[tokio::test]
 async fn the_environment_is_the_documented_minimum() -> Result<()> {
     let daemon = Daemon::start().await?;
@@ -91,30 +114,13 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
     let outcome = run(client, &created.name, spec.clone()).await?;
     let exec = outcome.name.rsplit('/').next().context("no id")?;
     let run_dir = format!("/workspace/runs/{exec}");
-    let minimum = [
-        ("PATH", PATH),
-        ("HOME", "/workspace/work"),
-        ("LANG", "C.UTF-8"),
-        ("TMPDIR", "/tmp"),
-        ("USER", "skill"),
-        ("SHELL", "/bin/bash"),
-        ("WORKSPACE", "/workspace"),
-        ("WORKSPACE_DIR", "/workspace"),
-        ("SKILLS_DIR", "/workspace/skills"),
-        ("WORK_DIR", "/workspace/work"),
-        ("INPUTS_DIR", "/workspace/work/inputs"),
-        ("OUTPUT_DIR", "/workspace/out"),
-        ("RUN_DIR", &run_dir),
-        ("CLAUDE_PROJECT_DIR", "/workspace/work"),
-        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
-        ("PIP_NO_INDEX", "1"),
-        ("UV_OFFLINE", "1"),
-        ("UV_PYTHON_DOWNLOADS", "never"),
-        ("COLOUR", "green"),
-        ("BOTH", "exec"),
-    ];
-    let expected = minimum.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(variables(&outcome.stdout)?, BTreeMap::from(expected));
+    let minimum = FIXED_VARIABLES
+        .into_iter()
+        .chain([("RUN_DIR", run_dir.as_str())]);
+    let minimum: BTreeMap<String, String> = minimum
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    assert_eq!(variables(&outcome.stdout)?, minimum);
     let outcome = run(client, &created.name, shell("cd \"$RUN_DIR\" && pwd -P")).await?;
     assert!(
         outcome.text().starts_with("/workspace/runs/"),
