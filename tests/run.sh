@@ -58,6 +58,7 @@ first_steps() {
 
 step 'the image' tests/images.sh
 step 'the sample skills' skills
+step 'builds of environments' python3 -B -m unittest discover -s tests/environments
 step 'the documents' tests/docs.sh
 # With the fault points: tests/crash/faults.rs runs the daemon that this builds beside the tests, and no other one has them.
 runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
