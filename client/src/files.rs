@@ -35,9 +35,25 @@ impl Client {
         skills: &[S],
     ) -> Result<Vec<StagedSkill>, Error> {
         let request = StageSkillsRequest {
-            workspace: workspace_name(workspace),
+            workspace: workspace.to_owned(),
             skills: skills.iter().map(|name| name.as_ref().to_owned()).collect(),
+            writable: false,
         };
+        self.stage_skills_with(request).await
+    }
+
+    /// Puts skills into a workspace as [`stage_skills`](Self::stage_skills) does, with the options of the request:
+    /// `writable` gives the workspace copies that its commands can write. A daemon that does not know an option ignores
+    /// it, which [`StagedSkill`] shows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    pub async fn stage_skills_with(
+        &self,
+        mut request: StageSkillsRequest,
+    ) -> Result<Vec<StagedSkill>, Error> {
+        request.workspace = workspace_name(&request.workspace);
         self.retry_call(request, FileServiceClient::stage_skills)
             .await
             .map(|answer| answer.skills)

@@ -28,6 +28,7 @@ pub mod destination;
 mod host_folder;
 mod planned_input;
 mod source_file_reader;
+mod folder_sender;
 mod source_packer;
 mod workspace_reader;
 

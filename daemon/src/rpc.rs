@@ -32,6 +32,7 @@ pub mod skill;
 pub mod skill_publish;
 pub mod upload;
 pub mod workspace;
+mod writable_skills;
 
 /// Dependencies that all services share.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use prost::Message;
 use serde_json::{Map, Value, json};
 use skilld_client::Client;
 use skilld_client::v1::{
-    StageFilesResponse, StageInputsResponse, StageMode, StageSkillsResponse, StagedInput,
-    StagedSkill,
+    StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest, StageSkillsResponse,
+    StagedInput, StagedSkill,
 };
 
 use crate::artifact::Scope;
@@ -16,7 +16,7 @@ use crate::{complete, output, proto_json, value_formats};
 
 /// Put skills and files into a workspace.
 ///
-/// Skills become read-only directories beneath skills/. A file becomes DEST, a directory a directory DEST with
+/// Skills become read-only directories beneath skills/, with --writable private copies. A file becomes DEST, a directory a directory DEST with
 /// everything in it; `--input -=DEST` is stdin. DEST is relative to /workspace, a DEST that ends with / is a directory
 /// to put it into, and without one it goes to work/inputs/, where $INPUTS_DIR points.
 ///
@@ -35,6 +35,9 @@ pub(crate) struct Stage {
     /// A skill: name, name@version or name@sha256:DIGEST; may be repeated.
     #[arg(long, value_name = "NAME[@VERSION]", add = ArgValueCompleter::new(complete::offer_skills))]
     skill: Vec<String>,
+    /// Let commands write the skills: private copies of this workspace, which count towards its disk.
+    #[arg(long, requires = "skill")]
+    writable: bool,
     /// Link what is in the workspace already, instead of copying it.
     #[arg(long)]
     link: bool,
@@ -78,7 +81,12 @@ impl Stage {
         object: &mut Map<String, Value>,
     ) -> anyhow::Result<()> {
         if !self.skill.is_empty() {
-            let skills = client.stage_skills(&self.id, &self.skill).await?;
+            let request = StageSkillsRequest {
+                workspace: self.id.clone(),
+                skills: self.skill.clone(),
+                writable: self.writable,
+            };
+            let skills = client.stage_skills_with(request).await?;
             let staged = StageSkillsResponse { skills };
             let lines: String = staged.skills.iter().map(skill_line).collect();
             report_staged(object, "StageSkillsResponse", &staged, &lines)?;
@@ -130,7 +138,8 @@ fn report_staged<M: Message>(
 fn skill_line(skill: &StagedSkill) -> String {
     let size = value_formats::format_size(skill.bytes);
     let (name, path, files) = (&skill.name, &skill.path, skill.files);
-    format!("{name} → {path} ({files} files, {size})\n")
+    let writable = if skill.writable { ", writable" } else { "" };
+    format!("{name} → {path} ({files} files, {size}{writable})\n")
 }
 
 /// Describes a local file or directory that was sent, for people.

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt};
 use skilld_client::v1::{
-    ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState, StagedSkill,
+    ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState, StageSkillsRequest,
+    StagedSkill,
 };
 use skilld_client::{Error, short_id};
 
@@ -85,7 +86,12 @@ pub(crate) async fn stage_skill(
 ) -> ToolResult<(String, StagedSkill)> {
     let tools = context.tools;
     let staged = context.in_workspace(|workspace| async move {
-        let staged = tools.client.stage_skills(&workspace, &[reference]).await;
+        let request = StageSkillsRequest {
+            workspace: workspace.clone(),
+            skills: vec![reference.to_owned()],
+            writable: tools.options.writable_skills,
+        };
+        let staged = tools.client.stage_skills_with(request).await;
         let staged =
             staged.map_err(|error| translate_skill_error(&tools.options, error, reference))?;
         let staged = staged.into_iter().next().ok_or_else(|| Error::Protocol {

@@ -47,6 +47,9 @@ pub struct ToolOptions {
     /// Idle time after which a session's workspace is removed; `None` for the daemon's default.
     #[serde(with = "seconds")]
     pub idle_timeout: Option<Duration>,
+    /// `true` to stage skills as copies that commands can write, each private to its workspace and counted towards the
+    /// workspace's disk; `false` for read-only ones.
+    pub writable_skills: bool,
     /// Environment of each command, beneath what the call gives. A variable that no command can have is left out, and
     /// the result warns of it.
     pub env: std::collections::BTreeMap<String, String>,
@@ -103,6 +106,7 @@ impl Default for ToolOptions {
             skills: None,
             pool: String::new(),
             idle_timeout: None,
+            writable_skills: false,
             env: std::collections::BTreeMap::new(),
             load_mode: LoadMode::default(),
             max_loaded_skills: 0,

@@ -40,7 +40,9 @@ pub use catalogue::search::SearchMatch;
 pub use catalogue::skill::{PageCursor, Skill, SkillState};
 pub use catalogue::{preflight, search};
 pub use content_store::content_hashing::ContentSummary;
-pub use content_store::staged_skill::{PluginFiles, StagedSkill, find_staged_plugin};
+pub use content_store::staged_skill::{
+    PluginFiles, StagedSkill, WritableStaging, find_staged_plugin,
+};
 pub use content_store::{StoreCleanup, skill_files};
 pub use error::{Error, Result};
 pub use parse::document::{self, Document};

@@ -1,6 +1,6 @@
 //! [`Skills`]: every question about skills, answered from the catalogue's latest snapshot and the store.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::catalogue::skill_library::SkillLibrary;
 use crate::catalogue::source_scanner::ScanExtent;
 use crate::content_store::digest_cache::DigestCache;
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
-use crate::content_store::staged_skill::{self, StagedSkill};
+use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
 use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
@@ -244,6 +244,45 @@ impl Skills {
             staged_skill::stage_skills(&library.store, &target, skills)
         })
         .await
+    }
+
+    /// Prepares writable copies of skills for a workspace, all or none; the guest has to get them before
+    /// [`Self::publish_writable`]. `intact` has the paths of the workspace's writable copies that still exist.
+    ///
+    /// # Errors
+    /// `SkillNotFound`, `SkillInvalid`, `Io`.
+    pub async fn prepare_writable(
+        &self,
+        slot_skills_dir: &Path,
+        wanted: Vec<SkillRef>,
+        intact: BTreeSet<String>,
+    ) -> Result<WritableStaging> {
+        let target = slot_skills_dir.to_owned();
+        self.read(move |library, catalogue| {
+            let leased = wanted
+                .iter()
+                .map(|wanted| library.lease_to_stage(catalogue, wanted));
+            // The leases last until everything is copied.
+            let (skills, _leases): (Vec<_>, Vec<_>) =
+                leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+            staged_skill::prepare_writable(&library.store, &target, skills, &intact)
+        })
+        .await
+    }
+
+    /// Makes `slots/<slot>/skills/` lead to the writable copies that the guest has now, all or none.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn publish_writable(
+        &self,
+        slot_skills_dir: &Path,
+        staging: WritableStaging,
+    ) -> Result<Vec<StagedSkill>> {
+        let target = slot_skills_dir.to_owned();
+        self.tasks
+            .blocking(move || staged_skill::publish_writable(&target, staging))
+            .await
     }
 
     /// Returns a skill as staging it would report it, with the packages that it needs.

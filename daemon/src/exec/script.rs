@@ -2,7 +2,8 @@
 //! and no shell command is built.
 //!
 //! The files are those of the slot's `skills/<name>/` on the host, which only the daemon writes. They are opened
-//! beneath that folder, so links from a skill into the workspace do not resolve here.
+//! beneath that folder, so links from a skill into the workspace do not resolve here. A writable copy is none of these
+//! files: `rpc/writable_skills.rs` finds its scripts through the guest.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -23,9 +24,9 @@ const PATH_FIELD: &str = "spec.script.path";
 /// Maximum depth of folders in the search for similar script names.
 const SEARCH_DEPTH_MAX: usize = 32;
 /// Maximum length of a script's first line, in bytes.
-const FIRST_LINE_BYTES_MAX: u64 = 256;
+pub(crate) const FIRST_LINE_BYTES_MAX: u64 = 256;
 /// Maximum number of files in the search for similar script names.
-const SEARCHED_FILES_MAX: usize = 2000;
+pub(crate) const SEARCHED_FILES_MAX: u32 = 2000;
 
 /// Script of a staged skill, with its interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +67,6 @@ pub fn normalise_script_path(path: &str) -> Result<String> {
 /// a folder, or if no interpreter is known for the file.
 pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram> {
     let path = normalise_script_path(path)?;
-    let invalid = |message: String| Error::invalid(PATH_FIELD, message);
     let failed = |errno: Errno| Error::Io {
         operation: format!("open a script of {skill}"),
         source: errno.into(),
@@ -76,14 +76,16 @@ pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram
     let file = match openat2::open_following_links(&dir, Path::new(&path), OFlag::empty()) {
         Ok(file) => file,
         Err(Errno::ENOENT | Errno::ENOTDIR) => {
+            let mut files = Vec::new();
+            list_files(root, "", 0, &mut files);
             return Err(Error::ScriptNotFound {
-                nearest: similar_paths(root, &path),
+                nearest: similar_paths(files, &path),
                 skill: skill.to_owned(),
                 path,
             });
         }
         Err(Errno::EXDEV | Errno::ELOOP) => {
-            return Err(invalid(format!("{path:?} leads out of the skill")));
+            return Err(invalid_path(format!("{path:?} leads out of the skill")));
         }
         Err(errno) => return Err(failed(errno)),
     };
@@ -93,13 +95,29 @@ pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram
         source,
     })?;
     if !kind.is_file() {
-        return Err(invalid(format!("{path:?} is a folder, not a script")));
+        return Err(invalid_path(format!(
+            "{path:?} is a folder, not a script"
+        )));
     }
+    choose_interpreter(path, &read_first_line(file))
+}
+
+/// Makes an error about the script's path in the request.
+pub(crate) fn invalid_path(message: String) -> Error {
+    Error::invalid(PATH_FIELD, message)
+}
+
+/// Returns a script with the interpreter for its extension, or else for its first line.
+///
+/// # Errors
+///
+/// `Invalid` if no interpreter is known for either.
+pub(crate) fn choose_interpreter(path: String, first_line: &str) -> Result<ScriptProgram> {
     let interpreter = interpreter::interpreter_for_extension(&path)
-        .or_else(|| interpreter::interpreter_for_shebang(&read_first_line(file)));
+        .or_else(|| interpreter::interpreter_for_shebang(first_line));
     match interpreter {
         Some(interpreter) => Ok(ScriptProgram { interpreter, path }),
-        None => Err(invalid(format!(
+        None => Err(invalid_path(format!(
             "nothing here runs {path:?}: its extension is none of {}, and its first line names no known \
              program",
             interpreter::INTERPRETERS_BY_EXTENSION
@@ -119,7 +137,12 @@ fn read_first_line(file: File) -> String {
     {
         return String::new();
     }
-    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+    first_line(&bytes)
+}
+
+/// Returns the first line of a script's first bytes, without a byte order mark.
+pub(crate) fn first_line(bytes: &[u8]) -> String {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     let line = bytes
         .split(|byte| *byte == b'\n')
         .next()
@@ -127,10 +150,8 @@ fn read_first_line(file: File) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// Returns up to three paths of the skill that resemble `wanted`, best match first.
-fn similar_paths(root: &Path, wanted: &str) -> Vec<String> {
-    let mut files = Vec::new();
-    list_files(root, "", 0, &mut files);
+/// Returns up to three of the skill's files that resemble `wanted`, best match first.
+pub(crate) fn similar_paths(files: Vec<String>, wanted: &str) -> Vec<String> {
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
     let lower = wanted.to_lowercase();
     let score = |path: &String| {
@@ -153,7 +174,7 @@ fn list_files(dir: &Path, at: &str, depth: usize, into: &mut Vec<String>) {
         let (Ok(kind), Ok(name)) = (entry.file_type(), entry.file_name().into_string()) else {
             continue;
         };
-        if into.len() >= SEARCHED_FILES_MAX || depth > SEARCH_DEPTH_MAX {
+        if into.len() >= SEARCHED_FILES_MAX as usize || depth > SEARCH_DEPTH_MAX {
             return;
         }
         let path = if at.is_empty() {

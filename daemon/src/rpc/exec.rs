@@ -13,6 +13,7 @@ use super::SharedDependencies;
 use super::convert::{self, exec as wire, exec_io};
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
+use super::writable_skills::find_writable_script;
 use crate::collect::on_exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StartMode, script};
@@ -76,7 +77,7 @@ impl ExecRpc {
         let claim = grant.view.record.claim.as_ref();
         let (no_environments, no_plugins) = (BTreeMap::new(), BTreeSet::new());
         let skills = claim.map_or(&none, |claim| &claim.skills);
-        let script = self.find_script(&workspace, &spec, skills).await?;
+        let script = self.find_script(&workspace, &grant, &spec).await?;
         let around = ExecContext {
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
@@ -100,15 +101,24 @@ impl ExecRpc {
     async fn find_script(
         &self,
         workspace: &Workspace,
+        grant: &WorkspaceGrant,
         spec: &pb::ExecSpec,
-        skills: &BTreeMap<String, String>,
     ) -> Result<Option<script::ScriptProgram>> {
+        let none = BTreeMap::new();
+        let claim = grant.view.record.claim.as_ref();
+        let skills = claim.map_or(&none, |claim| &claim.skills);
         let (Some(script), Some(skill)) = (
             &spec.script,
             exec::require_staged_skill(&spec.skill, skills)?,
         ) else {
             return Ok(None);
         };
+        let copy = claim.and_then(|claim| claim.writable_skills.get(skill));
+        if let Some(copy) = copy {
+            let workspace = workspace.id().name();
+            let found = find_writable_script(&workspace, grant, skill, copy, &script.path);
+            return found.await.map(Some);
+        }
         let (skill, path) = (skill.to_owned(), script.path.clone());
         let root = workspace.skills_dir().join(&skill);
         let find = move || script::find_script(&skill, &root, &path);

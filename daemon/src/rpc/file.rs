@@ -1,5 +1,5 @@
-//! FileService: stages and collects files. The daemon stages skills on the host; the guest does everything else, and
-//! bytes pass through unbuffered.
+//! FileService: stages and collects files. The daemon stages read-only skills on the host; the guest does everything
+//! else, and bytes pass through unbuffered.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use super::convert::environment::mounted_environment;
 use super::convert::{file as wire, input};
 use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
 use super::upload::{self, UploadLimits, upload_stream};
-use super::{AnswerDeadline, SharedDependencies};
+use super::{AnswerDeadline, SharedDependencies, writable_skills};
 use crate::collect;
 use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, StagedEnvironment};
@@ -53,6 +53,8 @@ struct SkillStaging {
     workspace: Workspace,
     grant: WorkspaceGrant,
     skills: Vec<SkillRef>,
+    /// `true` to stage them as copies that commands can write.
+    writable: bool,
     /// Time until which missing environments are waited for.
     wait_deadline: Instant,
     /// Keeps stagings of one workspace in order.
@@ -66,16 +68,18 @@ impl SkillStaging {
         shared: SharedDependencies,
     ) -> Result<Vec<(StagedSkill, StagedEnvironment)>> {
         let workspace = &self.workspace;
-        let staged = shared
-            .skills
-            .stage(&workspace.skills_dir(), self.skills)
-            .await;
+        let staged = if self.writable {
+            writable_skills::stage_writable(&shared, workspace, &self.grant, self.skills).await
+        } else {
+            let staged = shared.skills.stage(&workspace.skills_dir(), self.skills);
+            staged.await.map_err(Error::from)
+        };
         let staged = match staged {
             Ok(staged) => staged,
             Err(error) => {
                 // If the workspace is being removed, report that instead of the failed write.
                 workspace.grant().await?;
-                return Err(error.into());
+                return Err(error);
             }
         };
         let is_changed = staged.iter().any(|skill| !skill.unchanged);
@@ -133,6 +137,7 @@ async fn record_staged_skills(
         digest: format!("sha256:{}", skill.digest),
         environment: environment.record.as_deref().map(mounted_environment),
         is_in_plugin: skill.plugin.is_some(),
+        writable_path: skill.writable_path.clone(),
     };
     let staged: Vec<StagedSkillRecord> = staged.iter().map(record).collect();
     let view = workspace.snapshot();
@@ -161,6 +166,7 @@ impl FileService for FileRpc {
             _turn: workspace.lock_skill_staging().await,
             workspace,
             skills,
+            writable: request.get_ref().writable,
             wait_deadline,
         };
         // A staging that has begun runs to its end, even if the client goes away.

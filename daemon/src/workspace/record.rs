@@ -102,6 +102,9 @@ pub struct WorkspaceClaim {
     /// Names of the staged skills that have the files of their plugin around them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub plugin_skills: BTreeSet<String>,
+    /// Writable copies of staged skills: name → path relative to the workspace. Read-only skills are absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub writable_skills: BTreeMap<String, String>,
     /// Staged inputs, at most [`INPUTS_MAX`] and one per path, the latest last.
     #[serde(default)]
     pub inputs: Vec<InputRecord>,
@@ -118,6 +121,8 @@ pub struct StagedSkillRecord {
     pub environment: Option<SkillEnvironment>,
     /// `true` if it is staged with the files that it shares within its plugin.
     pub is_in_plugin: bool,
+    /// Path of its writable copy, relative to the workspace; `None` if it is read-only.
+    pub writable_path: Option<String>,
 }
 
 /// Maximum number of recorded inputs.
@@ -156,6 +161,7 @@ impl WorkspaceClaim {
         self.skills.get(&skill.name) == Some(&skill.digest)
             && self.environments.get(&skill.name) == skill.environment.as_ref()
             && self.plugin_skills.contains(&skill.name) == skill.is_in_plugin
+            && self.writable_skills.get(&skill.name) == skill.writable_path.as_ref()
     }
 
     /// Records staged skills, which replace those of the same names.
@@ -170,6 +176,10 @@ impl WorkspaceClaim {
             } else {
                 self.plugin_skills.remove(&skill.name);
             }
+            match skill.writable_path {
+                Some(path) => self.writable_skills.insert(skill.name.clone(), path),
+                None => self.writable_skills.remove(&skill.name),
+            };
             self.skills.insert(skill.name, skill.digest);
         }
     }
@@ -393,6 +403,7 @@ mod tests {
                 skills: BTreeMap::new(),
                 environments: BTreeMap::new(),
                 plugin_skills: BTreeSet::new(),
+                writable_skills: BTreeMap::new(),
                 inputs: Vec::new(),
             }),
         }

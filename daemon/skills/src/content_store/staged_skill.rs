@@ -18,7 +18,9 @@
 //! skills/<name>                  ->  .plugins/<name>/.skill
 //! ```
 //!
-//! Only the daemon writes here, so no path on the way can be a tenant's.
+//! Only the daemon writes here, so no path on the way can be a tenant's. A writable copy of a skill is in the workspace's
+//! own files instead, and `skills/<name>` is a link to it, which the daemon reads and never follows:
+//! `writable_copy.rs`.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -30,6 +32,7 @@ use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use tempfile::TempDir;
 
 use super::ContentStore;
 use super::content_hashing::{ContentSummary, make_directory};
@@ -41,9 +44,12 @@ use crate::placeholders::{PLUGINS_DIR, plugin_root};
 
 mod replaced_versions;
 mod skill_copy;
+mod writable_copy;
 
 use replaced_versions::VersionActivePeriod;
 pub(crate) use replaced_versions::{has_replaced, remove_replaced};
+pub use writable_copy::WritableStaging;
+pub(crate) use writable_copy::{prepare_writable, publish_writable};
 
 /// Report on one skill that was staged in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +72,9 @@ pub struct StagedSkill {
     pub environment_need: Arc<EnvironmentNeed>,
     /// Files that it is staged with; `None` for a skill that shares none.
     pub plugin: Option<PluginFiles>,
+    /// Path of its writable copy, relative to the workspace; `None` if the skill is read-only. Commands can write there,
+    /// so only the guest may open it.
+    pub writable_path: Option<String>,
 }
 
 /// Files that the skills of a plugin share, for the staging of one of them.
@@ -89,6 +98,7 @@ impl StagedSkill {
             own_links: content.own_links,
             environment_need: Arc::default(),
             plugin: None,
+            writable_path: None,
         }
     }
 
@@ -98,9 +108,10 @@ impl StagedSkill {
         self.plugin.as_ref().map(|_| plugin_root(&self.name))
     }
 
-    /// Returns what `staged/<name>` says while the workspace has exactly this.
-    fn note(&self) -> String {
+    /// Returns the text of its digest file. That of a writable copy differs, so a switch replaces the skill.
+    fn digest_text(&self) -> String {
         match &self.plugin {
+            None if self.writable_path.is_some() => format!("{WRITABLE_PREFIX}{}", self.digest),
             None => self.digest.clone(),
             Some(plugin) => {
                 let path = plugin.skill_path.display();
@@ -121,6 +132,8 @@ struct PublishedFolder {
 const PREPARED: &str = ".stage-";
 /// Directory beside `skills/` with a file for each staged skill, which holds its digest.
 const DIGESTS: &str = "staged";
+/// Prefix of the digest of a skill that is staged as a writable copy.
+const WRITABLE_PREFIX: &str = "writable:";
 
 /// Returns the path of a staged skill's plugin relative to `skills/`, and that of the skill in it. `None` if the skill
 /// is staged alone. `target` is the `skills/` of a slot. Blocks.
@@ -144,49 +157,79 @@ pub(crate) fn stage_skills(
 ) -> Result<Vec<StagedSkill>> {
     check_versions(&skills)?;
     let failed = |operation: &str| Error::io(format!("{operation} {}", target.display()));
-    let slot = target.parent().unwrap_or(target);
     // One staging at a time in a slot keeps the digests beside the skills correct.
     let _turn = lock_directory(target)?;
-    let digests = slot.join(DIGESTS);
     for skill in &mut skills {
-        let noted = fs::read_to_string(digests.join(&skill.name));
-        let is_same = noted.is_ok_and(|noted| noted == skill.note());
-        skill.unchanged = is_same && target.join(&skill.name).is_dir();
+        // A writable copy has another digest text, so its link is not followed here.
+        skill.unchanged = has_digest(target, skill) && target.join(&skill.name).is_dir();
     }
-    let mut changed: Vec<&StagedSkill> = skills.iter().filter(|skill| !skill.unchanged).collect();
+    let changed = changed_skills(&skills);
     if changed.is_empty() {
         return Ok(skills);
     }
-    changed.sort_by(|a, b| a.name.cmp(&b.name));
-    changed.dedup_by(|a, b| a.name == b.name);
-    remove_leftovers(slot).map_err(failed("clean"))?;
-    // Parents are not created: a slot that is being removed must not reappear.
-    tolerate(io::ErrorKind::AlreadyExists, fs::create_dir(&digests)).map_err(failed("prepare"))?;
-    let prepared = tempfile::Builder::new().prefix(PREPARED).tempdir_in(slot);
-    let prepared = prepared.map_err(failed("prepare"))?;
+    let prepared = prepare_directory(target)?;
     for skill in &changed {
         prepare_skill(store, prepared.path(), skill).map_err(failed("copy a skill to"))?;
     }
     fault::reach(Point::StagePrepared);
+    publish_skills(target, prepared.path(), &changed)?;
+    Ok(skills)
+}
+
+/// Returns the directory of a slot that has the digest files.
+fn digests_directory(target: &Path) -> PathBuf {
+    target.with_file_name(DIGESTS)
+}
+
+/// Returns `true` if the slot's digest file of a skill is that of this content, staged in the same way.
+fn has_digest(target: &Path, skill: &StagedSkill) -> bool {
+    let digest = fs::read_to_string(digests_directory(target).join(&skill.name));
+    digest.is_ok_and(|digest| digest == skill.digest_text())
+}
+
+/// Returns the skills to stage, each once, sorted by name.
+fn changed_skills(skills: &[StagedSkill]) -> Vec<&StagedSkill> {
+    let mut changed: Vec<&StagedSkill> = skills.iter().filter(|skill| !skill.unchanged).collect();
+    changed.sort_by(|a, b| a.name.cmp(&b.name));
+    changed.dedup_by(|a, b| a.name == b.name);
+    changed
+}
+
+/// Creates an empty directory beside `target`, in which skills are prepared, and removes those of a killed daemon.
+fn prepare_directory(target: &Path) -> Result<TempDir> {
+    let failed = |operation: &str| Error::io(format!("{operation} {}", target.display()));
+    let slot = target.parent().unwrap_or(target);
+    remove_leftovers(slot).map_err(failed("clean"))?;
+    // Parents are not created: a slot that is being removed must not reappear.
+    let made = fs::create_dir(digests_directory(target));
+    tolerate(io::ErrorKind::AlreadyExists, made).map_err(failed("prepare"))?;
+    let prepared = tempfile::Builder::new().prefix(PREPARED).tempdir_in(slot);
+    prepared.map_err(failed("prepare"))
+}
+
+/// Moves prepared skills, or links to writable ones, to their places in `target`: all or none. Writes their digests.
+fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> Result<()> {
+    let digests = digests_directory(target);
     let mut published = Vec::new();
-    for skill in &changed {
+    for skill in changed {
         let digest = digests.join(&skill.name);
-        let done = publish_skill(prepared.path(), target, skill, &digest, &mut published);
+        let done = publish_skill(prepared, target, skill, &digest, &mut published);
         if let Err(error) = done {
-            restore_replaced(published, prepared.path());
-            return Err(failed("publish a skill in")(error));
+            restore_replaced(published, prepared);
+            let operation = format!("publish a skill in {}", target.display());
+            return Err(Error::io(operation)(error));
         }
     }
     retire_plugins(target, &published);
     fault::reach(Point::StagePublished);
-    for skill in &changed {
+    for skill in changed {
         // Without the digest file the next staging of the skill copies it again.
-        if let Err(error) = fs::write(digests.join(&skill.name), skill.note()) {
+        if let Err(error) = fs::write(digests.join(&skill.name), skill.digest_text()) {
             tracing::warn!(skill = skill.name, %error, "digest of a staged skill was not noted");
         }
     }
     fault::reach(Point::StageNoted);
-    Ok(skills)
+    Ok(())
 }
 
 /// Copies a skill, and its plugin if it has one, into a directory that is not published yet.
@@ -245,7 +288,10 @@ fn publish_skill(
 /// Moves plugins aside whose skills are staged without them now: a folder replaced the link to each of these.
 fn retire_plugins(target: &Path, published: &[PublishedFolder]) {
     for folder in published {
-        let replaced = folder.replaced.as_deref().filter(|path| path.is_symlink());
+        // The link of a writable copy leads elsewhere.
+        let leads_to_plugin =
+            |path: &&Path| fs::read_link(path).is_ok_and(|link| link.starts_with(PLUGINS_DIR));
+        let replaced = folder.replaced.as_deref().filter(leads_to_plugin);
         let (Some(aside), Some(name)) =
             (replaced.and_then(Path::file_name), folder.place.file_name())
         else {
@@ -303,7 +349,7 @@ fn publish_folder(prepared: &Path, place: &Path, since: SystemTime) -> io::Resul
     match rename(prepared, place, RenameFlags::RENAME_NOREPLACE) {
         Ok(()) => return Ok(None),
         // EINVAL: the file system does not support flags.
-        Err(Errno::EINVAL) if !place.exists() => {
+        Err(Errno::EINVAL) if fs::symlink_metadata(place).is_err() => {
             return fs::rename(prepared, place).map(|()| None);
         }
         Err(Errno::EEXIST | Errno::EINVAL) => {}
@@ -314,7 +360,7 @@ fn publish_folder(prepared: &Path, place: &Path, since: SystemTime) -> io::Resul
     let aside = place.with_file_name(replaced.file_name(&name));
     fs::rename(prepared, &aside)?;
     fault::reach(Point::StageReplacing);
-    match exchange_folders(&aside, place, prepared) {
+    match exchange_entries(&aside, place, prepared) {
         Ok(()) => Ok(Some(aside)),
         Err(error) => {
             fs::rename(&aside, prepared)?;
@@ -327,8 +373,8 @@ fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
     renameat2(AT_FDCWD, from, AT_FDCWD, to, flags)
 }
 
-/// Exchanges two folders; `free` is an unused path.
-fn exchange_folders(one: &Path, other: &Path, free: &Path) -> io::Result<()> {
+/// Exchanges two folders or links; `free` is an unused path.
+fn exchange_entries(one: &Path, other: &Path, free: &Path) -> io::Result<()> {
     match rename(one, other, RenameFlags::RENAME_EXCHANGE) {
         Err(Errno::EINVAL) => {
             fs::rename(one, free)?;
@@ -345,7 +391,7 @@ fn restore_replaced(published: Vec<PublishedFolder>, prepared: &Path) {
         let PublishedFolder { place, replaced } = folder;
         let free = prepared.join(format!(".undone-{index}"));
         let undone = match replaced {
-            Some(replaced) => exchange_folders(&replaced, &place, &free)
+            Some(replaced) => exchange_entries(&replaced, &place, &free)
                 // The rejected version is removed with the prepared directory.
                 .and_then(|()| fs::rename(&replaced, &free)),
             None => fs::rename(&place, &free),

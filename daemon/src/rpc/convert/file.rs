@@ -66,6 +66,7 @@ pub fn staged_skills_message(
         files: int64(skill.files),
         bytes: int64(skill.bytes),
         unchanged: skill.unchanged,
+        writable: skill.writable_path.is_some(),
         own_links: skill
             .own_links
             .iter()

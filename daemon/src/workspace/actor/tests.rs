@@ -201,6 +201,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         skills: BTreeMap::new(),
         environments: BTreeMap::new(),
         plugin_skills: BTreeSet::new(),
+        writable_skills: BTreeMap::new(),
         inputs: Vec::new(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))

@@ -55,7 +55,7 @@ impl VersionActivePeriod {
     }
 }
 
-fn unix_ms(time: SystemTime) -> u128 {
+pub(super) fn unix_ms(time: SystemTime) -> u128 {
     time.duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
         .as_millis()

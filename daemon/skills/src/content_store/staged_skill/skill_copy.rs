@@ -29,7 +29,7 @@ pub(super) const SKILL_LINK: &str = ".skill";
 /// Copies a stored skill into a new folder, and adds the links unless the skill has files of these names. `depth` is
 /// the number of folders from the workspace to the skill's own.
 pub(super) fn copy_skill(stored: &Path, to: &Path, name: &str, depth: usize) -> io::Result<()> {
-    copy_directory(stored, to, &mut vec![0; BUFFER_BYTES])?;
+    copy_without_links(stored, to)?;
     let up = "../".repeat(depth);
     let venv = format!("work/.venvs/{name}");
     for (link, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
@@ -66,6 +66,11 @@ pub(super) fn copy_skill_in_plugin(
     let depth = 3 + skill_path.components().count();
     copy_skill(stored, &to.join(skill_path), name, depth)?;
     symlink(skill_path, to.join(SKILL_LINK))
+}
+
+/// Copies a stored skill into a new folder, without links to the workspace.
+pub(super) fn copy_without_links(stored: &Path, to: &Path) -> io::Result<()> {
+    copy_directory(stored, to, &mut vec![0; BUFFER_BYTES])
 }
 
 fn copy_directory(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {

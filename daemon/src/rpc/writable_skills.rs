@@ -1,0 +1,139 @@
+//! Writable copies of skills: StageSkills sends them to the guest, and their scripts are found through the guest. A
+//! command can write there, so the daemon never opens such a path on the host.
+
+use std::collections::BTreeSet;
+
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::v1::read_file_response::Payload;
+use skilld_proto::v1::{FileType, Reason};
+
+use super::SharedDependencies;
+use crate::error::{Error, Result};
+use crate::exec::script::{self, ScriptProgram};
+use crate::skills::{SkillRef, StagedSkill};
+use crate::workspace::{Workspace, WorkspaceGrant};
+
+/// Stages skills as writable copies: sends those that the workspace does not have, then makes `skills/` lead to them.
+///
+/// # Errors
+/// The errors of a read-only staging, and those of the guest that writes the files.
+pub(super) async fn stage_writable(
+    shared: &SharedDependencies,
+    workspace: &Workspace,
+    grant: &WorkspaceGrant,
+    skills: Vec<SkillRef>,
+) -> Result<Vec<StagedSkill>> {
+    let intact = find_intact_copies(workspace, grant).await?;
+    let target = workspace.skills_dir();
+    let prepared = shared.skills.prepare_writable(&target, skills, intact);
+    let prepared = prepared.await?;
+    if let Some(copies) = prepared.copies() {
+        let name = workspace.id().name();
+        let (to, links) = (&prepared.directory, &prepared.links);
+        let send = shared
+            .inputs
+            .send_folder(&name, grant, copies, to, links);
+        send.await?;
+    }
+    Ok(shared.skills.publish_writable(&target, prepared).await?)
+}
+
+/// Returns the paths of the recorded writable copies that are still folders. A command may have removed one, or
+/// replaced it by a link out of the workspace.
+async fn find_intact_copies(
+    workspace: &Workspace,
+    grant: &WorkspaceGrant,
+) -> Result<BTreeSet<String>> {
+    let view = workspace.snapshot();
+    let claim = view.record.claim.as_ref();
+    let mut intact = BTreeSet::new();
+    for path in claim.iter().flat_map(|claim| claim.writable_skills.values()) {
+        let request = guest::ListFilesRequest {
+            path: path.clone(),
+            page_size: 1,
+            ..guest::ListFilesRequest::default()
+        };
+        let listed = grant.guest.clone().list_files(request).await;
+        let listed = listed.map_err(|status| Error::from_guest(&workspace.id().name(), &status));
+        match listed {
+            Ok(page) if page.get_ref().files.iter().all(|entry| entry.path != *path) => {
+                intact.insert(path.clone());
+            }
+            // A file or a dangling link, or a path that is gone or leads out.
+            Ok(_) | Err(Error::Guest { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(intact)
+}
+
+/// Finds a script in the writable copy of a skill, with its interpreter. `copy` is the copy's path in the workspace.
+///
+/// # Errors
+/// The errors of [`script::find_script`]; errors of the guest.
+pub(super) async fn find_writable_script(
+    workspace: &str,
+    grant: &WorkspaceGrant,
+    skill: &str,
+    copy: &str,
+    path: &str,
+) -> Result<ScriptProgram> {
+    let path = script::normalise_script_path(path)?;
+    let lost = |status| Error::from_guest(workspace, &status);
+    let request = guest::ReadFileRequest {
+        path: format!("{copy}/{path}"),
+        length: script::FIRST_LINE_BYTES_MAX,
+        ..guest::ReadFileRequest::default()
+    };
+    let opened = grant.guest.clone().read_file(request).await;
+    let mut stream = match opened.map_err(lost) {
+        Ok(stream) => stream.into_inner(),
+        Err(Error::Guest { reason, .. }) if reason == Reason::FileNotFound => {
+            let files = list_files(workspace, grant, copy).await?;
+            return Err(Error::ScriptNotFound {
+                nearest: script::similar_paths(files, &path),
+                skill: skill.to_owned(),
+                path,
+            });
+        }
+        Err(Error::Guest { reason, .. }) if reason == Reason::WrongFileType => {
+            return Err(script::invalid_path(format!("{path:?} is not a file")));
+        }
+        Err(Error::Guest { reason, .. }) if reason == Reason::PathEscapes => {
+            return Err(script::invalid_path(format!(
+                "{path:?} leads out of the workspace: a command replaced a file or folder of the writable copy by a \
+                 link; stage the skill again"
+            )));
+        }
+        Err(error) => return Err(error),
+    };
+    let mut head = Vec::new();
+    while head.len() < script::FIRST_LINE_BYTES_MAX as usize
+        && let Some(message) = stream.message().await.map_err(lost)?
+    {
+        if let Some(Payload::Data(data)) = message.payload {
+            head.extend_from_slice(&data);
+        }
+    }
+    script::choose_interpreter(path, &script::first_line(&head))
+}
+
+/// Lists the files of a writable copy, relative to it; none if it is gone. One page is enough for a suggestion.
+async fn list_files(workspace: &str, grant: &WorkspaceGrant, copy: &str) -> Result<Vec<String>> {
+    let request = guest::ListFilesRequest {
+        path: copy.to_owned(),
+        recursive: true,
+        page_size: script::SEARCHED_FILES_MAX,
+        ..guest::ListFilesRequest::default()
+    };
+    let listed = grant.guest.clone().list_files(request).await;
+    let files = match listed.map_err(|status| Error::from_guest(workspace, &status)) {
+        Ok(page) => page.into_inner().files,
+        Err(Error::Guest { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let files = files.iter().take(script::SEARCHED_FILES_MAX as usize);
+    let files = files.filter(|entry| entry.r#type() == FileType::File);
+    let beneath = files.filter_map(|entry| entry.path.strip_prefix(copy)?.strip_prefix('/'));
+    Ok(beneath.map(str::to_owned).collect())
+}
