@@ -25,10 +25,10 @@ use crate::workspace::{Workspace, WorkspaceGrant, record};
 
 mod archive_packer;
 pub mod destination;
+mod folder_sender;
 mod host_folder;
 mod planned_input;
 mod source_file_reader;
-mod folder_sender;
 mod source_packer;
 mod workspace_reader;
 

@@ -22,6 +22,8 @@ mod clients;
 mod plugin_files;
 #[path = "skills/roots.rs"]
 mod roots;
+#[path = "skills/writable.rs"]
+mod writable;
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;

@@ -44,3 +44,4 @@ mod tools_trpc;
 mod trees;
 mod workspace_limits;
 mod workspaces;
+mod writable_skills;

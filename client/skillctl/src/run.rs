@@ -9,7 +9,7 @@ use prost_types::Duration;
 use serde_json::{Map, Value};
 use skilld_client::v1::{
     ArtifactScope, CollectOutputsRequest, CreateWorkspaceRequest, ExecSpec, PreflightSkillRequest,
-    RunExecRequest, StageMode,
+    RunExecRequest, StageMode, StageSkillsRequest,
 };
 use skilld_client::{Client, new_workspace_id, short_id, workspace_name};
 
@@ -38,6 +38,9 @@ pub(crate) struct Run {
     /// The skill: name, name@version or name@sha256:DIGEST.
     #[arg(add = ArgValueCompleter::new(complete::offer_skills))]
     skill: String,
+    /// Let the command write the skill: its workspace gets a private copy.
+    #[arg(long)]
+    writable: bool,
     /// Give the command our stdin, as it comes.
     #[arg(short = 'i', long)]
     stdin: bool,
@@ -136,7 +139,12 @@ impl RunJob<'_> {
         self.clock.lap("claim", start);
 
         let start = Instant::now();
-        let skill = self.stage(&run.skill, &run.input, run.scope.into()).await?;
+        let request = StageSkillsRequest {
+            workspace: self.workspace.clone(),
+            skills: vec![run.skill.clone()],
+            writable: run.writable,
+        };
+        let skill = self.stage(request, &run.input, run.scope.into()).await?;
         self.clock.lap("stage", start);
         if !run.no_check {
             self.check(&run.skill, &pool, &run.env).await?;
@@ -171,13 +179,13 @@ impl RunJob<'_> {
     /// Stages the skill and the inputs; returns the skill's name without its version.
     async fn stage(
         &mut self,
-        skill: &str,
+        skills: StageSkillsRequest,
         inputs: &[Input],
         scope: ArtifactScope,
     ) -> anyhow::Result<String> {
         let client = self.client;
-        let skills = [skill];
-        let staging = client.stage_skills(&self.workspace, &skills);
+        let named = skills.skills.concat();
+        let staging = client.stage_skills_with(skills);
         let staged = self.interrupt.race(staging).await??;
         if let Some(request) =
             input_arg::references_request(&self.workspace, inputs, StageMode::Copy, scope)
@@ -191,7 +199,7 @@ impl RunJob<'_> {
             }
         }
         let staged = staged.into_iter().next();
-        Ok(staged.map_or_else(|| skill.to_owned(), |staged| staged.name))
+        Ok(staged.map_or(named, |staged| staged.name))
     }
 
     /// Notes on stderr what the skill needs and the image lacks. The command may do without it, so it runs in any case.

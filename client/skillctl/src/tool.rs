@@ -52,6 +52,9 @@ pub(crate) struct ToolSelection {
     /// allowed_commands and so on (docs/tools.md has them all).
     #[arg(long, value_name = "FILE")]
     options: Option<PathBuf>,
+    /// Let commands write the skills: each workspace gets private copies. Sets the option writable_skills.
+    #[arg(long)]
+    writable_skills: bool,
     /// File of the session: its names and its state, as JSON. Created if it does not exist. Without it the call is a
     /// session of its own, whose workspace is deleted afterwards.
     #[arg(long, value_name = "FILE")]
@@ -129,6 +132,7 @@ impl ToolSelection {
         if let Some(family) = self.family {
             options.family = family.into();
         }
+        options.writable_skills |= self.writable_skills;
         Ok(Toolset::new(client.clone(), options, HostTools::new())?)
     }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt};
 use skilld_client::v1::{
-    ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState, StageSkillsRequest,
-    StagedSkill,
+    ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState,
+    StageSkillsRequest, StagedSkill,
 };
 use skilld_client::{Error, short_id};
 

@@ -95,9 +95,7 @@ pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram
         source,
     })?;
     if !kind.is_file() {
-        return Err(invalid_path(format!(
-            "{path:?} is a folder, not a script"
-        )));
+        return Err(invalid_path(format!("{path:?} is a folder, not a script")));
     }
     choose_interpreter(path, &read_first_line(file))
 }

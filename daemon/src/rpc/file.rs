@@ -71,8 +71,9 @@ impl SkillStaging {
         let staged = if self.writable {
             writable_skills::stage_writable(&shared, workspace, &self.grant, self.skills).await
         } else {
-            let staged = shared.skills.stage(&workspace.skills_dir(), self.skills);
-            staged.await.map_err(Error::from)
+            let target = workspace.skills_dir();
+            let staged = shared.skills.stage(&target, self.skills).await;
+            staged.map_err(Error::from)
         };
         let staged = match staged {
             Ok(staged) => staged,

@@ -30,9 +30,7 @@ pub(super) async fn stage_writable(
     if let Some(copies) = prepared.copies() {
         let name = workspace.id().name();
         let (to, links) = (&prepared.directory, &prepared.links);
-        let send = shared
-            .inputs
-            .send_folder(&name, grant, copies, to, links);
+        let send = shared.inputs.send_folder(&name, grant, copies, to, links);
         send.await?;
     }
     Ok(shared.skills.publish_writable(&target, prepared).await?)
@@ -47,7 +45,10 @@ async fn find_intact_copies(
     let view = workspace.snapshot();
     let claim = view.record.claim.as_ref();
     let mut intact = BTreeSet::new();
-    for path in claim.iter().flat_map(|claim| claim.writable_skills.values()) {
+    for path in claim
+        .iter()
+        .flat_map(|claim| claim.writable_skills.values())
+    {
         let request = guest::ListFilesRequest {
             path: path.clone(),
             page_size: 1,
@@ -97,7 +98,9 @@ pub(super) async fn find_writable_script(
             });
         }
         Err(Error::Guest { reason, .. }) if reason == Reason::WrongFileType => {
-            return Err(script::invalid_path(format!("{path:?} is not a file")));
+            return Err(script::invalid_path(format!(
+                "{path:?} is not a file, or lies beneath something that is not a folder"
+            )));
         }
         Err(Error::Guest { reason, .. }) if reason == Reason::PathEscapes => {
             return Err(script::invalid_path(format!(

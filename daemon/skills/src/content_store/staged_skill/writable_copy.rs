@@ -91,7 +91,10 @@ pub(crate) fn prepare_writable(
     let mut links = Vec::new();
     let mut prepared = None;
     if !changed.is_empty() {
-        let directory = prepared.insert(prepare_directory(target)?).path().to_owned();
+        let directory = prepared
+            .insert(prepare_directory(target)?)
+            .path()
+            .to_owned();
         for folder in ["copies", "links"] {
             fs::create_dir(directory.join(folder)).map_err(failed("prepare"))?;
         }
@@ -102,7 +105,9 @@ pub(crate) fn prepare_writable(
             let path = skill.writable_path.as_deref().unwrap_or_default();
             let link = directory.join("links").join(&skill.name);
             symlink(format!("{LINK_PREFIX}{path}"), link).map_err(failed("prepare"))?;
-            let added = LINKS.iter().filter(|(name, _)| !skill.own_links.contains(name));
+            let added = LINKS
+                .iter()
+                .filter(|(name, _)| !skill.own_links.contains(name));
             links.extend(added.map(|(name, link_target)| {
                 (format!("{}/{name}", skill.name), (*link_target).to_owned())
             }));
@@ -121,7 +126,10 @@ pub(crate) fn prepare_writable(
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn publish_writable(target: &Path, staging: WritableStaging) -> Result<Vec<StagedSkill>> {
+pub(crate) fn publish_writable(
+    target: &Path,
+    staging: WritableStaging,
+) -> Result<Vec<StagedSkill>> {
     if let Some(prepared) = &staging.prepared {
         let _turn = lock_directory(target)?;
         let links = prepared.path().join("links");

@@ -1,0 +1,151 @@
+//! Writable copies of skills, as far as the host has them: what the guest gets, the link, and when a copy is replaced.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+impl Fixture {
+    /// Stages a skill as a writable copy, as if the guest took it. Returns it, and the files that the guest got.
+    async fn stage_writable(
+        &self,
+        slot: &str,
+        name: &str,
+        intact: &[&str],
+    ) -> (StagedSkill, Vec<String>) {
+        self.skills.rescan().await.expect("scanned");
+        let wanted = vec![SkillRef::parse("skills", name).expect("valid")];
+        let intact: BTreeSet<String> = intact.iter().map(|path| (*path).to_owned()).collect();
+        let target = self.slot(slot);
+        let prepared = self.skills.prepare_writable(&target, wanted, intact);
+        let prepared = prepared.await.expect("prepared");
+        let copies = prepared.copies();
+        let mut sent = copies.map_or_else(Vec::new, |copies| names(&copies.join(name)));
+        sent.extend(
+            prepared
+                .links
+                .iter()
+                .map(|(path, to)| format!("{path} -> {to}")),
+        );
+        let staged = self.skills.publish_writable(&target, prepared).await;
+        (staged.expect("published").remove(0), sent)
+    }
+
+    fn link(&self, slot: &str) -> Option<String> {
+        let link = fs::read_link(self.slot(slot).join("csv")).ok()?;
+        Some(link.display().to_string())
+    }
+
+    fn digest_text(&self, slot: &str) -> String {
+        fs::read_to_string(self.slot(slot).with_file_name("staged").join("csv")).expect("noted")
+    }
+}
+
+#[tokio::test]
+async fn a_writable_skill_is_a_link_to_a_copy_that_the_guest_gets() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    fs::create_dir(fixture.path("root/csv/out")).expect("mkdir");
+    fixture.write("csv/out/mine", "");
+    let (staged, sent) = fixture.stage_writable("s1", "csv", &[]).await;
+    let path = staged.writable_path.expect("writable");
+    assert!(
+        path.starts_with("work/.skills/") && path.ends_with("/csv"),
+        "{path}"
+    );
+    assert!(!staged.unchanged);
+    let expected = [
+        "SKILL.md",
+        "bin",
+        "out",
+        "csv/work -> ../../../../work",
+        "csv/inputs -> ../../../../work/inputs",
+    ];
+    assert_eq!(sent, expected);
+    assert_eq!(fixture.link("s1"), Some(format!("../{path}")));
+    assert_eq!(
+        fixture.digest_text("s1"),
+        format!("writable:{}", staged.digest)
+    );
+    // Nothing of it is left on the host.
+    assert_eq!(names(&fixture.slot("s1")), ["csv"]);
+    assert_eq!(
+        names(fixture.slot("s1").parent().expect("slot")),
+        ["skills", "staged"]
+    );
+}
+
+#[tokio::test]
+async fn a_writable_copy_is_kept_until_it_is_lost_or_another_one_is_staged() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let (first, _) = fixture.stage_writable("s1", "csv", &[]).await;
+    let path = first.writable_path.clone().expect("writable");
+    let (again, sent) = fixture.stage_writable("s1", "csv", &[&path]).await;
+    assert_eq!(
+        (again.unchanged, again.writable_path.as_ref()),
+        (true, Some(&path))
+    );
+    assert_eq!(sent, [""; 0]);
+    // A command has removed it, or replaced it by something else.
+    let (repaired, sent) = fixture
+        .stage_writable("s1", "csv", &["work/.skills/1/csv"])
+        .await;
+    assert_eq!((repaired.unchanged, sent.len()), (false, 5));
+    let path = repaired.writable_path.expect("writable");
+    assert_eq!(fixture.link("s1"), Some(format!("../{path}")));
+    // The skill has a new version.
+    fixture.skill("csv", "2");
+    let (second, sent) = fixture.stage_writable("s1", "csv", &[&path]).await;
+    assert_eq!((second.unchanged, sent.len()), (false, 5));
+    assert_ne!(second.digest, first.digest);
+}
+
+#[tokio::test]
+async fn a_skill_can_switch_between_read_only_and_writable() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let fixed = fixture.stage("s1", &["csv"]).await.expect("staged");
+    let (written, _) = fixture.stage_writable("s1", "csv", &[]).await;
+    assert_eq!(
+        (written.unchanged, &written.digest),
+        (false, &fixed[0].digest)
+    );
+    assert!(fixture.link("s1").is_some());
+    let fixed = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert_eq!(
+        (fixed[0].unchanged, fixed[0].writable_path.as_ref()),
+        (false, None)
+    );
+    assert_eq!(fixture.script("s1"), "echo 1\n");
+    assert_eq!(fixture.digest_text("s1"), fixed[0].digest);
+    assert!(fixture.stage("s1", &["csv"]).await.expect("staged")[0].unchanged);
+    // Links among the replaced versions are removed as links.
+    let outside = fixture.slot("s1").with_file_name("work/.skills");
+    fs::create_dir_all(outside.join("kept")).expect("mkdir");
+    let now = std::time::SystemTime::now();
+    let removed = fixture
+        .skills
+        .remove_replaced(&fixture.slot("s1"), now, Some(Vec::new()));
+    removed.await.expect("removed");
+    assert_eq!(names(&fixture.slot("s1")), ["csv"]);
+    assert_eq!(names(&outside), ["kept"]);
+}
+
+#[tokio::test]
+async fn a_failed_writable_staging_leaves_what_was_staged() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    let wanted = vec![SkillRef::parse("skills", "csv").expect("valid")];
+    let prepared = fixture
+        .skills
+        .prepare_writable(&fixture.slot("s1"), wanted, BTreeSet::new());
+    // The guest refuses the copy.
+    drop(prepared.await.expect("prepared"));
+    assert_eq!(fixture.script("s1"), "echo 1\n");
+    assert!(fixture.stage("s1", &["csv"]).await.expect("staged")[0].unchanged);
+    assert_eq!(
+        names(fixture.slot("s1").parent().expect("slot")),
+        ["skills", "staged"]
+    );
+}
