@@ -123,9 +123,10 @@ async fn a_skill_can_switch_between_read_only_and_writable() {
     let outside = fixture.slot("s1").with_file_name("work/.skills");
     fs::create_dir_all(outside.join("kept")).expect("mkdir");
     let now = std::time::SystemTime::now();
+    let target = fixture.slot("s1");
     let removed = fixture
         .skills
-        .remove_replaced(&fixture.slot("s1"), now, Some(Vec::new()));
+        .remove_replaced(&target, now, Some(Vec::new()));
     removed.await.expect("removed");
     assert_eq!(names(&fixture.slot("s1")), ["csv"]);
     assert_eq!(names(&outside), ["kept"]);
@@ -137,9 +138,10 @@ async fn a_failed_writable_staging_leaves_what_was_staged() {
     fixture.skill("csv", "1");
     fixture.stage("s1", &["csv"]).await.expect("staged");
     let wanted = vec![SkillRef::parse("skills", "csv").expect("valid")];
+    let target = fixture.slot("s1");
     let prepared = fixture
         .skills
-        .prepare_writable(&fixture.slot("s1"), wanted, BTreeSet::new());
+        .prepare_writable(&target, wanted, BTreeSet::new());
     // The guest refuses the copy.
     drop(prepared.await.expect("prepared"));
     assert_eq!(fixture.script("s1"), "echo 1\n");
