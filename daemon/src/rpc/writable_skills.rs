@@ -89,7 +89,10 @@ pub(super) async fn find_writable_script(
     let opened = grant.guest.clone().read_file(request).await;
     let mut stream = match opened.map_err(lost) {
         Ok(stream) => stream.into_inner(),
-        Err(Error::Guest { reason, .. }) if reason == Reason::FileNotFound => {
+        Err(Error::Guest {
+            reason: Reason::FileNotFound,
+            ..
+        }) => {
             let files = list_files(workspace, grant, copy).await?;
             return Err(Error::ScriptNotFound {
                 nearest: script::similar_paths(files, &path),
@@ -97,21 +100,27 @@ pub(super) async fn find_writable_script(
                 path,
             });
         }
-        Err(Error::Guest { reason, .. }) if reason == Reason::WrongFileType => {
+        Err(Error::Guest {
+            reason: Reason::WrongFileType,
+            ..
+        }) => {
             return Err(script::invalid_path(format!(
                 "{path:?} is not a file, or lies beneath something that is not a folder"
             )));
         }
-        Err(Error::Guest { reason, .. }) if reason == Reason::PathEscapes => {
+        Err(Error::Guest {
+            reason: Reason::PathEscapes,
+            ..
+        }) => {
             return Err(script::invalid_path(format!(
                 "{path:?} leads out of the workspace: a command replaced a file or folder of the writable copy by a \
-                 link; stage the skill again"
+                 link; stage the skill read-only and then writable for a new copy"
             )));
         }
         Err(error) => return Err(error),
     };
     let mut head = Vec::new();
-    while head.len() < script::FIRST_LINE_BYTES_MAX as usize
+    while (head.len() as u64) < script::FIRST_LINE_BYTES_MAX
         && let Some(message) = stream.message().await.map_err(lost)?
     {
         if let Some(Payload::Data(data)) = message.payload {
