@@ -210,7 +210,7 @@ async fn a_command_that_replaces_its_writable_skill_gets_errors_and_staging_repa
     let name = workspace(client).await?.name;
     stage(client, &name, true).await?;
     let attacks = [
-        ("rm -r $copy", Reason::ScriptNotFound),
+        ("rm -r $copy", Reason::FileNotFound),
         ("rm -r $copy && ln -s / $copy", Reason::InvalidRequest),
         (
             "rm -r $copy && ln -s ../../../../.. $copy",

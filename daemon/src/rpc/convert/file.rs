@@ -609,6 +609,7 @@ mod tests {
         let request = |skills: &[&str]| pb::StageSkillsRequest {
             workspace: "workspaces/w".to_owned(),
             skills: skills.iter().map(|skill| (*skill).to_owned()).collect(),
+            writable: false,
         };
         assert_eq!(
             check_stage_skills(&request(&["a", "b@1"]))
