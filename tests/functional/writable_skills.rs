@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use skilld_client::v1::input_spec::Source;
 use skilld_client::v1::{
     CreateWorkspaceRequest, ExecSpec, InputSpec, Reason, Script, StageInputsRequest,
     StageSkillsRequest, StagedSkill, WorkspaceLimits,
@@ -121,7 +122,7 @@ cat /workspace/out/x $WORK_DIR/y; readlink -f inputs; python3 -m venv --without-
     let request = StageInputsRequest {
         workspace: one.clone(),
         inputs: vec![InputSpec {
-            from: "skill://notes/scripts/".to_owned(),
+            source: Some(Source::From("skill://notes/scripts/".to_owned())),
             to: "work/copy".to_owned(),
             ..InputSpec::default()
         }],
