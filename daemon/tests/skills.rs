@@ -22,11 +22,11 @@ mod clients;
 mod plugin_files;
 #[path = "skills/roots.rs"]
 mod roots;
-#[path = "skills/writable.rs"]
-mod writable;
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
+#[path = "skills/writable.rs"]
+mod writable;
 use server::dir::TaskDir;
 use server::{TestServer, assert_empty, names};
 

@@ -30,13 +30,6 @@ use case::{Case, Image};
 /// Number of cases that run at the same time.
 const CONCURRENCY: usize = 2;
 
-/// Cases of features that skilld does not have, with the feature. They must fail, so that a case is removed from this
-/// list when its feature exists.
-const MISSING_FEATURES: [(&str, &str); 2] = [
-    ("plugin-shared", "skills of a plugin share its files"),
-    ("writes-beside", "writable folder of a staged skill"),
-];
-
 /// Prints a line at once, also in a test that passes.
 fn print_line(line: &str) {
     // A closed standard output changes no result.
@@ -104,28 +97,14 @@ async fn select_cases() -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Runs a case, prints its line, and returns the reason if its outcome is not the expected one.
+/// Runs a case, prints its line, and returns the reason if it failed.
 async fn judge_case(client: &Client, case: &Case) -> Option<String> {
     let started = Instant::now();
     let outcome = run::run_case(client, case).await;
     let seconds = started.elapsed().as_secs_f64();
-    let feature = MISSING_FEATURES
-        .iter()
-        .find_map(|(name, feature)| (*name == case.name).then_some(feature));
-    let (line, failure) = match (outcome, feature) {
-        (Ok(()), None) => (format!("ok {} {seconds:.1}", case.name), None),
-        (Ok(()), Some(feature)) => {
-            let text = format!(
-                "{}: passes, so remove it from MISSING_FEATURES: {feature}",
-                case.name
-            );
-            (format!("FAILED {text}"), Some(text))
-        }
-        (Err(_), Some(feature)) => (
-            format!("fails as expected {} {seconds:.1}: no {feature}", case.name),
-            None,
-        ),
-        (Err(error), None) => {
+    let (line, failure) = match outcome {
+        Ok(()) => (format!("ok {} {seconds:.1}", case.name), None),
+        Err(error) => {
             let text = format!("{}: {error:#}", case.name);
             (format!("FAILED {text}"), Some(text))
         }
@@ -173,13 +152,5 @@ fn cases_are_those_of_the_readme() -> Result<()> {
     let cases = Case::read_all()?;
     let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
     assert_eq!(names, rows);
-    let missing = MISSING_FEATURES.map(|(name, _)| name);
-    for name in missing {
-        assert!(names.contains(&name), "{name}");
-    }
-    // StageSkills can't make a skill's folder writable yet.
-    for case in cases.iter().filter(|case| case.is_writable) {
-        assert!(missing.contains(&case.name.as_str()), "{}", case.name);
-    }
     Ok(())
 }

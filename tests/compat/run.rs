@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use skilld_client::v1::{
-    CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ExecSpec, Stdin, stdin,
+    CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ExecSpec, StageSkillsRequest,
+    Stdin, stdin,
 };
 use skilld_client::{Client, TransferProgress};
 use skilld_tests::exec::{Outcome, argv, run, shell};
@@ -84,10 +85,13 @@ async fn run_steps(client: &Client, case: &Case, workspace: &str, target: &Path)
 }
 
 /// Stages the skills of a case. A case that needs an environment fails without one.
-///
-/// A skill whose folder is writable is staged like any other, because StageSkills has no such option yet.
 async fn stage_skills(client: &Client, case: &Case, workspace: &str) -> Result<()> {
-    for staged in client.stage_skills(workspace, &case.skills).await? {
+    let request = StageSkillsRequest {
+        workspace: workspace.to_owned(),
+        skills: case.skills.clone(),
+        writable: case.is_writable,
+    };
+    for staged in client.stage_skills_with(request).await? {
         ensure!(
             !case.needs_environment || staged.environment.is_some(),
             "{} has no environment: {:?}",
