@@ -9,8 +9,8 @@ const SKILLS_FOLDER: &str = "/workspace/skills/";
 /// Message of EROFS, in lower case.
 const READ_ONLY_MESSAGE: &str = "read-only file system";
 /// Warning about a failed write into a skill's folder.
-const READ_ONLY_WARNING: &str = "skills are read-only unless the host sets the option writable_skills: write to out/ or work/, or copy what must \
-     change to work/ first";
+const READ_ONLY_WARNING: &str = "skills are read-only: write to out/ or work/, or copy what must change to work/ first; the host can \
+     permit writes by the option writable_skills";
 /// Pairs of quotes around a path in a message.
 const QUOTES: [(char, char); 4] = [('\'', '\''), ('"', '"'), ('‘', '’'), ('`', '\'')];
 

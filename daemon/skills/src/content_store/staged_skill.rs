@@ -171,7 +171,6 @@ pub(crate) fn stage_skills(
     for skill in &changed {
         prepare_skill(store, prepared.path(), skill).map_err(failed("copy a skill to"))?;
     }
-    fault::reach(Point::StagePrepared);
     publish_skills(target, prepared.path(), &changed)?;
     Ok(skills)
 }
@@ -209,6 +208,7 @@ fn prepare_directory(target: &Path) -> Result<TempDir> {
 
 /// Moves prepared skills, or links to writable ones, to their places in `target`: all or none. Writes their digests.
 fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> Result<()> {
+    fault::reach(Point::StagePrepared);
     let digests = digests_directory(target);
     let mut published = Vec::new();
     for skill in changed {

@@ -27,7 +27,6 @@ use super::{
 };
 use crate::content_store::ContentStore;
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
 
 /// Directory of writable copies, relative to the workspace.
 const COPIES: &str = "work/.skills";
@@ -112,7 +111,6 @@ pub(crate) fn prepare_writable(
                 (format!("{}/{name}", skill.name), (*link_target).to_owned())
             }));
         }
-        fault::reach(Point::StagePrepared);
     }
     Ok(WritableStaging {
         skills,
