@@ -80,7 +80,7 @@ check_debian() {
     fi
     changed=$(list_installed | differences)
     if [ -n "$changed" ]; then
-        say "  $(wc -l <<<"$changed") Debian packages are not as locked: no mirror has these versions any more"
+        say "  Debian packages whose locked version no mirror has any more: $(wc -l <<<"$changed")"
         while read -r name locked installed; do say "    $name: $installed instead of $locked"; done <<<"$changed"
         say '    make image-lock records the new versions'
     fi

@@ -22,10 +22,10 @@ claim() { # text, code
 }
 
 check_base() {
-    local program
-    for program in awk bash cat curl file find git grep jq node pip pip3 pytest python python3 rg sed sqlite3 tar unzip uv zip; do
-        command -v "$program" >/dev/null || missing+=("$program")
-    done
+    claim 'the programs of the base image exist' '
+        for program in awk bash cat curl file find git grep jq node pip pip3 pytest python python3 rg sed sqlite3 tar unzip uv zip; do
+            command -v "$program" || { echo "no $program"; exit 1; }
+        done'
     claim 'the mount points of the daemon and the certificates exist' \
         '[ -d /workspace ] && [ -d /run/skilld ] && [ -s /etc/ssl/certs/ca-certificates.crt ]'
     claim 'the locale is UTF-8' '[ "$(printf %s é | wc -m)" = 1 ]'

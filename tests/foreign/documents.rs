@@ -41,9 +41,9 @@ docs/files.md | Staging with grpcurl | recipes_for_inputs_do_what_they_say
 docs/files.md | Collecting with skillctl | recipes_for_outputs_do_what_they_say
 docs/files.md | Collecting with grpcurl | recipes_for_outputs_do_what_they_say
 docs/files.md | Collecting with Python | recipes_for_outputs_do_what_they_say
-docs/images.md | Build an image | not run: an image takes minutes
-docs/images.md | Update the versions | not run: an image takes minutes
-docs/images.md | Bring your own image | not run: tests/images.sh builds the example
+docs/images.md | Build an image | not run: takes minutes; tests/run.sh makes and checks the base image
+docs/images.md | Update the versions | not run: takes minutes, and changes the lock files
+docs/images.md | Bring your own image | not run: tests/images.sh builds the example in a directory of its own
 docs/integrations.md | Claude Code | not run: needs Claude Code
 docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_skills
 docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
