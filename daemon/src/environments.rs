@@ -7,12 +7,11 @@
 //!                              build.rs: a container of the image without a network ─► tar ─► EnvironmentStore
 //! ```
 //!
-//! A build goes on when its callers go away, and the next call finds what it made. A build that failed is not repeated
+//! A build goes on when its callers go away, and the next call finds its environment. A build that failed is not repeated
 //! for a while, so that a skill whose packages do not exist is staged as fast as any other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, broadcast};
@@ -20,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::config::environments::{EnvironmentBuilds, EnvironmentOptions};
 use crate::engine::ImageInfo;
-use crate::error::{Chain, Error, Result};
+use crate::error::{Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
 use crate::skills::environments::environment_record::EnvironmentRecord;
@@ -31,13 +30,16 @@ use crate::skills::{EnvironmentNeed, Problem};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
 mod build;
+mod build_failure;
+mod line_splitter;
 
-use build::{BuildFailure, run_build};
+use build::run_build;
+use build_failure::BuildFailure;
 
-/// Time for which a failed build is not repeated by a staging. PrepareSkill repeats it at once.
-const FAILURE_RETENTION: Duration = Duration::from_secs(600);
-/// Maximum number of failed builds that are remembered.
-const FAILURES_MAX: usize = 1000;
+/// Maximum number of builds that run or wait. Further ones are refused.
+const QUEUED_BUILDS_MAX: usize = 64;
+/// Maximum number of builds and failures that are remembered.
+const BUILD_STATES_MAX: usize = 1000;
 /// Maximum number of events of a build that wait for a caller; a slower caller misses the oldest lines.
 const EVENTS_MAX: usize = 1024;
 
@@ -98,20 +100,26 @@ struct EnvironmentBuilder {
 
 #[derive(Debug)]
 enum BuildState {
-    /// The build runs or waits for a permit; callers subscribe to its events.
-    Running(broadcast::Sender<BuildEvent>),
+    /// The build runs or waits for a permit; callers subscribe to its events. Its task owns the sender, so a task that
+    /// panicked leaves no build behind.
+    Running(broadcast::WeakSender<BuildEvent>),
     /// The build failed at this time.
-    Failed(Problem, Instant),
+    Failed {
+        /// Skill for which it was started.
+        skill: String,
+        failure: BuildFailure,
+        time: Instant,
+    },
 }
 
-/// Result of asking for a build.
-enum BuildStart {
-    /// The environment was built meanwhile.
-    Built(Arc<EnvironmentRecord>),
-    /// The build runs.
-    Running(broadcast::Receiver<BuildEvent>),
-    /// An earlier build failed and is not repeated yet.
-    Failed(Problem),
+impl BuildState {
+    /// Returns `true` if it says something about a build of now.
+    fn is_current(&self) -> bool {
+        match self {
+            Self::Running(events) => events.strong_count() > 0,
+            Self::Failed { failure, time, .. } => time.elapsed() < failure.retention(),
+        }
+    }
 }
 
 impl Environments {
@@ -143,10 +151,10 @@ impl Environments {
             return StagedEnvironment::default();
         }
         if let Err(problems) = self.check_need(request) {
-            return missing(problems);
+            return without_environment(problems);
         }
         if let Some(record) = self.find(request) {
-            return found(record);
+            return with_environment(record);
         }
         let skill = &request.skill;
         if self.options().builds == EnvironmentBuilds::Prepare {
@@ -154,22 +162,21 @@ impl Environments {
                 "the packages of skill {skill} are not built for this pool: run `skillctl skill prepare {skill}`, then stage \
                  it again"
             );
-            return missing(vec![Problem::warning(NOT_BUILT, message)]);
+            return without_environment(vec![Problem::warning(NOT_BUILT, message)]);
         }
         let mut events = match self.start_build(request, false) {
-            BuildStart::Built(record) => return found(record),
-            BuildStart::Failed(problem) => return missing(vec![problem]),
-            BuildStart::Running(events) => events,
+            Ok(events) => events,
+            Err(problem) => return without_environment(vec![problem]),
         };
         match tokio::time::timeout_at(by, wait_for_end(&mut events)).await {
-            Ok(Ok(record)) => found(record),
-            Ok(Err(problem)) => missing(vec![problem]),
+            Ok(Ok(record)) => with_environment(record),
+            Ok(Err(problem)) => without_environment(vec![problem]),
             Err(_) => {
                 let message = format!(
                     "the packages of skill {skill} are still being built: stage it again when they are; `skillctl skill \
                      prepare {skill}` waits for that"
                 );
-                missing(vec![Problem::warning(BUILD_RUNNING, message)])
+                without_environment(vec![Problem::warning(BUILD_RUNNING, message)])
             }
         }
     }
@@ -184,22 +191,14 @@ impl Environments {
         request: &EnvironmentRequest,
     ) -> Result<broadcast::Receiver<BuildEvent>, Vec<Problem>> {
         self.check_need(request)?;
-        match self.start_build(request, true) {
-            BuildStart::Running(events) => Ok(events),
-            BuildStart::Failed(problem) => Err(vec![problem]),
-            BuildStart::Built(record) => {
-                let (sender, events) = broadcast::channel(1);
-                // The receiver exists, so this succeeds.
-                let _receivers = sender.send(BuildEvent::Ended(Ok(record)));
-                Ok(events)
-            }
-        }
+        self.start_build(request, true)
+            .map_err(|problem| vec![problem])
     }
 
     /// Returns the built environment of a skill.
     #[must_use]
     pub fn find(&self, request: &EnvironmentRequest) -> Option<Arc<EnvironmentRecord>> {
-        self.0.store.find(&key_of(request))
+        self.0.store.find(&environment_key_of(request))
     }
 
     /// Removes environments that no workspace uses and that were not used for a while.
@@ -216,14 +215,18 @@ impl Environments {
         self.0.context.tasks.blocking(collect).await
     }
 
-    /// Returns the problems of failed builds.
+    /// Returns the problems of builds that failed and are not repeated yet.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
-        let failed = |state: &BuildState| match state {
-            BuildState::Failed(problem, _) => Some(problem.clone()),
-            BuildState::Running(_) => None,
-        };
-        let mut problems: Vec<Problem> = self.0.builds().values().filter_map(failed).collect();
+        let builds = self.0.builds();
+        let current = builds.values().filter(|state| state.is_current());
+        let mut problems: Vec<Problem> = current
+            .filter_map(|state| match state {
+                BuildState::Failed { skill, failure, .. } => Some(failure_problem(skill, failure)),
+                BuildState::Running(_) => None,
+            })
+            .collect();
+        drop(builds);
         problems.sort_by(|a, b| a.subject.cmp(&b.subject));
         problems
     }
@@ -248,40 +251,59 @@ impl Environments {
         &self.0.context.config.skills.environments
     }
 
-    /// Joins the build of an environment, or starts it. With `retries` a build that failed starts again.
-    fn start_build(&self, request: &EnvironmentRequest, retries: bool) -> BuildStart {
-        let key = key_of(request);
+    /// Joins the build of an environment, or starts it. With `retries` a build that failed starts again. Returns the events
+    /// of the build; the last one is its end.
+    fn start_build(
+        &self,
+        request: &EnvironmentRequest,
+        retries: bool,
+    ) -> Result<broadcast::Receiver<BuildEvent>, Problem> {
+        let key = environment_key_of(request);
         let mut builds = self.0.builds();
+        builds.retain(|_, state| state.is_current());
         match builds.get(&key) {
-            Some(BuildState::Running(events)) => return BuildStart::Running(events.subscribe()),
-            Some(BuildState::Failed(problem, time))
-                if !retries && time.elapsed() < FAILURE_RETENTION =>
-            {
-                return BuildStart::Failed(problem.clone());
+            Some(BuildState::Running(events)) => {
+                if let Some(events) = events.upgrade() {
+                    return Ok(events.subscribe());
+                }
+            }
+            Some(BuildState::Failed { failure, .. }) if !retries => {
+                return Err(failure_problem(&request.skill, failure));
             }
             _ => {}
         }
+        let (sender, events) = broadcast::channel(EVENTS_MAX);
         // A build ends with its result in the store before it leaves the table.
         if let Some(record) = self.0.store.find(&key) {
-            return BuildStart::Built(record);
+            // The receiver exists, so this succeeds.
+            let _receivers = sender.send(BuildEvent::Ended(Ok(record)));
+            return Ok(events);
         }
-        let (sender, events) = broadcast::channel(EVENTS_MAX);
-        builds.insert(key.clone(), BuildState::Running(sender.clone()));
+        let is_running = |state: &&BuildState| matches!(state, BuildState::Running(_));
+        let queued = builds.values().filter(is_running).count();
+        if queued >= QUEUED_BUILDS_MAX || builds.len() >= BUILD_STATES_MAX {
+            let message = format!(
+                "the packages of skill {} are not built now, because {queued} builds run or wait: stage it again later",
+                request.skill
+            );
+            return Err(Problem::warning(NOT_BUILT, message));
+        }
+        builds.insert(key.clone(), BuildState::Running(sender.downgrade()));
         drop(builds);
         let builder = Arc::clone(&self.0);
         let request = request.clone();
         self.0.context.tasks.spawn(async move {
-            builder.build(&key, &request, &sender).await;
+            builder.build(key, &request, &sender).await;
         });
-        BuildStart::Running(events)
+        Ok(events)
     }
 }
 
 impl EnvironmentBuilder {
-    /// Runs one build, notes how it ended and tells all callers.
+    /// Runs one build, remembers a failure and sends the result to all callers.
     async fn build(
         &self,
-        key: &str,
+        key: String,
         request: &EnvironmentRequest,
         events: &broadcast::Sender<BuildEvent>,
     ) {
@@ -292,52 +314,30 @@ impl EnvironmentBuilder {
         };
         let built = tokio::select! {
             built = build => built,
-            () = stop.cancelled() => Err(BuildFailure::Passing(Error::Draining)),
+            () = stop.cancelled() => Err(Error::Draining.into()),
         };
+        let skill = &request.skill;
         let mut builds = self.builds();
-        builds.remove(key);
-        let ended = match built {
-            Ok(record) => Ok(record),
-            Err(failure) => {
-                let problem = failure_problem(&request.skill, &failure);
-                tracing::warn!(
-                    skill = request.skill,
-                    why = problem.message,
-                    "environment was not built"
-                );
-                if let BuildFailure::Need(_) = failure {
-                    forget_oldest(&mut builds);
-                    let failed = BuildState::Failed(problem.clone(), Instant::now());
-                    builds.insert(key.to_owned(), failed);
-                }
-                Err(problem)
-            }
-        };
+        builds.remove(&key);
+        let ended = built.map_err(|failure| {
+            let problem = failure_problem(skill, &failure);
+            tracing::warn!(skill, why = problem.message, "environment was not built");
+            let failed = BuildState::Failed {
+                skill: skill.clone(),
+                failure,
+                time: Instant::now(),
+            };
+            builds.insert(key, failed);
+            problem
+        });
         drop(builds);
         if events.send(BuildEvent::Ended(ended)).is_err() {
-            tracing::debug!(
-                skill = request.skill,
-                "no caller waits for the build any more"
-            );
+            tracing::debug!(skill, "no caller waits for the build any more");
         }
     }
 
     fn builds(&self) -> MutexGuard<'_, HashMap<String, BuildState>> {
         self.builds.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Removes the oldest failure once there are too many.
-fn forget_oldest(builds: &mut HashMap<String, BuildState>) {
-    let failures = builds.iter().filter_map(|(key, state)| match state {
-        BuildState::Failed(_, time) => Some((*time, key.clone())),
-        BuildState::Running(_) => None,
-    });
-    let failures: Vec<(Instant, String)> = failures.collect();
-    if failures.len() >= FAILURES_MAX
-        && let Some((_, oldest)) = failures.into_iter().min()
-    {
-        builds.remove(&oldest);
     }
 }
 
@@ -360,15 +360,12 @@ async fn wait_for_end(
     }
 }
 
-fn key_of(request: &EnvironmentRequest) -> String {
+fn environment_key_of(request: &EnvironmentRequest) -> String {
     environment_key(&request.need.digest(), &request.image.id)
 }
 
 fn failure_problem(skill: &str, failure: &BuildFailure) -> Problem {
-    let why = match failure {
-        BuildFailure::Need(why) => why.clone(),
-        BuildFailure::Passing(error) => Chain(error).to_string(),
-    };
+    let why = failure.reason();
     let message = format!("the packages of skill {skill} were not built: {why}");
     Problem {
         subject: skill.to_owned(),
@@ -376,14 +373,14 @@ fn failure_problem(skill: &str, failure: &BuildFailure) -> Problem {
     }
 }
 
-fn found(record: Arc<EnvironmentRecord>) -> StagedEnvironment {
+fn with_environment(record: Arc<EnvironmentRecord>) -> StagedEnvironment {
     StagedEnvironment {
         record: Some(record),
         problems: Vec::new(),
     }
 }
 
-fn missing(problems: Vec<Problem>) -> StagedEnvironment {
+fn without_environment(problems: Vec<Problem>) -> StagedEnvironment {
     StagedEnvironment {
         record: None,
         problems,

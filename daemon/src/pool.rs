@@ -205,7 +205,7 @@ impl Pool {
         let absent = || Error::PoolExhausted {
             pool: self.config.name.clone(),
             why: format!(
-                "the image {} is not there yet, and the server's problems say why",
+                "the image {} is not there yet: `skillctl problems` says why",
                 self.config.image
             ),
         };

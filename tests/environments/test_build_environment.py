@@ -1,4 +1,4 @@
-"""Runs daemon/src/environments/build_environment.py in containers as tight as workspaces, without any network.
+"""Runs the build script of daemon/src/environments in containers as tight as workspaces, without any network.
 
     python3 -B -m unittest discover -v -s tests/environments
 
@@ -24,7 +24,9 @@ from pathlib import Path
 from sample_packages import SocketIndex, make_source_distribution, make_tarball, make_wheel
 
 IMAGE = os.environ.get("SKILLD_TEST_IMAGE", "skilld/base:latest")
-SCRIPT = Path(__file__).resolve().parents[2] / "daemon/src/environments/build_environment.py"
+FOLDER = Path(__file__).resolve().parents[2] / "daemon/src/environments"
+# As the daemon does.
+SCRIPT = "".join((FOLDER / name).read_text() for name in ("redirect_wheels.py", "build_environment.py"))
 ENVIRONMENT = "/opt/skilld/environments/sample"
 UID = "200001"
 GREETER = "import sys\n\ndef main():\n    print('hello from', sys.prefix)\n\ndef plug():\n    return 'plugged in'\n"
@@ -132,7 +134,7 @@ class EnvironmentCase(unittest.TestCase):
         stage = f'mkdir work && cp -r /source work/build && {prologue} exec {python} -c "$0" "$1"'
         started = time.monotonic()
         process = run_container(
-            ["bash", "-c", stage, SCRIPT.read_text(), json.dumps(options)], "--volume", f"{source}:/source:ro",
+            ["bash", "-c", stage, SCRIPT, json.dumps(options)], "--volume", f"{source}:/source:ro",
             "--volume", f"{cls.wheelhouse}:/opt/skilld/wheelhouse:ro", *cls.tools, *mounts,
         )  # fmt: skip
         result = BuildResult(process)
@@ -190,7 +192,7 @@ class PackagesOfTheWheelhouse(EnvironmentCase):
         names = [entry.name for entry in entries if entry.name.startswith("venv/bin/")]
         self.assertEqual(names, ["venv/bin/activate", "venv/bin/greet"])
         described = self.result.environment()
-        greeter = {"name": "greeter", "version": "1.0", "sha256": [self.greeter_hash]}
+        greeter = {"name": "greeter", "version": "1.0", "hashes": [f"sha256:{self.greeter_hash}"]}
         self.assertEqual((described["version"], described["packages"]), (1, [greeter]))
         self.assertEqual(described["python_modules"], ["greeter"])
         self.assertLessEqual({"idna", "requests", "urllib3"}, {item["name"] for item in described["provided"]})
@@ -269,17 +271,18 @@ class PackagesOfTheImage(EnvironmentCase):
         self.refused("requests", "idna>=2.5,<4", **{"requirements.txt": "requests\nidna>=98\n"})
 
     def test_missing_packages_of_an_extra_of_an_image_package_are_reported(self):
-        described = self.built(**{"requirements.txt": "requests[socks]\n"}).environment()
-        self.assertIn("requests", [item["name"] for item in described["provided"]])
-        self.assertEqual(len(described["warnings"]), 1)
-        self.assertIn("pysocks was not found", described["warnings"][0])
+        result = self.built(**{"requirements.txt": "requests[socks]\n"})
+        self.assertIn("requests", [item["name"] for item in result.environment()["provided"]])
+        warnings = [line for line in result.lines if line.startswith("warning: ")]
+        self.assertEqual(len(warnings), 1, result.lines)
+        self.assertIn("pysocks was not found", warnings[0])
 
     def test_packages_of_an_extra_of_an_image_package_are_installed(self):
         make_wheel(self.wheelhouse, "PySocks", "1.7.1", {"socks": ""})
         self.addCleanup((self.wheelhouse / "PySocks-1.7.1-py3-none-any.whl").unlink)
-        described = self.built(**{"requirements.txt": "requests[socks]\n"}).environment()
-        self.assertEqual([item["name"] for item in described["packages"]], ["pysocks"])
-        self.assertEqual(described["warnings"], [])
+        result = self.built(**{"requirements.txt": "requests[socks]\n"})
+        self.assertEqual([item["name"] for item in result.environment()["packages"]], ["pysocks"])
+        self.assertNotIn("warning", "\n".join(result.lines))
 
     def test_packages_of_an_image_whose_python_is_a_virtual_environment_are_used(self):
         install = "uv pip install -q --python v/bin/python --no-index --find-links /opt/skilld/wheelhouse idna"
@@ -317,9 +320,6 @@ class RefusedNeeds(EnvironmentCase):
             with self.subTest(line=line):
                 self.refused(line.split()[0], "NAME", **{"requirements.txt": f"{line}\n"})
 
-    def test_number_of_requirements_is_bounded(self):
-        self.refused("1000", **{"requirements.txt": "greeter\n" * 1001})
-
     def test_missing_tool_is_named(self):
         self.refused("no uv", prologue="PATH=/nowhere", **{"requirements.txt": "greeter\n"})
 
@@ -329,8 +329,9 @@ class RefusedNeeds(EnvironmentCase):
         tool.chmod(0o755)
         result = self.build("--volume", f"{tool}:/tools/uv:ro", prologue="PATH=/tools:$PATH",
                             **{"requirements.txt": "greeter\n"})  # fmt: skip
-        self.assertEqual((result.code, result.lines[-2]), (1, "uv: 5000"))
-        self.assertLess(len(result.lines), 210)
+        self.assertEqual(result.code, 1)
+        self.assertIn("5000", result.reason)
+        self.assertLess(len(result.lines), 1010)
         self.assertLess(len(result.reason), 2000)
 
 
@@ -358,12 +359,28 @@ class PackagesOfAnIndex(EnvironmentCase):
         place = {"index_url": "http://index.test/simple", "proxy_socket": "/run/skilld/index.sock"}
         result = self.built(*mounts, **place, **{"requirements.txt": "distant\n"})
         described = result.environment()
-        self.assertEqual(described["packages"], [{"name": "distant", "version": "3.1", "sha256": [digest]}])
+        self.assertEqual(described["packages"], [{"name": "distant", "version": "3.1", "hashes": [f"sha256:{digest}"]}])
         self.assertEqual([item["name"] for item in described["provided"]], ["idna"])
         self.assertEqual({url.split("/")[2] for url in index.requested}, {"index.test"})
         absent = self.build(*mounts, **place, **{"requirements.txt": "absent\n"})
         self.assertEqual(absent.code, 3, absent.lines)
         self.assertIn("absent", absent.reason)
+
+    def test_package_of_the_wheelhouse_never_comes_from_the_index(self):
+        wheels = self.root / "registered-by-a-stranger"
+        wheels.mkdir()
+        make_wheel(wheels, "greeter", "99.0", {"greeter": "ORIGIN = 'stranger'"})
+        wheel = next(wheels.iterdir())
+        index, mounts = self.serve({
+            "http://index.test/simple/greeter/": f'<a href="/files/{wheel.name}">{wheel.name}</a>'.encode(),
+            f"http://index.test/files/{wheel.name}": wheel.read_bytes(),
+        })  # fmt: skip
+        place = {"index_url": "http://index.test/simple", "proxy_socket": "/run/skilld/index.sock"}
+        packages = self.built(*mounts, **place, **{"requirements.txt": "greeter\n"}).environment()["packages"]
+        self.assertIn(("greeter", "1.0"), [(item["name"], item["version"]) for item in packages])
+        newer = self.build(*mounts, **place, **{"requirements.txt": "greeter>=2\n"})
+        self.assertEqual(newer.code, 3, newer.lines)
+        self.assertNotIn(f"http://index.test/files/{wheel.name}", index.requested)
 
     def test_unreachable_index_is_no_fault_of_the_need(self):
         self.refused("index.test", code=1, index_url="http://index.test/simple", proxy_socket="/run/skilld/index.sock",
@@ -383,7 +400,7 @@ class PackagesOfAnIndex(EnvironmentCase):
         need = {"package.json": json.dumps(root | scripts), "package-lock.json": self.lock(root, marked=locked)}
         result = self.built(*mounts, **place, **need)
         self.assertEqual(index.requested, [url])
-        self.assertEqual(result.environment()["node_packages"], [{"name": "marked", "version": "1.2.3"}])
+        self.assertEqual(result.environment()["node_packages"], [{"name": "marked", "version": "1.2.3", "hashes": [integrity]}])
         self.assertIsNone(result.environment()["python"])
         tree = result.unpack(self.root / "node")
         self.assertEqual(self.use(tree, "node -p 'require(\"marked\")'"), ["marked"])

@@ -46,7 +46,7 @@ pub struct EnvironmentOptions {
     pub package_hosts: Vec<IndexHost>,
     /// `true` if a build may compile source distributions, which runs code of the packages.
     pub source_builds: bool,
-    /// Maximum number of builds at the same time in one pool.
+    /// Maximum number of builds at the same time.
     pub builds_max: usize,
     /// Maximum duration of one build.
     pub build_timeout: Duration,

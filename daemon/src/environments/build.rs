@@ -1,10 +1,11 @@
-//! Builds one environment: a container of the skill's image in which uv and npm install packages, and the archive that it returns.
+//! Builds one environment: starts a container of the skill's image in which uv and npm install packages, and unpacks the
+//! archive that it returns.
 //!
 //! The container has no network. If an index is configured, the daemon serves a proxy with an allow-list on a socket in
-//! the slot's `run/`, and that is the only way out. Nothing of the container is trusted: its archive is bounded and
-//! unpacked like one of a stranger.
+//! the slot's `run/`, and that is the only way out. The daemon trusts nothing of the container: it bounds the archive and
+//! unpacks it like an archive that a client uploads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Seek;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,30 +13,32 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream;
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::stage_files_header::Kind;
 use tokio::sync::broadcast;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::build_failure::{BuildFailure, check_end};
+use super::line_splitter::LineSplitter;
 use super::{BuildEvent, EnvironmentBuilder, EnvironmentRequest};
 use crate::config::PoolConfig;
 use crate::config::environments::{EnvironmentOptions, PackageIndex};
 use crate::error::{Error, Result};
-use crate::fetch::{IndexProxy, IndexProxyOptions, IndexProxyReport};
+use crate::fetch::{IndexProxy, IndexProxyOptions};
 use crate::guest::bind_container_socket;
 use crate::skills::ArchiveBounds;
 use crate::skills::environments::environment_record::EnvironmentRecord;
-use crate::workspace::internal_pool::{CommandEnd, InternalCommand, InternalPool, InternalSlot};
+use crate::workspace::internal_pool::{InternalCommand, InternalPool, InternalSlot};
 use crate::workspace_paths;
 
 /// Program that builds an environment in its container.
-const SCRIPT: &str = include_str!("build_environment.py");
+const BUILD_SCRIPT: &str = concat!(
+    include_str!("redirect_wheels.py"),
+    include_str!("build_environment.py")
+);
 /// Folder of what the build reads, relative to the workspace.
-const SOURCE: &str = "work/build";
+const SOURCE_DIR: &str = "work/build";
 /// File name of the proxy's socket in the slot's `run/`.
 const PROXY_SOCKET: &str = "index.sock";
-/// Exit status of the script if the need cannot be met, whatever is tried again.
-const NEED_STATUS: i32 = 3;
 /// Maximum number of connections of a build through its proxy. uv opens 50 at most.
 const CONNECTIONS_MAX: usize = 64;
 /// Maximum number of files and directories of an environment. The packages of the office image have 60,000.
@@ -46,21 +49,6 @@ const DEPTH_MAX: usize = 64;
 const STDERR_TAIL_BYTES: usize = 8 << 10;
 /// Maximum size in bytes of what one message carries to a container.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// Failure of a build.
-#[derive(Debug)]
-pub(super) enum BuildFailure {
-    /// The need cannot be met: another try fails as well. The text says why.
-    Need(String),
-    /// The host or the engine failed: another try may succeed.
-    Passing(Error),
-}
-
-impl From<Error> for BuildFailure {
-    fn from(error: Error) -> Self {
-        Self::Passing(error)
-    }
-}
 
 /// Builds an environment and installs it in the store.
 pub(super) async fn run_build(
@@ -90,14 +78,16 @@ pub(super) async fn run_build(
     let run_dir = context.slot_dir(slot.number()).join("run");
     let proxy = start_proxy(builder, &run_dir)?;
     let command = build_command(&name, options, proxy.is_some());
-    let mut lines = LineSplitter::default();
-    let on_stderr = |piece: &[u8]| lines.push(piece, |line| send_line(events, line));
-    let ended = slot.run(command, &mut archive, on_stderr).await;
-    let refused = match proxy {
+    let mut lines = LineSplitter::new(|line| send_line(events, line));
+    let ended = slot
+        .run(command, &mut archive, |piece| lines.push(piece))
+        .await;
+    lines.finish();
+    let refusals = match proxy {
         Some(proxy) => proxy.finish().await,
-        None => Vec::new(),
+        None => BTreeSet::new(),
     };
-    check_end(&ended?, options, &refused)?;
+    check_end(&ended?, options, &refusals)?;
     drop(slot);
 
     send_line(events, "unpacking the packages");
@@ -145,7 +135,7 @@ async fn stage_need(slot: &InternalSlot, request: &EnvironmentRequest) -> Result
             continue;
         }
         let header = pb::StageFilesHeader {
-            path: format!("{SOURCE}/{name}"),
+            path: format!("{SOURCE_DIR}/{name}"),
             kind: Kind::File.into(),
             ..pb::StageFilesHeader::default()
         };
@@ -165,7 +155,7 @@ fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> I
     let wheelhouse = options.wheelhouse.as_ref();
     let settings = serde_json::json!({
         "name": name,
-        "source": format!("{}/{SOURCE}", workspace_paths::WORKSPACE_DIR),
+        "source": format!("{}/{SOURCE_DIR}", workspace_paths::WORKSPACE_DIR),
         "index_url": text(&options.package_index),
         "node_index_url": text(&options.node_package_index),
         "proxy_socket": has_proxy.then(|| format!("/run/skilld/{PROXY_SOCKET}")),
@@ -173,7 +163,7 @@ fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> I
         "source_builds": options.source_builds,
     });
     InternalCommand {
-        argv: ["python3", "-I", "-c", SCRIPT, &settings.to_string()]
+        argv: ["python3", "-I", "-c", BUILD_SCRIPT, &settings.to_string()]
             .map(str::to_owned)
             .to_vec(),
         env: BTreeMap::new(),
@@ -185,21 +175,17 @@ fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> I
     }
 }
 
-/// Proxy of one build, and the task that serves it.
+/// Proxy of one build and the task that serves it. Dropping it ends the proxy.
 struct RunningProxy {
-    stop: CancellationToken,
-    report: tokio::task::JoinHandle<IndexProxyReport>,
+    stop: DropGuard,
+    serving: tokio::task::JoinHandle<BTreeSet<String>>,
 }
 
 impl RunningProxy {
-    /// Ends the proxy and returns the hosts that the build asked for and may not reach.
-    async fn finish(self) -> Vec<String> {
-        self.stop.cancel();
-        let report = self.report.await;
-        report.map_or_else(
-            |_| Vec::new(),
-            |report| report.refused_hosts.into_iter().collect(),
-        )
+    /// Ends the proxy and returns the reasons for which it refused requests.
+    async fn finish(self) -> BTreeSet<String> {
+        drop(self.stop);
+        self.serving.await.unwrap_or_default()
     }
 }
 
@@ -220,70 +206,17 @@ fn start_proxy(builder: &EnvironmentBuilder, run_dir: &Path) -> Result<Option<Ru
         },
         builder.fetcher.clone(),
     );
-    let stop = CancellationToken::new();
-    let report = builder
-        .context
-        .tasks
-        .spawn(proxy.serve(listener, stop.clone()));
-    Ok(Some(RunningProxy { stop, report }))
-}
-
-/// Checks how the build's command ended.
-fn check_end(
-    end: &CommandEnd,
-    options: &EnvironmentOptions,
-    refused_hosts: &[String],
-) -> Result<(), BuildFailure> {
-    if end.is_success() {
-        return Ok(());
-    }
-    let tail = String::from_utf8_lossy(&end.stderr_tail);
-    let last = tail.lines().rev().find(|line| !line.trim().is_empty());
-    let last = last.unwrap_or("it wrote no message").trim();
-    let mut why = match (end.result.reason(), &end.result.outcome) {
-        (Reason::Timeout, _) => format!(
-            "the build took longer than {:?} (skills.build_timeout)",
-            options.build_timeout
-        ),
-        (_, Some(Outcome::ExitCode(NEED_STATUS))) => last.to_owned(),
-        (_, Some(Outcome::ExitCode(127))) => "the image has no python3".to_owned(),
-        _ if end.result.oom_kills > 0 => {
-            "the build ran out of memory (skills.build_memory)".to_owned()
-        }
-        _ => format!("the build failed: {last}"),
-    };
-    if !refused_hosts.is_empty() {
-        let hosts = refused_hosts.join(", ");
-        why += &format!("; it asked for hosts that skills.package_hosts does not list: {hosts}");
-    }
-    Err(BuildFailure::Need(why))
+    // The daemon's stop ends the proxy as well.
+    let stop: CancellationToken = builder.context.tasks.stop.child_token();
+    let serving = proxy.serve(listener, stop.clone());
+    Ok(Some(RunningProxy {
+        stop: stop.drop_guard(),
+        serving: builder.context.tasks.spawn(serving),
+    }))
 }
 
 fn send_line(events: &broadcast::Sender<BuildEvent>, line: &str) {
     if events.send(BuildEvent::Line(line.to_owned())).is_err() {
         tracing::trace!(line, "no caller follows the build");
-    }
-}
-
-/// Splits the messages of a build into lines.
-#[derive(Default)]
-struct LineSplitter {
-    /// Beginning of a line whose end has not come yet.
-    rest: Vec<u8>,
-}
-
-impl LineSplitter {
-    /// Maximum length of a line in bytes; a longer one is sent in parts.
-    const LINE_BYTES_MAX: usize = 4096;
-
-    fn push(&mut self, piece: &[u8], mut send: impl FnMut(&str)) {
-        for part in piece.split_inclusive(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(part);
-            if part.ends_with(b"\n") || self.rest.len() > Self::LINE_BYTES_MAX {
-                let line = String::from_utf8_lossy(&self.rest);
-                send(line.trim_end());
-                self.rest.clear();
-            }
-        }
     }
 }

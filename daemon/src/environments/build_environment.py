@@ -1,21 +1,12 @@
 """Builds the environment of a skill inside a container of its image, and writes it to stdout as a tar.
 
-The daemon runs this file as `python3 -c TEXT OPTIONS`, with OPTIONS in JSON: `name` of the environment, `source`
-(folder with requirements.txt, or package.json and package-lock.json), `index_url` and `node_index_url` ("" is
-offline), `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to stderr. Exit status: 0 for
-success, 3 if the need cannot be met, 1 for any other failure; the last line on stderr is then the reason.
-
-Packages that the image has are used from there. Such a package takes part in the resolution as a *redirect wheel*,
-which holds no code but a .pth file with the directories where the code is.
+The daemon runs `redirect_wheels.py` and this file as one program, `python3 -c TEXT OPTIONS`, with OPTIONS in JSON:
+`name` of the environment, `source` (folder with requirements.txt, or package.json and package-lock.json), `index_url`
+and `node_index_url` ("" is offline), `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to
+stderr. Exit status: 0 for success, 3 if the need cannot be met, 1 for any other failure; the last line on stderr is
+then the reason.
 """
 
-import sys
-
-# With `-c` the first entry is the working directory, which holds files of the skill.
-sys.path[:] = [entry for entry in sys.path if entry]
-
-import base64
-import hashlib
 import io
 import json
 import os
@@ -24,18 +15,17 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import threading
-import zipfile
 from collections import deque
-from importlib import metadata
 from pathlib import Path
 
 ENVIRONMENTS_ROOT = Path("/opt/skilld/environments")
-REQUIREMENT_COUNT_MAX = 1000
-REQUIREMENTS_BYTES_MAX = 1 << 20
-# Lines of one tool's output that are passed on, and characters of a line or of a quoted reason.
-OUTPUT_LINES_MAX = 200
+# Lines at the start of a tool's output that are passed on, and lines at its end that are searched for the reason.
+REPORTED_LINES_MAX = 1000
+SEARCHED_LINES_MAX = 200
+# Characters of a line, and of a quoted reason.
 OUTPUT_LINE_MAX = 1000
 REASON_MAX = 800
 PROXY_CONNECTIONS_MAX = 64
@@ -49,12 +39,6 @@ NPM_NEED_CODES = {"E404", "EBADENGINE", "EBADPLATFORM", "EINTEGRITY", "ENOTCACHE
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\]*")
 HASH_OPTION = re.compile(r"\s--hash[= ](sha256:[0-9a-f]{64})(?!\S)")
 PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s\\;]+)")
-VERSION = re.compile(
-    r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)(?:[-_.]?(alpha|beta|preview|pre|rc|a|b|c)[-_.]?(\d*))?"
-    r"(?:-(\d+)|[-_.]?(post|rev|r)[-_.]?(\d*))?(?:[-_.]?(dev)[-_.]?(\d*))?(?:\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?"
-)
-PRE_RELEASE_TAGS = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
-
 
 class BuildError(Exception):
     """Failure of the build that says nothing about the need."""
@@ -62,81 +46,6 @@ class BuildError(Exception):
 
 class NeedError(Exception):
     """Need that the image, the wheelhouse and the index cannot meet."""
-
-
-class VisibleDistribution:
-    """Distribution that an interpreter can import: its normalized name and version, and what a redirect needs."""
-
-    def __init__(self, distribution, name, version):
-        self.name = name
-        self.version = version
-        self.directory = os.path.abspath(str(distribution.locate_file("")))
-        self.extras = distribution.metadata.get_all("Provides-Extra") or []
-        self.requires = [" ".join(line.split()) for line in distribution.metadata.get_all("Requires-Dist") or []]
-        # A redirect hides the metadata of the real distribution, so it repeats what programs look up there.
-        copied = {file: distribution.read_text(file) for file in ("entry_points.txt", "top_level.txt")}
-        self.metadata_files = {file: text for file, text in copied.items() if text}
-
-
-def normalize_name(name):
-    """Returns the name of a distribution as indexes and resolvers compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def normalize_version(text):
-    """Returns a version in the normal form of PEP 440, or None if it has none."""
-    match = VERSION.fullmatch(text.strip().lower())
-    if not match:
-        return None
-    epoch, release, pre, pre_number, implicit_post, post, post_number, dev, dev_number, local = match.groups()
-    version = f"{int(epoch)}!" if epoch and int(epoch) else ""
-    version += ".".join(str(int(part)) for part in release.split("."))
-    version += f"{PRE_RELEASE_TAGS.get(pre, pre)}{int(pre_number or 0)}" if pre else ""
-    version += f".post{int(implicit_post or post_number or 0)}" if implicit_post or post else ""
-    version += f".dev{int(dev_number or 0)}" if dev else ""
-    if local:
-        parts = re.split(r"[-_.]", local)
-        version += "+" + ".".join(str(int(part)) if part.isdigit() else part for part in parts)
-    return version
-
-
-def is_same_version(left, right):
-    """Returns True if two normalized versions differ at most in zeros at the end of the release."""
-    first, second = (re.sub(r"^((?:\d+!)?\d+(?:\.\d+)*?)(?:\.0)+(?![.\d])", r"\1", text) for text in (left, right))
-    return first == second
-
-
-def list_distributions(directories):
-    """Returns the distributions in the given directories by name; the first of a name wins, as on import."""
-    found = {}
-    for distribution in metadata.distributions(path=directories):
-        name, version = distribution.metadata["Name"], normalize_version(distribution.version or "")
-        if name and version and normalize_name(name) not in found:
-            found[normalize_name(name)] = VisibleDistribution(distribution, normalize_name(name), version)
-    return found
-
-
-def write_redirect_wheel(folder, distribution, path_file, directories, requires=()):
-    """Writes a wheel without code, whose .pth file adds the directories where the distribution's code is."""
-    stem = f"{distribution.name.replace('-', '_')}-{distribution.version}"
-    fields = [("Metadata-Version", "2.1"), ("Name", distribution.name), ("Version", distribution.version)]
-    fields += [("Provides-Extra", extra) for extra in distribution.extras]
-    fields += [("Requires-Dist", line) for line in requires]
-    files = {
-        path_file: "".join(f"{directory}\n" for directory in directories),
-        f"{stem}.dist-info/METADATA": "".join(f"{key}: {value}\n" for key, value in fields),
-        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: skilld\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    files.update((f"{stem}.dist-info/{file}", text) for file, text in distribution.metadata_files.items())
-    record = ""
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
-        for path, text in files.items():
-            data = text.encode()
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record += f"{path},sha256={digest},{len(data)}\n"
-            wheel.writestr(zipfile.ZipInfo(path), data)
-        path = f"{stem}.dist-info/RECORD"
-        wheel.writestr(zipfile.ZipInfo(path), f"{record}{path},,\n")
 
 
 class SocketForwarder:
@@ -207,7 +116,8 @@ class EnvironmentBuilder:
             self.variables.setdefault("SSL_CERT_FILE", CERTIFICATE_FILE)
             self.variables.setdefault("NODE_EXTRA_CA_CERTS", CERTIFICATE_FILE)
         self.variables.update(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"), NO_COLOR="1")
-        self.variables.update(UV_CACHE_DIR=str(folder / "uv-cache"), UV_NO_CONFIG="1", UV_NO_PROGRESS="1")
+        self.variables.update(UV_CACHE_DIR=str(folder / "uv-cache"), UV_NO_PROGRESS="1")
+        self.variables.update(UV_CONFIG_FILE=str(folder / "uv.toml"))
         # Cache and environment lie in one tmpfs, so hard links keep the memory of every file single.
         self.variables.update(UV_PYTHON_DOWNLOADS="never", UV_LINK_MODE="hardlink", UV_CONCURRENT_DOWNLOADS="16")
         self.variables.update(UV_HTTP_RETRIES="2")
@@ -218,10 +128,10 @@ class EnvironmentBuilder:
             for key in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
                 self.variables.update({key: url, key.lower(): url})
         self.result = {"version": 1, "python": None, "packages": [], "provided": [], "node_packages": []}
-        self.result.update(python_modules=[], warnings=[])
+        self.result.update(python_modules=[])
 
     def run_tool(self, name, *arguments, working_directory=None):
-        """Runs uv or npm, passes on the last lines of its stderr, and returns its success and those lines."""
+        """Runs uv or npm, passes on the lines of its stderr as they come, and returns its success and the last lines."""
         program = shutil.which(name, path=self.variables.get("PATH"))
         if program is None:
             raise NeedError(f"the image has no {name}: use an image that has it, or remove the need")
@@ -230,13 +140,12 @@ class EnvironmentBuilder:
             command, cwd=working_directory or self.folder, env=self.variables, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
-        lines = deque(maxlen=OUTPUT_LINES_MAX)
-        for line in iter(lambda: process.stderr.readline(OUTPUT_LINE_MAX), b""):
+        lines = deque(maxlen=SEARCHED_LINES_MAX)
+        for number, line in enumerate(iter(lambda: process.stderr.readline(OUTPUT_LINE_MAX), b"")):
             lines.append(line.decode(errors="replace").rstrip())
-        succeeded = process.wait() == 0
-        for line in lines:
-            report(f"{name}: {line}")
-        return succeeded, "\n".join(lines)
+            if number < REPORTED_LINES_MAX:
+                report(f"{name}: {lines[-1]}")
+        return process.wait() == 0, "\n".join(lines)
 
     def build_python(self):
         """Resolves requirements.txt, installs what the image lacks, and writes the redirect wheels."""
@@ -254,13 +163,9 @@ class EnvironmentBuilder:
 
     def read_requirements(self):
         """Returns the requirements without their hashes, and the hashes by package."""
-        with open(self.source / "requirements.txt", encoding="utf-8") as file:
-            text = file.read(REQUIREMENTS_BYTES_MAX + 1)
+        text = (self.source / "requirements.txt").read_text(encoding="utf-8")
         lines = [line.strip() for line in text.splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
-        if len(lines) > REQUIREMENT_COUNT_MAX or len(text) > REQUIREMENTS_BYTES_MAX:
-            limit = f"{REQUIREMENT_COUNT_MAX} lines or {REQUIREMENTS_BYTES_MAX} characters"
-            raise NeedError(f"requirements.txt has more than {limit}: name direct dependencies only")
         hashes = {}
         for index, line in enumerate(lines):
             lines[index] = HASH_OPTION.sub("", line)
@@ -270,12 +175,37 @@ class EnvironmentBuilder:
             hashes.setdefault(requirement_name(line), []).extend(HASH_OPTION.findall(line))
         return lines, hashes
 
-    def index_arguments(self):
-        """Returns the options of uv that say where packages come from."""
+    def write_uv_configuration(self):
+        """Writes uv's only configuration file. It says where packages come from if there is an index."""
+        indexes = []
+        if self.options.get("index_url"):
+            indexes.append({"name": "index", "url": self.options["index_url"], "default": True})
+            if self.options.get("wheelhouse"):
+                indexes.insert(0, {"name": "wheelhouse", "url": str(self.link_wheelhouse()), "format": "flat"})
+        # A package that the wheelhouse has in any version never comes from the index, where a stranger may have
+        # registered its name.
+        text = 'index-strategy = "first-index"\n'
+        for index in indexes:
+            text += "[[index]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in index.items())
+        Path(self.variables["UV_CONFIG_FILE"]).write_text(text, encoding="utf-8")
+
+    def link_wheelhouse(self):
+        """Returns a folder with links to the wheelhouse's files and to the redirect wheels of the same packages."""
+        folder = self.redirects.with_name(f"{self.redirects.name}-and-wheelhouse")
+        folder.mkdir()
+        offered = list(Path(self.options["wheelhouse"]).iterdir())
+        names = {distribution_name(path) for path in offered}
+        for path in [*offered, *(path for path in self.redirects.iterdir() if distribution_name(path) in names)]:
+            (folder / path.name).symlink_to(path)
+        return folder
+
+    def package_arguments(self):
+        """Returns the options of uv that say which packages exist besides those of the configuration file."""
         arguments = ["--find-links", self.redirects]
-        if self.options.get("wheelhouse"):
-            arguments += ["--find-links", self.options["wheelhouse"]]
-        arguments += ["--index-url", self.options["index_url"]] if self.options.get("index_url") else ["--no-index"]
+        if not self.options.get("index_url"):
+            # Without indexes uv ignores those of the configuration file too.
+            arguments += ["--no-index"]
+            arguments += ["--find-links", self.options["wheelhouse"]] if self.options.get("wheelhouse") else []
         return arguments + ([] if self.options.get("source_builds") else ["--only-binary", ":all:"])
 
     def run_uv(self, *arguments):
@@ -311,13 +241,14 @@ class EnvironmentBuilder:
                     if (with_extras if is_extra_line(line) else requirement_name(line) in image)
                 ]  # fmt: skip
                 write_redirect_wheel(self.redirects, item, f"{item.name}.pth", image_directories, requires)
+            self.write_uv_configuration()
             try:
                 return self.compile_pins(requirements, image)
             except NeedError as error:
                 if not with_extras:
                     raise
                 # An extra of many packages is still of use where one of them is absent.
-                self.result["warnings"].append(f"an extra of a package of the image may be incomplete: {error}")
+                report(f"warning: an extra of a package of the image may be incomplete: {error}")
 
     def compile_pins(self, requirements, image):
         """Resolves the requirements with uv, and returns version and hashes by package."""
@@ -327,7 +258,7 @@ class EnvironmentBuilder:
         # uv keeps the pins of an existing output file where they satisfy the requirements.
         pinned.write_text("".join(f"{item.name}=={item.version}\n" for item in image.values()))
         self.run_uv(
-            "pip", "compile", wanted, "--output-file", pinned, "--python", sys.executable, *self.index_arguments(),
+            "pip", "compile", wanted, "--output-file", pinned, "--python", sys.executable, *self.package_arguments(),
             "--generate-hashes", "--no-header", "--no-annotate",
         )  # fmt: skip
         pins, hashes = {}, []
@@ -353,11 +284,10 @@ class EnvironmentBuilder:
                 for name, (version, hashes) in packages.items():
                     options = " ".join(f"--hash={item}" for item in hashes)
                     file.write(f"{name}=={version} {options}\n")
-                    digests = [item.partition(":")[2] for item in hashes]
-                    self.result["packages"].append({"name": name, "version": version, "sha256": digests})
+                    self.result["packages"].append({"name": name, "version": version, "hashes": hashes})
             self.run_uv(
                 "pip", "install", "--requirements", pinned, "--python", venv / "bin" / "python",
-                *self.index_arguments(), "--no-deps", "--require-hashes", "--compile-bytecode",
+                *self.package_arguments(), "--no-deps", "--require-hashes", "--compile-bytecode",
             )  # fmt: skip
         interpreter = os.path.realpath(venv / "bin" / "python")
         self.result["python"] = {"executable": interpreter, "version": platform.python_version()}
@@ -412,7 +342,11 @@ class EnvironmentBuilder:
             packages = json.loads(lock.read_text(encoding="utf-8"))["packages"]
             lock.unlink()
         self.result["node_packages"] = [
-            {"name": node_package_name(path), "version": item.get("version", "")}
+            {
+                "name": node_package_name(path),
+                "version": item.get("version", ""),
+                "hashes": str(item.get("integrity", "")).split(),
+            }
             for path, item in sorted(packages.items())
         ]
         (folder / "node_modules").rename(self.tree / "node_modules")
@@ -480,6 +414,12 @@ def requirement_name(line):
     """Returns the normalized name at the start of a requirement."""
     match = REQUIREMENT.match(line)
     return normalize_name(match["name"]) if match else ""
+
+
+def distribution_name(path):
+    """Returns the normalized name of the distribution in a wheel or source archive; "" for another file."""
+    match = re.match(r"(.+?)-\d", path.name)
+    return normalize_name(match[1]) if match else ""
 
 
 def is_extra_line(line):

@@ -109,8 +109,8 @@ async fn daemon_serves_while_the_image_of_its_default_pool_is_pulled() {
     let problem = wait_for_problem(&server, "pools/default", "pool.image_pulling").await;
     assert_eq!(problem.severity(), Severity::Warning);
     let failure = refused_claim(&server, "").await;
-    let expected = "pool default has no container free: the image skilld/base:latest is not there yet, and the server's \
-                    problems say why";
+    let expected = "pool default has no container free: the image skilld/base:latest is not there yet: \
+                    `skillctl problems` says why";
     assert_eq!(failure.message, expected);
     assert!(failure.retry_after.is_some());
     let serving = || async { server.client.is_serving("").await.expect("health") };

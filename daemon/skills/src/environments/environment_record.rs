@@ -65,9 +65,10 @@ pub struct BuiltPackage {
     pub name: String,
     /// Version.
     pub version: String,
-    /// Hashes of the files that it may have been installed from, `sha256:` and 64 hex digits.
+    /// Hashes of the files that it may have been installed from: `sha256:` and 64 hex digits, or `sha512-` and base64
+    /// for a package of Node.js.
     #[serde(default)]
-    pub sha256: Vec<String>,
+    pub hashes: Vec<String>,
 }
 
 impl BuildReport {

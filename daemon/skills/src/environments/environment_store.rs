@@ -33,7 +33,7 @@ const REPORT: &str = "environment.json";
 /// Maximum size of a report in bytes: a thousand packages with their hashes.
 const REPORT_BYTES_MAX: u64 = 4 << 20;
 /// Part of every key. A change of what a build produces changes it, so that older environments are not used any more.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 
 /// Environments on disk and their records.
 #[derive(Debug)]

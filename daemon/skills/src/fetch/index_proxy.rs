@@ -50,8 +50,9 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of connections beyond `connections_max` that are answered with 503; further ones are not accepted yet.
 const REFUSALS_MAX: usize = 16;
-/// Maximum number of refused hosts that are remembered.
-const REFUSED_HOSTS_MAX: usize = 32;
+/// Maximum number of reasons that are remembered, and of characters of one.
+const REASONS_MAX: usize = 32;
+const REASON_CHARS_MAX: usize = 400;
 /// Time between attempts to accept while the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -61,8 +62,8 @@ pub struct IndexProxy {
     options: IndexProxyOptions,
     fetcher: UrlFetcher,
     budget: Arc<ByteBudget>,
-    /// Entries of the allow-list that would have allowed what was refused.
-    refused_hosts: Mutex<BTreeSet<String>>,
+    /// Reasons for which requests were refused or failed.
+    reasons: Mutex<BTreeSet<String>>,
 }
 
 /// Options of an [`IndexProxy`].
@@ -74,18 +75,6 @@ pub struct IndexProxyOptions {
     pub connections_max: usize,
     /// Maximum number of bytes of all tunnels, in both directions, and of all bodies of responses. Heads do not count.
     pub bytes_max: u64,
-}
-
-/// Summary of what a build did by its proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexProxyReport {
-    /// First 32 different hosts that were refused because they are not on the allow-list, each as the entry that would
-    /// allow it: `HOST`, or `HOST:PORT` for a port other than 80 and 443. Sorted as texts are.
-    pub refused_hosts: BTreeSet<String>,
-    /// Number of transferred bytes, as `bytes_max` counts them.
-    pub bytes: u64,
-    /// `true` if the build was refused bytes because of `bytes_max`.
-    pub bytes_exceeded: bool,
 }
 
 /// Tunnel that begins once its client has received the response.
@@ -105,12 +94,14 @@ impl IndexProxy {
             budget: Arc::new(ByteBudget::new(options.bytes_max)),
             options,
             fetcher,
-            refused_hosts: Mutex::default(),
+            reasons: Mutex::default(),
         }
     }
 
     /// Serves connections until `stop` is cancelled, which ends all of them at once. Dropping the future does the same.
-    pub async fn serve(self, listener: UnixListener, stop: CancellationToken) -> IndexProxyReport {
+    /// Returns the first 32 different reasons for which requests were refused or failed, for people and sorted. Each says
+    /// what to do: programs such as uv and npm do not print the body of a proxy's response.
+    pub async fn serve(self, listener: UnixListener, stop: CancellationToken) -> BTreeSet<String> {
         let connections_max = self.options.connections_max.min(Semaphore::MAX_PERMITS);
         let accepted_max = connections_max.saturating_add(REFUSALS_MAX);
         let permits = Arc::new(Semaphore::new(connections_max));
@@ -129,15 +120,10 @@ impl IndexProxy {
             }
         }
         connections.shutdown().await;
-        proxy.report()
-    }
-
-    fn report(&self) -> IndexProxyReport {
-        IndexProxyReport {
-            refused_hosts: self.lock_refused_hosts().clone(),
-            bytes: self.options.bytes_max.saturating_sub(self.budget.left()),
-            bytes_exceeded: self.budget.is_exceeded(),
+        if proxy.budget.is_exceeded() {
+            proxy.remember_reason(&proxy.limit_reason());
         }
+        std::mem::take(&mut *proxy.lock_reasons())
     }
 
     /// Serves one connection: a request, and the tunnel that it may ask for. Without a permit the answer is 503.
@@ -152,7 +138,10 @@ impl IndexProxy {
                 Some(_) => self.answer_request(request, &hand_over).await,
                 None => Err(self.too_many_connections()),
             };
-            Ok::<_, Infallible>(answered.unwrap_or_else(RefusedRequest::into_response))
+            Ok::<_, Infallible>(answered.unwrap_or_else(|refused| {
+                self.remember_reason(refused.reason());
+                refused.into_response()
+            }))
         });
         let served = http1::Builder::new()
             .keep_alive(false)
@@ -241,10 +230,6 @@ impl IndexProxy {
         let why = format!(
             "{entry} is not a package host of this server: add {entry:?} to skills.package_hosts if builds may reach it"
         );
-        let mut refused_hosts = self.lock_refused_hosts();
-        if refused_hosts.len() < REFUSED_HOSTS_MAX {
-            refused_hosts.insert(entry);
-        }
         Err(RefusedRequest::new(StatusCode::FORBIDDEN, why))
     }
 
@@ -252,10 +237,10 @@ impl IndexProxy {
         if self.budget.left() > 0 {
             return Ok(());
         }
-        let limit = self.options.bytes_max;
-        let why =
-            format!("this build has transferred {limit} bytes, which is its limit: depend on less");
-        Err(RefusedRequest::new(StatusCode::FORBIDDEN, why))
+        Err(RefusedRequest::new(
+            StatusCode::FORBIDDEN,
+            self.limit_reason(),
+        ))
     }
 
     fn too_many_connections(&self) -> RefusedRequest {
@@ -265,9 +250,20 @@ impl IndexProxy {
         RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, why)
     }
 
-    fn lock_refused_hosts(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        let hosts = self.refused_hosts.lock();
-        hosts.unwrap_or_else(PoisonError::into_inner)
+    fn limit_reason(&self) -> String {
+        let limit = self.options.bytes_max;
+        format!("this build has transferred {limit} bytes, which is its limit: depend on less")
+    }
+
+    fn remember_reason(&self, reason: &str) {
+        let mut reasons = self.lock_reasons();
+        if reasons.len() < REASONS_MAX {
+            reasons.insert(reason.chars().take(REASON_CHARS_MAX).collect());
+        }
+    }
+
+    fn lock_reasons(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -69,6 +69,6 @@ fn package_message(kind: Kind, package: &BuiltPackage) -> pb::SkillPackage {
         kind: kind.into(),
         name: package.name.clone(),
         version: package.version.clone(),
-        hashes: package.sha256.clone(),
+        hashes: package.hashes.clone(),
     }
 }

@@ -14,7 +14,7 @@ const BOUNDS: ArchiveBounds = ArchiveBounds {
 };
 const NAME: &str = "0123456789abcdef0123456789abcdef";
 const REPORT_TEXT: &str = r#"{"version": 1, "python": {"executable": "/usr/bin/python3", "version": "3.13.5"},
-    "packages": [{"name": "six", "version": "1.17.0", "sha256": ["sha256:00"]}], "python_modules": ["six"]}"#;
+    "packages": [{"name": "six", "version": "1.17.0", "hashes": ["sha256:00"]}], "python_modules": ["six"]}"#;
 
 /// A store in a temporary directory.
 struct Fixture {

@@ -36,6 +36,11 @@ impl RefusedRequest {
         Self { status, why }
     }
 
+    /// Returns the text.
+    pub(super) fn reason(&self) -> &str {
+        &self.why
+    }
+
     /// Returns the response with the text as its body.
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(format!("{}\n", self.why)));
@@ -66,7 +71,13 @@ impl From<FetchError> for RefusedRequest {
             | FetchError::File { .. }
             | FetchError::Client { .. } => StatusCode::BAD_GATEWAY,
         };
-        Self::new(status, error.to_string())
+        let advice = match &error {
+            FetchError::Address {
+                allowable: true, ..
+            } => ": set skills.allow_private_addresses",
+            _ => "",
+        };
+        Self::new(status, format!("{error}{advice}"))
     }
 }
 

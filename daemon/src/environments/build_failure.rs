@@ -1,0 +1,157 @@
+//! Failures of builds: decides from the end of a build's command whether another try can succeed, and says what to do.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use skilld_proto::v1::exec_result::{Outcome, Reason};
+
+use crate::config::environments::EnvironmentOptions;
+use crate::error::{Chain, Error, Result};
+use crate::workspace::internal_pool::CommandEnd;
+
+/// Exit status of the build script if image, wheelhouse and index cannot meet the need.
+const NEED_STATUS: i32 = 3;
+
+/// Failure of a build, with a reason for people.
+#[derive(Debug, Clone)]
+pub(super) enum BuildFailure {
+    /// The same packages fail again.
+    Permanent(String),
+    /// The host, the engine or an index failed: another try may succeed.
+    Transient(String),
+}
+
+impl BuildFailure {
+    /// Returns the reason.
+    pub(super) fn reason(&self) -> &str {
+        match self {
+            Self::Permanent(reason) | Self::Transient(reason) => reason,
+        }
+    }
+
+    /// Returns the time for which a staging does not build again. PrepareSkill builds at once.
+    pub(super) fn retention(&self) -> Duration {
+        match self {
+            Self::Permanent(_) => Duration::from_secs(600),
+            Self::Transient(_) => Duration::from_secs(30),
+        }
+    }
+}
+
+impl From<Error> for BuildFailure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::LimitExceeded { .. } => Self::Permanent(format!(
+                "the packages are too large: {}; depend on less, or let the operator raise skills.build_disk",
+                Chain(&error)
+            )),
+            Error::ArchiveInvalid { .. } => {
+                Self::Permanent(format!("the packages cannot be stored: {}", Chain(&error)))
+            }
+            _ => Self::Transient(Chain(&error).to_string()),
+        }
+    }
+}
+
+/// Checks how the build's command ended. `refusals` are the reasons for which the proxy refused requests.
+pub(super) fn check_end(
+    end: &CommandEnd,
+    options: &EnvironmentOptions,
+    refusals: &BTreeSet<String>,
+) -> Result<(), BuildFailure> {
+    if end.is_success() {
+        return Ok(());
+    }
+    let tail = String::from_utf8_lossy(&end.stderr_tail);
+    let last = tail.lines().rev().find(|line| !line.trim().is_empty());
+    let last = last.unwrap_or("it wrote no message").trim();
+    let (disk, memory) = (options.build_disk_bytes, options.build_memory_bytes);
+    let limit_reason = match end.result.reason() {
+        Reason::Timeout => Some(format!(
+            "the build took longer than {:?} (skills.build_timeout), or than execs.timeout_max",
+            options.build_timeout
+        )),
+        Reason::OutputLimit | Reason::DiskFull => Some(format!(
+            "the packages are larger than {disk} bytes (skills.build_disk)"
+        )),
+        Reason::SpawnFailed => Some(
+            "the image has no python3, which builds environments: use an image that has it"
+                .to_owned(),
+        ),
+        _ if end.result.oom_kills > 0 => Some(format!(
+            "the build needed more than {memory} bytes of memory (skills.build_memory)"
+        )),
+        _ => None,
+    };
+    let is_need = end.result.outcome == Some(Outcome::ExitCode(NEED_STATUS));
+    let is_permanent = limit_reason.is_some() || is_need;
+    let mut reason = limit_reason.unwrap_or_else(|| last.to_owned());
+    for refusal in refusals {
+        reason += "; ";
+        reason += refusal;
+    }
+    Err(match is_permanent {
+        true => BuildFailure::Permanent(reason),
+        false => BuildFailure::Transient(reason),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use skilld_proto::v1 as pb;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn failure(reason: Reason, code: Option<i32>, stderr: &str, refusals: &[&str]) -> BuildFailure {
+        let end = CommandEnd {
+            result: pb::ExecResult {
+                reason: reason.into(),
+                outcome: code.map(Outcome::ExitCode),
+                ..pb::ExecResult::default()
+            },
+            stderr_tail: stderr.as_bytes().to_vec(),
+        };
+        let options = Config::default().skills.environments;
+        let refusals = refusals.iter().map(|text| (*text).to_owned()).collect();
+        check_end(&end, &options, &refusals).expect_err("a failure")
+    }
+
+    #[test]
+    fn faults_of_an_index_are_tried_again_soon_and_those_of_the_need_are_not() {
+        let exited = Reason::Exited;
+        let need = failure(exited, Some(3), "x\nno such package: six\n\n", &[]);
+        assert_eq!(need.reason(), "no such package: six");
+        let fetch = failure(
+            exited,
+            Some(1),
+            "the build failed: 503",
+            &["a.b answered 503"],
+        );
+        assert_eq!(fetch.reason(), "the build failed: 503; a.b answered 503");
+        assert!(matches!(fetch, BuildFailure::Transient(_)));
+        assert!(fetch.retention() < need.retention());
+        for reason in [
+            Reason::Timeout,
+            Reason::OutputLimit,
+            Reason::DiskFull,
+            Reason::SpawnFailed,
+        ] {
+            let limit = failure(reason, None, "", &[]);
+            assert!(matches!(limit, BuildFailure::Permanent(_)), "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_without_python_and_each_limit_are_named() {
+        for (reason, named) in [
+            (Reason::SpawnFailed, "python3"),
+            (Reason::Timeout, "skills.build_timeout"),
+            (Reason::OutputLimit, "skills.build_disk"),
+            (Reason::DiskFull, "skills.build_disk"),
+        ] {
+            let text = failure(reason, None, "", &[]);
+            assert!(text.reason().contains(named), "{text:?}");
+        }
+    }
+}
