@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Makes the image skilld/IMAGE:latest from the lists in images/IMAGE. Run by `make image`; does nothing when the image is
-# up to date, which a label with the hash of all inputs says.
+# Makes the image skilld/IMAGE:latest from the lists in images/IMAGE. Run by `make image`; does nothing when the image
+# is up to date, which a label with the hash of all inputs says.
 #
 #   build.sh IMAGE          installs the versions of IMAGE/packages.lock and IMAGE/requirements.lock
-#   build.sh --lock IMAGE   installs the current versions and writes both files
+#   build.sh --lock IMAGE   installs the current versions and, if that succeeds, writes both files
 #
 # install.sh installs everything, in one of two places:
 #
 #   1. a registry answers: in debian:trixie-slim, by the Dockerfile.
-#   2. otherwise in a minimal Debian that mmdebstrap makes. Downloads are kept in ~/.cache/skilld/images for the next build.
+#   2. otherwise in a minimal Debian that mmdebstrap makes. Downloads are kept in ~/.cache/skilld/images for the next
+#      build.
 #
 # SKILLD_IMAGE_FROM=registry or =mmdebstrap forces one way.
 # Single quotes: mmdebstrap and apt-get expand what is in them.
@@ -17,7 +18,9 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 readonly suite=trixie python=3.13
-readonly registry_base=debian:$suite-slim label=io.skilld.image.inputs pull_timeout=60
+readonly registry_base=debian:$suite-slim pull_timeout=60
+# The hash of all inputs; the number of Debian packages that have another version than packages.lock says.
+readonly label=io.skilld.image.inputs superseded_label=io.skilld.image.superseded
 way=${SKILLD_IMAGE_FROM:-any}
 
 say() { printf 'image: %s\n' "$*" >&2; }
@@ -26,13 +29,21 @@ die() { say "$@"; exit 1; }
 locked=1
 if [ "${1-}" = --lock ]; then locked=0 && shift; fi
 readonly locked name=${1:-base}
-[ -e "$name/packages.txt" ] || die "there is no images/$name/packages.txt: the images are $(echo */packages.txt | sed 's,/packages.txt,,g')"
-readonly image=skilld/$name:latest draft=skilld/$name-draft:latest
+[ -e "$name/packages.txt" ] ||
+    die "there is no images/$name/packages.txt: the images are $(echo */packages.txt | sed 's,/packages.txt,,g')"
+# The process id keeps builds of two users apart; those of one user wait for each other, see below.
+readonly image=skilld/$name:latest draft=skilld/$name-draft:$$ layers=skilld/$name-layers:$$
+readonly container=skilld-$name-layers-$$
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/skilld/images/$name
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/skilld-image.XXXXXX")
 readonly cache work context=$work/context log=$work/log
-trap 'rm -rf "$work"; docker rmi --no-prune "$draft" >/dev/null 2>&1 || true' EXIT
+
+finish() {
+    rm -rf "$work"
+    { docker rm --force "$container"; docker rmi "$layers"; docker rmi --no-prune "$draft"; } >/dev/null 2>&1 || true
+}
+trap finish EXIT
 trap 'exit 130' INT TERM
 
 # Runs a step, prints its duration and, if it fails, the end of its output. Lines that begin with "image:" are shown at
@@ -49,7 +60,8 @@ step() {
     say "$title: $((SECONDS - start)) s"
 }
 
-# An image has the lists of skilld/base and its own. Later lines of dpkg.cfg have priority over earlier ones.
+# An image has the lists of skilld/base and its own. Later lines of dpkg.cfg have priority over earlier ones. A new lock
+# needs no file of the old one.
 make_context() {
     local list
     mkdir "$context"
@@ -58,9 +70,11 @@ make_context() {
         cat "base/$list" >"$context/$list"
         if [ "$name" != base ] && [ -e "$name/$list" ]; then cat "$name/$list" >>"$context/$list"; fi
     done
-    cp "$name/packages.lock" "$name/requirements.lock" "$context/"
+    if [ "$locked" = 1 ]; then cp "$name/packages.lock" "$name/requirements.lock" "$context/"; fi
     if [ -e "$name/configure.sh" ]; then cp "$name/configure.sh" "$context/"; fi
 }
+
+read_label() { docker image inspect -f "{{index .Config.Labels \"$1\"}}" "$image" 2>/dev/null || true; }
 
 hash_inputs() { { (cd "$context" && sha256sum -- *) && sha256sum build.sh; } | sha256sum | cut -d' ' -f1; }
 
@@ -79,14 +93,16 @@ mirror() {
     host=$(. /etc/os-release 2>/dev/null && echo "${ID:-}:${VERSION_CODENAME:-}") || host=
     if [[ $host == debian:?* ]]; then
         uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
-            awk -v release="${host#debian:}$1" '$1 == release && $2 == "main" && !uri { uri = $3 } END { print uri }') || uri=
+            awk -v release="${host#debian:}$1" '$1 == release && $2 == "main" && !uri { uri = $3 }
+                END { print uri }') || uri=
     fi
     echo "${uri:-http://deb.debian.org/debian$1}"
 }
 
 install_mmdebstrap() {
     local packages='mmdebstrap debian-archive-keyring'
-    command -v apt-get >/dev/null || { say "no registry answers: install $packages, then run make image again" && return 1; }
+    command -v apt-get >/dev/null ||
+        { say "no registry answers: install $packages, then run make image again" && return 1; }
     [ "$(id -u)" = 0 ] ||
         { say "no registry answers: run 'sudo apt-get install $packages uidmap', then make image again" && return 1; }
     # An index that can't be fetched is only a fault if the packages are not found without it.
@@ -95,10 +111,13 @@ install_mmdebstrap() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
 }
 
+# Prints the image's settings from the Dockerfile as options of docker import.
+list_settings() { sed -nE 's/^(ENV|WORKDIR|USER|CMD) /--change=&/p' Dockerfile; }
+
 # Makes the draft of the image in a chroot, which shares this host's network. mmdebstrap runs the hooks without a shell
 # of ours, so they get the directories of the cache as relative paths.
 run_mmdebstrap() {
-    local main security proxy options=() changes=() line
+    local main security proxy options=() settings
     main=$(mirror "") security=$(mirror -security)
     # The host's proxy is needed to get the packages and must not stay in the image.
     proxy=$(apt-config dump 2>/dev/null | grep -E '^Acquire::(https?::Proxy|Check-Valid-Until) "..*";$') || proxy=
@@ -117,22 +136,32 @@ run_mmdebstrap() {
         --customize-hook='chroot "$1" bash /usr/share/skilld/install.sh clean >&2'
         --customize-hook='rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"'
     )
-    while read -r line; do changes+=(--change "$line"); done < <(grep -E '^(ENV|WORKDIR|USER|CMD) ' Dockerfile)
+    mapfile -t settings < <(list_settings)
     mmdebstrap --variant=minbase --dpkgopt="$context/dpkg.cfg" "${options[@]}" "$suite" - \
         "deb $main $suite main" "deb $main $suite-updates main" "deb $security $suite-security main" |
-        docker import "${changes[@]}" - "$draft" || return 1
+        docker import "${settings[@]}" - "$draft" || return 1
     # What this build did not need is not kept.
     rm -rf "$cache/archives" "$cache/wheels"
     mv "$work/archives" "$work/wheels" "$cache/"
 }
 
-run_docker_build() {
-    docker build --build-arg "BASE=$registry_base" --build-arg "LOCKED=$locked" --tag "$draft" "$context"
+# The draft is one layer of what the build left. Of the layers of the build, the first has this host's certificates.
+run_docker_build() { # base image
+    local settings
+    mapfile -t settings < <(list_settings)
+    docker build --build-arg "BASE=$1" --build-arg "LOCKED=$locked" --tag "$layers" "$context" &&
+        docker create --name "$container" "$layers" &&
+        docker export "$container" | docker import "${settings[@]}" - "$draft"
 }
 
+# packages.lock names the digest of the base image if a registry answered when it was written.
 from_registry() {
-    step "pull $registry_base (at most $pull_timeout s)" timeout "$pull_timeout" docker pull --quiet "$registry_base" &&
-        step "install in $registry_base" run_docker_build
+    local base=
+    if [ "$locked" = 1 ]; then base=$(sed -n 's/^# base: //p' "$context/packages.lock"); fi
+    base=${base:-$registry_base}
+    step "pull $base (at most $pull_timeout s)" timeout "$pull_timeout" docker pull --quiet "$base" &&
+        step "install in $base" run_docker_build "$base" || return 1
+    base_digest=$(docker image inspect -f '{{join .RepoDigests "\n"}}' "$base" | head -n 1)
 }
 
 from_mmdebstrap() {
@@ -141,43 +170,63 @@ from_mmdebstrap() {
     step "make a Debian $suite with mmdebstrap" run_mmdebstrap
 }
 
-# Writes requirements.lock: exact versions, with the hashes of their wheels for every platform.
+# Writes requirements.lock: exact versions, with the hashes of their wheels for every platform. The uv that does it is
+# that of the earlier lock.
 lock_python() {
-    python3 -m venv "$work/venv" && "$work/venv/bin/pip" install --quiet --disable-pip-version-check uv &&
+    python3 -m venv "$work/venv" &&
+        "$work/venv/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+            --requirement base/requirements.lock &&
         "$work/venv/bin/uv" pip compile --quiet --no-header --generate-hashes --only-binary :all: --upgrade \
-            --python-version "$python" --output-file "$name/requirements.lock" "$name/requirements.in"
+            --python-version "$python" --output-file "$context/requirements.lock" "$name/requirements.in"
 }
+
+# Reads a file of the draft's /usr/share/skilld; prints nothing if it does not exist.
+read_draft() { docker run --rm --network none "$draft" bash -c "cd /usr/share/skilld && [ ! -e $1 ] || cat $1"; }
 
 command -v docker >/dev/null || die "docker is missing: install it (Debian, Ubuntu: apt-get install docker.io)"
 docker version >/dev/null 2>&1 || die "docker does not answer: is it running, and are you root or in the group docker?"
 
+# One build at a time. A second one then finds the image up to date.
+mkdir -p "$cache"
+exec 9<"$cache"
+flock --nonblock 9 || { say "waiting for another build of $image" && flock 9; }
+
+make_context
 if [ "$locked" = 0 ]; then
-    touch "$name/packages.lock"
     step "lock the Python packages of $image" lock_python || die "could not lock the Python packages"
 fi
-make_context
 inputs=$(hash_inputs)
-if [ "$locked" = 1 ] && [ "$(docker image inspect -f "{{index .Config.Labels \"$label\"}}" "$image" 2>/dev/null)" = "$inputs" ]; then
+if [ "$locked" = 1 ] && [ "$(read_label "$label")" = "$inputs" ]; then
     say "$image is up to date"
+    superseded=$(read_label "$superseded_label")
+    [ -z "$superseded" ] ||
+        say "  Debian packages whose locked version no mirror had: $superseded;" \
+            "make image-lock IMAGE=$name records the new versions"
     exit 0
 fi
 
 add_certificates
 old=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null) || old=
+base_digest=
 case $way in
 registry) from_registry ;;
 mmdebstrap) from_mmdebstrap ;;
 any) from_registry || { say "no image from a registry; making one here" && from_mmdebstrap; } ;;
 *) die "SKILLD_IMAGE_FROM is registry or mmdebstrap, not '$way'" ;;
 esac || die "could not make $image; the reason is above"
+labels=()
 if [ "$locked" = 0 ]; then
-    docker run --rm --network none "$draft" cat /usr/share/skilld/packages.lock >"$work/packages.lock"
-    cp "$work/packages.lock" "$name/packages.lock"
-    cp "$work/packages.lock" "$context/packages.lock"
+    read_draft packages.lock >"$context/packages.lock"
+    [ -z "$base_digest" ] || sed -i "1a # base: $base_digest" "$context/packages.lock"
     rm -f "$context/ca.crt"
     inputs=$(hash_inputs)
+    cp "$context/packages.lock" "$context/requirements.lock" "$name/"
+else
+    superseded=$(read_draft superseded | wc -l)
+    if [ "$superseded" != 0 ]; then labels+=(--label "$superseded_label=$superseded"); fi
 fi
-docker build --quiet --label "$label=$inputs" --tag "$image" - <<<"FROM $draft" >/dev/null 2>"$log" || { cat "$log" >&2 && exit 1; }
+docker build --quiet --label "$label=$inputs" "${labels[@]}" --tag "$image" - <<<"FROM $draft" >/dev/null 2>"$log" ||
+    { cat "$log" >&2 && exit 1; }
 # The image that was replaced is removed, unless a container still runs on it.
 [ -z "$old" ] || docker rmi "$old" >/dev/null 2>&1 || true
 say "$image: $(docker image inspect -f '{{.Size}}' "$image" | numfmt --to=iec) in $SECONDS s"

@@ -69,7 +69,7 @@ install_debian() {
 
 list_installed() { dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' | sed -n 's/^installed //p'; }
 
-# Compares the installed versions with the lock, or writes the lock.
+# Compares the installed versions with the lock, and writes the file `superseded` if some differ; or writes the lock.
 check_debian() {
     local changed
     if [ "${LOCKED:-1}" != 1 ]; then
@@ -80,6 +80,7 @@ check_debian() {
     fi
     changed=$(list_installed | differences)
     if [ -n "$changed" ]; then
+        echo "$changed" >superseded
         say "  Debian packages whose locked version no mirror has any more: $(wc -l <<<"$changed")"
         while read -r name locked installed; do say "    $name: $installed instead of $locked"; done <<<"$changed"
         say '    make image-lock records the new versions'
@@ -98,7 +99,19 @@ install_python() {
     # Debian's mark for a Python that only apt may change is of no use in an image: a command that installs a package
     # into its own workspace would have to override it.
     rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
-    pip install "${options[@]}" --no-index --find-links "$downloads/wheels" --ignore-installed --root-user-action ignore
+    pip install "${options[@]}" --no-index --find-links "$downloads/wheels" --ignore-installed --no-compile \
+        --root-user-action ignore
+}
+
+# Compiled modules and font caches are valid for one time of the file or folder that they were made from. An image keeps
+# no fractions of a second, and mmdebstrap replaces every time after its own start. So these files get an earlier one.
+make_caches() {
+    find /usr/local/lib/python3*/dist-packages -name '*.py' -exec touch --date=2000-01-01 {} +
+    python3 -m compileall -q -j 0 /usr/local/lib/python3*/dist-packages
+    if command -v fc-cache >/dev/null; then
+        find -L /usr/share/fonts /usr/local/share/fonts -type d -exec touch --date=2000-01-01 {} +
+        fc-cache --system-only --force
+    fi
 }
 
 # Commands have no network, so pip and uv do not try for seconds before they say so. An image that is built on this one
@@ -116,6 +129,7 @@ install)
     step 'Python packages' install_python
     configure_installers
     if [ -e configure.sh ]; then step 'configuration' bash configure.sh; fi
+    step 'caches' make_caches
     ;;
 clean)
     # With an archive a program that sets its locale opens one file instead of looking for two dozen, which is a quarter
@@ -125,7 +139,8 @@ clean)
     find / -xdev -type f -perm /6000 -exec chmod a-s {} +
     rm -rf "$downloads" ca.crt /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* /root/.cache /tmp/* \
         /etc/apt/preferences.d/skilld /etc/apt/sources.list.d/skilld-snapshot.list
-    # The mount points that the daemon uses. runc 1.1 gives a tmpfs the mode of the directory that it covers.
+    # Mount points of every container; Docker makes the others. runc 1.1 gives a tmpfs the mode of the directory that it
+    # covers.
     mkdir -p /workspace /run/skilld
     chmod 1777 /workspace
     ;;

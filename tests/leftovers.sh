@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves that a run left nothing: no container, mount, process, socket or file. Used by tests/run.sh and the demo.
+# Proves that a run left nothing: no container, image, mount, process, socket or file. Used by tests/run.sh and the demo.
 #
 #   leftovers.sh --containers   prints the ids of skilld's containers, to be given to the second call
 #   leftovers.sh DIR IDS        fails and names what is left, or removes DIR and says that nothing is
@@ -28,6 +28,7 @@ left() {
     for id in $(containers); do
         ! is_ours "$id" || docker inspect -f 'container {{.Name}} ({{.State.Status}})' "$id"
     done
+    docker images --filter "label=io.skilld.test=$dir" --format 'image {{.Repository}}:{{.Tag}} {{.ID}}'
     docker volume ls --quiet --filter label=io.skilld.instance --filter dangling=true | sed 's/^/volume /'
     docker network ls --quiet --filter label=io.skilld.instance | sed 's/^/network /'
     awk -v dir="$dir/" 'index($5, dir) == 1 { print "mount", $5 }' /proc/self/mountinfo
@@ -58,4 +59,4 @@ if [ -n "$found" ]; then
     exit 1
 fi
 rmdir "$dir"
-echo 'no container, mount, process or socket left'
+echo 'no container, image, mount, process or socket left'

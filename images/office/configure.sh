@@ -22,9 +22,6 @@ EOF
     chmod 755 "/usr/local/bin/$program"
 done
 
-# The root is read-only at run time, so caches are made here.
-fc-cache --system-only --force
-
 # matplotlib has no setting for a font cache that its user can't write, and takes seconds to make one in a new home.
 # This lets it start from the image's cache.
 shared=/usr/share/skilld/matplotlib
@@ -50,4 +47,3 @@ if text.count(old) != 1:
 source.write_text(text.replace(old, new))
 PYTHON
 MPLCONFIGDIR=$shared python3 -c 'import matplotlib.font_manager'
-python3 -m compileall -q "$(python3 -c 'import matplotlib.font_manager as module; print(module.__file__)')"

@@ -13,10 +13,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use skilld_client::v1::{ListSkillsRequest, Problem, Skill};
 use skilld_tests::{Daemon, Options, docker};
+use tokio::signal::unix::{SignalKind, signal};
 
 use arguments::{Arguments, Pool};
 use check::SkillReport;
@@ -33,14 +34,7 @@ const SETTINGS: [&str; 2] = ["SKILLD_SKILLS__", "SKILLD_POOLS__DEFAULT__"];
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let outcome = tokio::select! {
-        outcome = run() => outcome,
-        // Dropping the daemon removes its containers.
-        interrupted = tokio::signal::ctrl_c() => {
-            Err(anyhow::anyhow!("interrupted: {interrupted:?}"))
-        }
-    };
-    match outcome {
+    match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             print_progress(&format!("{error:#}"));
@@ -65,8 +59,15 @@ async fn run() -> Result<()> {
         "starting a private daemon with {image} and the skills of {}",
         arguments.directory.display()
     ));
+    // A signal waits until the daemon has started: only then does dropping it remove its containers.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let daemon = Daemon::start_with(options).await?;
-    let report = check_collection(&daemon, image).await;
+    let report = tokio::select! {
+        report = check_collection(&daemon, image) => report,
+        _ = interrupt.recv() => bail!("interrupted"),
+        _ = terminate.recv() => bail!("terminated"),
+    };
     // A daemon that has failed meanwhile is an error here.
     daemon.stop().await.context("end the daemon")?;
     let report = report?;

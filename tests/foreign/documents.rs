@@ -69,6 +69,7 @@ docs/skills.md | The store with skillctl | recipes_for_publishing_do_what_they_s
 docs/skills.md | Scripts with skillctl | recipes_for_scripts_do_what_they_say
 docs/skills.md | Reading with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
 docs/skills.md | Checking with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
+docs/skills.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
 docs/skills.md | Check your own collection | not run: the suite of `make compat` runs the program
 ";
 

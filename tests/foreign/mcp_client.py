@@ -29,7 +29,7 @@ async def run(client, command, **more):
     return structured(await client.call_tool("skill_run", arguments))
 
 
-async def talk(client):
+async def call_every_tool(client):
     saw = {}
     tools = (await client.list_tools()).tools
     saw["tools"] = [tool.name for tool in tools]
@@ -215,7 +215,7 @@ async def main():
     log = io.StringIO()
     logging.basicConfig(stream=log, level=logging.WARNING)
     async with Client(server, read_timeout_seconds=60) as client:
-        saw.update(await talk(client))
+        saw.update(await call_every_tool(client))
     saw["log"] = log.getvalue()
     print(json.dumps(saw))
 

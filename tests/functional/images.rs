@@ -18,6 +18,9 @@ use tokio::task::JoinSet;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Credentials of the registry in these tests, `ada:swordfish`, as base64.
 const AUTH: &str = "YWRhOnN3b3JkZmlzaA==";
+/// Label of the images that these tests make. Its value is the directory of temporary files, by which
+/// tests/leftovers.sh finds those of a run.
+const TEST_LABEL: &str = "io.skilld.test";
 const MANIFEST_TYPE: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
 /// Image of an empty tar, which is removed with the value.
@@ -31,7 +34,8 @@ impl EmptyImage {
         let path = dir.path().join("empty.tar");
         std::fs::write(&path, empty_tar())?;
         let mut command = std::process::Command::new("docker");
-        command.arg("import");
+        let label = format!("LABEL {TEST_LABEL}={}", std::env::temp_dir().display());
+        command.args(["import", "--change", &label]);
         for change in changes {
             command.args(["--change", change]);
         }
@@ -197,12 +201,16 @@ fn contents() -> Result<(Contents, String)> {
         _ => "amd64",
     };
     let config = serde_json::json!({
-        "architecture": architecture, "os": "linux", "config": {},
+        "architecture": architecture, "os": "linux",
+        "config": {"Labels": {TEST_LABEL: std::env::temp_dir()}},
         "rootfs": {"type": "layers", "diff_ids": [digest_of(&tar)]},
         "history": [{"created_by": format!("test {}", std::process::id())}],
     });
     let config = serde_json::to_vec(&config)?;
-    let part = |kind: &str, bytes: &[u8]| serde_json::json!({"mediaType": kind, "size": bytes.len(), "digest": digest_of(bytes)});
+    let part = |kind: &str, bytes: &[u8]| {
+        let digest = digest_of(bytes);
+        serde_json::json!({"mediaType": kind, "size": bytes.len(), "digest": digest})
+    };
     let manifest = serde_json::json!({
         "schemaVersion": 2, "mediaType": MANIFEST_TYPE,
         "config": part("application/vnd.docker.container.image.v1+json", &config),

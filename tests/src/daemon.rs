@@ -161,7 +161,14 @@ impl Daemon {
             .map(|(name, value)| (name.to_owned(), value))
             .chain(oci_runtime());
         options.env.splice(0..0, base);
-        let (child, client, info) = launch(dir.path(), &options).await?;
+        let launched = launch(dir.path(), &options).await;
+        if launched.is_err() {
+            // The daemon may have made a container before it ended.
+            let clean = binaries::repository().join("tests/clean.sh");
+            let state = dir.path().join("s");
+            std::process::Command::new(clean).arg(state).output()?;
+        }
+        let (child, client, info) = launched?;
         Ok(Self {
             child: Some(child),
             dir,

@@ -33,7 +33,7 @@ def letter(name, text, language="en"):
     return f"{skilld_compat_greeting.greet(name, language)}\\n\\n{text}\\n"
 '''
 
-SEALED = '''"""A package whose wheel differs from the hash in mismatch.txt."""
+SEALED = '''"""A package for which a test names a wrong hash."""
 
 __version__ = "1.0"
 '''

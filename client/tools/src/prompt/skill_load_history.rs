@@ -284,7 +284,7 @@ mod tests {
     }
 
     /// Calls and results in turn, in each provider's format.
-    fn talk(said: &[(&str, &str, Value, &str)]) -> [(Provider, Value); 3] {
+    fn make_histories(said: &[(&str, &str, Value, &str)]) -> [(Provider, Value); 3] {
         let mut messages = Vec::new();
         for (id, tool, arguments, result) in said {
             messages.push(json!({"role": "assistant", "content": null, "tool_calls": [{"id": id, "type": "function",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn skills(said: &[(&str, &str, Value, &str)]) -> [Vec<String>; 3] {
-        talk(said).map(|(provider, body)| {
+        make_histories(said).map(|(provider, body)| {
             let found = found(provider, &body).into_iter();
             found.map(|(skill, _)| skill).collect()
         })
@@ -338,7 +338,7 @@ mod tests {
                 failed,
             ),
         ];
-        for (provider, body) in talk(&said) {
+        for (provider, body) in make_histories(&said) {
             let found = found(provider, &body);
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!(found[0].1.text(&body), "loaded: csv");

@@ -150,7 +150,7 @@ fn every_provider_is_told_in_the_system_or_in_the_result() {
 }
 
 #[test]
-fn every_provider_is_told_of_what_is_gone_from_the_history_unless_a_summary_is() {
+fn every_provider_gets_skills_again_that_left_the_history_unless_a_summary_has_them() {
     let loaded = state(&[("csv", None)]);
     for provider in Provider::ALL {
         let messages = over(provider, &truncated(2));
@@ -294,7 +294,7 @@ fn a_result_that_holds_the_text_is_not_told_twice() {
 }
 
 #[test]
-fn skills_that_shermas_tools_loaded_are_told_of_when_their_result_is_gone() {
+fn skills_that_shermas_tools_loaded_are_repeated_when_their_result_is_gone() {
     let loaded = state::sherma::LoadedSkills::default();
     let next = loaded.with("csv", state::sherma::LoadedSkill::default());
     let state = SessionState::new().with(&next.delta(&loaded, SCOPE.agent));
