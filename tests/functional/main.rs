@@ -20,6 +20,7 @@ mod images;
 mod inputs;
 mod kills;
 mod limits;
+mod plugin_files;
 mod pools;
 mod preflight;
 mod prompts;

@@ -184,7 +184,7 @@ mod tests {
         let path = DEFAULT_PATH;
         let demo = SkillFolder {
             name: "demo".to_owned(),
-            is_in_plugin: false,
+            path_in_plugin: None,
         };
         let of_skill = environment(Some(&demo), &[]);
         for (name, value) in [

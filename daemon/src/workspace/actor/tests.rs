@@ -1,7 +1,7 @@
 //! Tests of a slot's task on a paused clock. A request at the moment of the lease's end is either in time or too late,
 //! and never both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -200,7 +200,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         end_time_ms: 0,
         skills: BTreeMap::new(),
         environments: BTreeMap::new(),
-        plugin_skills: BTreeSet::new(),
+        plugin_paths: BTreeMap::new(),
         writable_skills: BTreeMap::new(),
         inputs: Vec::new(),
     });
