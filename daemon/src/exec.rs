@@ -12,11 +12,13 @@ use crate::error::{Error, Result};
 use crate::workspace_paths::{self, PathContext, SkillFolder};
 
 mod environment;
+mod image_environment;
 mod program_restriction;
 pub mod script;
 pub mod script_arguments;
 
-pub use environment::{DEFAULT_PATH, SkillEnvironment};
+pub use environment::SkillEnvironment;
+pub use image_environment::ImageEnvironment;
 use script_arguments::CommandArguments;
 
 /// Maximum length of one argument or of a shell command text in bytes, before and after placeholders are replaced.
@@ -38,6 +40,8 @@ pub enum StartMode {
 /// Workspace context for resolving an exec.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecContext<'a> {
+    /// Variables of the container's image.
+    pub image_env: &'a ImageEnvironment,
     /// Environment variables of every exec in the workspace.
     pub env: &'a BTreeMap<String, String>,
     /// Staged skills: name → digest.
@@ -78,7 +82,8 @@ pub fn resolve_exec(
         replace_placeholders(&mut spec, folder)?;
     }
     let CommandArguments { argv, env } = build_command(folder.as_ref(), &spec, context.script)?;
-    let packages = environment::PackageSources {
+    let container = environment::ContainerSources {
+        image: context.image_env,
         environment: skill
             .as_deref()
             .and_then(|skill| context.environments.get(skill)),
@@ -87,7 +92,7 @@ pub fn resolve_exec(
     let env = environment::build_environment(
         &exec_id,
         folder.as_ref(),
-        packages,
+        container,
         context.env,
         &env,
         &spec,

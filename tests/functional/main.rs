@@ -16,6 +16,7 @@ mod exec_cli;
 mod execs;
 mod files;
 mod hostile;
+mod image_env;
 mod images;
 mod inputs;
 mod kills;

@@ -2,12 +2,21 @@
 
 use prost_types::value::Kind;
 
+use super::environment::DEFAULT_PATH;
 use super::*;
 
 const SCRIPT: script::ScriptProgram = script::ScriptProgram {
     interpreter: &["python3"],
     path: String::new(),
 };
+
+/// Variables of the image of the workspace's container; all but one are set by the daemon, too.
+const IMAGE_ENV: [&str; 4] = [
+    "HOME=/root",
+    "JAVA_HOME=/opt/jdk",
+    "LANG=C",
+    "PATH=/usr/bin",
+];
 
 fn config() -> ExecConfig {
     let text = "execs.timeout_max = \"10m\"\n";
@@ -46,6 +55,7 @@ fn resolve_spec_in_plugin(
         spec,
         start,
         ExecContext {
+            image_env: &ImageEnvironment::new(&IMAGE_ENV.map(str::to_owned)),
             env: &env,
             skills: &skills,
             environments: &environments,
@@ -77,6 +87,7 @@ fn environment_without_skill_is_the_documented_minimum() {
         "CLAUDE_PROJECT_DIR",
         "HOME",
         "INPUTS_DIR",
+        "JAVA_HOME",
         "LANG",
         "OUTPUT_DIR",
         "PATH",
@@ -100,6 +111,9 @@ fn environment_without_skill_is_the_documented_minimum() {
             .env
             .contains(&"RUN_DIR=/workspace/runs/e1".to_owned())
     );
+    for pair in ["HOME=/workspace/work", "JAVA_HOME=/opt/jdk", "LANG=C.UTF-8"] {
+        assert!(request.env.contains(&pair.to_owned()), "{pair}");
+    }
     assert_eq!(request.argv, ["bash", "-c", "env"]);
 }
 

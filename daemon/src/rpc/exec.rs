@@ -79,6 +79,7 @@ impl ExecRpc {
         let skills = claim.map_or(&none, |claim| &claim.skills);
         let script = self.find_script(&workspace, &grant, &spec).await?;
         let around = ExecContext {
+            image_env: &grant.view.record.image_env,
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
             environments: claim.map_or(&no_environments, |claim| &claim.environments),

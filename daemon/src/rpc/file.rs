@@ -115,6 +115,8 @@ async fn find_environments(
             image: ImageInfo {
                 reference: slot.image.clone(),
                 id: slot.image_id.clone(),
+                // The build has to find the same Python as the commands.
+                env: slot.image_env.pairs(),
                 ..ImageInfo::default()
             },
         };

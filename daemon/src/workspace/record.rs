@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
-use crate::exec::SkillEnvironment;
+use crate::exec::{ImageEnvironment, SkillEnvironment};
 use crate::workspace::slot_state_machine::LossCause;
 
 /// Version of the format. The container of a record with another version is removed as an orphan.
@@ -37,6 +37,9 @@ pub struct SlotRecord {
     pub image: String,
     /// Id to which the image reference resolved.
     pub image_id: String,
+    /// Variables of the image that commands get.
+    #[serde(default, skip_serializing_if = "ImageEnvironment::is_empty")]
+    pub image_env: ImageEnvironment,
     /// Resource limits of the container.
     pub limits: ContainerLimits,
     /// OCI runtime; `None` means the engine's default.
@@ -377,6 +380,7 @@ mod tests {
             pool: "default".into(),
             image: "skilld/base:latest".into(),
             image_id: "sha256:0".into(),
+            image_env: ImageEnvironment::new(&["A=1".into(), "PATH=/opt/x".into()]),
             limits: ContainerLimits {
                 memory_bytes: 1,
                 cpu_millis: 2,

@@ -153,7 +153,7 @@ async fn bench(dir: &std::path::Path) -> Bench {
     let pool_config = config.pools.first().expect("one").clone();
     let image = engine.check_image(&pool_config.image).await.expect("image");
     let mut record =
-        slot_provisioning::new_record(&pool_config, pool_config.limits(), &image.id, 7, 200_007);
+        slot_provisioning::new_record(&pool_config, pool_config.limits(), &image, 7, 200_007);
     record.container_id = Some("c".repeat(64));
     let guest = IdleGuest::default();
     Bench {

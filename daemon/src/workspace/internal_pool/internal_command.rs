@@ -113,7 +113,9 @@ impl InternalSlot {
             ..pb::ExecSpec::default()
         };
         let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
+        let slot = self.slot.snapshot();
         let context = ExecContext {
+            image_env: &slot.record.image_env,
             env: &none,
             skills: &none,
             environments: &no_environments,
