@@ -211,7 +211,7 @@ fn replace_skill_variables(cwd: &str, folder: Option<&SkillFolder>) -> String {
     };
     let parts = cwd.split('/').enumerate().map(|(index, part)| match part {
         "$SKILL_DIR" | "${SKILL_DIR}" if index == 0 => ".",
-        "$SKILL_NAME" | "${SKILL_NAME}" if index > 0 => &folder.name,
+        "$SKILL_NAME" | "${SKILL_NAME}" if index > 0 => folder.name.as_str(),
         part => part,
     });
     parts.collect::<Vec<_>>().join("/")

@@ -13,8 +13,8 @@ struct DerivedImage(String);
 
 impl DerivedImage {
     /// Builds an image with these instructions of a Dockerfile, none of which runs anything.
-    fn build(instructions: &str) -> Result<Self> {
-        let name = format!("skilld-test/env:{}", std::process::id());
+    fn build(name: &str, instructions: &str) -> Result<Self> {
+        let name = format!("skilld-test/{name}:{}", std::process::id());
         let mut build = Command::new("docker")
             .args(["build", "--network", "none", "--tag", &name, "-"])
             .stdin(Stdio::piped())
@@ -40,6 +40,7 @@ impl Drop for DerivedImage {
 #[tokio::test]
 async fn commands_get_the_variables_of_their_image_and_the_daemons_own_win() -> Result<()> {
     let image = DerivedImage::build(
+        "variables",
         "ENV FOO=bar BOTH=image HOME=/root USER=app SKILLS_DIR=/opt/skills SKILLD_NONCE=1
 ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
 ",
@@ -94,8 +95,10 @@ ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
 
 #[tokio::test]
 async fn checks_of_images_and_skills_know_the_variables_of_the_image() -> Result<()> {
-    let image =
-        DerivedImage::build("ENV REPORT_KEY=1 ODD-NAME=1 PATH=/usr/lib/git-core:/tmp:$PATH\n")?;
+    let image = DerivedImage::build(
+        "checked",
+        "ENV REPORT_KEY=1 ODD-NAME=1 PATH=/usr/lib/git-core:/tmp:$PATH\n",
+    )?;
     let root = tempfile::tempdir()?;
     let skill = root.path().join("report");
     std::fs::create_dir(&skill)?;

@@ -11,10 +11,6 @@ use skilld_proto::v1 as pb;
 use super::{ImageEnvironment, program_restriction};
 use crate::workspace_paths::{self, SkillFolder};
 
-/// Default PATH of commands: Debian's search path for programs.
-pub(super) const DEFAULT_PATH: &str =
-    "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-
 /// Folder of modules that replace those of Python's standard library, which it follows in the search.
 const PYTHON_MODULES_DIR: &str = "/run/skilld/python";
 
@@ -92,20 +88,10 @@ pub(super) fn build_environment(
     env.extend(PACKAGE_TOOLS.map(|(name, value)| (name, value.to_owned())));
     add_wheels(&mut env, container);
     if let Some(folder) = skill {
-        let dir = folder.path();
         if !is_restricted {
-            env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
+            env.insert("VIRTUAL_ENV", format!("{}/.venv", folder.path()));
         }
-        if let Some(environment) = container.environment {
-            add_packages(&mut env, environment);
-        }
-        // The skill's folder is read-only, so Python could not write byte code there.
-        env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
-        env.insert("SKILL_NAME", folder.name.clone());
-        env.insert("CLAUDE_PLUGIN_ROOT", folder.plugin_path());
-        for variable in ["CLAUDE_SKILL_DIR", "SKILL_DIR", "SKILL_ROOT"] {
-            env.insert(variable, dir.clone());
-        }
+        add_skill(&mut env, folder, container.environment);
     }
     for (name, value) in workspace {
         env.insert(name, value.clone());
@@ -142,6 +128,24 @@ fn add_wheels(env: &mut BTreeMap<&str, String>, container: ContainerSources<'_>)
     if !folders.is_empty() {
         env.insert("PIP_FIND_LINKS", folders.join(" "));
         env.insert("UV_FIND_LINKS", folders.join(","));
+    }
+}
+
+/// Adds the variables of a skill, and those of its packages.
+fn add_skill(
+    env: &mut BTreeMap<&str, String>,
+    folder: &SkillFolder,
+    environment: Option<&SkillEnvironment>,
+) {
+    if let Some(environment) = environment {
+        add_packages(env, environment);
+    }
+    // The skill's folder is read-only, so Python could not write byte code there.
+    env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
+    env.insert("SKILL_NAME", folder.name.clone());
+    env.insert("CLAUDE_PLUGIN_ROOT", folder.plugin_path());
+    for variable in ["CLAUDE_SKILL_DIR", "SKILL_DIR", "SKILL_ROOT"] {
+        env.insert(variable, folder.path());
     }
 }
 

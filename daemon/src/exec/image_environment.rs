@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::environment::DEFAULT_PATH;
-
+/// Default PATH of commands: Debian's search path for programs.
+pub(super) const DEFAULT_PATH: &str =
+    "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// Maximum number of variables that commands get from an image; real images set fewer than 20.
 const VARIABLES_MAX: usize = 100;
 /// Maximum size of these variables in bytes, each with its `=` and a NUL.
@@ -84,7 +85,7 @@ fn added_directories(path: &str) -> impl Iterator<Item = &str> {
     let mut seen: Vec<&str> = DEFAULT_PATH.split(':').collect();
     path.split(':').filter(move |dir| {
         let is_new = is_image_directory(dir) && !seen.contains(dir);
-        seen.push(dir);
+        seen.push(*dir);
         is_new
     })
 }

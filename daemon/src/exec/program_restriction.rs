@@ -109,8 +109,8 @@ pub(super) fn restrict_environment(env: &mut BTreeMap<&str, String>, path: Strin
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::{ContainerSources, DEFAULT_PATH, build_environment};
-    use super::super::image_environment::ImageEnvironment;
+    use super::super::environment::{ContainerSources, build_environment};
+    use super::super::image_environment::{DEFAULT_PATH, ImageEnvironment};
     use super::*;
     use crate::workspace_paths::SkillFolder;
 
@@ -180,7 +180,8 @@ mod tests {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect()
         };
-        let path = &format!("/opt/tools/bin:{DEFAULT_PATH}");
+        let path = format!("/opt/tools/bin:{DEFAULT_PATH}");
+        let path = path.as_str();
         let demo = SkillFolder {
             name: "demo".to_owned(),
             path_in_plugin: None,

@@ -2,7 +2,7 @@
 
 use prost_types::value::Kind;
 
-use super::environment::DEFAULT_PATH;
+use super::image_environment::DEFAULT_PATH;
 use super::*;
 
 const SCRIPT: script::ScriptProgram = script::ScriptProgram {

@@ -40,7 +40,7 @@ const PLUGINS_MAX: usize = 4096;
 /// Files that a skill shares with the others of its plugin.
 #[derive(Debug)]
 pub(crate) enum SharedFiles {
-    /// None: the skill belongs to no plugin, its folder is the plugin's own, or nothing is left beside the skills.
+    /// Empty set: the skill belongs to no plugin, its folder is the plugin's own, or nothing is left beside the skills.
     None,
     /// Files in the store, leased there.
     Leased(PluginFiles, Lease),
