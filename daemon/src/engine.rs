@@ -136,7 +136,7 @@ pub struct ImageInfo {
     pub architecture: String,
     /// Paths that the image declares as VOLUME.
     pub volumes: Vec<String>,
-    /// Variables of the image as `NAME=value`. Commands do not get them; values may be secrets.
+    /// Variables of the image as `NAME=value`. Values may be secrets.
     pub env: Vec<String>,
     /// `true` if the image has an ENTRYPOINT, which containers ignore.
     pub has_entrypoint: bool,

@@ -1,7 +1,7 @@
 //! Resolves a validated exec spec into the request for the guest: argv, environment, working directory and effective
 //! limits. Pure. The guest adds nothing to the request.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use skilld_proto::guest::v1 as guest;
@@ -12,11 +12,13 @@ use crate::error::{Error, Result};
 use crate::workspace_paths::{self, PathContext, SkillFolder};
 
 mod environment;
+mod image_environment;
 mod program_restriction;
 pub mod script;
 pub mod script_arguments;
 
-pub use environment::{DEFAULT_PATH, SkillEnvironment};
+pub use environment::SkillEnvironment;
+pub use image_environment::ImageEnvironment;
 use script_arguments::CommandArguments;
 
 /// Maximum length of one argument or of a shell command text in bytes, before and after placeholders are replaced.
@@ -38,14 +40,16 @@ pub enum StartMode {
 /// Workspace context for resolving an exec.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecContext<'a> {
+    /// Variables of the container's image.
+    pub image_env: &'a ImageEnvironment,
     /// Environment variables of every exec in the workspace.
     pub env: &'a BTreeMap<String, String>,
     /// Staged skills: name → digest.
     pub skills: &'a BTreeMap<String, String>,
     /// Environments of staged skills, by the skill's name.
     pub environments: &'a BTreeMap<String, SkillEnvironment>,
-    /// Names of the staged skills that have the files of their plugin around them.
-    pub plugin_skills: &'a BTreeSet<String>,
+    /// Paths in their plugins of the staged skills that have the files of their plugin around them, by the skill's name.
+    pub plugin_paths: &'a BTreeMap<String, String>,
     /// `true` if containers have the operator's wheels.
     pub has_wheelhouse: bool,
     /// Script that `spec.script` names, or `None` if the spec has no script.
@@ -70,15 +74,16 @@ pub fn resolve_exec(
     let skill = require_staged_skill(&spec.skill, context.skills)?.map(str::to_owned);
     let folder = skill.as_deref().map(|name| SkillFolder {
         name: name.to_owned(),
-        is_in_plugin: context.plugin_skills.contains(name),
+        path_in_plugin: context.plugin_paths.get(name).cloned(),
     });
-    let cwd = working_directory(&exec_id, skill.as_deref(), &spec, context.script)?;
+    let cwd = working_directory(&exec_id, folder.as_ref(), &spec, context.script)?;
     let mut spec = effective_spec(spec, start, context.config);
     if let Some(folder) = &folder {
         replace_placeholders(&mut spec, folder)?;
     }
-    let CommandArguments { argv, env } = build_command(skill.as_deref(), &spec, context.script)?;
-    let packages = environment::PackageSources {
+    let CommandArguments { argv, env } = build_command(folder.as_ref(), &spec, context.script)?;
+    let container = environment::ContainerSources {
+        image: context.image_env,
         environment: skill
             .as_deref()
             .and_then(|skill| context.environments.get(skill)),
@@ -87,7 +92,7 @@ pub fn resolve_exec(
     let env = environment::build_environment(
         &exec_id,
         folder.as_ref(),
-        packages,
+        container,
         context.env,
         &env,
         &spec,
@@ -164,28 +169,25 @@ fn check_replaced_length(
 /// Returns the working directory: that of the spec, else that of the script, else the skill's root, else work/.
 fn working_directory(
     exec_id: &str,
-    skill: Option<&str>,
+    folder: Option<&SkillFolder>,
     spec: &pb::ExecSpec,
     program: Option<&script::ScriptProgram>,
 ) -> Result<String> {
-    let base = skill
-        .map(|name| format!("skills/{name}"))
-        .unwrap_or_default();
+    let base = folder.map(|folder| format!("skills/{}", folder.relative_path()));
     let scope = PathContext {
-        base: &base,
+        base: base.as_deref().unwrap_or_default(),
         exec: Some(exec_id),
-        skill,
+        skill: folder.map(|folder| folder.name.as_str()),
     };
     if !spec.cwd.is_empty() {
-        let cwd = replace_skill_name(&spec.cwd, skill);
+        let cwd = replace_skill_variables(&spec.cwd, folder);
         return Ok(workspace_paths::absolute_path(
             &workspace_paths::resolve_path("spec.cwd", &cwd, scope)?,
         ));
     }
-    let Some(name) = skill else {
+    let Some(root) = folder.map(SkillFolder::path) else {
         return Ok(workspace_paths::WORK_DIR.to_owned());
     };
-    let root = format!("{}/{name}", workspace_paths::SKILLS_DIR);
     let (Some(script), Some(program)) = (&spec.script, program) else {
         return Ok(root);
     };
@@ -201,13 +203,15 @@ fn working_directory(
     })
 }
 
-/// Replaces `$SKILL_NAME` after the first component. Agents write `$SKILLS_DIR/$SKILL_NAME` for a skill's root.
-fn replace_skill_name(cwd: &str, skill: Option<&str>) -> String {
-    let Some(name) = skill else {
+/// Replaces `$SKILL_DIR`, to which relative paths refer anyway, and `$SKILL_NAME` after the first component. Agents write
+/// `$SKILLS_DIR/$SKILL_NAME` for a skill's root.
+fn replace_skill_variables(cwd: &str, folder: Option<&SkillFolder>) -> String {
+    let Some(folder) = folder else {
         return cwd.to_owned();
     };
     let parts = cwd.split('/').enumerate().map(|(index, part)| match part {
-        "$SKILL_NAME" | "${SKILL_NAME}" if index > 0 => name,
+        "$SKILL_DIR" | "${SKILL_DIR}" if index == 0 => ".",
+        "$SKILL_NAME" | "${SKILL_NAME}" if index > 0 => folder.name.as_str(),
         part => part,
     });
     parts.collect::<Vec<_>>().join("/")
@@ -216,11 +220,11 @@ fn replace_skill_name(cwd: &str, skill: Option<&str>) -> String {
 /// Builds the command: the spec's argv, a shell with the spec's text, or a script with its interpreter. Includes the
 /// script's variables.
 fn build_command(
-    skill: Option<&str>,
+    folder: Option<&SkillFolder>,
     spec: &pb::ExecSpec,
     program: Option<&script::ScriptProgram>,
 ) -> Result<CommandArguments> {
-    let (Some(script), Some(program), Some(skill)) = (&spec.script, program, skill) else {
+    let (Some(script), Some(program), Some(folder)) = (&spec.script, program, folder) else {
         let argv = match spec.shell.as_str() {
             "" => spec.argv.clone(),
             text => vec!["bash".to_owned(), "-c".to_owned(), text.to_owned()],
@@ -229,7 +233,7 @@ fn build_command(
         return Ok(CommandArguments { argv, env });
     };
     let CommandArguments { argv, env } = script_arguments::build_script_arguments(script)?;
-    let path = format!("{}/{skill}/{}", workspace_paths::SKILLS_DIR, program.path);
+    let path = format!("{}/{}", folder.path(), program.path);
     let interpreter = program.interpreter.iter().map(|word| (*word).to_owned());
     Ok(CommandArguments {
         argv: interpreter.chain([path]).chain(argv).collect(),

@@ -142,6 +142,45 @@ fn pool_inherits_missing_keys_from_the_default_pool() {
 }
 
 #[test]
+fn pool_is_in_the_sandbox_of_the_default_pool_unless_it_says_otherwise() {
+    let runtimes = |text: &str| -> Vec<(String, Option<String>)> {
+        let pools = Config::from_toml(text).expect("loads").config.pools;
+        let runtimes = pools.into_iter();
+        runtimes.map(|pool| (pool.name, pool.oci_runtime)).collect()
+    };
+    let pair = |name: &str, runtime: &str| {
+        let runtime = (!runtime.is_empty()).then(|| runtime.to_owned());
+        (name.to_owned(), runtime)
+    };
+    assert_eq!(
+        runtimes("[pools.default]\noci_runtime = \"runsc\"\n"),
+        [pair("default", "runsc"), pair("office", "runsc")]
+    );
+    // Another pool changes nothing, and a pool may name the engine's default.
+    let text = "[pools.default]\noci_runtime = \"runsc\"\n[pools.fast]\noci_runtime = \"\"\n\
+                [pools.kata]\noci_runtime = \"kata\"\n";
+    let expected = [
+        pair("default", "runsc"),
+        pair("fast", ""),
+        pair("kata", "kata"),
+        pair("office", "runsc"),
+    ];
+    assert_eq!(runtimes(text), expected);
+    // The pool of workspaces that name none decides, whatever its name is.
+    let off = "[pools.default]\nwarm = 0\nmax = 0\n";
+    let text = format!("default_pool = \"small\"\n{off}[pools.small]\noci_runtime = \"runsc\"\n");
+    assert_eq!(
+        runtimes(&text),
+        [pair("office", "runsc"), pair("small", "runsc")]
+    );
+    let text = format!("default_pool = \"small\"\n{off}oci_runtime = \"runsc\"\n[pools.small]\n");
+    assert_eq!(
+        runtimes(&text),
+        [pair("office", "runsc"), pair("small", "runsc")]
+    );
+}
+
+#[test]
 fn pool_with_max_0_is_disabled() {
     let text =
         "default_pool = \"small\"\n[pools.default]\nwarm = 0\nmax = 0\n[pools.small]\nmax = 4\n";

@@ -24,6 +24,8 @@ const SKILLS_FOLDERS: [&str; 7] = [
     "$SKILLS_DIR",
     "skill:/",
 ];
+/// Folder beside the staged skills with their plugins, each under the name of the skill in it.
+const PLUGINS_FOLDER: &str = ".plugins";
 /// Maximum number of documents that may have been meant by an unknown name.
 const CANDIDATES_MAX: usize = 5;
 
@@ -54,7 +56,27 @@ impl<'a> SkillFilePath<'a> {
         let named = SKILLS_FOLDERS
             .iter()
             .find_map(|folder| beneath(path, folder).and_then(split_name));
-        named.map_or(Self::Other, |(skill, rest)| Self::Named(skill, rest))
+        match named {
+            Some((PLUGINS_FOLDER, rest)) => Self::parse_in_plugin(rest),
+            Some((skill, rest)) => Self::Named(skill, rest),
+            None => Self::Other,
+        }
+    }
+
+    /// Recognises the place of a file in the folder of the plugins. The folder of a skill has the skill's name; other
+    /// files are those that the plugin's skills share, which only a workspace has.
+    fn parse_in_plugin(path: &'a str) -> Self {
+        let Some((skill, mut rest)) = split_name(path) else {
+            return Self::Other;
+        };
+        let name = skill.rsplit_once("--").map_or(skill, |(_, name)| name);
+        while let Some((folder, inner)) = split_name(rest) {
+            if folder == name {
+                return Self::Named(skill, inner);
+            }
+            rest = inner;
+        }
+        Self::Other
     }
 }
 
@@ -132,6 +154,8 @@ mod tests {
             "${SKILLS_DIR}/pdf/a/b.md",
             "skill://pdf/a/b.md",
             "${CLAUDE_PLUGIN_ROOT}/skills/pdf/a/b.md",
+            "/workspace/skills/.plugins/pdf/skills/pdf/a/b.md",
+            "skills/.plugins/pdf/pdf/a/b.md",
         ] {
             let named = SkillFilePath::Named("pdf", "a/b.md");
             assert_eq!(SkillFilePath::parse(path), named, "{path}");
@@ -156,9 +180,14 @@ mod tests {
             "{baseDir}",
             "/mnt/data/a",
             "$SKILLS_DIRS/pdf/a",
+            "/workspace/skills/.plugins/pdf/shared/a.md",
+            "/workspace/skills/.plugins/pdf/skills/pdf",
+            "/workspace/skills/.plugins/pdf",
         ] {
             assert_eq!(SkillFilePath::parse(path), SkillFilePath::Other, "{path}");
         }
+        let scoped = "skills/.plugins/acme--pdf/skills/pdf/a.md";
+        assert_eq!(relative_path("acme--pdf", scoped), "a.md");
         assert_eq!(relative_path("pdf", "./a.md"), "a.md");
     }
 

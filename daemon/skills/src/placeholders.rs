@@ -17,6 +17,8 @@ const PLACEHOLDERS: [&str; 6] = [
 ];
 /// Maximum number of replacements of each placeholder in one text. It limits how much a text grows.
 const REPLACEMENTS_MAX: usize = 2000;
+/// Maximum length of a skill's path in its plugin that replaces a placeholder, in bytes. It limits the growth too.
+const PATH_IN_PLUGIN_BYTES_MAX: usize = 128;
 
 /// Returns the path of the staged files of a skill's plugin, relative to `skills/`.
 pub(crate) fn plugin_root(skill: &str) -> String {
@@ -28,24 +30,37 @@ pub(crate) fn plugin_root(skill: &str) -> String {
 pub struct SkillFolder {
     /// Name of the folder beneath `skills/`.
     pub name: String,
-    /// `true` if the skill is staged with the files that it shares within its plugin.
-    pub is_in_plugin: bool,
+    /// Path of the skill's folder relative to its plugin's, if the skill is staged with the files that it shares there.
+    pub path_in_plugin: Option<String>,
 }
 
 impl SkillFolder {
-    /// Returns the absolute path of the skill's folder in the container.
+    /// Returns the absolute path of the skill's folder in the container. It has no links, so that `find` and `tar`
+    /// enter it and programs that shorten it as text reach the plugin's files.
+    ///
+    /// A path with other characters than those of names is not returned: it would mean something to a shell or in a
+    /// search path. The link to it is returned instead.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("{SKILLS_DIR}/{}", self.name)
+        format!("{SKILLS_DIR}/{}", self.relative_path())
+    }
+
+    /// Returns the path of the skill's folder relative to `skills/`, as [`Self::path`] does.
+    #[must_use]
+    pub fn relative_path(&self) -> String {
+        let path = self.path_in_plugin.as_deref();
+        match path.filter(|path| is_plain_path(path)) {
+            Some(path) => format!("{}/{path}", plugin_root(&self.name)),
+            None => self.name.clone(),
+        }
     }
 
     /// Returns the absolute path of the plugin's folder; that of the skill if it is staged alone.
     #[must_use]
     pub fn plugin_path(&self) -> String {
-        if self.is_in_plugin {
-            format!("{SKILLS_DIR}/{}", plugin_root(&self.name))
-        } else {
-            self.path()
+        match self.path_in_plugin {
+            Some(_) => format!("{SKILLS_DIR}/{}", plugin_root(&self.name)),
+            None => self.path(),
         }
     }
 }
@@ -57,8 +72,8 @@ pub fn resolve_placeholders(text: &str, folder: &SkillFolder) -> String {
     replace_placeholders(text, folder, &PLACEHOLDERS)
 }
 
-/// Replaces only the placeholders that a shell does not expand itself. A skill's name consists of letters, digits and
-/// `._-`, so the path has no special meaning to a shell, quoted or not.
+/// Replaces only the placeholders that a shell does not expand itself. The path consists of letters, digits and `/._-`,
+/// so it has no special meaning to a shell, quoted or not.
 #[must_use]
 pub fn resolve_placeholders_for_shell(text: &str, folder: &SkillFolder) -> String {
     let (for_shell, _variables) = PLACEHOLDERS.split_at(2);
@@ -77,9 +92,10 @@ fn replace_placeholders(text: &str, folder: &SkillFolder, placeholders: &[&str])
 
 fn replace_placeholder(text: &str, folder: &SkillFolder, placeholder: &str) -> String {
     let is_of_plugin = placeholder.contains("PLUGIN");
-    let path = match is_of_plugin && folder.is_in_plugin {
-        true => plugin_root(&folder.name),
-        false => folder.name.clone(),
+    let is_in_plugin = folder.path_in_plugin.is_some();
+    let path = match is_of_plugin {
+        true => folder.plugin_path(),
+        false => folder.path(),
     };
     // A plugin keeps its skills in this folder; without the plugin a workspace contains only the skill itself.
     let in_plugin = format!("/skills/{}", folder.name);
@@ -95,20 +111,22 @@ fn replace_placeholder(text: &str, folder: &SkillFolder, placeholder: &str) -> S
             replaced += piece;
             continue;
         }
-        replaced += SKILLS_DIR;
-        replaced += "/";
         replaced += &path;
         let rest = piece.strip_prefix(in_plugin.as_str());
         replaced += match rest {
-            Some(rest)
-                if is_of_plugin && !folder.is_in_plugin && !rest.starts_with(is_name_character) =>
-            {
+            Some(rest) if is_of_plugin && !is_in_plugin && !rest.starts_with(is_name_character) => {
                 rest
             }
             _ => piece,
         };
     }
     replaced
+}
+
+/// Returns `true` if a path consists of characters of names and is short.
+fn is_plain_path(path: &str) -> bool {
+    let is_plain = |char| char == '/' || is_name_character(char);
+    path.len() <= PATH_IN_PLUGIN_BYTES_MAX && path.chars().all(is_plain)
 }
 
 /// Returns `true` if a skill's name may contain the character.
@@ -129,7 +147,15 @@ mod tests {
     fn alone(name: &str) -> SkillFolder {
         SkillFolder {
             name: name.to_owned(),
-            is_in_plugin: false,
+            path_in_plugin: None,
+        }
+    }
+
+    /// Folder of the skill `pdf` that is staged in its plugin.
+    fn in_plugin(path: &str) -> SkillFolder {
+        SkillFolder {
+            path_in_plugin: Some(path.to_owned()),
+            ..alone("pdf")
         }
     }
 
@@ -181,16 +207,33 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_is_staged_is_named_by_its_own_folder() {
-        let folder = SkillFolder {
-            name: "pdf".to_owned(),
-            is_in_plugin: true,
-        };
-        let text = "${CLAUDE_PLUGIN_ROOT}/skills/pdf/x ${CLAUDE_PLUGIN_ROOT} ${CLAUDE_SKILL_DIR}/x";
+    fn folders_of_a_staged_plugin_have_paths_without_links() {
+        let text = "${CLAUDE_PLUGIN_ROOT}/skills/pdf/x ${CLAUDE_PLUGIN_ROOT} ${CLAUDE_SKILL_DIR}/x {baseDir}";
+        let plugin = "/workspace/skills/.plugins/pdf";
         assert_eq!(
-            resolve_placeholders(text, &folder),
-            "/workspace/skills/.plugins/pdf/skills/pdf/x /workspace/skills/.plugins/pdf /workspace/skills/pdf/x"
+            resolve_placeholders(text, &in_plugin("skills/pdf")),
+            format!("{plugin}/skills/pdf/x {plugin} {plugin}/skills/pdf/x {plugin}/skills/pdf")
         );
+    }
+
+    #[test]
+    fn a_path_that_means_something_to_a_shell_is_replaced_by_the_link() {
+        let long = "n/".repeat(65);
+        for path in [
+            "my skills/pdf",
+            "a:b",
+            "$(id)/pdf",
+            "a;b",
+            "a\nb",
+            "\u{fffd}",
+            &long,
+        ] {
+            let folder = in_plugin(path);
+            assert_eq!(folder.path(), "/workspace/skills/pdf", "{path:?}");
+            assert_eq!(folder.plugin_path(), "/workspace/skills/.plugins/pdf");
+            let text = resolve_placeholders_for_shell("{baseDir}/x", &folder);
+            assert_eq!(text, "/workspace/skills/pdf/x", "{path:?}");
+        }
     }
 
     #[test]
@@ -207,8 +250,12 @@ mod tests {
         let name = "n".repeat(64);
         for mark in PLACEHOLDERS {
             let text = mark.repeat((1 << 20) / mark.len());
-            let replaced = resolve_placeholders(&text, &alone(&name));
-            assert!(replaced.len() < text.len() + (256 << 10), "{mark}");
+            let folder = SkillFolder {
+                path_in_plugin: Some("p".repeat(PATH_IN_PLUGIN_BYTES_MAX)),
+                ..alone(&name)
+            };
+            let replaced = resolve_placeholders(&text, &folder);
+            assert!(replaced.len() < text.len() + (512 << 10), "{mark}");
         }
     }
 }

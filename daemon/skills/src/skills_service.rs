@@ -133,13 +133,16 @@ impl Skills {
         Ok(Listing::new(&catalogue, after.as_ref(), limit, profile))
     }
 
-    /// Returns the problems of all roots and skills.
+    /// Returns the problems of all roots and skills, and of plugins whose shared files were refused when one of their
+    /// skills was staged or read.
     ///
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn problems(&self) -> Result<Vec<Problem>> {
         let catalogue = self.catalogue().await?;
-        Ok(catalogue.all_problems().cloned().collect())
+        let mut problems: Vec<Problem> = catalogue.all_problems().cloned().collect();
+        problems.extend(self.library.plugins.problems(&catalogue));
+        Ok(problems)
     }
 
     /// Asks all servers, then reads every file of every root again. Returns when all servers have answered or failed,

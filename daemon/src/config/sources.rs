@@ -18,6 +18,9 @@ pub const DEFAULT_TOML: &str = include_str!("../../default.toml");
 
 /// Pool whose built-in values other pools inherit.
 const TEMPLATE_POOL: &str = "default";
+/// Key of a pool that is inherited as the operator set it, from the pool of workspaces that name none: a pool must not
+/// leave the sandbox that the operator chose because its section does not repeat it.
+const OPERATOR_KEY: &str = "oci_runtime";
 
 /// Maximum number of faults before deserialization gives up, so that it ends in any case.
 const FAULTS_MAX: usize = 100;
@@ -147,18 +150,28 @@ impl ConfigSources {
         }
     }
 
-    /// Fills the keys that pools leave out from the embedded file's default pool.
+    /// Fills the keys that pools leave out: [`OPERATOR_KEY`] from the configured default pool, the others from the
+    /// embedded file's.
     fn fill_pools(&self, root: &mut Dict) {
         let template = self.defaults.get("pools").and_then(Value::as_dict);
-        let Some(template) = template.and_then(|pools| pools.get(TEMPLATE_POOL)?.as_dict()) else {
+        let Some(mut template) = template
+            .and_then(|pools| pools.get(TEMPLATE_POOL)?.as_dict())
+            .cloned()
+        else {
             return;
         };
+        let default_pool = root.get("default_pool").and_then(Value::as_str);
+        let default_pool = default_pool.unwrap_or(TEMPLATE_POOL).to_owned();
         let Some(Value::Dict(_, pools)) = root.get_mut("pools") else {
             return;
         };
+        let chosen = |pool: &str| pools.get(pool)?.as_dict()?.get(OPERATOR_KEY).cloned();
+        if let Some(chosen) = chosen(&default_pool).or_else(|| chosen(TEMPLATE_POOL)) {
+            template.insert(OPERATOR_KEY.to_owned(), chosen);
+        }
         for pool in pools.values_mut() {
             if let Value::Dict(_, pool) = pool {
-                for (key, value) in template {
+                for (key, value) in &template {
                     pool.entry(key.clone()).or_insert_with(|| value.clone());
                 }
             }

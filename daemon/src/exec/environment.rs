@@ -1,18 +1,15 @@
-//! Builds the environment of a command. Pure. The order is: base variables, variables of the skill, of the workspace,
-//! of a script's arguments, of the terminal, of the exec. Later ones replace earlier ones. docs/exec.md lists them.
-//! Where the spec lists programs, neither a default nor a variable of the workspace leads programs to a directory that
-//! commands can write to.
+//! Builds the environment of a command. Pure. The order is: variables of the image, base variables, variables of the
+//! skill, of the workspace, of a script's arguments, of the terminal, of the exec. Later ones replace earlier ones.
+//! docs/exec.md lists them. Where the spec lists programs, neither a default nor a variable of the workspace leads
+//! programs to a directory that commands can write to, and of the image's variables only PATH counts.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use skilld_proto::v1 as pb;
 
-use super::program_restriction;
+use super::{ImageEnvironment, program_restriction};
 use crate::workspace_paths::{self, SkillFolder};
-
-/// Default PATH of commands: Debian's search path for programs.
-pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 /// Folder of modules that replace those of Python's standard library, which it follows in the search.
 const PYTHON_MODULES_DIR: &str = "/run/skilld/python";
@@ -44,9 +41,11 @@ impl SkillEnvironment {
     }
 }
 
-/// Packages that a command can use or install.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct PackageSources<'a> {
+/// Contents of a command's container that its environment depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ContainerSources<'a> {
+    /// Variables of the image.
+    pub(super) image: &'a ImageEnvironment,
     /// Environment of the command's skill.
     pub(super) environment: Option<&'a SkillEnvironment>,
     /// `true` if containers have the operator's wheels.
@@ -57,19 +56,25 @@ pub(super) struct PackageSources<'a> {
 pub(super) fn build_environment(
     exec_id: &str,
     skill: Option<&SkillFolder>,
-    packages: PackageSources<'_>,
+    container: ContainerSources<'_>,
     workspace: &BTreeMap<String, String>,
     arguments: &[(String, String)],
     spec: &pb::ExecSpec,
 ) -> Vec<String> {
     let run_dir = format!("{}/{exec_id}", workspace_paths::RUNS_DIR);
-    let mut env: BTreeMap<&str, String> = BTreeMap::from([
+    let is_restricted = spec.programs.is_some();
+    let mut env: BTreeMap<&str, String> = BTreeMap::new();
+    if !is_restricted {
+        let variables = container.image.variables();
+        env.extend(variables.map(|(name, value)| (name, value.to_owned())));
+    }
+    env.extend([
         ("CLAUDE_PROJECT_DIR", workspace_paths::WORK_DIR.to_owned()),
         ("HOME", workspace_paths::WORK_DIR.to_owned()),
         ("INPUTS_DIR", workspace_paths::INPUTS_DIR.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
         ("OUTPUT_DIR", workspace_paths::OUTPUT_DIR.to_owned()),
-        ("PATH", DEFAULT_PATH.to_owned()),
+        ("PATH", container.image.path()),
         ("RUN_DIR", run_dir),
         // Without SHELL, every start of bash looks up its user in files. The value is that of passwd.
         ("SHELL", "/bin/bash".to_owned()),
@@ -81,29 +86,18 @@ pub(super) fn build_environment(
         ("WORK_DIR", workspace_paths::WORK_DIR.to_owned()),
     ]);
     env.extend(PACKAGE_TOOLS.map(|(name, value)| (name, value.to_owned())));
-    let is_restricted = spec.programs.is_some();
-    add_wheels(&mut env, packages);
+    add_wheels(&mut env, container);
     if let Some(folder) = skill {
-        let dir = folder.path();
         if !is_restricted {
-            env.insert("VIRTUAL_ENV", format!("{dir}/.venv"));
+            env.insert("VIRTUAL_ENV", format!("{}/.venv", folder.path()));
         }
-        if let Some(environment) = packages.environment {
-            add_packages(&mut env, environment);
-        }
-        // The skill's folder is read-only, so Python could not write byte code there.
-        env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
-        env.insert("SKILL_NAME", folder.name.clone());
-        env.insert("CLAUDE_PLUGIN_ROOT", folder.plugin_path());
-        for variable in ["CLAUDE_SKILL_DIR", "SKILL_DIR", "SKILL_ROOT"] {
-            env.insert(variable, dir.clone());
-        }
+        add_skill(&mut env, folder, container.environment);
     }
     for (name, value) in workspace {
         env.insert(name, value.clone());
     }
     if is_restricted {
-        program_restriction::restrict_environment(&mut env);
+        program_restriction::restrict_environment(&mut env, container.image.path());
     }
     for (name, value) in arguments {
         env.insert(name, value.clone());
@@ -116,7 +110,7 @@ pub(super) fn build_environment(
     }
     if let Some(folder) = skill {
         let dir = folder.path();
-        add_skill_search_paths(&mut env, &dir, packages.environment, is_restricted);
+        add_skill_search_paths(&mut env, &dir, container.environment, is_restricted);
     }
     env.into_iter()
         .map(|(name, value)| format!("{name}={value}"))
@@ -124,16 +118,34 @@ pub(super) fn build_environment(
 }
 
 /// Adds the directories in which pip and uv look for wheels.
-fn add_wheels(env: &mut BTreeMap<&str, String>, packages: PackageSources<'_>) {
-    let environment = packages.environment.filter(|packages| packages.has_python);
+fn add_wheels(env: &mut BTreeMap<&str, String>, container: ContainerSources<'_>) {
+    let environment = container.environment.filter(|packages| packages.has_python);
     let wheels = environment.map(|environment| format!("{}/wheels", environment.path()));
-    let wheelhouse = packages
+    let wheelhouse = container
         .has_wheelhouse
         .then(|| workspace_paths::WHEELHOUSE_DIR.to_owned());
     let folders: Vec<String> = wheels.into_iter().chain(wheelhouse).collect();
     if !folders.is_empty() {
         env.insert("PIP_FIND_LINKS", folders.join(" "));
         env.insert("UV_FIND_LINKS", folders.join(","));
+    }
+}
+
+/// Adds the variables of a skill, and those of its packages.
+fn add_skill(
+    env: &mut BTreeMap<&str, String>,
+    folder: &SkillFolder,
+    environment: Option<&SkillEnvironment>,
+) {
+    if let Some(environment) = environment {
+        add_packages(env, environment);
+    }
+    // The skill's folder is read-only, so Python could not write byte code there.
+    env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
+    env.insert("SKILL_NAME", folder.name.clone());
+    env.insert("CLAUDE_PLUGIN_ROOT", folder.plugin_path());
+    for variable in ["CLAUDE_SKILL_DIR", "SKILL_DIR", "SKILL_ROOT"] {
+        env.insert(variable, folder.path());
     }
 }
 

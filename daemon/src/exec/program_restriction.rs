@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 
 use skilld_proto::v1 as pb;
 
-use super::environment::DEFAULT_PATH;
-
 /// Home directory that does not exist and that no command can create. Programs load files from their home, and
 /// commands can write to the default one.
 const HOME: &str = "/nonexistent";
@@ -96,11 +94,12 @@ pub(super) fn deny_launchers(programs: &mut pb::Programs) {
 }
 
 /// Replaces variables that lead programs to directories which commands can write to, those of the workspace included.
-pub(super) fn restrict_environment(env: &mut BTreeMap<&str, String>) {
+/// `path` is the PATH of the image.
+pub(super) fn restrict_environment(env: &mut BTreeMap<&str, String>, path: String) {
     env.remove("PYTHONPATH");
+    env.insert("PATH", path);
     for (name, value) in [
         ("HOME", HOME),
-        ("PATH", DEFAULT_PATH),
         ("PYTHONDONTWRITEBYTECODE", "1"),
         ("PYTHONNOUSERSITE", "1"),
     ] {
@@ -110,7 +109,8 @@ pub(super) fn restrict_environment(env: &mut BTreeMap<&str, String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::environment::{PackageSources, build_environment};
+    use super::super::environment::{ContainerSources, build_environment};
+    use super::super::image_environment::{DEFAULT_PATH, ImageEnvironment};
     use super::*;
     use crate::workspace_paths::SkillFolder;
 
@@ -168,23 +168,23 @@ mod tests {
             ];
             let of_workspace =
                 of_workspace.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            let pairs = build_environment(
-                "e",
-                skill,
-                PackageSources::default(),
-                &of_workspace.into(),
-                &[],
-                &spec,
-            );
+            let image = ["PATH=/opt/tools/bin:/tmp", "BASH_ENV=/workspace/work/x"];
+            let container = ContainerSources {
+                image: &ImageEnvironment::new(&image.map(str::to_owned)),
+                environment: None,
+                has_wheelhouse: false,
+            };
+            let pairs = build_environment("e", skill, container, &of_workspace.into(), &[], &spec);
             let pairs = pairs.iter().filter_map(|pair| pair.split_once('='));
             pairs
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect()
         };
-        let path = DEFAULT_PATH;
+        let path = format!("/opt/tools/bin:{DEFAULT_PATH}");
+        let path = path.as_str();
         let demo = SkillFolder {
             name: "demo".to_owned(),
-            is_in_plugin: false,
+            path_in_plugin: None,
         };
         let of_skill = environment(Some(&demo), &[]);
         for (name, value) in [
@@ -199,6 +199,7 @@ mod tests {
             assert_eq!(of_skill[name], value, "{name}");
         }
         assert!(!of_skill.contains_key("VIRTUAL_ENV"));
+        assert!(!of_skill.contains_key("BASH_ENV"));
         let of_none = environment(None, &[]);
         assert_eq!(
             (&*of_none["HOME"], &*of_none["PATH"]),

@@ -2,12 +2,21 @@
 
 use prost_types::value::Kind;
 
+use super::image_environment::DEFAULT_PATH;
 use super::*;
 
 const SCRIPT: script::ScriptProgram = script::ScriptProgram {
     interpreter: &["python3"],
     path: String::new(),
 };
+
+/// Variables of the image of the workspace's container; all but one are set by the daemon, too.
+const IMAGE_ENV: [&str; 4] = [
+    "HOME=/root",
+    "JAVA_HOME=/opt/jdk",
+    "LANG=C",
+    "PATH=/usr/bin",
+];
 
 fn config() -> ExecConfig {
     let text = "execs.timeout_max = \"10m\"\n";
@@ -19,6 +28,15 @@ fn config() -> ExecConfig {
 
 /// Resolves a spec in a workspace that has the skill `csv-report`.
 fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExecRequest> {
+    resolve_spec_in_plugin(spec, start, &BTreeMap::new())
+}
+
+/// Resolves a spec in a workspace that has the skill `csv-report`, in a plugin if `plugin_paths` has it.
+fn resolve_spec_in_plugin(
+    spec: pb::ExecSpec,
+    start: StartMode,
+    plugin_paths: &BTreeMap<String, String>,
+) -> Result<guest::StartExecRequest> {
     let config = config();
     let env = BTreeMap::from([
         ("TEAM".to_owned(), "a".to_owned()),
@@ -37,10 +55,11 @@ fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExec
         spec,
         start,
         ExecContext {
+            image_env: &ImageEnvironment::new(&IMAGE_ENV.map(str::to_owned)),
             env: &env,
             skills: &skills,
             environments: &environments,
-            plugin_skills: &BTreeSet::new(),
+            plugin_paths,
             has_wheelhouse: false,
             script: Some(&program),
             config: &config,
@@ -68,6 +87,7 @@ fn environment_without_skill_is_the_documented_minimum() {
         "CLAUDE_PROJECT_DIR",
         "HOME",
         "INPUTS_DIR",
+        "JAVA_HOME",
         "LANG",
         "OUTPUT_DIR",
         "PATH",
@@ -91,6 +111,9 @@ fn environment_without_skill_is_the_documented_minimum() {
             .env
             .contains(&"RUN_DIR=/workspace/runs/e1".to_owned())
     );
+    for pair in ["HOME=/workspace/work", "JAVA_HOME=/opt/jdk", "LANG=C.UTF-8"] {
+        assert!(request.env.contains(&pair.to_owned()), "{pair}");
+    }
     assert_eq!(request.argv, ["bash", "-c", "env"]);
 }
 
@@ -213,6 +236,64 @@ fn a_skill_sets_cwd_and_its_variables() {
         path.ends_with(":/workspace/skills/csv-report/bin"),
         "{path}"
     );
+}
+
+#[test]
+fn every_path_of_a_skill_in_a_plugin_is_the_one_without_links() {
+    let plugin = "/workspace/skills/.plugins/csv-report";
+    let root = format!("{plugin}/skills/csv");
+    let paths = BTreeMap::from([("csv-report".to_owned(), "skills/csv".to_owned())]);
+    let resolve = |spec: pb::ExecSpec| {
+        let spec = pb::ExecSpec {
+            skill: "csv-report".into(),
+            ..spec
+        };
+        resolve_spec_in_plugin(spec, StartMode::Run, &paths).expect("good")
+    };
+    let request = resolve(shell("{baseDir}/x"));
+    assert_eq!(request.cwd, root);
+    assert_eq!(request.argv[2], format!("{root}/x"));
+    for pair in [
+        format!("SKILL_DIR={root}"),
+        format!("SKILL_ROOT={root}"),
+        format!("CLAUDE_SKILL_DIR={root}"),
+        format!("CLAUDE_PLUGIN_ROOT={plugin}"),
+        format!("VIRTUAL_ENV={root}/.venv"),
+        format!("PYTHONPATH={root}:/run/skilld/python"),
+        format!("PATH={root}/.venv/bin:{DEFAULT_PATH}:{root}/bin"),
+    ] {
+        assert!(request.env.contains(&pair), "{pair}");
+    }
+    for (cwd, expected) in [
+        ("scripts", format!("{root}/scripts")),
+        ("$SKILL_DIR/scripts", format!("{root}/scripts")),
+        ("../../shared", format!("{plugin}/shared")),
+        ("${SKILL_DIR}/../..", plugin.to_owned()),
+        (
+            "$SKILLS_DIR/$SKILL_NAME",
+            "/workspace/skills/csv-report".to_owned(),
+        ),
+    ] {
+        let spec = pb::ExecSpec {
+            cwd: cwd.into(),
+            ..shell("x")
+        };
+        assert_eq!(resolve(spec).cwd, expected, "{cwd}");
+    }
+    let script = pb::ExecSpec {
+        script: Some(pb::Script {
+            path: "scripts/x.py".into(),
+            cwd: pb::ScriptCwd::ScriptDir.into(),
+            ..pb::Script::default()
+        }),
+        ..pb::ExecSpec::default()
+    };
+    let request = resolve(script);
+    assert_eq!(
+        request.argv,
+        ["python3".to_owned(), format!("{root}/scripts/x.py")]
+    );
+    assert_eq!(request.cwd, format!("{root}/scripts"));
 }
 
 #[test]

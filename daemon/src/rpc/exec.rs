@@ -1,7 +1,7 @@
 //! ExecService: runs commands. A call takes a grant of the workspace once; then bytes flow from the guest to the client
 //! without the workspace's task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use prost::Message;
 use skilld_proto::guest::v1 as guest;
@@ -75,14 +75,15 @@ impl ExecRpc {
         }
         let none = BTreeMap::new();
         let claim = grant.view.record.claim.as_ref();
-        let (no_environments, no_plugins) = (BTreeMap::new(), BTreeSet::new());
+        let no_environments = BTreeMap::new();
         let skills = claim.map_or(&none, |claim| &claim.skills);
         let script = self.find_script(&workspace, &grant, &spec).await?;
         let around = ExecContext {
+            image_env: &grant.view.record.image_env,
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
             environments: claim.map_or(&no_environments, |claim| &claim.environments),
-            plugin_skills: claim.map_or(&no_plugins, |claim| &claim.plugin_skills),
+            plugin_paths: claim.map_or(&none, |claim| &claim.plugin_paths),
             has_wheelhouse: self.0.config.skills.environments.has_wheelhouse(),
             script: script.as_ref(),
             config: &self.0.config.execs,

@@ -23,7 +23,7 @@ use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, StagedEnvironment};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-use crate::skills::{SkillRef, StagedSkill};
+use crate::skills::{PluginFiles, SkillRef, StagedSkill};
 use crate::workspace::record::{SlotRecord, StagedSkillRecord};
 use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
 
@@ -115,6 +115,8 @@ async fn find_environments(
             image: ImageInfo {
                 reference: slot.image.clone(),
                 id: slot.image_id.clone(),
+                // The build has to find the same Python as the commands.
+                env: slot.image_env.pairs(),
                 ..ImageInfo::default()
             },
         };
@@ -137,7 +139,7 @@ async fn record_staged_skills(
         name: skill.name.clone(),
         digest: format!("sha256:{}", skill.digest),
         environment: environment.record.as_deref().map(mounted_environment),
-        is_in_plugin: skill.plugin.is_some(),
+        path_in_plugin: skill.plugin.as_ref().map(PluginFiles::skill_path_text),
         writable_path: skill.writable_path.clone(),
     };
     let staged: Vec<StagedSkillRecord> = staged.iter().map(record).collect();

@@ -15,6 +15,7 @@ use super::relay::{RelayedStream, relay_stream};
 use super::{AnswerDeadline, SharedDependencies, prepare_skill, skill_publish};
 use crate::environments::EnvironmentRequest;
 use crate::error::{Error, Result};
+use crate::exec::ImageEnvironment;
 use crate::pool::Pool;
 use crate::shutdown::Tasks;
 use crate::skills::SkillRef;
@@ -203,8 +204,11 @@ impl SkillService for SkillRpc {
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
         let packages = self.built_packages(skill, pool).await?;
-        let findings =
-            preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &request.env);
+        let image = pool.require_image()?;
+        let mut given = request.env;
+        let of_image = ImageEnvironment::new(&image.env);
+        given.extend(of_image.variables().map(|(name, _)| name.to_owned()));
+        let findings = preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &given);
         let image = &pool.config().image;
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,

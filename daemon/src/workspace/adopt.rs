@@ -20,8 +20,9 @@ use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::GENERATION;
 
-use crate::engine::{ContainerState, ContainerSummary};
+use crate::engine::{ContainerState, ContainerSummary, ImageInfo};
 use crate::error::{Chain, Error, Result};
+use crate::exec::ImageEnvironment;
 use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::Pool;
 use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
@@ -185,7 +186,10 @@ async fn inspect_slot(
     let usable = pools.get(&record.pool).is_some_and(|pool| {
         let config = pool.config();
         let image = pool.image();
-        image.is_some_and(|image| image.id == record.image_id)
+        let is_same = |image: &ImageInfo| {
+            image.id == record.image_id && ImageEnvironment::new(&image.env) == record.image_env
+        };
+        image.is_some_and(is_same)
             && record.limits == config.limits()
             && record.oci_runtime == config.oci_runtime
     });

@@ -3,7 +3,7 @@
 //! Of a request and its retries one creates the workspace and the others wait for it. The creation runs in a task of
 //! its own: a caller that goes away ends the wait for a slot, but cannot leave a slot half claimed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -185,7 +185,7 @@ fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
         skills: BTreeMap::new(),
         writable_skills: BTreeMap::new(),
         environments: BTreeMap::new(),
-        plugin_skills: BTreeSet::new(),
+        plugin_paths: BTreeMap::new(),
         inputs: Vec::new(),
     }
 }

@@ -16,7 +16,6 @@ use crate::config::PoolConfig;
 use crate::engine::ImageInfo;
 use crate::engine::image_reference::ImageReference;
 use crate::error::{Error, Result};
-use crate::exec::DEFAULT_PATH;
 use crate::workspace::internal_pool::{CommandEnd, InternalCommand, InternalPool, InternalSlot};
 use crate::workspace::shared_slot_context::{IMAGE_CHECKS_MAX, SharedSlotContext};
 
@@ -174,7 +173,7 @@ async fn probe_image(
 /// Asks the guest for the programs and packages of the image.
 async fn read_inventory(slot: &InternalSlot, probes: &mut ImageProbes) -> Result<()> {
     let request = InventoryRequest {
-        path: DEFAULT_PATH.to_owned(),
+        path: slot.search_path(),
     };
     let mut guest = slot.guest();
     let name = format!("slot {}", slot.number());

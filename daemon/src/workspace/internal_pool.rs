@@ -139,6 +139,12 @@ impl InternalSlot {
         self.slot.number()
     }
 
+    /// Returns the PATH of commands without a skill.
+    #[must_use]
+    pub fn search_path(&self) -> String {
+        self.slot.snapshot().record.image_env.path()
+    }
+
     /// Writes one file, or unpacks an archive, beneath /workspace. `header.path` is relative to it and normalised; each
     /// piece of `data` has at most 1 MiB.
     ///

@@ -18,9 +18,9 @@ pub struct WorkspaceLauncher(pub Arc<SharedSlotContext>);
 
 impl SlotLauncher for WorkspaceLauncher {
     fn launch(&self, pool: &Arc<Pool>, limits: ContainerLimits) -> Result<u32> {
-        let (context, image_id) = (&self.0, &pool.require_image()?.id);
+        let (context, image) = (&self.0, pool.require_image()?);
         let (number, uid) = context.slots.take_number()?;
-        let record = slot_provisioning::new_record(pool.config(), limits, image_id, number, uid);
+        let record = slot_provisioning::new_record(pool.config(), limits, image, number, uid);
         let (actor, slot) = SlotActor::new(
             Arc::clone(context),
             Arc::clone(pool),

@@ -5,7 +5,7 @@
 //! ordinary disk. A claim is answered after the rename and synced right after the answer. A power cut in between can
 //! lose only the record of a workspace whose container, processes and files it ends as well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
-use crate::exec::SkillEnvironment;
+use crate::exec::{ImageEnvironment, SkillEnvironment};
 use crate::workspace::slot_state_machine::LossCause;
 
 /// Version of the format. The container of a record with another version is removed as an orphan.
@@ -37,6 +37,9 @@ pub struct SlotRecord {
     pub image: String,
     /// Id to which the image reference resolved.
     pub image_id: String,
+    /// Variables of the image that commands get.
+    #[serde(default, skip_serializing_if = "ImageEnvironment::is_empty")]
+    pub image_env: ImageEnvironment,
     /// Resource limits of the container.
     pub limits: ContainerLimits,
     /// OCI runtime; `None` means the engine's default.
@@ -99,9 +102,9 @@ pub struct WorkspaceClaim {
     /// Environments of staged skills, by the skill's name. Skills without one are absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environments: BTreeMap<String, SkillEnvironment>,
-    /// Names of the staged skills that have the files of their plugin around them.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub plugin_skills: BTreeSet<String>,
+    /// Paths in their plugins of the staged skills that have the files of their plugin around them, by the skill's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub plugin_paths: BTreeMap<String, String>,
     /// Writable copies of staged skills: name → path relative to the workspace. Read-only skills are absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub writable_skills: BTreeMap<String, String>,
@@ -119,8 +122,8 @@ pub struct StagedSkillRecord {
     pub digest: String,
     /// Environment of the skill; `None` if it needs none, or if that is missing.
     pub environment: Option<SkillEnvironment>,
-    /// `true` if it is staged with the files that it shares within its plugin.
-    pub is_in_plugin: bool,
+    /// Path of its folder relative to its plugin's, if it is staged with the files that it shares there.
+    pub path_in_plugin: Option<String>,
     /// Path of its writable copy, relative to the workspace; `None` if it is read-only.
     pub writable_path: Option<String>,
 }
@@ -160,7 +163,7 @@ impl WorkspaceClaim {
     pub fn has_skill(&self, skill: &StagedSkillRecord) -> bool {
         self.skills.get(&skill.name) == Some(&skill.digest)
             && self.environments.get(&skill.name) == skill.environment.as_ref()
-            && self.plugin_skills.contains(&skill.name) == skill.is_in_plugin
+            && self.plugin_paths.get(&skill.name) == skill.path_in_plugin.as_ref()
             && self.writable_skills.get(&skill.name) == skill.writable_path.as_ref()
     }
 
@@ -171,11 +174,10 @@ impl WorkspaceClaim {
                 Some(environment) => self.environments.insert(skill.name.clone(), environment),
                 None => self.environments.remove(&skill.name),
             };
-            if skill.is_in_plugin {
-                self.plugin_skills.insert(skill.name.clone());
-            } else {
-                self.plugin_skills.remove(&skill.name);
-            }
+            match skill.path_in_plugin {
+                Some(path) => self.plugin_paths.insert(skill.name.clone(), path),
+                None => self.plugin_paths.remove(&skill.name),
+            };
             match skill.writable_path {
                 Some(path) => self.writable_skills.insert(skill.name.clone(), path),
                 None => self.writable_skills.remove(&skill.name),
@@ -378,6 +380,7 @@ mod tests {
             pool: "default".into(),
             image: "skilld/base:latest".into(),
             image_id: "sha256:0".into(),
+            image_env: ImageEnvironment::new(&["A=1".into(), "PATH=/opt/x".into()]),
             limits: ContainerLimits {
                 memory_bytes: 1,
                 cpu_millis: 2,
@@ -402,7 +405,7 @@ mod tests {
                 end_time_ms: 3,
                 skills: BTreeMap::new(),
                 environments: BTreeMap::new(),
-                plugin_skills: BTreeSet::new(),
+                plugin_paths: BTreeMap::new(),
                 writable_skills: BTreeMap::new(),
                 inputs: Vec::new(),
             }),

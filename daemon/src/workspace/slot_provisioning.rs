@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 use skilld_proto::guest::{GENERATION, v1 as pb};
 
 use crate::config::{Config, PoolConfig};
-use crate::engine::{self, ContainerLimits, ContainerSpec, SharedDirectory};
+use crate::engine::{self, ContainerLimits, ContainerSpec, ImageInfo, SharedDirectory};
 use crate::error::{Error, Result};
+use crate::exec::ImageEnvironment;
 use crate::fault::{self, Point};
 use crate::guest;
 use crate::skills::environments::environment_store;
@@ -52,7 +53,7 @@ const TERMINALS_MAX: usize = 48;
 pub fn new_record(
     pool: &PoolConfig,
     limits: ContainerLimits,
-    image_id: &str,
+    image: &ImageInfo,
     number: u32,
     uid: u32,
 ) -> SlotRecord {
@@ -64,7 +65,8 @@ pub fn new_record(
         uid,
         pool: pool.name.clone(),
         image: pool.image.clone(),
-        image_id: image_id.to_owned(),
+        image_id: image.id.clone(),
+        image_env: ImageEnvironment::new(&image.env),
         limits,
         oci_runtime: pool.oci_runtime.clone(),
         nonce: nonce.iter().map(|part| part.simple().to_string()).collect(),

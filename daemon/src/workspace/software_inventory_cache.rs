@@ -8,7 +8,7 @@ use std::time::Duration;
 use skilld_proto::guest::v1::InventoryRequest;
 
 use crate::error::{Error, Result};
-use crate::exec::DEFAULT_PATH;
+use crate::exec::ImageEnvironment;
 use crate::pool::Pool;
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::slot_table::SlotTable;
@@ -29,7 +29,8 @@ impl SoftwareInventoryCache {
     /// As [`Pool::claim`]; `WorkspaceNotReady` when the slot was lost meanwhile; `NotImplemented` when the guest is of
     /// a release that can't inspect images.
     pub async fn find_or_ask(&self, pool: &Pool, slots: &SlotTable) -> Result<Arc<ImageInventory>> {
-        let image_id = &pool.require_image()?.id;
+        let image = pool.require_image()?;
+        let image_id = &image.id;
         if let Some(inventory) = self.known().get(image_id) {
             return Ok(Arc::clone(inventory));
         }
@@ -37,7 +38,7 @@ impl SoftwareInventoryCache {
         let reservation = pool.claim(pool.config().limits()).await?;
         let mut guest = slots.reserved(&reservation)?.guest().await?;
         let request = InventoryRequest {
-            path: DEFAULT_PATH.to_owned(),
+            path: ImageEnvironment::new(&image.env).path(),
         };
         let why = match tokio::time::timeout(TIMEOUT, guest.inventory(request)).await {
             Ok(Ok(answer)) => {

@@ -115,7 +115,8 @@ async fn a_skill_reaches_the_files_of_its_plugin_by_relative_paths() {
     // What is served names both folders.
     assert_eq!(
         fixture.body("deploy").await,
-        "/workspace/skills/.plugins/deploy/shared/lib.py /workspace/skills/deploy/SKILL.md\n"
+        "/workspace/skills/.plugins/deploy/shared/lib.py \
+         /workspace/skills/.plugins/deploy/skills/deploy/SKILL.md\n"
     );
 }
 
@@ -220,7 +221,33 @@ async fn files_that_leave_the_plugin_are_not_staged_and_the_skill_is() {
         assert_eq!(staged[0].plugin, None);
         assert_eq!(names(&fixture.slot("s1")), ["deploy"]);
         fixture.read("deploy/SKILL.md").expect("there");
+        let codes: Vec<_> = staged[0].problems.iter().map(|it| it.code).collect();
+        assert_eq!(codes, ["plugin.files_not_staged"]);
+        let listed = fixture.skills.problems().await.expect("listed");
+        let listed = listed.iter().filter(|it| it.code == codes[0]);
+        assert_eq!(listed.collect::<Vec<_>>(), [&staged[0].problems[0]]);
     }
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_gone_has_no_problem() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    let large = fixture.path("root/acme/large");
+    fs::write(&large, vec![0; 17 << 20]).expect("written");
+    let count = async || {
+        fixture.skills.rescan().await.expect("scanned");
+        let problems = fixture.skills.problems().await.expect("listed");
+        let of_plugins = problems.iter();
+        of_plugins
+            .filter(|it| it.code == "plugin.files_not_staged")
+            .count()
+    };
+    assert_eq!(count().await, 0);
+    fixture.stage("s1", &["deploy"]).await.expect("staged");
+    assert_eq!(count().await, 1);
+    fs::rename(fixture.path("root/acme"), fixture.path("away")).expect("moved");
+    assert_eq!(count().await, 0);
 }
 
 #[tokio::test]

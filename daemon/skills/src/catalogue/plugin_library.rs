@@ -1,7 +1,7 @@
 //! Files that the skills of a plugin share: everything in the plugin's folder that belongs to no skill. They are put
 //! into the store when one of these skills is staged or read, as one tree for each plugin.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use crate::content_store::content_hashing::{ContentBounds, ContentSource, Ingest
 use crate::content_store::metadata_fingerprint::MetadataFingerprint;
 use crate::content_store::staged_skill::PluginFiles;
 use crate::error::Result;
+use crate::parse::problem::{PLUGIN_FILES_NOT_STAGED, Problem};
 use crate::sources::directory_listing::SKIPPED;
 use crate::sources::plugin_root::PluginRoot;
 
@@ -36,11 +37,24 @@ const READERS_FILES: [&str; 7] = [
 /// Maximum number of plugins whose fingerprints are kept.
 const PLUGINS_MAX: usize = 4096;
 
-/// Digests of plugins' shared files, as long as the files look as they did.
+/// Files that a skill shares with the others of its plugin.
+#[derive(Debug)]
+pub(crate) enum SharedFiles {
+    /// Empty set: the skill belongs to no plugin, its folder is the plugin's own, or nothing is left beside the skills.
+    None,
+    /// Files in the store, leased there.
+    Leased(PluginFiles, Lease),
+    /// Files that the store must not have, or too many of them: the skill alone is staged.
+    Refused(Problem),
+}
+
+/// Digests of plugins' shared files, as long as the files look as they did, and problems of those that were refused.
 #[derive(Debug, Default)]
 pub(crate) struct PluginCache {
     /// Plugins by their folder.
     kept: Mutex<HashMap<PathBuf, KnownPlugin>>,
+    /// Problems of plugins, by their folder, as the latest staging or reading of a skill found them.
+    refused: Mutex<BTreeMap<PathBuf, Problem>>,
 }
 
 /// Shared files of a plugin as they were when they were copied into the store.
@@ -72,12 +86,43 @@ impl PluginCache {
         };
         kept.insert(folder.dir.clone(), known);
     }
+
+    /// Keeps or forgets the problem of a plugin. Logs a new one.
+    fn set_problem(&self, plugin: &PluginRoot, problem: Option<&Problem>) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(problem) = problem else {
+            refused.remove(&plugin.dir);
+            return;
+        };
+        if refused.len() >= PLUGINS_MAX {
+            refused.clear();
+        }
+        let known = refused.insert(plugin.dir.clone(), problem.clone());
+        if known.as_ref() != Some(problem) {
+            tracing::warn!(
+                plugin = plugin.name,
+                dir = problem.subject,
+                problem = problem.message,
+                "files of a plugin are not staged with its skills"
+            );
+        }
+    }
+
+    /// Returns the problems of the plugins that a snapshot still has, sorted by folder.
+    pub(crate) fn problems(&self, catalogue: &Catalogue) -> Vec<Problem> {
+        let plugins = catalogue.skills.iter();
+        let plugins: HashSet<&Path> = plugins
+            .filter_map(|skill| Some(skill.plugin.as_ref()?.dir.as_path()))
+            .collect();
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = refused.iter();
+        let listed = refused.filter(|(dir, _)| plugins.contains(dir.as_path()));
+        listed.map(|(_, problem)| problem.clone()).collect()
+    }
 }
 
 impl SkillLibrary {
-    /// Returns the files that a listed skill shares with the others of its plugin, leased in the store. `None` if it
-    /// belongs to no plugin, if the plugin's folder is the skill's own, or if there are no such files. Files that the
-    /// store must not have, or too many, are none: the skill alone is staged then.
+    /// Returns the files that a listed skill shares with the others of its plugin, leased in the store.
     ///
     /// # Errors
     /// `Io`.
@@ -85,37 +130,34 @@ impl SkillLibrary {
         &self,
         catalogue: &Catalogue,
         skill: &Skill,
-    ) -> Result<Option<(PluginFiles, Lease)>> {
+    ) -> Result<SharedFiles> {
         let Some(plugin) = &skill.plugin else {
-            return Ok(None);
+            return Ok(SharedFiles::None);
         };
         let path = skill.dir.strip_prefix(&plugin.dir).ok();
         let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
-            return Ok(None);
+            return Ok(SharedFiles::None);
         };
         let Some(folder) = shared_folder(catalogue, plugin) else {
-            return Ok(None);
+            return Ok(SharedFiles::None);
         };
-        match self.lease_folder(&folder, plugin) {
-            Ok(leased) => Ok(leased.map(|(digest, lease)| {
-                let files = PluginFiles {
-                    digest,
-                    skill_path: path.to_owned(),
-                };
-                (files, lease)
-            })),
-            Err(IngestError::Host(error)) => Err(error),
-            Err(IngestError::Skill(problem)) => {
-                tracing::warn!(
-                    plugin = plugin.name,
-                    dir = %plugin.dir.display(),
-                    code = problem.code,
-                    problem = problem.message,
-                    "files of a plugin are not staged with its skills"
-                );
-                Ok(None)
+        let shared = match self.lease_folder(&folder, plugin) {
+            Ok(Some((digest, lease))) => {
+                let skill_path = path.to_owned();
+                SharedFiles::Leased(PluginFiles { digest, skill_path }, lease)
             }
-        }
+            Ok(None) => SharedFiles::None,
+            Err(IngestError::Host(error)) => return Err(error),
+            Err(IngestError::Skill(problem)) => {
+                SharedFiles::Refused(refused_files(plugin, &problem))
+            }
+        };
+        let problem = match &shared {
+            SharedFiles::Refused(problem) => Some(problem),
+            SharedFiles::None | SharedFiles::Leased(..) => None,
+        };
+        self.plugins.set_problem(plugin, problem);
+        Ok(shared)
     }
 
     /// Leases the content of a folder; copies it into the store unless it looks as it did when it was copied. Returns
@@ -145,6 +187,16 @@ impl SkillLibrary {
         }
         Ok((content.files > 0).then_some((content.digest, lease)))
     }
+}
+
+/// Makes the problem of a plugin whose shared files were refused.
+fn refused_files(plugin: &PluginRoot, problem: &Problem) -> Problem {
+    let message = format!(
+        "the files that the skills of plugin {} share are staged with none of them, because no skill may have such \
+         files: {}; each skill is staged alone",
+        plugin.name, problem.message
+    );
+    Problem::warning(PLUGIN_FILES_NOT_STAGED, message).about(&plugin.dir)
 }
 
 /// Describes what the skills of a plugin share. `None` if the plugin's own folder is a skill, which has everything.

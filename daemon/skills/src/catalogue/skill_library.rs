@@ -10,7 +10,7 @@ use super::catalogue_snapshot::Catalogue;
 use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::environment_need_reader::read_environment_need;
 use super::name_suggestions::skill_not_found;
-use super::plugin_library::PluginCache;
+use super::plugin_library::{PluginCache, SharedFiles};
 use super::preflight::{Need, collect_needs};
 use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
@@ -132,10 +132,14 @@ impl SkillLibrary {
 
     /// Returns where a workspace has a skill.
     fn workspace_folder(&self, catalogue: &Catalogue, skill: &Skill) -> Result<SkillFolder> {
-        let plugin = self.lease_plugin_files(catalogue, skill)?;
+        let shared = self.lease_plugin_files(catalogue, skill)?;
+        let path_in_plugin = match &shared {
+            SharedFiles::Leased(files, _lease) => Some(files.skill_path_text()),
+            SharedFiles::None | SharedFiles::Refused(_) => None,
+        };
         Ok(SkillFolder {
             name: skill.name.clone(),
-            is_in_plugin: plugin.is_some(),
+            path_in_plugin,
         })
     }
 
@@ -227,9 +231,13 @@ impl SkillLibrary {
         });
         skill.environment_need = need?;
         let mut leases = vec![lease];
-        if let Some((plugin, lease)) = self.lease_plugin_files(catalogue, &resolved)? {
-            skill.plugin = Some(plugin);
-            leases.push(lease);
+        match self.lease_plugin_files(catalogue, &resolved)? {
+            SharedFiles::None => {}
+            SharedFiles::Leased(files, lease) => {
+                skill.plugin = Some(files);
+                leases.push(lease);
+            }
+            SharedFiles::Refused(problem) => skill.problems.push(problem),
         }
         Ok((skill, leases))
     }

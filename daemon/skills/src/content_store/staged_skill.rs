@@ -40,6 +40,7 @@ use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::front_matter::FrontMatter;
+use crate::parse::problem::Problem;
 use crate::placeholders::{PLUGINS_DIR, plugin_root};
 
 mod replaced_versions;
@@ -72,6 +73,8 @@ pub struct StagedSkill {
     pub environment_need: Arc<EnvironmentNeed>,
     /// Files that it is staged with; `None` for a skill that shares none.
     pub plugin: Option<PluginFiles>,
+    /// Problems of the staging: the skill is staged, and misses something.
+    pub problems: Vec<Problem>,
     /// Path of its writable copy, relative to the workspace; `None` if the skill is read-only. Commands can write there,
     /// so only the guest may open it.
     pub writable_path: Option<String>,
@@ -86,6 +89,14 @@ pub struct PluginFiles {
     pub skill_path: PathBuf,
 }
 
+impl PluginFiles {
+    /// Returns the path of the skill's folder as text. A character that is not UTF-8 becomes U+FFFD.
+    #[must_use]
+    pub fn skill_path_text(&self) -> String {
+        self.skill_path.to_string_lossy().into_owned()
+    }
+}
+
 impl StagedSkill {
     pub(crate) fn new(name: &str, front_matter: &FrontMatter, content: ContentSummary) -> Self {
         Self {
@@ -98,6 +109,7 @@ impl StagedSkill {
             own_links: content.own_links,
             environment_need: Arc::default(),
             plugin: None,
+            problems: Vec::new(),
             writable_path: None,
         }
     }

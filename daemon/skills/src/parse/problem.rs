@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Code of the problem that a skill is staged without the files that it shares within its plugin.
+pub(crate) const PLUGIN_FILES_NOT_STAGED: &str = "plugin.files_not_staged";
+
 /// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {

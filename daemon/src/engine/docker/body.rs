@@ -67,7 +67,7 @@ pub(super) fn create_body(spec: &ContainerSpec, host: &HostFeatures) -> Containe
         image: Some(spec.image_id.clone()),
         entrypoint: Some(vec![ENTRYPOINT.to_owned()]),
         cmd: Some(Vec::new()),
-        // Docker adds the image's environment; the guest does not pass it to commands.
+        // Docker adds the image's environment, of which the guest passes nothing on: the daemon does.
         env: Some(spec.env.clone()),
         user: Some(format!("{0}:{0}", spec.uid)),
         working_dir: Some("/".to_owned()),

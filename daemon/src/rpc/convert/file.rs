@@ -76,7 +76,9 @@ pub fn staged_skills_message(
             .record
             .as_deref()
             .map(environment::environment_message),
-        problems: super::skill::problem_messages(&environment.problems),
+        problems: super::skill::problem_messages(
+            &[skill.problems.as_slice(), &environment.problems].concat(),
+        ),
     });
     pb::StageSkillsResponse {
         skills: skills.collect(),

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::SlotActor;
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
-use crate::exec::DEFAULT_PATH;
 use crate::guest::GuestLink;
 use crate::workspace::WorkspaceFailure;
 use crate::workspace::record::WorkspaceClaim;
@@ -89,7 +88,7 @@ impl SlotActor {
         let request = pb::WarmUpRequest {
             argv,
             env: vec![
-                format!("PATH={DEFAULT_PATH}"),
+                format!("PATH={}", self.record.image_env.path()),
                 "HOME=/tmp".into(),
                 "LANG=C.UTF-8".into(),
             ],

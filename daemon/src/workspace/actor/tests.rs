@@ -1,7 +1,7 @@
 //! Tests of a slot's task on a paused clock. A request at the moment of the lease's end is either in time or too late,
 //! and never both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,7 +153,7 @@ async fn bench(dir: &std::path::Path) -> Bench {
     let pool_config = config.pools.first().expect("one").clone();
     let image = engine.check_image(&pool_config.image).await.expect("image");
     let mut record =
-        slot_provisioning::new_record(&pool_config, pool_config.limits(), &image.id, 7, 200_007);
+        slot_provisioning::new_record(&pool_config, pool_config.limits(), &image, 7, 200_007);
     record.container_id = Some("c".repeat(64));
     let guest = IdleGuest::default();
     Bench {
@@ -200,7 +200,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         end_time_ms: 0,
         skills: BTreeMap::new(),
         environments: BTreeMap::new(),
-        plugin_skills: BTreeSet::new(),
+        plugin_paths: BTreeMap::new(),
         writable_skills: BTreeMap::new(),
         inputs: Vec::new(),
     });

@@ -3,12 +3,10 @@
 use super::ImageProbes;
 use crate::engine::ImageInfo;
 use crate::engine::image_reference::ImageReference;
-use crate::exec::DEFAULT_PATH;
+use crate::exec::ImageEnvironment;
 
 /// Maximum number of names in one finding.
 const NAMES_MAX: usize = 10;
-/// Variables of an image that commands get from skilld, or that do not matter to them.
-const KNOWN_VARIABLES: [&str; 5] = ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH"];
 /// Programs that skills often use: names of which one suffices, and what does not run without it.
 const COMMON_PROGRAMS: [(&[&str], &str); 6] = [
     (&["python3"], "Python scripts do not run"),
@@ -82,33 +80,34 @@ pub(super) fn description_findings(
     findings
 }
 
-/// Returns the findings of an image's variables, which commands do not get. Values may be secrets, so only those of PATH
+/// Returns the findings of an image's variables that commands do not get. Values may be secrets, so only those of PATH
 /// are shown.
 fn environment_findings(env: &[String]) -> Vec<ImageFinding> {
-    let pairs = env.iter().filter_map(|pair| pair.split_once('='));
+    let taken = ImageEnvironment::new(env);
+    let path = taken.path();
+    let is_searched = |dir: &&str| dir.is_empty() || path.split(':').any(|known| known == *dir);
+    let is_taken = |name: &str| name == "PATH" || taken.variables().any(|(known, _)| known == name);
+    let pairs = || env.iter().filter_map(|pair| pair.split_once('='));
     let mut findings = Vec::new();
-    let mut names = Vec::new();
-    for (name, value) in pairs {
-        if name == "PATH" {
-            let known = |dir: &&str| DEFAULT_PATH.split(':').any(|known| known == *dir);
-            let others: Vec<&str> = value
-                .split(':')
-                .filter(|dir| !dir.is_empty() && !known(dir))
-                .collect();
-            if !others.is_empty() {
-                let message = format!(
-                    "its PATH has {}, which commands do not search: link the programs there into /usr/local/bin",
-                    list_names(&others)
-                );
-                findings.push(ImageFinding::warning("image.path_ignored", message));
-            }
-        } else if !KNOWN_VARIABLES.contains(&name) {
-            names.push(name);
-        }
+    let paths = pairs().filter(|(name, _)| *name == "PATH");
+    let ignored: Vec<&str> = paths
+        .flat_map(|(_, value)| value.split(':'))
+        .filter(|dir| !is_searched(dir))
+        .collect();
+    if !ignored.is_empty() {
+        let message = format!(
+            "its PATH has {}, which commands do not search, because commands can write there or it is no absolute path \
+             of the image: install the programs elsewhere",
+            list_names(&ignored)
+        );
+        findings.push(ImageFinding::warning("image.path_ignored", message));
     }
+    let names = pairs().map(|(name, _)| name);
+    let names: Vec<&str> = names.filter(|name| !is_taken(name)).collect();
     if !names.is_empty() {
         let message = format!(
-            "commands do not get its variables {}: set those that matter in the workspace's env",
+            "commands do not get its variables {}: a name has letters, digits and _, and all variables together have at \
+             most 32 KiB",
             list_names(&names)
         );
         findings.push(ImageFinding::warning("image.env_ignored", message));
@@ -247,8 +246,9 @@ mod tests {
         let image = ImageInfo {
             has_entrypoint: true,
             env: [
-                "PATH=/opt/conda/bin:/usr/bin:",
+                "PATH=/opt/conda/bin:/tmp/bin:/usr/bin:",
                 "TOKEN=swordfish",
+                "MY-TOKEN=swordfish",
                 "LANG=C",
                 "odd",
             ]
@@ -264,12 +264,9 @@ mod tests {
         ];
         assert_eq!(codes(&findings), expected);
         let text = format!("{findings:?}");
+        assert!(text.contains("its PATH has /tmp/bin, which"), "{text}");
         assert!(
-            text.contains("its PATH has /opt/conda/bin, which"),
-            "{text}"
-        );
-        assert!(
-            text.contains("variables TOKEN: set") && !text.contains("swordfish"),
+            text.contains("variables MY-TOKEN: ") && !text.contains("swordfish"),
             "{text}"
         );
     }

@@ -1,7 +1,7 @@
 //! Command in a slot of an internal pool: its request to the guest, its output and its end. The daemon does not
 //! trust the guest, so it bounds output and time itself as well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -112,13 +112,14 @@ impl InternalSlot {
             on_disconnect: pb::OnDisconnect::Kill.into(),
             ..pb::ExecSpec::default()
         };
-        let (none, no_environments, no_plugins) =
-            (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
+        let slot = self.slot.snapshot();
         let context = ExecContext {
+            image_env: &slot.record.image_env,
             env: &none,
             skills: &none,
             environments: &no_environments,
-            plugin_skills: &no_plugins,
+            plugin_paths: &none,
             has_wheelhouse: false,
             script: None,
             config: &self.context.config.execs,

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::content_store::ContentStore;
 use crate::error::{Error, Result};
+use crate::parse::problem::{PLUGIN_FILES_NOT_STAGED, Problem};
 
 /// Directory of writable copies, relative to the workspace.
 const COPIES: &str = "work/.skills";
@@ -78,7 +79,11 @@ pub(crate) fn prepare_writable(
     let directory = format!("{COPIES}/{}", unix_ms(SystemTime::now()));
     for skill in &mut skills {
         // Files shared within a plugin stay read-only, so the copy stands alone.
-        skill.plugin = None;
+        if skill.plugin.take().is_some() {
+            let message = "a writable copy stands alone: the files that the skill shares within its plugin are not beside it";
+            let problem = Problem::warning(PLUGIN_FILES_NOT_STAGED, message);
+            skill.problems.push(problem);
+        }
         skill.writable_path = Some(format!("{directory}/{}", skill.name));
         let copy = read_copy_path(target, &skill.name).filter(|copy| intact.contains(copy));
         if copy.is_some() && has_digest(target, skill) {
