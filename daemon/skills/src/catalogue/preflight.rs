@@ -123,8 +123,12 @@ impl ImageInventory {
             }
             NeedKind::PythonModule => self.python_modules.contains(name),
             NeedKind::NodePackage => self.node_packages.contains(name),
-            // Workspaces have no network, and variables are no part of an image.
-            NeedKind::Env | NeedKind::Network => false,
+            // Workspaces have no network, except for what needs none: `npx x` runs a program `x` that is there.
+            NeedKind::Network => name.split_once(' ').is_some_and(|(_, package)| {
+                self.programs.contains(package) || self.node_packages.contains(package)
+            }),
+            // Variables are no part of an image.
+            NeedKind::Env => false,
         }
     }
 }

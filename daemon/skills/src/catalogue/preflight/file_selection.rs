@@ -5,8 +5,9 @@ use super::has_word;
 use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile};
 
 /// Folders whose files are no part of what runs: nobody needs what a template or a test needs.
-const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks e2e eval evals example examples fixture fixtures \
-    sample samples spec specs template templates test test-data testdata tests";
+const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks boilerplate demo demos e2e eval evals example \
+    examples fixture fixtures sample samples scaffold scaffolds skeleton spec specs starter starters stubs template \
+    templates test test-data testdata tests";
 /// Folders with packages of others, which bring or guard what they import.
 const VENDORED: &str = ".venv _vendor node_modules site-packages third_party vendor vendored venv";
 /// Endings of names of files that only development needs.

@@ -27,7 +27,13 @@ const PACKAGES: &str = "Bio=biopython Crypto=pycryptodome Cryptodome=pycryptodom
     psycopg2=psycopg2-binary pymupdf=pymupdf pythoncom=pywin32 serial=pyserial sentence_transformers=sentence-transformers \
     skimage=scikit-image sklearn=scikit-learn slugify=python-slugify socks=pysocks telegram=python-telegram-bot \
     tree_sitter=tree-sitter umap=umap-learn usb=pyusb whisper=openai-whisper wx=wxpython xdg=pyxdg yaml=pyyaml \
-    youtube_transcript_api=youtube-transcript-api zmq=pyzmq";
+    youtube_transcript_api=youtube-transcript-api zmq=pyzmq barcode=python-barcode camelot=camelot-py \
+    community=python-louvain cpuinfo=py-cpuinfo decouple=python-decouple dns=dnspython environ=django-environ \
+    ffmpeg=ffmpeg-python firecrawl=firecrawl-py jks=pyjks mastodon=mastodon-py multipart=python-multipart \
+    newspaper=newspaper3k nmap=python-nmap odf=odfpy osgeo=gdal pdfminer=pdfminer-six pylab=matplotlib \
+    readability=readability-lxml rest_framework=djangorestframework shapefile=pyshp skopt=scikit-optimize \
+    snowflake=snowflake-connector-python socketio=python-socketio speech_recognition=speechrecognition \
+    tabula=tabula-py tavily=tavily-python telebot=pytelegrambotapi win32com=pywin32";
 
 /// A name and the line that it is on, 0 if the line is not known.
 pub(super) type LocatedName = (String, usize);
