@@ -108,11 +108,13 @@ fn read_group(folder: &str, labels: &str) -> LabelledGroup {
             .and_then(|name| name.to_str())
             .expect("a name");
         let label = table.get(skill).and_then(toml::Value::as_table);
-        group.labels.extend(labels_of(
-            skill,
-            label.unwrap_or_else(|| panic!("{labels} has no [{skill}]")),
-        ));
-        group.found.extend(find_missing(&dir, skill, &inventory));
+        let label = label.unwrap_or_else(|| panic!("{labels} has no [{skill}]"));
+        group.labels.extend(labels_of(skill, label));
+        let either = texts(label, "either");
+        let found = find_missing(&dir, skill, &inventory).into_iter();
+        group
+            .found
+            .extend(found.filter(|(_, _, name)| !either.contains(name)));
         group.skills += 1;
     }
     assert_eq!(group.skills, table.len(), "skills with a label in {labels}");
