@@ -29,6 +29,7 @@ mod python_calls;
 pub(crate) mod python_requirements;
 mod python_tokens;
 mod script_interpreter;
+mod shell_translation;
 mod shell_words;
 mod text_cursor;
 

@@ -111,6 +111,7 @@ pub(super) fn find_argument_needs(arguments: &[String], line: usize) -> Vec<Conc
         is_condition: false,
         is_negated: false,
         comment: None,
+        keeps_output: false,
         here_document: None,
     };
     let mut reader = CommandReader::new(CommandPlace::Script);
@@ -146,6 +147,7 @@ impl CommandReader {
                 .fallback_for
                 .and_then(|index| ranges.get(index).cloned());
             if let Some(first) = first
+                && !(keeps_output(script, command) && is_no_operation(command))
                 && self.merge_fallback(command, first.clone(), before)
             {
                 range = first;
@@ -421,6 +423,21 @@ fn program_of_text(text: &str) -> Option<&str> {
             (is_bin && !folder.contains("/venv") && !folder.contains("/.")).then_some(name)
         }
     }
+}
+
+/// Returns `true` for `true` and `:`.
+fn is_no_operation(command: &ShellCommand) -> bool {
+    let program = command.words.first().map(|word| word.text.as_str());
+    matches!(program, Some("true" | ":"))
+}
+
+/// Returns `true` if a file keeps the output of the command that a fallback follows. It is used even if the command
+/// reports a failure.
+fn keeps_output(script: &ShellScript, fallback: &ShellCommand) -> bool {
+    let first = fallback
+        .fallback_for
+        .and_then(|index| script.commands.get(index));
+    first.is_some_and(|first| first.keeps_output)
 }
 
 /// Returns the command in the arguments of a program that runs one.

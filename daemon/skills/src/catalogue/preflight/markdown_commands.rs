@@ -296,9 +296,10 @@ fn is_command_line(line: &str) -> bool {
         true => has_argument,
         // A sentence about a program is longer than a command without options.
         false if is_known_program(program) => !args.is_empty() && (has_argument || args.len() <= 5),
-        // Any other word needs an option and a file.
+        // Any other word needs an option, and a file or a text in quotes.
         false => {
-            let is_file = |word: &str| is_path(word) && !is_option(word);
+            let is_file =
+                |word: &str| (is_path(word) || word.starts_with(['\'', '"'])) && !is_option(word);
             is_program_name(program)
                 && !is_builtin(program)
                 && !program.contains('.')
@@ -333,10 +334,15 @@ fn find_inline_commands(
         };
         let text = inner.get(..end).unwrap_or_default().trim();
         rest = inner.get(end + ticks..).unwrap_or_default();
-        let is_denied = DENIALS.iter().any(|denial| before.contains(denial));
+        let is_denied = DENIALS.iter().any(|denial| {
+            before
+                .split_once(denial)
+                .is_some_and(|(_, after)| is_about_code(after))
+        });
         let text = text.strip_prefix("$ ").unwrap_or(text);
         let is_program = is_required && is_known_program(text) && !is_ambiguous(text);
-        if !is_denied && (is_program || is_command_line(text)) {
+        let is_run = || is_file_command(text) && is_instruction(&before);
+        if !is_denied && (is_program || is_command_line(text) || is_run()) {
             found.push(DocumentCode {
                 kind: CodeKind::Shell,
                 text: text.to_owned(),
@@ -344,6 +350,49 @@ fn find_inline_commands(
             });
         }
     }
+}
+
+/// Returns `true` if a denial, which is followed by this text and then by code, is about the code. In `don't guess: x`
+/// it is about something else, in `don't run: x` it is not.
+fn is_about_code(after: &str) -> bool {
+    let is_use = |text: &str| {
+        ["run", "use", "call", "execute"]
+            .iter()
+            .any(|verb| text.starts_with(verb))
+    };
+    let after = after.trim();
+    !after.contains(['.', ';']) && (!after.ends_with(':') || is_use(after))
+}
+
+/// Returns `true` for a word that may be a program, and files.
+fn is_file_command(text: &str) -> bool {
+    let Some((program, files)) = text.split_once(' ') else {
+        return false;
+    };
+    let is_file = |word: &str| {
+        let ending = word.rsplit_once('.').map_or("", |(_, ending)| ending);
+        (1..=5).contains(&ending.len()) && ending.chars().all(|c| c.is_ascii_alphanumeric())
+    };
+    let is_keyword = has_word(
+        "await class const from import let new package return use var",
+        program,
+    );
+    let is_plain = program
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_+".contains(c));
+    is_plain
+        && !is_keyword
+        && is_program_name(program)
+        && !is_builtin(program)
+        && !is_known_program(program)
+        && files.split(' ').all(is_file)
+}
+
+/// Returns `true` if a text before code tells to run it.
+fn is_instruction(before: &str) -> bool {
+    let before = before.trim_end();
+    let last = before.rsplit(' ').next().unwrap_or_default();
+    before.ends_with(':') || has_word("execute run use using via with", last)
 }
 
 /// Returns `true` for Python that runs from top to bottom. Decorators and classes, and functions that nothing calls, are
@@ -378,8 +427,11 @@ fn is_node_recipe(text: &str) -> bool {
         |line: &str| line.starts_with("function ") || line.starts_with("async function ");
     let is_statement = |line: &&str| !line.starts_with([' ', '\t', '/', ')', ']', '}']);
     let last = lines().rfind(is_statement);
-    // An import alone only shows how to write one.
-    !lines().any(is_project) && lines().count() > 1 && last.is_some_and(|line| !is_function(line))
+    // Imports alone only show how to write them.
+    let is_import = |line: &str| line.starts_with("import ") || line.starts_with("//");
+    !lines().any(is_project)
+        && !lines().all(is_import)
+        && last.is_some_and(|line| !is_function(line))
 }
 
 #[cfg(test)]

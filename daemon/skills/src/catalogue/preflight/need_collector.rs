@@ -10,7 +10,7 @@ use super::markdown_commands::{self, CodeKind};
 use super::program_names::{is_ambiguous, is_known_program};
 use super::{
     Need, NeedKind, has_word, network_signs, node_calls, package_json, python_calls,
-    python_requirements, script_interpreter,
+    python_requirements, script_interpreter, shell_translation,
 };
 use crate::content_store::skill_files::{self, FilePurpose, Manifest, SkillFile};
 use crate::error::Result;
@@ -70,8 +70,12 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         .take(FILES_MAX)
     {
         match file_use {
-            FileUse::SkillMd => collector.document(&file.path, &document),
-            FileUse::Requirements
+            FileUse::SkillMd if !file.path.contains('/') => {
+                collector.document(&file.path, &document);
+            }
+            FileUse::SkillMd
+            | FileUse::Makefile
+            | FileUse::Requirements
             | FileUse::PythonProject
             | FileUse::NodePackage
             | FileUse::Script => {
@@ -230,9 +234,7 @@ impl NeedCollector<'_> {
                 CodeKind::Python => python_calls::find_python_needs(&code.text, code.line),
                 CodeKind::Node => node_calls::find_node_needs(&code.text, code.line),
             };
-            for need in needs {
-                self.conclude(&need, path);
-            }
+            self.conclude_all(&needs, path);
         }
     }
 
@@ -246,7 +248,12 @@ impl NeedCollector<'_> {
             }
             FileUse::NodePackage => self.node_packages(path, text),
             FileUse::Script => self.script(path, text),
-            FileUse::SkillMd => {}
+            // That of a skill within the skill.
+            FileUse::SkillMd => self.document(path, text),
+            FileUse::Makefile => {
+                let needs = shell_needs(&shell_translation::translate_makefile(text));
+                self.conclude_all(&needs, path);
+            }
         }
     }
 
@@ -302,10 +309,16 @@ impl NeedCollector<'_> {
                 find_command_needs(text, 1, CommandPlace::Script, &mut self.own_programs)
             }
             "node" | "tsx" | "bun" => node_calls::find_node_needs(text, 1),
+            "ruby" | "perl" => shell_needs(&shell_translation::translate_ruby_or_perl(text)),
+            "pwsh" => shell_needs(&shell_translation::translate_powershell(text)),
             _ => Vec::new(),
         };
+        self.conclude_all(&needs, path);
+    }
+
+    fn conclude_all(&mut self, needs: &[ConcludedNeed], path: &str) {
         for need in needs {
-            self.conclude(&need, path);
+            self.conclude(need, path);
         }
     }
 }
@@ -316,6 +329,10 @@ fn find_skill_md(manifest: &Manifest) -> Option<&SkillFile> {
     files
         .filter(|file| file.is_text && file.path.eq_ignore_ascii_case("SKILL.md"))
         .max_by_key(|file| file.path == "SKILL.md")
+}
+
+fn shell_needs(text: &str) -> Vec<ConcludedNeed> {
+    find_command_needs(text, 1, CommandPlace::Script, &mut HashSet::new())
 }
 
 fn format_place(path: &str, line: usize) -> String {

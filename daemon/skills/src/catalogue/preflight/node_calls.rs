@@ -286,7 +286,7 @@ fn find_guarded_tokens(tokens: &[(NodeToken, usize)]) -> Vec<bool> {
                     block.leaves = true;
                 }
             }
-            _ => {}
+            NodeToken::Name(_) | NodeToken::Text(_) | NodeToken::Mark(_) => {}
         }
     }
     let mut depth = 0;

@@ -296,7 +296,7 @@ impl CallReader<'_> {
         match self.tokens.get(argument) {
             Some(_) if takes_arguments => {}
             Some((PythonToken::Name(variable), _)) if !self.is_mark(argument + 1, '(') => {
-                self.variable(&variable.clone(), line);
+                self.variable(variable, line);
             }
             // `command.split()`, `shlex.split(command)`
             Some((PythonToken::Name(method), _)) if method.ends_with(".split") => {
@@ -304,7 +304,7 @@ impl CallReader<'_> {
                     Some((PythonToken::Name(variable), _)) => variable,
                     _ => method.strip_suffix(".split").unwrap_or(method),
                 };
-                self.variable(&variable.to_owned(), line);
+                self.variable(variable, line);
             }
             // A function that starts a program of its parameter: `[name, *arguments]`
             Some((PythonToken::Mark('['), _)) => {

@@ -48,9 +48,12 @@ struct ShellReader<'a, 'b> {
     in_pattern: bool,
     in_condition: bool,
     is_negated: bool,
-    /// Sign of the comment above the current line, and of the one in it.
-    comments: [Option<CommentSign>; 2],
+    /// Sign of the comment above the current line.
+    comment_above: Option<CommentSign>,
+    /// Sign of the comment in the current line.
+    comment_in_line: Option<CommentSign>,
     is_line_empty: bool,
+    keeps_output: bool,
 }
 
 /// Splits a text, whose first line has the number `line`, into commands.
@@ -82,8 +85,10 @@ fn read_text(
         in_pattern: false,
         in_condition: condition.0,
         is_negated: condition.1,
-        comments: [None; 2],
+        comment_above: None,
+        comment_in_line: None,
         is_line_empty: true,
+        keeps_output: false,
     };
     while reader.script.commands.len() < COMMANDS_MAX && reader.step() {}
     reader.end_command(Joint::End);
@@ -105,9 +110,9 @@ impl<'a> ShellReader<'a, '_> {
             '\n' => {
                 self.cursor.take();
                 self.end_command(Joint::End);
-                self.comments[1] = None;
+                self.comment_in_line = None;
                 if std::mem::replace(&mut self.is_line_empty, true) {
-                    self.comments[0] = None;
+                    self.comment_above = None;
                 }
                 self.skip_here_documents();
             }
@@ -151,7 +156,10 @@ impl<'a> ShellReader<'a, '_> {
         let text = self.cursor.take_while(|char| char != '\n');
         let sign = sign_of_text(text);
         let is_own_line = self.words.is_empty() && std::mem::take(&mut self.is_line_empty);
-        self.comments[usize::from(!is_own_line)] = sign;
+        match is_own_line {
+            true => self.comment_above = sign,
+            false => self.comment_in_line = sign,
+        }
     }
 
     fn push(&mut self, char: char) {
@@ -246,6 +254,7 @@ impl<'a> ShellReader<'a, '_> {
 
     fn redirection(&mut self) {
         let line = self.cursor.line;
+        let is_output = self.cursor.peek() == Some('>');
         let descriptor = |word: &ShellWord| word.text.bytes().all(|byte| byte.is_ascii_digit());
         if self.word.as_ref().is_some_and(descriptor) {
             self.word = None;
@@ -274,7 +283,10 @@ impl<'a> ShellReader<'a, '_> {
         } else {
             self.cursor.take();
             let is_operator = |char| matches!(char, '>' | '<' | '&' | '|');
-            self.cursor.take_while(is_operator);
+            let operator = self.cursor.take_while(is_operator);
+            let target = self.cursor.rest().trim_start();
+            self.keeps_output |=
+                is_output && !operator.contains('&') && !target.starts_with("/dev/null");
             self.drops_word = true;
         }
     }
@@ -400,7 +412,10 @@ impl<'a> ShellReader<'a, '_> {
                     .get(1)
                     .map_or("", |word| word.text.as_str())
                     .to_owned();
-                self.values(&name, words.into_iter().skip(3));
+                // `for name` takes the arguments of the function.
+                let arguments = (words.len() == 2).then(|| plain_word("$@"));
+                let values = words.into_iter().skip(3).chain(arguments);
+                self.values(&name, values);
             }
             "case" => {}
             _ => {
@@ -412,7 +427,8 @@ impl<'a> ShellReader<'a, '_> {
                     fallback_for,
                     is_condition: self.in_condition,
                     is_negated,
-                    comment: self.comments[1].or(self.comments[0]),
+                    comment: self.comment_in_line.or(self.comment_above),
+                    keeps_output: std::mem::take(&mut self.keeps_output),
                     here_document: None,
                 });
             }

@@ -223,7 +223,7 @@ impl CommandReader {
             let present = std::mem::take(&mut block.present);
             match block.is_else && fails == Some(true) && !block.has_other {
                 true if block.wants_all => {
-                    needed.extend(present.into_iter().map(|name| vec![name]))
+                    needed.extend(present.into_iter().map(|name| vec![name]));
                 }
                 true => {
                     if present.len() > 1 {

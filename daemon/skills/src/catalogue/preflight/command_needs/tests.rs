@@ -126,7 +126,15 @@ fn branches_tell_whether_a_text_does_without_a_program() {
             ),
             ("command -v shfmt || exit 0\nshfmt x", &[]),
             ("command -v pigz && pigz x || gzip x", &["gzip|pigz"]),
-            // In a substitution, a test, a loop or a function.
+        ],
+    );
+}
+
+#[test]
+fn a_check_counts_in_a_substitution_a_loop_or_a_function() {
+    check(
+        CommandPlace::Script,
+        &[
             ("if [ -z \"$(command -v gpg)\" ]; then exit 1; fi", &["gpg"]),
             (
                 "if ! [ -x \"$(command -v gpg)\" ]; then exit 1; fi",
@@ -148,6 +156,14 @@ fn branches_tell_whether_a_text_does_without_a_program() {
             (
                 "have() { command -v \"$1\" >/dev/null; }\nif have pv; then pv x; fi",
                 &[],
+            ),
+            (
+                "need() { for c; do command -v \"$c\" || exit 1; done; }\nneed gpg yq",
+                &["gpg", "yq"],
+            ),
+            (
+                "ls | xargs shellcheck > out || true; dot x >/dev/null || true",
+                &["ls", "shellcheck", "xargs"],
             ),
             (
                 "have() { command -v \"$1\"; }\nhave gpg || exit 1",

@@ -123,6 +123,15 @@ fn inline_code_is_a_command_only_if_evidently_one() {
         ("If installed, `ctags -x` helps", &[]),
         ("`unclosed git log", &[]),
         (
+            "Ask it, don't guess: `fc-match -f '%x'`; never run: `rm -rf a.b`",
+            &["fc-match -f '%x'"],
+        ),
+        (
+            "Then run `epubcheck dist/book.epub`.",
+            &["epubcheck dist/book.epub"],
+        ),
+        ("See `chapter dist/book.epub` and `import a.b`", &[]),
+        (
             "Convert with `ogr2ogr -f GeoJSON out.json in.shp`",
             &["ogr2ogr -f GeoJSON out.json in.shp"],
         ),
@@ -169,6 +178,11 @@ fn recipes_run_and_files_of_projects_do_not() {
             None,
         ),
         ("js", "import a from 'a';\n", None),
+        (
+            "js",
+            "// before\nimport a from 'a';\n// after\nimport b from 'b';\n",
+            None,
+        ),
         ("tsx", "import a from 'a';\na();\n", None),
     ] {
         let found = find_code(&format!("```{language}\n{text}```"));

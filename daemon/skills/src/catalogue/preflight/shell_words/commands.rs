@@ -65,6 +65,8 @@ pub(in crate::catalogue::preflight) struct ShellCommand {
     pub(in crate::catalogue::preflight) is_negated: bool,
     /// Sign of a comment in the same line, or in one above it without an empty line between them.
     pub(in crate::catalogue::preflight) comment: Option<CommentSign>,
+    /// `true` if the output goes to a file.
+    pub(in crate::catalogue::preflight) keeps_output: bool,
     /// Body of a here document that the command reads.
     pub(in crate::catalogue::preflight) here_document: Option<String>,
 }
