@@ -17,6 +17,7 @@ use crate::parse::problem::Severity;
 mod command_install;
 mod command_needs;
 pub(crate) mod file_selection;
+mod import_needs;
 mod markdown_commands;
 mod need_collector;
 mod network_signs;

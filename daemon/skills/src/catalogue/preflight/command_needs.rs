@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use self::shell_context::ShellContext;
 use super::command_install::{fetched_package, read_install_command};
+pub(super) use super::import_needs::ConcludedNeed;
 use super::program_names::{is_builtin, is_program_name};
 use super::shell_words::{
     CommentSign, Joint, ShellCommand, ShellScript, ShellWord, split_assignment, split_commands,
 };
-use super::{NeedKind, has_word, network_signs, node_calls};
+use super::{NeedKind, has_word, import_needs, network_signs};
 
 mod python_commands;
 mod shell_context;
@@ -38,14 +39,6 @@ pub(super) enum CommandPlace {
     Script,
     /// Document, which also advises a person.
     Document,
-}
-
-/// Conclusion from a text: a kind, names of which any one suffices, and the line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ConcludedNeed {
-    pub(super) kind: NeedKind,
-    pub(super) names: Vec<String>,
-    pub(super) line: usize,
 }
 
 /// Needs of commands so far.
@@ -373,11 +366,11 @@ impl CommandReader {
             "node" => {
                 let options = ["-e", "-p", "-pe", "--eval", "--print"];
                 if let Some(code) = options.into_iter().find_map(value_of) {
-                    let needs = node_calls::find_node_needs(&code.text, command.line);
+                    let needs = import_needs::find_node_import_needs(&code.text, command.line);
                     self.found.extend(needs);
                 }
                 if let Some(code) = &command.here_document {
-                    let needs = node_calls::find_node_needs(code, command.line + 1);
+                    let needs = import_needs::find_node_import_needs(code, command.line + 1);
                     self.found.extend(needs);
                 }
             }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::command_needs::{CommandPlace, ConcludedNeed, find_command_needs, without_optional};
-use super::node_imports::find_imports;
+use super::import_needs::find_node_import_needs;
 use super::node_tokens::{NodeToken, split_tokens};
 use super::python_calls::start_any;
 use super::{NeedKind, has_word, network_signs};
@@ -27,34 +27,20 @@ const HANDLING_TOKENS_MAX: usize = 64;
 
 /// Returns the needs of source whose first line has the number `line`: packages, programs and a network.
 pub(super) fn find_node_needs(source: &str, line: usize) -> Vec<ConcludedNeed> {
-    let imports = find_imports(source).into_iter();
-    let imports = imports.map(|import| ConcludedNeed {
-        kind: NeedKind::NodePackage,
-        names: import.names,
-        line: import.line,
-    });
-    let mut needs: Vec<ConcludedNeed> = imports.chain(find_program_calls(source)).collect();
+    let mut calls = find_program_calls(source);
     if !network_signs::names_only_this_host(source) {
-        let connects = |name: &&String| network_signs::is_network_package(name);
-        let packages = needs.iter().filter_map(|need| match need.names.as_slice() {
-            [name] => Some((name.clone(), need.line)).filter(|(name, _)| connects(&name)),
-            _ => None,
-        });
-        let found: Vec<(String, usize)> = packages.chain(find_fetch(source)).collect();
-        needs.extend(found.into_iter().map(|(name, line)| ConcludedNeed {
-            kind: NeedKind::Network,
-            names: vec![name],
-            line,
-        }));
+        calls.extend(find_fetch(source));
     }
-    for need in &mut needs {
-        need.line += line - 1;
-    }
+    let mut needs = find_node_import_needs(source, line);
+    needs.extend(calls.into_iter().map(|need| ConcludedNeed {
+        line: line + need.line - 1,
+        ..need
+    }));
     needs
 }
 
 /// Returns the first call of a function of Node.js itself that connects to other hosts.
-fn find_fetch(source: &str) -> Option<(String, usize)> {
+fn find_fetch(source: &str) -> Option<ConcludedNeed> {
     let tokens = split_tokens(source);
     let mark = |at: usize, mark: char| matches!(tokens.get(at), Some((NodeToken::Mark(found), _)) if *found == mark);
     let name = |at: usize| match tokens.get(at) {
@@ -66,7 +52,11 @@ fn find_fetch(source: &str) -> Option<(String, usize)> {
         let is_fetch = is_fetch && name(at.wrapping_sub(1)) != "function";
         let is_get = has_word("http https", name(at)) && has_word("get request", name(at + 2));
         let line = tokens.get(at)?.1;
-        (is_fetch || is_get).then(|| (format!("{}()", name(at)), line))
+        (is_fetch || is_get).then(|| ConcludedNeed {
+            kind: NeedKind::Network,
+            names: vec![format!("{}()", name(at))],
+            line,
+        })
     })
 }
 

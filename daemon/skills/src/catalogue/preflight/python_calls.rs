@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::command_needs::{
     CommandPlace, ConcludedNeed, find_argument_needs, find_command_needs, without_optional,
 };
+use super::import_needs::find_python_import_needs;
 use super::python_requirements::find_imports;
 use super::python_tokens::{PythonToken, split_tokens};
 use super::{NeedKind, has_word, network_signs};
@@ -70,28 +71,15 @@ const IMPORTERS: &str = "__import__ import_module importlib.import_module";
 
 /// Returns the needs of source whose first line has the number `line`: modules, programs and a network.
 pub(super) fn find_python_needs(source: &str, line: usize) -> Vec<ConcludedNeed> {
-    let imports = find_imports(source).into_iter();
-    let imports = imports.map(|import| ConcludedNeed {
-        kind: NeedKind::PythonModule,
-        names: import.names,
-        line: import.line,
-    });
-    let mut needs: Vec<ConcludedNeed> = imports.chain(find_program_calls(source)).collect();
-    let connects = |need: &&ConcludedNeed| match need.names.as_slice() {
-        [name] => need.kind == NeedKind::PythonModule && network_signs::is_network_module(name),
-        _ => false,
-    };
-    let networks: Vec<ConcludedNeed> = needs.iter().filter(connects).cloned().collect();
-    needs.extend(networks.into_iter().map(|need| ConcludedNeed {
-        kind: NeedKind::Network,
+    let mut calls = find_program_calls(source);
+    if network_signs::names_only_this_host(source) {
+        calls.retain(|need| need.kind != NeedKind::Network);
+    }
+    let mut needs = find_python_import_needs(source, line);
+    needs.extend(calls.into_iter().map(|need| ConcludedNeed {
+        line: line + need.line - 1,
         ..need
     }));
-    if network_signs::names_only_this_host(source) {
-        needs.retain(|need| need.kind != NeedKind::Network);
-    }
-    for need in &mut needs {
-        need.line += line - 1;
-    }
     needs
 }
 

@@ -1,7 +1,7 @@
 //! Needs of commands that run Python: modules, code in arguments and here documents, and `uv run`.
 
 use super::{CommandReader, ShellCommand, ShellWord, read_install_command};
-use crate::catalogue::preflight::{NeedKind, python_calls, python_requirements};
+use crate::catalogue::preflight::{NeedKind, import_needs, python_requirements};
 
 impl CommandReader {
     /// Reads the arguments of `uv run`: options, then a command.
@@ -61,7 +61,7 @@ impl CommandReader {
                 None => return,
             },
         };
-        let needs = python_calls::find_python_needs(code, line + offset);
+        let needs = import_needs::find_python_import_needs(code, line + offset);
         self.found.extend(needs);
     }
 
