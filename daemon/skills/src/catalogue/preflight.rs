@@ -17,6 +17,7 @@ use crate::parse::problem::Severity;
 mod command_install;
 mod command_needs;
 pub(crate) mod file_selection;
+mod import_needs;
 mod markdown_commands;
 mod need_collector;
 mod network_signs;
@@ -29,6 +30,7 @@ mod python_calls;
 pub(crate) mod python_requirements;
 mod python_tokens;
 mod script_interpreter;
+mod shell_translation;
 mod shell_words;
 mod text_cursor;
 
@@ -123,8 +125,12 @@ impl ImageInventory {
             }
             NeedKind::PythonModule => self.python_modules.contains(name),
             NeedKind::NodePackage => self.node_packages.contains(name),
-            // Workspaces have no network, and variables are no part of an image.
-            NeedKind::Env | NeedKind::Network => false,
+            // Workspaces have no network, except for what needs none: `npx x` runs a program `x` that is there.
+            NeedKind::Network => name.split_once(' ').is_some_and(|(_, package)| {
+                self.programs.contains(package) || self.node_packages.contains(package)
+            }),
+            // Variables are no part of an image.
+            NeedKind::Env => false,
         }
     }
 }

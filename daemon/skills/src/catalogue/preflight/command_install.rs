@@ -1,6 +1,6 @@
 //! Commands that install software, and what they say that a skill needs. Pure.
 
-use super::program_names::programs_of_package;
+use super::program_names::{is_known_program, programs_of_package};
 use super::python_requirements::parse_requirement;
 use super::shell_words::ShellWord;
 use super::{NeedKind, package_json};
@@ -12,8 +12,8 @@ pub(super) type InstalledSoftware = (NeedKind, Vec<String>);
 const PLACEHOLDERS: &str =
     "package package-name package_name packages name pkg some-package your-package";
 
-/// Returns what a command installs, from its program and arguments; `None` if it installs nothing. Empty if what it
-/// installs is not said, as with `npm install`.
+/// Returns what a command installs, from its program and arguments; `None` if it installs nothing of a name, as
+/// `npm install` does. Empty if what it installs is nothing that preflight looks for.
 pub(super) fn read_install_command(
     program: &str,
     args: &[ShellWord],
@@ -39,9 +39,10 @@ pub(super) fn read_install_command(
         ("conda" | "mamba" | "micromamba", "install", _) => python_packages(&after("install")),
         ("pipx", "install", _) => programs(&after("install")),
         ("uv", "tool", "install") => programs(&after("install")),
-        ("npm" | "pnpm" | "bun", "install" | "i" | "add", _) => node_packages(&after(first)),
+        ("npm" | "pnpm" | "bun", "install" | "i" | "add", named) if !named.is_empty() => {
+            node_packages(&after(first))
+        }
         ("yarn", "global", "add") | ("yarn", "add", _) => node_packages(&after("add")),
-        ("npm", "ci" | "update", _) | ("yarn" | "pnpm", "" | "install", _) => Vec::new(),
         ("apt" | "apt-get" | "brew" | "dnf" | "yum" | "zypper", "install" | "reinstall", _)
         | ("apk", "add", _) => system_packages(&after(first)),
         ("pacman", _, _) if args.iter().any(|arg| arg.starts_with("-S")) => system_packages(&args),
@@ -64,6 +65,31 @@ pub(super) fn read_install_command(
         _ => return None,
     };
     Some(found)
+}
+
+/// Returns the package that a command downloads to run it; `None` for tools that projects have themselves.
+pub(super) fn fetched_package<'a>(program: &str, args: &'a [ShellWord]) -> Option<&'a str> {
+    let is_operand = |word: &&ShellWord| !word.text.starts_with('-');
+    let mut operands = args.iter().filter(is_operand);
+    let mut next = || operands.next().filter(|word| !word.is_dynamic);
+    let subcommand = match program {
+        "npx" | "bunx" | "uvx" => "",
+        "pipx" => "run",
+        "npm" => "exec",
+        "pnpm" | "yarn" => "dlx",
+        "uv" => (next()?.text == "tool").then_some("run")?,
+        _ => return None,
+    };
+    if !subcommand.is_empty() && next()?.text != subcommand {
+        return None;
+    }
+    let package = next()?.text.as_str();
+    let agrees = args
+        .iter()
+        .any(|arg| matches!(arg.text.as_str(), "-y" | "--yes"));
+    let is_of_project = matches!(program, "npx" | "npm" | "bunx") && is_known_program(package);
+    let is_package = !package.starts_with(['.', '/', '<', '[']);
+    (is_package && (agrees || !is_of_project)).then_some(package)
 }
 
 /// Returns the arguments that are no options and no values of options.

@@ -1,18 +1,26 @@
-//! Concludes from commands what they need: programs, packages, a network. Pure; see `shell_words.rs` for the commands.
+//! Concludes from commands what they need: programs, packages, a network. Pure; see `shell_words.rs` for the commands
+//! and `shell_context.rs` for what is around them.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::command_install::read_install_command;
+use self::shell_context::ShellContext;
+use super::command_install::{fetched_package, read_install_command};
+pub(super) use super::import_needs::ConcludedNeed;
 use super::program_names::{is_builtin, is_program_name};
-use super::shell_words::{Joint, ShellCommand, ShellScript, ShellWord, split_commands};
-use super::{NeedKind, has_word, network_signs, node_imports, python_requirements};
+use super::shell_words::{
+    CommentSign, Joint, ShellCommand, ShellScript, ShellWord, split_assignment, split_commands,
+};
+use super::{NeedKind, has_word, import_needs, network_signs};
+
+mod python_commands;
+mod shell_context;
 
 /// Maximum depth of commands in arguments of commands, such as `bash -c "…"`.
 const DEPTH_MAX: usize = 4;
 /// Programs that run the command in their arguments.
-const RUNNERS: &str =
-    "builtin command doas env exec flock ionice nice nohup setsid stdbuf sudo time timeout xargs";
+const RUNNERS: &str = "builtin command doas env exec flock ionice nice nohup parallel setsid stdbuf sudo taskset time \
+    timeout unbuffer watch xargs xvfb-run";
 /// Maximum number of programs that run each other in one command, such as `sudo env timeout 5 x`.
 const CHAIN_MAX: usize = 8;
 /// Maximum number of programs of which each does for the others.
@@ -33,21 +41,13 @@ pub(super) enum CommandPlace {
     Document,
 }
 
-/// Conclusion from a text: a kind, names of which any one suffices, and the line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ConcludedNeed {
-    pub(super) kind: NeedKind,
-    pub(super) names: Vec<String>,
-    pub(super) line: usize,
-}
-
 /// Needs of commands so far.
 struct CommandReader {
     place: CommandPlace,
     found: Vec<ConcludedNeed>,
     /// Programs that the text does without.
     optional: HashSet<String>,
-    functions: HashSet<String>,
+    context: ShellContext,
 }
 
 /// Returns the needs of shell text, whose first line has the number `line`, and adds the functions that it defines.
@@ -57,33 +57,36 @@ pub(super) fn find_command_needs(
     place: CommandPlace,
     functions: &mut HashSet<String>,
 ) -> Vec<ConcludedNeed> {
-    let mut reader = CommandReader {
-        place,
-        found: Vec::new(),
-        optional: HashSet::new(),
-        functions: HashSet::new(),
-    };
+    let mut reader = CommandReader::new(place);
     reader.script(&split_commands(text, line), 0);
-    let is_optional =
-        |need: &ConcludedNeed| need.names.iter().any(|name| reader.optional.contains(name));
-    let is_own = |need: &ConcludedNeed| {
-        need.names
-            .iter()
-            .any(|name| reader.functions.contains(name))
-    };
+    let own = std::mem::take(&mut reader.context.functions);
     let is_program =
         |need: &ConcludedNeed| need.kind == NeedKind::Binary || need.kind == NeedKind::Network;
-    let is_dropped = |need: &ConcludedNeed| {
-        need.names.is_empty() || (is_program(need) && (is_optional(need) || is_own(need)))
-    };
-    let found = reader
-        .found
-        .iter()
-        .filter(|need| !is_dropped(need))
-        .cloned()
-        .collect();
-    functions.extend(reader.functions);
-    found
+    let is_own = |need: &ConcludedNeed| need.names.iter().any(|name| own.contains(name));
+    let mut found = reader.found;
+    found.retain(|need| !(is_program(need) && is_own(need)));
+    functions.extend(own);
+    without_optional(found, &reader.optional)
+}
+
+/// Returns the needs without the programs that a text does without. Of several of which any one suffices, the last one
+/// remains, which the text uses without a check.
+pub(super) fn without_optional(
+    mut needs: Vec<ConcludedNeed>,
+    optional: &HashSet<String>,
+) -> Vec<ConcludedNeed> {
+    let is_optional = |name: &String| optional.contains(name.split(' ').next().unwrap_or_default());
+    needs.retain_mut(|need| {
+        let is_program = need.kind == NeedKind::Binary || need.kind == NeedKind::Network;
+        need.names
+            .sort_by_key(|name| is_program && is_optional(name));
+        match need.names.as_slice() {
+            [] => false,
+            [name] => !(is_program && is_optional(name)),
+            _ => true,
+        }
+    });
+    needs
 }
 
 /// Returns the needs of one command that is given as a list of arguments.
@@ -99,36 +102,74 @@ pub(super) fn find_argument_needs(arguments: &[String], line: usize) -> Vec<Conc
         next: Joint::End,
         fallback_for: None,
         is_condition: false,
+        is_negated: false,
+        comment: None,
+        keeps_output: false,
         here_document: None,
     };
-    let mut reader = CommandReader {
-        place: CommandPlace::Script,
-        found: Vec::new(),
-        optional: HashSet::new(),
-        functions: HashSet::new(),
-    };
+    let mut reader = CommandReader::new(CommandPlace::Script);
     reader.command(&command, 0);
     reader.found
 }
 
 impl CommandReader {
+    fn new(place: CommandPlace) -> Self {
+        Self {
+            place,
+            found: Vec::new(),
+            optional: HashSet::new(),
+            context: ShellContext::default(),
+        }
+    }
+
     fn script(&mut self, script: &ShellScript, depth: usize) {
-        self.functions.extend(script.functions.iter().cloned());
         // Needs of each command, for a fallback that follows it.
         let mut ranges: Vec<Range<usize>> = Vec::new();
-        for command in &script.commands {
+        let mut marks = script.marks.iter().peekable();
+        for (index, command) in script.commands.iter().enumerate() {
+            while let Some((_, mark)) = marks.next_if(|(before, _)| *before <= index) {
+                self.mark(mark);
+            }
             let before = self.found.len();
-            self.command(command, depth);
+            if !self.is_aside(command) {
+                self.context.count_command();
+                self.command(command, depth);
+            }
             let mut range = before..self.found.len();
             let first = command
                 .fallback_for
                 .and_then(|index| ranges.get(index).cloned());
             if let Some(first) = first
+                && !(keeps_output(script, command) && is_no_operation(command))
                 && self.merge_fallback(command, first.clone(), before)
             {
                 range = first;
             }
             ranges.push(range);
+        }
+        for (_, mark) in marks {
+            self.mark(mark);
+        }
+    }
+
+    /// Returns `true` for a command that runs on other systems only, or that a document calls optional. What is
+    /// installed on another system is needed here, too.
+    fn is_aside(&self, command: &ShellCommand) -> bool {
+        let sign = command
+            .comment
+            .filter(|_| self.place == CommandPlace::Document);
+        let installs = || {
+            let is_sudo = |word: &&ShellWord| word.text == "sudo";
+            let words = command.words.iter().skip_while(is_sudo).cloned();
+            let words: Vec<ShellWord> = words.collect();
+            words
+                .split_first()
+                .is_some_and(|(program, args)| read_install_command(&program.text, args).is_some())
+        };
+        match sign {
+            Some(CommentSign::Optional) => true,
+            Some(CommentSign::OtherSystem) => !installs(),
+            None => self.context.is_other_system() && !installs(),
         }
     }
 
@@ -142,15 +183,21 @@ impl CommandReader {
     ) -> bool {
         let program = fallback.words.first().map_or("", |word| word.text.as_str());
         let is_program = |need: &&mut ConcludedNeed| need.kind == NeedKind::Binary;
-        if matches!(program, "true" | ":") {
-            for need in self
-                .found
-                .get_mut(first)
-                .into_iter()
-                .flatten()
+        let argument = fallback.words.get(1).map(|word| word.text.as_str());
+        let goes_on = match program {
+            "true" | ":" | "continue" | "break" => true,
+            "return" | "exit" => argument == Some("0"),
+            _ => false,
+        };
+        if goes_on {
+            let firsts = self.found.get_mut(first).into_iter().flatten();
+            let names = firsts
                 .filter(is_program)
-            {
-                need.names.clear();
+                .flat_map(|need| std::mem::take(&mut need.names));
+            if !matches!(program, "true" | ":") {
+                self.optional.extend(names);
+            } else {
+                names.for_each(drop);
             }
             return true;
         }
@@ -201,21 +248,47 @@ impl CommandReader {
         args: &'a [ShellWord],
         depth: usize,
     ) -> Option<&'a [ShellWord]> {
-        let name = program_of_word(program)?;
+        if program.is_dynamic && program.text.to_lowercase().contains("sudo") {
+            return Some(args);
+        }
+        let mut names = self.context.resolve(program);
+        // `"${array[@]}"` is a program and its arguments.
+        names.truncate(if program.text.contains("[@]") {
+            1
+        } else {
+            ALTERNATIVES_MAX
+        });
+        let names: Vec<&str> = names
+            .iter()
+            .filter_map(|text| program_of_text(text))
+            .collect();
+        if let [name] = names.as_slice() {
+            return self.named_program(command, name, args, depth);
+        }
+        let names = names.into_iter().filter(|name| is_program_name(name));
+        let names = names.map(str::to_owned).collect();
+        self.add(NeedKind::Binary, names, command.line);
+        None
+    }
+
+    fn named_program<'a>(
+        &mut self,
+        command: &ShellCommand,
+        name: &str,
+        args: &'a [ShellWord],
+        depth: usize,
+    ) -> Option<&'a [ShellWord]> {
+        let first = args.first().map_or("", |arg| arg.text.as_str());
         let is_probe = match name {
-            "command" => args
-                .first()
-                .is_some_and(|arg| matches!(arg.text.as_str(), "-v" | "-V")),
+            "command" => matches!(first, "-v" | "-V"),
             name => matches!(name, "which" | "type" | "hash"),
         };
         if is_probe {
             self.probe(command, args);
             return None;
         }
-        if matches!(
-            args.first().map(|arg| arg.text.as_str()),
-            Some("=" | "==" | ":" | "->" | "|")
-        ) {
+        if self.call_function(command, name, args) || matches!(first, "=" | "==" | ":" | "->" | "|")
+        {
             return None;
         }
         if let Some(installed) = read_install_command(name, args) {
@@ -231,16 +304,22 @@ impl CommandReader {
             return Some(inner_command(name, args));
         }
         if is_builtin(name) {
-            if name == "eval" || name == "trap" {
-                self.inner_text(args.first(), command.line, depth);
+            match name {
+                "eval" | "trap" => self.inner_text(args.first(), command.line, depth),
+                "declare" | "export" | "local" | "readonly" | "typeset" => {
+                    for (name, value) in args.iter().filter_map(split_assignment) {
+                        self.context.set_variable(name, &value);
+                    }
+                }
+                "break" | "continue" | "exit" | "return" => self.context.leave(name, first),
+                _ => {}
             }
             return None;
         }
-        if !is_program_name(name) {
-            return None;
-        }
-        // What starts containers is advice for a person: no workspace can.
-        if self.place == CommandPlace::Document && has_word("docker docker-compose podman", name) {
+        // What starts containers or opens windows is advice for a person: no workspace can.
+        let is_advice = self.place == CommandPlace::Document
+            && has_word("docker docker-compose open podman xdg-open", name);
+        if !is_program_name(name) || is_advice {
             return None;
         }
         self.add(NeedKind::Binary, vec![name.to_owned()], command.line);
@@ -262,8 +341,20 @@ impl CommandReader {
         };
         match name {
             "bash" | "sh" | "zsh" | "dash" => {
-                let text = value_of("-c").or(value_of("-lc"));
+                let is_text =
+                    |arg: &ShellWord| arg.text.starts_with('-') && arg.text.ends_with('c');
+                let text = args
+                    .iter()
+                    .position(is_text)
+                    .and_then(|at| args.get(at + 1));
                 self.inner_text(text, command.line, depth);
+                if let Some(text) = &command.here_document {
+                    let word = ShellWord {
+                        text: text.clone(),
+                        ..ShellWord::default()
+                    };
+                    self.inner_text(Some(&word), command.line + 1, depth);
+                }
             }
             "find" => {
                 let is_exec =
@@ -273,108 +364,20 @@ impl CommandReader {
             }
             "uv" => return self.uv_command(args, command.line),
             "node" => {
-                if let Some(code) = value_of("-e").or(value_of("-p")) {
-                    self.imports_of_node(&code.text, command.line);
+                let options = ["-e", "-p", "-pe", "--eval", "--print"];
+                if let Some(code) = options.into_iter().find_map(value_of) {
+                    let needs = import_needs::find_node_import_needs(&code.text, command.line);
+                    self.found.extend(needs);
                 }
                 if let Some(code) = &command.here_document {
-                    self.imports_of_node(code, command.line);
+                    let needs = import_needs::find_node_import_needs(code, command.line + 1);
+                    self.found.extend(needs);
                 }
             }
             name if name.starts_with("python") => self.python(command, args),
             _ => {}
         }
         None
-    }
-
-    /// Reads the arguments of `uv run`: options, then a command.
-    fn uv_command<'a>(&mut self, args: &'a [ShellWord], line: usize) -> Option<&'a [ShellWord]> {
-        let (first, mut rest) = args.split_first()?;
-        if first.text != "run" {
-            return None;
-        }
-        while let Some((option, after)) = rest
-            .split_first()
-            .filter(|(arg, _)| arg.text.starts_with('-'))
-        {
-            rest = after;
-            if !matches!(
-                option.text.as_str(),
-                "--with" | "--python" | "-p" | "--project" | "--directory"
-            ) {
-                continue;
-            }
-            let (value, after) = rest.split_first()?;
-            rest = after;
-            let package = python_requirements::parse_requirement(&value.text);
-            if let Some(package) = package.filter(|_| option.text == "--with" && !value.is_dynamic)
-            {
-                self.add(NeedKind::PythonPackage, vec![package], line);
-            }
-        }
-        // Any other program comes from the project's environment.
-        let is_python = |word: &&ShellWord| word.text.starts_with("python");
-        rest.first().filter(is_python).map(|_| rest)
-    }
-
-    fn python(&mut self, command: &ShellCommand, args: &[ShellWord]) {
-        let line = command.line;
-        // Options end with the script, and those after it are its own.
-        let option = args.iter().take_while(|arg| arg.text.starts_with('-'));
-        let option = option
-            .enumerate()
-            .find(|(_, arg)| matches!(arg.text.as_str(), "-m" | "-c"));
-        let (code, offset) = match option {
-            Some((at, option)) => {
-                let Some(value) = args.get(at + 1) else {
-                    return;
-                };
-                if option.text == "-m" {
-                    self.python_module(value, args.get(at + 2..).unwrap_or_default(), line);
-                    return;
-                }
-                (value.text.as_str(), 0)
-            }
-            None => match &command.here_document {
-                Some(code) => (code.as_str(), 1),
-                None => return,
-            },
-        };
-        for import in python_requirements::find_imports(code) {
-            let line = line + offset + import.line - 1;
-            self.add(NeedKind::PythonModule, import.names, line);
-        }
-    }
-
-    fn python_module(&mut self, module: &ShellWord, args: &[ShellWord], line: usize) {
-        if module.text == "pip" {
-            for (kind, names) in read_install_command("pip", args).into_iter().flatten() {
-                self.add(kind, names, line);
-            }
-            return;
-        }
-        let is_module = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
-        let top = module.text.split('.').next().unwrap_or_default();
-        if !module.is_dynamic && !top.is_empty() && is_module(top) {
-            self.add(NeedKind::PythonModule, vec![top.to_owned()], line);
-        }
-    }
-
-    fn imports_of_node(&mut self, code: &str, line: usize) {
-        for import in node_imports::find_imports(code) {
-            self.add(NeedKind::NodePackage, import.names, line + import.line - 1);
-        }
-    }
-
-    /// Reads a check whether programs exist: with another way in case that one does not, the text can do without it.
-    fn probe(&mut self, command: &ShellCommand, args: &[ShellWord]) {
-        let names = args.iter().filter(|arg| !arg.text.starts_with('-'));
-        for name in names.filter_map(program_of_word) {
-            if command.is_condition || command.next == Joint::And {
-                self.optional.insert(name.to_owned());
-            } else if is_program_name(name) && !is_builtin(name) {
-                self.add(NeedKind::Binary, vec![name.to_owned()], command.line);
-            }
-        }
     }
 
     fn network(&mut self, name: &str, args: &[ShellWord], line: usize) {
@@ -388,29 +391,46 @@ impl CommandReader {
         if network_signs::is_network_command(name, first) && !args.iter().any(is_local) {
             self.add(NeedKind::Network, vec![name.to_owned()], line);
         }
+        if let Some(package) = fetched_package(name, args) {
+            self.add(NeedKind::Network, vec![format!("{name} {package}")], line);
+        }
     }
 
     fn inner_text(&mut self, word: Option<&ShellWord>, line: usize, depth: usize) {
         if let Some(word) = word.filter(|_| depth < DEPTH_MAX) {
+            let blocks = self.context.enter_text();
             self.script(&split_commands(&word.text, line), depth + 1);
+            self.context.leave_text(blocks);
         }
     }
 }
 
-/// Returns the name of the program that a command's first word means; `None` if it is known only when the command runs,
-/// or is a path that is no folder of programs.
-fn program_of_word(word: &ShellWord) -> Option<&str> {
-    if word.is_dynamic {
-        return None;
-    }
-    match word.text.rsplit_once('/') {
-        None => Some(word.text.as_str()),
+/// Returns the name of the program that the first word of a text means; `None` if it is known only when the command
+/// runs, or is a path that is no folder of programs.
+fn program_of_text(text: &str) -> Option<&str> {
+    match text.rsplit_once('/') {
+        None => text.split(' ').next(),
         Some((folder, name)) => {
             let is_bin =
                 folder.starts_with('/') && (folder.ends_with("/bin") || folder.ends_with("/sbin"));
             (is_bin && !folder.contains("/venv") && !folder.contains("/.")).then_some(name)
         }
     }
+}
+
+/// Returns `true` for `true` and `:`.
+fn is_no_operation(command: &ShellCommand) -> bool {
+    let program = command.words.first().map(|word| word.text.as_str());
+    matches!(program, Some("true" | ":"))
+}
+
+/// Returns `true` if a file keeps the output of the command that a fallback follows. It is used even if the command
+/// reports a failure.
+fn keeps_output(script: &ShellScript, fallback: &ShellCommand) -> bool {
+    let first = fallback
+        .fallback_for
+        .and_then(|index| script.commands.get(index));
+    first.is_some_and(|first| first.keeps_output)
 }
 
 /// Returns the command in the arguments of a program that runs one.

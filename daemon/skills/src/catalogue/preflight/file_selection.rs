@@ -5,8 +5,9 @@ use super::has_word;
 use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile};
 
 /// Folders whose files are no part of what runs: nobody needs what a template or a test needs.
-const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks e2e eval evals example examples fixture fixtures \
-    sample samples spec specs template templates test test-data testdata tests";
+const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks boilerplate demo demos e2e eval evals example \
+    examples fixture fixtures sample samples scaffold scaffolds skeleton spec specs starter starters stubs template \
+    templates test test-data testdata tests";
 /// Folders with packages of others, which bring or guard what they import.
 const VENDORED: &str = ".venv _vendor node_modules site-packages third_party vendor vendored venv";
 /// Endings of names of files that only development needs.
@@ -20,6 +21,7 @@ pub(crate) enum FileUse {
     PythonProject,
     NodePackage,
     Script,
+    Makefile,
 }
 
 /// Returns the files to read, in their order, with their use. `document` is the text of SKILL.md.
@@ -36,7 +38,13 @@ pub(crate) fn select_files<'a>(
         |(file, used): &(&SkillFile, FileUse)| *used == FileUse::Script && !is_aside(&file.path);
     // Some skills keep all of their scripts in such a folder, and tell to run them.
     let has_scripts = used.iter().any(is_plain_script);
-    let is_wanted = |(file, _): &(&SkillFile, FileUse)| {
+    let calls_make = document
+        .lines()
+        .any(|line| line.trim_start().starts_with("make ") || line.contains("`make"));
+    let is_wanted = |(file, file_use): &(&SkillFile, FileUse)| {
+        if *file_use == FileUse::Makefile && !calls_make {
+            return false;
+        }
         let name = file.path.rsplit('/').next().unwrap_or(&file.path);
         !is_aside(&file.path) || (!has_scripts && document.contains(name))
     };
@@ -53,9 +61,8 @@ fn use_of_file(file: &SkillFile) -> Option<FileUse> {
         "requirements.txt" => Some(FileUse::Requirements),
         "pyproject.toml" => Some(FileUse::PythonProject),
         "package.json" => Some(FileUse::NodePackage),
-        name if folders.is_empty() && name.eq_ignore_ascii_case("SKILL.md") => {
-            Some(FileUse::SkillMd)
-        }
+        "GNUmakefile" | "Makefile" | "makefile" => Some(FileUse::Makefile),
+        name if name.eq_ignore_ascii_case("SKILL.md") => Some(FileUse::SkillMd),
         _ => (file.purpose == FilePurpose::Script).then_some(FileUse::Script),
     }
 }

@@ -9,8 +9,8 @@ use super::file_selection::{FileUse, select_files};
 use super::markdown_commands::{self, CodeKind};
 use super::program_names::{is_ambiguous, is_known_program};
 use super::{
-    Need, NeedKind, has_word, network_signs, node_calls, node_imports, package_json, python_calls,
-    python_requirements, script_interpreter,
+    Need, NeedKind, has_word, network_signs, node_calls, package_json, python_calls,
+    python_requirements, script_interpreter, shell_translation,
 };
 use crate::content_store::skill_files::{self, FilePurpose, Manifest, SkillFile};
 use crate::error::Result;
@@ -70,8 +70,12 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         .take(FILES_MAX)
     {
         match file_use {
-            FileUse::SkillMd => collector.document(&file.path, &document),
-            FileUse::Requirements
+            FileUse::SkillMd if !file.path.contains('/') => {
+                collector.document(&file.path, &document);
+            }
+            FileUse::SkillMd
+            | FileUse::Makefile
+            | FileUse::Requirements
             | FileUse::PythonProject
             | FileUse::NodePackage
             | FileUse::Script => {
@@ -125,7 +129,12 @@ impl NeedCollector<'_> {
             self.own_modules
                 .contains(name.split('.').next().unwrap_or_default())
         };
-        if kind == NeedKind::PythonModule && need.names.iter().any(is_own) {
+        let is_import = matches!(kind, NeedKind::PythonModule | NeedKind::Network);
+        if is_import && need.names.iter().any(is_own) {
+            return;
+        }
+        let is_shipped = |name: &String| self.has_node_package(path, name);
+        if kind == NeedKind::NodePackage && need.names.iter().any(is_shipped) {
             return;
         }
         if !self.concluded.insert((kind, need.names.clone())) {
@@ -134,14 +143,6 @@ impl NeedCollector<'_> {
         let source = format_place(path, need.line);
         let names: Vec<&str> = need.names.iter().map(String::as_str).collect();
         self.add(kind, &names, Severity::Warning, &source);
-        let is_network = match (kind, names.as_slice()) {
-            (NeedKind::PythonModule, [name]) => network_signs::is_network_module(name),
-            (NeedKind::NodePackage, [name]) => network_signs::is_network_package(name),
-            _ => false,
-        };
-        if is_network {
-            self.add(NeedKind::Network, &names, Severity::Warning, &source);
-        }
     }
 
     /// Returns all requirements but the programs that the skill itself has.
@@ -155,9 +156,19 @@ impl NeedCollector<'_> {
         };
         let is_concluded =
             |need: &Need| need.severity == Severity::Warning && is_program(need.kind);
-        self.needs.retain(|need| {
-            !(is_concluded(need) && need.names.iter().any(|name| own.contains(name)))
-        });
+        let packages: HashSet<String> = self
+            .needs
+            .iter()
+            .filter(|need| matches!(need.kind, NeedKind::NodePackage | NeedKind::PythonPackage))
+            .flat_map(|need| need.names.clone())
+            .collect();
+        // `npx x` downloads nothing where `x` is installed.
+        let is_own = |name: &String| match name.split_once(' ') {
+            Some((_, package)) => packages.contains(package),
+            None => own.contains(name),
+        };
+        self.needs
+            .retain(|need| !(is_concluded(need) && need.names.iter().any(is_own)));
         self.needs
     }
 
@@ -220,12 +231,10 @@ impl NeedCollector<'_> {
                         &mut functions,
                     )
                 }
-                CodeKind::Python => python_needs(&code.text, code.line),
-                CodeKind::Node => node_needs(&code.text, code.line),
+                CodeKind::Python => python_calls::find_python_needs(&code.text, code.line),
+                CodeKind::Node => node_calls::find_node_needs(&code.text, code.line),
             };
-            for need in needs {
-                self.conclude(&need, path);
-            }
+            self.conclude_all(&needs, path);
         }
     }
 
@@ -239,7 +248,12 @@ impl NeedCollector<'_> {
             }
             FileUse::NodePackage => self.node_packages(path, text),
             FileUse::Script => self.script(path, text),
-            FileUse::SkillMd => {}
+            // That of a skill within the skill.
+            FileUse::SkillMd => self.document(path, text),
+            FileUse::Makefile => {
+                let needs = shell_needs(&shell_translation::translate_makefile(text));
+                self.conclude_all(&needs, path);
+            }
         }
     }
 
@@ -289,27 +303,22 @@ impl NeedCollector<'_> {
         let needs = match interpreter.as_str() {
             "python3" | "uv" => {
                 self.python_packages(path, python_requirements::read_script_block(text));
-                let calls = python_calls::find_program_calls(text);
-                python_needs(text, 1).into_iter().chain(calls).collect()
+                python_calls::find_python_needs(text, 1)
             }
             "bash" | "sh" | "zsh" => {
                 find_command_needs(text, 1, CommandPlace::Script, &mut self.own_programs)
             }
-            "node" | "tsx" | "bun" => {
-                let mut needs = node_needs(text, 1);
-                needs.retain(|need| {
-                    !need
-                        .names
-                        .iter()
-                        .any(|name| self.has_node_package(path, name))
-                });
-                needs.extend(node_calls::find_program_calls(text));
-                needs
-            }
+            "node" | "tsx" | "bun" => node_calls::find_node_needs(text, 1),
+            "ruby" | "perl" => shell_needs(&shell_translation::translate_ruby_or_perl(text)),
+            "pwsh" => shell_needs(&shell_translation::translate_powershell(text)),
             _ => Vec::new(),
         };
+        self.conclude_all(&needs, path);
+    }
+
+    fn conclude_all(&mut self, needs: &[ConcludedNeed], path: &str) {
         for need in needs {
-            self.conclude(&need, path);
+            self.conclude(need, path);
         }
     }
 }
@@ -322,24 +331,8 @@ fn find_skill_md(manifest: &Manifest) -> Option<&SkillFile> {
         .max_by_key(|file| file.path == "SKILL.md")
 }
 
-fn python_needs(text: &str, line: usize) -> Vec<ConcludedNeed> {
-    let imports = python_requirements::find_imports(text).into_iter();
-    let needs = imports.map(|import| ConcludedNeed {
-        kind: NeedKind::PythonModule,
-        names: import.names,
-        line: line + import.line - 1,
-    });
-    needs.collect()
-}
-
-fn node_needs(text: &str, line: usize) -> Vec<ConcludedNeed> {
-    let imports = node_imports::find_imports(text).into_iter();
-    let needs = imports.map(|import| ConcludedNeed {
-        kind: NeedKind::NodePackage,
-        names: import.names,
-        line: line + import.line - 1,
-    });
-    needs.collect()
+fn shell_needs(text: &str) -> Vec<ConcludedNeed> {
+    find_command_needs(text, 1, CommandPlace::Script, &mut HashSet::new())
 }
 
 fn format_place(path: &str, line: usize) -> String {

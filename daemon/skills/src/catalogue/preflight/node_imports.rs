@@ -133,7 +133,9 @@ impl ImportReader<'_> {
     fn clause(&self, at: usize, is_export: bool) -> Option<String> {
         if !is_export {
             if let Some(text) = self.argument(at) {
-                return Some(text);
+                // `import("x").catch(() => null)`
+                let is_caught = self.is_mark(at + 4, '.') && self.name(at + 5) == "catch";
+                return Some(text).filter(|_| !is_caught);
             }
             if let Some(text) = self.text(at + 1) {
                 return Some(text.to_owned());

@@ -3,10 +3,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::command_needs::{CommandPlace, ConcludedNeed, find_argument_needs, find_command_needs};
-use super::has_word;
-use super::python_requirements::{LogicalLine, is_foreign_platform, split_logical_lines};
+use super::command_needs::{
+    CommandPlace, ConcludedNeed, find_argument_needs, find_command_needs, without_optional,
+};
+use super::import_needs::find_python_import_needs;
+use super::python_requirements::find_imports;
 use super::python_tokens::{PythonToken, split_tokens};
+use super::{NeedKind, has_word, network_signs};
+
+use self::optional_lines::find_optional_lines;
+
+mod optional_lines;
+mod values;
 
 /// Functions that start a program, or look for one.
 const STARTERS: &str = "subprocess.run subprocess.call subprocess.check_call subprocess.check_output subprocess.Popen \
@@ -18,6 +26,8 @@ const STARTERS: &str = "subprocess.run subprocess.call subprocess.check_call sub
 const ARGUMENTS_MAX: usize = 32;
 /// Maximum number of texts that are known of one variable.
 const VALUES_MAX: usize = 16;
+/// Maximum length of a text that is read as a command, in bytes.
+const VALUE_BYTES_MAX: usize = 2000;
 /// Number of functions that may lie between a call and `subprocess`.
 const CALL_DEPTH_MAX: usize = 3;
 
@@ -34,8 +44,8 @@ struct FunctionScope {
 /// Beginning of a command.
 #[derive(Debug, Clone)]
 enum CommandValue {
-    /// Program and arguments.
-    List(Vec<String>),
+    /// Program and arguments. Any one of the programs runs.
+    List(Vec<String>, Vec<String>),
     /// Text for a shell.
     Text(String),
 }
@@ -43,70 +53,67 @@ enum CommandValue {
 /// Reader of the calls in one file.
 struct CallReader<'a> {
     tokens: &'a [(PythonToken, usize)],
-    foreign_lines: &'a HashSet<usize>,
-    /// Functions of the file that hand their first parameter to a program.
+    /// Lines that a script does without.
+    optional_lines: &'a HashSet<usize>,
+    /// Functions of the file that start the program in their first parameter.
     runners: HashSet<String>,
+    /// Functions of the file that look for the program in their first parameter.
+    probers: HashSet<String>,
     scopes: Vec<FunctionScope>,
     optional: HashSet<String>,
     found: Vec<ConcludedNeed>,
 }
 
+/// Functions of Python itself that connect to other hosts.
+const CONNECTORS: &str = "HTTPConnection HTTPSConnection urlopen urlretrieve";
+/// Functions that import the module in their argument.
+const IMPORTERS: &str = "__import__ import_module importlib.import_module";
+
+/// Returns the needs of source whose first line has the number `line`: modules, programs and a network.
+pub(super) fn find_python_needs(source: &str, line: usize) -> Vec<ConcludedNeed> {
+    let mut calls = find_program_calls(source);
+    if network_signs::names_only_this_host(source) {
+        calls.retain(|need| need.kind != NeedKind::Network);
+    }
+    let mut needs = find_python_import_needs(source, line);
+    needs.extend(calls.into_iter().map(|need| ConcludedNeed {
+        line: line + need.line - 1,
+        ..need
+    }));
+    needs
+}
+
 /// Returns the needs of the programs that a file starts.
 pub(super) fn find_program_calls(source: &str) -> Vec<ConcludedNeed> {
     let tokens = split_tokens(source);
-    let foreign_lines = find_foreign_lines(source);
+    let optional_lines = find_optional_lines(source);
     let imports_run = source.contains("from subprocess import");
     let mut runners: HashSet<String> = HashSet::new();
     if imports_run {
         runners.extend(["run", "call"].map(str::to_owned));
     }
+    let mut probers = HashSet::new();
     // A function that calls a function that starts its parameter starts it, too.
-    for _ in 0..CALL_DEPTH_MAX {
+    for depth in 1..=CALL_DEPTH_MAX {
         let mut reader = CallReader {
             tokens: &tokens,
-            foreign_lines: &foreign_lines,
+            optional_lines: &optional_lines,
             runners: runners.clone(),
+            probers,
             scopes: vec![FunctionScope::default()],
             optional: HashSet::new(),
             found: Vec::new(),
         };
+        let probers_before = reader.probers.len();
         reader.read();
-        if reader.runners.len() == runners.len() {
-            let optional = &reader.optional;
-            let is_optional =
-                |need: &ConcludedNeed| need.names.iter().any(|name| optional.contains(name));
-            reader
-                .found
-                .retain(|need| need.kind != super::NeedKind::Binary || !is_optional(need));
-            return reader.found;
+        let is_known =
+            (reader.runners.len(), reader.probers.len()) == (runners.len(), probers_before);
+        if is_known || depth == CALL_DEPTH_MAX {
+            return without_optional(reader.found, &reader.optional);
         }
-        runners = reader.runners;
+        (runners, probers) = (reader.runners, reader.probers);
     }
     Vec::new()
-}
-
-/// Returns the lines that run on other systems only.
-fn find_foreign_lines(source: &str) -> HashSet<usize> {
-    let mut foreign = HashSet::new();
-    let mut skipped: Option<usize> = None;
-    let lines: Vec<LogicalLine> = split_logical_lines(source);
-    for (index, line) in lines.iter().enumerate() {
-        let statement = line.text.trim_start();
-        if statement.is_empty() {
-            continue;
-        }
-        let indent = line.text.len() - statement.len();
-        if skipped.is_some_and(|skipped| indent > skipped) {
-            let end = lines
-                .get(index + 1)
-                .map_or(line.number + 1, |next| next.number);
-            foreign.extend(line.number..end);
-            continue;
-        }
-        let is_branch = statement.starts_with("if ") || statement.starts_with("elif ");
-        skipped = (is_branch && is_foreign_platform(line)).then_some(indent);
-    }
-    foreign
 }
 
 impl CallReader<'_> {
@@ -124,11 +131,12 @@ impl CallReader<'_> {
                     continue;
                 }
                 PythonToken::Name(name) if line_start && name == "def" => self.enter_function(at),
+                PythonToken::Name(name) if name == "for" => self.loop_variable(at),
                 PythonToken::Name(name) if line_start && self.is_assignment(at) => {
                     self.assign(&name.clone(), at);
                 }
                 PythonToken::Name(name)
-                    if self.is_mark(at + 1, '(') && !self.foreign_lines.contains(line) =>
+                    if self.is_mark(at + 1, '(') && !self.optional_lines.contains(line) =>
                 {
                     // `x if which("y") else z`
                     let is_condition =
@@ -163,29 +171,6 @@ impl CallReader<'_> {
 
     fn is_name(&self, at: usize, name: &str) -> bool {
         matches!(self.tokens.get(at), Some((PythonToken::Name(found), _)) if found == name)
-    }
-
-    /// Returns `true` at `name =` and `name: type =`.
-    fn is_assignment(&self, at: usize) -> bool {
-        self.value_of_assignment(at).is_some()
-    }
-
-    /// Returns the index at which an assigned value begins.
-    fn value_of_assignment(&self, at: usize) -> Option<usize> {
-        if self.is_mark(at + 1, '=') && !self.is_mark(at + 2, '=') {
-            return Some(at + 2);
-        }
-        if !self.is_mark(at + 1, ':') {
-            return None;
-        }
-        // An annotation is short and stands on one line.
-        let ahead = (at + 2..at + 12).take_while(|at| {
-            !matches!(self.tokens.get(*at), Some((PythonToken::Line(_), _)) | None)
-        });
-        ahead
-            .into_iter()
-            .find(|at| self.is_mark(*at, '='))
-            .map(|at| at + 1)
     }
 
     fn leave_scopes(&mut self, indent: usize, at: usize) {
@@ -248,99 +233,78 @@ impl CallReader<'_> {
         });
     }
 
-    fn assign(&mut self, name: &str, at: usize) {
-        let Some(value_at) = self.value_of_assignment(at) else {
-            return;
-        };
-        let Some(value) = self.value(value_at) else {
-            return;
-        };
-        if let Some(scope) = self.scopes.last_mut() {
-            let values = scope.variables.entry(name.to_owned()).or_default();
-            if values.len() < VALUES_MAX {
-                values.push(value);
-            }
-        }
-    }
-
-    /// Returns the command that begins at a token: a list, a text, or `shlex.split(text)`.
-    fn value(&self, at: usize) -> Option<CommandValue> {
-        match self.tokens.get(at)? {
-            (PythonToken::Text(text), _) => Some(CommandValue::Text(text.clone())),
-            (PythonToken::Mark('[' | '('), _) => Some(CommandValue::List(self.list_items(at))),
-            (PythonToken::Name(name), _) if name == "shlex.split" || name == "str" => {
-                match self.tokens.get(at + 2)? {
-                    (PythonToken::Text(text), _) => Some(CommandValue::Text(text.clone())),
-                    _ => None,
-                }
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns the texts of a list; an item that only a run knows is empty.
-    fn list_items(&self, at: usize) -> Vec<String> {
-        let mut items = vec![String::new()];
-        let mut depth = 0_usize;
-        for (token, _) in self
-            .tokens
-            .get(at..)
-            .unwrap_or_default()
-            .iter()
-            .take(ARGUMENTS_MAX * 4)
-        {
-            match token {
-                PythonToken::Mark('[' | '(' | '{') => depth += 1,
-                PythonToken::Mark(']' | ')' | '}') if depth <= 1 => break,
-                PythonToken::Mark(']' | ')' | '}') => depth -= 1,
-                PythonToken::Mark(',') if depth == 1 => items.push(String::new()),
-                PythonToken::Text(text) if depth == 1 => {
-                    if let Some(item) = items.last_mut() {
-                        item.push_str(text);
-                    }
-                }
-                PythonToken::Name(_)
-                | PythonToken::Text(_)
-                | PythonToken::Mark(_)
-                | PythonToken::Line(_) => {}
-            }
-            if items.len() > ARGUMENTS_MAX {
-                break;
-            }
-        }
-        items
-    }
-
     fn call(&mut self, name: &str, at: usize, is_condition: bool) {
-        let bare = name.strip_prefix("self.").unwrap_or(name);
-        let is_starter = has_word(STARTERS, name) || self.runners.contains(bare);
-        if !is_starter {
-            return;
-        }
+        let bare = last_part(name);
         let line = self.tokens.get(at).map_or(1, |(_, line)| *line);
+        let is_own =
+            |names: &HashSet<String>| names.contains(name.strip_prefix("self.").unwrap_or(name));
+        let is_probe = bare == "which" || bare == "find_executable" || is_own(&self.probers);
+        let argument = self.argument(at);
+        if has_word(CONNECTORS, bare) {
+            self.conclude(NeedKind::Network, &format!("{bare}()"), line);
+        } else if has_word(IMPORTERS, name) {
+            if let Some((PythonToken::Text(module), _)) = self.tokens.get(argument) {
+                let imports = find_imports(&format!("import {module}"));
+                let modules: Vec<String> =
+                    imports.into_iter().flat_map(|found| found.names).collect();
+                for module in modules {
+                    self.conclude(NeedKind::PythonModule, &module, line);
+                }
+            }
+        } else if is_probe {
+            self.probe(at, argument, line, is_condition);
+        } else if has_word(STARTERS, name) || is_own(&self.runners) {
+            self.start_argument(name, at, argument, line);
+        }
+    }
+
+    fn conclude(&mut self, kind: NeedKind, name: &str, line: usize) {
+        let names = vec![name.to_owned()];
+        self.found.push(ConcludedNeed { kind, names, line });
+    }
+
+    /// Returns the index of the first argument's value: after `(`, `*` and `args=`.
+    fn argument(&self, at: usize) -> usize {
         let mut argument = at + 2;
-        while matches!(self.tokens.get(argument), Some((PythonToken::Line(_), _))) {
+        while matches!(
+            self.tokens.get(argument),
+            Some((PythonToken::Line(_) | PythonToken::Mark('*'), _))
+        ) {
             argument += 1;
         }
-        if name.ends_with("which") || name.ends_with("find_executable") {
-            let is_alternative = self.is_name(at.wrapping_sub(1), "or");
-            self.probe(argument, line, is_condition, is_alternative);
-            return;
+        let is_keyword = matches!(self.tokens.get(argument), Some((PythonToken::Name(_), _)));
+        match is_keyword && self.is_mark(argument + 1, '=') {
+            true => argument + 2,
+            false => argument,
         }
-        // `args=[…]`
-        if let (Some((PythonToken::Name(_), _)), true) =
-            (self.tokens.get(argument), self.is_mark(argument + 1, '='))
-        {
-            argument += 2;
-        }
+    }
+
+    fn start_argument(&mut self, name: &str, at: usize, argument: usize, line: usize) {
         let takes_arguments = name.ends_with("create_subprocess_exec");
-        if let Some((PythonToken::Name(variable), _)) = self.tokens.get(argument)
-            && !self.is_mark(argument + 1, '(')
-        {
-            self.variable(&variable.clone(), line);
+        match self.tokens.get(argument) {
+            Some(_) if takes_arguments => {}
+            Some((PythonToken::Name(variable), _)) if !self.is_mark(argument + 1, '(') => {
+                self.variable(variable, line);
+            }
+            // `command.split()`, `shlex.split(command)`
+            Some((PythonToken::Name(method), _)) if method.ends_with(".split") => {
+                let variable = match self.tokens.get(argument + 2) {
+                    Some((PythonToken::Name(variable), _)) => variable,
+                    _ => method.strip_suffix(".split").unwrap_or(method),
+                };
+                self.variable(variable, line);
+            }
+            // A function that starts a program of its parameter: `[name, *arguments]`
+            Some((PythonToken::Mark('['), _)) => {
+                if let Some((PythonToken::Name(variable), _)) = self.tokens.get(argument + 1) {
+                    let runner = self.function_of_parameter(variable);
+                    self.runners.extend(runner);
+                }
+            }
+            _ => {}
         }
         let value = match takes_arguments {
-            true => Some(CommandValue::List(self.list_items(at + 1))),
+            true => Some(self.list(at + 1)),
             false => self.value(argument),
         };
         if let Some(value) = value {
@@ -348,32 +312,28 @@ impl CallReader<'_> {
         }
     }
 
+    /// Returns the function whose first parameter a variable is, if nothing else was assigned to it.
+    fn function_of_parameter(&self, variable: &str) -> Option<String> {
+        let scope = self.scopes.last()?;
+        let is_first = scope
+            .parameters
+            .first()
+            .is_some_and(|first| first == variable);
+        (is_first && !scope.variables.contains_key(variable)).then(|| scope.name.clone())
+    }
+
     /// Adds what a variable holds; a parameter makes its function one that starts programs.
     fn variable(&mut self, variable: &str, line: usize) {
-        let mut values = Vec::new();
-        let mut runner = None;
-        for scope in self.scopes.iter().rev() {
-            values.extend(scope.variables.get(variable).into_iter().flatten().cloned());
-            if scope
-                .parameters
-                .first()
-                .is_some_and(|first| first == variable)
-            {
-                runner = Some(scope.name.clone());
-            }
-            if !values.is_empty() || runner.is_some() {
-                break;
-            }
-        }
+        let runner = self.function_of_parameter(variable);
         self.runners.extend(runner);
-        for value in values {
+        for value in self.values_of(variable) {
             self.start(&value, line);
         }
     }
 
     fn start(&mut self, value: &CommandValue, line: usize) {
         let needs = match value {
-            CommandValue::List(arguments) => find_argument_needs(arguments, line),
+            CommandValue::List(programs, arguments) => start_any(programs, arguments, line),
             // A text without arguments is a name or a text for a shell; either way, it begins with the program.
             CommandValue::Text(text) => {
                 find_command_needs(text, line, CommandPlace::Script, &mut HashSet::new())
@@ -382,20 +342,100 @@ impl CallReader<'_> {
         self.found.extend(needs);
     }
 
-    /// Reads a search for a program.
-    fn probe(&mut self, argument: usize, line: usize, is_condition: bool, is_alternative: bool) {
-        let Some((PythonToken::Text(name), _)) = self.tokens.get(argument) else {
-            return;
+    /// Reads a search for a program, or for those in a variable.
+    fn probe(&mut self, at: usize, argument: usize, line: usize, is_condition: bool) {
+        let names = match self.tokens.get(argument) {
+            Some((PythonToken::Text(name), _)) => vec![name.clone()],
+            Some((PythonToken::Name(variable), _)) => {
+                let prober = self.function_of_parameter(variable);
+                self.probers.extend(prober);
+                // `any(which(name) for name in names)`
+                let ahead = (argument + 1..argument + ARGUMENTS_MAX)
+                    .find(|at| self.is_name(*at, "for") && self.is_name(*at + 1, variable));
+                let variable = variable.clone();
+                if let Some(ahead) = ahead {
+                    self.loop_variable(ahead);
+                }
+                self.texts_of(&variable)
+            }
+            _ => return,
         };
-        if let Some(first) = self.found.last_mut().filter(|_| is_alternative) {
-            first.names.push(name.clone());
-        } else if is_condition {
-            self.optional.insert(name.clone());
+        let is_any =
+            is_condition || self.is_checked_later(at) || self.is_name(at.wrapping_sub(2), "any");
+        if self.is_name(at.wrapping_sub(1), "or")
+            && let Some(first) = self.found.last_mut()
+        {
+            first.names.extend(names);
+        } else if is_any && names.len() == 1 {
+            self.optional.extend(names);
+        } else if is_any {
+            self.optional.extend(names.iter().cloned());
+            self.found.extend(start_any(&names, &[], line));
         } else {
-            self.found
-                .extend(find_argument_needs(std::slice::from_ref(name), line));
+            for name in names {
+                self.found.extend(start_any(&[name], &[], line));
+            }
+        }
+        // `which("a") or "b"`
+        if let (true, Some((PythonToken::Text(other), _)), Some(first)) = (
+            self.is_name(argument + 2, "or"),
+            self.tokens.get(argument + 3),
+            self.found.last_mut(),
+        ) {
+            first.names.push(other.clone());
         }
     }
+
+    /// Returns `true` for `x = which(…)` before `if x:`.
+    fn is_checked_later(&self, at: usize) -> bool {
+        let Some((PythonToken::Name(variable), _)) = self.tokens.get(at.wrapping_sub(2)) else {
+            return false;
+        };
+        let mut ahead = self
+            .tokens
+            .get(at..)
+            .unwrap_or_default()
+            .iter()
+            .take(ARGUMENTS_MAX);
+        let line = ahead.position(|(token, _)| matches!(token, PythonToken::Line(_)));
+        let Some(line) = line.filter(|_| self.is_mark(at.wrapping_sub(1), '=')) else {
+            return false;
+        };
+        self.is_name(at + line + 1, "if")
+            && self.is_name(at + line + 2, variable)
+            && self.is_mark(at + line + 3, ':')
+    }
+}
+
+/// Returns the needs of a command of which any one of several programs runs.
+pub(super) fn start_any(
+    programs: &[String],
+    arguments: &[String],
+    line: usize,
+) -> Vec<ConcludedNeed> {
+    let command = |program: &String| -> Vec<ConcludedNeed> {
+        let command: Vec<String> = std::iter::once(program).chain(arguments).cloned().collect();
+        find_argument_needs(&command, line)
+    };
+    let Some((first, others)) = programs.split_first() else {
+        return Vec::new();
+    };
+    let mut needs = command(first);
+    let names = others
+        .iter()
+        .flat_map(command)
+        .filter(|need| need.kind == NeedKind::Binary);
+    let names: Vec<String> = names.flat_map(|need| need.names).collect();
+    match needs.first_mut() {
+        Some(need) if need.kind == NeedKind::Binary => need.names.extend(names),
+        _ => {}
+    }
+    needs
+}
+
+/// Returns the last part of a dotted name.
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// Returns `true` if a line begins with a condition that is not negated.

@@ -18,7 +18,7 @@ const NAME_BYTES_MAX: usize = 128;
 const PACKAGES: &str = "Bio=biopython Crypto=pycryptodome Cryptodome=pycryptodomex Levenshtein=levenshtein \
     OpenSSL=pyopenssl PIL=pillow PyPDF2=pypdf2 Xlib=python-xlib attr=attrs azure.storage.blob=azure-storage-blob \
     bs4=beautifulsoup4 cairo=pycairo cv2=opencv-python dateutil=python-dateutil discord=discord-py docx=python-docx \
-    dotenv=python-dotenv ebooklib=ebooklib faiss=faiss-cpu fitz=pymupdf flask_cors=flask-cors git=gitpython github=pygithub \
+    dotenv=python-dotenv ebooklib=ebooklib faiss=faiss-cpu fitz=pymupdf flask_cors=flask-cors git=gitpython hcl2=python-hcl2 github=pygithub \
     gi=pygobject google.auth=google-auth google.oauth2=google-auth google.protobuf=protobuf \
     google_auth_oauthlib=google-auth-oauthlib googleapiclient=google-api-python-client jose=python-jose jwt=pyjwt \
     llama_index=llama-index ldap=python-ldap magic=python-magic markdown_it=markdown-it-py mpl_toolkits=matplotlib \
@@ -27,7 +27,13 @@ const PACKAGES: &str = "Bio=biopython Crypto=pycryptodome Cryptodome=pycryptodom
     psycopg2=psycopg2-binary pymupdf=pymupdf pythoncom=pywin32 serial=pyserial sentence_transformers=sentence-transformers \
     skimage=scikit-image sklearn=scikit-learn slugify=python-slugify socks=pysocks telegram=python-telegram-bot \
     tree_sitter=tree-sitter umap=umap-learn usb=pyusb whisper=openai-whisper wx=wxpython xdg=pyxdg yaml=pyyaml \
-    youtube_transcript_api=youtube-transcript-api zmq=pyzmq";
+    youtube_transcript_api=youtube-transcript-api zmq=pyzmq barcode=python-barcode camelot=camelot-py \
+    community=python-louvain cpuinfo=py-cpuinfo decouple=python-decouple dns=dnspython environ=django-environ \
+    ffmpeg=ffmpeg-python firecrawl=firecrawl-py jks=pyjks mastodon=mastodon-py multipart=python-multipart \
+    newspaper=newspaper3k nmap=python-nmap odf=odfpy osgeo=gdal pdfminer=pdfminer-six pylab=matplotlib \
+    readability=readability-lxml rest_framework=djangorestframework shapefile=pyshp skopt=scikit-optimize \
+    snowflake=snowflake-connector-python socketio=python-socketio speech_recognition=speechrecognition \
+    tabula=tabula-py tavily=tavily-python telebot=pytelegrambotapi win32com=pywin32";
 
 /// A name and the line that it is on, 0 if the line is not known.
 pub(super) type LocatedName = (String, usize);
@@ -48,8 +54,11 @@ pub(super) fn likely_package_of(module: &str) -> String {
 
 /// Returns the name that variants of a package share: `opencv-python` for `opencv-python-headless`.
 pub(super) fn without_variant(package: &str) -> &str {
-    let base = package.strip_suffix("-headless");
-    base.or(package.strip_suffix("-binary")).unwrap_or(package)
+    let variants = ["-headless", "-binary", "-slim"];
+    let base = variants
+        .iter()
+        .find_map(|variant| package.strip_suffix(variant));
+    base.unwrap_or(package)
 }
 
 /// Returns `true` if a module is most likely of a package, or of a variant of it.

@@ -1,69 +1,27 @@
 //! Splits shell text into simple commands, without running or fully parsing it. Pure.
 //!
-//! Keywords, functions, patterns of `case`, conditions in `[[ ]]`, arithmetic, redirections and the bodies of here
-//! documents are no words of commands. Command substitutions are commands of their own.
+//! Keywords, functions, patterns of `case`, arithmetic, redirections and the bodies of here documents are no words of
+//! commands. Command substitutions are commands of their own. Marks between the commands tell branches and variables.
 
-use std::collections::HashSet;
-
+pub(super) use self::commands::{
+    CommentSign, Joint, ShellCommand, ShellMark, ShellScript, ShellWord, sign_of_text,
+};
 use super::text_cursor::TextCursor;
 use word_parts::take_balanced;
 
+mod commands;
 mod word_parts;
 
 /// Maximum depth of command substitutions; deeper ones are skipped.
 const DEPTH_MAX: usize = 6;
 /// Maximum number of commands of one text; further ones are not read.
 const COMMANDS_MAX: usize = 10_000;
+/// Maximum number of marks between them.
+const MARKS_MAX: usize = 4 * COMMANDS_MAX;
+/// Maximum number of values of one variable.
+pub(super) const VALUES_MAX: usize = 16;
 /// Words before a command that belong to the language.
 const KEYWORDS: &str = "! { } coproc do done elif else esac fi if then time until while";
-
-/// Operator after a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Joint {
-    /// End of the list.
-    End,
-    /// `&&`
-    And,
-    /// `||`
-    Or,
-    /// `|`
-    Pipe,
-}
-
-/// Word of a command, without its quotes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ShellWord {
-    /// Text with expansions as they are written.
-    pub(super) text: String,
-    /// `true` if some of it is only known when the command runs.
-    pub(super) is_dynamic: bool,
-    /// `true` if some of it is quoted.
-    pub(super) is_quoted: bool,
-}
-
-/// Simple command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ShellCommand {
-    /// Program and arguments; never empty.
-    pub(super) words: Vec<ShellWord>,
-    /// Line of the first word.
-    pub(super) line: usize,
-    /// Operator after the command.
-    pub(super) next: Joint,
-    /// Index of the command that fails before this one runs: `this` in `that || this`.
-    pub(super) fallback_for: Option<usize>,
-    /// `true` if the command is a condition that is not negated.
-    pub(super) is_condition: bool,
-    /// Body of a here document that the command reads.
-    pub(super) here_document: Option<String>,
-}
-
-/// Commands of a text, and the names that the text itself defines.
-#[derive(Debug, Default)]
-pub(super) struct ShellScript {
-    pub(super) commands: Vec<ShellCommand>,
-    pub(super) functions: HashSet<String>,
-}
 
 /// Here document whose body has not been reached.
 #[derive(Debug)]
@@ -88,16 +46,31 @@ struct ShellReader<'a, 'b> {
     pending: Vec<PendingDocument>,
     case_depth: usize,
     in_pattern: bool,
+    in_condition: bool,
+    is_negated: bool,
+    /// Sign of the comment above the current line.
+    comment_above: Option<CommentSign>,
+    /// Sign of the comment in the current line.
+    comment_in_line: Option<CommentSign>,
+    is_line_empty: bool,
+    keeps_output: bool,
 }
 
 /// Splits a text, whose first line has the number `line`, into commands.
 pub(super) fn split_commands(text: &str, line: usize) -> ShellScript {
     let mut script = ShellScript::default();
-    read_text(text, line, 0, &mut script);
+    read_text(text, line, 0, &mut script, (false, false));
     script
 }
 
-fn read_text(text: &str, line: usize, depth: usize, script: &mut ShellScript) {
+/// Reads a text at a depth. `condition` is `true` and `true` in a condition, and in a negated one.
+fn read_text(
+    text: &str,
+    line: usize,
+    depth: usize,
+    script: &mut ShellScript,
+    condition: (bool, bool),
+) {
     let mut reader = ShellReader {
         cursor: TextCursor::new(text, line),
         script,
@@ -110,6 +83,12 @@ fn read_text(text: &str, line: usize, depth: usize, script: &mut ShellScript) {
         pending: Vec::new(),
         case_depth: 0,
         in_pattern: false,
+        in_condition: condition.0,
+        is_negated: condition.1,
+        comment_above: None,
+        comment_in_line: None,
+        is_line_empty: true,
+        keeps_output: false,
     };
     while reader.script.commands.len() < COMMANDS_MAX && reader.step() {}
     reader.end_command(Joint::End);
@@ -127,12 +106,14 @@ impl<'a> ShellReader<'a, '_> {
             return true;
         }
         match char {
-            '#' if self.word.is_none() => {
-                self.cursor.take_while(|char| char != '\n');
-            }
+            '#' if self.word.is_none() => self.comment(),
             '\n' => {
                 self.cursor.take();
                 self.end_command(Joint::End);
+                self.comment_in_line = None;
+                if std::mem::replace(&mut self.is_line_empty, true) {
+                    self.comment_above = None;
+                }
                 self.skip_here_documents();
             }
             ' ' | '\t' | '\r' => {
@@ -147,7 +128,8 @@ impl<'a> ShellReader<'a, '_> {
                 if self.in_pattern {
                     self.in_pattern = false;
                     self.words.clear();
-                    self.word = None;
+                    let pattern = self.word.take().unwrap_or_default();
+                    self.mark(ShellMark::Case(Some(pattern.text)));
                 } else {
                     self.end_command(Joint::End);
                 }
@@ -160,6 +142,24 @@ impl<'a> ShellReader<'a, '_> {
 
     fn in_test(&self) -> bool {
         self.words.first().is_some_and(|word| word.text == "[[")
+            && self.words.last().is_some_and(|word| word.text != "]]")
+            && self.word.as_ref().is_none_or(|word| word.text != "]]")
+    }
+
+    fn mark(&mut self, mark: ShellMark) {
+        if self.script.marks.len() < MARKS_MAX {
+            self.script.marks.push((self.script.commands.len(), mark));
+        }
+    }
+
+    fn comment(&mut self) {
+        let text = self.cursor.take_while(|char| char != '\n');
+        let sign = sign_of_text(text);
+        let is_own_line = self.words.is_empty() && std::mem::take(&mut self.is_line_empty);
+        match is_own_line {
+            true => self.comment_above = sign,
+            false => self.comment_in_line = sign,
+        }
     }
 
     fn push(&mut self, char: char) {
@@ -181,6 +181,7 @@ impl<'a> ShellReader<'a, '_> {
         if self.cursor.take_text(";") || self.cursor.take_text("&") {
             self.cursor.take_text("&");
             self.in_pattern = self.case_depth > 0;
+            self.mark(ShellMark::Case(None));
         }
     }
 
@@ -213,7 +214,9 @@ impl<'a> ShellReader<'a, '_> {
         match self.word.take() {
             // An array: its items are no commands.
             Some(word) if word.text.ends_with('=') => {
-                take_balanced(&mut self.cursor, '(', ')');
+                let items = take_balanced(&mut self.cursor, '(', ')');
+                let name = word.text.trim_end_matches(['=', '+']);
+                self.values(name, items.split_whitespace().map(plain_word));
                 self.word = Some(word);
             }
             Some(word) => {
@@ -221,7 +224,7 @@ impl<'a> ShellReader<'a, '_> {
                 ahead.take_while(|char| char == ' ');
                 if self.words.iter().all(|word| word.text == "function") && ahead.take_text(")") {
                     self.cursor = ahead;
-                    self.script.functions.insert(word.text);
+                    self.mark(ShellMark::Function(word.text));
                 } else {
                     // `name(x)` is no shell: the rest of the line means something else.
                     self.cursor.take_while(|char| char != '\n');
@@ -240,7 +243,8 @@ impl<'a> ShellReader<'a, '_> {
         let mut ahead = self.cursor;
         ahead.take_while(|char| char == ' ');
         if let ([word], true) = (self.words.as_slice(), ahead.take_text(")")) {
-            self.script.functions.insert(word.text.clone());
+            let name = word.text.clone();
+            self.mark(ShellMark::Function(name));
             self.cursor = ahead;
             self.words.clear();
         } else {
@@ -250,6 +254,7 @@ impl<'a> ShellReader<'a, '_> {
 
     fn redirection(&mut self) {
         let line = self.cursor.line;
+        let is_output = self.cursor.peek() == Some('>');
         let descriptor = |word: &ShellWord| word.text.bytes().all(|byte| byte.is_ascii_digit());
         if self.word.as_ref().is_some_and(descriptor) {
             self.word = None;
@@ -278,7 +283,10 @@ impl<'a> ShellReader<'a, '_> {
         } else {
             self.cursor.take();
             let is_operator = |char| matches!(char, '>' | '<' | '&' | '|');
-            self.cursor.take_while(is_operator);
+            let operator = self.cursor.take_while(is_operator);
+            let target = self.cursor.rest().trim_start();
+            self.keeps_output |=
+                is_output && !operator.contains('&') && !target.starts_with("/dev/null");
             self.drops_word = true;
         }
     }
@@ -317,20 +325,19 @@ impl<'a> ShellReader<'a, '_> {
             }
             return;
         }
-        let is_test_end = word.text == "]]" && self.in_test();
+        if self.words.is_empty() && !word.is_quoted && super::has_word(KEYWORDS, &word.text) {
+            self.keyword(&word.text);
+            return;
+        }
         self.words.push(word);
         let head = |index: usize| self.words.get(index).map_or("", |word| word.text.as_str());
-        if is_test_end {
-            self.words.clear();
-        } else if self.words.len() == 3 && (head(0), head(2)) == ("case", "in") {
+        if self.words.len() == 3 && (head(0), head(2)) == ("case", "in") {
             self.words.clear();
             self.case_depth += 1;
             self.in_pattern = true;
-        } else if self.words.len() == 1 && head(0) == "esac" && self.case_depth > 0 {
-            self.end_case();
         } else if self.words.len() == 2 && head(0) == "function" {
             let name = head(1).to_owned();
-            self.script.functions.insert(name);
+            self.mark(ShellMark::Function(name));
             self.words.clear();
         }
     }
@@ -339,6 +346,47 @@ impl<'a> ShellReader<'a, '_> {
         self.case_depth = self.case_depth.saturating_sub(1);
         self.in_pattern = false;
         self.words.clear();
+        self.mark(ShellMark::Case(None));
+    }
+
+    /// Reads a word of the language before a command.
+    fn keyword(&mut self, word: &str) {
+        let mark = match word {
+            "!" => {
+                self.is_negated = !self.is_negated;
+                return;
+            }
+            "esac" => return self.end_case(),
+            "if" => ShellMark::If,
+            "then" => ShellMark::Then,
+            "elif" => ShellMark::Elif,
+            "else" => ShellMark::Else,
+            "fi" => ShellMark::Fi,
+            "{" => {
+                // A group of commands reports the failure more often than it does the same in another way.
+                self.fallback_for = None;
+                ShellMark::OpenBrace
+            }
+            "}" => ShellMark::CloseBrace,
+            _ => {
+                self.in_condition = match word {
+                    "while" | "until" => true,
+                    "do" | "done" => false,
+                    _ => return,
+                };
+                return;
+            }
+        };
+        if !matches!(mark, ShellMark::OpenBrace | ShellMark::CloseBrace) {
+            self.in_condition = matches!(mark, ShellMark::If | ShellMark::Elif);
+        }
+        self.mark(mark);
+    }
+
+    fn values(&mut self, name: &str, values: impl Iterator<Item = ShellWord>) {
+        for value in values.take(VALUES_MAX) {
+            self.mark(ShellMark::Value(name.to_owned(), value));
+        }
     }
 
     /// Ends the current command, which an operator follows.
@@ -346,34 +394,66 @@ impl<'a> ShellReader<'a, '_> {
         self.end_word();
         self.drops_word = false;
         let mut words = std::mem::take(&mut self.words).into_iter().peekable();
-        let (mut is_condition, mut is_negated) = (false, false);
-        let is_keyword =
-            |word: &ShellWord| !word.is_quoted && super::has_word(KEYWORDS, &word.text);
-        let mut fallback_for = self.fallback_for.take();
-        while let Some(word) = words.next_if(is_keyword) {
-            // A group of commands reports the failure more often than it does the same in another way.
-            fallback_for = fallback_for.filter(|_| word.text != "{");
-            is_condition |= matches!(word.text.as_str(), "if" | "elif" | "while");
-            is_negated |= word.text == "!";
+        let fallback_for = self.fallback_for.take();
+        while let Some(word) = words.next_if(|word| is_assignment(&word.text)) {
+            if let Some((name, value)) = split_assignment(&word) {
+                self.values(name, std::iter::once(value));
+            }
         }
-        let words = words.skip_while(|word| is_assignment(&word.text));
         let words: Vec<ShellWord> = words.collect();
-        let heads = ["for", "select", "[[", "case"];
         let Some(first) = words.first() else {
             return;
         };
-        if !heads.contains(&first.text.as_str()) {
-            self.fallback_for = (next == Joint::Or).then_some(self.script.commands.len());
-            self.script.commands.push(ShellCommand {
-                words,
-                line: self.line,
-                next,
-                fallback_for,
-                is_condition: is_condition && !is_negated,
-                here_document: None,
-            });
+        self.is_line_empty = false;
+        let is_negated = std::mem::take(&mut self.is_negated);
+        match first.text.as_str() {
+            "for" | "select" => {
+                let name = words
+                    .get(1)
+                    .map_or("", |word| word.text.as_str())
+                    .to_owned();
+                // `for name` takes the arguments of the function.
+                let arguments = (words.len() == 2).then(|| plain_word("$@"));
+                let values = words.into_iter().skip(3).chain(arguments);
+                self.values(&name, values);
+            }
+            "case" => {}
+            _ => {
+                self.fallback_for = (next == Joint::Or).then_some(self.script.commands.len());
+                self.script.commands.push(ShellCommand {
+                    words,
+                    line: self.line,
+                    next,
+                    fallback_for,
+                    is_condition: self.in_condition,
+                    is_negated,
+                    comment: self.comment_in_line.or(self.comment_above),
+                    keeps_output: std::mem::take(&mut self.keeps_output),
+                    here_document: None,
+                });
+            }
         }
     }
+}
+
+/// Returns a word that is not split any further.
+fn plain_word(text: &str) -> ShellWord {
+    let text = text.trim_matches(['"', '\'']);
+    ShellWord {
+        text: text.to_owned(),
+        is_dynamic: text.contains('$'),
+        is_quoted: true,
+    }
+}
+
+/// Returns the variable and the value of an assignment.
+pub(super) fn split_assignment(word: &ShellWord) -> Option<(&str, ShellWord)> {
+    let (name, value) = word.text.split_once('=')?;
+    let value = ShellWord {
+        text: value.to_owned(),
+        ..*word
+    };
+    Some((name.trim_end_matches('+'), value))
 }
 
 /// Returns `true` for `name=value`, `name+=value` and `name[index]=value`.

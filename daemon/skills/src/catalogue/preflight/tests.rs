@@ -185,6 +185,37 @@ fn a_network_is_a_warning_since_no_workspace_has_one() {
 }
 
 #[test]
+fn a_package_that_connects_wants_a_network_though_it_is_shipped() {
+    let files = [
+        ("scripts/a.mjs", "import axios from 'axios';\n"),
+        ("node_modules/axios/package.json", "{}"),
+    ];
+    assert_eq!(
+        check(&FrontMatter::default(), &files, &[]),
+        [row(NeedKind::Network, "axios", false, "scripts/a.mjs:1")]
+    );
+}
+
+#[test]
+fn a_package_that_is_downloaded_to_run_wants_a_network_unless_it_is_there() {
+    let document = |command: &str| format!("---\nname: x\n---\n```sh\n{command}\n```\n");
+    let networks = |files: &[(&str, &str)]| -> Vec<String> {
+        let found = check(&FrontMatter::default(), files, &[]).into_iter();
+        let found = found.filter(|(kind, ..)| *kind == NeedKind::Network);
+        found.map(|(_, name, ..)| name).collect()
+    };
+    let other = document("npx --yes left-pad x");
+    assert_eq!(networks(&[("SKILL.md", &other)]), ["npx left-pad"]);
+    let package = r#"{"dependencies": {"left-pad": "1"}}"#;
+    let files = [("SKILL.md", other.as_str()), ("package.json", package)];
+    assert_eq!(networks(&files), [""; 0]);
+    assert_eq!(
+        networks(&[("SKILL.md", &document("npx -y commander x"))]),
+        [""; 0]
+    );
+}
+
+#[test]
 fn a_skill_of_documents_needs_nothing() {
     assert_eq!(
         check(

@@ -75,6 +75,11 @@ fn a_guarded_package_is_needed_only_without_another_way() {
             &["a1", "c1"],
         ),
         ("try { require('a1')", &["a1"]),
+        ("const a = await import('a1').catch(() => null)", &[]),
+        (
+            "const a = await import('a1').then((x) => x.default)",
+            &["a1"],
+        ),
     ] {
         assert_eq!(names(source), expected, "{source}");
     }

@@ -54,7 +54,7 @@ fn programs_are_found_however_they_are_started() {
         ),
         (
             "subprocess.run([sys.executable, 'x.py'])\nsubprocess.run([tool, 'x'])\nsubprocess.run(f'{tool} x')",
-            &[],
+            &["python3"],
         ),
         (
             "trainer.run(['train'])\nrun(['x1'])\nprint('ffmpeg x')\nx = ['ffmpeg']",
@@ -63,6 +63,39 @@ fn programs_are_found_however_they_are_started() {
         (
             "# subprocess.run(['x1'])\n'''\nsubprocess.run(['y1'])\n'''",
             &[],
+        ),
+    ] {
+        assert_eq!(programs(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn programs_in_variables_are_found() {
+    for (source, expected) in [
+        (
+            "PANDOC = 'pandoc'\nsubprocess.run([PANDOC, x])",
+            &["pandoc"][..],
+        ),
+        (
+            "class A:\n    TOOL = 'pandoc'\n    def x(self):\n        args = [self.TOOL, '-o']\n        subprocess.call(args)",
+            &["pandoc"],
+        ),
+        (
+            "class A:\n    def __init__(self):\n        self.tool = 'gs'\n    def x(self):\n        subprocess.run([self.tool])",
+            &["gs"],
+        ),
+        (
+            "cmd = 'sox a b'\nsubprocess.run(cmd.split())\nrun(shlex.split(cmd))",
+            &["sox"],
+        ),
+        (
+            "cmd = ['sox']\nasyncio.create_subprocess_exec(*cmd)",
+            &["sox"],
+        ),
+        ("for cmd in (['gs'], ['sox']):\n    pass", &[]),
+        (
+            "def tool(name, *args):\n    subprocess.run([name, *args])\ntool('gs', 'x')",
+            &["gs"],
         ),
     ] {
         assert_eq!(programs(source), expected, "{source}");
@@ -85,6 +118,48 @@ fn a_program_that_is_looked_for_is_needed_unless_there_is_another_way() {
             &["grep"],
         ),
         ("x = 'fd' if shutil.which('fd') else 'find'", &[]),
+        (
+            "x = 'fd' if shutil.which('fd') else 'find'\nsubprocess.run([x, 'y'])",
+            &["find|fd"],
+        ),
+        ("x = shutil.which('a1') or 'b1'", &["a1|b1"]),
+        (
+            "x = shutil.which('a1')\nif x:\n    subprocess.run([x])",
+            &[],
+        ),
+        (
+            "for name in ('a1', 'b1'):\n    if shutil.which(name):\n        return name",
+            &["a1|b1"],
+        ),
+        (
+            "for name in ['a1', 'b1']:\n    if not shutil.which(name):\n        sys.exit(1)",
+            &["a1", "b1"],
+        ),
+        (
+            "NEEDED = ['a1', 'b1']\nmissing = [t for t in NEEDED if not shutil.which(t)]",
+            &["a1", "b1"],
+        ),
+        (
+            "if not any(shutil.which(t) for t in ('a1', 'b1')):\n    exit(1)",
+            &["a1|b1"],
+        ),
+        (
+            "def have(name):\n    return shutil.which(name) is not None\nif have('a1'):\n    os.system('a1')\n\
+             if not have('b1'):\n    sys.exit(1)",
+            &["b1"],
+        ),
+        (
+            "try:\n    subprocess.run(['a1'])\nexcept FileNotFoundError:\n    print('skipped')",
+            &[],
+        ),
+        (
+            "try:\n    subprocess.run(['a1'])\nexcept FileNotFoundError:\n    sys.exit('needs a1')",
+            &["a1"],
+        ),
+        (
+            "try:\n    subprocess.run(['a1'])\nexcept subprocess.CalledProcessError:\n    pass",
+            &["a1"],
+        ),
         ("x = shutil.which('a1') or shutil.which('b1')", &["a1|b1"]),
         (
             "if sys.platform == 'darwin':\n    subprocess.run(['open', x])\nelse:\n    subprocess.run(['xdg-open'])",
@@ -93,4 +168,42 @@ fn a_program_that_is_looked_for_is_needed_unless_there_is_another_way() {
     ] {
         assert_eq!(programs(source), expected, "{source}");
     }
+}
+
+#[test]
+fn modules_that_are_imported_by_name_and_connections_are_found() {
+    let needs = |source: &str| -> Vec<(NeedKind, String)> {
+        let found = find_python_needs(source, 1).into_iter();
+        let found = found.map(|need| (need.kind, need.names.join("|")));
+        found
+            .filter(|(_, name)| !matches!(name.as_str(), "importlib" | "urllib" | "sys"))
+            .collect()
+    };
+    let module = |name: &str| (NeedKind::PythonModule, name.to_owned());
+    let network = |name: &str| (NeedKind::Network, name.to_owned());
+    assert_eq!(
+        needs("importlib.import_module('yaml.nodes')\n__import__('rich')"),
+        [module("yaml"), module("rich")]
+    );
+    assert_eq!(
+        needs("try:\n    importlib.import_module('rich')\nexcept ImportError:\n    pass"),
+        []
+    );
+    assert_eq!(
+        needs("subprocess.run([sys.executable, '-m', 'build'])"),
+        [(NeedKind::Binary, "python3".to_owned()), module("build")]
+    );
+    assert_eq!(
+        needs("urllib.request.urlopen('https://x.example')"),
+        [network("urlopen()")]
+    );
+    assert_eq!(needs("urlopen('http://localhost:80')"), []);
+    assert_eq!(
+        needs("import requests"),
+        [module("requests"), network("requests")]
+    );
+    assert_eq!(
+        needs("import requests\nrequests.get('http://127.0.0.1/x')"),
+        [module("requests")]
+    );
 }

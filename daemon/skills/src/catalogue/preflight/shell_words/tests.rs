@@ -44,7 +44,14 @@ fn keywords_functions_and_assignments_are_no_commands() {
             "case $1 in a) case $2 in b) x;; esac;; c) y;; esac; z",
             &["x", "y", "z"],
         ),
-        ("[[ $a =~ ^(x|y)$ && -f b ]] && c", &["c"]),
+        (
+            "[[ $a =~ ^(x|y)$ && -f b ]] && c",
+            &["[[ $a =~ ^(x|y)$ && -f b ]]", "c"],
+        ),
+        (
+            "while [ $# -gt 0 ]; do case \"$1\" in -x) a;; esac; done",
+            &["[ $# -gt 0 ]", "a"],
+        ),
         ("(( x > 3 )) && a", &["a"]),
         ("a # b; c\nd", &["a", "d"]),
         ("a \\\n  b\r\nc", &["a b", "c"]),
@@ -53,9 +60,13 @@ fn keywords_functions_and_assignments_are_no_commands() {
         assert_eq!(commands(text), expected, "{text:?}");
     }
     let script = split_commands("f() { a; }\nfunction g { b; }\nh () (c)", 1);
-    let mut functions: Vec<&str> = script.functions.iter().map(String::as_str).collect();
-    functions.sort_unstable();
-    assert_eq!(functions, ["f", "g", "h"]);
+    let function = |name: &str| ShellMark::Function(name.to_owned());
+    let is_marked = |name| script.marks.iter().any(|(_, mark)| *mark == function(name));
+    assert!(
+        ["f", "g", "h"].into_iter().all(is_marked),
+        "{:?}",
+        script.marks
+    );
 }
 
 #[test]
@@ -103,12 +114,16 @@ fn here_documents_belong_to_their_command() {
 #[test]
 fn conditions_and_fallbacks_are_told() {
     let script = split_commands("if a; then b; fi\nif ! c; then d; fi\ne || f || { g; }", 1);
-    let conditions: Vec<bool> = script
+    let conditions: Vec<&str> = script
         .commands
         .iter()
-        .map(|command| command.is_condition)
+        .map(|command| match (command.is_condition, command.is_negated) {
+            (true, true) => "denied",
+            (true, false) => "condition",
+            (false, _) => "",
+        })
         .collect();
-    assert_eq!(conditions, [true, false, false, false, false, false, false]);
+    assert_eq!(conditions, ["condition", "", "denied", "", "", "", ""]);
     let fallbacks: Vec<Option<usize>> = script
         .commands
         .iter()

@@ -1,7 +1,6 @@
 //! Parts of a shell word: quotes, escapes, expansions and substitutions.
 
-use super::{DEPTH_MAX, KEYWORDS, ShellReader, TextCursor, read_text};
-use crate::catalogue::preflight::has_word;
+use super::{DEPTH_MAX, ShellReader, ShellWord, TextCursor, read_text};
 
 impl ShellReader<'_, '_> {
     pub(super) fn word_part(&mut self, char: char) {
@@ -94,15 +93,16 @@ impl ShellReader<'_, '_> {
 
     pub(super) fn nested(&mut self, text: &str, line: usize) {
         if self.depth < DEPTH_MAX {
-            read_text(text, line, self.depth + 1, self.script);
+            let is_test_of_absence = |word: &ShellWord| word.text == "-z" || word.text == "!";
+            let is_negated = self.is_negated ^ self.words.iter().any(is_test_of_absence);
+            let condition = (self.in_condition, is_negated);
+            read_text(text, line, self.depth + 1, self.script, condition);
         }
     }
 
     /// Returns `true` where `((` begins arithmetic: a command of its own, or the head of a loop.
     pub(super) fn takes_arithmetic(&self) -> bool {
-        self.words
-            .iter()
-            .all(|word| has_word(KEYWORDS, &word.text) || word.text == "for")
+        self.words.iter().all(|word| word.text == "for")
     }
 
     pub(super) fn skip_arithmetic(&mut self) {

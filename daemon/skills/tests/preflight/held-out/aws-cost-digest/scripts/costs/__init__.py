@@ -1,0 +1,2 @@
+"""Cost digest."""
+__version__ = "0.2"
