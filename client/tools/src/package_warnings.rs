@@ -17,18 +17,19 @@ const CODE_PREFIX: &str = "environment.";
 /// Returns a warning if commands of a skill would not find packages that it names.
 pub(crate) fn describe_missing_packages(skill: &Skill) -> Option<String> {
     let missing = skill.missing_packages.as_ref()?;
-    Some(describe(&missing.names, &missing.problems))
+    Some(format_warning(&missing.names, &missing.problems))
 }
 
 /// Returns a warning if a skill was staged without packages that it names.
-pub(crate) fn describe_staging(staged: &StagedSkill) -> Option<String> {
+pub(crate) fn describe_staging_problems(staged: &StagedSkill) -> Option<String> {
     let problems = staged.problems.iter();
     let problems = problems.filter(|problem| problem.code.starts_with(CODE_PREFIX));
     let problems: Vec<Problem> = problems.cloned().collect();
-    (!problems.is_empty()).then(|| describe(&[], &problems))
+    (!problems.is_empty()).then(|| format_warning(&[], &problems))
 }
 
-fn describe(names: &[String], problems: &[Problem]) -> String {
+/// Returns a warning that names packages, the effect of their absence, and its reasons.
+fn format_warning(names: &[String], problems: &[Problem]) -> String {
     let shown: Vec<String> = names
         .iter()
         .take(NAMES_SHOWN_MAX)
@@ -100,11 +101,11 @@ mod tests {
             problems: vec![problem("skill.x", "x")],
             ..StagedSkill::default()
         };
-        assert_eq!(describe_staging(&staged), None);
+        assert_eq!(describe_staging_problems(&staged), None);
         staged
             .problems
             .push(problem("environment.not_built", "why"));
         let wanted = "packages of this skill may not be installed, and scripts that import them will fail: why";
-        assert_eq!(describe_staging(&staged).as_deref(), Some(wanted));
+        assert_eq!(describe_staging_problems(&staged).as_deref(), Some(wanted));
     }
 }

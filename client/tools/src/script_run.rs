@@ -17,7 +17,7 @@ use crate::exec_run::{ExecEnd, FinishedExec, run_exec, text_stdin};
 use crate::host_environment::add_host_variables;
 use crate::output_buffer::OutputStreams;
 use crate::output_collection::{self, ArtifactOwner};
-use crate::package_warnings::describe_staging;
+use crate::package_warnings::describe_staging_problems;
 use crate::proto_json;
 use crate::run_warnings;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
@@ -191,7 +191,7 @@ pub(crate) async fn run_script(
     let is_new = tools.workspaces.take_warning(call.session);
     result.warnings.extend(is_new.into_iter().chain(warnings));
     if !result.has_succeeded() {
-        result.warnings.extend(describe_staging(&staged));
+        result.warnings.extend(describe_staging_problems(&staged));
     }
     if result.outcome != "spawn_failed"
         && let Err(error) = collect_files(call, &exec, &mut result).await

@@ -168,6 +168,10 @@ async fn the_option_writable_skills_stages_writable_skills() {
                 ..options(family)
             };
             let (fake, mut talk) = conversation(options).await;
+            // What a model is told must be true of the workspace.
+            let told = json!(talk.definitions().await).to_string();
+            let is_told = family != Family::Sherma && !writable_skills;
+            assert_eq!(told.contains("read-only"), is_told, "{family:?}: {told}");
             let (tool, arguments) = run(family, "hello");
             talk.ok(tool, arguments).await;
             let staged = fake.state.lock().staged_skills.clone();
