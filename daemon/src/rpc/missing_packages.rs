@@ -14,7 +14,7 @@ use crate::skills::preflight::{self, ImageInventory, NeedKind};
 use crate::skills::{Severity, SkillRef};
 
 /// Longest wait for a container of an image that was not examined before. A skill is read without it.
-const INVENTORY_TIMEOUT: Duration = Duration::from_secs(2);
+const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the packages that commands of a usable skill would not find; `None` if none are known to be missing.
 ///

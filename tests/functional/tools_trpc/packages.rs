@@ -94,6 +94,8 @@ async fn loading_a_skill_names_its_packages_if_this_daemon_does_not_install_them
         ),
     ] {
         let daemon = Daemon::start_with(options).await?;
+        // The names of missing packages come from a container of the image.
+        daemon.warm(1).await?;
         let warnings = load(&daemon, "letters").await?;
         let said = "packages of this skill are not installed: skilld-compat-letters; scripts that import them will fail";
         assert!(
