@@ -40,6 +40,8 @@ async fn fixture() -> Result<Fixture> {
 async fn loading_a_skill_whose_packages_cannot_be_installed_says_which_and_why() -> Result<()> {
     let fixture = fixture().await?;
     let daemon = Daemon::start_with(fixture.options()).await?;
+    // The names of missing packages come from a container of the image.
+    daemon.warm(1).await?;
     for skill in ["absent", "letters", "provided", "plain"] {
         // Whether a build succeeds is known when it was tried, which the first run does.
         assert_eq!(load(&daemon, skill).await?, Value::Null, "{skill}");
@@ -94,7 +96,6 @@ async fn loading_a_skill_names_its_packages_if_this_daemon_does_not_install_them
         ),
     ] {
         let daemon = Daemon::start_with(options).await?;
-        // The names of missing packages come from a container of the image.
         daemon.warm(1).await?;
         let warnings = load(&daemon, "letters").await?;
         let said = "packages of this skill are not installed: skilld-compat-letters; scripts that import them will fail";
