@@ -1,4 +1,4 @@
-//! How `skillctl` stages skills: writable copies, and notes about packages that are not installed.
+//! Staging of skills by `skillctl`: writable copies, and notes about packages that are not installed.
 
 #![expect(
     clippy::indexing_slicing,
