@@ -46,6 +46,17 @@ retried_calls! { SkillServiceClient:
 }
 
 impl Client {
+    /// Returns one skill as [`get_skill`](Self::get_skill) does, with what else the request asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    pub async fn get_skill_with(&self, mut request: GetSkillRequest) -> Result<Skill, Error> {
+        request.name = skill_name(&request.name);
+        self.retry_call(request, SkillServiceClient::get_skill)
+            .await
+    }
+
     /// Builds the environment of a skill and returns the messages of the build: its lines, and last its result.
     ///
     /// # Errors

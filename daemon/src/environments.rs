@@ -147,23 +147,10 @@ impl Environments {
         request: &EnvironmentRequest,
         by: Instant,
     ) -> StagedEnvironment {
-        if request.need.is_empty() {
-            return StagedEnvironment::default();
-        }
-        if let Err(problems) = self.check_need(request) {
-            return without_environment(problems);
-        }
-        if let Some(record) = self.find(request) {
-            return with_environment(record);
+        if let Some(known) = self.find_without_build(request) {
+            return known;
         }
         let skill = &request.skill;
-        if self.options().builds == EnvironmentBuilds::Prepare {
-            let message = format!(
-                "the packages of skill {skill} are not built for this pool: run `skillctl skill prepare {skill}`, then stage \
-                 it again"
-            );
-            return without_environment(vec![Problem::warning(NOT_BUILT, message)]);
-        }
         let mut events = match self.start_build(request, false) {
             Ok(events) => events,
             Err(problem) => return without_environment(vec![problem]),
@@ -179,6 +166,52 @@ impl Environments {
                 without_environment(vec![Problem::warning(BUILD_RUNNING, message)])
             }
         }
+    }
+
+    /// Returns the problems that staging a skill now would report about its environment. Builds nothing; an environment
+    /// that staging would try to build is no problem as long as the daemon has a source of packages.
+    #[must_use]
+    pub fn staging_problems(&self, request: &EnvironmentRequest) -> Vec<Problem> {
+        if let Some(known) = self.find_without_build(request) {
+            return known.problems;
+        }
+        if let Some(state @ BuildState::Failed { failure, .. }) =
+            self.0.builds().get(&environment_key_of(request))
+            && state.is_current()
+        {
+            return vec![failure_problem(&request.skill, failure)];
+        }
+        if self.options().has_package_source() {
+            return Vec::new();
+        }
+        let message = format!(
+            "this daemon has no source from which the packages of skill {} can be installed: set skills.wheelhouse, \
+             skills.package_index or skills.node_package_index, or use a pool whose image has them",
+            request.skill
+        );
+        vec![Problem::warning(NOT_BUILT, message)]
+    }
+
+    /// Returns the environment of a skill, or the reasons for which it is missing; `None` if only a build can tell.
+    fn find_without_build(&self, request: &EnvironmentRequest) -> Option<StagedEnvironment> {
+        if request.need.is_empty() {
+            return Some(StagedEnvironment::default());
+        }
+        if let Err(problems) = self.check_need(request) {
+            return Some(without_environment(problems));
+        }
+        if let Some(record) = self.find(request) {
+            return Some(with_environment(record));
+        }
+        if self.options().builds != EnvironmentBuilds::Prepare {
+            return None;
+        }
+        let skill = &request.skill;
+        let message = format!(
+            "the packages of skill {skill} are not built for this pool: run `skillctl skill prepare {skill}`, then stage \
+             it again"
+        );
+        Some(without_environment(vec![Problem::warning(NOT_BUILT, message)]))
     }
 
     /// Builds the environment of a skill unless it exists. Returns the events of the build; the last one is its end.

@@ -23,6 +23,7 @@ pub mod artifact;
 pub mod convert;
 pub mod exec;
 pub mod file;
+mod missing_packages;
 mod prepare_skill;
 pub mod relay;
 pub mod relay_budget;

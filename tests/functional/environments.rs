@@ -17,13 +17,13 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 /// Root of skills and directory of wheels of one test.
-struct Fixture {
+pub(crate) struct Fixture {
     dir: TempDir,
 }
 
 impl Fixture {
     /// Makes a directory of wheels: skilld-compat-greeting 1.0 and 1.1, and skilld-compat-letters, which needs it.
-    async fn new() -> Result<Self> {
+    pub(crate) async fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
         let fixture = Self { dir };
@@ -41,9 +41,14 @@ impl Fixture {
         self.dir.path().join("wheels")
     }
 
+    /// Returns the root of the skills.
+    pub(crate) fn skills(&self) -> std::path::PathBuf {
+        self.dir.path().join("skills")
+    }
+
     /// Adds a skill with these files.
-    fn skill(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
-        let folder = self.dir.path().join("skills").join(name);
+    pub(crate) fn skill(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
+        let folder = self.skills().join(name);
         let document = format!("---\nname: {name}\ndescription: d\n---\n");
         for (path, text) in [("SKILL.md", document.as_str())].iter().chain(files) {
             let path = folder.join(path);
@@ -53,8 +58,8 @@ impl Fixture {
         Ok(())
     }
 
-    fn options(&self) -> Options {
-        let options = Options::default().skills(&self.dir.path().join("skills"));
+    pub(crate) fn options(&self) -> Options {
+        let options = Options::default().skills(&self.skills());
         options.set("skills.wheelhouse", &self.wheels().to_string_lossy())
     }
 }

@@ -15,6 +15,7 @@ use skilld_tools::state::{SessionState, StateDelta, merge_all};
 use skilld_tools::{Session, ToolCall, ToolDefinition, ToolError, ToolOptions, Toolset};
 
 mod outputs;
+mod packages;
 mod policies;
 mod sessions;
 mod workspaces;

@@ -168,6 +168,25 @@ async fn changes_of_a_writable_skill_stay_until_it_is_staged_read_only() -> Resu
 }
 
 #[tokio::test]
+async fn changes_of_a_writable_skill_survive_the_daemon() -> Result<()> {
+    let root = root()?;
+    let mut daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let name = workspace(&daemon.client).await?.name;
+    stage(&daemon.client, &name, true).await?;
+    output(&daemon.client, &name, script("scripts/add.py")).await?;
+    daemon.crash().await?;
+    daemon.restart().await?;
+    let client = &daemon.client;
+    let again = stage(client, &name, true).await?;
+    assert!(again.writable && again.unchanged, "{again:?}");
+    assert_eq!(
+        output(client, &name, script("scripts/add.py")).await?,
+        "2\n"
+    );
+    daemon.stop().await
+}
+
+#[tokio::test]
 async fn a_writable_skill_counts_towards_the_disk_and_one_that_does_not_fit_changes_nothing()
 -> Result<()> {
     let root = root()?;

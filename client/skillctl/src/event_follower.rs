@@ -302,13 +302,14 @@ impl<'a> EventFollower<'a> {
     }
 }
 
-/// Returns the exit code for an outcome, and notes on stderr why an exec ended that did not end by itself.
+/// Returns the exit code for an outcome, and notes on stderr why an exec ended that did not end by itself, and what its
+/// exit code hides.
 pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
     match ending {
         FollowOutcome::Finished(ended) => {
-            if let Some(reason) = exec_result::end_reason(ended) {
-                output::print_note(&reason);
-            }
+            let notes = exec_result::end_reason(ended).into_iter();
+            let notes = notes.chain(exec_result::oom_warning(ended));
+            notes.for_each(|note| output::print_note(&note));
             exec_result::exit_code(ended)
         }
         FollowOutcome::Interrupted => interrupt::EXIT_CODE,

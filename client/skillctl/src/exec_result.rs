@@ -62,6 +62,20 @@ pub(crate) fn end_reason(result: &ExecResult) -> Option<String> {
     })
 }
 
+/// Returns a warning if the kernel killed processes for memory while an exec ran that did not end for it: a shell that
+/// goes on without a killed child can exit with 0.
+pub(crate) fn oom_warning(result: &ExecResult) -> Option<String> {
+    let killed = match (result.oom_kills, result.reason()) {
+        (0, _) | (_, Reason::OomKilled) => return None,
+        (1, _) => "1 process was".to_owned(),
+        (kills, _) => format!("{kills} processes were"),
+    };
+    Some(format!(
+        "{killed} killed for memory in the workspace while this ran, whatever the exit code says: the output may be \
+         incomplete; leave out --memory, or take a larger --pool, in `workspace create` and `run`"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +106,20 @@ mod tests {
             reason.contains("timeout") && reason.contains("SIGKILL"),
             "{reason}"
         );
+    }
+
+    #[test]
+    fn kills_for_memory_that_the_reason_does_not_name_are_a_warning() {
+        let killed = |oom_kills, reason| ExecResult {
+            oom_kills,
+            ..result(Outcome::ExitCode(0), reason)
+        };
+        for (kills, begin) in [(1, "1 process was killed"), (3, "3 processes were killed")] {
+            let warning = oom_warning(&killed(kills, Reason::Exited)).expect("a warning");
+            assert!(warning.starts_with(begin), "{warning}");
+        }
+        assert_eq!(oom_warning(&killed(0, Reason::Exited)), None);
+        assert_eq!(oom_warning(&killed(1, Reason::OomKilled)), None);
     }
 
     #[test]

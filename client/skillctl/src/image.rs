@@ -15,16 +15,17 @@ command_group! {
     }
 }
 
-/// Start a container of an image as a pool would, and look for what skills need. Nothing of the container is left.
+/// Check whether a pool can use an image, and what skills would miss in it.
 ///
-/// Docker must have the image: build or pull it first. Exit code 1 if a pool can't use the image, or shell commands do not
-/// run in it; missing programs are warnings.
+/// The daemon starts a container of the image as the pool would, looks for programs and packages, and removes it. Docker
+/// must have the image: build it or `docker pull` it first. Exit code 1 if a pool can't use the image, or shell commands
+/// do not run in it; missing programs are warnings.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  skillctl image check skilld/base:latest\n  skillctl image check skilld/base:latest --pool default"
 )]
 pub(crate) struct Check {
-    /// REGISTRY/NAME:TAG or NAME@sha256:DIGEST.
+    /// Image as Docker names it: NAME:TAG, REGISTRY/NAME:TAG or NAME@sha256:DIGEST.
     image: String,
     /// Pool whose limits and OCI runtime the container gets; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]

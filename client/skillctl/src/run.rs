@@ -21,7 +21,7 @@ use crate::input_arg::{self, Input};
 use crate::interrupt::{InterruptSignals, InterruptedError};
 use crate::skill::check;
 use crate::workspace_limit_args::WorkspaceLimitArgs;
-use crate::{attach_input, complete, output, proto_json, value_formats};
+use crate::{attach_input, complete, output, proto_json, stage, value_formats};
 
 /// Run a command of a skill in a fresh workspace: create, stage, exec, collect, delete.
 ///
@@ -32,13 +32,14 @@ use crate::{attach_input, complete, output, proto_json, value_formats};
 #[command(after_help = "Example:
   skillctl run csv-report --input sales.csv --to results -- \\
       'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
+  skillctl run csv-report --writable 'echo done > last-run.txt'
   skillctl run text-stats -i --collect out/sorted.txt 'sort > out/sorted.txt' < names.txt
   skillctl run python-math --script scripts/python_math.py -- --json factor 360")]
 pub(crate) struct Run {
     /// The skill: name, name@version or name@sha256:DIGEST.
     #[arg(add = ArgValueCompleter::new(complete::offer_skills))]
     skill: String,
-    /// Let the command write the skill: its workspace gets a private copy.
+    /// Let the command change the files of the skill. The changes go with the workspace: --keep keeps it.
     #[arg(long)]
     writable: bool,
     /// Give the command our stdin, as it comes.
@@ -187,6 +188,7 @@ impl RunJob<'_> {
         let named = skills.skills.concat();
         let staging = client.stage_skills_with(skills);
         let staged = self.interrupt.race(staging).await??;
+        stage::print_skill_problems(&staged);
         if let Some(request) =
             input_arg::references_request(&self.workspace, inputs, StageMode::Copy, scope)
         {

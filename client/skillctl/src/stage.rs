@@ -16,9 +16,9 @@ use crate::{complete, output, proto_json, value_formats};
 
 /// Put skills and files into a workspace.
 ///
-/// Skills become read-only directories beneath skills/, with --writable private copies. A file becomes DEST, a directory a directory DEST with
-/// everything in it; `--input -=DEST` is stdin. DEST is relative to /workspace, a DEST that ends with / is a directory
-/// to put it into, and without one it goes to work/inputs/, where $INPUTS_DIR points.
+/// Skills go to skills/NAME; commands can read them, and write them if --writable is given. A file becomes DEST, a
+/// directory a directory DEST with everything in it; `--input -=DEST` is stdin. DEST is relative to /workspace, a DEST
+/// that ends with / is a directory to put it into, and without one it goes to work/inputs/, where $INPUTS_DIR points.
 ///
 /// SRC may also name what the server fetches: artifact://NAME@VERSION, host:///PATH beneath a folder that its
 /// configuration lists, workspace://PATH, skill://NAME/PATH of a staged skill, or a URL if it allows them. Artifacts
@@ -26,6 +26,7 @@ use crate::{complete, output, proto_json, value_formats};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl stage job-7 --skill csv-report sales.csv data/=work/data
+  skillctl stage job-7 --skill csv-report --writable
   skillctl stage job-7 --input -=work/notes.txt < notes.txt
   skillctl stage job-7 artifact://report.pdf@2 skill://csv-report/scripts/=work/scripts")]
 pub(crate) struct Stage {
@@ -35,7 +36,8 @@ pub(crate) struct Stage {
     /// A skill: name, name@version or name@sha256:DIGEST; may be repeated.
     #[arg(long, value_name = "NAME[@VERSION]", add = ArgValueCompleter::new(complete::offer_skills))]
     skill: Vec<String>,
-    /// Let commands write the skills: private copies of this workspace, which count towards its disk.
+    /// Let commands change the files of the skills. The workspace gets copies of its own, which count towards its disk;
+    /// staging the same content again keeps the changes.
     #[arg(long, requires = "skill")]
     writable: bool,
     /// Link what is in the workspace already, instead of copying it.
@@ -90,6 +92,7 @@ impl Stage {
             let staged = StageSkillsResponse { skills };
             let lines: String = staged.skills.iter().map(skill_line).collect();
             report_staged(object, "StageSkillsResponse", &staged, &lines)?;
+            print_skill_problems(&staged.skills);
         }
         let mode = if self.link {
             StageMode::Link
@@ -132,6 +135,15 @@ fn report_staged<M: Message>(
         object.extend(fields);
     }
     Ok(())
+}
+
+/// Notes on stderr what staged skills lack. They can be used all the same.
+pub(crate) fn print_skill_problems(skills: &[StagedSkill]) {
+    let problems = skills.iter().flat_map(|skill| &skill.problems);
+    let lines: Vec<String> = problems
+        .map(|problem| format!("{} ({})", problem.message, problem.code))
+        .collect();
+    output::print_text_notes(&lines);
 }
 
 /// Describes one staged skill for people.

@@ -52,7 +52,8 @@ pub(crate) struct ToolSelection {
     /// allowed_commands and so on (docs/tools.md has them all).
     #[arg(long, value_name = "FILE")]
     options: Option<PathBuf>,
-    /// Let commands write the skills: each workspace gets private copies. Sets the option writable_skills.
+    /// Let commands change the files of the skills: each session gets copies of its own. The same as the option
+    /// writable_skills.
     #[arg(long)]
     writable_skills: bool,
     /// File of the session: its names and its state, as JSON. Created if it does not exist. Without it the call is a

@@ -46,6 +46,9 @@ impl Wait {
         }
         let text = format!("{} {}\n", short_id(&exec.name), execs::exec_state(&exec));
         output::print_message("Exec", &exec, &text)?;
+        if let Some(warning) = exec.result.as_ref().and_then(exec_result::oom_warning) {
+            output::print_note(&warning);
+        }
         Ok(exec.result.as_ref().map_or(1, exec_result::exit_code))
     }
 }

@@ -50,9 +50,12 @@ impl FileService for FakeServices {
             let near = [("nearest", "csv-report,csv-merge")];
             return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
         }
+        let problems = self.lock().stage_problems.clone();
         let skills = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
             name,
             path: format!("/workspace/skills/{skill}"),
+            problems: problems.clone(),
+            writable: request.writable,
             ..Default::default()
         });
         Ok(Response::new(StageSkillsResponse {

@@ -95,6 +95,10 @@ pub struct State {
     pub searches: Vec<v1::SearchSkillsRequest>,
     /// Names of the skills that were read or staged.
     pub asked: Vec<String>,
+    /// Requests of GetSkill that came.
+    pub skill_requests: Vec<v1::GetSkillRequest>,
+    /// Packages that skills lack, by the name of the skill.
+    pub missing_packages: BTreeMap<String, v1::MissingPackages>,
     /// Errors that the next calls of RunExec and StartExec return.
     pub run_refusals: VecDeque<Status>,
     /// Errors that the next calls of ListSkills return.
@@ -120,6 +124,8 @@ pub struct State {
     pub inputs: Vec<v1::StageInputsRequest>,
     /// Requests of StageSkills that came.
     pub staged_skills: Vec<v1::StageSkillsRequest>,
+    /// Problems of every staged skill.
+    pub stage_problems: Vec<v1::Problem>,
     /// Newest version and bytes of each artifact.
     pub artifacts: BTreeMap<String, (i64, Vec<u8>)>,
     /// Calls in their order, as `Service/Method`.

@@ -2,12 +2,32 @@
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use skilld_client::short_id;
 use skilld_client::v1::read_skill_file_response::Payload;
 use skilld_client::v1::skill_service_server::SkillService;
 use skilld_client::v1::*;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{FakeServices, skills};
+
+impl FakeServices {
+    /// Finds the skill that GetSkill returns.
+    fn read_skill_of(&self, name: &str) -> Result<Skill, Status> {
+        if let Some(skill) = self.known_skill(name)? {
+            return Ok(skill);
+        }
+        let mut state = self.lock();
+        state.asked.push(name.to_owned());
+        if !state.kits.is_empty() {
+            return state.kit(name).map(|kit| kit.skill.clone());
+        }
+        Ok(Skill {
+            name: name.to_owned(),
+            body: state.skill_body.clone(),
+            ..Default::default()
+        })
+    }
+}
 
 #[tonic::async_trait]
 impl SkillService for FakeServices {
@@ -77,23 +97,18 @@ impl SkillService for FakeServices {
         &self,
         request: Request<GetSkillRequest>,
     ) -> Result<Response<Skill>, Status> {
-        let name = request.into_inner().name;
+        let request = request.into_inner();
         self.got_skills.send_modify(|count| *count += 1);
         let mut held = self.holds_skills.subscribe();
         held.wait_for(|held| !held).await.expect("is kept");
-        if let Some(skill) = self.known_skill(&name)? {
-            return Ok(Response::new(skill));
-        }
+        let mut skill = self.read_skill_of(&request.name)?;
         let mut state = self.lock();
-        state.asked.push(name.clone());
-        if !state.kits.is_empty() {
-            return state.kit(&name).map(|kit| Response::new(kit.skill.clone()));
+        if request.packages {
+            let missing = state.missing_packages.get(&short_id(&skill.name));
+            skill.missing_packages = missing.cloned();
         }
-        Ok(Response::new(Skill {
-            name,
-            body: state.skill_body.clone(),
-            ..Default::default()
-        }))
+        state.skill_requests.push(request);
+        Ok(Response::new(skill))
     }
 
     async fn search_skills(

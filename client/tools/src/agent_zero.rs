@@ -62,8 +62,7 @@ struct MethodArguments {
     stdin: Option<String>,
     /// execute_script: in seconds.
     timeout: Option<f64>,
-    /// execute_script: where it starts: workspace (default), skill_root or script_dir. The skill's own folders are
-    /// read-only.
+    /// execute_script: where it starts: workspace (default), skill_root or script_dir.
     cwd: String,
 }
 
@@ -80,7 +79,7 @@ pub(crate) fn definitions(context: SessionContext<'_>) -> Vec<ToolDefinition> {
             "Skills: instructions, documents and scripts for special tasks. Methods: list (what there is), search (by \
              words), load (the instructions of one and its files), read_file (a document of it){running}."
         ),
-        parameters: build_parameters(&methods),
+        parameters: build_parameters(&methods, context.tools.options.writable_skills),
         returns: build_returns(&methods),
     };
     let is_offered = context.tools.options.lists(NAME);
@@ -94,8 +93,14 @@ pub(crate) fn check(options: &ToolOptions) -> ToolResult<()> {
 }
 
 /// Returns the schema of the arguments, with the fields of the offered methods only.
-fn build_parameters(methods: &[&str]) -> Value {
+fn build_parameters(methods: &[&str], writable_skills: bool) -> Value {
     let mut parameters = schema::<MethodArguments>();
+    if let Some(Value::String(cwd)) = parameters.pointer_mut("/properties/cwd/description") {
+        *cwd += match writable_skills {
+            true => " The script can write the skill's own folders.",
+            false => " The skill's own folders are read-only.",
+        };
+    }
     if let Some(parameters) = parameters.as_object_mut() {
         parameters.insert("required".into(), json!(["method"]));
     }

@@ -28,6 +28,7 @@ pub mod host_tools;
 mod mcp_client;
 mod output_buffer;
 mod output_collection;
+mod package_warnings;
 pub mod prompt;
 mod prompt_lifecycle;
 mod prompt_material_reader;

@@ -26,7 +26,8 @@ impl Toolset {
         self.inner.options.scope(&session.agent)
     }
 
-    /// Returns prompt options for a session: its scope and the family of the tools, without guidance and budget.
+    /// Returns prompt options for a session: its scope and the family of the tools, without guidance and with the
+    /// default budget.
     #[must_use]
     pub fn prompt_options<'a>(&self, session: &'a Session) -> PromptOptions<'a> {
         PromptOptions {

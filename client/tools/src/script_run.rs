@@ -17,6 +17,7 @@ use crate::exec_run::{ExecEnd, FinishedExec, run_exec, text_stdin};
 use crate::host_environment::add_host_variables;
 use crate::output_buffer::OutputStreams;
 use crate::output_collection::{self, ArtifactOwner};
+use crate::package_warnings::describe_staging_problems;
 use crate::proto_json;
 use crate::run_warnings;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
@@ -181,7 +182,7 @@ pub(crate) async fn run_script(
     spec.skill.clone_from(&id);
     let warnings;
     (spec.env, warnings) = build_environment(tools, &script);
-    let (workspace, _) = skill_lookup::stage_skill(call.context, &reference).await?;
+    let (workspace, staged) = skill_lookup::stage_skill(call.context, &reference).await?;
     let finished = run_exec(call, workspace, call.exec_id(), spec).await;
     let finished =
         finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
@@ -189,6 +190,9 @@ pub(crate) async fn run_script(
     let mut result = script_result(id, script.path, finished);
     let is_new = tools.workspaces.take_warning(call.session);
     result.warnings.extend(is_new.into_iter().chain(warnings));
+    if !result.has_succeeded() {
+        result.warnings.extend(describe_staging_problems(&staged));
+    }
     if result.outcome != "spawn_failed"
         && let Err(error) = collect_files(call, &exec, &mut result).await
     {

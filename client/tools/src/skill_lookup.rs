@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt};
 use skilld_client::v1::{
-    ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState,
+    GetSkillRequest, ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState,
     StageSkillsRequest, StagedSkill,
 };
 use skilld_client::{Error, short_id};
@@ -39,7 +39,30 @@ pub(crate) fn skill_reference(name: &str, version: &str) -> String {
 
 /// Finds a skill that can be used and that this agent may see. A hidden skill is unknown, by every name.
 pub(crate) async fn find_skill(tools: &ToolsetContext, reference: &str) -> ToolResult<Skill> {
-    let found = tools.client.get_skill(reference).await;
+    request_skill(tools, GetSkillRequest::default(), reference).await
+}
+
+/// Finds a skill as [`find_skill`] does, with the packages that its commands would miss if the options let any run.
+pub(crate) async fn find_skill_to_load(
+    tools: &ToolsetContext,
+    reference: &str,
+) -> ToolResult<Skill> {
+    let options = &tools.options;
+    let request = GetSkillRequest {
+        packages: options.runs_commands(),
+        pool: options.pool.clone(),
+        ..GetSkillRequest::default()
+    };
+    request_skill(tools, request, reference).await
+}
+
+async fn request_skill(
+    tools: &ToolsetContext,
+    mut request: GetSkillRequest,
+    reference: &str,
+) -> ToolResult<Skill> {
+    reference.clone_into(&mut request.name);
+    let found = tools.client.get_skill_with(request).await;
     let skill = found.map_err(|error| translate_skill_error(&tools.options, error, reference))?;
     if !tools.options.shows(skill_id(&skill).as_str()) {
         return Err(ToolError::UnknownSkill {

@@ -207,6 +207,11 @@ impl ToolOptions {
         wanted.is_none_or(|wanted| wanted.iter().any(|name| is_name(name, tool)))
     }
 
+    /// Returns `true` if the family has a tool that runs something of a skill.
+    pub(crate) fn runs_commands(&self) -> bool {
+        self.profile == Profile::Full && (self.family != Family::Sherma || self.additions)
+    }
+
     /// Returns `true` if a skill can be used and the model may know of it.
     #[must_use]
     pub fn offers(&self, skill: &Skill) -> bool {

@@ -43,7 +43,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::arguments::{self, argument_object};
-use crate::builtin_tool::{find_tool, list_offered};
+use crate::builtin_tool::{BuiltinTool, find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext, ToolAnswer};
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
@@ -71,10 +71,8 @@ const ALIASES: &[(&str, &str)] = &[
 pub(crate) async fn definitions(context: SessionContext<'_>) -> ToolResult<Vec<ToolDefinition>> {
     let tools = context.tools;
     let names = skill_lookup::list_skill_names(tools).await?;
-    let own = list_offered(&TOOLS, &tools.options);
-    let mut definitions: Vec<ToolDefinition> = own
-        .map(|tool| tool_schemas::build_definition(tool, &tools.options, &names))
-        .collect();
+    let own: Vec<&BuiltinTool> = list_offered(&TOOLS, &tools.options).collect();
+    let mut definitions = tool_schemas::build_definitions(&own, &tools.options, &names);
     for name in host_tool_offer::list_offered_tools(context, Some(&names)).await? {
         // A host's tool never takes the place of one of the family.
         if find_tool(&TOOLS, &name).is_none() {

@@ -63,6 +63,13 @@ impl EnvironmentOptions {
         self.builds != EnvironmentBuilds::Never
     }
 
+    /// Returns `true` if builds have packages beside those of the image.
+    #[must_use]
+    pub fn has_package_source(&self) -> bool {
+        let has_index = self.package_index.is_some() || self.node_package_index.is_some();
+        has_index || self.wheelhouse.is_some()
+    }
+
     /// Returns the hosts that a build may reach; none without an index.
     #[must_use]
     pub fn allowed_hosts(&self) -> Vec<IndexHost> {

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::skill_publish as changes;
 use super::convert::{skill as wire, skill_content};
+use super::missing_packages::find_missing_packages;
 use super::relay::{RelayedStream, relay_stream};
 use super::{AnswerDeadline, SharedDependencies, prepare_skill, skill_publish};
 use crate::environments::EnvironmentRequest;
@@ -18,10 +19,10 @@ use crate::error::{Error, Result};
 use crate::exec::ImageEnvironment;
 use crate::pool::Pool;
 use crate::shutdown::Tasks;
-use crate::skills::SkillRef;
 use crate::skills::environments::environment_record::BuiltPackage;
 use crate::skills::preflight::{self, ImageInventory};
 use crate::skills::skill_files::FileRangeReader;
+use crate::skills::{SkillRef, SkillState};
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
@@ -95,13 +96,18 @@ impl SkillService for SkillRpc {
         request: Request<pb::GetSkillRequest>,
     ) -> Result<Response<pb::Skill>, Status> {
         let (wanted, profile) = wire::check_get_skill(request.get_ref())?;
-        let (skill, body) = self
-            .0
-            .skills
-            .get(wanted, profile)
-            .await
-            .map_err(Error::from)?;
-        Ok(Response::new(wire::skill_message(&skill, body)))
+        let request = request.into_inner();
+        let read = self.0.skills.get(wanted.clone(), profile).await;
+        let (skill, body) = read.map_err(Error::from)?;
+        let mut message = wire::skill_message(&skill, body);
+        if request.packages {
+            let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
+            let pool = self.0.registry.pool(pool)?;
+            if skill.state != SkillState::Rejected {
+                message.missing_packages = find_missing_packages(&self.0, wanted, pool).await?;
+            }
+        }
+        Ok(Response::new(message))
     }
 
     async fn search_skills(

@@ -9,18 +9,24 @@ use skilld_client::v1::{PrepareSkillRequest, PreparedSkill, SkillEnvironment};
 use super::problem_lines;
 use crate::{complete, output, value_formats};
 
-/// Build the packages that a skill needs and that a pool's image lacks, ahead of its use.
+/// Install the packages that a skill needs and that a pool's image lacks, ahead of its use.
 ///
-/// A skill names packages in requirements.txt, pyproject.toml, a script's inline metadata (PEP 723) or package.json. What
-/// is built already is not built again; a build that failed is repeated. Interrupting this command does not end the
-/// build. Exit code 1 if the packages could not be built.
+/// A skill names packages in requirements.txt, pyproject.toml, a script's inline metadata (PEP 723) or package.json. The
+/// daemon builds them into an environment of the skill, from the sources that its configuration names
+/// (skills.wheelhouse, skills.package_index, skills.node_package_index), and keeps it for all workspaces: an environment
+/// that exists is not built again, a build that failed is repeated. The output of the build is on stderr. Interrupting
+/// this command does not end the build. Exit code 1 if the packages could not be installed.
+///
+/// `skillctl skill check` shows what a skill needs without installing anything.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill prepare csv-report")]
+#[command(
+    after_help = "Example:\n  skillctl skill prepare csv-report\n  skillctl skill prepare csv-report --pool office"
+)]
 pub(crate) struct Prepare {
     /// name, name@version or name@sha256:DIGEST.
     #[arg(add = ArgValueCompleter::new(complete::offer_skills))]
     name: String,
-    /// The server's default if left out.
+    /// Pool in whose workspaces the skill will be used; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
 }
@@ -55,9 +61,9 @@ fn print_result(name: &str, result: &PreparedSkill) -> anyhow::Result<u8> {
     }
     if !output::is_json() {
         match &result.environment {
-            None => output::note!("{name} names no packages: there is nothing to build"),
+            None => output::note!("{name} names no packages: there is nothing to install"),
             Some(built) => output::note!(
-                "{name} is prepared: {} files, {}",
+                "the packages of {name} are installed: {} files, {}",
                 built.files,
                 value_formats::format_size(built.bytes)
             ),

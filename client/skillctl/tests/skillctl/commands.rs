@@ -68,6 +68,23 @@ async fn exec_passes_on_the_programs_code_and_says_why_it_was_killed() {
 }
 
 #[tokio::test]
+async fn kills_for_memory_are_noted_though_the_exit_code_is_0() {
+    let fake = fake();
+    let note = "skillctl: 2 processes were killed for memory in the workspace while this ran";
+    for words in [
+        vec!["exec", "w", "--id", "x", "--", "oom", "2"],
+        vec!["attach", "w/x"],
+        vec!["wait", "w/x"],
+        vec!["run", "csv-report", "--", "oom", "2"],
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.starts_with(note), "{words:?}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn output_comes_through_byte_for_byte() {
     let fake = fake();
     let output = run(&fake, &["exec", "w", "--", "print"]).await;

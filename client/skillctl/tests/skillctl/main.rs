@@ -15,5 +15,6 @@ mod polling;
 mod pty;
 mod publishing;
 mod sessions;
+mod staged_skills;
 mod stdin_writes;
 mod stdio_servers;

@@ -7,6 +7,7 @@ use skilld_client::v1::{Skill, SkillFile};
 use super::skill_name_resolution;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::hooks::{LoadedSkill, UnloadedSkill};
+use crate::package_warnings::describe_missing_packages;
 use crate::prompt::untrusted_text::one_line;
 use crate::skill_lookup;
 use crate::skill_text_tag::wrap_in_tag;
@@ -45,6 +46,10 @@ pub(super) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
     call.before_load(&mut choice).await?;
     let skill = skill_name_resolution::find_skill(tools, &choice).await?;
     let pinned = skill_lookup::pinned_reference(&skill);
+    let skill = match tools.options.runs_commands() {
+        true => skill_lookup::find_skill_to_load(tools, &pinned).await?,
+        false => skill,
+    };
     let mut files = skill_lookup::list_files(tools, &pinned, "").await?;
     files.retain(|file| file.path != "SKILL.md");
     files.sort_by_cached_key(|file| (folder_rank(&file.path), file.path.clone()));
@@ -71,6 +76,9 @@ pub(super) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
     if !loaded.names.is_empty() {
         let evicted = loaded.names.join(", ");
         text += &format!("\nNo longer loaded, to make room: {evicted}\n");
+    }
+    if let Some(warning) = describe_missing_packages(&skill) {
+        text += &format!("\nNote: {warning}\n");
     }
     let files = files.into_iter().map(|file| FileEntry {
         path: file.path,

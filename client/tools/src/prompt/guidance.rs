@@ -39,8 +39,8 @@ const TRPC: &str = "\
 Tooling and workspace guidance:
 - A skill is listed by name until you load it: call skill_load before you use it, and skill_select_docs for the docs that \
 the task needs. Load all docs only if you need all.
-- Commands run in the session's isolated workspace, in the skill's folder unless you give a cwd. Skills are read-only; \
-work/ and out/ (OUTPUT_DIR) are yours. There is no network unless the host grants it.
+- Commands run in the session's isolated workspace, in the skill's folder unless you give a cwd. work/ and out/ \
+(OUTPUT_DIR) are yours. There is no network unless the host grants it.
 - Files that the user gave lie in work/inputs. Bring other files with `inputs`, not with copy commands.
 - Write results to OUTPUT_DIR and name them in output_files or outputs. Text comes back inline; use a file's ref to hand it \
 to another tool. A later command sees the same files, so do not run a command again to see its output.

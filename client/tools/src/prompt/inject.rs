@@ -66,8 +66,8 @@ pub struct PromptOptions<'a> {
 }
 
 impl<'a> PromptOptions<'a> {
-    /// Returns options that put everything into the system message, without guidance and budget, for the default
-    /// family.
+    /// Returns options that put everything into the system message, without guidance and with the default
+    /// budget, for the default family.
     #[must_use]
     pub fn new(scope: LoadScope<'a>) -> Self {
         Self {
@@ -162,7 +162,12 @@ fn new_overview(
     options: &PromptOptions<'_>,
     report: &mut InjectionReport,
 ) -> String {
-    let mut text = skill_overview::render_overview(&material.overview, &options.budget, report);
+    let mut text = skill_overview::render_overview(
+        &material.overview,
+        options.family,
+        &options.budget,
+        report,
+    );
     let guidance = options.guidance.text().trim();
     if !text.is_empty() && !guidance.is_empty() {
         text.push_str(&format!("\n{guidance}\n"));

@@ -1,13 +1,17 @@
 //! Budget of a prompt: texts that do not fit are cut to one length, the longest that fits, and the rest of the room
 //! goes to the first ones. Texts that are shorter than that stay whole.
 
+/// Default maximum size of the overview in bytes, like that of an answer that lists skills: about 4,000 tokens.
+const OVERVIEW_BYTES_MAX: usize = 16 * 1024;
+
 /// Measure of a text: its bytes, or its tokens by a tokenizer of the caller.
 pub type TextMeasure<'a> = &'a dyn Fn(&str) -> usize;
 
 /// Maximum size of the inserted text.
 #[derive(Clone, Copy)]
 pub struct PromptBudget<'a> {
-    /// Maximum size of the overview without guidance; 0 for no limit.
+    /// Maximum size of the overview without guidance; 0 for no limit. By default 16 KiB, so that thousands of skills do
+    /// not fill the prompt.
     pub overview: usize,
     /// Maximum size of bodies and docs of all loaded skills together; 0 for no limit.
     pub content: usize,
@@ -18,7 +22,7 @@ pub struct PromptBudget<'a> {
 impl Default for PromptBudget<'_> {
     fn default() -> Self {
         Self {
-            overview: 0,
+            overview: OVERVIEW_BYTES_MAX,
             content: 0,
             count: &str::len,
         }

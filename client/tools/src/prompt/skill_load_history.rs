@@ -235,6 +235,7 @@ mod tests {
             "loaded: csv, and more",
             "{\"skill\": \"csv\", \"mode\": \"add\"}",
             r#"{"skill": "csv", "message": "loaded: csv", "selected_docs": [], "evicted": ["math"]}"#,
+            r#"{"skill": "csv", "message": "loaded: csv", "selected_docs": [], "warnings": ["packages"]}"#,
             "skill csv",
             "",
         ] {

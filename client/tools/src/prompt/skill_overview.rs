@@ -3,6 +3,7 @@
 use super::prompt_budget::{self, PromptBudget};
 use super::prompt_material::{InjectionReport, SkillSummary};
 use super::untrusted_text::{clean, without_tags};
+use crate::tool_definition::Family;
 
 /// Heading of the list.
 pub(super) const HEADER: &str = "Available skills";
@@ -10,6 +11,7 @@ pub(super) const HEADER: &str = "Available skills";
 /// Renders the overview within its budget; empty if there are no skills.
 pub(super) fn render_overview(
     skills: &[SkillSummary],
+    family: Family,
     budget: &PromptBudget<'_>,
     report: &mut InjectionReport,
 ) -> String {
@@ -23,7 +25,7 @@ pub(super) fn render_overview(
         .collect();
     let fits = |text: &str| budget.overview == 0 || (budget.count)(text) <= budget.overview;
     let shared = prompt_budget::share_room(&lengths, |shares| {
-        fits(&render_lines(&lines, shares, lines.len()))
+        fits(&render_lines(family, &lines, shares, lines.len()))
     });
     if let Some(shares) = shared {
         report.shortened = shares
@@ -31,12 +33,12 @@ pub(super) fn render_overview(
             .zip(&lengths)
             .filter(|(share, length)| share < length)
             .count();
-        return render_lines(&lines, &shares, lines.len());
+        return render_lines(family, &lines, &shares, lines.len());
     }
     // Not even the names fit.
     let bare = vec![0; lines.len()];
     let listed = prompt_budget::largest_number(lines.len(), |listed| {
-        fits(&render_lines(&lines, &bare, listed))
+        fits(&render_lines(family, &lines, &bare, listed))
     });
     report.shortened = lengths
         .iter()
@@ -44,7 +46,7 @@ pub(super) fn render_overview(
         .filter(|length| **length > 0)
         .count();
     report.omitted = lines.len() - listed;
-    let text = render_lines(&lines, &bare, listed);
+    let text = render_lines(family, &lines, &bare, listed);
     report.over_budget |= !fits(&text);
     text
 }
@@ -80,12 +82,17 @@ fn overview_lines(skills: &[SkillSummary], report: &mut InjectionReport) -> Vec<
 }
 
 /// Renders the first `listed` lines with their shares of the room.
-fn render_lines(lines: &[OverviewLine], shares: &[usize], listed: usize) -> String {
+fn render_lines(family: Family, lines: &[OverviewLine], shares: &[usize], listed: usize) -> String {
     let mut text = HEADER.to_owned();
     let all = lines.len();
     if listed < all {
+        let search = match family {
+            Family::Trpc => "skill_list with query",
+            Family::Sherma => "list_skills with query",
+            Family::AgentZero => "skills_tool with method search",
+        };
         text.push_str(&format!(
-            " (showing {listed} of {all}; {} more are not listed here)",
+            " (showing {listed} of {all}; {search} finds the other {} by words)",
             all - listed
         ));
     }
@@ -135,7 +142,7 @@ mod tests {
 
     fn rendered(skills: &[SkillSummary], bytes: usize) -> (String, InjectionReport) {
         let mut report = InjectionReport::default();
-        let text = render_overview(skills, &in_bytes(bytes), &mut report);
+        let text = render_overview(skills, Family::Trpc, &in_bytes(bytes), &mut report);
         (text, report)
     }
 
@@ -165,7 +172,7 @@ mod tests {
             assert!(report.shortened > 0 && !report.over_budget, "{room}");
             if report.omitted > 0 {
                 let said = format!(
-                    "(showing {} of 8; {} more are not listed here)",
+                    "(showing {} of 8; skill_list with query finds the other {} by words)",
                     8 - report.omitted,
                     report.omitted
                 );
@@ -180,7 +187,7 @@ mod tests {
         let (text, report) = rendered(&skills, 5);
         assert_eq!(
             text,
-            "Available skills (showing 0 of 8; 8 more are not listed here):\n"
+            "Available skills (showing 0 of 8; skill_list with query finds the other 8 by words):\n"
         );
         assert!(report.over_budget && report.omitted == 8);
     }

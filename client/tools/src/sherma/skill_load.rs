@@ -17,6 +17,7 @@ use super::{TOOLS, decode, read_loaded};
 use crate::builtin_tool::find_tool;
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::hooks::{LoadedSkill, SkillChoice, UnloadedSkill};
+use crate::package_warnings::describe_missing_packages;
 use crate::prompt::untrusted_text::{attribute, one_line, without_tags};
 use crate::skill_lookup::{self, skill_id};
 use crate::state::StateDelta;
@@ -105,7 +106,7 @@ pub(super) async fn load_skill(
         return Err(ToolError::arguments("skill_id is empty"));
     }
     let reference = skill_lookup::skill_reference(&choice.skill_id, &choice.version);
-    let skill = skill_lookup::find_skill(tools, &reference).await?;
+    let skill = skill_lookup::find_skill_to_load(tools, &reference).await?;
     let id = skill_id(&skill);
     let active = loaded
         .get(&id)
@@ -173,7 +174,7 @@ async fn replace_loaded(
     };
     let mut report = LoadReport::new(outcome, id.clone(), &load);
     let mut hooked = LoadedSkill {
-        content: read_text(tools, skill).await? + &missing_note(&tools_missing),
+        content: read_text(tools, skill).await? + &missing_notes(skill, &tools_missing),
         skill_id: id.clone(),
         version: load.version.clone(),
         digest: load.digest.clone(),
@@ -296,15 +297,19 @@ async fn read_text(tools: &ToolsetContext, skill: &Skill) -> ToolResult<String> 
     ))
 }
 
-/// Returns a note for the model about tools that the skill's card asks for and the host does not have; it follows the
-/// tag.
-fn missing_note(tools_missing: &[String]) -> String {
-    if tools_missing.is_empty() {
-        return String::new();
+/// Returns notes for the model, which follow the tag: tools that the skill's card asks for and the host does not have,
+/// and packages that the skill's scripts would miss.
+fn missing_notes(skill: &Skill, tools_missing: &[String]) -> String {
+    let mut notes = String::new();
+    if !tools_missing.is_empty() {
+        let names: Vec<String> = tools_missing.iter().map(|name| one_line(name)).collect();
+        notes += &format!(
+            "\nNot available here, since the host application has registered no tools of its own: {}\n",
+            names.join(", ")
+        );
     }
-    let names: Vec<String> = tools_missing.iter().map(|name| one_line(name)).collect();
-    format!(
-        "\nNot available here, since the host application has registered no tools of its own: {}\n",
-        names.join(", ")
-    )
+    if let Some(warning) = describe_missing_packages(skill) {
+        notes += &format!("\nNote: {warning}\n");
+    }
+    notes
 }

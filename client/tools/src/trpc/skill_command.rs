@@ -15,6 +15,7 @@ use super::run_result::StagedFile;
 use super::scripted_editor::ScriptedEditor;
 use crate::call_context::{CallContext, ToolsetContext};
 use crate::host_environment::add_host_variables;
+use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::active_skills;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::tool_error::{ToolError, ToolResult};
@@ -69,6 +70,8 @@ pub(super) struct PreparedCommand {
     pub(super) staged: Vec<StagedFile>,
     /// Warnings about the host's variables that the command does not get.
     pub(super) warnings: Vec<String>,
+    /// Warning about packages that the skill lacks; it matters if the command fails.
+    pub(super) package_warning: Option<String>,
 }
 
 /// Checks a command, stages its skill and inputs, and specifies it. Nothing is staged if the host's rules are against
@@ -101,6 +104,7 @@ pub(super) async fn prepare_command(
     let warnings = add_host_variables(&tools.options.env, &mut spec.env);
     let (workspace, staged) = skill_lookup::stage_skill(call.context, &skill).await?;
     let files = input_staging::stage_arguments(call, &workspace, &run.inputs).await?;
+    let package_warning = describe_staging_problems(&staged);
     // The call may have used another name of the skill than the one that it is staged under.
     spec.programs = command_policy::list_programs(&tools.options, Some(&staged.name));
     spec.skill = staged.name;
@@ -113,6 +117,7 @@ pub(super) async fn prepare_command(
         spec,
         staged: files,
         warnings,
+        package_warning,
     })
 }
 

@@ -64,7 +64,12 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
     let touched = started.map_err(|error| names.translate(error))?;
     let request = SessionPollRequest::new(name, run.yield_ms, YIELD_MS, run.poll_lines);
     let mut answer = answer_poll(call, request, touched).await?;
-    add_warnings(&mut answer, prepared.warnings);
+    // How it ends is not known yet.
+    let warnings = prepared
+        .warnings
+        .into_iter()
+        .chain(prepared.package_warning);
+    add_warnings(&mut answer, warnings);
     Ok(answer)
 }
 

@@ -12,6 +12,7 @@ use super::doc_and_tool_selection::{self, SelectedDocs, SelectedTools, find_requ
 use super::skill_listing::require_unversioned_name;
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
 use crate::hooks::{LoadedSkill, SkillChoice, UnloadedSkill};
+use crate::package_warnings::describe_missing_packages;
 use crate::state::skill_loads::Eviction;
 use crate::state::{Selection, SessionState, skill_loads};
 use crate::tool_error::ToolResult;
@@ -46,6 +47,9 @@ pub(super) struct LoadResult {
     /// The skill's instructions and the selected documents.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    /// Packages that scripts of the skill would miss.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallResult {
@@ -57,7 +61,9 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     };
     call.before_load(&mut choice).await?;
     let reference = skill_lookup::skill_reference(&choice.skill_id, &choice.version);
-    let skill = skill_lookup::find_skill(tools, require_unversioned_name(&reference)?).await?;
+    let reference = require_unversioned_name(&reference)?;
+    let skill = skill_lookup::find_skill_to_load(tools, reference).await?;
+    let warning = describe_missing_packages(&skill);
     let name = skill_lookup::skill_id(&skill);
     let mut requested = find_requested_docs(tools, &skill, &asked.docs).await?;
     let docs = match (asked.include_all_docs, requested.known.is_empty()) {
@@ -102,6 +108,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
         tools: selected_tools,
         evicted: evicted.names,
         content: has_content.then_some(report.content),
+        warnings: warning.into_iter().collect(),
         skill: name,
     };
     Ok(ToolAnswer::with(&result, delta))

@@ -25,6 +25,9 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     let exec = finished.name.clone();
     let mut result = RunResult::with_output(finished, prepared.staged);
     result.warnings.extend(prepared.warnings);
+    if result.has_failed() {
+        result.warnings.extend(prepared.package_warning);
+    }
     let mut collected = plan.collect(*call, &exec, false, &mut result).await;
     if collected.as_ref().is_err_and(may_repeat) {
         // Artifacts saved before the error are reported here: they are not saved again.

@@ -11,27 +11,59 @@ use crate::builtin_tool::BuiltinTool;
 use crate::tool_definition::ToolDefinition;
 use crate::tool_options::ToolOptions;
 
-/// Maximum number of names in a schema; a longer list helps no model.
-const NAMES_MAX: usize = 256;
+/// Maximum number of skills' names in a schema. Names have at most 64 bytes, so all of them have at most 4 KiB. A model
+/// finds more of them in the overview of its prompt and with `skill_list`.
+const NAMES_MAX: usize = 64;
 /// Maximum number of programs that a description names.
 const COMMANDS_SHOWN: usize = 20;
 /// Description of `command` while commands are restricted.
 const RESTRICTED_COMMAND: &str = "One program and its arguments, without a shell.";
+/// Sentences about the folder in which commands of a skill start.
+const READ_ONLY_FOLDER: &str = " The skill's folder is read-only.";
+const WRITABLE_FOLDER: &str =
+    " The skill's folder is a copy of this conversation that commands can write.";
 /// Keywords that tell a model nothing.
 const NOISE: [&str; 4] = ["title", "default", "format", "minimum"];
 /// Keywords that are left out of the schema of a result: a model reads the result itself, whose fields say what they
 /// are, and the schemas of all tools are part of every list of tools.
 const RESULT_NOISE: [&str; 5] = ["title", "default", "format", "minimum", "description"];
 
-/// Returns the definition of a tool for a model that may use these skills.
-pub(super) fn build_definition(
-    tool: &BuiltinTool,
+/// Returns the definitions of the offered tools for a model that may use these skills. The schemas of all tools are in
+/// every request, so that only one of them lists the skills' names: that of `skill_load`, or else of the first tool that
+/// takes a skill.
+pub(super) fn build_definitions(
+    tools: &[&BuiltinTool],
     options: &ToolOptions,
     skills: &BTreeSet<String>,
-) -> ToolDefinition {
+) -> Vec<ToolDefinition> {
+    let definitions = tools.iter().map(|tool| build_definition(tool, options));
+    let mut definitions: Vec<ToolDefinition> = definitions.collect();
+    if !(1..=NAMES_MAX).contains(&skills.len()) {
+        return definitions;
+    }
+    const SKILL: &str = "/properties/skill";
+    let takes_skill = |tool: &ToolDefinition| tool.parameters.pointer(SKILL).is_some();
+    let loads = |tool: &ToolDefinition| tool.name == "skill_load";
+    let find = |is_one: &dyn Fn(&ToolDefinition) -> bool| definitions.iter().position(is_one);
+    let naming = find(&loads).or_else(|| find(&takes_skill));
+    let naming = naming.and_then(|naming| definitions.get_mut(naming));
+    if let Some(Value::Object(field)) = naming.and_then(|tool| tool.parameters.pointer_mut(SKILL)) {
+        field.insert("enum".into(), json!(skills));
+    }
+    definitions
+}
+
+/// Returns the definition of a tool, without names of skills.
+fn build_definition(tool: &BuiltinTool, options: &ToolOptions) -> ToolDefinition {
     let mut definition = tool.definition();
     if COMMAND_TOOLS.contains(&tool.name) {
         definition.description += &describe_restriction(options);
+    }
+    if tool.name == "skill_run" {
+        definition.description += match options.writable_skills {
+            true => WRITABLE_FOLDER,
+            false => READ_ONLY_FOLDER,
+        };
     }
     let mut parameters = reduce_schema(definition.parameters, &NOISE);
     if let Some(fields) = parameters.as_object_mut() {
@@ -42,16 +74,10 @@ pub(super) fn build_definition(
     }
     if let Some(properties) = properties_mut(&mut parameters) {
         properties.retain(|name, _| !tool.hidden_arguments.contains(&name.as_str()));
-        let mut set = |field: &str, keyword: &str, value: Value| {
-            if let Some(Value::Object(field)) = properties.get_mut(field) {
-                field.insert(keyword.into(), value);
-            }
-        };
-        if command_policy::is_active(options) {
-            set("command", "description", RESTRICTED_COMMAND.into());
-        }
-        if (1..=NAMES_MAX).contains(&skills.len()) {
-            set("skill", "enum", json!(skills));
+        if command_policy::is_active(options)
+            && let Some(Value::Object(command)) = properties.get_mut("command")
+        {
+            command.insert("description".into(), RESTRICTED_COMMAND.into());
         }
     }
     let mut returns = reduce_schema(definition.returns, &RESULT_NOISE);

@@ -75,7 +75,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
     BuiltinTool::new::<RunArguments, RunResult>(
         "skill_run",
         "Runs a command of a skill to its end, in an isolated workspace that the whole conversation shares. It starts in \
-         the skill's folder, which is read-only; what it makes belongs in $OUTPUT_DIR (out/), the user's files are in \
+         the skill's folder; what it makes belongs in $OUTPUT_DIR (out/), the user's files are in \
          $INPUTS_DIR (inputs/). Ask for files with output_files, for instance [\"$OUTPUT_DIR/**\"]; only those that this \
          run made or changed are returned.",
         |call, arguments| Box::pin(skill_run::run_command(call, arguments)),

@@ -5,6 +5,7 @@ mod call_cancellation;
 mod conversation;
 mod conversations;
 mod many_skills;
+mod packages;
 mod schema;
 mod servers;
 mod sherma;

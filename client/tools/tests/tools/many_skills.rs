@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
+use skilld_tools::prompt::{Provider, inject};
 use skilld_tools::{Family, ToolOptions};
 
 use crate::conversation::Conversation;
@@ -115,6 +116,34 @@ async fn skill_list_shows_thousands_of_skills_in_bounded_pages_and_each_once() {
         beyond,
         json!({"skills": [], "total": SKILLS, "message": "the list has 2000 skills, none of them from offset 2000 on"})
     );
+}
+
+#[tokio::test]
+async fn the_overview_of_thousands_of_skills_is_bounded_and_says_how_to_find_the_others() {
+    for (family, search) in [
+        (Family::Trpc, "skill_list with query"),
+        (Family::Sherma, "list_skills with query"),
+        (Family::AgentZero, "skills_tool with method search"),
+    ] {
+        let (_fake, talk) = conversation(family).await;
+        let (tools, session, state) = (&talk.tools, &talk.session, &talk.state);
+        let material = tools.material(session, state).await.expect("the skills");
+        let mut body = json!({"messages": [{"role": "user", "content": "hello"}]});
+        let options = tools.prompt_options(session);
+        let report = inject(Provider::OpenAiChat, &mut body, &material, state, &options);
+        let report = report.expect("a request");
+        let text = body["messages"][0]["content"].as_str().expect("text");
+        assert!(text.len() <= ANSWER_BYTES_MAX, "{} bytes", text.len());
+        let listed = text.lines().skip(1).count();
+        assert_eq!(listed + report.omitted, SKILLS);
+        assert!(listed > 300, "{listed} names");
+        let header = format!(
+            "Available skills (showing {listed} of {SKILLS}; {search} finds the other {} by words):\n- {}\n",
+            report.omitted,
+            name(0)
+        );
+        assert!(text.starts_with(&header), "{}", &text[..200]);
+    }
 }
 
 #[tokio::test]

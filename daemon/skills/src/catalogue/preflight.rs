@@ -219,9 +219,14 @@ fn make_finding(need: &Need) -> UnmetNeed {
             format!("none of {name} is in the image: use a pool whose image has one")
         }
         NeedKind::Env => format!("{name} is not set: give it to the command or the workspace"),
-        NeedKind::PythonPackage => format!(
-            "the Python package {name} is not in the image, and nothing can be installed without a network: {USE_A_POOL}"
+        // Only what a skill states is installed for it.
+        NeedKind::PythonPackage if need.severity == Severity::Error => format!(
+            "the Python package {name} is not in the image and not installed for the skill: run `skillctl skill prepare`, or \
+             {USE_A_POOL}"
         ),
+        NeedKind::PythonPackage => {
+            format!("the Python package {name} is not in the image: {USE_A_POOL}")
+        }
         NeedKind::PythonModule if need.names.len() > 1 => {
             format!("none of the modules {name} is in the image: use a pool whose image has one")
         }

@@ -177,6 +177,7 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
         body: String::new(),
         problems: problem_messages(&skill.problems),
         update_time: skill.update_time.and_then(timestamp_message),
+        missing_packages: None,
     };
     shorten(&mut wire);
     wire.body = body;

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use skilld_tools::host_tools::HostTools;
-use skilld_tools::{Profile, ToolDefinition, ToolOptions, Toolset};
+use skilld_tools::prompt::built_in;
+use skilld_tools::{Family, Profile, ToolDefinition, ToolOptions, Toolset};
 
 use super::{Talk, skill};
 
@@ -209,9 +210,6 @@ async fn schemas_name_fields_skills_and_what_is_required() {
                 tool.name
             );
         }
-        if let Some(skill) = fields.get("skill") {
-            assert_eq!(skill["enum"], json!(["demo", "other"]), "{}", tool.name);
-        }
         assert!(tool.returns.is_object());
     }
     let fields = |name: &str| {
@@ -244,19 +242,66 @@ async fn schemas_name_fields_skills_and_what_is_required() {
     assert_eq!(fields("skill_exec"), [&run[..], &exec[..]].concat());
 }
 
+/// Returns the tools whose schemas list names of skills, with these names.
+async fn naming_tools(talk: &Talk) -> Vec<(String, Value)> {
+    let definitions = definitions(talk).await.into_iter();
+    let naming = definitions.filter_map(|tool| {
+        let names = tool.parameters["properties"]["skill"].get("enum")?.clone();
+        Some((tool.name, names))
+    });
+    naming.collect()
+}
+
 #[tokio::test]
-async fn more_skills_than_a_model_reads_are_not_listed_in_schemas() {
+async fn one_schema_lists_the_names_of_skills() {
+    let names = json!(["demo", "other"]);
+    for (options, tool) in [
+        (ToolOptions::default(), "skill_load"),
+        (listed(&["skill_run", "skill_exec"]), "skill_run"),
+    ] {
+        let naming = naming_tools(&Talk::new(options).await).await;
+        assert_eq!(naming, [(tool.to_owned(), names.clone())]);
+    }
+    let without = naming_tools(&Talk::new(listed(&["workspace_exec"])).await).await;
+    assert_eq!(without, []);
+}
+
+#[tokio::test]
+async fn schemas_of_any_number_of_skills_are_bounded() {
     let talk = Talk::new(ToolOptions::default()).await;
-    let many = (0..256).map(|number| skill(&format!("s{number}"), &[]));
+    let name = |number: usize| format!("{number:064}");
+    let none = json!(definitions(&talk).await).to_string().len();
+    let many = (0..64).map(|number| skill(&name(number), &[]));
     talk.fake.state.lock().skills = many.collect();
-    let named = |definitions: &[ToolDefinition]| {
-        let load = definitions.iter().find(|tool| tool.name == "skill_load");
-        let skill = load.expect("is offered").parameters["properties"]["skill"].clone();
-        skill["enum"].as_array().map(Vec::len)
-    };
-    assert_eq!(named(&definitions(&talk).await), Some(256));
-    talk.fake.state.lock().skills.push(skill("one-more", &[]));
-    assert_eq!(named(&definitions(&talk).await), None);
+    let definitions_of_64 = json!(definitions(&talk).await).to_string().len();
+    assert!(
+        definitions_of_64 < none + 5 * 1024,
+        "{none}, {definitions_of_64}"
+    );
+    assert_eq!(naming_tools(&talk).await.len(), 1);
+    talk.fake.state.lock().skills.push(skill(&name(64), &[]));
+    assert_eq!(naming_tools(&talk).await, []);
+}
+
+#[tokio::test]
+async fn descriptions_say_whether_commands_can_write_a_skill() {
+    for (writable_skills, said) in [
+        (false, "The skill's folder is read-only."),
+        (
+            true,
+            "The skill's folder is a copy of this conversation that commands can write.",
+        ),
+    ] {
+        let talk = Talk::with_options(|options| options.writable_skills = writable_skills).await;
+        let definitions = definitions(&talk).await;
+        let run = definitions.iter().find(|tool| tool.name == "skill_run");
+        let description = &run.expect("is offered").description;
+        assert!(description.contains(said), "{description}");
+        let all = json!(definitions).to_string();
+        assert_eq!(all.contains("read-only"), !writable_skills, "{all}");
+    }
+    let guidance = built_in(Family::Trpc, Profile::Full);
+    assert!(!guidance.contains("read-only"), "{guidance}");
 }
 
 #[tokio::test]

@@ -1,0 +1,111 @@
+//! Warnings about packages that a skill names and that are not installed: when it is loaded, and when a run of it
+//! failed. Pure; every family adds them to its results.
+
+use skilld_client::v1::{Problem, Skill, StagedSkill};
+
+use crate::prompt::untrusted_text::one_line;
+
+/// Maximum number of packages that a warning names.
+const NAMES_SHOWN_MAX: usize = 20;
+/// Maximum number of reasons in a warning.
+const REASONS_SHOWN_MAX: usize = 3;
+/// Maximum number of characters of one reason. A build writes the last lines of its output into it.
+const REASON_CHARS_MAX: usize = 400;
+/// Beginning of the codes of problems with a skill's packages.
+const CODE_PREFIX: &str = "environment.";
+
+/// Returns a warning if commands of a skill would not find packages that it names.
+pub(crate) fn describe_missing_packages(skill: &Skill) -> Option<String> {
+    let missing = skill.missing_packages.as_ref()?;
+    Some(format_warning(&missing.names, &missing.problems))
+}
+
+/// Returns a warning if a skill was staged without packages that it names.
+pub(crate) fn describe_staging_problems(staged: &StagedSkill) -> Option<String> {
+    let problems = staged.problems.iter();
+    let problems = problems.filter(|problem| problem.code.starts_with(CODE_PREFIX));
+    let problems: Vec<Problem> = problems.cloned().collect();
+    (!problems.is_empty()).then(|| format_warning(&[], &problems))
+}
+
+/// Returns a warning that names packages, the effect of their absence, and its reasons.
+fn format_warning(names: &[String], problems: &[Problem]) -> String {
+    let shown: Vec<String> = names
+        .iter()
+        .take(NAMES_SHOWN_MAX)
+        .map(|name| one_line(name))
+        .collect();
+    let more = match names.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let reasons = problems.iter().take(REASONS_SHOWN_MAX).map(|problem| {
+        let line = one_line(&problem.message);
+        let cut: String = line.chars().take(REASON_CHARS_MAX).collect();
+        match cut.len() < line.len() {
+            true => format!("{cut}…"),
+            false => cut,
+        }
+    });
+    let reasons = reasons.collect::<Vec<_>>().join("; ");
+    match shown.is_empty() {
+        true => format!(
+            "packages of this skill may not be installed, and scripts that import them will fail: {reasons}"
+        ),
+        false => format!(
+            "packages of this skill are not installed: {}{more}; scripts that import them will fail. Reason: {reasons}",
+            shown.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skilld_client::v1::MissingPackages;
+
+    use super::*;
+
+    fn problem(code: &str, message: &str) -> Problem {
+        Problem {
+            code: code.into(),
+            message: message.into(),
+            ..Problem::default()
+        }
+    }
+
+    #[test]
+    fn a_warning_names_the_packages_the_effect_and_the_reason_and_is_short() {
+        let names: Vec<String> = (0..200).map(|number| format!("package-{number}")).collect();
+        let long = format!("the build failed\n{}", "line of output\n".repeat(1000));
+        let skill = Skill {
+            missing_packages: Some(MissingPackages {
+                names: names.clone(),
+                problems: vec![problem("environment.build_failed", &long); 50],
+            }),
+            ..Skill::default()
+        };
+        let warning = describe_missing_packages(&skill).expect("a warning");
+        let begin = "packages of this skill are not installed: package-0, package-1, ";
+        assert!(warning.starts_with(begin), "{warning}");
+        assert!(
+            warning.contains("package-19 and 180 more; scripts that import them will fail. Reason: the build failed line"),
+            "{warning}"
+        );
+        assert!(warning.len() < 2000 && !warning.contains('\n'), "{warning}");
+        assert_eq!(describe_missing_packages(&Skill::default()), None);
+    }
+
+    #[test]
+    fn only_problems_with_packages_are_warnings_about_packages() {
+        let mut staged = StagedSkill {
+            problems: vec![problem("skill.x", "x")],
+            ..StagedSkill::default()
+        };
+        assert_eq!(describe_staging_problems(&staged), None);
+        staged
+            .problems
+            .push(problem("environment.not_built", "why"));
+        let wanted = "packages of this skill may not be installed, and scripts that import them will fail: why";
+        assert_eq!(describe_staging_problems(&staged).as_deref(), Some(wanted));
+    }
+}
