@@ -12,8 +12,8 @@ readonly office_command=(python scripts/sales_workbook.py --by region --sum reve
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skd.XXXXXX)
 before=$(tests/leftovers.sh --containers)
-daemon= office_containers=0
-! docker image inspect "$office_image" >/dev/null 2>&1 || office_containers=1
+daemon= office_warm=0
+! docker image inspect "$office_image" >/dev/null 2>&1 || office_warm=1
 
 bold='' plain=''
 [ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
@@ -106,7 +106,7 @@ row() { # label, column, note
 say 'A daemon with a private state directory'
 # In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
 env SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
-    SKILLD_POOLS__OFFICE__WARM="$office_containers" SKILLD_POOLS__OFFICE__MAX="$office_containers" \
+    SKILLD_POOLS__OFFICE__WARM="$office_warm" SKILLD_POOLS__OFFICE__MAX="$((2 * office_warm))" \
     TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" 3>&- 4>&- &
 daemon=$!
 start=$(now)
@@ -136,7 +136,7 @@ row 'collect    cp out' 4 ''
 row 'delete     rm' 5 'both wait until the container is gone'
 row 'all' 6 'as the shell sees it, starts of skillctl and docker included'
 
-if ((office_containers)); then
+if ((office_warm)); then
     say "skillctl run --pool office sales-workbook --input $table --collect 'out/**' --to report -- ${office_command[*]}"
     until_so is_warm office
     skillctl run --pool office sales-workbook --input "$table" --collect 'out/**' --to "$dir/office" --timing -- \
