@@ -32,7 +32,8 @@ pub(crate) async fn environments(
         rows.push(row.context("first import")?);
     } else {
         progress(&format!(
-            "  no row for the first import of pandas: {} is missing here; `make image IMAGE=office` makes it",
+            "  no row for the first import of pandas: this Docker has no {}. `make image IMAGE=office` builds it; a run with \
+             --quick does not copy it to overlay2",
             docker::OFFICE_IMAGE
         ));
     }
@@ -51,7 +52,7 @@ struct StagingTimes {
 
 /// Measures staging of skills with and without packages. Both kinds take turns, in one workspace.
 async fn measure_staging(bench: &BenchOptions) -> Result<Vec<TableRow>> {
-    let turns = bench.times(100, 10);
+    let turns = bench.times(200, 40);
     let package = LargePackage::new(1).await?;
     for turn in 0..=turns {
         for has_need in [true, false] {

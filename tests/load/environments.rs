@@ -14,7 +14,6 @@ async fn workspaces_with_the_same_environment_share_its_files() -> Result<()> {
     let _alone = alone().await;
     let package = LargePackage::new(16).await?;
     package.add_skill("large", true)?;
-    // Warm containers would be started meanwhile, and their directories counted.
     let options = package.serve(options()?).set("pools.default.warm", "0");
     let daemon = Daemon::start_with(options).await?;
     let mut names = Vec::new();
@@ -31,8 +30,7 @@ async fn workspaces_with_the_same_environment_share_its_files() -> Result<()> {
     ] {
         let file = package.file_bytes();
         assert!(one >= file, "{one} bytes are less than the file");
-        // The directory of the container that built the environment may be there for a moment longer.
-        assert!(one <= file + 8 * MIB, "{one} bytes for one workspace");
+        assert!(one <= file + 4 * MIB, "{one} bytes for one workspace");
         assert!(all <= one + further, "{all} bytes, and {one} for one");
     }
     daemon.stop().await

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use skilld_proto::v1::StagedSkill;
@@ -10,7 +11,10 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::exec::{run, shell};
-use crate::{Daemon, Options, binaries, usage};
+use crate::{Daemon, Options, binaries, usage, wait};
+
+/// Time within which the daemon removes the container that built an environment.
+const REMOVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Root of skills, and directory of wheels with the package that some of them need.
 #[derive(Debug)]
@@ -76,7 +80,8 @@ impl LargePackage {
     }
 
     /// Stages a skill that needs the package in each workspace, and reads the large file there. Returns what that took
-    /// in the first workspace, the build of the environment included, and in all of them.
+    /// in the first workspace, the build of the environment included, and in all of them. The pool must have no warm
+    /// container, whose directory would be counted.
     ///
     /// # Errors
     /// When the environment is not built, or a command fails.
@@ -86,6 +91,8 @@ impl LargePackage {
         workspaces: &[String],
         skill: &str,
     ) -> Result<[EnvironmentUsage; 2]> {
+        let slots = daemon.state_dir().join("slots");
+        let slots_before = fs::read_dir(&slots)?.count();
         let disk_before = disk_bytes(&daemon.state_dir()).await?;
         let (mut first, mut all) = (None, EnvironmentUsage::default());
         for workspace in workspaces {
@@ -97,6 +104,11 @@ impl LargePackage {
             }
             all.cache_bytes += read_in_workspace(daemon, workspace, skill).await?;
             if first.is_none() {
+                wait::until("the build's container is gone", REMOVAL_MAX, async || {
+                    let count = fs::read_dir(&slots)?.count();
+                    Ok((count == slots_before).then_some(()))
+                })
+                .await?;
                 all.disk_bytes = disk_bytes(&daemon.state_dir()).await? - disk_before;
                 first = Some(all);
             }
