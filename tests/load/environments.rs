@@ -1,4 +1,4 @@
-//! One environment in many workspaces.
+//! Environments that many workspaces use: their files are on disk and in memory once.
 
 use anyhow::Result;
 use skilld_tests::Daemon;
