@@ -83,7 +83,7 @@ tools: preflight-rust
 	@command -v cargo-machete > /dev/null || cargo install --locked --debug --quiet cargo-machete@$(CARGO_MACHETE)
 	@command -v cargo-deny > /dev/null || cargo install --locked --debug --quiet cargo-deny@$(CARGO_DENY)
 
-bench: build guest base-image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
+bench: build guest base-image office-image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
 
 token-report: preflight-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 writes tests/bench/results/

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # The main job, end to end: a private daemon runs the skill csv-report on a table of 5,000 rows, streaming; then the
-# same by docker create, cp, start, cp, rm, for comparison. Leaves nothing. Run by `make demo`, which builds what it needs.
+# same by docker create, cp, start, cp, rm, for comparison. With the image skilld/office it also makes a workbook of the
+# table. Leaves nothing. Run by `make demo`, which builds what it needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly table=tests/data/sales.csv image=skilld/base:latest rounds=5
+readonly table=tests/data/sales.csv image=skilld/base:latest office_image=skilld/office:latest rounds=5
 readonly command=(python scripts/csv_report.py --group-by region --group-by product --sum revenue inputs/sales.csv)
+readonly office_command=(python scripts/sales_workbook.py --by region --sum revenue inputs/sales.csv)
 : "${BIN:?is set by make demo}" "${GUEST:?is set by make demo}"
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skd.XXXXXX)
 before=$(tests/leftovers.sh --containers)
-daemon=
+daemon= office_warm=0
+! docker image inspect "$office_image" >/dev/null 2>&1 || office_warm=1
 
 bold='' plain=''
 [ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
@@ -56,7 +59,8 @@ until_so() {
         sleep 0.02
     done
 }
-is_warm() { skillctl -o json pool list | grep -qE '"warm": *[1-9]'; }
+# The table of pools has `1/1`, warm and wanted, after a pool's name.
+is_warm() { skillctl pool list | grep -qE "^$1 +[1-9]"; }
 
 run() { # directory for the results
     skillctl run csv-report --input "$table" --collect 'out/**' --to "$1" --timing -- "${command[@]}"
@@ -102,12 +106,12 @@ row() { # label, column, note
 say 'A daemon with a private state directory'
 # In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
 env SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
-    SKILLD_POOLS__OFFICE__WARM=0 SKILLD_POOLS__OFFICE__MAX=0 \
+    SKILLD_POOLS__OFFICE__WARM="$office_warm" SKILLD_POOLS__OFFICE__MAX="$((2 * office_warm))" \
     TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" 3>&- 4>&- &
 daemon=$!
 start=$(now)
 until_so skillctl server info
-until_so is_warm
+until_so is_warm default
 echo "serving, with a warm container, after $(milliseconds $(($(now) - start)))"
 
 say "skillctl run csv-report --input $table --collect 'out/**' --to report -- ${command[*]}"
@@ -120,7 +124,7 @@ say "The same $rounds times, and $rounds times with docker create, cp, start, cp
 mkdir "$dir/inputs"
 cp "$table" "$dir/inputs/"
 for ((round = 0; round < rounds; round++)); do
-    until_so is_warm
+    until_so is_warm default
     by_skilld >>"$dir/skilld"
     by_docker >>"$dir/docker"
 done
@@ -131,6 +135,17 @@ row 'exec       start' 3 'most of it is the script itself'
 row 'collect    cp out' 4 ''
 row 'delete     rm' 5 'both wait until the container is gone'
 row 'all' 6 'as the shell sees it, starts of skillctl and docker included'
+
+if ((office_warm)); then
+    say "skillctl run --pool office sales-workbook --input $table --collect 'out/**' --to report -- ${office_command[*]}"
+    until_so is_warm office
+    skillctl run --pool office sales-workbook --input "$table" --collect 'out/**' --to "$dir/office" --timing -- \
+        "${office_command[@]}"
+    find "$dir/office" -name '*.xlsx' -printf '%f: %s bytes, formulas calculated by LibreOffice\n'
+else
+    say 'No Excel workbook of the table'
+    echo "it needs the image $office_image: run \`make image IMAGE=office\` (some minutes, once), then this again"
+fi
 
 say 'The end'
 skillctl drain --remove

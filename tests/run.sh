@@ -32,10 +32,10 @@ step() {
 }
 
 # As a workspace would: an unprivileged uid, no network, nothing writable but /tmp.
-skills() {
+skills() { # image, directory of tests
     docker run --rm --network none --read-only --user 200000:200000 --cap-drop ALL --tmpfs /tmp:exec \
-        --volume "$PWD:/repository:ro" --workdir /repository --label io.skilld.test=skills skilld/base:latest \
-        python3 -B -m unittest discover -s tests/skills
+        --volume "$PWD:/repository:ro" --workdir /repository --label io.skilld.test=skills "skilld/$1:latest" \
+        python3 -B -m unittest discover -s "$2"
 }
 
 # What README.md tells a new user to type first.
@@ -56,9 +56,11 @@ first_steps() {
     return "$failed"
 }
 
-# The office image is checked where it exists: making it takes minutes.
+# The office image and its sample are checked where it exists: making it takes minutes.
 step 'the images' tests/images.sh
-step 'the sample skills' skills
+step 'the sample skills' skills base tests/skills
+! docker image inspect skilld/office:latest >/dev/null 2>&1 ||
+    step 'the sample skill of the office image' skills office tests/skills/office
 step 'builds of environments' python3 -B -m unittest discover -s tests/environments
 step 'the documents' tests/docs.sh
 # With the fault points: tests/crash/faults.rs runs the daemon that this builds beside the tests, and no other one has them.

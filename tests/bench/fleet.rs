@@ -9,16 +9,15 @@ use futures::{StreamExt, TryStreamExt, stream};
 use skilld_client::Client;
 use skilld_proto::v1::{CreateWorkspaceRequest, ListWorkspacesRequest};
 use skilld_tests::exec::{argv, workspace};
-use skilld_tests::{Daemon, binaries, docker};
+use skilld_tests::{Daemon, Options, binaries, docker};
 use tokio::task::JoinSet;
 
 use crate::report::{Budget, FigureSeries, TableRow};
 use crate::{BenchOptions, daemon_calls, progress};
 
-/// Measures a hundred idle workspaces.
-pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
-    let count = bench.times(100, 10);
-    let options = daemon_calls::daemon_options()
+/// Returns settings with which a host of 8 GiB has room for a hundred workspaces.
+pub(crate) fn small_slots() -> Options {
+    daemon_calls::daemon_options()
         .set("engine.uid_count", "256")
         .set("pools.default.warm", "0")
         .set("pools.default.max", "128")
@@ -28,16 +27,30 @@ pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         .set("pools.default.shm", "4MiB")
         .set("pools.default.cpus", "0.5")
         .set("pools.default.pids", "64")
-        .set("pools.default.claim_timeout", "60s");
-    let mut daemon = Daemon::start_with(options).await?;
-    let client = daemon.client.clone();
+        .set("pools.default.claim_timeout", "60s")
+}
+
+/// Starts a daemon and claims a number of workspaces. Returns both, the workspaces by their names.
+pub(crate) async fn start_fleet(options: Options, count: usize) -> Result<(Daemon, Vec<String>)> {
+    let daemon = Daemon::start_with(options).await?;
     let made: Vec<String> = stream::iter(0..count)
-        .map(|_| client.create_workspace(CreateWorkspaceRequest::default()))
+        .map(|_| {
+            let request = CreateWorkspaceRequest::default();
+            daemon.client.create_workspace(request)
+        })
         .buffer_unordered(4)
         .map_ok(|workspace| workspace.name)
         .try_collect()
         .await?;
     progress(&format!("  {count} workspaces"));
+    Ok((daemon, made))
+}
+
+/// Measures a hundred idle workspaces.
+pub(crate) async fn fleet(bench: &BenchOptions) -> Result<Vec<TableRow>> {
+    let count = bench.times(100, 10);
+    let (mut daemon, made) = start_fleet(small_slots(), count).await?;
+    let client = daemon.client.clone();
     let (mut daemon_memory, mut guest_memory) = (FigureSeries::bytes(), FigureSeries::bytes());
     daemon_memory.size(daemon_calls::resident_bytes(
         daemon.pid().context("no daemon")?,

@@ -8,6 +8,7 @@
 mod claim;
 mod daemon_calls;
 mod environment;
+mod environments;
 mod exec;
 mod files;
 mod fleet;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use skilld_tests::results;
+use skilld_tests::{docker, results};
 use tokio::signal::unix::{SignalKind, signal};
 
 use environment::Environment;
@@ -37,16 +38,29 @@ use report::TableRow;
 
 const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]... [--host-driver]
   --quick        fewer repetitions: about a minute, for a first look
-  --only NAME    only this section: exec, rate, live, stdout, many, kill, claim, skills, stage, tools,
-                 big, small, fleet, flat; may be repeated
+  --only NAME    only this section: exec, rate, live, stdout, many, kill, claim, skills, stage,
+                 environments, tools, big, small, fleet, flat; may be repeated
   --record       write an entry to tests/bench/results/; a complete run also replaces the latest table
                  of docs/benchmarks.md
   --host-driver  measure on the host's storage driver only, also if it is not overlay2";
 
 /// Every section, in the order of the table.
-const SECTIONS: [&str; 14] = [
-    "exec", "rate", "live", "stdout", "many", "kill", "claim", "skills", "stage", "tools", "big",
-    "small", "fleet", "flat",
+const SECTIONS: [&str; 15] = [
+    "exec",
+    "rate",
+    "live",
+    "stdout",
+    "many",
+    "kill",
+    "claim",
+    "skills",
+    "stage",
+    "environments",
+    "tools",
+    "big",
+    "small",
+    "fleet",
+    "flat",
 ];
 
 /// Storage driver on which budgets are read, since it is the one that users have.
@@ -129,7 +143,7 @@ async fn run(bench: &BenchOptions) -> Result<()> {
     progress(&environment.text());
     let is_host_only = bench.host_driver || environment.storage_driver == BUDGET_DRIVER;
     let second = match bench.entry.is_none() && !is_host_only {
-        true => start_private_docker().await,
+        true => start_private_docker(bench).await,
         false => None,
     };
     // Without another Docker the budgets are read on this one.
@@ -160,8 +174,18 @@ async fn run(bench: &BenchOptions) -> Result<()> {
 }
 
 /// Starts a Docker with overlay2; `None`, with a line that says why, where there can be none.
-async fn start_private_docker() -> Option<PrivateDocker> {
-    match PrivateDocker::start(reference::IMAGE).await {
+async fn start_private_docker(bench: &BenchOptions) -> Option<PrivateDocker> {
+    let mut images = vec![reference::IMAGE];
+    // Loading the larger image takes a minute, which a quick run leaves out together with the rows that need it.
+    let is_needed = !bench.quick && bench.sections().any(|section| section == "environments");
+    if is_needed
+        && docker::has_image(docker::OFFICE_IMAGE)
+            .await
+            .unwrap_or(false)
+    {
+        images.push(docker::OFFICE_IMAGE);
+    }
+    match PrivateDocker::start(&images).await {
         Ok(docker) => Some(docker),
         Err(error) => {
             progress(&format!("no second run on {BUDGET_DRIVER}: {error:#}"));
@@ -234,6 +258,7 @@ async fn measure_sections(
             "tools" => tools::tools(bench, reference).await,
             "skills" => skills::skills(bench).await,
             "stage" => stage::stage(bench, reference).await,
+            "environments" => environments::environments(bench, reference).await,
             "big" => files::big(bench).await,
             "small" => files::small(bench, reference).await,
             "fleet" => fleet::fleet(bench).await,

@@ -24,9 +24,9 @@ pub(crate) struct PrivateDocker {
 }
 
 impl PrivateDocker {
-    /// Starts dockerd and loads an image of the host's Docker into it. Needs root and a file system on which overlay2
+    /// Starts dockerd and loads images of the host's Docker into it. Needs root and a file system on which overlay2
     /// works.
-    pub(crate) async fn start(image: &str) -> Result<Self> {
+    pub(crate) async fn start(images: &[&str]) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("skb").tempdir()?;
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("config.json"), "{}")?;
@@ -53,7 +53,7 @@ impl PrivateDocker {
             .spawn()
             .context("start dockerd")?;
         let mut docker = Self { dockerd, directory };
-        match docker.prepare(image).await {
+        match docker.prepare(images).await {
             Ok(()) => Ok(docker),
             Err(error) => {
                 let log = std::fs::read_to_string(docker.directory.path().join("log"));
@@ -65,7 +65,7 @@ impl PrivateDocker {
         }
     }
 
-    async fn prepare(&mut self, image: &str) -> Result<()> {
+    async fn prepare(&mut self, images: &[&str]) -> Result<()> {
         let socket = self.directory.path().join("docker.sock");
         let socket = socket.to_str().context("a path that is not text")?;
         let engine = wait::until("dockerd serves", DOCKERD_TIMEOUT, async || {
@@ -85,15 +85,17 @@ impl PrivateDocker {
             "the storage driver is {driver:?}"
         );
         let script = r#"set -o pipefail; docker save "$1" | docker --host "$2" load"#;
-        let output = Command::new("bash")
-            .args(["-c", script, "-", image, &self.host()])
-            .output()
-            .await?;
-        ensure!(
-            output.status.success(),
-            "load {image}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        for image in images {
+            let output = Command::new("bash")
+                .args(["-c", script, "-", image, &self.host()])
+                .output()
+                .await?;
+            ensure!(
+                output.status.success(),
+                "load {image}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
         Ok(())
     }
 

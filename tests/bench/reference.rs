@@ -76,6 +76,24 @@ impl DockerReference {
         Ok(id)
     }
 
+    /// Runs a command in a new container, to its end, as a user does with `docker run --rm`.
+    pub(crate) async fn run_once(
+        &self,
+        image: &str,
+        limits: ContainerLimits,
+        command: &[&str],
+    ) -> Result<()> {
+        let label = format!("{LABEL_RUN}={}", self.run);
+        let test_label = format!("{LABEL}=bench");
+        let memory = limits.memory_bytes.to_string();
+        let cpus = limits.cpus.to_string();
+        let mut docker_run = vec!["docker", "run", "--rm", "--network", "none"];
+        docker_run.extend(["--label", &label, "--label", &test_label]);
+        docker_run.extend(["--memory", &memory, "--cpus", &cpus, image]);
+        docker_run.extend(command);
+        spawn_local(&docker_run).await.map(drop)
+    }
+
     /// Runs a command to the end of its output, and returns the number of bytes and the time of the first one.
     pub(crate) async fn exec(
         &self,

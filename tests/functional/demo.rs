@@ -230,7 +230,7 @@ async fn skillctl_speaks_json() -> Result<()> {
     let skills = json(&["skill", "list"]).await?;
     assert_eq!(
         skills["skills"].as_array().map(Vec::len),
-        Some(17),
+        Some(18),
         "{skills}"
     );
 

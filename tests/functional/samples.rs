@@ -12,7 +12,7 @@ use skilld_tests::Daemon;
 use skilld_tests::exec::{Outcome, run, shell};
 
 /// Sample skills in a folder of their own, with one version.
-const SAMPLES: [&str; 13] = [
+const SAMPLES: [&str; 14] = [
     "csv-report",
     "doc-check",
     "flash-cards",
@@ -23,6 +23,7 @@ const SAMPLES: [&str; 13] = [
     "line-ends",
     "python-math",
     "release-kit",
+    "sales-workbook",
     "text-stats",
     "trip-planner",
     "unit-convert",

@@ -7,6 +7,7 @@
     reason = "an assertion, and a value that is not there, are how a test fails"
 )]
 
+mod environments;
 mod readers;
 mod reconnect;
 mod soak;

@@ -45,7 +45,7 @@ class SkillCase(unittest.TestCase):
 class Documents(unittest.TestCase):
     def test_every_skill_has_front_matter_and_its_name(self):
         documents = sorted(SKILLS.rglob("SKILL.md"))
-        self.assertEqual(len(documents), 17)
+        self.assertEqual(len(documents), 18)
         for document in documents:
             with self.subTest(document=document):
                 head = document.read_text("utf-8-sig").split("---\n")[1]

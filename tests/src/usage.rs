@@ -49,6 +49,41 @@ pub fn forget_peak(pid: u32) -> Result<u64> {
     resident(pid)
 }
 
+/// Returns the bytes of files that the kernel keeps in memory and counts for the cgroup of a process. A page that several
+/// cgroups read counts for the first of them only.
+///
+/// # Errors
+/// When the process has ended, or its cgroup is not mounted where systems mount it.
+pub fn page_cache(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/cgroup");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let cgroup = |wanted: &str| {
+        text.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, cgroup) = rest.split_once(':')?;
+            let is_wanted = controllers.split(',').any(|name| name == wanted);
+            is_wanted.then_some(cgroup)
+        })
+    };
+    // Version 1 has a hierarchy for memory; in version 2 the only one has no name.
+    let (path, field) = match cgroup("memory") {
+        Some(cgroup) => (
+            format!("/sys/fs/cgroup/memory{cgroup}/memory.stat"),
+            "cache",
+        ),
+        None => {
+            let cgroup = cgroup("").context("a process without a cgroup")?;
+            (format!("/sys/fs/cgroup{cgroup}/memory.stat"), "file")
+        }
+    };
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let bytes = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == field).then(|| value.parse().ok())?
+    });
+    bytes.with_context(|| format!("{path} has no {field}"))
+}
+
 fn status(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
