@@ -211,7 +211,9 @@ impl Environments {
             "the packages of skill {skill} are not built for this pool: run `skillctl skill prepare {skill}`, then stage \
              it again"
         );
-        Some(without_environment(vec![Problem::warning(NOT_BUILT, message)]))
+        Some(without_environment(vec![Problem::warning(
+            NOT_BUILT, message,
+        )]))
     }
 
     /// Builds the environment of a skill unless it exists. Returns the events of the build; the last one is its end.
