@@ -21,6 +21,7 @@ import unittest
 import uuid
 from pathlib import Path
 
+from hostile_packages import make_hostile_packages
 from sample_packages import SocketIndex, make_source_distribution, make_tarball, make_wheel
 
 IMAGE = os.environ.get("SKILLD_TEST_IMAGE", "skilld/base:latest")
@@ -190,7 +191,7 @@ class PackagesOfTheWheelhouse(EnvironmentCase):
         names = [entry.name for entry in entries if entry.name.startswith("venv/bin/")]
         self.assertEqual(names, ["venv/bin/activate", "venv/bin/greet"])
         described = self.result.environment()
-        greeter = {"name": "greeter", "version": "1.0", "sha256": [self.greeter_hash]}
+        greeter = {"name": "greeter", "version": "1.0", "sha256": [f"sha256:{self.greeter_hash}"]}
         self.assertEqual((described["version"], described["packages"]), (1, [greeter]))
         self.assertEqual(described["python_modules"], ["greeter"])
         self.assertLessEqual({"idna", "requests", "urllib3"}, {item["name"] for item in described["provided"]})
@@ -334,6 +335,29 @@ class RefusedNeeds(EnvironmentCase):
         self.assertLess(len(result.reason), 2000)
 
 
+class HostilePackages(EnvironmentCase):
+    """Builds packages that attack their build; hostile_packages.py describes them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        make_hostile_packages(cls.wheelhouse)
+
+    def test_code_that_python_runs_at_its_start_does_not_run(self):
+        result = self.built(**{"requirements.txt": "hostile-start\n"})
+        self.assertEqual({entry.name.split("/")[0] for entry in result.entries()}, {"environment.json", "venv", "wheels"})
+
+    def test_package_that_fills_the_disk_is_named(self):
+        self.refused("hostile-bomb==1.0", "skills.build_disk", **{"requirements.txt": "hostile-bomb\n"})
+
+    def test_members_that_lead_out_of_a_wheel_are_left_out(self):
+        result = self.built(**{"requirements.txt": "hostile-paths\nhostile-links\n"})
+        names = {entry.name.rpartition("/")[2]: entry for entry in result.entries()}
+        self.assertTrue({"CON", "nul.py", "null"} <= names.keys(), names)
+        self.assertFalse({"climbed", "absolute"} & names.keys(), names)
+        self.assertTrue(names["hostile_link"].isreg())
+
+
 class PackagesOfAnIndex(EnvironmentCase):
     """Reaches an index only through the Unix socket of the proxy."""
 
@@ -358,7 +382,7 @@ class PackagesOfAnIndex(EnvironmentCase):
         place = {"index_url": "http://index.test/simple", "proxy_socket": "/run/skilld/index.sock"}
         result = self.built(*mounts, **place, **{"requirements.txt": "distant\n"})
         described = result.environment()
-        self.assertEqual(described["packages"], [{"name": "distant", "version": "3.1", "sha256": [digest]}])
+        self.assertEqual(described["packages"], [{"name": "distant", "version": "3.1", "sha256": [f"sha256:{digest}"]}])
         self.assertEqual([item["name"] for item in described["provided"]], ["idna"])
         self.assertEqual({url.split("/")[2] for url in index.requested}, {"index.test"})
         absent = self.build(*mounts, **place, **{"requirements.txt": "absent\n"})
