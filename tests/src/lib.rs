@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod docker;
 pub mod exec;
 pub mod files;
+pub mod package_index;
 pub mod processes;
 pub mod proxy;
 pub mod refusal;

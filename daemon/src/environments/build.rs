@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{BuildEvent, EnvironmentBuilder, EnvironmentRequest};
 use crate::config::PoolConfig;
 use crate::config::environments::{EnvironmentOptions, PackageIndex};
-use crate::error::{Error, Result};
+use crate::error::{Chain, Error, Result};
 use crate::fetch::{IndexProxy, IndexProxyOptions, IndexProxyReport};
 use crate::guest::bind_container_socket;
 use crate::skills::ArchiveBounds;
@@ -58,6 +58,13 @@ pub(super) enum BuildFailure {
 
 impl From<Error> for BuildFailure {
     fn from(error: Error) -> Self {
+        // The same packages make the same archive.
+        if matches!(error, Error::LimitExceeded { .. }) {
+            return Self::Need("the packages are larger than skills.build_disk".to_owned());
+        }
+        if matches!(error, Error::ArchiveInvalid { .. }) {
+            return Self::Need(format!("the packages cannot be stored: {}", Chain(&error)));
+        }
         Self::Passing(error)
     }
 }
@@ -93,11 +100,11 @@ pub(super) async fn run_build(
     let mut lines = LineSplitter::default();
     let on_stderr = |piece: &[u8]| lines.push(piece, |line| send_line(events, line));
     let ended = slot.run(command, &mut archive, on_stderr).await;
-    let refused = match proxy {
+    let report = match proxy {
         Some(proxy) => proxy.finish().await,
-        None => Vec::new(),
+        None => None,
     };
-    check_end(&ended?, options, &refused)?;
+    check_end(&ended?, options, report.as_ref())?;
     drop(slot);
 
     send_line(events, "unpacking the packages");
@@ -192,14 +199,10 @@ struct RunningProxy {
 }
 
 impl RunningProxy {
-    /// Ends the proxy and returns the hosts that the build asked for and may not reach.
-    async fn finish(self) -> Vec<String> {
+    /// Ends the proxy and returns its report; `None` if its task was lost.
+    async fn finish(self) -> Option<IndexProxyReport> {
         self.stop.cancel();
-        let report = self.report.await;
-        report.map_or_else(
-            |_| Vec::new(),
-            |report| report.refused_hosts.into_iter().collect(),
-        )
+        self.report.await.ok()
     }
 }
 
@@ -228,11 +231,11 @@ fn start_proxy(builder: &EnvironmentBuilder, run_dir: &Path) -> Result<Option<Ru
     Ok(Some(RunningProxy { stop, report }))
 }
 
-/// Checks how the build's command ended.
+/// Checks how the build's command ended. `report` is that of its proxy, if it had one.
 fn check_end(
     end: &CommandEnd,
     options: &EnvironmentOptions,
-    refused_hosts: &[String],
+    report: Option<&IndexProxyReport>,
 ) -> Result<(), BuildFailure> {
     if end.is_success() {
         return Ok(());
@@ -252,8 +255,13 @@ fn check_end(
         }
         _ => format!("the build failed: {last}"),
     };
-    if !refused_hosts.is_empty() {
-        let hosts = refused_hosts.join(", ");
+    if report.is_some_and(|report| report.bytes_exceeded) {
+        why += "; it may download no more than skills.build_disk";
+    }
+    let hosts = report.iter().flat_map(|report| &report.refused_hosts);
+    let hosts: Vec<&str> = hosts.map(String::as_str).collect();
+    if !hosts.is_empty() {
+        let hosts = hosts.join(", ");
         why += &format!("; it asked for hosts that skills.package_hosts does not list: {hosts}");
     }
     Err(BuildFailure::Need(why))
