@@ -20,7 +20,8 @@ impl Fixture {
 
     async fn link(&self, skill: &StagedSkill, path: &str) {
         let packages = vec![(skill.environment_need.digest(), path.to_owned())];
-        let linked = self.skills.link_node_packages(&self.slot("s1"), packages);
+        let target = self.slot("s1");
+        let linked = self.skills.link_node_packages(&target, packages);
         linked.await.expect("linked");
     }
 }
