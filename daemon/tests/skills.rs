@@ -18,6 +18,8 @@ use skilld_proto::v1::{self as pb, Reason};
 
 #[path = "skills/clients.rs"]
 mod clients;
+#[path = "skills/node_packages.rs"]
+mod node_packages;
 #[path = "skills/plugin_files.rs"]
 mod plugin_files;
 #[path = "skills/roots.rs"]

@@ -22,8 +22,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use skilld_client::Client;
+use skilld_tests::package_index::{MAKE_WHEELS, PackageIndex, make_packages};
 use skilld_tests::{Daemon, Options, binaries, docker};
-use tokio::process::Command;
 
 use case::{Case, Image};
 
@@ -36,26 +36,15 @@ fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Writes the wheels of the cases' packages into a directory.
-async fn make_wheels(directory: &Path) -> Result<()> {
-    let script = "tests/skills-compat/wheelhouse/make_wheels.py";
-    let made = Command::new("python3")
-        .arg(binaries::repository().join(script))
-        .arg(directory)
-        .output()
-        .await?;
-    ensure!(made.status.success(), "{script}: {made:?}");
-    Ok(())
-}
-
 /// Returns the settings of a daemon with all cases' skills, the wheels and a pool for each image.
-fn options(cases: &[Case], wheels: &Path) -> Options {
+fn options(cases: &[Case], wheels: &Path, index: &PackageIndex) -> Options {
     let roots = cases.iter().map(|case| case.folder.join("skills"));
     let options = Options {
         skill_roots: roots.collect(),
         ..Options::default()
     };
     let options = options.set("skills.wheelhouse", &wheels.to_string_lossy());
+    let options = index.for_node(options);
     let has_office = cases.iter().any(|case| case.image == Image::Office);
     let options = options.set("pools.default.claim_timeout", "60s");
     if !has_office {
@@ -118,9 +107,10 @@ async fn published_shapes_of_skills_run_unchanged() -> Result<()> {
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755))?;
     let wheels = directory.path().join("wheels");
-    make_wheels(&wheels).await?;
+    make_packages(MAKE_WHEELS, &wheels).await?;
+    let index = PackageIndex::serve(&wheels).await?;
     let cases = select_cases().await?;
-    let daemon = Daemon::start_with(options(&cases, &wheels)).await?;
+    let daemon = Daemon::start_with(options(&cases, &wheels, &index)).await?;
     let client = &daemon.client;
     let failures: Vec<_> = futures::stream::iter(&cases)
         .map(|case| judge_case(client, case))

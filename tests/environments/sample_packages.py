@@ -12,11 +12,13 @@ from http.server import BaseHTTPRequestHandler
 # Builds a wheel with nothing but the standard library, so that a source distribution needs no other package.
 BUILD_BACKEND = '''
 import zipfile
+SEEN = None
+{probe}
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     name = "{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(folder + "/" + name, "w") as wheel:
         info = "{name}-{version}.dist-info/"
-        wheel.writestr("{name}.py", "ORIGIN = 'source'")
+        wheel.writestr("{name}.py", f"ORIGIN = 'source'\\nSEEN = {{SEEN!r}}\\n")
         wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
         wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr(info + "RECORD", "")
@@ -55,13 +57,13 @@ def make_tarball(files):
     return packed.getvalue()
 
 
-def make_source_distribution(folder, name, version):
-    """Writes a source distribution whose build backend is part of it."""
+def make_source_distribution(folder, name, version, probe=""):
+    """Writes a source distribution whose build backend is part of it. Code in `probe` may set SEEN of the module."""
     stem = f"{name}-{version}"
     files = {
         f"{stem}/PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{stem}/pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
-        f"{stem}/backend.py": BUILD_BACKEND.format(name=name, version=version),
+        f"{stem}/backend.py": BUILD_BACKEND.format(name=name, version=version, probe=probe),
     }
     (folder / f"{stem}.tar.gz").write_bytes(make_tarball(files))
 

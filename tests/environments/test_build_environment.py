@@ -18,6 +18,7 @@ import unittest
 import uuid
 from pathlib import Path
 
+from hostile_packages import make_hostile_packages
 from sample_packages import SocketIndex, make_source_distribution, make_tarball, make_wheel
 
 IMAGE = os.environ.get("SKILLD_TEST_IMAGE", "skilld/base:latest")
@@ -318,6 +319,29 @@ class RefusedNeeds(EnvironmentCase):
         self.assertIn("5000", result.reason)
         self.assertLess(len(result.lines), 1010)
         self.assertLess(len(result.reason), 2000)
+
+
+class HostilePackages(EnvironmentCase):
+    """Builds packages that attack their build; hostile_packages.py describes them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        make_hostile_packages(cls.wheelhouse)
+
+    def test_code_that_python_runs_at_its_start_does_not_run(self):
+        result = self.built(**{"requirements.txt": "hostile-start\n"})
+        self.assertEqual({entry.name.split("/")[0] for entry in result.entries()}, {"environment.json", "venv", "wheels"})
+
+    def test_package_that_fills_the_disk_is_named(self):
+        self.refused("hostile-bomb==1.0", "skills.build_disk", **{"requirements.txt": "hostile-bomb\n"})
+
+    def test_members_that_lead_out_of_a_wheel_are_left_out(self):
+        result = self.built(**{"requirements.txt": "hostile-paths\nhostile-links\n"})
+        names = {entry.name.rpartition("/")[2]: entry for entry in result.entries()}
+        self.assertTrue({"CON", "nul.py", "null"} <= names.keys(), names)
+        self.assertFalse({"climbed", "absolute"} & names.keys(), names)
+        self.assertTrue(names["hostile_link"].isreg())
 
 
 class PackagesOfAnIndex(EnvironmentCase):

@@ -12,9 +12,16 @@ use skilld_client::v1::{
     ExecSpec, PrepareSkillRequest, PreparedSkill, StagedSkill, prepare_skill_response,
 };
 use skilld_tests::exec::{run, shell, start, workspace};
-use skilld_tests::{Daemon, Options, binaries};
+use skilld_tests::package_index::{MAKE_WHEELS, make_packages};
+use skilld_tests::{Daemon, Options, wait};
 use tempfile::TempDir;
-use tokio::process::Command;
+
+mod hostile;
+mod indexes;
+mod node_packages;
+
+/// Time within which the containers of builds are removed, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Root of skills and directory of wheels of one test.
 pub(crate) struct Fixture {
@@ -24,16 +31,15 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// Makes a directory of wheels: skilld-compat-greeting 1.0 and 1.1, and skilld-compat-letters, which needs it.
     pub(crate) async fn new() -> Result<Self> {
+        Self::with_packages(MAKE_WHEELS).await
+    }
+
+    /// Makes a directory of the packages that a program of this repository writes.
+    async fn with_packages(program: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
         let fixture = Self { dir };
-        let script = "tests/skills-compat/wheelhouse/make_wheels.py";
-        let made = Command::new("python3")
-            .arg(binaries::repository().join(script))
-            .arg(fixture.wheels())
-            .output()
-            .await?;
-        ensure!(made.status.success(), "{made:?}");
+        make_packages(program, &fixture.wheels()).await?;
         Ok(fixture)
     }
 
@@ -59,9 +65,32 @@ impl Fixture {
     }
 
     pub(crate) fn options(&self) -> Options {
-        let options = Options::default().skills(&self.skills());
+        let options = self.options_without_wheels();
         options.set("skills.wheelhouse", &self.wheels().to_string_lossy())
     }
+
+    fn options_without_wheels(&self) -> Options {
+        Options::default().skills(&self.skills())
+    }
+}
+
+/// Checks that the daemon has this number of environments, and nothing of builds: no container and no temporary file.
+/// `containers` is the number of its workspaces and warm containers.
+async fn expect_environments(daemon: &Daemon, count: usize, containers: usize) -> Result<()> {
+    let folder = daemon.state_dir().join("environments");
+    for (name, expected) in [("mounted", count), ("records", count), ("tmp", 0)] {
+        let found = fs::read_dir(folder.join(name))?.count();
+        ensure!(
+            found == expected,
+            "{name}/ has {found} entries, not {expected}"
+        );
+    }
+    // The container of a build that has failed is removed after the answer.
+    wait::until("the containers of builds are gone", LIMIT, async || {
+        let found = daemon.containers().await?.len();
+        Ok((found == containers).then_some(()))
+    })
+    .await
 }
 
 /// Stages one skill and returns its report.
@@ -260,6 +289,7 @@ async fn packages_that_cannot_be_built_are_a_problem_and_the_skill_runs_without_
         "skilld-compat-sealed==1.0 --hash=sha256:{}\n",
         "0".repeat(64)
     );
+    let many: String = (0..10_000).map(|number| format!("x{number}\n")).collect();
     for (name, requirements) in [
         ("absent", "skilld-no-such-package\n"),
         (
@@ -269,6 +299,9 @@ async fn packages_that_cannot_be_built_are_a_problem_and_the_skill_runs_without_
         ("sealed", &wrong_hash),
         ("option", "--index-url https://example.org/simple\n"),
         ("editable", "-e .\n"),
+        ("url", "x @ https://example.org/x-1.0-py3-none-any.whl\n"),
+        ("repository", "git+https://example.org/x.git\n"),
+        ("many", &many),
     ] {
         fixture.skill(name, &[("requirements.txt", requirements)])?;
     }
@@ -281,6 +314,9 @@ async fn packages_that_cannot_be_built_are_a_problem_and_the_skill_runs_without_
         ("sealed", "skilld-compat-sealed"),
         ("option", "--index-url"),
         ("editable", "-e ."),
+        ("url", "names a URL"),
+        ("repository", "names a URL or a repository"),
+        ("many", "more than 1000 requirements"),
     ] {
         let staged = stage(client, &name, skill).await?;
         assert_eq!(staged.environment, None, "{skill}");
@@ -314,8 +350,7 @@ async fn packages_that_cannot_be_built_are_a_problem_and_the_skill_runs_without_
             .contains("skilld-no-such-package"),
         "{result:?}"
     );
-    let left = fs::read_dir(daemon.state_dir().join("environments/mounted"))?.count();
-    assert_eq!(left, 0);
+    expect_environments(&daemon, 0, 2).await?;
     daemon.stop().await
 }
 

@@ -8,6 +8,7 @@ pub mod docker;
 pub mod exec;
 pub mod files;
 pub mod large_package;
+pub mod package_index;
 pub mod processes;
 pub mod proxy;
 pub mod refusal;

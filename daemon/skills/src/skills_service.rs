@@ -288,6 +288,22 @@ impl Skills {
             .await
     }
 
+    /// Makes Node.js packages available to the skills in `slots/<slot>/skills/` that are staged with these needs.
+    /// `packages` has the digest of each need and the path of its packages in the container.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn link_node_packages(
+        &self,
+        slot_skills_dir: &Path,
+        packages: Vec<(String, String)>,
+    ) -> Result<()> {
+        let target = slot_skills_dir.to_owned();
+        self.tasks
+            .blocking(move || staged_skill::link_node_packages(&target, &packages))
+            .await
+    }
+
     /// Returns a skill as staging it would report it, with the packages that it needs.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ stderr. Exit status: 0 for success, 3 if the need cannot be met, 1 for any other
 then the reason.
 """
 
+import errno
 import io
 import json
 import os
@@ -29,6 +30,7 @@ SEARCHED_LINES_MAX = 200
 OUTPUT_LINE_MAX = 1000
 REASON_MAX = 800
 PROXY_CONNECTIONS_MAX = 64
+COMPILE_WORKERS = 4
 TAR_BUFFER_BYTES = 1 << 18
 CERTIFICATE_FILE = "/etc/ssl/certs/ca-certificates.crt"
 # Variables of the image that the tools see. The rest could change what they install.
@@ -121,8 +123,6 @@ class EnvironmentBuilder:
         # Cache and environment lie in one tmpfs, so hard links keep the memory of every file single.
         self.variables.update(UV_PYTHON_DOWNLOADS="never", UV_LINK_MODE="hardlink", UV_CONCURRENT_DOWNLOADS="16")
         self.variables.update(UV_HTTP_RETRIES="2")
-        # The tree is read-only and its files have no mtime: byte code must be valid without a look at the source.
-        self.variables.update(PYC_INVALIDATION_MODE="UNCHECKED_HASH")
         if options.get("proxy_socket"):
             url = SocketForwarder(options["proxy_socket"]).url
             for key in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -145,7 +145,11 @@ class EnvironmentBuilder:
             lines.append(line.decode(errors="replace").rstrip())
             if number < REPORTED_LINES_MAX:
                 report(f"{name}: {lines[-1]}")
-        return process.wait() == 0, "\n".join(lines)
+        succeeded, output = process.wait() == 0, "\n".join(lines)
+        if not succeeded and re.search(r"No space left on device|\bENOSPC\b", output):
+            match = re.search(r"Failed to (?:download|install|build|unzip)[^`\n]*`([^`]+)`", output)
+            raise full_disk_error(match and match[1])
+        return succeeded, output
 
     def build_python(self):
         """Resolves requirements.txt, installs what the image lacks, and writes the redirect wheels."""
@@ -287,8 +291,9 @@ class EnvironmentBuilder:
                     self.result["packages"].append({"name": name, "version": version, "hashes": hashes})
             self.run_uv(
                 "pip", "install", "--requirements", pinned, "--python", venv / "bin" / "python",
-                *self.package_arguments(), "--no-deps", "--require-hashes", "--compile-bytecode",
+                *self.package_arguments(), "--no-deps", "--require-hashes",
             )  # fmt: skip
+            self.compile_bytecode(venv)
         interpreter = os.path.realpath(venv / "bin" / "python")
         self.result["python"] = {"executable": interpreter, "version": platform.python_version()}
         for path in [*venv.iterdir(), *(venv / "bin").iterdir()]:
@@ -297,6 +302,16 @@ class EnvironmentBuilder:
             if is_marker or (path.is_symlink() and path.parent != venv):
                 path.unlink()
         return venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+    def compile_bytecode(self, venv):
+        """Compiles all installed modules; a module that cannot be compiled stays as it is.
+
+        uv would start the environment's own Python, which runs code in the .pth files of packages.
+        """
+        command = [sys.executable, "-I", "-S", "-m", "compileall", "-qq", "-j", str(COMPILE_WORKERS)]
+        # The tree is read-only and its files have no mtime: byte code must be valid without a look at the source.
+        command += ["--invalidation-mode", "unchecked-hash", str(venv / "lib")]
+        subprocess.run(command, env=self.variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def write_wheels(self, site_packages, image, image_directories):
         """Writes redirect wheels of all that the environment can import, for virtual environments made later."""
@@ -410,6 +425,13 @@ def npm_failure(output, locked):
     return NeedError(f"package-lock.json cannot be met: {reason}: correct it with `npm install`")
 
 
+def full_disk_error(package=None):
+    """Returns the error of packages that do not fit, which names the one that was written if it is known."""
+    cause = f" when {package} was unpacked" if package else ""
+    advice = "depend on less, or let the operator raise skills.build_disk"
+    return NeedError(f"the packages are too large: the disk of the build was full{cause}: {advice}")
+
+
 def requirement_name(line):
     """Returns the normalized name at the start of a requirement."""
     match = REQUIREMENT.match(line)
@@ -455,6 +477,9 @@ def main():
         report(error)
         return 3
     except (BuildError, OSError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            report(full_disk_error())
+            return 3
         report(f"the build failed: {error}")
         return 1
     return 0

@@ -112,7 +112,7 @@ mod tests {
             },
             stderr_tail: stderr.as_bytes().to_vec(),
         };
-        let options = Config::default().skills.environments;
+        let options = Config::from_toml("").expect("defaults").config.skills.environments;
         let refusals = refusals.iter().map(|text| (*text).to_owned()).collect();
         check_end(&end, &options, &refusals).expect_err("a failure")
     }

@@ -39,6 +39,13 @@ impl SkillEnvironment {
     pub fn path(&self) -> String {
         format!("{}/{}", workspace_paths::ENVIRONMENTS_DIR, self.name)
     }
+
+    /// Returns the absolute path of its Node.js packages in the container; `None` if it has none.
+    #[must_use]
+    pub fn node_packages_path(&self) -> Option<String> {
+        self.has_node
+            .then(|| format!("{}/node_modules", self.path()))
+    }
 }
 
 /// Contents of a command's container that its environment depends on.
@@ -155,8 +162,8 @@ fn add_packages(env: &mut BTreeMap<&str, String>, environment: &SkillEnvironment
     if environment.has_python {
         env.insert("VIRTUAL_ENV", format!("{dir}/venv"));
     }
-    if environment.has_node {
-        env.insert("NODE_PATH", format!("{dir}/node_modules"));
+    if let Some(packages) = environment.node_packages_path() {
+        env.insert("NODE_PATH", packages);
     }
 }
 

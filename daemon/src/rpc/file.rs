@@ -87,6 +87,7 @@ impl SkillStaging {
         let slot = &self.grant.view.record;
         let environments = find_environments(&shared, slot, &staged, self.wait_deadline).await?;
         let staged: Vec<_> = staged.into_iter().zip(environments).collect();
+        link_node_packages(&shared, workspace, &staged).await?;
         record_staged_skills(workspace, &staged).await?;
         fault::reach(Point::StageRecorded);
         if is_changed {
@@ -128,6 +129,28 @@ async fn find_environments(
         }
     });
     Ok(futures::future::join_all(finds).await)
+}
+
+/// Makes the Node.js packages of environments available to `import` in the staged skills.
+async fn link_node_packages(
+    shared: &SharedDependencies,
+    workspace: &Workspace,
+    staged: &[(StagedSkill, StagedEnvironment)],
+) -> Result<()> {
+    let records = staged
+        .iter()
+        .filter_map(|(_, environment)| environment.record.as_deref());
+    let packages: Vec<_> = records
+        .filter_map(|record| {
+            let path = mounted_environment(record).node_packages_path()?;
+            Some((record.need.clone(), path))
+        })
+        .collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let target = workspace.skills_dir();
+    Ok(shared.skills.link_node_packages(&target, packages).await?)
 }
 
 /// Records the staged skills of a workspace, unless the record has them already: a record costs a write to disk.

@@ -75,6 +75,16 @@ async fn a_writable_skill_is_a_link_to_a_copy_that_the_guest_gets() {
 }
 
 #[tokio::test]
+async fn a_writable_skill_has_a_link_to_its_node_packages() {
+    let fixture = Fixture::new();
+    fixture.node_skill("1");
+    let (staged, sent) = fixture.stage_writable("s1", "csv", &[]).await;
+    let digest = staged.environment_need.digest();
+    let link = format!("csv/node_modules -> ../../../../skills/.node_modules/{digest}");
+    assert!(sent.contains(&link), "{sent:?}");
+}
+
+#[tokio::test]
 async fn a_writable_copy_is_kept_until_it_is_lost_or_another_one_is_staged() {
     let fixture = Fixture::new();
     fixture.skill("csv", "1");

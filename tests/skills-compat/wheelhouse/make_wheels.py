@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Builds the wheels of the compatibility cases' own packages: make_wheels.py DIRECTORY [MEBIBYTES].
+"""Builds the compatibility cases' own packages: make_wheels.py DIRECTORY [MEBIBYTES].
 
-With a number, it also builds skilld-compat-large, which has one file of random bytes of this size. The bytes of a wheel depend on this file alone: fixed times, no compression, sorted names. So requirements can name
-hashes. The program prints `SHA256  FILE` for every wheel. It needs the standard library only and no network.
+It writes wheels into DIRECTORY, and packages of Node.js into DIRECTORY/npm. With a number, it also writes the wheel
+skilld-compat-large, which has one file of random bytes of this size. Their bytes depend on this file alone: fixed times,
+no compression, sorted names. So requirements and lock files can name hashes. The program prints `SHA256  FILE` for every
+wheel and `INTEGRITY  FILE` for every package of Node.js. It needs the standard library only and no network.
 """
 
 import base64
 import hashlib
+import io
+import json
 import random
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -55,6 +60,22 @@ PACKAGES = [
     ("skilld-compat-sealed", "1.0", [], SEALED),
 ]
 
+# Text of an ES module, of a CommonJS module, and of one that imports another package.
+UNITS = "export const version = \"{version}\";\nexport const toMiles = (km) => km / 1.609344;\n"
+UNITS_COMMON = "exports.version = \"{version}\";\nexports.toMiles = (km) => km / 1.609344;\n"
+TABLES = "import { toMiles } from \"skilld-compat-units\";\nexport const row = (km) => `${km} km = ${toMiles(km).toFixed(1)} mi`;\n"
+
+# Name, version, dependencies, files.
+NODE_PACKAGES = [
+    (
+        "skilld-compat-units",
+        version,
+        {},
+        {"index.mjs": UNITS.format(version=version), "index.cjs": UNITS_COMMON.format(version=version)},
+    )
+    for version in ("1.0.0", "2.0.0")
+] + [("skilld-compat-tables", "1.0.0", {"skilld-compat-units": "^1.0.0"}, {"index.mjs": TABLES})]
+
 
 def make_wheel(directory, name, version, requires, text, data=b""):
     """Writes one wheel with one module, and data as its data.bin if there are any, and returns its path."""
@@ -81,6 +102,19 @@ def make_wheel(directory, name, version, requires, text, data=b""):
     return path
 
 
+def make_node_package(directory, name, version, dependencies, files):
+    """Writes one package of Node.js as a tar, and returns its path. npm reads it with and without compression."""
+    manifest = {"name": name, "version": version, "dependencies": dependencies}
+    manifest["exports"] = {"import": "./index.mjs"} | ({"require": "./index.cjs"} if "index.cjs" in files else {})
+    path = directory / f"{name}-{version}.tgz"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for file, content in sorted({**files, "package.json": json.dumps(manifest)}.items()):
+            entry = tarfile.TarInfo(f"package/{file}")
+            entry.size = len(content.encode())
+            archive.addfile(entry, io.BytesIO(content.encode()))
+    return path
+
+
 def record_hash(content):
     digest = hashlib.sha256(content).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
@@ -97,6 +131,12 @@ def main():
     for package in packages:
         path = make_wheel(directory, *package)
         print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
+    node_directory = directory / "npm"
+    node_directory.mkdir(exist_ok=True)
+    for package in NODE_PACKAGES:
+        path = make_node_package(node_directory, *package)
+        digest = base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode()
+        print(f"sha512-{digest}  {path.name}")
 
 
 if __name__ == "__main__":

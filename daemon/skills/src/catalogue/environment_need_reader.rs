@@ -113,7 +113,7 @@ impl NeedReader<'_> {
         let brings_modules = manifest
             .files()
             .iter()
-            .any(|file| file.path.starts_with("node_modules/"));
+            .any(|file| file.path.split('/').next() == Some("node_modules"));
         let package = self.read_bytes(file, STATED_BYTES_MAX)?;
         let parsed = serde_json::from_slice::<serde_json::Value>(&package).unwrap_or_default();
         let dependencies = parsed

@@ -41,7 +41,7 @@ pub(crate) const LINKS: [&str; 4] = ["out", "work", "inputs", ".venv"];
 pub(crate) const UNREADABLE: &str = "skill.unreadable";
 
 /// Digest and size of a skill's files.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContentSummary {
     /// SHA-256 of the content, 64 hex digits.
     pub digest: String,

@@ -18,6 +18,8 @@
 //! skills/<name>                  ->  .plugins/<name>/.skill
 //! ```
 //!
+//! A skill with Node.js packages has a link to them: `node_packages.rs`.
+//!
 //! Only the daemon writes here, so no path on the way can be a tenant's. A writable copy of a skill is in the workspace's
 //! own files instead, and `skills/<name>` is a link to it, which the daemon reads and never follows:
 //! `writable_copy.rs`.
@@ -43,10 +45,12 @@ use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
 use crate::placeholders::{PLUGINS_DIR, plugin_root};
 
+mod node_packages;
 mod replaced_versions;
 mod skill_copy;
 mod writable_copy;
 
+pub(crate) use node_packages::link_node_packages;
 use replaced_versions::VersionActivePeriod;
 pub(crate) use replaced_versions::{has_replaced, remove_replaced};
 pub use writable_copy::WritableStaging;
@@ -249,7 +253,7 @@ fn prepare_skill(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> 
     let (stored, place) = (store.dir(&skill.digest), prepared.join(&skill.name));
     let Some(plugin) = &skill.plugin else {
         // skills/ is above the skill.
-        return skill_copy::copy_skill(&stored, &place, &skill.name, 2);
+        return skill_copy::copy_skill(&stored, &place, skill, 2);
     };
     let (shared, to) = (
         store.dir(&plugin.digest),
@@ -257,7 +261,7 @@ fn prepare_skill(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> 
     );
     let plugins = prepared.join(PLUGINS_DIR);
     tolerate(io::ErrorKind::AlreadyExists, fs::create_dir(plugins))?;
-    skill_copy::copy_skill_in_plugin(&shared, &stored, &to, &plugin.skill_path, &skill.name)?;
+    skill_copy::copy_skill_in_plugin(&shared, &stored, &to, &plugin.skill_path, skill)?;
     symlink(skill_link(&skill.name), place)
 }
 

@@ -1,4 +1,4 @@
-//! Copies a stored skill into a workspace's folder and adds the four links; with its plugin's files, if it has some.
+//! Copies a stored skill into a workspace's folder and adds the links; with its plugin's files, if it has some.
 //!
 //! Copies are byte for byte, except that CRLF line ends of a script become LF. Files are 0644, or 0755 if they are
 //! executable or their first line names an interpreter: the mount keeps commands from writing, and a copy of a template
@@ -10,7 +10,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::content_store::content_hashing::make_directory;
+use super::node_packages::{self, NODE_MODULES};
+use super::{StagedSkill, make_directory};
 use crate::error::tolerate;
 
 /// Links in a skill's root, so that what its document says works from there: (name, target in the workspace).
@@ -28,11 +29,19 @@ pub(super) const SKILL_LINK: &str = ".skill";
 
 /// Copies a stored skill into a new folder, and adds the links unless the skill has files of these names. `depth` is
 /// the number of folders from the workspace to the skill's own.
-pub(super) fn copy_skill(stored: &Path, to: &Path, name: &str, depth: usize) -> io::Result<()> {
+pub(super) fn copy_skill(
+    stored: &Path,
+    to: &Path,
+    skill: &StagedSkill,
+    depth: usize,
+) -> io::Result<()> {
     copy_without_links(stored, to)?;
     let up = "../".repeat(depth);
-    let venv = format!("work/.venvs/{name}");
-    for (link, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
+    let venv = format!("work/.venvs/{}", skill.name);
+    let packages = node_packages::packages_path(&skill.environment_need);
+    let packages = packages.as_deref().map(|path| (NODE_MODULES, path));
+    let links = LINKS.into_iter().chain([(".venv", venv.as_str())]);
+    for (link, target) in links.chain(packages) {
         let target = format!("{up}{target}");
         tolerate(io::ErrorKind::AlreadyExists, symlink(target, to.join(link)))?;
     }
@@ -46,7 +55,7 @@ pub(super) fn copy_skill_in_plugin(
     stored: &Path,
     to: &Path,
     skill_path: &Path,
-    name: &str,
+    skill: &StagedSkill,
 ) -> io::Result<()> {
     copy_directory(plugin, to, &mut vec![0; BUFFER_BYTES])?;
     let mut place = to.to_owned();
@@ -64,7 +73,7 @@ pub(super) fn copy_skill_in_plugin(
     }
     // skills/, .plugins/ and the plugin are above the skill.
     let depth = 3 + skill_path.components().count();
-    copy_skill(stored, &to.join(skill_path), name, depth)?;
+    copy_skill(stored, &to.join(skill_path), skill, depth)?;
     symlink(skill_path, to.join(SKILL_LINK))
 }
 
@@ -180,6 +189,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::content_store::content_hashing::ContentSummary;
+    use crate::parse::front_matter::FrontMatter;
 
     /// The staged copy of one file of a skill: its bytes and mode.
     fn staged(name: &str, bytes: &[u8], mode: u32) -> (Vec<u8>, u32) {
@@ -189,7 +200,9 @@ mod tests {
         fs::write(stored.join(name), bytes).expect("write");
         fs::set_permissions(stored.join(name), Permissions::from_mode(mode)).expect("chmod");
         let to = dir.path().join("to");
-        copy_skill(&stored, &to, "s", 2).expect("prepared");
+        let content = ContentSummary::default();
+        let skill = StagedSkill::new("s", &FrontMatter::default(), content);
+        copy_skill(&stored, &to, &skill, 2).expect("prepared");
         let mode = fs::metadata(to.join(name))
             .expect("there")
             .permissions()

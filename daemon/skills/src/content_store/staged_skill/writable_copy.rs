@@ -20,6 +20,7 @@ use std::time::SystemTime;
 
 use tempfile::TempDir;
 
+use super::node_packages::{NODE_MODULES, packages_path};
 use super::replaced_versions::unix_ms;
 use super::{
     StagedSkill, changed_skills, check_versions, has_digest, lock_directory, prepare_directory,
@@ -115,6 +116,10 @@ pub(crate) fn prepare_writable(
             links.extend(added.map(|(name, link_target)| {
                 (format!("{}/{name}", skill.name), (*link_target).to_owned())
             }));
+            if let Some(path) = packages_path(&skill.environment_need) {
+                let link = format!("{}/{NODE_MODULES}", skill.name);
+                links.push((link, format!("../../../../{path}")));
+            }
         }
     }
     Ok(WritableStaging {

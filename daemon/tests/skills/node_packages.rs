@@ -1,0 +1,63 @@
+//! Links from a skill's folder to the Node.js packages of its environment, as far as the host has them.
+
+use super::*;
+
+impl Fixture {
+    /// A skill with packages of Node.js.
+    pub(crate) fn node_skill(&self, version: &str) {
+        self.skill("csv", version);
+        let package = format!("{{\"dependencies\": {{\"x\": {version:?}}}}}");
+        self.write("csv/package.json", package);
+        self.write("csv/package-lock.json", "{}");
+    }
+
+    /// Follows the link `node_modules` of a staged skill on the host, and returns where the link there leads.
+    fn packages(&self) -> Option<PathBuf> {
+        let link = fs::read_link(self.slot("s1").join("csv/node_modules")).ok()?;
+        let link = link.strip_prefix("../../skills").expect("within skills/");
+        fs::read_link(self.slot("s1").join(link)).ok()
+    }
+
+    async fn link_packages(&self, skill: &StagedSkill, path: &str) {
+        let packages = vec![(skill.environment_need.digest(), path.to_owned())];
+        let target = self.slot("s1");
+        let linked = self.skills.link_node_packages(&target, packages);
+        linked.await.expect("linked");
+    }
+}
+
+#[tokio::test]
+async fn packages_that_are_built_later_are_found_without_another_copy_of_the_skill() {
+    let fixture = Fixture::new();
+    fixture.node_skill("1");
+    let first = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert_eq!(fixture.packages(), None);
+    fixture.link_packages(&first[0], "/opt/one").await;
+    assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/one")));
+    // They were removed meanwhile, and built again.
+    let again = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert!(again[0].unchanged);
+    fixture.link_packages(&again[0], "/opt/two").await;
+    assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/two")));
+    // A version that needs others does not find these.
+    fixture.node_skill("2");
+    let second = fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert_eq!(fixture.packages(), None);
+    fixture.link_packages(&second[0], "/opt/three").await;
+    assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/three")));
+    let left = names(&fixture.slot("s1").join(".node_modules"));
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[tokio::test]
+async fn only_skills_with_packages_have_the_link_and_their_own_folder_stays() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    assert!(!names(&fixture.slot("s1").join("csv")).contains(&"node_modules".to_owned()));
+    fixture.node_skill("2");
+    fixture.write("csv/node_modules/x/index.js", "own");
+    fixture.stage("s1", &["csv"]).await.expect("staged");
+    let own = fixture.slot("s1").join("csv/node_modules/x/index.js");
+    assert_eq!(fs::read_to_string(own).expect("staged"), "own");
+}
