@@ -17,7 +17,7 @@ use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
 use crate::catalogue::skill_library::SkillLibrary;
 use crate::catalogue::source_scanner::ScanExtent;
-use crate::content_store::digest_cache::DigestCache;
+use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
@@ -73,8 +73,7 @@ impl Skills {
                 sources,
                 options: options.clone(),
                 manifests: DigestCache::new(|manifest| manifest.files().len()),
-                // A few kilobytes, like a skill of ten files.
-                environment_needs: DigestCache::new(|_| 10),
+                environment_needs: DigestCache::new(|need| need.size() / WEIGHT_BYTES),
                 plugins: PluginCache::default(),
             }),
             catalogue,
