@@ -49,8 +49,10 @@ impl SkillEnvironment {
 pub(super) struct PackageSources<'a> {
     /// Environment of the command's skill.
     pub(super) environment: Option<&'a SkillEnvironment>,
-    /// `true` if containers have the operator's wheels.
+    /// `true` if the container has the operator's wheels.
     pub(super) has_wheelhouse: bool,
+    /// `true` if commands can write to the folder of the command's skill.
+    pub(super) is_skill_writable: bool,
 }
 
 /// Returns the environment of a command as `NAME=value`, sorted by name.
@@ -116,7 +118,7 @@ pub(super) fn build_environment(
     }
     if let Some(folder) = skill {
         let dir = folder.path();
-        add_skill_search_paths(&mut env, &dir, packages.environment, is_restricted);
+        add_skill_search_paths(&mut env, &dir, packages, is_restricted);
     }
     env.into_iter()
         .map(|(name, value)| format!("{name}={value}"))
@@ -150,11 +152,12 @@ fn add_packages(env: &mut BTreeMap<&str, String>, environment: &SkillEnvironment
 
 /// Adds a skill's folders to PATH and PYTHONPATH, also if the client sets these variables: the programs of a virtual
 /// environment that a command made come first, then those of the skill's environment, its own programs and modules
-/// last. Commands can write to the first, so a restricted command does not search it.
+/// last. Commands can write to the first, and to the last if the skill is writable; a restricted command does not search
+/// what commands can write to.
 fn add_skill_search_paths(
     env: &mut BTreeMap<&str, String>,
     skill_dir: &str,
-    environment: Option<&SkillEnvironment>,
+    packages: PackageSources<'_>,
     is_restricted: bool,
 ) {
     let virtual_env = match is_restricted {
@@ -163,17 +166,23 @@ fn add_skill_search_paths(
     };
     let path = env.entry("PATH").or_default();
     let given = std::mem::take(path);
-    let packages = environment.map_or_else(String::new, |environment| {
-        let dir = environment.path();
-        let folders = [
-            (environment.has_python, "venv/bin"),
-            (environment.has_node, "node_modules/.bin"),
-        ];
-        let folders = folders.into_iter().filter(|(exists, _)| *exists);
-        let folders = folders.map(|(_, folder)| format!("{dir}/{folder}"));
-        join_search_paths(&folders.collect::<Vec<_>>())
-    });
-    *path = join_search_paths(&[virtual_env, packages, given, format!("{skill_dir}/bin")]);
+    let installed = packages
+        .environment
+        .map_or_else(String::new, |environment| {
+            let dir = environment.path();
+            let folders = [
+                (environment.has_python, "venv/bin"),
+                (environment.has_node, "node_modules/.bin"),
+            ];
+            let folders = folders.into_iter().filter(|(exists, _)| *exists);
+            let folders = folders.map(|(_, folder)| format!("{dir}/{folder}"));
+            join_search_paths(&folders.collect::<Vec<_>>())
+        });
+    let (programs, own_modules) = match is_restricted && packages.is_skill_writable {
+        true => (String::new(), String::new()),
+        false => (format!("{skill_dir}/bin"), skill_dir.to_owned()),
+    };
+    *path = join_search_paths(&[virtual_env, installed, given, programs]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
     // Restricted commands make no virtual environments.
@@ -181,7 +190,7 @@ fn add_skill_search_paths(
         true => String::new(),
         false => PYTHON_MODULES_DIR.to_owned(),
     };
-    *modules = join_search_paths(&[given, skill_dir.to_owned(), replaced]);
+    *modules = join_search_paths(&[given, own_modules, replaced]);
 }
 
 /// Joins search paths with colons. Skips empty ones, which would mean the current directory.

@@ -83,6 +83,7 @@ impl ExecRpc {
             skills,
             environments: claim.map_or(&no_environments, |claim| &claim.environments),
             plugin_skills: claim.map_or(&no_plugins, |claim| &claim.plugin_skills),
+            writable_skills: claim.map_or(&none, |claim| &claim.writable_skills),
             has_wheelhouse: self.0.config.skills.environments.has_wheelhouse(),
             script: script.as_ref(),
             config: &self.0.config.execs,

@@ -119,6 +119,7 @@ impl InternalSlot {
             skills: &none,
             environments: &no_environments,
             plugin_skills: &no_plugins,
+            writable_skills: &none,
             has_wheelhouse: false,
             script: None,
             config: &self.context.config.execs,
