@@ -20,7 +20,9 @@ impl SlotLauncher for WorkspaceLauncher {
     fn launch(&self, pool: &Arc<Pool>, limits: ContainerLimits) -> Result<u32> {
         let (context, image_id) = (&self.0, &pool.require_image()?.id);
         let (number, uid) = context.slots.take_number()?;
-        let record = slot_provisioning::new_record(pool.config(), limits, image_id, number, uid);
+        let config = pool.config();
+        let record =
+            slot_provisioning::new_record(&context.config, config, limits, image_id, number, uid);
         let (actor, slot) = SlotActor::new(
             Arc::clone(context),
             Arc::clone(pool),
