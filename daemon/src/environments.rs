@@ -23,16 +23,17 @@ use crate::engine::ImageInfo;
 use crate::error::{Chain, Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
-use crate::skills::environments::environment_record::EnvironmentRecord;
-use crate::skills::environments::environment_store::{
-    EnvironmentCleanup, EnvironmentStore, environment_key,
-};
+use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
+use crate::skills::environments::environment_store::EnvironmentStore;
 use crate::skills::{EnvironmentNeed, Problem};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
 mod build;
+mod build_policy;
+mod environment_cleanup;
 
 use build::{BuildFailure, run_build};
+use build_policy::BuildPolicy;
 
 /// Time for which a failed build is not repeated by a staging. PrepareSkill repeats it at once.
 const FAILURE_RETENTION: Duration = Duration::from_secs(600);
@@ -90,8 +91,9 @@ struct EnvironmentBuilder {
     context: Arc<SharedSlotContext>,
     /// HTTP client through which the proxy of a build reaches package indexes.
     fetcher: UrlFetcher,
+    policy: BuildPolicy,
     /// State of each build by the environment's key. Successful builds are absent: the store has their results.
-    builds: Mutex<HashMap<String, BuildState>>,
+    builds: Mutex<HashMap<EnvironmentKey, BuildState>>,
     /// Permits for builds that run at the same time.
     permits: Semaphore,
 }
@@ -102,6 +104,17 @@ enum BuildState {
     Running(broadcast::Sender<BuildEvent>),
     /// The build failed at this time.
     Failed(Problem, Instant),
+}
+
+/// Occasion of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BuildTrigger {
+    /// StageSkills: an environment that exists is used, and a failure is not repeated for a while.
+    Staging,
+    /// PrepareSkill: an environment that exists is used.
+    Prepare,
+    /// PrepareSkill with `rebuild`.
+    Rebuild,
 }
 
 /// Result of asking for a build.
@@ -127,6 +140,7 @@ impl Environments {
             store,
             context,
             fetcher,
+            policy: BuildPolicy::default(),
             builds: Mutex::default(),
             permits: Semaphore::new(builds_max.min(Semaphore::MAX_PERMITS)),
         }))
@@ -145,7 +159,8 @@ impl Environments {
         if let Err(problems) = self.check_need(request) {
             return missing(problems);
         }
-        if let Some(record) = self.find(request) {
+        let key = self.key_of(request).await;
+        if let Some(record) = self.0.store.find(&key) {
             return found(record);
         }
         let skill = &request.skill;
@@ -156,7 +171,7 @@ impl Environments {
             );
             return missing(vec![Problem::warning(NOT_BUILT, message)]);
         }
-        let mut events = match self.start_build(request, false) {
+        let mut events = match self.start_build(key, request, BuildTrigger::Staging) {
             BuildStart::Built(record) => return found(record),
             BuildStart::Failed(problem) => return missing(vec![problem]),
             BuildStart::Running(events) => events,
@@ -174,17 +189,23 @@ impl Environments {
         }
     }
 
-    /// Builds the environment of a skill unless it exists. Returns the events of the build; the last one is its end.
-    /// An earlier failure is tried again.
+    /// Builds the environment of a skill unless it exists, or, if it `rebuilds`, in place of the one that exists. Returns
+    /// the events of the build; the last one is its end. An earlier failure is tried again.
     ///
     /// # Errors
     /// Problems of a need that no build can meet.
-    pub fn prepare(
+    pub async fn prepare(
         &self,
         request: &EnvironmentRequest,
+        rebuilds: bool,
     ) -> Result<broadcast::Receiver<BuildEvent>, Vec<Problem>> {
         self.check_need(request)?;
-        match self.start_build(request, true) {
+        let key = self.key_of(request).await;
+        let trigger = match rebuilds {
+            true => BuildTrigger::Rebuild,
+            false => BuildTrigger::Prepare,
+        };
+        match self.start_build(key, request, trigger) {
             BuildStart::Running(events) => Ok(events),
             BuildStart::Failed(problem) => Err(vec![problem]),
             BuildStart::Built(record) => {
@@ -197,23 +218,19 @@ impl Environments {
     }
 
     /// Returns the built environment of a skill.
-    #[must_use]
-    pub fn find(&self, request: &EnvironmentRequest) -> Option<Arc<EnvironmentRecord>> {
-        self.0.store.find(&key_of(request))
+    pub async fn find(&self, request: &EnvironmentRequest) -> Option<Arc<EnvironmentRecord>> {
+        self.0.store.find(&self.key_of(request).await)
     }
 
-    /// Removes environments that no workspace uses and that were not used for a while.
+    /// Notes that an environment was built ahead for a skill, so that it stays while the skill needs it.
     ///
     /// # Errors
     /// `Io`.
-    pub async fn collect(
-        &self,
-        used: std::collections::HashSet<String>,
-    ) -> Result<EnvironmentCleanup> {
-        let keep = self.0.context.config.skills.options.keep_unused;
+    pub async fn mark_prepared(&self, record: &EnvironmentRecord, skill: &str) -> Result<()> {
         let store = Arc::clone(&self.0.store);
-        let collect = move || store.collect(keep, &used).map_err(Error::from);
-        self.0.context.tasks.blocking(collect).await
+        let (name, skill) = (record.name.clone(), skill.to_owned());
+        let mark = move || store.mark_prepared(&name, &skill).map_err(Error::from);
+        self.0.context.tasks.blocking(mark).await
     }
 
     /// Returns the problems of failed builds.
@@ -248,21 +265,35 @@ impl Environments {
         &self.0.context.config.skills.environments
     }
 
-    /// Joins the build of an environment, or starts it. With `retries` a build that failed starts again.
-    fn start_build(&self, request: &EnvironmentRequest, retries: bool) -> BuildStart {
-        let key = key_of(request);
+    /// Returns the key of the environment that a build of today would make.
+    async fn key_of(&self, request: &EnvironmentRequest) -> EnvironmentKey {
+        EnvironmentKey {
+            need: request.need.digest(),
+            image_id: request.image.id.clone(),
+            policy: self.0.policy.digest(&self.0.context).await,
+        }
+    }
+
+    /// Joins the build of an environment, or starts it.
+    fn start_build(
+        &self,
+        key: EnvironmentKey,
+        request: &EnvironmentRequest,
+        trigger: BuildTrigger,
+    ) -> BuildStart {
         let mut builds = self.0.builds();
         match builds.get(&key) {
             Some(BuildState::Running(events)) => return BuildStart::Running(events.subscribe()),
             Some(BuildState::Failed(problem, time))
-                if !retries && time.elapsed() < FAILURE_RETENTION =>
+                if trigger == BuildTrigger::Staging && time.elapsed() < FAILURE_RETENTION =>
             {
                 return BuildStart::Failed(problem.clone());
             }
             _ => {}
         }
         // A build ends with its result in the store before it leaves the table.
-        if let Some(record) = self.0.store.find(&key) {
+        let present = self.0.store.find(&key);
+        if let Some(record) = present.filter(|_| trigger != BuildTrigger::Rebuild) {
             return BuildStart::Built(record);
         }
         let (sender, events) = broadcast::channel(EVENTS_MAX);
@@ -281,14 +312,14 @@ impl EnvironmentBuilder {
     /// Runs one build, notes how it ended and tells all callers.
     async fn build(
         &self,
-        key: &str,
+        key: &EnvironmentKey,
         request: &EnvironmentRequest,
         events: &broadcast::Sender<BuildEvent>,
     ) {
         let stop = &self.context.tasks.stop;
         let build = async {
             let _permit = self.permits.acquire().await;
-            run_build(self, request, events).await
+            run_build(self, key, request, events).await
         };
         let built = tokio::select! {
             built = build => built,
@@ -308,7 +339,7 @@ impl EnvironmentBuilder {
                 if let BuildFailure::Need(_) = failure {
                     forget_oldest(&mut builds);
                     let failed = BuildState::Failed(problem.clone(), Instant::now());
-                    builds.insert(key.to_owned(), failed);
+                    builds.insert(key.clone(), failed);
                 }
                 Err(problem)
             }
@@ -322,18 +353,18 @@ impl EnvironmentBuilder {
         }
     }
 
-    fn builds(&self) -> MutexGuard<'_, HashMap<String, BuildState>> {
+    fn builds(&self) -> MutexGuard<'_, HashMap<EnvironmentKey, BuildState>> {
         self.builds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Removes the oldest failure once there are too many.
-fn forget_oldest(builds: &mut HashMap<String, BuildState>) {
+fn forget_oldest(builds: &mut HashMap<EnvironmentKey, BuildState>) {
     let failures = builds.iter().filter_map(|(key, state)| match state {
         BuildState::Failed(_, time) => Some((*time, key.clone())),
         BuildState::Running(_) => None,
     });
-    let failures: Vec<(Instant, String)> = failures.collect();
+    let failures: Vec<(Instant, EnvironmentKey)> = failures.collect();
     if failures.len() >= FAILURES_MAX
         && let Some((_, oldest)) = failures.into_iter().min()
     {
@@ -358,10 +389,6 @@ async fn wait_for_end(
             }
         }
     }
-}
-
-fn key_of(request: &EnvironmentRequest) -> String {
-    environment_key(&request.need.digest(), &request.image.id)
 }
 
 fn failure_problem(skill: &str, failure: &BuildFailure) -> Problem {

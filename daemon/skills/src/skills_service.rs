@@ -21,6 +21,7 @@ use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
+use crate::environments::environment_record::PreparedEnvironment;
 use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
@@ -289,9 +290,23 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
+        self.read(move |library, catalogue| library.environment_need(catalogue, &wanted))
+            .await
+    }
+
+    /// Returns the names of the environments that a skill still needs for which they were prepared.
+    ///
+    /// # Errors
+    /// `Draining` when the daemon stops first.
+    pub async fn find_needed(&self, prepared: Vec<PreparedEnvironment>) -> Result<HashSet<String>> {
         self.read(move |library, catalogue| {
-            let (skill, _leases) = library.lease_to_stage(catalogue, &wanted)?;
-            Ok(skill)
+            let is_needed = |prepared: &&PreparedEnvironment| {
+                let need = &prepared.key.need;
+                let mut skills = prepared.skills.iter();
+                skills.any(|skill| library.is_needed(catalogue, skill, need))
+            };
+            let needed = prepared.iter().filter(is_needed);
+            Ok(needed.map(|prepared| prepared.name.clone()).collect())
         })
         .await
     }

@@ -12,7 +12,7 @@ use crate::{complete, output, value_formats};
 /// Build the packages that a skill needs and that a pool's image lacks, ahead of its use.
 ///
 /// A skill names packages in requirements.txt, pyproject.toml, a script's inline metadata (PEP 723) or package.json. What
-/// is built already is not built again; a build that failed is repeated. Interrupting this command does not end the
+/// is built already is not built again without --rebuild; a build that failed is repeated. Interrupting this command does not end the
 /// build. Exit code 1 if the packages could not be built.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl skill prepare csv-report")]
@@ -23,6 +23,9 @@ pub(crate) struct Prepare {
     /// The server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
+    /// Build it again if it exists, from the packages of today. Workspaces get the result when they stage the skill again.
+    #[arg(long)]
+    rebuild: bool,
 }
 
 impl Prepare {
@@ -30,6 +33,7 @@ impl Prepare {
         let request = PrepareSkillRequest {
             name: self.name.clone(),
             pool: self.pool,
+            rebuild: self.rebuild,
         };
         let mut messages = client.prepare_skill(request).await?;
         while let Some(message) = messages.message().await? {
