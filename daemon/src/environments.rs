@@ -22,19 +22,20 @@ use crate::engine::ImageInfo;
 use crate::error::{Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
-use crate::skills::environments::environment_record::EnvironmentRecord;
-use crate::skills::environments::environment_store::{
-    EnvironmentCleanup, EnvironmentStore, environment_key,
-};
+use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
+use crate::skills::environments::environment_store::EnvironmentStore;
 use crate::skills::{EnvironmentNeed, Problem};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
 mod build;
 mod build_failure;
+mod build_policy;
+mod environment_cleanup;
 mod line_splitter;
 
 use build::run_build;
 use build_failure::BuildFailure;
+use build_policy::BuildPolicy;
 
 /// Maximum number of builds that run or wait. Further ones are refused.
 const QUEUED_BUILDS_MAX: usize = 64;
@@ -92,8 +93,9 @@ struct EnvironmentBuilder {
     context: Arc<SharedSlotContext>,
     /// HTTP client through which the proxy of a build reaches package indexes.
     fetcher: UrlFetcher,
+    policy: BuildPolicy,
     /// State of each build by the environment's key. Successful builds are absent: the store has their results.
-    builds: Mutex<HashMap<String, BuildState>>,
+    builds: Mutex<HashMap<EnvironmentKey, BuildState>>,
     /// Permits for builds that run at the same time.
     permits: Semaphore,
 }
@@ -110,6 +112,17 @@ enum BuildState {
         failure: BuildFailure,
         time: Instant,
     },
+}
+
+/// Occasion of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BuildTrigger {
+    /// StageSkills: an environment that exists is used, and a failure is not repeated for a while.
+    Staging,
+    /// PrepareSkill: an environment that exists is used.
+    Prepare,
+    /// PrepareSkill with `rebuild`.
+    Rebuild,
 }
 
 impl BuildState {
@@ -135,6 +148,7 @@ impl Environments {
             store,
             context,
             fetcher,
+            policy: BuildPolicy::default(),
             builds: Mutex::default(),
             permits: Semaphore::new(builds_max.min(Semaphore::MAX_PERMITS)),
         }))
@@ -147,11 +161,12 @@ impl Environments {
         request: &EnvironmentRequest,
         by: Instant,
     ) -> StagedEnvironment {
-        if let Some(known) = self.find_without_build(request) {
+        let key = self.key_of(request).await;
+        if let Some(known) = self.find_without_build(&key, request) {
             return known;
         }
         let skill = &request.skill;
-        let mut events = match self.start_build(request, false) {
+        let mut events = match self.start_build(key, request, BuildTrigger::Staging) {
             Ok(events) => events,
             Err(problem) => return without_environment(vec![problem]),
         };
@@ -170,13 +185,12 @@ impl Environments {
 
     /// Returns the problems that staging a skill now would report about its environment. Builds nothing; an environment
     /// that staging would try to build is no problem as long as the daemon has a source of packages.
-    #[must_use]
-    pub fn staging_problems(&self, request: &EnvironmentRequest) -> Vec<Problem> {
-        if let Some(known) = self.find_without_build(request) {
+    pub async fn staging_problems(&self, request: &EnvironmentRequest) -> Vec<Problem> {
+        let key = self.key_of(request).await;
+        if let Some(known) = self.find_without_build(&key, request) {
             return known.problems;
         }
-        if let Some(state @ BuildState::Failed { failure, .. }) =
-            self.0.builds().get(&environment_key_of(request))
+        if let Some(state @ BuildState::Failed { failure, .. }) = self.0.builds().get(&key)
             && state.is_current()
         {
             return vec![failure_problem(&request.skill, failure)];
@@ -193,14 +207,18 @@ impl Environments {
     }
 
     /// Returns the environment of a skill, or the reasons for which it is missing; `None` if only a build can tell.
-    fn find_without_build(&self, request: &EnvironmentRequest) -> Option<StagedEnvironment> {
+    fn find_without_build(
+        &self,
+        key: &EnvironmentKey,
+        request: &EnvironmentRequest,
+    ) -> Option<StagedEnvironment> {
         if request.need.is_empty() {
             return Some(StagedEnvironment::default());
         }
         if let Err(problems) = self.check_need(request) {
             return Some(without_environment(problems));
         }
-        if let Some(record) = self.find(request) {
+        if let Some(record) = self.0.store.find(key) {
             return Some(with_environment(record));
         }
         if self.options().builds != EnvironmentBuilds::Prepare {
@@ -216,38 +234,40 @@ impl Environments {
         )]))
     }
 
-    /// Builds the environment of a skill unless it exists. Returns the events of the build; the last one is its end.
-    /// An earlier failure is tried again.
+    /// Builds the environment of a skill unless it exists, or, if it `rebuilds`, in place of the one that exists. Returns
+    /// the events of the build; the last one is its end. An earlier failure is tried again.
     ///
     /// # Errors
     /// Problems of a need that no build can meet.
-    pub fn prepare(
+    pub async fn prepare(
         &self,
         request: &EnvironmentRequest,
+        rebuilds: bool,
     ) -> Result<broadcast::Receiver<BuildEvent>, Vec<Problem>> {
         self.check_need(request)?;
-        self.start_build(request, true)
+        let key = self.key_of(request).await;
+        let trigger = match rebuilds {
+            true => BuildTrigger::Rebuild,
+            false => BuildTrigger::Prepare,
+        };
+        self.start_build(key, request, trigger)
             .map_err(|problem| vec![problem])
     }
 
     /// Returns the built environment of a skill.
-    #[must_use]
-    pub fn find(&self, request: &EnvironmentRequest) -> Option<Arc<EnvironmentRecord>> {
-        self.0.store.find(&environment_key_of(request))
+    pub async fn find(&self, request: &EnvironmentRequest) -> Option<Arc<EnvironmentRecord>> {
+        self.0.store.find(&self.key_of(request).await)
     }
 
-    /// Removes environments that no workspace uses and that were not used for a while.
+    /// Notes that an environment was built ahead for a skill, so that it stays while the skill needs it.
     ///
     /// # Errors
     /// `Io`.
-    pub async fn collect(
-        &self,
-        used: std::collections::HashSet<String>,
-    ) -> Result<EnvironmentCleanup> {
-        let keep = self.0.context.config.skills.options.keep_unused;
+    pub async fn mark_prepared(&self, record: &EnvironmentRecord, skill: &str) -> Result<()> {
         let store = Arc::clone(&self.0.store);
-        let collect = move || store.collect(keep, &used).map_err(Error::from);
-        self.0.context.tasks.blocking(collect).await
+        let (name, skill) = (record.name.clone(), skill.to_owned());
+        let mark = move || store.mark_prepared(&name, &skill).map_err(Error::from);
+        self.0.context.tasks.blocking(mark).await
     }
 
     /// Returns the problems of builds that failed and are not repeated yet.
@@ -286,14 +306,22 @@ impl Environments {
         &self.0.context.config.skills.environments
     }
 
-    /// Joins the build of an environment, or starts it. With `retries` a build that failed starts again. Returns the events
-    /// of the build; the last one is its end.
+    /// Returns the key of the environment that a build of today would make.
+    async fn key_of(&self, request: &EnvironmentRequest) -> EnvironmentKey {
+        EnvironmentKey {
+            need: request.need.digest(),
+            image_id: request.image.id.clone(),
+            policy: self.0.policy.digest(&self.0.context).await,
+        }
+    }
+
+    /// Joins the build of an environment, or starts it. Returns the events of the build; the last one is its end.
     fn start_build(
         &self,
+        key: EnvironmentKey,
         request: &EnvironmentRequest,
-        retries: bool,
+        trigger: BuildTrigger,
     ) -> Result<broadcast::Receiver<BuildEvent>, Problem> {
-        let key = environment_key_of(request);
         let mut builds = self.0.builds();
         builds.retain(|_, state| state.is_current());
         match builds.get(&key) {
@@ -302,14 +330,15 @@ impl Environments {
                     return Ok(events.subscribe());
                 }
             }
-            Some(BuildState::Failed { failure, .. }) if !retries => {
+            Some(BuildState::Failed { failure, .. }) if trigger == BuildTrigger::Staging => {
                 return Err(failure_problem(&request.skill, failure));
             }
             _ => {}
         }
         let (sender, events) = broadcast::channel(EVENTS_MAX);
         // A build ends with its result in the store before it leaves the table.
-        if let Some(record) = self.0.store.find(&key) {
+        let present = self.0.store.find(&key);
+        if let Some(record) = present.filter(|_| trigger != BuildTrigger::Rebuild) {
             // The receiver exists, so this succeeds.
             let _receivers = sender.send(BuildEvent::Ended(Ok(record)));
             return Ok(events);
@@ -338,14 +367,14 @@ impl EnvironmentBuilder {
     /// Runs one build, remembers a failure and sends the result to all callers.
     async fn build(
         &self,
-        key: String,
+        key: EnvironmentKey,
         request: &EnvironmentRequest,
         events: &broadcast::Sender<BuildEvent>,
     ) {
         let stop = &self.context.tasks.stop;
         let build = async {
             let _permit = self.permits.acquire().await;
-            run_build(self, request, events).await
+            run_build(self, key, request, events).await
         };
         let built = tokio::select! {
             built = build => built,
@@ -371,7 +400,7 @@ impl EnvironmentBuilder {
         }
     }
 
-    fn builds(&self) -> MutexGuard<'_, HashMap<String, BuildState>> {
+    fn builds(&self) -> MutexGuard<'_, HashMap<EnvironmentKey, BuildState>> {
         self.builds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -393,10 +422,6 @@ async fn wait_for_end(
             }
         }
     }
-}
-
-fn environment_key_of(request: &EnvironmentRequest) -> String {
-    environment_key(&request.need.digest(), &request.image.id)
 }
 
 fn failure_problem(skill: &str, failure: &BuildFailure) -> Problem {

@@ -50,7 +50,9 @@ pub struct ExecContext<'a> {
     pub environments: &'a BTreeMap<String, SkillEnvironment>,
     /// Paths in their plugins of the staged skills that have the files of their plugin around them, by the skill's name.
     pub plugin_paths: &'a BTreeMap<String, String>,
-    /// `true` if containers have the operator's wheels.
+    /// Writable copies of staged skills, by the skill's name.
+    pub writable_skills: &'a BTreeMap<String, String>,
+    /// `true` if the container has the operator's wheels.
     pub has_wheelhouse: bool,
     /// Script that `spec.script` names, or `None` if the spec has no script.
     pub script: Option<&'a script::ScriptProgram>,
@@ -88,6 +90,9 @@ pub fn resolve_exec(
             .as_deref()
             .and_then(|skill| context.environments.get(skill)),
         has_wheelhouse: context.has_wheelhouse,
+        is_skill_writable: skill
+            .as_deref()
+            .is_some_and(|skill| context.writable_skills.contains_key(skill)),
     };
     let env = environment::build_environment(
         &exec_id,

@@ -61,6 +61,7 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("skills.build_timeout", "of builds; a problem says it"),
     ("skills.build_memory", "of builds; a problem says it"),
     ("skills.build_disk", "of builds; a problem says it"),
+    ("skills.environments_disk", "of builds; a problem says it"),
     ("artifacts.url", "no limit"),
     ("artifacts.endpoint", "no limit"),
     ("artifacts.region", "no limit"),

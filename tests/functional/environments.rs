@@ -23,6 +23,8 @@ mod node_packages;
 /// Time within which the containers of builds are removed, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
+mod rebuilds;
+
 /// Root of skills and directory of wheels of one test.
 pub(crate) struct Fixture {
     dir: TempDir,
@@ -122,8 +124,18 @@ async fn output(client: &Client, workspace: &str, skill: &str, text: &str) -> Re
 
 /// Builds the environment of a skill and returns the lines of the build and its result.
 async fn prepare(client: &Client, skill: &str) -> Result<(Vec<String>, PreparedSkill)> {
+    prepare_with(client, skill, false).await
+}
+
+/// Builds the environment of a skill, also if it exists, and returns the lines of the build and its result.
+async fn prepare_with(
+    client: &Client,
+    skill: &str,
+    rebuild: bool,
+) -> Result<(Vec<String>, PreparedSkill)> {
     let request = PrepareSkillRequest {
         name: skill.to_owned(),
+        rebuild,
         ..Default::default()
     };
     let mut messages = client.prepare_skill(request).await?;

@@ -276,8 +276,7 @@ impl ContentStore {
         synced.map_err(Error::io(format!("sync {}", dir.display())))
     }
 
-    /// Writes a record as JSON, atomically: to a temporary file, synced, then renamed. Calls `before_rename` in
-    /// between.
+    /// Writes a record like [`write_record`], with the store's directory of temporary files.
     ///
     /// # Errors
     /// Fails with the error of the file system.
@@ -287,12 +286,7 @@ impl ContentStore {
         record: &impl Serialize,
         before_rename: impl FnOnce(),
     ) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(self.tmp())?;
-        file.write_all(&serde_json::to_vec_pretty(record)?)?;
-        file.as_file().sync_all()?;
-        before_rename();
-        file.persist(path).map_err(|error| error.error)?;
-        File::open(path.parent().unwrap_or(path))?.sync_all()
+        write_record(&self.tmp(), path, record, before_rename)
     }
 
     fn forget(&self, digest: &str) {
@@ -304,7 +298,25 @@ impl ContentStore {
     }
 }
 
-/// Reads a record that [`ContentStore::write_record`] wrote.
+/// Writes a record as JSON, atomically: to a file in `temporary`, synced, then renamed. Calls `before_rename` in between.
+///
+/// # Errors
+/// Fails with the error of the file system.
+pub(crate) fn write_record(
+    temporary: &Path,
+    path: &Path,
+    record: &impl Serialize,
+    before_rename: impl FnOnce(),
+) -> io::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(temporary)?;
+    file.write_all(&serde_json::to_vec_pretty(record)?)?;
+    file.as_file().sync_all()?;
+    before_rename();
+    file.persist(path).map_err(|error| error.error)?;
+    File::open(path.parent().unwrap_or(path))?.sync_all()
+}
+
+/// Reads a record that [`write_record`] wrote.
 ///
 /// # Errors
 /// Fails with the error of the file system or of the parser.

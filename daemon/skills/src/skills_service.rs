@@ -17,10 +17,11 @@ use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
 use crate::catalogue::skill_library::SkillLibrary;
 use crate::catalogue::source_scanner::ScanExtent;
-use crate::content_store::digest_cache::DigestCache;
+use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
+use crate::environments::environment_record::PreparedEnvironment;
 use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
@@ -73,8 +74,7 @@ impl Skills {
                 sources,
                 options: options.clone(),
                 manifests: DigestCache::new(|manifest| manifest.files().len()),
-                // A few kilobytes, like a skill of ten files.
-                environment_needs: DigestCache::new(|_| 10),
+                environment_needs: DigestCache::new(|need| need.size() / WEIGHT_BYTES),
                 plugins: PluginCache::default(),
             }),
             catalogue,
@@ -309,9 +309,23 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
+        self.read(move |library, catalogue| library.environment_need(catalogue, &wanted))
+            .await
+    }
+
+    /// Returns the names of the environments that a skill still needs for which they were prepared.
+    ///
+    /// # Errors
+    /// `Draining` when the daemon stops first.
+    pub async fn find_needed(&self, prepared: Vec<PreparedEnvironment>) -> Result<HashSet<String>> {
         self.read(move |library, catalogue| {
-            let (skill, _leases) = library.lease_to_stage(catalogue, &wanted)?;
-            Ok(skill)
+            let is_needed = |prepared: &&PreparedEnvironment| {
+                let need = &prepared.key.need;
+                let mut skills = prepared.skills.iter();
+                skills.any(|skill| library.is_needed(catalogue, skill, need))
+            };
+            let needed = prepared.iter().filter(is_needed);
+            Ok(needed.map(|prepared| prepared.name.clone()).collect())
         })
         .await
     }

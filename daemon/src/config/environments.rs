@@ -46,6 +46,8 @@ pub struct EnvironmentOptions {
     pub package_hosts: Vec<IndexHost>,
     /// `true` if a build may compile source distributions, which runs code of the packages.
     pub source_builds: bool,
+    /// Maximum size of all environments together, in bytes.
+    pub disk_bytes: u64,
     /// Maximum number of builds at the same time.
     pub builds_max: usize,
     /// Maximum duration of one build.
@@ -80,12 +82,6 @@ impl EnvironmentOptions {
             hosts.extend(self.package_hosts.iter().cloned());
         }
         hosts
-    }
-
-    /// Returns `true` if containers have the operator's wheels.
-    #[must_use]
-    pub fn has_wheelhouse(&self) -> bool {
-        self.is_enabled() && self.wheelhouse.is_some()
     }
 }
 

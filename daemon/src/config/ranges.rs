@@ -172,6 +172,12 @@ fn check_environments(faults: &mut FaultList<'_>, config: &Config) {
         true,
         ": it counts in it",
     );
+    faults.require_order(
+        ("skills.build_disk", environments.build_disk_bytes),
+        ("skills.environments_disk", environments.disk_bytes),
+        false,
+        "",
+    );
 }
 
 fn check_paths_and_texts(faults: &mut FaultList<'_>, config: &Config) {

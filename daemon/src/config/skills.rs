@@ -56,6 +56,8 @@ struct SkillsSection {
     build_memory: u64,
     #[serde(deserialize_with = "values::size")]
     build_disk: u64,
+    #[serde(deserialize_with = "values::size")]
+    environments_disk: u64,
     #[serde(deserialize_with = "values::time")]
     keep_unused: Duration,
     #[serde(deserialize_with = "values::time")]
@@ -123,6 +125,7 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
             node_package_index: section.node_package_index,
             package_hosts: section.package_hosts,
             source_builds: section.source_builds,
+            disk_bytes: section.environments_disk,
             builds_max: section.builds_max,
             build_timeout: section.build_timeout,
             build_memory_bytes: section.build_memory,

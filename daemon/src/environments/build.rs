@@ -18,6 +18,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::build_failure::{BuildFailure, check_end};
+use super::environment_cleanup::environments_in_use;
 use super::line_splitter::LineSplitter;
 use super::{BuildEvent, EnvironmentBuilder, EnvironmentRequest};
 use crate::config::PoolConfig;
@@ -26,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::fetch::{IndexProxy, IndexProxyOptions};
 use crate::guest::bind_container_socket;
 use crate::skills::ArchiveBounds;
-use crate::skills::environments::environment_record::EnvironmentRecord;
+use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
 use crate::workspace::internal_pool::{InternalCommand, InternalPool, InternalSlot};
 use crate::workspace_paths;
 
@@ -53,6 +54,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Builds an environment and installs it in the store.
 pub(super) async fn run_build(
     builder: &EnvironmentBuilder,
+    key: &EnvironmentKey,
     request: &EnvironmentRequest,
     events: &broadcast::Sender<BuildEvent>,
 ) -> Result<Arc<EnvironmentRecord>, BuildFailure> {
@@ -65,7 +67,7 @@ pub(super) async fn run_build(
         &format!("starting a container of {}", image.reference),
     );
     let template = build_pool(request.pool.config(), options);
-    let pool = InternalPool::start(context, &name, image.clone(), &template).await;
+    let pool = InternalPool::start(context, &name, image, &template).await;
     let slot = pool.take_slot().await?;
     stage_need(&slot, request).await?;
 
@@ -99,15 +101,16 @@ pub(super) async fn run_build(
         depth: DEPTH_MAX,
         ratio: 1,
     };
-    let (store, need) = (Arc::clone(&builder.store), request.need.digest());
+    let (store, key, context) = (Arc::clone(&builder.store), key.clone(), Arc::clone(context));
     let install = move || {
         archive.rewind().map_err(|source| Error::Io {
             operation: "read the archive of a build".to_owned(),
             source,
         })?;
-        Ok(store.install(&mut archive, &name, &need, &image.id, &bounds)?)
+        let in_use = || environments_in_use(&context);
+        Ok(store.install(&mut archive, &name, &key, &bounds, &in_use)?)
     };
-    Ok(context.tasks.blocking(install).await?)
+    Ok(builder.context.tasks.blocking(install).await?)
 }
 
 /// Returns the configuration of a build's container: the pool's, with the limits of builds.

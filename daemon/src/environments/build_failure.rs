@@ -40,7 +40,11 @@ impl BuildFailure {
 
 impl From<Error> for BuildFailure {
     fn from(error: Error) -> Self {
-        match error {
+        match &error {
+            // Environments that others use fill the store.
+            Error::LimitExceeded { what, .. } if what.contains("skills.environments_disk") => {
+                Self::Transient(Chain(&error).to_string())
+            }
             Error::LimitExceeded { .. } => Self::Permanent(format!(
                 "the packages are too large: {}; depend on less, or let the operator raise skills.build_disk",
                 Chain(&error)
@@ -112,7 +116,11 @@ mod tests {
             },
             stderr_tail: stderr.as_bytes().to_vec(),
         };
-        let options = Config::from_toml("").expect("defaults").config.skills.environments;
+        let options = Config::from_toml("")
+            .expect("defaults")
+            .config
+            .skills
+            .environments;
         let refusals = refusals.iter().map(|text| (*text).to_owned()).collect();
         check_end(&end, &options, &refusals).expect_err("a failure")
     }

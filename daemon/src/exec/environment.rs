@@ -55,8 +55,10 @@ pub(super) struct ContainerSources<'a> {
     pub(super) image: &'a ImageEnvironment,
     /// Environment of the command's skill.
     pub(super) environment: Option<&'a SkillEnvironment>,
-    /// `true` if containers have the operator's wheels.
+    /// `true` if the container has the operator's wheels.
     pub(super) has_wheelhouse: bool,
+    /// `true` if commands can write to the folder of the command's skill.
+    pub(super) is_skill_writable: bool,
 }
 
 /// Returns the environment of a command as `NAME=value`, sorted by name.
@@ -117,7 +119,7 @@ pub(super) fn build_environment(
     }
     if let Some(folder) = skill {
         let dir = folder.path();
-        add_skill_search_paths(&mut env, &dir, container.environment, is_restricted);
+        add_skill_search_paths(&mut env, &dir, container, is_restricted);
     }
     env.into_iter()
         .map(|(name, value)| format!("{name}={value}"))
@@ -169,11 +171,12 @@ fn add_packages(env: &mut BTreeMap<&str, String>, environment: &SkillEnvironment
 
 /// Adds a skill's folders to PATH and PYTHONPATH, also if the client sets these variables: the programs of a virtual
 /// environment that a command made come first, then those of the skill's environment, its own programs and modules
-/// last. Commands can write to the first, so a restricted command does not search it.
+/// last. Commands can write to the first, and to the last if the skill is writable; a restricted command does not search
+/// what commands can write to.
 fn add_skill_search_paths(
     env: &mut BTreeMap<&str, String>,
     skill_dir: &str,
-    environment: Option<&SkillEnvironment>,
+    container: ContainerSources<'_>,
     is_restricted: bool,
 ) {
     let virtual_env = match is_restricted {
@@ -182,17 +185,23 @@ fn add_skill_search_paths(
     };
     let path = env.entry("PATH").or_default();
     let given = std::mem::take(path);
-    let packages = environment.map_or_else(String::new, |environment| {
-        let dir = environment.path();
-        let folders = [
-            (environment.has_python, "venv/bin"),
-            (environment.has_node, "node_modules/.bin"),
-        ];
-        let folders = folders.into_iter().filter(|(exists, _)| *exists);
-        let folders = folders.map(|(_, folder)| format!("{dir}/{folder}"));
-        join_search_paths(&folders.collect::<Vec<_>>())
-    });
-    *path = join_search_paths(&[virtual_env, packages, given, format!("{skill_dir}/bin")]);
+    let installed = container
+        .environment
+        .map_or_else(String::new, |environment| {
+            let dir = environment.path();
+            let folders = [
+                (environment.has_python, "venv/bin"),
+                (environment.has_node, "node_modules/.bin"),
+            ];
+            let folders = folders.into_iter().filter(|(exists, _)| *exists);
+            let folders = folders.map(|(_, folder)| format!("{dir}/{folder}"));
+            join_search_paths(&folders.collect::<Vec<_>>())
+        });
+    let (programs, own_modules) = match is_restricted && container.is_skill_writable {
+        true => (String::new(), String::new()),
+        false => (format!("{skill_dir}/bin"), skill_dir.to_owned()),
+    };
+    *path = join_search_paths(&[virtual_env, installed, given, programs]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
     // Restricted commands make no virtual environments.
@@ -200,7 +209,7 @@ fn add_skill_search_paths(
         true => String::new(),
         false => PYTHON_MODULES_DIR.to_owned(),
     };
-    *modules = join_search_paths(&[given, skill_dir.to_owned(), replaced]);
+    *modules = join_search_paths(&[given, own_modules, replaced]);
 }
 
 /// Joins search paths with colons. Skips empty ones, which would mean the current directory.

@@ -28,15 +28,19 @@ fn config() -> ExecConfig {
 
 /// Resolves a spec in a workspace that has the skill `csv-report`.
 fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExecRequest> {
-    resolve_spec_in_plugin(spec, start, &BTreeMap::new())
+    resolve_spec_with(&BTreeMap::new(), &[], spec, start)
 }
 
-/// Resolves a spec in a workspace that has the skill `csv-report`, in a plugin if `plugin_paths` has it.
-fn resolve_spec_in_plugin(
+/// Resolves a spec in a workspace that has the skill `csv-report`, in a plugin if `plugin_paths` has it, with writable
+/// copies of some skills.
+fn resolve_spec_with(
+    plugin_paths: &BTreeMap<String, String>,
+    writable: &[&str],
     spec: pb::ExecSpec,
     start: StartMode,
-    plugin_paths: &BTreeMap<String, String>,
 ) -> Result<guest::StartExecRequest> {
+    let writable = writable.iter();
+    let writable_skills = writable.map(|name| ((*name).to_owned(), format!("work/.skills/{name}")));
     let config = config();
     let env = BTreeMap::from([
         ("TEAM".to_owned(), "a".to_owned()),
@@ -60,11 +64,43 @@ fn resolve_spec_in_plugin(
             skills: &skills,
             environments: &environments,
             plugin_paths,
+            writable_skills: &writable_skills.collect(),
             has_wheelhouse: false,
             script: Some(&program),
             config: &config,
         },
     )
+}
+
+#[test]
+fn restricted_exec_loads_nothing_of_a_writable_skill() {
+    let spec = pb::ExecSpec {
+        argv: vec!["ls".to_owned()],
+        skill: "csv-report".to_owned(),
+        programs: Some(pb::Programs {
+            allowed: vec!["ls".to_owned()],
+            ..pb::Programs::default()
+        }),
+        ..pb::ExecSpec::default()
+    };
+    let searched = |writable: &[&str], spec: pb::ExecSpec| -> Vec<String> {
+        let request =
+            resolve_spec_with(&BTreeMap::new(), writable, spec, StartMode::Run).expect("good");
+        let variables = request.env.into_iter();
+        let is_search_path =
+            |pair: &String| pair.starts_with("PATH=") || pair.starts_with("PYTHONPATH=");
+        let paths = variables.filter(is_search_path);
+        paths.filter(|pair| pair.contains("csv-report")).collect()
+    };
+    assert_eq!(searched(&[], spec.clone()).len(), 2);
+    assert_eq!(searched(&["another"], spec.clone()).len(), 2);
+    let none: Vec<String> = Vec::new();
+    assert_eq!(searched(&["csv-report"], spec.clone()), none);
+    let unrestricted = pb::ExecSpec {
+        programs: None,
+        ..spec
+    };
+    assert_eq!(searched(&["csv-report"], unrestricted).len(), 2);
 }
 
 fn shell(text: &str) -> pb::ExecSpec {
@@ -248,7 +284,7 @@ fn every_path_of_a_skill_in_a_plugin_is_the_one_without_links() {
             skill: "csv-report".into(),
             ..spec
         };
-        resolve_spec_in_plugin(spec, StartMode::Run, &paths).expect("good")
+        resolve_spec_with(&paths, &[], spec, StartMode::Run).expect("good")
     };
     let request = resolve(shell("{baseDir}/x"));
     assert_eq!(request.cwd, root);

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StartMode, script};
 use crate::guest::versioned_fields;
 use crate::workspace::{Workspace, WorkspaceGrant};
+use crate::workspace_paths;
 
 /// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3
 /// MiB.
@@ -74,17 +75,21 @@ impl ExecRpc {
             collect.until_exec_end = grant.generation >= versioned_fields::SECOND;
         }
         let none = BTreeMap::new();
-        let claim = grant.view.record.claim.as_ref();
+        let record = &grant.view.record;
+        let claim = record.claim.as_ref();
         let no_environments = BTreeMap::new();
+        // An earlier configuration may have made the container.
+        let mounted = claim.filter(|_| record.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR));
         let skills = claim.map_or(&none, |claim| &claim.skills);
         let script = self.find_script(&workspace, &grant, &spec).await?;
         let around = ExecContext {
             image_env: &grant.view.record.image_env,
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
-            environments: claim.map_or(&no_environments, |claim| &claim.environments),
+            environments: mounted.map_or(&no_environments, |claim| &claim.environments),
             plugin_paths: claim.map_or(&none, |claim| &claim.plugin_paths),
-            has_wheelhouse: self.0.config.skills.environments.has_wheelhouse(),
+            writable_skills: claim.map_or(&none, |claim| &claim.writable_skills),
+            has_wheelhouse: record.has_shared_dir(workspace_paths::WHEELHOUSE_DIR),
             script: script.as_ref(),
             config: &self.0.config.execs,
         };

@@ -23,9 +23,10 @@ use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, StagedEnvironment};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-use crate::skills::{PluginFiles, SkillRef, StagedSkill};
+use crate::skills::{PluginFiles, Problem, SkillRef, StagedSkill};
 use crate::workspace::record::{SlotRecord, StagedSkillRecord};
 use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
+use crate::workspace_paths;
 
 /// Implementation of FileService.
 #[derive(Debug, Clone)]
@@ -107,6 +108,10 @@ async fn find_environments(
     if staged.iter().all(|skill| skill.environment_need.is_empty()) {
         return Ok(vec![StagedEnvironment::default(); staged.len()]);
     }
+    let is_enabled = shared.config.skills.environments.is_enabled();
+    if is_enabled && !slot.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR) {
+        return Ok(staged.iter().map(environment_without_mount).collect());
+    }
     let pool = shared.registry.pool(Some(&slot.pool))?;
     let finds = staged.iter().map(|skill| {
         let request = EnvironmentRequest {
@@ -143,7 +148,7 @@ async fn link_node_packages(
     let packages: Vec<_> = records
         .filter_map(|record| {
             let path = mounted_environment(record).node_packages_path()?;
-            Some((record.need.clone(), path))
+            Some((record.key.need.clone(), path))
         })
         .collect();
     if packages.is_empty() {
@@ -151,6 +156,22 @@ async fn link_node_packages(
     }
     let target = workspace.skills_dir();
     Ok(shared.skills.link_node_packages(&target, packages).await?)
+}
+
+/// Returns the result for a skill in a container that an earlier configuration made, without a mount for environments.
+fn environment_without_mount(skill: &StagedSkill) -> StagedEnvironment {
+    if skill.environment_need.is_empty() {
+        return StagedEnvironment::default();
+    }
+    let name = &skill.name;
+    let message = format!(
+        "the packages of skill {name} cannot be used in this workspace, which was created before the daemon built \
+         environments: create a new workspace"
+    );
+    StagedEnvironment {
+        record: None,
+        problems: vec![Problem::warning("environment.not_mounted", message)],
+    }
 }
 
 /// Records the staged skills of a workspace, unless the record has them already: a record costs a write to disk.

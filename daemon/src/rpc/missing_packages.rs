@@ -35,7 +35,7 @@ pub(super) async fn find_missing_packages(
         pool: Arc::clone(pool),
         image: image.clone(),
     };
-    let problems = shared.environments.staging_problems(&request);
+    let problems = shared.environments.staging_problems(&request).await;
     if problems.is_empty() {
         return Ok(None);
     }

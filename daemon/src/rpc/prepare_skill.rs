@@ -15,12 +15,22 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::skills::{Problem, SkillRef};
 
-/// Builds the environment of a skill unless it exists. Returns the messages of the answer.
+/// Build that a client follows.
+struct FollowedBuild {
+    shared: SharedDependencies,
+    /// Name by which the client named the skill.
+    skill: String,
+    events: broadcast::Receiver<BuildEvent>,
+}
+
+/// Builds the environment of a skill unless it exists or the client `rebuilds` it. Returns the messages of the answer.
 pub(super) async fn prepare_skill(
     shared: &SharedDependencies,
     skill: SkillRef,
     pool: &Arc<Pool>,
+    rebuilds: bool,
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
+    let name = skill.name.clone();
     let skill = shared.skills.environment_need(skill).await?;
     let request = EnvironmentRequest {
         skill: skill.name,
@@ -32,25 +42,31 @@ pub(super) async fn prepare_skill(
     if request.need.is_empty() {
         return Ok(only(prepared_message(None, &[])));
     }
-    Ok(match shared.environments.prepare(&request) {
-        Err(problems) => only(prepared_message(None, &problems)),
-        Ok(events) => stream::unfold(Some(events), next_message).boxed(),
-    })
+    Ok(
+        match shared.environments.prepare(&request, rebuilds).await {
+            Err(problems) => only(prepared_message(None, &problems)),
+            Ok(events) => {
+                let build = FollowedBuild {
+                    shared: Arc::clone(shared),
+                    skill: name,
+                    events,
+                };
+                stream::unfold(Some(build), next_message).boxed()
+            }
+        },
+    )
 }
 
-/// Returns the next message of a build, and its receiver unless the message is the last.
+/// Returns the next message of a build, and the build unless the message is the last.
 async fn next_message(
-    events: Option<broadcast::Receiver<BuildEvent>>,
-) -> Option<(
-    Result<pb::PrepareSkillResponse>,
-    Option<broadcast::Receiver<BuildEvent>>,
-)> {
-    let mut events = events?;
-    let ended = match events.recv().await {
-        Ok(BuildEvent::Line(line)) => return Some((Ok(line_message(line)), Some(events))),
+    build: Option<FollowedBuild>,
+) -> Option<(Result<pb::PrepareSkillResponse>, Option<FollowedBuild>)> {
+    let mut build = build?;
+    let ended = match build.events.recv().await {
+        Ok(BuildEvent::Line(line)) => return Some((Ok(line_message(line)), Some(build))),
         Err(RecvError::Lagged(lines)) => {
             let line = format!("({lines} lines are left out)");
-            return Some((Ok(line_message(line)), Some(events)));
+            return Some((Ok(line_message(line)), Some(build)));
         }
         Ok(BuildEvent::Ended(ended)) => ended,
         Err(RecvError::Closed) => {
@@ -59,8 +75,12 @@ async fn next_message(
         }
     };
     let message = match ended {
-        Ok(record) => prepared_message(Some(&record), &[]),
-        Err(problem) => prepared_message(None, &[problem]),
+        Ok(record) => {
+            let environments = &build.shared.environments;
+            let marked = environments.mark_prepared(&record, &build.skill).await;
+            marked.map(|()| prepared_message(Some(&record), &[]))
+        }
+        Err(problem) => Ok(prepared_message(None, &[problem])),
     };
-    Some((Ok(message), None))
+    Some((message, None))
 }

@@ -42,7 +42,7 @@ impl SkillRpc {
             pool: Arc::clone(pool),
             image: pool.require_image()?.clone(),
         };
-        let record = self.0.environments.find(&request);
+        let record = self.0.environments.find(&request).await;
         let names = |packages: &[BuiltPackage]| -> HashSet<String> {
             let names = packages.iter().map(|package| package.name.clone());
             names.collect()
@@ -229,7 +229,7 @@ impl SkillService for SkillRpc {
         let skill = skill_content::check_prepare_skill(&request)?;
         let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
         let pool = self.0.registry.pool(pool)?;
-        let messages = prepare_skill::prepare_skill(&self.0, skill, pool).await?;
+        let messages = prepare_skill::prepare_skill(&self.0, skill, pool, request.rebuild).await?;
         Ok(Response::new(relay_stream(messages, (), &self.0.relays)))
     }
 }

@@ -97,8 +97,8 @@ async fn write_archive(
     Ok(file)
 }
 
-/// Removes unused skills and environments from their stores, periodically and when [`super::ServiceDependencies::sweep`] is notified, until
-/// the daemon stops.
+/// Removes unused skills and environments from their stores, periodically and when
+/// [`super::ServiceDependencies::sweep`] is notified, until the daemon stops.
 pub async fn sweep_store(shared: SharedDependencies) {
     let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
     loop {
@@ -109,14 +109,11 @@ pub async fn sweep_store(shared: SharedDependencies) {
         }
         let workspaces = shared.registry.list_after(None).into_iter();
         let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
-        let (mut staged, mut environments) = (HashSet::new(), HashSet::new());
-        for claim in claims {
-            let digests = claim.skills.into_values();
-            staged.extend(digests.map(|digest| digest.trim_start_matches("sha256:").to_owned()));
-            let used = claim.environments.into_values();
-            environments.extend(used.map(|environment| environment.name));
-        }
-        if let Err(error) = shared.environments.collect(environments).await {
+        let digests = claims.flat_map(|claim| claim.skills.into_values());
+        let staged = digests.map(|digest| digest.trim_start_matches("sha256:").to_owned());
+        let staged: HashSet<String> = staged.collect();
+        let (skills, registry) = (&shared.skills, &shared.registry);
+        if let Err(error) = shared.environments.collect(skills, registry).await {
             tracing::warn!(error = %Chain(&error), "unused environments could not be removed");
         }
         if let Err(error) = shared.skills.collect(staged).await {

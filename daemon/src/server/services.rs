@@ -76,7 +76,8 @@ pub(super) async fn boot_services(
     let context = Arc::new(context);
     // Containers mount the directories of this store.
     let base = config.state_dir.join("environments");
-    let open = move || EnvironmentStore::open(&base).map_err(Error::from);
+    let bytes_max = config.skills.environments.disk_bytes;
+    let open = move || EnvironmentStore::open(&base, bytes_max).map_err(Error::from);
     let store = Arc::new(tasks.blocking(open).await?);
     let registry = WorkspaceRegistry::boot(Arc::clone(&context)).await?;
     let environments = Environments::new(store, context, packages);

@@ -183,6 +183,7 @@ async fn inspect_slot(
             SystemTime::now(),
         ))
     };
+    let mounts = Some(slot_provisioning::shared_mounts(&context.config));
     let usable = pools.get(&record.pool).is_some_and(|pool| {
         let config = pool.config();
         let image = pool.image();
@@ -192,6 +193,7 @@ async fn inspect_slot(
         image.is_some_and(is_same)
             && record.limits == config.limits()
             && record.oci_runtime == config.oci_runtime
+            && record.shared_dirs == mounts
     });
     match (record.phase, &record.claim) {
         (SlotPhase::Claimed, Some(_)) => {

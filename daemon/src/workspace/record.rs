@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,10 @@ pub struct SlotRecord {
     pub limits: ContainerLimits,
     /// OCI runtime; `None` means the engine's default.
     pub oci_runtime: Option<String>,
+    /// Directories of the host that are mounted into the container: path in the container → path on the host. `None` in
+    /// records of releases that did not record them.
+    #[serde(default)]
+    pub shared_dirs: Option<BTreeMap<String, PathBuf>>,
     /// Secret that the guest must present, in hex.
     pub nonce: String,
     /// Id of the container; `None` before its creation and after its removal.
@@ -197,6 +201,13 @@ impl WorkspaceClaim {
 }
 
 impl SlotRecord {
+    /// Returns `true` if a directory of the host is mounted at this path in the container.
+    #[must_use]
+    pub fn has_shared_dir(&self, path: &str) -> bool {
+        let mounted = self.shared_dirs.as_ref();
+        mounted.is_some_and(|mounted| mounted.contains_key(path))
+    }
+
     /// Writes the record of a slot without waiting for the disk; [`sync_record`] waits. Blocks.
     ///
     /// # Errors
@@ -389,6 +400,7 @@ mod tests {
                 inodes: 5,
             },
             oci_runtime: None,
+            shared_dirs: Some(BTreeMap::from([("/opt/x".into(), "/x".into())])),
             nonce: "00ff".into(),
             container_id: Some("c".into()),
             phase: SlotPhase::Failed {

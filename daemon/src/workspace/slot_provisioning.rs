@@ -12,7 +12,7 @@
 //!   passwd group         → /etc/passwd, /etc/group
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -51,6 +51,7 @@ const TERMINALS_MAX: usize = 48;
 /// Creates the record of a new slot.
 #[must_use]
 pub fn new_record(
+    config: &Config,
     pool: &PoolConfig,
     limits: ContainerLimits,
     image: &ImageInfo,
@@ -69,6 +70,7 @@ pub fn new_record(
         image_env: ImageEnvironment::new(&image.env),
         limits,
         oci_runtime: pool.oci_runtime.clone(),
+        shared_dirs: Some(shared_mounts(config)),
         nonce: nonce.iter().map(|part| part.simple().to_string()).collect(),
         container_id: None,
         phase: record::SlotPhase::Booting,
@@ -114,6 +116,15 @@ pub fn container_spec(
         oci_runtime: record.oci_runtime.clone(),
         env: vec![format!("SKILLD_NONCE={}", record.nonce)],
     }
+}
+
+/// Returns the mounts of the directories that all new containers share: path in the container → path on the host.
+#[must_use]
+pub fn shared_mounts(config: &Config) -> BTreeMap<String, PathBuf> {
+    let shared = shared_directories(config).into_iter();
+    shared
+        .map(|shared| (shared.target.to_owned(), shared.source))
+        .collect()
 }
 
 /// Returns the directories that all containers share: environments of skills, and the operator's wheels.

@@ -1,5 +1,10 @@
 //! Tests of restarts and stops of the daemon with workspaces and warm containers.
 
+use std::path::Path;
+
+use serde_json::Value;
+use skilld::config::environments::EnvironmentBuilds;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,6 +71,43 @@ async fn a_restart_removes_what_nobody_owns() {
         "containers without a record are orphans"
     );
     assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restart_replaces_warm_slots_that_lack_todays_mounts() {
+    let server = TestServer::start("skills.environment_builds = \"never\"\n", &[]).await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let created = server.engine.call_count(EngineOperation::Create);
+    let mut stopped = server.shut_down().await;
+    stopped.config.skills.environments.builds = EnvironmentBuilds::Stage;
+    let server = stopped.start().await;
+    wait_for_pool(&server, "warm with environments", |pool| pool.warm == 1).await;
+    assert_eq!(
+        server.engine.call_count(EngineOperation::Create),
+        created + 1
+    );
+    // A slot of a release that recorded no mounts may have none.
+    let server = server.restart(remove_recorded_mounts).await;
+    wait_for_pool(&server, "warm again", |pool| pool.warm == 1).await;
+    assert_eq!(
+        server.engine.call_count(EngineOperation::Create),
+        created + 2
+    );
+    assert!(server.stop().await);
+}
+
+/// Removes the mounts from the records of all slots.
+fn remove_recorded_mounts(state: &Path) {
+    for slot in std::fs::read_dir(state.join("slots")).expect("slots") {
+        let path = slot.expect("entry").path().join("record.json");
+        let bytes = std::fs::read(&path).expect("a record");
+        let mut record: Value = serde_json::from_slice(&bytes).expect("JSON");
+        record
+            .as_object_mut()
+            .expect("an object")
+            .remove("shared_dirs");
+        std::fs::write(&path, record.to_string()).expect("written");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

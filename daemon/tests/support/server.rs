@@ -49,7 +49,8 @@ pub(crate) struct TestServer {
 
 /// State directory and engine of a stopped server.
 pub(crate) struct StoppedServer {
-    config: Config,
+    /// Configuration of the next start.
+    pub(crate) config: Config,
     engine: Arc<FakeEngine>,
     tasks: Tasks,
     dir: TaskDir,

@@ -14,7 +14,7 @@ use crate::{complete, output, value_formats};
 /// A skill names packages in requirements.txt, pyproject.toml, a script's inline metadata (PEP 723) or package.json. The
 /// daemon builds them into an environment of the skill, from the sources that its configuration names
 /// (skills.wheelhouse, skills.package_index, skills.node_package_index), and keeps it for all workspaces: an environment
-/// that exists is not built again, a build that failed is repeated. The output of the build is on stderr. Interrupting
+/// that exists is not built again without --rebuild, a build that failed is repeated. The output of the build is on stderr. Interrupting
 /// this command does not end the build. Exit code 1 if the packages could not be installed.
 ///
 /// `skillctl skill check` shows what a skill needs without installing anything.
@@ -29,6 +29,9 @@ pub(crate) struct Prepare {
     /// Pool in whose workspaces the skill will be used; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
+    /// Build it again if it exists, from the packages of today. Workspaces get the result when they stage the skill again.
+    #[arg(long)]
+    rebuild: bool,
 }
 
 impl Prepare {
@@ -36,6 +39,7 @@ impl Prepare {
         let request = PrepareSkillRequest {
             name: self.name.clone(),
             pool: self.pool,
+            rebuild: self.rebuild,
         };
         let mut messages = client.prepare_skill(request).await?;
         while let Some(message) = messages.message().await? {

@@ -197,6 +197,8 @@ impl NeedReader<'_> {
 
     fn finish(mut self) -> EnvironmentNeed {
         self.need.requirements = self.requirements.into_iter().collect();
+        // This thread may block; those that ask for the digest later must not.
+        let _computed = self.need.digest();
         self.need
     }
 }

@@ -225,11 +225,7 @@ impl SkillLibrary {
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Vec<Lease>)> {
         let resolved = self.resolve(catalogue, wanted)?;
-        let (mut skill, lease) = self.lease_resolved(catalogue, &resolved, wanted)?;
-        let need = self.environment_needs.get_or_read(&skill.digest, || {
-            read_environment_need(&*self.manifest(&skill)?)
-        });
-        skill.environment_need = need?;
+        let (mut skill, lease) = self.lease_with_need(catalogue, &resolved, wanted)?;
         let mut leases = vec![lease];
         match self.lease_plugin_files(catalogue, &resolved)? {
             SharedFiles::None => {}
@@ -240,6 +236,46 @@ impl SkillLibrary {
             SharedFiles::Refused(problem) => skill.problems.push(problem),
         }
         Ok((skill, leases))
+    }
+
+    /// Leases a skill and reads which packages it needs.
+    fn lease_with_need(
+        &self,
+        catalogue: &Catalogue,
+        skill: &Skill,
+        wanted: &SkillRef,
+    ) -> Result<(StagedSkill, Lease)> {
+        let (mut staged, lease) = self.lease_resolved(catalogue, skill, wanted)?;
+        let need = self.environment_needs.get_or_read(&staged.digest, || {
+            read_environment_need(&*self.manifest(&staged)?)
+        });
+        staged.environment_need = need?;
+        Ok((staged, lease))
+    }
+
+    /// Returns a skill as staging it would report it, with the packages that it needs.
+    pub(crate) fn environment_need(
+        &self,
+        catalogue: &Catalogue,
+        wanted: &SkillRef,
+    ) -> Result<StagedSkill> {
+        let skill = self.resolve(catalogue, wanted)?;
+        let (skill, _lease) = self.lease_with_need(catalogue, &skill, wanted)?;
+        Ok(skill)
+    }
+
+    /// Returns `true` if a listed skill that answers to a name has the need with this digest, or cannot be read now.
+    pub(crate) fn is_needed(&self, catalogue: &Catalogue, name: &str, need: &str) -> bool {
+        let wanted = SkillRef {
+            name: name.to_owned(),
+            version: VersionRef::Current,
+        };
+        catalogue.named(name).into_iter().any(|skill| {
+            match self.lease_with_need(catalogue, skill, &wanted) {
+                Ok((skill, _lease)) => skill.environment_need.digest() == need,
+                Err(error) => matches!(error, Error::Io { .. }),
+            }
+        })
     }
 
     /// Returns the files of leased content; those that its card names, if it has a card that names any.

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Result;
 
-/// Maximum weight of all cached values together. A file of a manifest has the weight 1 and takes about 300 bytes.
+/// Maximum weight of all cached values together, each with 1 for itself. A single value may be heavier.
 const WEIGHT_MAX: usize = 20_000;
+/// Size in bytes of a value of the weight 1, for instance of a file of a manifest.
+pub(crate) const WEIGHT_BYTES: usize = 300;
 
 /// Cache of values by digest.
 #[derive(Debug)]
@@ -47,5 +49,26 @@ impl<T> DigestCache<T> {
 
     fn kept(&self) -> MutexGuard<'_, HashMap<String, Arc<T>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::environment_need::EnvironmentNeed;
+
+    #[test]
+    fn cached_needs_are_bounded_by_their_bytes() {
+        let cache = DigestCache::new(|need: &EnvironmentNeed| need.size() / WEIGHT_BYTES);
+        for number in 0..100 {
+            let read = || {
+                let mut need = EnvironmentNeed::default();
+                need.package_lock.resize(1 << 20, b'x');
+                Ok(need)
+            };
+            cache.get_or_read(&number.to_string(), read).expect("read");
+        }
+        let bytes: usize = cache.kept().values().map(|need| need.size()).sum();
+        assert!((1 << 20..=6 << 20).contains(&bytes), "{bytes}");
     }
 }

@@ -1,5 +1,6 @@
 //! Record of a built environment, and the report that its build writes.
 
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -7,17 +8,27 @@ use serde::{Deserialize, Serialize};
 /// Version of the format of records and reports.
 pub const VERSION: u32 = 1;
 
-/// Record of one environment, as stored beside it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Everything that decides what a build installs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EnvironmentKey {
+    /// Digest of the need, 64 hex digits.
+    pub need: String,
+    /// Id of the image that the environment is built for and in.
+    pub image_id: String,
+    /// Digest of the sources of packages, and of what a build may do with them.
+    pub policy: String,
+}
+
+/// Record of one environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
     /// Format version, [`VERSION`].
     pub version: u32,
     /// Name of its folder: 32 hex digits, random, so that a command cannot guess the folder of another workspace's skill.
     pub name: String,
-    /// Digest of the need, 64 hex digits.
-    pub need: String,
-    /// Id of the image that it was built for and in.
-    pub image_id: String,
+    /// Key by which it is found.
+    #[serde(flatten)]
+    pub key: EnvironmentKey,
     /// Number of its files.
     pub files: u64,
     /// Size of its files in bytes.
@@ -26,6 +37,17 @@ pub struct EnvironmentRecord {
     pub create_time_ms: u64,
     /// Packages that the build found.
     pub report: BuildReport,
+}
+
+/// Environment that was built ahead of its use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedEnvironment {
+    /// Name of the environment.
+    pub name: String,
+    /// Key by which it is found.
+    pub key: EnvironmentKey,
+    /// Names of the skills that it was prepared for.
+    pub skills: BTreeSet<String>,
 }
 
 /// Report of a build: `environment.json` at the beginning of its archive. Untrusted until it was checked.

@@ -1,61 +1,60 @@
-//! Store of built environments. Blocking file work; the records in memory are those on disk.
+//! Store of built environments. Blocking file work, except for [`EnvironmentStore::find`].
 //!
 //! ```text
 //! STATE_DIR/environments/
 //!   mounted/<name>/      one environment; mounted/ is in every container, where it cannot be listed (0711)
-//!   records/<key>.json   its record; the key is a digest of need and image
+//!   records/<name>.json  its record, and the time of its last use as the time of the file's change
 //!   empty/               nothing, for ever: an overlay needs two directories
 //!   tmp/                 environments that are being unpacked or removed; emptied at start
 //! ```
 //!
 //! An environment exists when its record does. The folder comes first and is renamed into its place whole, so a daemon
 //! that dies leaves either an environment or a folder without a record, which the next start removes.
+//!
+//! A rebuilt environment has a new name. The one before stays until no workspace uses it, like one whose record this
+//! release cannot read.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use data_encoding::HEXLOWER;
-use sha2::{Digest, Sha256};
+use serde::{Deserialize, Serialize};
 
-use super::environment_record::{BuildReport, EnvironmentRecord, VERSION, unix_ms};
+use super::environment_record::{
+    EnvironmentKey, EnvironmentRecord, PreparedEnvironment, VERSION, unix_ms,
+};
+use crate::content_store;
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::skills_options::ArchiveBounds;
-use crate::sources::archive::{ArchiveKind, archive_error, unpack_archive};
 
-/// File at the top of a build's archive that reports what it did.
-const REPORT: &str = "environment.json";
-/// Maximum size of a report in bytes: a thousand packages with their hashes.
-const REPORT_BYTES_MAX: u64 = 4 << 20;
-/// Part of every key. A change of what a build produces changes it, so that older environments are not used any more.
-const RECIPE: &str = "2";
+mod build_archive;
+mod environment_table;
+
+use build_archive::unpack_build;
+use environment_table::{EnvironmentTable, StoredEnvironment};
 
 /// Environments on disk and their records.
 #[derive(Debug)]
 pub struct EnvironmentStore {
     base: PathBuf,
-    records: Mutex<HashMap<String, Arc<EnvironmentRecord>>>,
+    /// Maximum size of all environments together, in bytes.
+    bytes_max: u64,
+    table: Mutex<EnvironmentTable>,
 }
 
-/// Result of one cleanup of the store.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EnvironmentCleanup {
-    /// Number of environments that were removed.
-    pub removed: usize,
-    /// Number of environments that are left.
-    pub kept: usize,
-}
-
-/// Returns the key of the environment for a need and an image, 64 hex digits.
-#[must_use]
-pub fn environment_key(need_digest: &str, image_id: &str) -> String {
-    let text = format!("{RECIPE}\n{need_digest}\n{image_id}\n");
-    HEXLOWER.encode(&Sha256::digest(text))
+/// Record of one environment, as stored.
+#[derive(Debug, Serialize, Deserialize)]
+struct RecordFile {
+    #[serde(flatten)]
+    record: EnvironmentRecord,
+    /// Names of the skills that it was prepared for.
+    #[serde(default)]
+    prepared_for: BTreeSet<String>,
 }
 
 /// Returns the directory of all environments of a store, which is mounted into every container.
@@ -71,14 +70,16 @@ pub fn empty_dir(base: &Path) -> PathBuf {
 }
 
 impl EnvironmentStore {
-    /// Opens the store in `base`, reads its records, and removes what an earlier daemon left unfinished.
+    /// Opens the store in `base`, reads its records, and removes what an earlier daemon left unfinished. All
+    /// environments together get at most `bytes_max` bytes.
     ///
     /// # Errors
     /// `Io` when its directories cannot be made, read or emptied.
-    pub fn open(base: &Path) -> Result<Self> {
+    pub fn open(base: &Path, bytes_max: u64) -> Result<Self> {
         let store = Self {
             base: base.to_owned(),
-            records: Mutex::default(),
+            bytes_max,
+            table: Mutex::default(),
         };
         let open = || -> io::Result<()> {
             tolerate(ErrorKind::NotFound, fs::remove_dir_all(store.temporary()))?;
@@ -99,16 +100,14 @@ impl EnvironmentStore {
         Ok(store)
     }
 
-    /// Returns the environment of a key, and notes that it is used.
+    /// Returns the environment of a key, and notes that it is used. It stays as long as the caller holds the record.
+    /// Does not block.
     #[must_use]
-    pub fn find(&self, key: &str) -> Option<Arc<EnvironmentRecord>> {
-        let found = self.records().get(key).map(Arc::clone)?;
-        let noted = File::open(self.record_path(key))
-            .and_then(|record| record.set_modified(SystemTime::now()));
-        if let Err(error) = noted {
-            tracing::warn!(key, %error, "the use of an environment was not noted");
-        }
-        Some(found)
+    pub fn find(&self, key: &EnvironmentKey) -> Option<Arc<EnvironmentRecord>> {
+        let mut table = self.table();
+        let found = table.find(key)?;
+        found.last_use = SystemTime::now();
+        Some(Arc::clone(&found.record))
     }
 
     /// Makes an unnamed temporary file for the archive of a build.
@@ -119,42 +118,44 @@ impl EnvironmentStore {
         tempfile::tempfile_in(self.temporary()).map_err(Error::io("make a file for a build"))
     }
 
-    /// Unpacks the archive of a build as the environment of a need and an image. `name` is new and random. Blocks.
+    /// Unpacks the archive of a build as the environment of a key, in place of an earlier one. `name` is new and random.
+    /// Environments that are not in use are removed if the space is needed; `in_use` returns the names of those that
+    /// workspaces have. Blocks.
     ///
     /// # Errors
-    /// `ArchiveInvalid` for an archive or a report that a build does not make; `LimitExceeded`; `Io`.
+    /// `ArchiveInvalid` for an archive or a report that a build does not make; `LimitExceeded` for an archive that is too
+    /// large, or if those in use leave too little space; `Io`.
     pub fn install(
         &self,
         archive: &mut File,
         name: &str,
-        need_digest: &str,
-        image_id: &str,
+        key: &EnvironmentKey,
         bounds: &ArchiveBounds,
+        in_use: &dyn Fn() -> HashSet<String>,
     ) -> Result<Arc<EnvironmentRecord>> {
         let failed = |operation: &'static str| Error::io(format!("{operation} an environment"));
         let temporary = tempfile::tempdir_in(self.temporary()).map_err(failed("unpack"))?;
         let tree = temporary.path().join("tree");
-        let unpacked = unpack_archive(archive, Some(ArchiveKind::Tar), &tree, bounds)?;
-        let report = read_report(&unpacked.root)?;
-        make_python_links(&unpacked.root, &report).map_err(failed("link the interpreter of"))?;
+        let (unpacked, report) = unpack_build(archive, &tree, bounds)?;
+        // Nobody checks the files later. One call for the whole file system is faster than one for each of 60,000 files.
+        let synced = File::open(&tree).and_then(|tree| Ok(nix::unistd::syncfs(tree)?));
+        synced.map_err(failed("sync"))?;
         fault::reach(Point::EnvironmentUnpacked);
-        let place = mounted_dir(&self.base).join(name);
-        fs::rename(&unpacked.root, &place).map_err(failed("install"))?;
-        fault::reach(Point::EnvironmentInstalled);
         let record = EnvironmentRecord {
             version: VERSION,
             name: name.to_owned(),
-            need: need_digest.to_owned(),
-            image_id: image_id.to_owned(),
+            key: key.clone(),
             files: unpacked.files,
             bytes: unpacked.bytes,
             create_time_ms: unix_ms(SystemTime::now()),
             report,
         };
-        let key = environment_key(need_digest, image_id);
-        self.write_record(&key, &record).map_err(failed("record"))?;
-        let record = Arc::new(record);
-        self.records().insert(key, Arc::clone(&record));
+        let record = self.reserve(record, in_use)?;
+        if let Err(error) = self.place(&unpacked.root, &record) {
+            self.remove_or_warn(name);
+            return Err(failed("install")(error));
+        }
+        self.table().publish(name);
         tracing::info!(
             environment = name,
             files = record.files,
@@ -165,33 +166,118 @@ impl EnvironmentStore {
         Ok(record)
     }
 
-    /// Removes environments that were not used for `keep` and whose names are not `used`. Blocks.
+    /// Adds a new environment to the table, where no call finds it yet, and removes others until there is space for it.
+    fn reserve(
+        &self,
+        mut record: EnvironmentRecord,
+        in_use: &dyn Fn() -> HashSet<String>,
+    ) -> Result<Arc<EnvironmentRecord>> {
+        let mut table = self.table();
+        let mut prepared_for = BTreeSet::new();
+        if let Some(replaced) = table.find(&record.key) {
+            prepared_for.clone_from(&replaced.prepared_for);
+            // The clock may have been set back, and the latest one counts.
+            let after = replaced.record.create_time_ms + 1;
+            record.create_time_ms = record.create_time_ms.max(after);
+        }
+        let used = table.used(in_use);
+        let left = self.bytes_max.checked_sub(record.bytes);
+        let Some(removed) = left.and_then(|left| table.hide_oldest(left, &used)) else {
+            return Err(Error::LimitExceeded {
+                what: "the size of all environments that are in use or prepared, in bytes (skills.environments_disk)"
+                    .to_owned(),
+                limit: self.bytes_max,
+            });
+        };
+        let record = Arc::new(record);
+        table.add(StoredEnvironment {
+            record: Arc::clone(&record),
+            last_use: SystemTime::now(),
+            is_kept: !prepared_for.is_empty(),
+            prepared_for,
+        });
+        drop(table);
+        removed.iter().for_each(|name| self.remove_or_warn(name));
+        Ok(record)
+    }
+
+    /// Moves an unpacked environment to its place and records it.
+    fn place(&self, root: &Path, record: &EnvironmentRecord) -> io::Result<()> {
+        let mounted = mounted_dir(&self.base);
+        fs::rename(root, mounted.join(&record.name))?;
+        File::open(mounted)?.sync_all()?;
+        fault::reach(Point::EnvironmentInstalled);
+        self.write_record(&record.name)
+    }
+
+    /// Notes that an environment was built ahead for a skill, so that it stays while the skill needs it. Blocks.
     ///
     /// # Errors
     /// `Io`.
-    pub fn collect(&self, keep: Duration, used: &HashSet<String>) -> Result<EnvironmentCleanup> {
-        let mut cleanup = EnvironmentCleanup::default();
-        let known: Vec<(String, String)> = self
-            .records()
-            .iter()
-            .map(|(key, record)| (key.clone(), record.name.clone()))
-            .collect();
-        let failed = || Error::io(format!("remove environments in {}", self.base.display()));
-        for (key, name) in known {
-            if used.contains(&name) || !self.is_unused(&key, keep) {
-                cleanup.kept += 1;
-                continue;
-            }
-            self.remove(&key, &name).map_err(failed())?;
-            cleanup.removed += 1;
+    pub fn mark_prepared(&self, name: &str, skill: &str) -> Result<()> {
+        let mut table = self.table();
+        let Some(environment) = table.get(name) else {
+            return Ok(());
+        };
+        environment.is_kept = true;
+        if !environment.prepared_for.insert(skill.to_owned()) {
+            return Ok(());
         }
-        Ok(cleanup)
+        drop(table);
+        self.write_record(name)
+            .map_err(Error::io(format!("record environment {name}")))
     }
 
-    /// Removes one environment: first its record, so that no call finds it any more.
-    fn remove(&self, key: &str, name: &str) -> io::Result<()> {
-        self.records().remove(key);
-        tolerate(ErrorKind::NotFound, fs::remove_file(self.record_path(key)))?;
+    /// Returns the environments that were built ahead for skills.
+    #[must_use]
+    pub fn prepared(&self) -> Vec<PreparedEnvironment> {
+        self.table().prepared()
+    }
+
+    /// Removes environments that nothing has used for `keep`, and the least recently used ones beyond the maximum size.
+    /// Those of `kept` stay, also unused; `in_use` returns the names of those that
+    /// workspaces have. Blocks.
+    pub fn collect(
+        &self,
+        keep: Duration,
+        kept: &HashSet<String>,
+        in_use: &dyn Fn() -> HashSet<String>,
+    ) {
+        let now = SystemTime::now();
+        let mut table = self.table();
+        let used = table.used(in_use);
+        table.note_uses(kept, &used, now);
+        let mut removed = table.hide_unused(keep, &used, now);
+        removed.extend(table.hide_oldest(self.bytes_max, &used).unwrap_or_default());
+        let last_uses = table.last_uses();
+        drop(table);
+        tracing::debug!(
+            environments = last_uses.len(),
+            removed = removed.len(),
+            "environments collected"
+        );
+        removed.iter().for_each(|name| self.remove_or_warn(name));
+        for (name, time) in last_uses {
+            let noted =
+                File::open(self.record_path(&name)).and_then(|record| record.set_modified(time));
+            if let Err(error) = tolerate(ErrorKind::NotFound, noted) {
+                tracing::warn!(environment = name, %error, "the use of an environment was not noted");
+            }
+        }
+    }
+
+    /// Removes an environment that no call finds. What cannot be removed stays in the table for the next collection.
+    fn remove_or_warn(&self, name: &str) {
+        match self.remove(name) {
+            Ok(()) => tracing::info!(environment = name, "environment removed"),
+            Err(error) => {
+                tracing::warn!(environment = name, %error, "environment cannot be removed");
+            }
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        tolerate(ErrorKind::NotFound, fs::remove_file(self.record_path(name)))?;
         let aside = tempfile::tempdir_in(self.temporary())?;
         let place = aside.path().join("tree");
         tolerate(
@@ -199,33 +285,43 @@ impl EnvironmentStore {
             fs::rename(mounted_dir(&self.base).join(name), &place),
         )?;
         tolerate(ErrorKind::NotFound, fs::remove_dir_all(&place))?;
-        tracing::info!(environment = name, "unused environment removed");
+        self.table().forget(name);
         Ok(())
     }
 
-    fn is_unused(&self, key: &str, keep: Duration) -> bool {
-        let modified = fs::metadata(self.record_path(key)).and_then(|record| record.modified());
-        // A time in the future has no age.
-        let age = modified.map(|time| SystemTime::now().duration_since(time).ok());
-        age.is_ok_and(|age| age.is_some_and(|age| age >= keep))
-    }
-
+    /// Reads all records. An environment whose record is not understood may be in use, so it stays and is not found.
     fn read_records(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.base.join("records"))? {
             let path = entry?.path();
-            let record = fs::read(&path).map(|bytes| serde_json::from_slice(&bytes));
-            let record: Option<EnvironmentRecord> = record.ok().and_then(Result::ok);
-            let key = path.file_stem().and_then(|stem| stem.to_str());
-            let usable = record.filter(|record| {
-                record.version == VERSION
-                    && key == Some(environment_key(&record.need, &record.image_id).as_str())
-                    && mounted_dir(&self.base).join(&record.name).is_dir()
-            });
-            if let (Some(key), Some(record)) = (key, usable) {
-                self.records().insert(key.to_owned(), Arc::new(record));
-            } else {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            if !mounted_dir(&self.base).join(&*name).try_exists()? {
                 tracing::warn!(record = %path.display(), "record of no environment removed");
                 fs::remove_file(&path)?;
+                continue;
+            }
+            let parsed: Option<RecordFile> = serde_json::from_slice(&fs::read(&path)?).ok();
+            let parsed =
+                parsed.filter(|file| file.record.version == VERSION && file.record.name == name);
+            let is_usable = parsed.is_some();
+            if !is_usable {
+                tracing::warn!(record = %path.display(), "record of an environment is not understood");
+            }
+            let file = parsed.unwrap_or_else(|| RecordFile {
+                record: EnvironmentRecord {
+                    name: name.to_string(),
+                    ..EnvironmentRecord::default()
+                },
+                prepared_for: BTreeSet::new(),
+            });
+            let mut table = self.table();
+            table.add(StoredEnvironment {
+                record: Arc::new(file.record),
+                last_use: fs::metadata(&path)?.modified()?,
+                is_kept: !file.prepared_for.is_empty(),
+                prepared_for: file.prepared_for,
+            });
+            if is_usable {
+                table.publish(&name);
             }
         }
         Ok(())
@@ -233,78 +329,40 @@ impl EnvironmentStore {
 
     /// Removes folders without a record.
     fn remove_unrecorded(&self) -> io::Result<()> {
-        let known: HashSet<String> = self
-            .records()
-            .values()
-            .map(|record| record.name.clone())
-            .collect();
         for entry in fs::read_dir(mounted_dir(&self.base))? {
             let entry = entry?;
-            let is_known = entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| known.contains(name));
-            if !is_known {
+            if !self.table().has(&entry.file_name().to_string_lossy()) {
                 fs::remove_dir_all(entry.path())?;
             }
         }
         Ok(())
     }
 
-    fn write_record(&self, key: &str, record: &EnvironmentRecord) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(self.temporary())?;
-        file.write_all(&serde_json::to_vec_pretty(record)?)?;
-        file.persist(self.record_path(key))
-            .map_err(|error| error.error)?;
-        Ok(())
+    /// Writes the record of an environment as the table has it.
+    fn write_record(&self, name: &str) -> io::Result<()> {
+        let mut table = self.table();
+        let Some(environment) = table.get(name) else {
+            return Ok(());
+        };
+        let file = RecordFile {
+            record: EnvironmentRecord::clone(&environment.record),
+            prepared_for: environment.prepared_for.clone(),
+        };
+        drop(table);
+        content_store::write_record(&self.temporary(), &self.record_path(name), &file, || {})
     }
 
-    fn record_path(&self, key: &str) -> PathBuf {
-        self.base.join("records").join(format!("{key}.json"))
+    fn record_path(&self, name: &str) -> PathBuf {
+        self.base.join("records").join(format!("{name}.json"))
     }
 
     fn temporary(&self) -> PathBuf {
         self.base.join("tmp")
     }
 
-    fn records(&self) -> MutexGuard<'_, HashMap<String, Arc<EnvironmentRecord>>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, EnvironmentTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Reads and checks the report of an unpacked build.
-fn read_report(root: &Path) -> Result<BuildReport> {
-    let invalid = |why: String| archive_error(format!("has a {REPORT} that {why}"));
-    let path = root.join(REPORT);
-    // No link was made of this name: the archive is the daemon's own script's, but its container is not trusted.
-    let metadata = fs::symlink_metadata(&path).map_err(|_| invalid("is missing".to_owned()))?;
-    if !metadata.is_file() || metadata.len() > REPORT_BYTES_MAX {
-        return Err(invalid("is no file of at most 4 MiB".to_owned()));
-    }
-    let bytes = fs::read(&path).map_err(Error::io(format!("read {}", path.display())))?;
-    let report: BuildReport =
-        serde_json::from_slice(&bytes).map_err(|error| invalid(format!("is invalid: {error}")))?;
-    report.check().map_err(invalid)?;
-    Ok(report)
-}
-
-/// Makes the links to the image's interpreter in `venv/bin`. No archive contains them, because they lead out of it.
-fn make_python_links(root: &Path, report: &BuildReport) -> io::Result<()> {
-    let Some(python) = &report.python else {
-        return Ok(());
-    };
-    let bin = root.join("venv/bin");
-    // The daemon follows no link that a build made.
-    for directory in [root.join("venv"), bin.clone()] {
-        if fs::symlink_metadata(&directory).is_ok_and(|metadata| !metadata.is_dir()) {
-            return Err(io::Error::other("venv/bin is no directory"));
-        }
-    }
-    fs::create_dir_all(&bin)?;
-    symlink(&python.executable, bin.join("python"))?;
-    symlink("python", bin.join("python3"))?;
-    let minor = python.minor_version().unwrap_or_default();
-    symlink("python", bin.join(format!("python{minor}")))
 }
 
 #[cfg(test)]

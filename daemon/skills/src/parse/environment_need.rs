@@ -1,5 +1,7 @@
 //! Packages that a skill needs beyond its image, as its files state them. Pure.
 
+use std::sync::OnceLock;
+
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
@@ -16,6 +18,8 @@ pub struct EnvironmentNeed {
     pub package_lock: Vec<u8>,
     /// Reasons for which the environment is not built.
     pub problems: Vec<Problem>,
+    /// Digest of the other fields, once it was computed.
+    digest: OnceLock<String>,
 }
 
 impl EnvironmentNeed {
@@ -25,9 +29,20 @@ impl EnvironmentNeed {
         self.requirements.is_empty() && self.package_json.is_empty() && self.problems.is_empty()
     }
 
-    /// Returns the digest of everything that a build reads, 64 hex digits.
+    /// Returns the number of bytes that the need takes in memory, without the little that every need takes.
+    pub(crate) fn size(&self) -> usize {
+        let requirements = self.requirements.iter().map(String::len);
+        self.package_json.len() + self.package_lock.len() + requirements.sum::<usize>()
+    }
+
+    /// Returns the digest of everything that a build reads, 64 hex digits. Computed once, because a lock file may have
+    /// 8 MiB; the fields must not change afterwards.
     #[must_use]
     pub fn digest(&self) -> String {
+        self.digest.get_or_init(|| self.compute_digest()).clone()
+    }
+
+    fn compute_digest(&self) -> String {
         let mut hash = Sha256::new();
         let requirements = self.requirements.join("\n");
         for part in [

@@ -22,7 +22,7 @@ pub fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     let provided = report.provided.iter();
     let provided = provided.map(|package| package_message(Kind::Python, package));
     pb::SkillEnvironment {
-        need: record.need.clone(),
+        need: record.key.need.clone(),
         path: mounted_environment(record).path(),
         packages: skill::keep_fitting(python.chain(node)),
         image_packages: skill::keep_fitting(provided),

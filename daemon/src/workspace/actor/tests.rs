@@ -152,8 +152,9 @@ async fn bench(dir: &std::path::Path) -> Bench {
     let context = Arc::new(context);
     let pool_config = config.pools.first().expect("one").clone();
     let image = engine.check_image(&pool_config.image).await.expect("image");
+    let limits = pool_config.limits();
     let mut record =
-        slot_provisioning::new_record(&pool_config, pool_config.limits(), &image, 7, 200_007);
+        slot_provisioning::new_record(&config, &pool_config, limits, &image, 7, 200_007);
     record.container_id = Some("c".repeat(64));
     let guest = IdleGuest::default();
     Bench {

@@ -120,6 +120,7 @@ impl InternalSlot {
             skills: &none,
             environments: &no_environments,
             plugin_paths: &none,
+            writable_skills: &none,
             has_wheelhouse: false,
             script: None,
             config: &self.context.config.execs,

@@ -3,6 +3,7 @@
 use std::io::Seek;
 
 use super::super::environment_record::PythonInterpreter;
+use super::build_archive::REPORT;
 use super::*;
 
 const BOUNDS: ArchiveBounds = ArchiveBounds {
@@ -13,6 +14,8 @@ const BOUNDS: ArchiveBounds = ArchiveBounds {
     ratio: 200,
 };
 const NAME: &str = "0123456789abcdef0123456789abcdef";
+const OTHER_NAME: &str = "fedcba9876543210fedcba9876543210";
+const HOUR: Duration = Duration::from_secs(3600);
 const REPORT_TEXT: &str = r#"{"version": 1, "python": {"executable": "/usr/bin/python3", "version": "3.13.5"},
     "packages": [{"name": "six", "version": "1.17.0", "hashes": ["sha256:00"]}], "python_modules": ["six"]}"#;
 
@@ -24,32 +27,56 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_bytes_max(1 << 20)
+    }
+
+    fn with_bytes_max(bytes_max: u64) -> Self {
         let base = tempfile::tempdir().expect("temp dir");
-        let store = EnvironmentStore::open(base.path()).expect("opened");
+        let store = EnvironmentStore::open(base.path(), bytes_max).expect("opened");
         Self { base, store }
     }
 
     fn install(&self, files: &[(&str, &str)]) -> Result<Arc<EnvironmentRecord>> {
         let mut archive = make_archive(files);
+        let nothing = &|| HashSet::new();
         self.store
-            .install(&mut archive, NAME, "need", "sha256:image", &BOUNDS)
+            .install(&mut archive, NAME, &key(), &BOUNDS, nothing)
     }
 
-    fn reopen(&self) -> EnvironmentStore {
-        EnvironmentStore::open(self.base.path()).expect("opened again")
+    /// Installs an environment of 1000 bytes and a report.
+    fn install_as(
+        &self,
+        name: &str,
+        key: &EnvironmentKey,
+        used: &[&str],
+    ) -> Result<Arc<EnvironmentRecord>> {
+        let large = "x".repeat(1000);
+        let mut archive = make_archive(&[(REPORT, REPORT_TEXT), ("venv/x", &large)]);
+        let in_use = || names_of(used);
+        self.store
+            .install(&mut archive, name, key, &BOUNDS, &in_use)
+    }
+
+    fn collect(&self, keep: Duration, used: &[&str]) {
+        self.store
+            .collect(keep, &HashSet::new(), &|| names_of(used));
+    }
+
+    fn reopen(&mut self) {
+        self.store = EnvironmentStore::open(self.base.path(), 1 << 20).expect("opened again");
+    }
+
+    fn record_path(&self, name: &str) -> PathBuf {
+        self.base.path().join(format!("records/{name}.json"))
     }
 
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.base.path().join(folder)).expect("listed");
-        entries
-            .map(|entry| {
-                entry
-                    .expect("entry")
-                    .file_name()
-                    .into_string()
-                    .expect("name")
-            })
-            .collect()
+        let name = |entry: io::Result<fs::DirEntry>| entry.expect("entry").file_name();
+        let names = entries.map(|entry| name(entry).into_string().expect("a name"));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
     }
 }
 
@@ -68,13 +95,28 @@ fn make_archive(files: &[(&str, &str)]) -> File {
     file
 }
 
-fn key() -> String {
-    environment_key("need", "sha256:image")
+fn names_of(names: &[&str]) -> HashSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn key() -> EnvironmentKey {
+    EnvironmentKey {
+        need: "need".to_owned(),
+        image_id: "sha256:image".to_owned(),
+        policy: "policy".to_owned(),
+    }
+}
+
+fn other_key() -> EnvironmentKey {
+    EnvironmentKey {
+        need: "other".to_owned(),
+        ..key()
+    }
 }
 
 #[test]
-fn installed_environment_is_found_by_need_and_image_also_after_a_restart() {
-    let fixture = Fixture::new();
+fn installed_environment_is_found_by_its_whole_key_also_after_a_restart() {
+    let mut fixture = Fixture::new();
     let module = ("venv/lib/python3.13/site-packages/six.py", "x = 1\n");
     let record = fixture
         .install(&[(REPORT, REPORT_TEXT), module])
@@ -85,10 +127,19 @@ fn installed_environment_is_found_by_need_and_image_also_after_a_restart() {
         version: "3.13.5".to_owned(),
     };
     assert_eq!(record.report.python, Some(python));
-    for store in [&fixture.store, &fixture.reopen()] {
-        assert_eq!(store.find(&key()).as_deref(), Some(&*record));
-        assert_eq!(store.find(&environment_key("need", "sha256:other")), None);
-        assert_eq!(store.find(&environment_key("other", "sha256:image")), None);
+    for _ in 0..2 {
+        assert_eq!(fixture.store.find(&key()).as_deref(), Some(&*record));
+        let changed: [fn(&mut EnvironmentKey) -> &mut String; 3] = [
+            |key| &mut key.need,
+            |key| &mut key.image_id,
+            |key| &mut key.policy,
+        ];
+        for field in changed {
+            let mut other = key();
+            field(&mut other).push('x');
+            assert_eq!(fixture.store.find(&other), None, "{other:?}");
+        }
+        fixture.reopen();
     }
     let folder = mounted_dir(fixture.base.path()).join(NAME);
     for (link, target) in [
@@ -157,7 +208,7 @@ fn environment_larger_than_its_bounds_is_refused() {
 
 #[test]
 fn folder_without_a_record_and_record_without_a_folder_are_removed_at_start() {
-    let fixture = Fixture::new();
+    let mut fixture = Fixture::new();
     fixture
         .install(&[(REPORT, REPORT_TEXT)])
         .expect("installed");
@@ -167,7 +218,8 @@ fn folder_without_a_record_and_record_without_a_folder_are_removed_at_start() {
     assert_eq!(fixture.names("mounted"), [NAME]);
     assert_eq!(fixture.names("tmp"), Vec::<String>::new());
     fs::remove_dir_all(mounted_dir(fixture.base.path()).join(NAME)).expect("removed");
-    assert_eq!(fixture.reopen().find(&key()), None);
+    fixture.reopen();
+    assert_eq!(fixture.store.find(&key()), None);
     assert_eq!(fixture.names("records"), Vec::<String>::new());
 }
 
@@ -177,16 +229,180 @@ fn unused_environments_are_removed_and_used_ones_stay() {
     fixture
         .install(&[(REPORT, REPORT_TEXT)])
         .expect("installed");
-    let used = HashSet::from([NAME.to_owned()]);
-    let collect = |keep, used: &HashSet<String>| {
-        let cleanup = fixture.store.collect(keep, used).expect("collected");
-        (cleanup.removed, cleanup.kept)
-    };
-    assert_eq!(collect(Duration::ZERO, &used), (0, 1));
-    assert_eq!(collect(Duration::from_secs(3600), &HashSet::new()), (0, 1));
-    assert_eq!(collect(Duration::ZERO, &HashSet::new()), (1, 0));
+    fixture.collect(Duration::ZERO, &[NAME]);
+    fixture.collect(HOUR, &[]);
+    let held = fixture.store.find(&key()).expect("it stays");
+    fixture.collect(Duration::ZERO, &[]);
+    assert_eq!(fixture.names("mounted"), [NAME], "a call holds its record");
+    drop(held);
+    fixture.collect(Duration::ZERO, &[]);
     assert_eq!(fixture.store.find(&key()), None);
     for folder in ["mounted", "records", "tmp"] {
         assert_eq!(fixture.names(folder), Vec::<String>::new());
     }
+}
+
+#[test]
+fn use_by_a_workspace_counts_as_use() {
+    let mut fixture = Fixture::new();
+    fixture
+        .install(&[(REPORT, REPORT_TEXT)])
+        .expect("installed");
+    let long_ago = SystemTime::now() - 2 * HOUR;
+    let record = File::open(fixture.record_path(NAME)).expect("opened");
+    record.set_modified(long_ago).expect("noted");
+    fixture.reopen();
+    fixture.collect(HOUR, &[NAME]);
+    for _ in 0..2 {
+        fixture.collect(HOUR, &[]);
+        assert_eq!(fixture.names("mounted"), [NAME]);
+        fixture.reopen();
+    }
+}
+
+#[test]
+fn prepared_environment_stays_while_it_is_needed() {
+    let mut fixture = Fixture::new();
+    fixture
+        .install(&[(REPORT, REPORT_TEXT)])
+        .expect("installed");
+    fixture.store.mark_prepared(NAME, "pdf").expect("noted");
+    fixture.reopen();
+    let prepared = PreparedEnvironment {
+        name: NAME.to_owned(),
+        key: key(),
+        skills: BTreeSet::from(["pdf".to_owned()]),
+    };
+    assert_eq!(fixture.store.prepared(), [prepared]);
+    let needed = names_of(&[NAME]);
+    fixture
+        .store
+        .collect(Duration::ZERO, &needed, &HashSet::new);
+    assert_eq!(fixture.names("mounted"), [NAME]);
+    fixture.collect(Duration::ZERO, &[]);
+    assert_eq!(fixture.names("mounted"), Vec::<String>::new());
+}
+
+#[test]
+fn rebuilt_environment_replaces_one_that_stays_until_it_is_unused() {
+    let mut fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    fixture.store.mark_prepared(NAME, "pdf").expect("noted");
+    let rebuilt = fixture.install_as(OTHER_NAME, &key(), &[NAME]);
+    assert_eq!(rebuilt.expect("rebuilt").name, OTHER_NAME);
+    for _ in 0..2 {
+        fixture.collect(HOUR, &[NAME]);
+        let found = fixture.store.find(&key()).expect("found");
+        assert_eq!(found.name, OTHER_NAME);
+        assert_eq!(fixture.names("mounted"), [NAME, OTHER_NAME]);
+        fixture.reopen();
+    }
+    let prepared = fixture.store.prepared();
+    let skills = prepared.iter().find(|prepared| prepared.name == OTHER_NAME);
+    assert_eq!(skills.expect("it is still prepared").skills.len(), 1);
+    let needed = names_of(&[NAME, OTHER_NAME]);
+    fixture
+        .store
+        .collect(Duration::ZERO, &needed, &HashSet::new);
+    assert_eq!(fixture.names("mounted"), [OTHER_NAME]);
+    assert_eq!(fixture.names("records"), [format!("{OTHER_NAME}.json")]);
+}
+
+#[test]
+fn least_recently_used_environment_makes_room_unless_it_is_used() {
+    let space_for_one = 1500;
+    let fixture = Fixture::with_bytes_max(space_for_one);
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    let held = fixture.store.find(&key()).expect("found");
+    let refused = [
+        fixture.install_as(OTHER_NAME, &other_key(), &[NAME]),
+        fixture.install_as(OTHER_NAME, &other_key(), &[]),
+    ];
+    drop(held);
+    for refused in refused {
+        let error = refused.expect_err("full").to_string();
+        assert!(error.contains("skills.environments_disk"), "{error}");
+    }
+    assert_eq!(fixture.names("mounted"), [NAME]);
+    assert_eq!(fixture.names("tmp"), Vec::<String>::new());
+    fixture
+        .install_as(OTHER_NAME, &other_key(), &[])
+        .expect("installed");
+    assert_eq!(fixture.names("mounted"), [OTHER_NAME]);
+    assert_eq!(fixture.store.find(&key()), None);
+    // What was prepared does not make room for what was not.
+    fixture
+        .store
+        .mark_prepared(OTHER_NAME, "pdf")
+        .expect("noted");
+    fixture.install_as(NAME, &key(), &[]).expect_err("full");
+}
+
+#[test]
+fn store_beyond_a_lowered_limit_is_reduced() {
+    let fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    fixture
+        .install_as(OTHER_NAME, &other_key(), &[])
+        .expect("installed");
+    let lowered = EnvironmentStore::open(fixture.base.path(), 1500).expect("opened");
+    lowered.collect(HOUR, &HashSet::new(), &|| names_of(&[NAME]));
+    assert_eq!(fixture.names("mounted"), [NAME]);
+}
+
+#[test]
+fn environment_that_cannot_be_recorded_leaves_nothing() {
+    let fixture = Fixture::new();
+    fs::remove_dir(fixture.base.path().join("records")).expect("removed");
+    fixture
+        .install(&[(REPORT, REPORT_TEXT)])
+        .expect_err("no place for its record");
+    assert_eq!(fixture.names("mounted"), Vec::<String>::new());
+    assert_eq!(fixture.names("tmp"), Vec::<String>::new());
+    assert_eq!(fixture.store.find(&key()), None);
+}
+
+#[test]
+fn environment_that_cannot_be_removed_delays_no_other_and_is_tried_again() {
+    let fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    fixture
+        .install_as(OTHER_NAME, &other_key(), &[])
+        .expect("installed");
+    let path = fixture.record_path(NAME);
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    fixture.collect(Duration::ZERO, &[]);
+    assert_eq!(fixture.names("mounted"), [NAME]);
+    assert_eq!(fixture.store.find(&key()), None, "it is not used any more");
+    fs::remove_dir(&path).expect("removed");
+    fixture.collect(Duration::ZERO, &[]);
+    assert_eq!(fixture.names("mounted"), Vec::<String>::new());
+}
+
+#[test]
+fn environment_with_a_record_of_another_release_stays_until_it_is_unused() {
+    let mut fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    let record = fs::read_to_string(fixture.record_path(NAME)).expect("read");
+    for text in ["{", &record.replace("\"version\": 1", "\"version\": 2")] {
+        fs::write(fixture.record_path(NAME), text).expect("written");
+        fixture.reopen();
+        fixture.collect(Duration::ZERO, &[NAME]);
+        assert_eq!(fixture.store.find(&key()), None);
+        assert_eq!(fixture.names("mounted"), [NAME]);
+    }
+    fixture.collect(Duration::ZERO, &[]);
+    assert_eq!(fixture.names("mounted"), Vec::<String>::new());
+}
+
+#[test]
+fn record_that_cannot_be_read_ends_the_start() {
+    let fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    let path = fixture.record_path(NAME);
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    EnvironmentStore::open(fixture.base.path(), 1 << 20).expect_err("the record is not a file");
+    assert_eq!(fixture.names("mounted"), [NAME]);
 }

@@ -1,0 +1,57 @@
+//! Removal of environments that nothing uses or needs any more.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::Environments;
+use crate::error::Result;
+use crate::skills::Skills;
+use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+
+impl Environments {
+    /// Removes environments that no workspace uses and that were not used for a while, and the least recently used ones
+    /// beyond `skills.environments_disk`. Environments that were prepared stay while a listed skill needs them.
+    ///
+    /// # Errors
+    /// `Draining` when the daemon stops first; `Internal` when the runtime is shutting down.
+    pub async fn collect(&self, skills: &Skills, registry: &WorkspaceRegistry) -> Result<()> {
+        let context = Arc::clone(&self.0.context);
+        let images: Option<HashSet<String>> = registry
+            .pools()
+            .values()
+            .map(|pool| Some(pool.image()?.id.clone()))
+            .collect();
+        let mut prepared = self.0.store.prepared();
+        if !prepared.is_empty() {
+            let policy = self.0.policy.digest(&context).await;
+            prepared.retain(|prepared| {
+                let key = &prepared.key;
+                // Without an image of each pool it is not known which images are still used.
+                let has_pool = images
+                    .as_ref()
+                    .is_none_or(|images| images.contains(&key.image_id));
+                has_pool && key.policy == policy
+            });
+        }
+        let kept = match prepared.is_empty() {
+            true => HashSet::new(),
+            false => skills.find_needed(prepared).await?,
+        };
+        let keep = context.config.skills.options.keep_unused;
+        let (store, tasks) = (Arc::clone(&self.0.store), context.tasks.clone());
+        let collect = move || {
+            store.collect(keep, &kept, &|| environments_in_use(&context));
+            Ok(())
+        };
+        tasks.blocking(collect).await
+    }
+}
+
+/// Returns the names of the environments that workspaces have.
+pub(super) fn environments_in_use(context: &SharedSlotContext) -> HashSet<String> {
+    let workspaces = context.workspaces.list_after(None).into_iter();
+    let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
+    let environments = claims.flat_map(|claim| claim.environments.into_values());
+    environments.map(|environment| environment.name).collect()
+}
