@@ -374,7 +374,7 @@ impl EnvironmentBuilder {
         let stop = &self.context.tasks.stop;
         let build = async {
             let _permit = self.permits.acquire().await;
-            run_build(self, key, request, events).await
+            run_build(self, &key, request, events).await
         };
         let built = tokio::select! {
             built = build => built,
