@@ -5,10 +5,11 @@ use std::fs;
 use std::path::Path;
 
 /// Prefixes of problem codes, which name the subject.
-const SUBJECTS: [&str; 9] = [
+const SUBJECTS: [&str; 10] = [
     "archive.",
     "card.",
     "container.",
+    "environment.",
     "image.",
     "pool.",
     "published.",
