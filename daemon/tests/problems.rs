@@ -5,11 +5,10 @@ use std::fs;
 use std::path::Path;
 
 /// Prefixes of problem codes, which name the subject.
-const SUBJECTS: [&str; 10] = [
+const SUBJECTS: [&str; 9] = [
     "archive.",
     "card.",
     "container.",
-    "environment.",
     "image.",
     "pool.",
     "published.",

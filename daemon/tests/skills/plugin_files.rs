@@ -224,6 +224,18 @@ async fn files_that_leave_the_plugin_are_not_staged_and_the_skill_is() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_shares_nothing_has_its_skills_staged_alone_every_time() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    fs::remove_dir_all(fixture.path("root/acme/shared")).expect("removed");
+    // Meanwhile the folder becomes old enough for its digest to be kept.
+    for _ in 0..50 {
+        let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
+        assert_eq!(staged[0].plugin, None);
+    }
+}
+
+#[tokio::test]
 async fn files_of_a_plugin_are_read_by_their_paths_in_it() {
     let fixture = Fixture::new();
     fixture.plugin("acme", "acme");
@@ -236,7 +248,7 @@ async fn files_of_a_plugin_are_read_by_their_paths_in_it() {
             .open_file(wanted, path.to_owned(), true, true);
         let (file, mut content) = opened.await?;
         let mut text = String::new();
-        std::io::Read::read_to_string(&mut content, &mut text).expect("text");
+        Read::read_to_string(&mut content, &mut text).expect("text");
         Ok::<_, Error>((file.path, text))
     };
     for (skill, path, found, text) in [

@@ -193,7 +193,7 @@ async fn a_skill_can_switch_between_read_only_and_writable() {
     // Links among the replaced versions are removed as links.
     let outside = fixture.slot("s1").with_file_name("work/.skills");
     fs::create_dir_all(outside.join("kept")).expect("mkdir");
-    let now = std::time::SystemTime::now();
+    let now = SystemTime::now();
     let target = fixture.slot("s1");
     let removed = fixture
         .skills

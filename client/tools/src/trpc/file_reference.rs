@@ -40,9 +40,9 @@ pub(super) enum FileReference {
 /// Folder to which the path of a skill's file is relative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SkillFolder {
-    /// The skill's own.
+    /// Folder of the skill.
     Skill,
-    /// That of its plugin; the skill's own if it belongs to none.
+    /// Plugin of the skill; the skill itself if it belongs to none.
     Plugin,
 }
 
