@@ -96,7 +96,11 @@ impl FileReference {
             ("workspace", path) if path.starts_with('/') => Err(wrong("must be relative")),
             ("workspace", path) => Ok(match Self::parse_path(path) {
                 staged @ Self::StagedSkill(..) => staged,
-                _ => Self::Workspace(path.to_owned()),
+                Self::Workspace(_)
+                | Self::Artifact(..)
+                | Self::Skill(..)
+                | Self::LoadedSkill(..)
+                | Self::Relative(_) => Self::Workspace(path.to_owned()),
             }),
             ("artifact", name) => {
                 Self::parse_artifact(name).ok_or_else(|| wrong("has a version that is no number"))
