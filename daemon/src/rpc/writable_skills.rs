@@ -50,16 +50,15 @@ async fn find_intact_copies(
     let recorded = recorded.map(|claim| &claim.writable_skills);
     let mut intact = BTreeMap::new();
     for path in skills.iter().filter_map(|skill| recorded?.get(&skill.name)) {
-        match modification_time(grant, path).await {
+        let found = modification_time(grant, path).await;
+        let found = found.map_err(|status| Error::from_guest(&workspace.id().name(), &status));
+        match found {
             Ok(Some(time)) => {
                 intact.insert(path.clone(), time);
             }
-            Ok(None) => {}
-            Err(status) => match Error::from_guest(&workspace.id().name(), &status) {
-                // A path that is gone or leads out.
-                Error::Guest { .. } => {}
-                error => return Err(error),
-            },
+            // No folder, or a path that is gone or leads out.
+            Ok(None) | Err(Error::Guest { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(intact)
