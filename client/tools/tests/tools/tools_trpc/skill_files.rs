@@ -133,9 +133,11 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
 async fn files_that_a_skill_shares_within_its_plugin_are_read_by_every_path_before_staging() {
     let mut talk = with_documents().await;
     let shared = ".plugins/demo/shared/tags.md".to_owned();
-    let mut state = talk.fake.state.lock();
-    state.skill_files.insert(shared, TEXT.to_vec());
-    drop(state);
+    talk.fake
+        .state
+        .lock()
+        .skill_files
+        .insert(shared, TEXT.to_vec());
     talk.call("skill_load", json!({"skill": "other"})).await;
     talk.call("skill_load", json!({"skill": "demo"})).await;
     for path in [
@@ -162,21 +164,22 @@ async fn a_writable_skill_is_read_with_the_changes_of_its_commands() {
     let mut talk = with_documents().await;
     talk.call("skill_load", json!({"skill": "demo"})).await;
     talk.call("skill_run", super::run("hello")).await;
-    let mut state = talk.fake.state.lock();
-    let shared = ".plugins/demo/shared/tags.md".to_owned();
-    state.skill_files.insert(shared, TEXT.to_vec());
-    let digest = state.skills[0].digest.clone();
-    let workspace = state.workspaces.values_mut().next().expect("one");
-    workspace.skills = vec![v1::WorkspaceSkill {
-        name: "demo".into(),
-        digest,
-        writable: true,
-    }];
-    for path in ["demo/REFERENCE.md", ".plugins/demo/shared/tags.md"] {
-        let changed = format!("skills/{path}");
-        state.staged.insert(changed, b"changed\n".to_vec());
+    {
+        let mut state = talk.fake.state.lock();
+        let shared = ".plugins/demo/shared/tags.md".to_owned();
+        state.skill_files.insert(shared, TEXT.to_vec());
+        let digest = state.skills[0].digest.clone();
+        let workspace = state.workspaces.values_mut().next().expect("one");
+        workspace.skills = vec![v1::WorkspaceSkill {
+            name: "demo".into(),
+            digest,
+            writable: true,
+        }];
+        for path in ["demo/REFERENCE.md", ".plugins/demo/shared/tags.md"] {
+            let changed = format!("skills/{path}");
+            state.staged.insert(changed, b"changed\n".to_vec());
+        }
     }
-    drop(state);
     for path in [
         "skills/demo/REFERENCE.md",
         "/workspace/skills/demo/reference.md",
