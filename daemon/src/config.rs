@@ -118,22 +118,31 @@ pub struct SkillsConfig {
 // === impl Config ===
 
 impl Config {
-    /// Loads the configuration from all sources and checks that the guest binary exists.
+    /// Loads the configuration from all sources and checks that the guest binary exists and that the directory of wheels
+    /// is readable.
     ///
     /// # Errors
     /// All faults together.
     pub fn load(flags: &ConfigFlags) -> Result<LoadedConfig, ConfigFaults> {
         let sources = ConfigSources::from_all(flags).map_err(|fault| ConfigFaults(vec![fault]))?;
         let loaded = check_sources(&sources, &DerivedDefaults::from_environment())?;
+        let mut faults = Vec::new();
         let guest = &loaded.config.engine.guest_path;
-        if guest.is_file() {
+        if !guest.is_file() {
+            faults.push(format!(
+                "engine.guest_path: there is no guest binary at {}; build it with `make guest`, or set the path{}",
+                guest.display(),
+                sources.place("engine.guest_path"),
+            ));
+        }
+        if let Some(fault) = loaded.config.skills.environments.wheelhouse_fault() {
+            let place = sources.place("skills.wheelhouse");
+            faults.push(format!("skills.wheelhouse: {fault}{place}"));
+        }
+        if faults.is_empty() {
             return Ok(loaded);
         }
-        Err(ConfigFaults(vec![format!(
-            "engine.guest_path: there is no guest binary at {}; build it with `make guest`, or set the path{}",
-            guest.display(),
-            sources.place("engine.guest_path"),
-        )]))
+        Err(ConfigFaults(faults))
     }
 
     /// Loads the defaults with `text` (TOML) over them, for tests and tools. Reads neither environment nor flags, and

@@ -449,11 +449,9 @@ async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are
     // What is staged is the file, not a link out of the skill.
     let csv = SkillRef::parse("skills", "csv").expect("valid");
     let slot = fixture.path("slot/skills");
-    fixture
-        .skills
-        .stage(&slot, vec![csv])
-        .await
-        .expect("staged");
+    let leased = fixture.skills.lease_to_stage(vec![csv]).await;
+    let staged = fixture.skills.stage(&slot, leased.expect("listed")).await;
+    staged.expect("staged");
     let staged = slot.join("csv/SKILL.md");
     assert!(fs::symlink_metadata(&staged).expect("there").is_file());
     assert!(fs::read_to_string(staged).expect("read").contains("second"));
@@ -477,11 +475,10 @@ async fn links_to_files_and_folders_of_a_root_are_staged_as_what_they_lead_to() 
     for text in ["first", "second"] {
         fixture.write("b/shared/data.csv", text);
         fixture.skills.rescan().await.expect("scanned");
-        let staged = fixture
-            .skills
-            .stage(&fixture.path("slot/skills"), vec![wanted()])
-            .await
-            .expect("staged");
+        let leased = fixture.skills.lease_to_stage(vec![wanted()]).await;
+        let slot = fixture.path("slot/skills");
+        let staged = fixture.skills.stage(&slot, leased.expect("listed")).await;
+        let staged = staged.expect("staged");
         assert_eq!(staged.len(), 1);
         let at = |path: &str| fixture.path("slot/skills/linked").join(path);
         for path in [
@@ -526,11 +523,8 @@ async fn no_link_is_followed_out_of_the_roots_or_in_circles() {
         assert_eq!(skill.state, SkillState::Rejected, "{folder}");
         assert_eq!(codes(&skill.problems), ["skill.link_outside"], "{folder}");
         let wanted = SkillRef::parse("skills", folder).expect("valid");
-        let staged = fixture
-            .skills
-            .stage(&fixture.path("slot/skills"), vec![wanted])
-            .await;
-        assert!(staged.is_err(), "{folder}: {staged:?}");
+        let leased = fixture.skills.lease_to_stage(vec![wanted]).await;
+        assert!(leased.is_err(), "{folder}: {leased:?}");
     }
     assert_eq!(fixture.one("whole").await.state, SkillState::Loaded);
 }

@@ -10,6 +10,8 @@ mod restarts;
 #[path = "support/server.rs"]
 #[expect(dead_code, reason = "shared with tests that use more of it")]
 mod server;
+#[path = "pool/staging.rs"]
+mod staging;
 #[path = "pool/workspaces.rs"]
 mod workspaces;
 

@@ -109,7 +109,8 @@ impl Fixture {
         let target = self.path("state/slots").join(slot).join("skills");
         let skill = SkillRef::parse("skills", skill).expect("valid");
         self.skills.rescan().await?;
-        let staged = self.skills.stage(&target, vec![skill]).await?;
+        let leased = self.skills.lease_to_stage(vec![skill]).await?;
+        let staged = self.skills.stage(&target, leased).await?;
         Ok(staged.into_iter().next().expect("one"))
     }
 

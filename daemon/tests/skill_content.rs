@@ -84,7 +84,7 @@ async fn read_part(
         path: path.into(),
         offset,
         length,
-        workspace_paths: false,
+        ..Default::default()
     };
     let mut reader = server.client.read_skill_file(request).await?;
     let mut bytes = Vec::new();
@@ -213,6 +213,7 @@ async fn served_text_names_the_skills_folder_in_the_workspace() {
         offset,
         length,
         workspace_paths: true,
+        ..Default::default()
     };
     for (offset, length, expected) in [
         (0, 0, served),

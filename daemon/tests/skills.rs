@@ -100,7 +100,8 @@ impl Fixture {
             .iter()
             .map(|text| SkillRef::parse("skills", text).expect("valid"));
         self.skills.rescan().await?;
-        self.skills.stage(&self.slot(slot), refs.collect()).await
+        let leased = self.skills.lease_to_stage(refs.collect()).await?;
+        self.skills.stage(&self.slot(slot), leased).await
     }
 
     fn script(&self, slot: &str) -> String {
@@ -224,10 +225,9 @@ async fn staging_again_is_unchanged_and_a_change_on_disk_is_seen() {
     .expect("open");
     let older =
         SkillRef::parse("skills", &format!("csv@sha256:{}", first[0].digest)).expect("valid");
-    let back = skills
-        .stage(&fixture.slot("s1"), vec![older])
-        .await
-        .expect("staged");
+    let leased = skills.lease_to_stage(vec![older]).await.expect("stored");
+    let back = skills.stage(&fixture.slot("s1"), leased).await;
+    let back = back.expect("staged");
     assert_eq!(
         (&back[0].digest, fixture.script("s1").as_str()),
         (&first[0].digest, "echo 1\n")
@@ -299,7 +299,8 @@ async fn many_can_stage_the_same_skill_at_once() {
         let skills = fixture.skills.clone();
         async move {
             let csv = SkillRef::parse("skills", "csv").expect("valid");
-            let staged = skills.stage(&target, vec![csv]).await.expect("staged");
+            let leased = skills.lease_to_stage(vec![csv]).await.expect("listed");
+            let staged = skills.stage(&target, leased).await.expect("staged");
             assert!(target.join("csv/SKILL.md").exists());
             staged[0].digest.clone()
         }
@@ -479,11 +480,9 @@ async fn staging_fifty_files_again_and_again_stays_cheap() {
         fs::create_dir_all(&target).expect("mkdir");
         let csv = SkillRef::parse("skills", "csv").expect("valid");
         let started = Instant::now();
-        let staged = fixture
-            .skills
-            .stage(&target, vec![csv])
-            .await
-            .expect("staged");
+        let leased = fixture.skills.lease_to_stage(vec![csv]).await;
+        let staged = fixture.skills.stage(&target, leased.expect("listed")).await;
+        let staged = staged.expect("staged");
         fastest = fastest.min(started.elapsed());
         assert_eq!((staged[0].files, staged[0].unchanged), (50, false));
     }

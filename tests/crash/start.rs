@@ -15,6 +15,7 @@ use tokio::process::Command;
 
 const DOCKER: &str = "SKILLD_ENGINE__DOCKER_HOST";
 const GUEST: &str = "SKILLD_ENGINE__GUEST_PATH";
+const WHEELHOUSE: &str = "SKILLD_SKILLS__WHEELHOUSE";
 const IMAGE: &str = "SKILLD_POOLS__DEFAULT__IMAGE";
 const RUNTIME: &str = "SKILLD_POOLS__DEFAULT__OCI_RUNTIME";
 const WARM: &str = "SKILLD_POOLS__DEFAULT__WARM";
@@ -92,6 +93,12 @@ fn cases(dir: &Path) -> Vec<Case> {
             (GUEST, "/nonexistent/guest"),
             64,
             ["guest_path", "/nonexistent/guest"],
+        ),
+        case(
+            "wheelhouse",
+            (WHEELHOUSE, "/nonexistent/wheels"),
+            64,
+            ["skills.wheelhouse", "/nonexistent/wheels"],
         ),
         case(
             "runtime",

@@ -165,7 +165,11 @@ async fn commands_find_the_packages_of_their_skill_offline() -> Result<()> {
     let name = workspace(client).await?.name;
     let staged = stage(client, &name, "letters").await?;
     assert_eq!(staged.problems, []);
-    let built = staged.environment.context("an environment")?;
+    let staged = staged.environment.context("an environment")?;
+    assert_eq!((staged.packages_total, staged.packages.len()), (2, 0));
+    let (_, prepared) = prepare(client, "letters").await?;
+    let built = prepared.environment.context("the environment")?;
+    assert_eq!(built.path, staged.path);
     let names: Vec<_> = built
         .packages
         .iter()
@@ -400,15 +404,33 @@ async fn prepared_environment_is_there_at_once_and_after_a_restart() -> Result<(
         (Vec::new(), Some(&built))
     );
     let staged = stage(&daemon.client, &name, "letters").await?;
-    assert_eq!(
-        (staged.problems, staged.environment),
-        (Vec::new(), Some(built))
-    );
+    let path = staged.environment.map(|environment| environment.path);
+    assert_eq!((staged.problems, path), (Vec::new(), Some(built.path)));
     let python = format!("python3 -c \"{LETTERS}\"");
     assert_eq!(
         output(&daemon.client, &name, "letters", &python).await?,
         "Hello, Ada!\n"
     );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_wheelhouse_that_vanishes_is_a_problem_and_workspaces_start_without_it() -> Result<()> {
+    let fixture = Fixture::new().await?;
+    fixture.skill("plain", &[])?;
+    let daemon = Daemon::start_with(fixture.options()).await?;
+    let client = &daemon.client;
+    fs::rename(fixture.wheels(), fixture.dir.path().join("away"))?;
+    // The warm container has the wheels; the one after it is made without them.
+    for _ in 0..2 {
+        let name = workspace(client).await?.name;
+        stage(client, &name, "plain").await?;
+        assert_eq!(output(client, &name, "plain", "echo ran").await?, "ran\n");
+    }
+    let problems = client.problems().await?;
+    let codes: Vec<_> = problems.iter().map(|problem| &problem.code).collect();
+    let expected = "environment.wheelhouse_unusable";
+    ensure!(codes.iter().any(|code| *code == expected), "{codes:?}");
     daemon.stop().await
 }
 

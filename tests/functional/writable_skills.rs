@@ -143,6 +143,9 @@ async fn changes_of_a_writable_skill_stay_until_it_is_staged_read_only() -> Resu
     output(client, &name, script("scripts/add.py")).await?;
     let again = stage(client, &name, true).await?;
     assert_eq!((again.unchanged, &again.digest), (true, &first.digest));
+    assert!(!first.modified && again.modified);
+    let skills = client.get_workspace(&name).await?.skills;
+    assert!(skills.iter().all(|skill| skill.writable), "{skills:?}");
     assert_eq!(
         output(client, &name, script("scripts/add.py")).await?,
         "2\n"
@@ -160,6 +163,16 @@ async fn changes_of_a_writable_skill_stay_until_it_is_staged_read_only() -> Resu
     );
     let fresh = stage(client, &name, true).await?;
     assert!(fresh.writable && !fresh.unchanged);
+    // Nothing has changed it yet; then a file is removed, which only its folder shows.
+    for (text, is_modified) in [("cat SKILL.md", false), ("rm SKILL.md", true)] {
+        output(client, &name, in_skill(text)).await?;
+        let again = stage(client, &name, true).await?;
+        assert_eq!(
+            (again.unchanged, again.modified),
+            (true, is_modified),
+            "{text}"
+        );
+    }
     assert_eq!(
         output(client, &name, script("scripts/add.py")).await?,
         "1\n"
@@ -183,6 +196,53 @@ async fn changes_of_a_writable_skill_survive_the_daemon() -> Result<()> {
         output(client, &name, script("scripts/add.py")).await?,
         "2\n"
     );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_writable_skill_of_a_plugin_reaches_the_files_that_it_shares() -> Result<()> {
+    let root = root()?;
+    let plugin = root.path().join("acme");
+    for (path, text) in [
+        (".claude-plugin/plugin.json", "{\"name\": \"acme\"}"),
+        ("shared/tags.txt", "tags\n"),
+        (
+            "skills/habits/SKILL.md",
+            "---\nname: habits\ndescription: d\n---\n",
+        ),
+        (
+            "skills/habits/scripts/add.sh",
+            "cd \"$(dirname \"$(readlink -f \"$0\")\")\" && cat ../../../shared/tags.txt >>habits.txt && cat habits.txt\n",
+        ),
+    ] {
+        let path = plugin.join(path);
+        fs::create_dir_all(path.parent().context("a parent")?)?;
+        fs::write(path, text)?;
+    }
+    let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    let request = StageSkillsRequest {
+        workspace: name.clone(),
+        skills: vec!["habits".to_owned()],
+        writable: true,
+    };
+    client.stage_skills_with(request.clone()).await?;
+    let of_skill = |spec: ExecSpec| ExecSpec {
+        skill: "habits".to_owned(),
+        ..spec
+    };
+    let add = || of_skill(script("scripts/add.sh"));
+    assert_eq!(output(client, &name, add()).await?, "tags\n");
+    assert_eq!(output(client, &name, add()).await?, "tags\ntags\n");
+    let text = "cat \"$CLAUDE_PLUGIN_ROOT/shared/tags.txt\" \"$CLAUDE_PLUGIN_ROOT/skills/habits/scripts/habits.txt\" && echo 1 >out/x \
+                && cat /workspace/out/x && cd ../.. && cat shared/tags.txt";
+    assert_eq!(
+        output(client, &name, of_skill(shell(text))).await?,
+        "tags\ntags\ntags\n1\ntags\n"
+    );
+    let again = client.stage_skills_with(request).await?;
+    assert!(again[0].unchanged && again[0].modified, "{again:?}");
     daemon.stop().await
 }
 

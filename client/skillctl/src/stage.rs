@@ -150,7 +150,11 @@ pub(crate) fn print_skill_problems(skills: &[StagedSkill]) {
 fn skill_line(skill: &StagedSkill) -> String {
     let size = value_formats::format_size(skill.bytes);
     let (name, path, files) = (&skill.name, &skill.path, skill.files);
-    let writable = if skill.writable { ", writable" } else { "" };
+    let writable = match (skill.writable, skill.modified) {
+        (_, true) => ", writable, changed by commands",
+        (true, false) => ", writable",
+        (false, false) => "",
+    };
     format!("{name} → {path} ({files} files, {size}{writable})\n")
 }
 

@@ -99,8 +99,14 @@ impl FakeServices {
     ) -> Result<Vec<Result<ReadSkillFileResponse, Status>>, Status> {
         let skill = self.usable_skill(&request.name)?.unwrap_or_default();
         let name = skill.name.trim_start_matches("skills/");
-        let path = format!("{name}/{}", request.path);
         let mut state = self.lock();
+        let plugin = format!(".plugins/{name}");
+        let has_plugin = || state.skill_files.keys().any(|it| it.starts_with(&plugin));
+        let root = match request.in_plugin && has_plugin() {
+            true => plugin.as_str(),
+            false => name,
+        };
+        let path = format!("{root}/{}", request.path);
         state.asked.push(request.name.clone());
         let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[]));
         if request.path.starts_with('/') || request.path.split('/').any(|part| part == "..") {
@@ -115,7 +121,7 @@ impl FakeServices {
             .skill_files
             .keys()
             .filter(|it| it.eq_ignore_ascii_case(&path));
-        let alike: Vec<&str> = alike.map(|it| &it[name.len() + 1..]).collect();
+        let alike: Vec<&str> = alike.map(|it| &it[root.len() + 1..]).collect();
         let near = match alike.is_empty() {
             true => "USAGE.md".to_owned(),
             false => alike.join(","),
@@ -127,12 +133,13 @@ impl FakeServices {
             (false, [only]) => only,
             (false, _) => return Err(missing()),
         };
-        let bytes = state.skill_files.get(&format!("{name}/{found}"));
+        let bytes = state.skill_files.get(&format!("{root}/{found}"));
         let bytes = match bytes.ok_or_else(missing)? {
             bytes if request.workspace_paths => &with_workspace_paths(name, bytes),
             bytes => bytes,
         };
-        let file = described(found, bytes);
+        let up = if root == name { "" } else { "../../" };
+        let file = described(&format!("{up}{found}"), bytes);
         let number = |given: i64| usize::try_from(given).expect("no negative number");
         let from = number(request.offset).min(bytes.len());
         let to = match number(request.length) {

@@ -78,7 +78,9 @@ fn read_only_path(line: &str) -> Option<&str> {
     let (before, rest) = line.split_at_checked(at)?;
     let after = rest.get(READ_ONLY_MESSAGE.len()..)?;
     let before = before.trim_end().trim_end_matches(':');
+    // Node.js has the name of the error there.
     let word = before.split_whitespace().next_back();
+    let word = word.filter(|word| *word != "EROFS");
     first_quoted(after)
         .or_else(|| last_quoted(before))
         .or(word)
@@ -87,7 +89,16 @@ fn read_only_path(line: &str) -> Option<&str> {
 
 fn first_quoted(text: &str) -> Option<&str> {
     let text = text.trim_start_matches([':', ',']).trim_start();
-    let text = text.strip_prefix("open ").unwrap_or(text);
+    // A rename or a copy has two paths, and fails at the second one.
+    let text = text.rsplit_once(" -> ").map_or(text, |(_, to)| to);
+    // Node.js names the system call before the path.
+    let call_length = text.find(|char: char| !char.is_ascii_lowercase());
+    let (call, rest) = text.split_at(call_length.unwrap_or_default());
+    let text = if call.is_empty() {
+        text
+    } else {
+        rest.trim_start()
+    };
     QUOTES.iter().find_map(|(open, close)| {
         let inner = text.strip_prefix(*open)?;
         inner.split_once(*close).map(|(path, _)| path)
@@ -153,6 +164,22 @@ mod tests {
                 "Error: EROFS: read-only file system, open 'a.txt'",
                 true,
             ),
+            (
+                "$WORK_DIR",
+                "Error: EROFS: read-only file system, mkdir '/workspace/skills/pdf/a'",
+                true,
+            ),
+            (
+                "",
+                "Error: EROFS: read-only file system, mkdir '/etc/a'",
+                false,
+            ),
+            (
+                "",
+                "Error: EROFS: read-only file system, rename '/tmp/a' -> '/workspace/skills/pdf/a'",
+                true,
+            ),
+            ("", "Error: EROFS: read-only file system, write", false),
             (
                 "out",
                 "rm: cannot remove '/workspace/skills/pdf/a': Read-only file system",

@@ -2,18 +2,21 @@
 //! folder's path in a workspace, or relative to it. Pure.
 
 /// Placeholders and variables for the folder of the skill that a text belongs to.
-const OWN_FOLDERS: [&str; 10] = [
+const OWN_FOLDERS: [&str; 8] = [
     "{baseDir}",
     "__BASE_DIR__",
     "${CLAUDE_SKILL_DIR}",
     "$CLAUDE_SKILL_DIR",
-    "${CLAUDE_PLUGIN_ROOT}",
-    "$CLAUDE_PLUGIN_ROOT",
     "${SKILL_DIR}",
     "$SKILL_DIR",
     "${SKILL_ROOT}",
     "$SKILL_ROOT",
 ];
+/// Placeholders for the folder of the plugin that the skill of a text belongs to; the skill's own folder if it belongs to
+/// none.
+const OWN_PLUGINS: [&str; 2] = ["${CLAUDE_PLUGIN_ROOT}", "$CLAUDE_PLUGIN_ROOT"];
+/// Folder in [`SKILLS_FOLDERS`] that contains the plugin of each staged skill under the skill's name.
+const PLUGINS_FOLDER: &str = ".plugins";
 /// Folders that contain each staged skill under its name. Other systems mount them at `/mnt/skills`.
 const SKILLS_FOLDERS: [&str; 7] = [
     "/workspace/skills",
@@ -24,8 +27,6 @@ const SKILLS_FOLDERS: [&str; 7] = [
     "$SKILLS_DIR",
     "skill:/",
 ];
-/// Folder beside the staged skills with their plugins, each under the name of the skill in it.
-const PLUGINS_FOLDER: &str = ".plugins";
 /// Maximum number of documents that may have been meant by an unknown name.
 const CANDIDATES_MAX: usize = 5;
 
@@ -34,8 +35,12 @@ const CANDIDATES_MAX: usize = 5;
 pub(crate) enum SkillFilePath<'a> {
     /// In the folder of the skill with this name: the rest of the path.
     Named(&'a str, &'a str),
+    /// In the plugin's folder of the skill with this name: the rest of the path.
+    NamedPlugin(&'a str, &'a str),
     /// In the folder of the skill that the text with this path belongs to: the rest of the path.
     Own(&'a str),
+    /// In the plugin's folder of that skill: the rest of the path.
+    OwnPlugin(&'a str),
     /// Elsewhere.
     Other,
 }
@@ -43,19 +48,19 @@ pub(crate) enum SkillFilePath<'a> {
 impl<'a> SkillFilePath<'a> {
     /// Recognises the place of a file. A path of a folder itself is elsewhere.
     pub(crate) fn parse(path: &'a str) -> Self {
-        for folder in OWN_FOLDERS {
-            let Some(rest) = beneath(path, folder) else {
-                continue;
-            };
-            // A plugin keeps its skills in this folder.
-            return match beneath(rest, "skills").and_then(split_name) {
-                Some((skill, rest)) if folder.contains("PLUGIN") => Self::Named(skill, rest),
-                Some(_) | None => Self::Own(rest),
-            };
+        let strip = |folders: &[&str]| folders.iter().find_map(|folder| beneath(path, folder));
+        if let Some(rest) = strip(&OWN_FOLDERS) {
+            return Self::Own(rest);
         }
-        let named = SKILLS_FOLDERS
-            .iter()
-            .find_map(|folder| beneath(path, folder).and_then(split_name));
+        if let Some(rest) = strip(&OWN_PLUGINS) {
+            // A plugin keeps its skills in this folder.
+            let named = beneath(rest, "skills").and_then(split_name);
+            return named.map_or(Self::OwnPlugin(rest), |(skill, rest)| {
+                Self::Named(skill, rest)
+            });
+        }
+        let mut named = SKILLS_FOLDERS.iter();
+        let named = named.find_map(|folder| beneath(path, folder).and_then(split_name));
         match named {
             Some((PLUGINS_FOLDER, rest)) => Self::parse_in_plugin(rest),
             Some((skill, rest)) => Self::Named(skill, rest),
@@ -63,20 +68,20 @@ impl<'a> SkillFilePath<'a> {
         }
     }
 
-    /// Recognises the place of a file in the folder of the plugins. The folder of a skill has the skill's name; other
-    /// files are those that the plugin's skills share, which only a workspace has.
+    /// Recognises the place of a file in the folder of the plugins. The folder of a skill in it has the skill's name.
     fn parse_in_plugin(path: &'a str) -> Self {
-        let Some((skill, mut rest)) = split_name(path) else {
+        let Some((skill, in_plugin)) = split_name(path) else {
             return Self::Other;
         };
         let name = skill.rsplit_once("--").map_or(skill, |(_, name)| name);
+        let mut rest = in_plugin;
         while let Some((folder, inner)) = split_name(rest) {
             if folder == name {
                 return Self::Named(skill, inner);
             }
             rest = inner;
         }
-        Self::Other
+        Self::NamedPlugin(skill, in_plugin)
     }
 }
 
@@ -84,10 +89,19 @@ impl<'a> SkillFilePath<'a> {
 pub(crate) fn relative_path<'a>(skill: &str, path: &'a str) -> &'a str {
     let rest = match SkillFilePath::parse(path) {
         SkillFilePath::Named(named, rest) if named == skill => rest,
-        SkillFilePath::Own(rest) => rest,
-        SkillFilePath::Named(..) | SkillFilePath::Other => path,
+        SkillFilePath::Own(rest) | SkillFilePath::OwnPlugin(rest) => rest,
+        SkillFilePath::Named(..) | SkillFilePath::NamedPlugin(..) | SkillFilePath::Other => path,
     };
     rest.strip_prefix("./").unwrap_or(rest)
+}
+
+/// Returns a path relative to the folder of a skill's plugin; `None` if it does not begin with that folder.
+pub(crate) fn path_in_plugin<'a>(skill: &str, path: &'a str) -> Option<&'a str> {
+    match SkillFilePath::parse(path) {
+        SkillFilePath::OwnPlugin(rest) => Some(rest),
+        SkillFilePath::NamedPlugin(named, rest) => (named == skill).then_some(rest),
+        SkillFilePath::Named(..) | SkillFilePath::Own(_) | SkillFilePath::Other => None,
+    }
 }
 
 /// Returns what follows a folder and slashes in a path; `None` if nothing does.
@@ -167,6 +181,21 @@ mod tests {
             assert_eq!(SkillFilePath::parse(&path), SkillFilePath::Own("a/b.md"));
             assert_eq!(relative_path("pdf", &path), "a/b.md");
         }
+        for folder in OWN_PLUGINS {
+            let path = format!("{folder}/a/b.md");
+            assert_eq!(
+                SkillFilePath::parse(&path),
+                SkillFilePath::OwnPlugin("a/b.md")
+            );
+            assert_eq!(relative_path("pdf", &path), "a/b.md");
+        }
+        for folder in ["/workspace/skills", "skills", "$SKILLS_DIR", "/mnt/skills"] {
+            let path = format!("{folder}/.plugins/pdf/a/b.md");
+            let plugin = SkillFilePath::NamedPlugin("pdf", "a/b.md");
+            assert_eq!(SkillFilePath::parse(&path), plugin);
+            assert_eq!(path_in_plugin("pdf", &path), Some("a/b.md"));
+            assert_eq!(path_in_plugin("other", &path), None);
+        }
         for path in [
             "",
             "a/b.md",
@@ -174,6 +203,7 @@ mod tests {
             "skills",
             "skills/pdf",
             "skills/pdf/",
+            "skills/.plugins/pdf",
             "skillset/pdf/a",
             "$CLAUDE_SKILL_DIRECTORY/a",
             "${CLAUDE_SKILL_DIR}",

@@ -54,7 +54,7 @@ pub use parse::skill_card::{self, SkillCard};
 pub use parse::skill_ref::{SkillRef, VersionRef, folder_name, is_digest, is_name};
 pub use parse::version::{self, Specifier};
 pub use skills_options::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
-pub use skills_service::{Listing, Skills};
+pub use skills_service::{LeasedSkills, Listing, Skills};
 pub use sources::archive;
 pub use sources::plugin_root::PluginRoot;
 pub use sources::published_skills::VersionSelector;

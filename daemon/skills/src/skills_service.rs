@@ -1,6 +1,6 @@
 //! [`Skills`]: every question about skills, answered from the catalogue's latest snapshot and the store.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::catalogue::plugin_library::PluginCache;
 use crate::catalogue::preflight::Need;
 use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
-use crate::catalogue::skill_library::SkillLibrary;
+use crate::catalogue::skill_library::{SkillFilePath, SkillLibrary};
 use crate::catalogue::source_scanner::ScanExtent;
 use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
-use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
+use crate::content_store::{ContentStore, DAMAGED, Lease, StoreCleanup};
 use crate::environments::environment_record::PreparedEnvironment;
 use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
@@ -45,6 +45,21 @@ pub struct Listing {
     pub has_more: bool,
     /// Problems of roots, and of folders that have no name to be listed under; on the first page only.
     pub problems: Vec<Problem>,
+}
+
+/// Skills to stage, whose content stays in the store as long as this exists.
+#[derive(Debug)]
+pub struct LeasedSkills {
+    skills: Vec<StagedSkill>,
+    leases: Vec<Lease>,
+}
+
+impl LeasedSkills {
+    /// Returns the skills as their staging will report them, in the order of the request.
+    #[must_use]
+    pub fn skills(&self) -> &[StagedSkill] {
+        &self.skills
+    }
 }
 
 /// The skills of this daemon. Clones share them.
@@ -200,8 +215,9 @@ impl Skills {
             .await
     }
 
-    /// Opens a file of a skill. With `is_workspace_text`, placeholders of the skill's folder in a text are replaced by
-    /// its path in a workspace.
+    /// Opens a file of a skill; with `is_in_plugin` by its path in the skill's plugin, so also a file that the skill
+    /// shares. With `is_workspace_text`, placeholders of the skill's folder in a text are replaced by its path in a
+    /// workspace.
     ///
     /// # Errors
     /// As [`Self::list_files`] and [`Manifest::find`].
@@ -209,10 +225,15 @@ impl Skills {
         &self,
         wanted: SkillRef,
         path: String,
+        is_in_plugin: bool,
         is_workspace_text: bool,
     ) -> Result<(SkillFile, FileContent)> {
         self.read(move |library, catalogue| {
-            library.open_file(catalogue, &wanted, &path, is_workspace_text)
+            let path = match is_in_plugin {
+                true => SkillFilePath::InPlugin(&path),
+                false => SkillFilePath::InSkill(&path),
+            };
+            library.open_file(catalogue, &wanted, path, is_workspace_text)
         })
         .await
     }
@@ -226,51 +247,67 @@ impl Skills {
             .await
     }
 
-    /// Puts skills into `slots/<slot>/skills/`, all or none; answers in the order of the request. Commands that use an
-    /// older version keep what they have open.
+    /// Makes sure that skills are in the store with everything that staging needs, and keeps them there.
     ///
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
-    pub async fn stage(
-        &self,
-        slot_skills_dir: &Path,
-        wanted: Vec<SkillRef>,
-    ) -> Result<Vec<StagedSkill>> {
-        let target = slot_skills_dir.to_owned();
+    pub async fn lease_to_stage(&self, wanted: Vec<SkillRef>) -> Result<LeasedSkills> {
         self.read(move |library, catalogue| {
             let leased = wanted
                 .iter()
                 .map(|wanted| library.lease_to_stage(catalogue, wanted));
-            // The leases last until everything is copied.
-            let (skills, _leases): (Vec<_>, Vec<_>) =
+            let (skills, leases): (Vec<_>, Vec<_>) =
                 leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-            staged_skill::stage_skills(&library.store, &target, skills)
+            Ok(LeasedSkills {
+                skills,
+                leases: leases.into_iter().flatten().collect(),
+            })
         })
         .await
     }
 
-    /// Prepares writable copies of skills for a workspace, all or none; the guest has to get them before
-    /// [`Self::publish_writable`]. `intact` has the paths of the workspace's writable copies that still exist.
+    /// Puts skills into `slots/<slot>/skills/`, all or none; answers in the order of the request. Commands that use an
+    /// older version keep what they have open.
     ///
     /// # Errors
-    /// `SkillNotFound`, `SkillInvalid`, `Io`.
+    /// `Invalid` for two versions of one skill; `Io`.
+    pub async fn stage(
+        &self,
+        slot_skills_dir: &Path,
+        leased: LeasedSkills,
+    ) -> Result<Vec<StagedSkill>> {
+        let (target, library) = (slot_skills_dir.to_owned(), Arc::clone(&self.library));
+        let stage = move || {
+            let LeasedSkills {
+                skills,
+                leases: _leases,
+            } = leased;
+            staged_skill::stage_skills(&library.store, &target, skills)
+        };
+        self.tasks.blocking_in(&self.permits, stage).await
+    }
+
+    /// Prepares writable copies of skills for a workspace, all or none; the guest has to get them before
+    /// [`Self::publish_writable`]. `intact` has the workspace's writable copies that still exist: path → time of the
+    /// latest modification.
+    ///
+    /// # Errors
+    /// `Invalid` for two versions of one skill; `Io`.
     pub async fn prepare_writable(
         &self,
         slot_skills_dir: &Path,
-        wanted: Vec<SkillRef>,
-        intact: BTreeSet<String>,
+        leased: LeasedSkills,
+        intact: BTreeMap<String, SystemTime>,
     ) -> Result<WritableStaging> {
-        let target = slot_skills_dir.to_owned();
-        self.read(move |library, catalogue| {
-            let leased = wanted
-                .iter()
-                .map(|wanted| library.lease_to_stage(catalogue, wanted));
-            // The leases last until everything is copied.
-            let (skills, _leases): (Vec<_>, Vec<_>) =
-                leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let (target, library) = (slot_skills_dir.to_owned(), Arc::clone(&self.library));
+        let prepare = move || {
+            let LeasedSkills {
+                skills,
+                leases: _leases,
+            } = leased;
             staged_skill::prepare_writable(&library.store, &target, skills, &intact)
-        })
-        .await
+        };
+        self.tasks.blocking_in(&self.permits, prepare).await
     }
 
     /// Makes `slots/<slot>/skills/` lead to the writable copies that the guest has now, all or none.

@@ -1,6 +1,8 @@
 //! Options of skills' environments, from section `[skills]`: when they are built, and where packages come from.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -21,6 +23,9 @@ pub enum EnvironmentBuilds {
     /// Never; containers have no environments.
     Never,
 }
+
+/// Permission bits of a directory that every user can list and enter.
+const READABLE_MODE: u32 = 0o005;
 
 /// Index of packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +87,32 @@ impl EnvironmentOptions {
             hosts.extend(self.package_hosts.iter().cloned());
         }
         hosts
+    }
+
+    /// Returns the reason for which containers cannot use the configured directory of wheels; `None` if they can, or if
+    /// none is configured. Blocks.
+    #[must_use]
+    pub fn wheelhouse_fault(&self) -> Option<String> {
+        let dir = self.wheelhouse.as_deref().filter(|_| self.is_enabled())?;
+        let fault = match fs::metadata(dir) {
+            Err(error) => format!("cannot be read ({error}): create it"),
+            Ok(found) if !found.is_dir() => "is not a directory: name one".to_owned(),
+            Ok(found) if found.mode() & READABLE_MODE != READABLE_MODE => {
+                "is not readable for all users, and builds run as a user of their own: `chmod a+rx` it".to_owned()
+            }
+            Ok(_) => return None,
+        };
+        Some(format!(
+            "{} {fault}, or set skills.wheelhouse to \"\"",
+            dir.display()
+        ))
+    }
+
+    /// Returns the directory of wheels that containers can use. Blocks.
+    #[must_use]
+    pub fn usable_wheelhouse(&self) -> Option<&Path> {
+        let wheelhouse = self.wheelhouse.as_deref();
+        wheelhouse.filter(|_| self.wheelhouse_fault().is_none())
     }
 }
 

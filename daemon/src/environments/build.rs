@@ -155,7 +155,7 @@ fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> I
         let url = index.as_ref().map(|index| index.url.as_str());
         url.unwrap_or_default().to_owned()
     };
-    let wheelhouse = options.wheelhouse.as_ref();
+    let wheelhouse = options.usable_wheelhouse();
     let settings = serde_json::json!({
         "name": name,
         "source": format!("{}/{SOURCE_DIR}", workspace_paths::WORKSPACE_DIR),

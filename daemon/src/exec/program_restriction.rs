@@ -173,6 +173,7 @@ mod tests {
                 image: &ImageEnvironment::new(&image.map(str::to_owned)),
                 environment: None,
                 has_wheelhouse: false,
+                is_skill_writable: false,
             };
             let pairs = build_environment("e", skill, container, &of_workspace.into(), &[], &spec);
             let pairs = pairs.iter().filter_map(|pair| pair.split_once('='));

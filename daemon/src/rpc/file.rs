@@ -9,7 +9,6 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::file_service_server::FileService;
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -58,22 +57,28 @@ struct SkillStaging {
     writable: bool,
     /// Time until which missing environments are waited for.
     wait_deadline: Instant,
-    /// Keeps stagings of one workspace in order.
-    _turn: OwnedMutexGuard<()>,
 }
 
 impl SkillStaging {
-    /// Stages the skills with their environments, records them, and removes the versions that they replaced.
+    /// Finds or builds the environments of the skills, stages and records them, and removes the versions that they
+    /// replaced.
     async fn run(
         self,
         shared: SharedDependencies,
     ) -> Result<Vec<(StagedSkill, StagedEnvironment)>> {
         let workspace = &self.workspace;
+        let leased = shared.skills.lease_to_stage(self.skills).await?;
+        let slot = &self.grant.view.record;
+        // Until a build ends, the workspace keeps what it has, and other stagings get their turn.
+        let environments =
+            find_environments(&shared, slot, leased.skills(), self.wait_deadline).await?;
+        // Stagings of one workspace run one after the other, so that its record matches its directory.
+        let _turn = workspace.lock_skill_staging().await;
         let staged = if self.writable {
-            writable_skills::stage_writable(&shared, workspace, &self.grant, self.skills).await
+            writable_skills::stage_writable(&shared, workspace, &self.grant, leased).await
         } else {
             let target = workspace.skills_dir();
-            let staged = shared.skills.stage(&target, self.skills).await;
+            let staged = shared.skills.stage(&target, leased).await;
             staged.map_err(Error::from)
         };
         let staged = match staged {
@@ -85,8 +90,6 @@ impl SkillStaging {
             }
         };
         let is_changed = staged.iter().any(|skill| !skill.unchanged);
-        let slot = &self.grant.view.record;
-        let environments = find_environments(&shared, slot, &staged, self.wait_deadline).await?;
         let staged: Vec<_> = staged.into_iter().zip(environments).collect();
         link_node_packages(&shared, workspace, &staged).await?;
         record_staged_skills(workspace, &staged).await?;
@@ -98,22 +101,25 @@ impl SkillStaging {
     }
 }
 
-/// Finds or builds the environments of staged skills, in their order.
+/// Finds or builds the environments of skills, in their order.
 async fn find_environments(
     shared: &SharedDependencies,
     slot: &SlotRecord,
-    staged: &[StagedSkill],
+    skills: &[StagedSkill],
     wait_deadline: Instant,
 ) -> Result<Vec<StagedEnvironment>> {
-    if staged.iter().all(|skill| skill.environment_need.is_empty()) {
-        return Ok(vec![StagedEnvironment::default(); staged.len()]);
+    if skills.iter().all(|skill| skill.environment_need.is_empty()) {
+        return Ok(vec![StagedEnvironment::default(); skills.len()]);
     }
     let is_enabled = shared.config.skills.environments.is_enabled();
     if is_enabled && !slot.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR) {
-        return Ok(staged.iter().map(environment_without_mount).collect());
+        return Ok(skills.iter().map(environment_without_mount).collect());
     }
-    let pool = shared.registry.pool(Some(&slot.pool))?;
-    let finds = staged.iter().map(|skill| {
+    let registry = &shared.registry;
+    // A workspace of a pool that is no longer configured belongs to the default pool.
+    let pool = registry.pool(Some(&slot.pool));
+    let pool = pool.or_else(|_| registry.pool(None))?;
+    let finds = skills.iter().map(|skill| {
         let request = EnvironmentRequest {
             skill: skill.name.clone(),
             need: Arc::clone(&skill.environment_need),
@@ -209,8 +215,6 @@ impl FileService for FileRpc {
         let workspace = self.0.registry.get(&id)?;
         let staging = SkillStaging {
             grant: workspace.grant().await?,
-            // Stagings of one workspace run one after the other, so that its record matches its directory.
-            _turn: workspace.lock_skill_staging().await,
             workspace,
             skills,
             writable: request.get_ref().writable,

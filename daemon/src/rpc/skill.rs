@@ -144,10 +144,12 @@ impl SkillService for SkillRpc {
         request: Request<pb::ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
         let wanted = skill_content::check_read_skill_file(request.get_ref())?;
-        let opening = self
-            .0
-            .skills
-            .open_file(wanted.skill, wanted.path, wanted.workspace_paths);
+        let opening = self.0.skills.open_file(
+            wanted.skill,
+            wanted.path,
+            wanted.in_plugin,
+            wanted.workspace_paths,
+        );
         let (file, opened) = opening.await.map_err(Error::from)?;
         let described = pb::ReadSkillFileResponse {
             payload: Some(Payload::File(skill_content::file_message(&file))),

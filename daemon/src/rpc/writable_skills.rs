@@ -1,16 +1,18 @@
 //! Writable copies of skills: StageSkills sends them to the guest, and their scripts are found through the guest. A
 //! command can write there, so the daemon never opens such a path on the host.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::read_file_response::Payload;
-use skilld_proto::v1::{FileType, Reason};
+use skilld_proto::v1::{FileEntry, FileType, Reason};
+use tonic::Status;
 
 use super::SharedDependencies;
 use crate::error::{Error, Result};
 use crate::exec::script::{self, ScriptProgram};
-use crate::skills::{SkillRef, StagedSkill};
+use crate::skills::{LeasedSkills, StagedSkill};
 use crate::workspace::{Workspace, WorkspaceGrant};
 
 /// Stages skills as writable copies: sends those that the workspace does not have, then makes `skills/` lead to them.
@@ -21,9 +23,9 @@ pub(super) async fn stage_writable(
     shared: &SharedDependencies,
     workspace: &Workspace,
     grant: &WorkspaceGrant,
-    skills: Vec<SkillRef>,
+    skills: LeasedSkills,
 ) -> Result<Vec<StagedSkill>> {
-    let intact = find_intact_copies(workspace, grant).await?;
+    let intact = find_intact_copies(workspace, grant, skills.skills()).await?;
     let target = workspace.skills_dir();
     let prepared = shared.skills.prepare_writable(&target, skills, intact);
     let prepared = prepared.await?;
@@ -36,36 +38,64 @@ pub(super) async fn stage_writable(
     Ok(shared.skills.publish_writable(&target, prepared).await?)
 }
 
-/// Returns the paths of the recorded writable copies that are still folders. A command may have removed one, or
-/// replaced it by a link out of the workspace.
+/// Returns the recorded writable copies of skills that are still folders, with the times of their latest modification.
+/// A command may have removed one, or replaced it by a link out of the workspace.
 async fn find_intact_copies(
     workspace: &Workspace,
     grant: &WorkspaceGrant,
-) -> Result<BTreeSet<String>> {
+    skills: &[StagedSkill],
+) -> Result<BTreeMap<String, SystemTime>> {
     let view = workspace.snapshot();
-    let claim = view.record.claim.as_ref();
-    let mut intact = BTreeSet::new();
-    for path in claim
-        .iter()
-        .flat_map(|claim| claim.writable_skills.values())
-    {
-        let request = guest::ListFilesRequest {
-            path: path.clone(),
-            page_size: 1,
-            ..guest::ListFilesRequest::default()
-        };
-        let listed = grant.guest.clone().list_files(request).await;
-        let listed = listed.map_err(|status| Error::from_guest(&workspace.id().name(), &status));
-        match listed {
-            Ok(page) if page.get_ref().files.iter().all(|entry| entry.path != *path) => {
-                intact.insert(path.clone());
+    let recorded = view.record.claim.as_ref();
+    let recorded = recorded.map(|claim| &claim.writable_skills);
+    let mut intact = BTreeMap::new();
+    for path in skills.iter().filter_map(|skill| recorded?.get(&skill.name)) {
+        let found = modification_time(grant, path).await;
+        let found = found.map_err(|status| Error::from_guest(&workspace.id().name(), &status));
+        match found {
+            Ok(Some(time)) => {
+                intact.insert(path.clone(), time);
             }
-            // A file or a dangling link, or a path that is gone or leads out.
-            Ok(_) | Err(Error::Guest { .. }) => {}
+            // No folder, or a path that is gone or leads out.
+            Ok(None) | Err(Error::Guest { .. }) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(intact)
+}
+
+/// Returns the time of the latest modification in a folder; `None` for anything else.
+async fn modification_time(
+    grant: &WorkspaceGrant,
+    path: &str,
+) -> Result<Option<SystemTime>, Status> {
+    let mut client = grant.guest.clone();
+    let (parent, _) = path.rsplit_once('/').unwrap_or_default();
+    let request = guest::ListFilesRequest {
+        path: parent.to_owned(),
+        ..guest::ListFilesRequest::default()
+    };
+    let siblings = client.list_files(request).await?.into_inner().files;
+    let folder = siblings.iter().find(|entry| entry.path == path);
+    let Some(folder) = folder.filter(|entry| entry.r#type() == FileType::Directory) else {
+        return Ok(None);
+    };
+    let time = |entry: &FileEntry| SystemTime::try_from(entry.mtime?).ok();
+    let mut latest = time(folder);
+    let mut request = guest::ListFilesRequest {
+        path: path.to_owned(),
+        recursive: true,
+        ..guest::ListFilesRequest::default()
+    };
+    // The workspace's limit of files bounds the number of pages.
+    loop {
+        let page = client.list_files(request.clone()).await?.into_inner();
+        latest = latest.max(page.files.iter().filter_map(time).max());
+        if page.next_page_token.is_empty() {
+            return Ok(latest);
+        }
+        request.page_token = page.next_page_token;
+    }
 }
 
 /// Finds a script in the writable copy of a skill, with its interpreter. `copy` is the copy's path in the workspace.

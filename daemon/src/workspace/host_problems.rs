@@ -1,9 +1,11 @@
-//! Problems of slots and of the state directory for operators, found when GetProblems asks.
+//! Problems of slots and of the host's directories for operators, found when GetProblems asks.
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::config::environments::EnvironmentOptions;
 use crate::error::{Error, HostFault};
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::SlotPhase;
@@ -27,16 +29,17 @@ pub struct HostProblem {
     pub time: SystemTime,
 }
 
-/// Finds quarantined containers and an unwritable state directory.
+/// Finds quarantined containers, an unwritable state directory, and an unreadable directory of wheels.
 pub async fn find_problems(context: &SharedSlotContext) -> Vec<HostProblem> {
     let mut problems = list_quarantined(context);
-    let dir = context.config.state_dir.clone();
+    let config = Arc::clone(&context.config);
+    let probe = move || {
+        let wheelhouse = check_wheelhouse(&config.skills.environments);
+        Ok([probe_state_dir(&config.state_dir), wheelhouse])
+    };
     // A probe that could not run shows nothing.
-    let found = context
-        .tasks
-        .blocking(move || Ok(probe_state_dir(&dir)))
-        .await;
-    problems.extend(found.ok().flatten());
+    let found = context.tasks.blocking(probe).await;
+    problems.extend(found.into_iter().flatten().flatten());
     problems
 }
 
@@ -70,6 +73,18 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
         });
     }
     problems
+}
+
+/// Tests whether containers can use the operator's wheels. Blocks.
+fn check_wheelhouse(options: &EnvironmentOptions) -> Option<HostProblem> {
+    let fault = options.wheelhouse_fault()?;
+    let dir = options.wheelhouse.as_deref().unwrap_or(Path::new(""));
+    Some(HostProblem {
+        code: "environment.wheelhouse_unusable",
+        subject: dir.display().to_string(),
+        message: format!("{fault}; until then containers start without the wheels"),
+        time: SystemTime::now(),
+    })
 }
 
 /// Tests whether the state directory is writable, with a temporary file. Blocks.

@@ -127,7 +127,8 @@ pub fn shared_mounts(config: &Config) -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
-/// Returns the directories that all containers share: environments of skills, and the operator's wheels.
+/// Returns the directories that all containers share: environments of skills, and the operator's wheels. Wheels that
+/// cannot be read are left out, because Docker would create no container with them.
 fn shared_directories(config: &Config) -> Vec<SharedDirectory> {
     let options = &config.skills.environments;
     if !options.is_enabled() {
@@ -143,8 +144,8 @@ fn shared_directories(config: &Config) -> Vec<SharedDirectory> {
         environment_store::mounted_dir(&base),
         workspace_paths::ENVIRONMENTS_DIR,
     );
-    let wheelhouse = options.wheelhouse.clone();
-    let wheelhouse = wheelhouse.map(|dir| shared(dir, workspace_paths::WHEELHOUSE_DIR));
+    let wheelhouse = options.usable_wheelhouse();
+    let wheelhouse = wheelhouse.map(|dir| shared(dir.to_owned(), workspace_paths::WHEELHOUSE_DIR));
     [environments].into_iter().chain(wheelhouse).collect()
 }
 
@@ -297,6 +298,36 @@ fn write_readable(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wheels_that_cannot_be_read_are_not_mounted() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let wheels = dir.path().join("wheels");
+        fs::create_dir(&wheels).expect("mkdir");
+        let text = format!("skills.wheelhouse = {wheels:?}\n");
+        let config = Config::from_toml(&text).expect("valid").config;
+        let set_mode = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(&wheels, mode).expect("chmod");
+        };
+        let is_mounted = || {
+            let shared = shared_directories(&config);
+            shared.iter().any(|shared| shared.source == wheels)
+        };
+        let fault = || config.skills.environments.wheelhouse_fault();
+        set_mode(0o755);
+        assert!(is_mounted());
+        assert_eq!(fault(), None);
+        set_mode(0o700);
+        assert!(!is_mounted());
+        assert!(fault().is_some_and(|fault| fault.contains("chmod a+rx")));
+        fs::remove_dir(&wheels).expect("removed");
+        assert!(!is_mounted());
+        assert!(fault().is_some_and(|fault| fault.contains("No such file")));
+        fs::write(&wheels, "").expect("written");
+        assert!(!is_mounted());
+        assert!(fault().is_some_and(|fault| fault.contains("is not a directory")));
+    }
 
     #[test]
     fn terminals_of_all_containers_leave_the_host_its_part() {

@@ -16,7 +16,8 @@ impl Fixture {
             .map(|text| SkillRef::parse("skills", text).expect("valid"));
         self.skills.rescan().await?;
         let slot = self.path("slot/skills");
-        let staged = self.skills.stage(&slot, refs.collect()).await?;
+        let leased = self.skills.lease_to_stage(refs.collect()).await?;
+        let staged = self.skills.stage(&slot, leased).await?;
         Ok(staged.into_iter().map(|skill| skill.name).collect())
     }
 

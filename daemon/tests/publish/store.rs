@@ -346,10 +346,12 @@ async fn a_file_that_is_read_is_there_until_it_is_open() {
                 .delete("csv".to_owned(), VersionSelector::All);
             deleted.await.expect("deleted");
             let wanted = SkillRef::parse("skills", &format!("csv@sha256:{digest}"));
-            let file =
-                fixture
-                    .skills
-                    .open_file(wanted.expect("valid"), "bin/run.sh".to_owned(), false);
+            let file = fixture.skills.open_file(
+                wanted.expect("valid"),
+                "bin/run.sh".to_owned(),
+                false,
+                false,
+            );
             match file.await.map_err(Error::from) {
                 Ok((file, mut opened_file)) => {
                     opened += 1;

@@ -5,7 +5,7 @@ use skilld::skills::find_staged_plugin;
 
 impl Fixture {
     /// A plugin with two skills and files that they share.
-    fn plugin(&self, folder: &str, name: &str) {
+    pub(super) fn plugin(&self, folder: &str, name: &str) {
         let manifest = format!("{{\"name\": {name:?}}}");
         self.write(&format!("{folder}/.claude-plugin/plugin.json"), manifest);
         self.write(&format!("{folder}/shared/lib.py"), format!("{name} 1"));
@@ -20,7 +20,7 @@ impl Fixture {
     }
 
     /// Reads a file by a path below the slot's `skills/`, as the kernel resolves it.
-    fn read(&self, path: &str) -> std::io::Result<String> {
+    pub(super) fn read(&self, path: &str) -> std::io::Result<String> {
         fs::read_to_string(self.slot("s1").join(path))
     }
 
@@ -32,7 +32,7 @@ impl Fixture {
     }
 
     /// Names in `skills/` and in `skills/.plugins/`, replaced versions as one word.
-    fn staged_names(&self) -> (Vec<String>, Vec<String>) {
+    pub(super) fn staged_names(&self) -> (Vec<String>, Vec<String>) {
         let short = |name: String| match name.strip_prefix(".replaced-") {
             Some(rest) => format!("replaced {}", rest.splitn(3, '-').nth(2).expect("a name")),
             None => name,
@@ -42,7 +42,7 @@ impl Fixture {
         (list(&slot), list(&slot.join(".plugins")))
     }
 
-    async fn remove_replaced(&self) {
+    pub(super) async fn remove_replaced(&self) {
         let slot = self.slot("s1");
         assert!(self.skills.has_replaced(&slot).await.expect("read"));
         let asked = std::time::SystemTime::now() + Duration::from_secs(5);
@@ -248,6 +248,54 @@ async fn a_plugin_that_is_gone_has_no_problem() {
     assert_eq!(count().await, 1);
     fs::rename(fixture.path("root/acme"), fixture.path("away")).expect("moved");
     assert_eq!(count().await, 0);
+}
+
+#[tokio::test]
+async fn a_plugin_that_shares_nothing_has_its_skills_staged_alone_every_time() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    fs::remove_dir_all(fixture.path("root/acme/shared")).expect("removed");
+    // Meanwhile the folder becomes old enough for its digest to be kept.
+    for _ in 0..50 {
+        let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
+        assert_eq!(staged[0].plugin, None);
+    }
+}
+
+#[tokio::test]
+async fn files_of_a_plugin_are_read_by_their_paths_in_it() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    fixture.skill("csv", "1");
+    fixture.skills.rescan().await.expect("scanned");
+    let read = async |skill: &str, path: &str| {
+        let wanted = SkillRef::parse("name", skill).expect("valid");
+        let opened = fixture
+            .skills
+            .open_file(wanted, path.to_owned(), true, true);
+        let (file, mut content) = opened.await?;
+        let mut text = String::new();
+        Read::read_to_string(&mut content, &mut text).expect("text");
+        Ok::<_, Error>((file.path, text))
+    };
+    for (skill, path, found, text) in [
+        ("deploy", "shared/lib.py", "../../shared/lib.py", "acme 1"),
+        ("deploy", "shared/LIB.py", "../../shared/lib.py", "acme 1"),
+        (
+            "deploy",
+            "skills/deploy/scripts/run.sh",
+            "scripts/run.sh",
+            "echo\n",
+        ),
+        // A skill that shares nothing is its own plugin.
+        ("csv", "bin/run.sh", "bin/run.sh", "echo 1\n"),
+    ] {
+        let expected = (found.to_owned(), text.to_owned());
+        assert_eq!(read(skill, path).await.expect(path), expected);
+    }
+    for path in ["skills/rollback/SKILL.md", "shared", "README.md"] {
+        read("deploy", path).await.expect_err(path);
+    }
 }
 
 #[tokio::test]

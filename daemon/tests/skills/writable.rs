@@ -1,6 +1,7 @@
 //! Writable copies of skills, as far as the host has them: what the guest gets, the link, and when a copy is replaced.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use super::*;
 
@@ -10,13 +11,18 @@ impl Fixture {
         &self,
         slot: &str,
         name: &str,
-        intact: &[&str],
+        intact: &[(&str, SystemTime)],
     ) -> (StagedSkill, Vec<String>) {
         self.skills.rescan().await.expect("scanned");
         let wanted = vec![SkillRef::parse("skills", name).expect("valid")];
-        let intact: BTreeSet<String> = intact.iter().map(|path| (*path).to_owned()).collect();
+        let leased = self.skills.lease_to_stage(wanted).await.expect("listed");
+        let intact = intact
+            .iter()
+            .map(|(path, time)| ((*path).to_owned(), *time));
         let target = self.slot(slot);
-        let prepared = self.skills.prepare_writable(&target, wanted, intact);
+        let prepared = self
+            .skills
+            .prepare_writable(&target, leased, intact.collect());
         let prepared = prepared.await.expect("prepared");
         let copies = prepared.copies();
         let mut sent = copies.map_or_else(Vec::new, |copies| names(&copies.join(name)));
@@ -90,7 +96,10 @@ async fn a_writable_copy_is_kept_until_it_is_lost_or_another_one_is_staged() {
     fixture.skill("csv", "1");
     let (first, _) = fixture.stage_writable("s1", "csv", &[]).await;
     let path = first.writable_path.clone().expect("writable");
-    let (again, sent) = fixture.stage_writable("s1", "csv", &[&path]).await;
+    let copied = SystemTime::UNIX_EPOCH;
+    let (again, sent) = fixture
+        .stage_writable("s1", "csv", &[(&path, copied)])
+        .await;
     assert_eq!(
         (again.unchanged, again.writable_path.as_ref()),
         (true, Some(&path))
@@ -98,16 +107,78 @@ async fn a_writable_copy_is_kept_until_it_is_lost_or_another_one_is_staged() {
     assert_eq!(sent, [""; 0]);
     // A command has removed it, or replaced it by something else.
     let (repaired, sent) = fixture
-        .stage_writable("s1", "csv", &["work/.skills/1/csv"])
+        .stage_writable("s1", "csv", &[("work/.skills/1/csv", copied)])
         .await;
     assert_eq!((repaired.unchanged, sent.len()), (false, 5));
     let path = repaired.writable_path.expect("writable");
     assert_eq!(fixture.link("s1"), Some(format!("../{path}")));
     // The skill has a new version.
     fixture.skill("csv", "2");
-    let (second, sent) = fixture.stage_writable("s1", "csv", &[&path]).await;
+    let (second, sent) = fixture
+        .stage_writable("s1", "csv", &[(&path, copied)])
+        .await;
     assert_eq!((second.unchanged, sent.len()), (false, 5));
     assert_ne!(second.digest, first.digest);
+}
+
+#[tokio::test]
+async fn a_writable_copy_that_commands_changed_is_kept_and_reported() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let (first, _) = fixture.stage_writable("s1", "csv", &[]).await;
+    assert!(!first.is_modified);
+    let path = first.writable_path.expect("writable");
+    let later = SystemTime::now() + Duration::from_secs(1);
+    for (time, expected) in [(SystemTime::UNIX_EPOCH, false), (later, true)] {
+        let (again, _) = fixture.stage_writable("s1", "csv", &[(&path, time)]).await;
+        assert_eq!((again.unchanged, again.is_modified), (true, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_writable_skill_of_a_plugin_lies_in_a_writable_copy_of_the_plugin() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    let (staged, sent) = fixture.stage_writable("s1", "deploy", &[]).await;
+    let path = staged.writable_path.clone().expect("writable");
+    let root = path.strip_suffix("/skills/deploy").expect("in the plugin");
+    assert!(root.ends_with("/deploy"), "{path}");
+    let link = |place: &str| fs::read_link(fixture.slot("s1").join(place)).expect("a link");
+    assert_eq!(link("deploy"), Path::new("..").join(&path));
+    assert_eq!(link(".plugins/deploy"), Path::new("../..").join(root));
+    let expected = [
+        "shared",
+        "skills",
+        "deploy/skills/deploy/out -> ../../../../../../out",
+        "deploy/skills/deploy/work -> ../../../../../../work",
+        "deploy/skills/deploy/inputs -> ../../../../../../work/inputs",
+    ];
+    assert_eq!(sent, expected);
+    assert!(staged.plugin.is_some());
+    let now = SystemTime::UNIX_EPOCH;
+    let (again, _) = fixture
+        .stage_writable("s1", "deploy", &[(&path, now)])
+        .await;
+    assert!(again.unchanged);
+    // Other shared files are another copy, and so is a read-only skill.
+    fixture.write("acme/shared/lib.py", "acme 2");
+    let (other, _) = fixture
+        .stage_writable("s1", "deploy", &[(&path, now)])
+        .await;
+    assert_ne!(other.writable_path, Some(path));
+    fixture.stage("s1", &["deploy"]).await.expect("staged");
+    let shared = fixture.read("deploy/../../shared/lib.py");
+    assert_eq!(shared.expect("read-only"), "acme 2");
+    fixture.stage_writable("s1", "deploy", &[]).await;
+    // Without shared files the skill is a copy of its own, and nothing of the plugin is left.
+    fs::remove_dir_all(fixture.path("root/acme/shared")).expect("removed");
+    let (alone, _) = fixture.stage_writable("s1", "deploy", &[]).await;
+    assert_eq!(alone.plugin, None);
+    fixture.remove_replaced().await;
+    assert_eq!(
+        fixture.staged_names(),
+        (vec![".plugins".to_owned(), "deploy".to_owned()], vec![])
+    );
 }
 
 #[tokio::test]
@@ -132,7 +203,7 @@ async fn a_skill_can_switch_between_read_only_and_writable() {
     // Links among the replaced versions are removed as links.
     let outside = fixture.slot("s1").with_file_name("work/.skills");
     fs::create_dir_all(outside.join("kept")).expect("mkdir");
-    let now = std::time::SystemTime::now();
+    let now = SystemTime::now();
     let target = fixture.slot("s1");
     let removed = fixture
         .skills
@@ -149,9 +220,10 @@ async fn a_failed_writable_staging_leaves_what_was_staged() {
     fixture.stage("s1", &["csv"]).await.expect("staged");
     let wanted = vec![SkillRef::parse("skills", "csv").expect("valid")];
     let target = fixture.slot("s1");
+    let leased = fixture.skills.lease_to_stage(wanted).await.expect("listed");
     let prepared = fixture
         .skills
-        .prepare_writable(&target, wanted, BTreeSet::new());
+        .prepare_writable(&target, leased, BTreeMap::new());
     // The guest refuses the copy.
     drop(prepared.await.expect("prepared"));
     assert_eq!(fixture.script("s1"), "echo 1\n");

@@ -104,6 +104,7 @@ impl Read {
             length: self.length,
             // Byte for byte.
             workspace_paths: false,
+            ..ReadSkillFileRequest::default()
         };
         let file = client.read_skill_file(request).await?;
         let path = file.header().path.clone();

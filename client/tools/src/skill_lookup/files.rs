@@ -9,7 +9,7 @@ use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, Ski
 use super::{nearest_names, pinned_reference, skill_id, translate_skill_error};
 use crate::call_context::ToolsetContext;
 use crate::output_buffer::whole_end;
-use crate::skill_file_path::relative_path;
+use crate::skill_file_path::{path_in_plugin, relative_path};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
@@ -105,6 +105,17 @@ pub(crate) async fn read_file(
     offset: u64,
     bytes_max: usize,
 ) -> ToolResult<FileContent> {
+    read_part(tools, reference, (path, false), offset, bytes_max).await
+}
+
+/// Reads a file as [`read_file`] does, by its path and `true` if that begins at the plugin of the skill.
+async fn read_part(
+    tools: &ToolsetContext,
+    reference: &str,
+    (path, in_plugin): (&str, bool),
+    offset: u64,
+    bytes_max: usize,
+) -> ToolResult<FileContent> {
     let request = ReadSkillFileRequest {
         name: reference.to_owned(),
         path: path.to_owned(),
@@ -112,6 +123,7 @@ pub(crate) async fn read_file(
         // One more tells whether there is more; no length at all would be everything.
         length: i64::try_from(bytes_max.saturating_add(1)).unwrap_or(i64::MAX),
         workspace_paths: true,
+        in_plugin,
     };
     let reader = tools.client.read_skill_file(request).await;
     let mut reader =
@@ -142,7 +154,7 @@ pub(crate) async fn read_file(
 }
 
 /// Reads a file of a skill as [`read_file`] does, by a path that a model wrote: it may begin with the skill's folder or
-/// a placeholder for it.
+/// its plugin's, or with a placeholder for one of them.
 pub(crate) async fn read_requested_file(
     tools: &ToolsetContext,
     skill: &Skill,
@@ -152,13 +164,16 @@ pub(crate) async fn read_requested_file(
 ) -> ToolResult<FileContent> {
     let pinned = pinned_reference(skill);
     let id = skill_id(skill);
-    let relative = relative_path(&id, path);
+    let relative = match path_in_plugin(&id, path) {
+        Some(path) => (path, true),
+        None => (relative_path(&id, path), false),
+    };
     match read_file(tools, &pinned, path, offset, bytes_max).await {
         // Such a path may exist in the skill, too, and counts first.
         Err(ToolError::FileNotFound { .. } | ToolError::InvalidArguments { .. })
-            if relative != path =>
+            if relative.0 != path =>
         {
-            read_file(tools, &pinned, relative, offset, bytes_max).await
+            read_part(tools, &pinned, relative, offset, bytes_max).await
         }
         read => read,
     }

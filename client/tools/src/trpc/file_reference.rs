@@ -1,10 +1,12 @@
 //! References to files: parses what a call gives, and opens the file in the workspace, in the artifact store or in a
 //! skill. A skill's files are read from the skill store, so they can be read before anything is staged, and
-//! placeholders in them are replaced.
+//! placeholders in them are replaced. Those of a writable copy are read in the workspace, because commands change them.
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason};
+use skilld_client::v1::{
+    LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason, WorkspaceSkill,
+};
 use skilld_client::{Error, split_version, workspace_name};
 
 use crate::call_context::SessionContext;
@@ -27,12 +29,31 @@ pub(super) enum FileReference {
     Artifact(String, Option<i64>),
     /// Name of a skill, with a version or not, and a path in it.
     Skill(String, String),
-    /// Name of a skill and a path in its folder in the workspace, where the skill need not be staged yet.
-    StagedSkill(String, String),
-    /// Path in the folder of a loaded skill.
-    LoadedSkill(String),
+    /// Name of a skill and a path in a folder of it in the workspace, where the skill need not be staged yet.
+    StagedSkill(String, SkillFolder, String),
+    /// Path in a folder of a loaded skill.
+    LoadedSkill(SkillFolder, String),
     /// Path relative to the workspace, or else to the folder of a loaded skill.
     Relative(String),
+}
+
+/// Folder to which the path of a skill's file is relative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SkillFolder {
+    /// Folder of the skill.
+    Skill,
+    /// Plugin of the skill; the skill itself if it belongs to none.
+    Plugin,
+}
+
+impl SkillFolder {
+    /// Returns the path that a file has in the workspace.
+    fn workspace_path(self, skill: &str, path: &str) -> String {
+        match self {
+            Self::Skill => format!("skills/{skill}/{path}"),
+            Self::Plugin => format!("skills/.plugins/{skill}/{path}"),
+        }
+    }
 }
 
 /// Open file: its metadata, and its bytes as they arrive.
@@ -73,11 +94,13 @@ impl FileReference {
         match (scheme, rest) {
             (_, "") => Err(wrong("names no file")),
             ("workspace", path) if path.starts_with('/') => Err(wrong("must be relative")),
-            ("workspace", path) => Ok(match SkillFilePath::parse(path) {
-                SkillFilePath::Named(skill, path) => {
-                    Self::StagedSkill(skill.to_owned(), path.to_owned())
-                }
-                SkillFilePath::Own(_) | SkillFilePath::Other => Self::Workspace(path.to_owned()),
+            ("workspace", path) => Ok(match Self::parse_path(path) {
+                staged @ Self::StagedSkill(..) => staged,
+                Self::Workspace(_)
+                | Self::Artifact(..)
+                | Self::Skill(..)
+                | Self::LoadedSkill(..)
+                | Self::Relative(_) => Self::Workspace(path.to_owned()),
             }),
             ("artifact", name) => {
                 Self::parse_artifact(name).ok_or_else(|| wrong("has a version that is no number"))
@@ -94,11 +117,16 @@ impl FileReference {
 
     /// Parses a path without a scheme.
     fn parse_path(path: &str) -> Self {
+        let staged = |skill: &str, folder, path: &str| {
+            Self::StagedSkill(skill.to_owned(), folder, path.to_owned())
+        };
         match SkillFilePath::parse(path) {
-            SkillFilePath::Named(skill, path) => {
-                Self::StagedSkill(skill.to_owned(), path.to_owned())
+            SkillFilePath::Named(skill, path) => staged(skill, SkillFolder::Skill, path),
+            SkillFilePath::NamedPlugin(skill, path) => staged(skill, SkillFolder::Plugin, path),
+            SkillFilePath::Own(path) => Self::LoadedSkill(SkillFolder::Skill, path.to_owned()),
+            SkillFilePath::OwnPlugin(path) => {
+                Self::LoadedSkill(SkillFolder::Plugin, path.to_owned())
             }
-            SkillFilePath::Own(path) => Self::LoadedSkill(path.to_owned()),
             SkillFilePath::Other if path.starts_with(['/', '$']) => {
                 Self::Workspace(path.to_owned())
             }
@@ -135,12 +163,14 @@ pub(super) async fn open_reference(
         }
         FileReference::Skill(skill, path) => {
             let visible = skill_lookup::visible_reference(context.tools, skill).await?;
-            open_skill_file(context, (skill, &visible), path, asked).await
+            let file = SkillFile::new(skill, SkillFolder::Skill, path);
+            let opened = open_skill_file(context, file, &visible, asked).await;
+            opened.map(|(opened, _)| opened)
         }
-        FileReference::StagedSkill(skill, path) => {
-            open_staged_file(context, skill, path, asked).await
+        FileReference::StagedSkill(skill, folder, path) => {
+            open_staged_file(context, SkillFile::new(skill, *folder, path), asked).await
         }
-        FileReference::LoadedSkill(path) => {
+        FileReference::LoadedSkill(folder, path) => {
             let loaded = active_skills(context);
             let Some(latest) = loaded.last() else {
                 return Err(ToolError::arguments(format!(
@@ -148,12 +178,13 @@ pub(super) async fn open_reference(
                      skill://name/path"
                 )));
             };
-            let missing = match open_loaded_file(context, &loaded, path, asked).await {
+            let opened = open_loaded_file(context, &loaded, (*folder, path), asked).await;
+            let missing = match opened {
                 Err(error @ ToolError::FileNotFound { .. }) => error,
                 opened => return opened,
             };
             // A file that a command made: out/, work/ and inputs/ of a skill's folder lead to the workspace's.
-            let staged = format!("skills/{latest}/{path}");
+            let staged = folder.workspace_path(latest, path);
             let opened = open_workspace_file(context, &staged, asked).await;
             opened.map_err(|_| missing)
         }
@@ -163,7 +194,8 @@ pub(super) async fn open_reference(
                 Err(ToolError::FileNotFound { nearest_names, .. }) => nearest_names,
                 opened => return opened,
             };
-            let mut opened = open_loaded_file(context, &loaded, path, asked).await;
+            let file = (SkillFolder::Skill, path.as_str());
+            let mut opened = open_loaded_file(context, &loaded, file, asked).await;
             if let Err(ToolError::FileNotFound { nearest_names, .. }) = &mut opened {
                 nearest_names.splice(..0, similar);
             }
@@ -190,84 +222,147 @@ async fn open_workspace_file(
     Ok(OpenFile::new(asked, header.size, "", data))
 }
 
-/// Opens a file of a skill, given by its name for the model and its reference for the daemon.
+/// File of a skill.
+#[derive(Clone, Copy)]
+struct SkillFile<'a> {
+    /// Name of the skill, for the model.
+    skill: &'a str,
+    folder: SkillFolder,
+    path: &'a str,
+}
+
+impl<'a> SkillFile<'a> {
+    fn new(skill: &'a str, folder: SkillFolder, path: &'a str) -> Self {
+        Self {
+            skill,
+            folder,
+            path,
+        }
+    }
+
+    /// Returns the file that the daemon found, whose path is relative to the skill's folder.
+    fn found(self, path: &'a str) -> Self {
+        match path.starts_with("../") {
+            // All of the plugin's folders above the skill are left out, so the path begins at the plugin's.
+            true => Self::new(
+                self.skill,
+                SkillFolder::Plugin,
+                path.trim_start_matches("../"),
+            ),
+            false => Self::new(self.skill, SkillFolder::Skill, path),
+        }
+    }
+
+    /// Returns the path of the file in the workspace.
+    fn workspace_path(self) -> String {
+        self.folder.workspace_path(self.skill, self.path)
+    }
+
+    /// Returns the reference by which the model reads the file again.
+    fn reference(self) -> String {
+        match self.folder {
+            SkillFolder::Skill => format!("skill://{}/{}", self.skill, self.path),
+            SkillFolder::Plugin => self.workspace_path(),
+        }
+    }
+}
+
+/// Opens a file of a skill in the skill store. `reference` is that of the skill for the daemon. Returns the file and its
+/// path in the workspace.
 async fn open_skill_file(
     context: SessionContext<'_>,
-    (skill, reference): (&str, &str),
-    path: &str,
+    file: SkillFile<'_>,
+    reference: &str,
     asked: &str,
-) -> ToolResult<OpenFile> {
+) -> ToolResult<(OpenFile, String)> {
     let request = ReadSkillFileRequest {
         name: reference.to_owned(),
-        path: path.to_owned(),
+        path: file.path.to_owned(),
         workspace_paths: true,
+        in_plugin: file.folder == SkillFolder::Plugin,
         ..ReadSkillFileRequest::default()
     };
     let tools = context.tools;
-    let file = tools.client.read_skill_file(request).await;
-    let file = file.map_err(|error| match error.reason() {
+    let opened = tools.client.read_skill_file(request).await;
+    let opened = opened.map_err(|error| match error.reason() {
         // As it was asked for, skill and all.
         Some(Reason::FileNotFound) => translate_error(error, asked),
-        _ => skill_lookup::translate_file_error(&tools.options, error, skill, path),
+        _ => skill_lookup::translate_file_error(&tools.options, error, file.skill, file.path),
     });
-    let (header, data) = file?.into_parts();
-    let name = format!("skill://{skill}/{}", header.path);
-    Ok(OpenFile::new(&name, header.size, &header.mime_type, data))
+    let (header, data) = opened?.into_parts();
+    let found = file.found(&header.path);
+    let opened = OpenFile::new(&found.reference(), header.size, &header.mime_type, data);
+    Ok((opened, found.workspace_path()))
 }
 
-/// Opens a file in the folder of a skill in the workspace: in the content that is staged, or in the current version if
-/// the skill is not staged yet. What the skill does not have may be a file that a command made.
-async fn open_staged_file(
+/// Opens a file of a skill as the workspace has it: in the version that is staged, or else in the current one.
+async fn open_current_file(
     context: SessionContext<'_>,
-    skill: &str,
-    path: &str,
+    file: SkillFile<'_>,
+    staged: Option<&WorkspaceSkill>,
+    visible: &str,
     asked: &str,
 ) -> ToolResult<OpenFile> {
-    let visible = skill_lookup::visible_reference(context.tools, skill).await?;
-    let staged = staged_digest(context, skill).await?;
-    let reference = staged.as_ref().map(|digest| format!("{skill}@{digest}"));
-    let reference = reference.as_ref().unwrap_or(&visible);
-    let opened = open_skill_file(context, (skill, reference), path, asked).await;
+    let pinned = staged.map(|staged| format!("{}@{}", file.skill, staged.digest));
+    let reference = pinned.as_deref().unwrap_or(visible);
+    let (opened, path) = open_skill_file(context, file, reference, asked).await?;
+    match staged {
+        Some(staged) if staged.writable => open_workspace_file(context, &path, asked).await,
+        Some(_) | None => Ok(opened),
+    }
+}
+
+/// Opens a file in a folder of a skill in the workspace. What the skill does not have may be a file that a command made.
+async fn open_staged_file(
+    context: SessionContext<'_>,
+    file: SkillFile<'_>,
+    asked: &str,
+) -> ToolResult<OpenFile> {
+    let visible = skill_lookup::visible_reference(context.tools, file.skill).await?;
+    let staged = staged_skills(context).await?;
+    let staged = staged.iter().find(|staged| staged.name == file.skill);
+    let opened = open_current_file(context, file, staged, &visible, asked).await;
     match opened {
         Err(error) if staged.is_some() => {
-            let staged = format!("skills/{skill}/{path}");
-            let made = open_workspace_file(context, &staged, asked).await;
+            let made = open_workspace_file(context, &file.workspace_path(), asked).await;
             made.map_err(|_| error)
         }
         opened => opened,
     }
 }
 
-/// Returns the digest of the staged content of a skill; `None` if the session's workspace does not exist or does not
-/// have the skill.
-async fn staged_digest(context: SessionContext<'_>, skill: &str) -> ToolResult<Option<String>> {
+/// Returns the staged skills of the session's workspace; none if it does not exist.
+async fn staged_skills(context: SessionContext<'_>) -> ToolResult<Vec<WorkspaceSkill>> {
     let name = workspace_name(&context.session.workspace_id());
     match context.tools.client.get_workspace(&name).await {
-        Ok(workspace) => {
-            let mut staged = workspace.skills.into_iter();
-            Ok(staged
-                .find(|staged| staged.name == skill)
-                .map(|staged| staged.digest))
-        }
-        Err(error) if error.reason() == Some(Reason::WorkspaceNotFound) => Ok(None),
+        Ok(workspace) => Ok(workspace.skills),
+        Err(error) if error.reason() == Some(Reason::WorkspaceNotFound) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Opens a file of the only loaded skill that has it.
+/// Opens a file of the only loaded skill that has it. Several skills can share one file of their plugin: it is that of
+/// the skill that was used most recently.
 async fn open_loaded_file(
     context: SessionContext<'_>,
     loaded: &[String],
-    path: &str,
+    (folder, path): (SkillFolder, &str),
     asked: &str,
 ) -> ToolResult<OpenFile> {
+    let staged = match loaded {
+        [] => Vec::new(),
+        _ => staged_skills(context).await?,
+    };
     let (mut opened, mut similar) = (Vec::new(), Vec::new());
     for skill in loaded.iter().rev().take(SKILLS_SEARCHED_MAX) {
-        match open_skill_file(context, (skill, skill), path, asked).await {
+        let file = SkillFile::new(skill, folder, path);
+        let staged = staged.iter().find(|staged| staged.name == *skill);
+        match open_current_file(context, file, staged, skill, asked).await {
+            Ok(file) if folder == SkillFolder::Plugin => return Ok(file),
             Ok(file) => opened.push(file),
             Err(ToolError::FileNotFound { nearest_names, .. }) => {
                 let names = nearest_names.iter();
-                similar.extend(names.map(|name| format!("skill://{skill}/{name}")));
+                similar.extend(names.map(|name| SkillFile::new(skill, folder, name).reference()));
             }
             Err(error @ ToolError::Daemon(_)) => return Err(error),
             // The skill is gone, or cannot have such a path.
@@ -323,14 +418,29 @@ mod tests {
                 "$OUTPUT_DIR/a",
                 FileReference::Workspace("$OUTPUT_DIR/a".into()),
             ),
-            ("{baseDir}/a/b", FileReference::LoadedSkill("a/b".into())),
+            (
+                "{baseDir}/a/b",
+                FileReference::LoadedSkill(SkillFolder::Skill, "a/b".into()),
+            ),
+            (
+                "${CLAUDE_PLUGIN_ROOT}/a/b",
+                FileReference::LoadedSkill(SkillFolder::Plugin, "a/b".into()),
+            ),
             (
                 "/mnt/skills/s/a/b",
-                FileReference::StagedSkill("s".into(), "a/b".into()),
+                FileReference::StagedSkill("s".into(), SkillFolder::Skill, "a/b".into()),
             ),
             (
                 "workspace://skills/s/a",
-                FileReference::StagedSkill("s".into(), "a".into()),
+                FileReference::StagedSkill("s".into(), SkillFolder::Skill, "a".into()),
+            ),
+            (
+                "workspace://skills/.plugins/s/a/b",
+                FileReference::StagedSkill("s".into(), SkillFolder::Plugin, "a/b".into()),
+            ),
+            (
+                "workspace://{baseDir}/a",
+                FileReference::Workspace("{baseDir}/a".into()),
             ),
             (
                 "workspace://out/a",

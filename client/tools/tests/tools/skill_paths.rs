@@ -7,13 +7,15 @@ use skilld_tools::{Family, ToolOptions};
 
 use crate::conversation::Conversation;
 
-const PATHS: [&str; 6] = [
+const PATHS: [&str; 8] = [
     "references/a.md",
     "${CLAUDE_SKILL_DIR}/references/a.md",
     "{baseDir}/references/a.md",
     "skills/notes/references/a.md",
     "/workspace/skills/notes/references/a.md",
     "/mnt/skills/notes/references/a.md",
+    "${CLAUDE_PLUGIN_ROOT}/references/a.md",
+    "/workspace/skills/.plugins/notes/references/a.md",
 ];
 
 async fn conversation(family: Family) -> (Fake, Conversation) {

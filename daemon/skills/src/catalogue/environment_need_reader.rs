@@ -83,7 +83,14 @@ impl NeedReader<'_> {
         let Some(text) = self.read_text(file, STATED_BYTES_MAX)? else {
             return Ok(());
         };
-        let project = text.parse::<toml::Table>().unwrap_or_default();
+        let project = match text.parse::<toml::Table>() {
+            Ok(project) => project,
+            Err(error) => {
+                let (path, error) = (&file.path, error.message());
+                self.problem(format!("{path} is not valid TOML: {error}"));
+                return Ok(());
+            }
+        };
         let project = project.get("project").and_then(toml::Value::as_table);
         let stated = project.and_then(|project| project.get("dependencies"));
         let stated = stated.and_then(toml::Value::as_array).into_iter().flatten();
@@ -114,15 +121,23 @@ impl NeedReader<'_> {
             .files()
             .iter()
             .any(|file| file.path.split('/').next() == Some("node_modules"));
-        let package = self.read_bytes(file, STATED_BYTES_MAX)?;
-        let parsed = serde_json::from_slice::<serde_json::Value>(&package).unwrap_or_default();
+        let Some(package) = self.read_text(file, STATED_BYTES_MAX)? else {
+            return Ok(());
+        };
+        let parsed = match serde_json::from_str::<serde_json::Value>(&package) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.problem(format!("package.json is not valid JSON: {error}"));
+                return Ok(());
+            }
+        };
         let dependencies = parsed
             .get("dependencies")
             .and_then(|stated| stated.as_object());
         if brings_modules || dependencies.is_none_or(serde_json::Map::is_empty) {
             return Ok(());
         }
-        self.need.package_json = package;
+        self.need.package_json = package.into_bytes();
         match manifest.find_exact("package-lock.json") {
             Some(lock) if lock.size <= LOCK_BYTES_MAX => {
                 self.need.package_lock = self.read_bytes(lock, LOCK_BYTES_MAX)?;

@@ -180,6 +180,7 @@ impl SkillLibrary {
         let name = format!("{}:", plugin.name);
         let (content, lease) = self.store.copy_bounded(folder, &name, BOUNDS)?;
         if let Some(before) = before
+            && content.files > 0
             && !before.is_recent(started)
             && take() == Some(before)
         {

@@ -16,7 +16,7 @@ use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
 use crate::content_store::digest_cache::DigestCache;
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
-use crate::content_store::staged_skill::StagedSkill;
+use crate::content_store::staged_skill::{PluginFiles, StagedSkill};
 use crate::content_store::{ContentStore, DAMAGED, Lease};
 use crate::error::{Error, Result};
 use crate::parse::document::Document;
@@ -28,6 +28,15 @@ use crate::parse::version::Specifier;
 use crate::placeholders::{self, SkillFolder};
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
+
+/// Path of a file to read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SkillFilePath<'a> {
+    /// Relative to the skill's folder.
+    InSkill(&'a str),
+    /// Relative to the folder of the skill's plugin; to the skill's folder if the skill is staged without a plugin.
+    InPlugin(&'a str),
+}
 
 /// Resolves, reads, publishes and deletes skills, given a snapshot of the catalogue.
 #[derive(Debug)]
@@ -188,19 +197,41 @@ impl SkillLibrary {
         self.manifest(&skill)
     }
 
-    /// Opens a file of a skill.
+    /// Opens a file of a skill, or one that it shares within its plugin.
     pub(crate) fn open_file(
         &self,
         catalogue: &Catalogue,
         wanted: &SkillRef,
-        path: &str,
+        path: SkillFilePath<'_>,
         is_workspace_text: bool,
     ) -> Result<(SkillFile, FileContent)> {
         let resolved = self.resolve(catalogue, wanted)?;
         let (skill, _lease) = self.lease_resolved(catalogue, &resolved, wanted)?;
-        let manifest = self.manifest(&skill)?;
+        let plugin = match path {
+            SkillFilePath::InSkill(_) => None,
+            SkillFilePath::InPlugin(_) => match self.lease_plugin_files(catalogue, &resolved)? {
+                SharedFiles::Leased(files, lease) => Some((files, lease)),
+                SharedFiles::None | SharedFiles::Refused(_) => None,
+            },
+        };
+        let (SkillFilePath::InSkill(path) | SkillFilePath::InPlugin(path)) = path;
+        let (own, shared) = match &plugin {
+            None => (Some(path), None),
+            Some((plugin, _lease)) => {
+                let own = path.strip_prefix(&*plugin.skill_path.to_string_lossy());
+                (own.and_then(|own| own.strip_prefix('/')), Some(plugin))
+            }
+        };
+        let (manifest, path, up) = match (own, shared) {
+            (None, Some(plugin)) => {
+                let up = "../".repeat(plugin.skill_path.components().count());
+                (self.plugin_manifest(plugin)?, path, up)
+            }
+            (own, _) => (self.manifest(&skill)?, own.unwrap_or(path), String::new()),
+        };
         let mut file = manifest.find(path)?.clone();
         let opened = manifest.open(&file)?;
+        file.path.insert_str(0, &up);
         let content = if is_workspace_text {
             let folder = self.workspace_folder(catalogue, &resolved)?;
             FileContent::with_workspace_paths(opened, &mut file, &folder)?
@@ -289,6 +320,13 @@ impl SkillLibrary {
                 Some(card) => manifest.restricted(|path| card.allows(path)),
                 None => manifest,
             })
+        })
+    }
+
+    fn plugin_manifest(&self, plugin: &PluginFiles) -> Result<Arc<Manifest>> {
+        self.manifests.get_or_read(&plugin.digest, || {
+            let dir = self.store.dir(&plugin.digest);
+            Manifest::read(&dir).map_err(Error::io(format!("read {}", dir.display())))
         })
     }
 

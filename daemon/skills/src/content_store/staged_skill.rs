@@ -20,8 +20,8 @@
 //!
 //! A skill with Node.js packages has a link to them: `node_packages.rs`.
 //!
-//! Only the daemon writes here, so no path on the way can be a tenant's. A writable copy of a skill is in the workspace's
-//! own files instead, and `skills/<name>` is a link to it, which the daemon reads and never follows:
+//! Only the daemon writes here, so no path on the way can be a tenant's. A writable copy of a skill, or of its plugin, is
+//! in the workspace's own files instead, and `skills/<name>` is a link to it, which the daemon reads and never follows:
 //! `writable_copy.rs`.
 
 use std::collections::HashMap;
@@ -82,6 +82,8 @@ pub struct StagedSkill {
     /// Path of its writable copy, relative to the workspace; `None` if the skill is read-only. Commands can write there,
     /// so only the guest may open it.
     pub writable_path: Option<String>,
+    /// `true` if commands changed files of that copy since it was staged.
+    pub is_modified: bool,
 }
 
 /// Files that the skills of a plugin share, for the staging of one of them.
@@ -115,6 +117,7 @@ impl StagedSkill {
             plugin: None,
             problems: Vec::new(),
             writable_path: None,
+            is_modified: false,
         }
     }
 
@@ -126,12 +129,12 @@ impl StagedSkill {
 
     /// Returns the text of its digest file. That of a writable copy differs, so a switch replaces the skill.
     fn digest_text(&self) -> String {
+        let prefix = self.writable_path.as_ref().map_or("", |_| WRITABLE_PREFIX);
         match &self.plugin {
-            None if self.writable_path.is_some() => format!("{WRITABLE_PREFIX}{}", self.digest),
-            None => self.digest.clone(),
+            None => format!("{prefix}{}", self.digest),
             Some(plugin) => {
                 let path = plugin.skill_path.display();
-                format!("{} {} {path}", self.digest, plugin.digest)
+                format!("{prefix}{} {} {path}", self.digest, plugin.digest)
             }
         }
     }
@@ -202,6 +205,12 @@ fn has_digest(target: &Path, skill: &StagedSkill) -> bool {
     digest.is_ok_and(|digest| digest == skill.digest_text())
 }
 
+/// Returns the time at which a skill was staged, as its digest file has it.
+fn digest_time(target: &Path, skill: &StagedSkill) -> Option<SystemTime> {
+    let noted = fs::metadata(digests_directory(target).join(&skill.name));
+    noted.and_then(|noted| noted.modified()).ok()
+}
+
 /// Returns the skills to stage, each once, sorted by name.
 fn changed_skills(skills: &[StagedSkill]) -> Vec<&StagedSkill> {
     let mut changed: Vec<&StagedSkill> = skills.iter().filter(|skill| !skill.unchanged).collect();
@@ -236,7 +245,7 @@ fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> R
             return Err(Error::io(operation)(error));
         }
     }
-    retire_plugins(target, &published);
+    retire_plugins(target, changed, &published);
     fault::reach(Point::StagePublished);
     for skill in changed {
         // Without the digest file the next staging of the skill copies it again.
@@ -293,29 +302,26 @@ fn publish_skill(
     let made = make_directory(&target.join(PLUGINS_DIR));
     tolerate(io::ErrorKind::AlreadyExists, made)?;
     publish(prepared.join(&plugin), target.join(&plugin))?;
-    // The same link leads to every version of the plugin.
-    let link = fs::read_link(&place);
-    if link.is_ok_and(|link| link == skill_link(&skill.name)) {
+    // The same link leads to every read-only version of the plugin.
+    let (link, new_link) = (fs::read_link(&place), prepared.join(&skill.name));
+    if link.is_ok_and(|link| fs::read_link(&new_link).is_ok_and(|new| new == link)) {
         return Ok(());
     }
-    publish(prepared.join(&skill.name), place)
+    publish(new_link, place)
 }
 
-/// Moves plugins aside whose skills are staged without them now: a folder replaced the link to each of these.
-fn retire_plugins(target: &Path, published: &[PublishedFolder]) {
-    for folder in published {
-        // The link of a writable copy leads elsewhere.
-        let leads_to_plugin =
-            |path: &&Path| fs::read_link(path).is_ok_and(|link| link.starts_with(PLUGINS_DIR));
-        let replaced = folder.replaced.as_deref().filter(leads_to_plugin);
-        let (Some(aside), Some(name)) =
-            (replaced.and_then(Path::file_name), folder.place.file_name())
-        else {
+/// Moves plugins aside whose skills are staged without them now, beside the versions that they belong to.
+fn retire_plugins(target: &Path, changed: &[&StagedSkill], published: &[PublishedFolder]) {
+    let plugins = target.join(PLUGINS_DIR);
+    for skill in changed.iter().filter(|skill| skill.plugin.is_none()) {
+        let (place, plugin) = (target.join(&skill.name), plugins.join(&skill.name));
+        let folder = published.iter().find(|folder| folder.place == place);
+        let replaced = folder.and_then(|folder| folder.replaced.as_deref()?.file_name());
+        let Some(aside) = replaced.filter(|_| fs::symlink_metadata(&plugin).is_ok()) else {
             continue;
         };
-        let plugins = target.join(PLUGINS_DIR);
-        if let Err(error) = fs::rename(plugins.join(name), plugins.join(aside)) {
-            tracing::warn!(skill = %folder.place.display(), %error, "a replaced plugin was not moved aside");
+        if let Err(error) = fs::rename(&plugin, plugins.join(aside)) {
+            tracing::warn!(skill = skill.name, %error, "a replaced plugin was not moved aside");
         }
     }
 }

@@ -29,7 +29,7 @@ fn hanging_root_keeps_listings_and_other_threads_available() {
             skills.list().await.expect("listed");
             let missing = skills.get(csv.clone(), ValidationProfile::Lenient).await;
             assert!(matches!(missing, Err(Error::SkillNotFound { .. })));
-            let missing = skills.stage(&dir.path().join("skills"), vec![csv]).await;
+            let missing = skills.lease_to_stage(vec![csv]).await;
             assert!(matches!(missing, Err(Error::SkillNotFound { .. })));
         }
     };

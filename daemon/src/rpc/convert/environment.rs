@@ -11,9 +11,23 @@ use crate::exec::SkillEnvironment;
 use crate::skills::Problem;
 use crate::skills::environments::environment_record::{BuiltPackage, EnvironmentRecord};
 
-/// Makes the message of a built environment.
+/// Makes the message of a built environment without its packages. An answer about many skills has no room for these.
 #[must_use]
-pub fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
+pub fn environment_summary(record: &EnvironmentRecord) -> pb::SkillEnvironment {
+    let report = &record.report;
+    pb::SkillEnvironment {
+        need: record.key.need.clone(),
+        path: mounted_environment(record).path(),
+        packages_total: int64((report.packages.len() + report.node_packages.len()) as u64),
+        files: int64(record.files),
+        bytes: int64(record.bytes),
+        create_time: timestamp_message(UNIX_EPOCH + Duration::from_millis(record.create_time_ms)),
+        ..pb::SkillEnvironment::default()
+    }
+}
+
+/// Makes the message of a built environment with its packages.
+fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     let report = &record.report;
     let python = report.packages.iter();
     let python = python.map(|package| package_message(Kind::Python, package));
@@ -22,13 +36,9 @@ pub fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     let provided = report.provided.iter();
     let provided = provided.map(|package| package_message(Kind::Python, package));
     pb::SkillEnvironment {
-        need: record.key.need.clone(),
-        path: mounted_environment(record).path(),
         packages: skill::keep_fitting(python.chain(node)),
         image_packages: skill::keep_fitting(provided),
-        files: int64(record.files),
-        bytes: int64(record.bytes),
-        create_time: timestamp_message(UNIX_EPOCH + Duration::from_millis(record.create_time_ms)),
+        ..environment_summary(record)
     }
 }
 
@@ -70,5 +80,39 @@ fn package_message(kind: Kind, package: &BuiltPackage) -> pb::SkillPackage {
         name: package.name.clone(),
         version: package.version.clone(),
         hashes: package.hashes.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::skills::environments::environment_record::{BuildReport, VERSION};
+
+    #[test]
+    fn a_summary_is_small_however_many_packages_there_are() {
+        let package = BuiltPackage {
+            name: "a-package".into(),
+            version: "1.0".into(),
+            hashes: vec![format!("sha256:{}", "0".repeat(64)); 80],
+        };
+        let packages = vec![package; 1000];
+        let record = EnvironmentRecord {
+            version: VERSION,
+            name: "0".repeat(32),
+            report: BuildReport {
+                packages: packages.clone(),
+                provided: packages.clone(),
+                node_packages: packages,
+                ..BuildReport::default()
+            },
+            ..EnvironmentRecord::default()
+        };
+        let summary = environment_summary(&record);
+        assert_eq!(summary.packages_total, 2000);
+        assert!(summary.encoded_len() < 1024, "{}", summary.encoded_len());
+        let whole = environment_message(&record);
+        assert!(!whole.packages.is_empty() && !whole.image_packages.is_empty());
     }
 }

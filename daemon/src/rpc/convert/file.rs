@@ -67,6 +67,7 @@ pub fn staged_skills_message(
         bytes: int64(skill.bytes),
         unchanged: skill.unchanged,
         writable: skill.writable_path.is_some(),
+        modified: skill.is_modified,
         own_links: skill
             .own_links
             .iter()
@@ -75,7 +76,7 @@ pub fn staged_skills_message(
         environment: environment
             .record
             .as_deref()
-            .map(environment::environment_message),
+            .map(environment::environment_summary),
         problems: super::skill::problem_messages(
             &[skill.problems.as_slice(), &environment.problems].concat(),
         ),

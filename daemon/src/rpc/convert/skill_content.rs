@@ -38,8 +38,10 @@ pub struct FileListingRequest {
 pub struct FileReadRequest {
     /// Skill whose file is read.
     pub skill: SkillRef,
-    /// Normalised path in the skill.
+    /// Normalised path in the skill, or in its plugin.
     pub path: String,
+    /// `true` if the path is that in the skill's plugin.
+    pub in_plugin: bool,
     /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes; `None` means up to the end.
@@ -133,6 +135,7 @@ pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileR
     Ok(FileReadRequest {
         skill: violations.finish_with(skill)?,
         path: path.unwrap_or_default(),
+        in_plugin: request.in_plugin,
         offset,
         length: (length > 0).then_some(length),
         workspace_paths: request.workspace_paths,

@@ -249,13 +249,13 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
         message.create_time = timestamp_message(create);
         message.max_lifetime = duration_message(end.duration_since(create).unwrap_or_default());
         message.env = claim.env.clone();
-        let skills = claim
-            .skills
-            .iter()
-            .map(|(name, digest)| (name.clone(), digest.clone()));
-        message.skills = skills
-            .map(|(name, digest)| pb::WorkspaceSkill { name, digest })
-            .collect();
+        let skills = claim.skills.iter();
+        let skills = skills.map(|(name, digest)| pb::WorkspaceSkill {
+            name: name.clone(),
+            digest: digest.clone(),
+            writable: claim.writable_skills.contains_key(name),
+        });
+        message.skills = skills.collect();
         message.inputs = claim.inputs.iter().map(input_message).collect();
         message.inputs.sort_by(|a, b| a.path.cmp(&b.path));
     }

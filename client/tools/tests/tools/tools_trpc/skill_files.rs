@@ -114,6 +114,7 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
         workspace.skills = vec![v1::WorkspaceSkill {
             name: "demo".into(),
             digest: old.digest.clone(),
+            ..v1::WorkspaceSkill::default()
         }];
         let made = "skills/demo/out/a.txt".to_owned();
         state.staged.insert(made, b"made\n".to_vec());
@@ -126,6 +127,76 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
     assert_eq!(asked, [format!("skills/demo@{}", old.digest)]);
     let made = json!({"file_name": "skills/demo/out/a.txt"});
     assert_eq!(talk.call("read_file", made).await["content"], "made\n");
+}
+
+#[tokio::test]
+async fn files_that_a_skill_shares_within_its_plugin_are_read_by_every_path_before_staging() {
+    let mut talk = with_documents().await;
+    let shared = ".plugins/demo/shared/tags.md".to_owned();
+    talk.fake
+        .state
+        .lock()
+        .skill_files
+        .insert(shared, TEXT.to_vec());
+    talk.call("skill_load", json!({"skill": "other"})).await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    for path in [
+        "/workspace/skills/.plugins/demo/shared/tags.md",
+        "workspace://skills/.plugins/demo/shared/tags.md",
+        "$SKILLS_DIR/.plugins/demo/shared/Tags.md",
+        "${CLAUDE_PLUGIN_ROOT}/shared/tags.md",
+        "$CLAUDE_PLUGIN_ROOT/shared/tags.md",
+    ] {
+        let read = talk.call("read_file", json!({"file_name": path})).await;
+        assert_eq!(read["content"], RESOLVED, "{path}");
+        assert_eq!(
+            read["file_name"], "skills/.plugins/demo/shared/tags.md",
+            "{path}"
+        );
+    }
+    let absent = json!({"file_name": "${CLAUDE_PLUGIN_ROOT}/shared/none.md"});
+    assert_eq!(talk.refused("read_file", absent).await.0, "FILE_NOT_FOUND");
+    assert!(talk.fake.state.lock().workspaces.is_empty());
+}
+
+#[tokio::test]
+async fn a_writable_skill_is_read_with_the_changes_of_its_commands() {
+    let mut talk = with_documents().await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    talk.call("skill_run", super::run("hello")).await;
+    {
+        let mut state = talk.fake.state.lock();
+        let shared = ".plugins/demo/shared/tags.md".to_owned();
+        state.skill_files.insert(shared, TEXT.to_vec());
+        let digest = state.skills[0].digest.clone();
+        let workspace = state.workspaces.values_mut().next().expect("one");
+        workspace.skills = vec![v1::WorkspaceSkill {
+            name: "demo".into(),
+            digest,
+            writable: true,
+        }];
+        for path in ["demo/REFERENCE.md", ".plugins/demo/shared/tags.md"] {
+            let changed = format!("skills/{path}");
+            state.staged.insert(changed, b"changed\n".to_vec());
+        }
+    }
+    for path in [
+        "skills/demo/REFERENCE.md",
+        "/workspace/skills/demo/reference.md",
+        "${CLAUDE_SKILL_DIR}/REFERENCE.md",
+        "REFERENCE.md",
+        "/workspace/skills/.plugins/demo/shared/tags.md",
+        "${CLAUDE_PLUGIN_ROOT}/shared/tags.md",
+    ] {
+        let read = talk.call("read_file", json!({"file_name": path})).await;
+        assert_eq!(read["content"], "changed\n", "{path}");
+    }
+    // The store has what was published, and a file that a command removed is gone.
+    let published = json!({"file_name": "skill://demo/REFERENCE.md"});
+    let read = talk.call("read_file", published).await;
+    assert_eq!(read["content"], RESOLVED);
+    let removed = json!({"file_name": "skills/demo/docs/Usage.md"});
+    assert_eq!(talk.refused("read_file", removed).await.0, "FILE_NOT_FOUND");
 }
 
 #[tokio::test]

@@ -86,6 +86,32 @@ fn refused_requirements_are_named_with_file_and_line() {
 }
 
 #[test]
+fn a_file_that_cannot_be_parsed_is_a_problem() {
+    for (path, text, message) in [
+        (
+            "pyproject.toml",
+            "[project\n",
+            "pyproject.toml is not valid TOML: ",
+        ),
+        (
+            "package.json",
+            "{\"dependencies\": ",
+            "package.json is not valid JSON: ",
+        ),
+        (
+            "package.json",
+            &format!("{{\"dependencies\": {{}}}}{}", " ".repeat(1 << 20)),
+            "package.json is larger than 1048576 bytes",
+        ),
+    ] {
+        let need = read_need(&[(path, text)]);
+        let messages = messages(&need);
+        assert_eq!(messages.len(), 1, "{path}: {messages:?}");
+        assert!(messages[0].starts_with(message), "{messages:?}");
+    }
+}
+
+#[test]
 fn ten_thousand_requirements_are_one_problem() {
     let lines: Vec<String> = (0..10_000).map(|n| format!("package-{n}\n")).collect();
     let need = read_need(&[("requirements.txt", &lines.concat())]);

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::node_packages::{self, NODE_MODULES};
 use super::{StagedSkill, make_directory};
@@ -57,24 +57,31 @@ pub(super) fn copy_skill_in_plugin(
     skill_path: &Path,
     skill: &StagedSkill,
 ) -> io::Result<()> {
+    let place = copy_plugin(plugin, to, skill_path)?;
+    // skills/, .plugins/ and the plugin are above the skill.
+    let depth = 3 + skill_path.components().count();
+    copy_skill(stored, &place, skill, depth)?;
+    symlink(skill_path, to.join(SKILL_LINK))
+}
+
+/// Copies the shared files of a plugin into a new folder `to`. Returns the place for the skill at `skill_path` in it,
+/// whose parents exist then.
+pub(super) fn copy_plugin(plugin: &Path, to: &Path, skill_path: &Path) -> io::Result<PathBuf> {
     copy_directory(plugin, to, &mut vec![0; BUFFER_BYTES])?;
-    let mut place = to.to_owned();
+    let mut parent = to.to_owned();
     for folder in skill_path.parent().into_iter().flat_map(Path::components) {
-        place.push(folder);
+        parent.push(folder);
         // A link among the shared files must not lead the skill elsewhere.
-        match fs::symlink_metadata(&place) {
+        match fs::symlink_metadata(&parent) {
             Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => {
                 let message = format!("{} is no folder of the plugin", skill_path.display());
                 return Err(io::Error::other(message));
             }
-            Err(_) => make_directory(&place)?,
+            Err(_) => make_directory(&parent)?,
         }
     }
-    // skills/, .plugins/ and the plugin are above the skill.
-    let depth = 3 + skill_path.components().count();
-    copy_skill(stored, &to.join(skill_path), skill, depth)?;
-    symlink(skill_path, to.join(SKILL_LINK))
+    Ok(to.join(skill_path))
 }
 
 /// Copies a stored skill into a new folder, without links to the workspace.

@@ -10,10 +10,19 @@
 //! skills/<name> -> ../work/.skills/<time>/<name>
 //! ```
 //!
+//! A skill that shares files within its plugin lies at its place in a copy of the plugin, so that `../` leads to these
+//! files:
+//!
+//! ```text
+//! skills/.plugins/<name> -> ../../work/.skills/<time>/<name>
+//! skills/<name>          -> ../work/.skills/<time>/<name>/<path of the skill in the plugin>
+//! ```
+//!
 //! An older copy stays in `work/.skills`: commands may have changed it, and may still run in it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -23,24 +32,20 @@ use tempfile::TempDir;
 use super::node_packages::{NODE_MODULES, packages_path};
 use super::replaced_versions::unix_ms;
 use super::{
-    StagedSkill, changed_skills, check_versions, has_digest, lock_directory, prepare_directory,
-    publish_skills, skill_copy,
+    StagedSkill, changed_skills, check_versions, digest_time, has_digest, lock_directory,
+    prepare_directory, publish_skills, skill_copy,
 };
 use crate::content_store::ContentStore;
 use crate::error::{Error, Result};
-use crate::parse::problem::{PLUGIN_FILES_NOT_STAGED, Problem};
+use crate::placeholders::plugin_root;
 
 /// Directory of writable copies, relative to the workspace.
 const COPIES: &str = "work/.skills";
 /// Target of a link in `skills/`, before the path in the workspace.
 const LINK_PREFIX: &str = "../";
-/// Links in the root of a writable copy, `work/.skills/<time>/<name>`: (name, target). It has no link `.venv`: an
-/// environment made there is a folder of the copy.
-const LINKS: [(&str, &str); 3] = [
-    ("out", "../../../../out"),
-    ("work", "../../../../work"),
-    ("inputs", "../../../../work/inputs"),
-];
+/// Links in the root of a writable skill: (name, target in the workspace). It has no link `.venv`: an environment made
+/// there is a folder of the copy.
+const LINKS: [(&str, &str); 3] = [("out", "out"), ("work", "work"), ("inputs", "work/inputs")];
 
 /// Writable staging of skills whose copies the guest has yet to get. Dropping it discards the staging.
 #[derive(Debug)]
@@ -63,8 +68,9 @@ impl WritableStaging {
     }
 }
 
-/// Prepares writable copies of stored skills beside `target`, the `skills/` of a slot. `intact` has the paths of the
-/// workspace's writable copies that still exist; a skill that has one with this digest is unchanged. Blocks.
+/// Prepares writable copies of stored skills beside `target`, the `skills/` of a slot. `intact` has the workspace's
+/// writable copies that still exist: path → time of the latest modification. A skill that has one with this digest is
+/// unchanged. Blocks.
 ///
 /// # Errors
 /// `Invalid` for two versions of one skill; `Io`.
@@ -72,54 +78,36 @@ pub(crate) fn prepare_writable(
     store: &ContentStore,
     target: &Path,
     mut skills: Vec<StagedSkill>,
-    intact: &BTreeSet<String>,
+    intact: &BTreeMap<String, SystemTime>,
 ) -> Result<WritableStaging> {
     check_versions(&skills)?;
     let failed = |operation: &str| Error::io(format!("{operation} {}", target.display()));
     let _turn = lock_directory(target)?;
     let directory = format!("{COPIES}/{}", unix_ms(SystemTime::now()));
     for skill in &mut skills {
-        // Files shared within a plugin stay read-only, so the copy stands alone.
-        if skill.plugin.take().is_some() {
-            let message = "a writable copy stands alone: the files that the skill shares within its plugin are not beside it";
-            let problem = Problem::warning(PLUGIN_FILES_NOT_STAGED, message);
-            skill.problems.push(problem);
-        }
-        skill.writable_path = Some(format!("{directory}/{}", skill.name));
-        let copy = read_copy_path(target, &skill.name).filter(|copy| intact.contains(copy));
-        if copy.is_some() && has_digest(target, skill) {
+        skill.writable_path = Some(copy_path(&directory, skill));
+        let copy = read_copy_path(target, &skill.name);
+        let modified = copy.as_ref().and_then(|copy| intact.get(copy));
+        if let Some(modified) = modified
+            && has_digest(target, skill)
+        {
             skill.unchanged = true;
             skill.writable_path = copy;
+            // The digest is noted when the copy is complete.
+            skill.is_modified = digest_time(target, skill).is_none_or(|time| *modified > time);
         }
     }
     let changed = changed_skills(&skills);
     let mut links = Vec::new();
     let mut prepared = None;
     if !changed.is_empty() {
-        let directory = prepared
-            .insert(prepare_directory(target)?)
-            .path()
-            .to_owned();
-        for folder in ["copies", "links"] {
-            fs::create_dir(directory.join(folder)).map_err(failed("prepare"))?;
+        let place = prepared.insert(prepare_directory(target)?).path();
+        for folder in ["copies", "links", "links/.plugins"] {
+            fs::create_dir(place.join(folder)).map_err(failed("prepare"))?;
         }
         for skill in changed {
-            let copy = directory.join("copies").join(&skill.name);
-            let copied = skill_copy::copy_without_links(&store.dir(&skill.digest), &copy);
-            copied.map_err(failed("copy a skill beside"))?;
-            let path = skill.writable_path.as_deref().unwrap_or_default();
-            let link = directory.join("links").join(&skill.name);
-            symlink(format!("{LINK_PREFIX}{path}"), link).map_err(failed("prepare"))?;
-            let added = LINKS
-                .iter()
-                .filter(|(name, _)| !skill.own_links.contains(name));
-            links.extend(added.map(|(name, link_target)| {
-                (format!("{}/{name}", skill.name), (*link_target).to_owned())
-            }));
-            if let Some(path) = packages_path(&skill.environment_need) {
-                let link = format!("{}/{NODE_MODULES}", skill.name);
-                links.push((link, format!("../../../../{path}")));
-            }
+            prepare_copy(store, place, skill).map_err(failed("copy a skill beside"))?;
+            links.extend(workspace_links(&directory, skill));
         }
     }
     Ok(WritableStaging {
@@ -128,6 +116,55 @@ pub(crate) fn prepare_writable(
         links,
         prepared,
     })
+}
+
+/// Returns the path of a skill's new copy, relative to the workspace.
+fn copy_path(directory: &str, skill: &StagedSkill) -> String {
+    let name = &skill.name;
+    match &skill.plugin {
+        None => format!("{directory}/{name}"),
+        Some(plugin) => format!("{directory}/{name}/{}", plugin.skill_path.display()),
+    }
+}
+
+/// Copies a skill, in its plugin if it has one, to `copies/`, and makes the links to it in `links/`.
+fn prepare_copy(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> io::Result<()> {
+    let (stored, copy) = (
+        store.dir(&skill.digest),
+        prepared.join("copies").join(&skill.name),
+    );
+    let links = prepared.join("links");
+    let path = skill.writable_path.as_deref().unwrap_or_default();
+    symlink(format!("{LINK_PREFIX}{path}"), links.join(&skill.name))?;
+    let Some(plugin) = &skill.plugin else {
+        return skill_copy::copy_without_links(&stored, &copy);
+    };
+    let place = skill_copy::copy_plugin(&store.dir(&plugin.digest), &copy, &plugin.skill_path)?;
+    skill_copy::copy_without_links(&stored, &place)?;
+    let root = path.strip_suffix(&*plugin.skill_path.to_string_lossy());
+    let root = root.unwrap_or(path).trim_end_matches('/');
+    symlink(
+        format!("../{LINK_PREFIX}{root}"),
+        links.join(plugin_root(&skill.name)),
+    )
+}
+
+/// Returns the links to the workspace that a copy gets: (path beneath `directory`, target).
+fn workspace_links(directory: &str, skill: &StagedSkill) -> Vec<(String, String)> {
+    let path = skill.writable_path.as_deref().unwrap_or_default();
+    let up = "../".repeat(path.split('/').count());
+    let path = path.strip_prefix(directory).unwrap_or(path);
+    let path = path.trim_start_matches('/');
+    let added = LINKS
+        .iter()
+        .filter(|(name, _)| !skill.own_links.contains(name));
+    let packages = packages_path(&skill.environment_need);
+    let packages = packages.as_deref().map(|path| (NODE_MODULES, path));
+    added
+        .copied()
+        .chain(packages)
+        .map(|(name, link_target)| (format!("{path}/{name}"), format!("{up}{link_target}")))
+        .collect()
 }
 
 /// Publishes the links to copies that the guest has. Blocks.
