@@ -1,10 +1,9 @@
 //! [`Skills`]: every question about skills, answered from the catalogue's latest snapshot and the store.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -19,9 +18,7 @@ use crate::catalogue::skill_library::{SkillFilePath, SkillLibrary};
 use crate::catalogue::source_scanner::ScanExtent;
 use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
-use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
-use crate::content_store::{ContentStore, DAMAGED, Lease, StoreCleanup};
-use crate::environments::environment_record::PreparedEnvironment;
+use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
 use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
@@ -31,6 +28,10 @@ use crate::sources::Sources;
 use crate::sources::archive::ArchiveKind;
 use crate::sources::published_skills::VersionSelector;
 use crate::task_spawner::TaskSpawner;
+
+mod staging;
+
+pub use staging::LeasedSkills;
 
 /// Maximum number of blocking calls on skills at once. The store may be on a file system that hangs, and everything
 /// else needs the other threads.
@@ -45,21 +46,6 @@ pub struct Listing {
     pub has_more: bool,
     /// Problems of roots, and of folders that have no name to be listed under; on the first page only.
     pub problems: Vec<Problem>,
-}
-
-/// Skills to stage, whose content stays in the store as long as this exists.
-#[derive(Debug)]
-pub struct LeasedSkills {
-    skills: Vec<StagedSkill>,
-    leases: Vec<Lease>,
-}
-
-impl LeasedSkills {
-    /// Returns the skills as their staging will report them, in the order of the request.
-    #[must_use]
-    pub fn skills(&self) -> &[StagedSkill] {
-        &self.skills
-    }
 }
 
 /// The skills of this daemon. Clones share them.
@@ -244,155 +230,6 @@ impl Skills {
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn needs(&self, wanted: SkillRef) -> Result<Vec<Need>> {
         self.read(move |library, catalogue| library.needs(catalogue, &wanted))
-            .await
-    }
-
-    /// Makes sure that skills are in the store with everything that staging needs, and keeps them there.
-    ///
-    /// # Errors
-    /// `SkillNotFound`, `SkillInvalid`, `Io`.
-    pub async fn lease_to_stage(&self, wanted: Vec<SkillRef>) -> Result<LeasedSkills> {
-        self.read(move |library, catalogue| {
-            let leased = wanted
-                .iter()
-                .map(|wanted| library.lease_to_stage(catalogue, wanted));
-            let (skills, leases): (Vec<_>, Vec<_>) =
-                leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-            Ok(LeasedSkills {
-                skills,
-                leases: leases.into_iter().flatten().collect(),
-            })
-        })
-        .await
-    }
-
-    /// Puts skills into `slots/<slot>/skills/`, all or none; answers in the order of the request. Commands that use an
-    /// older version keep what they have open.
-    ///
-    /// # Errors
-    /// `Invalid` for two versions of one skill; `Io`.
-    pub async fn stage(
-        &self,
-        slot_skills_dir: &Path,
-        leased: LeasedSkills,
-    ) -> Result<Vec<StagedSkill>> {
-        let (target, library) = (slot_skills_dir.to_owned(), Arc::clone(&self.library));
-        let stage = move || {
-            let LeasedSkills {
-                skills,
-                leases: _leases,
-            } = leased;
-            staged_skill::stage_skills(&library.store, &target, skills)
-        };
-        self.tasks.blocking_in(&self.permits, stage).await
-    }
-
-    /// Prepares writable copies of skills for a workspace, all or none; the guest has to get them before
-    /// [`Self::publish_writable`]. `intact` has the workspace's writable copies that still exist: path → time of the
-    /// latest modification.
-    ///
-    /// # Errors
-    /// `Invalid` for two versions of one skill; `Io`.
-    pub async fn prepare_writable(
-        &self,
-        slot_skills_dir: &Path,
-        leased: LeasedSkills,
-        intact: BTreeMap<String, SystemTime>,
-    ) -> Result<WritableStaging> {
-        let (target, library) = (slot_skills_dir.to_owned(), Arc::clone(&self.library));
-        let prepare = move || {
-            let LeasedSkills {
-                skills,
-                leases: _leases,
-            } = leased;
-            staged_skill::prepare_writable(&library.store, &target, skills, &intact)
-        };
-        self.tasks.blocking_in(&self.permits, prepare).await
-    }
-
-    /// Makes `slots/<slot>/skills/` lead to the writable copies that the guest has now, all or none.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub async fn publish_writable(
-        &self,
-        slot_skills_dir: &Path,
-        staging: WritableStaging,
-    ) -> Result<Vec<StagedSkill>> {
-        let target = slot_skills_dir.to_owned();
-        self.tasks
-            .blocking(move || staged_skill::publish_writable(&target, staging))
-            .await
-    }
-
-    /// Makes Node.js packages available to the skills in `slots/<slot>/skills/` that are staged with these needs.
-    /// `packages` has the digest of each need and the path of its packages in the container.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub async fn link_node_packages(
-        &self,
-        slot_skills_dir: &Path,
-        packages: Vec<(String, String)>,
-    ) -> Result<()> {
-        let target = slot_skills_dir.to_owned();
-        self.tasks
-            .blocking(move || staged_skill::link_node_packages(&target, &packages))
-            .await
-    }
-
-    /// Returns a skill as staging it would report it, with the packages that it needs.
-    ///
-    /// # Errors
-    /// `SkillNotFound`, `SkillInvalid`, `Io`.
-    pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
-        self.read(move |library, catalogue| library.environment_need(catalogue, &wanted))
-            .await
-    }
-
-    /// Returns the names of the environments that a skill still needs for which they were prepared.
-    ///
-    /// # Errors
-    /// `Draining` when the daemon stops first.
-    pub async fn find_needed(&self, prepared: Vec<PreparedEnvironment>) -> Result<HashSet<String>> {
-        self.read(move |library, catalogue| {
-            let is_needed = |prepared: &&PreparedEnvironment| {
-                let need = &prepared.key.need;
-                let mut skills = prepared.skills.iter();
-                skills.any(|skill| library.is_needed(catalogue, skill, need))
-            };
-            let needed = prepared.iter().filter(is_needed);
-            Ok(needed.map(|prepared| prepared.name.clone()).collect())
-        })
-        .await
-    }
-
-    /// Returns `true` if replaced versions are left in `slots/<slot>/skills/`.
-    ///
-    /// # Errors
-    /// `Internal` when the runtime is shutting down.
-    pub async fn has_replaced(&self, slot_skills_dir: &Path) -> Result<bool> {
-        let target = slot_skills_dir.to_owned();
-        self.tasks
-            .blocking(move || Ok(staged_skill::has_replaced(&target)))
-            .await
-    }
-
-    /// Removes replaced versions that no command uses. `starts` are the start times of all commands that ran at
-    /// `asked`;
-    /// `None` when they are not known.
-    ///
-    /// # Errors
-    /// `Io` when the slot is gone.
-    pub async fn remove_replaced(
-        &self,
-        slot_skills_dir: &Path,
-        asked: SystemTime,
-        starts: Option<Vec<SystemTime>>,
-    ) -> Result<()> {
-        let target = slot_skills_dir.to_owned();
-        self.tasks
-            .blocking(move || staged_skill::remove_replaced(&target, asked, starts.as_deref()))
             .await
     }
 

@@ -90,8 +90,8 @@ async fn pool_serves_after_the_operator_has_made_its_image() {
             .contains("docker pull registry.example/tools:1")
     );
     let error = bench.claim_error().await;
-    let expected = "pool default has no container free: the image registry.example/tools:1 is not there yet, and the \
-                    server's problems say why";
+    let expected = "pool default has no container free: the image registry.example/tools:1 is not there yet: \
+                    `skillctl problems` says why";
     assert_eq!(error.to_string(), expected);
     assert!(*bench.pool.healthy().borrow(), "other pools serve");
     assert_eq!(bench.pool.snapshot().booting, 0);
