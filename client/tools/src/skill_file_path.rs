@@ -210,8 +210,6 @@ mod tests {
             "{baseDir}",
             "/mnt/data/a",
             "$SKILLS_DIRS/pdf/a",
-            "/workspace/skills/.plugins/pdf/shared/a.md",
-            "/workspace/skills/.plugins/pdf/skills/pdf",
             "/workspace/skills/.plugins/pdf",
         ] {
             assert_eq!(SkillFilePath::parse(path), SkillFilePath::Other, "{path}");

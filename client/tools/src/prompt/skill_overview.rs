@@ -166,7 +166,7 @@ mod tests {
             .map(|n| skill(&format!("skill-{n}"), &"word ".repeat(n + 1)))
             .collect();
         let whole = rendered(&skills, 0).0;
-        for room in (90..whole.len()).rev() {
+        for room in (100..whole.len()).rev() {
             let (text, report) = rendered(&skills, room);
             assert!(text.len() <= room || report.over_budget, "{room}: {text}");
             assert!(report.shortened > 0 && !report.over_budget, "{room}");
