@@ -45,11 +45,15 @@ const BUILD_STATES_MAX: usize = 1000;
 const EVENTS_MAX: usize = 1024;
 
 /// Code of the problem of an environment whose build failed.
-pub const BUILD_FAILED: &str = "environment.build_failed";
+const BUILD_FAILED: &str = "environment.build_failed";
+/// Reason of a build whose task ended without a result.
+pub const LOST_BUILD: &str = "the build ended without a result: the daemon's log has the cause";
 /// Code of the problem of an environment that is still being built.
 const BUILD_RUNNING: &str = "environment.build_running";
 /// Code of the problem of an environment that is not built on this occasion.
 const NOT_BUILT: &str = "environment.not_built";
+/// Code of the problem of a workspace whose container has no environments.
+pub const NOT_MOUNTED: &str = "environment.not_mounted";
 
 /// Environments of this daemon. Clones share them.
 #[derive(Debug, Clone)]
@@ -60,8 +64,8 @@ pub struct Environments(Arc<EnvironmentBuilder>);
 pub enum BuildEvent {
     /// Line that the build wrote.
     Line(String),
-    /// End of the build; the last event.
-    Ended(Result<Arc<EnvironmentRecord>, Problem>),
+    /// End of the build; the last event. A failure has its reason for people.
+    Ended(Result<Arc<EnvironmentRecord>, String>),
 }
 
 /// Request for the environment of one skill.
@@ -126,7 +130,7 @@ enum BuildTrigger {
 }
 
 impl BuildState {
-    /// Returns `true` if it says something about a build of now.
+    /// Returns `true` while the state applies: the build runs, or its failure is not old enough to try again.
     fn is_current(&self) -> bool {
         match self {
             Self::Running(events) => events.strong_count() > 0,
@@ -161,10 +165,10 @@ impl Environments {
         request: &EnvironmentRequest,
         by: Instant,
     ) -> StagedEnvironment {
-        let key = self.key_of(request).await;
-        if let Some(known) = self.find_without_build(&key, request) {
-            return known;
-        }
+        let key = match self.find_known_environment(request).await {
+            Ok(known) => return known,
+            Err(key) => key,
+        };
         let skill = &request.skill;
         let mut events = match self.start_build(key, request, BuildTrigger::Staging) {
             Ok(events) => events,
@@ -172,7 +176,7 @@ impl Environments {
         };
         match tokio::time::timeout_at(by, wait_for_end(&mut events)).await {
             Ok(Ok(record)) => with_environment(record),
-            Ok(Err(problem)) => without_environment(vec![problem]),
+            Ok(Err(reason)) => without_environment(vec![build_problem(skill, &reason)]),
             Err(_) => {
                 let message = format!(
                     "the packages of skill {skill} are still being built: stage it again when they are; `skillctl skill \
@@ -186,14 +190,14 @@ impl Environments {
     /// Returns the problems that staging a skill now would report about its environment. Builds nothing; an environment
     /// that staging would try to build is no problem as long as the daemon has a source of packages.
     pub async fn staging_problems(&self, request: &EnvironmentRequest) -> Vec<Problem> {
-        let key = self.key_of(request).await;
-        if let Some(known) = self.find_without_build(&key, request) {
-            return known.problems;
-        }
+        let key = match self.find_known_environment(request).await {
+            Ok(known) => return known.problems,
+            Err(key) => key,
+        };
         if let Some(state @ BuildState::Failed { failure, .. }) = self.0.builds().get(&key)
             && state.is_current()
         {
-            return vec![failure_problem(&request.skill, failure)];
+            return vec![build_problem(&request.skill, failure.reason())];
         }
         if self.options().has_package_source() {
             return Vec::new();
@@ -206,30 +210,36 @@ impl Environments {
         vec![Problem::warning(NOT_BUILT, message)]
     }
 
-    /// Returns the environment of a skill, or the reasons for which it is missing; `None` if only a build can tell.
-    fn find_without_build(
+    /// Returns the environment of a skill, or the reasons for which it is missing.
+    ///
+    /// # Errors
+    /// Key of the environment if a build has to be tried.
+    async fn find_known_environment(
         &self,
-        key: &EnvironmentKey,
         request: &EnvironmentRequest,
-    ) -> Option<StagedEnvironment> {
+    ) -> Result<StagedEnvironment, EnvironmentKey> {
         if request.need.is_empty() {
-            return Some(StagedEnvironment::default());
+            return Ok(StagedEnvironment::default());
         }
         if let Err(problems) = self.check_need(request) {
-            return Some(without_environment(problems));
+            return Ok(without_environment(problems));
         }
-        if let Some(record) = self.0.store.find(key) {
-            return Some(with_environment(record));
+        let key = match self.key_of(request).await {
+            Ok(key) => key,
+            Err(problem) => return Ok(without_environment(vec![problem])),
+        };
+        if let Some(record) = self.0.store.find(&key) {
+            return Ok(with_environment(record));
         }
         if self.options().builds != EnvironmentBuilds::Prepare {
-            return None;
+            return Err(key);
         }
         let skill = &request.skill;
         let message = format!(
             "the packages of skill {skill} are not built for this pool: run `skillctl skill prepare {skill}`, then stage \
              it again"
         );
-        Some(without_environment(vec![Problem::warning(
+        Ok(without_environment(vec![Problem::warning(
             NOT_BUILT, message,
         )]))
     }
@@ -245,7 +255,10 @@ impl Environments {
         rebuilds: bool,
     ) -> Result<broadcast::Receiver<BuildEvent>, Vec<Problem>> {
         self.check_need(request)?;
-        let key = self.key_of(request).await;
+        let key = self
+            .key_of(request)
+            .await
+            .map_err(|problem| vec![problem])?;
         let trigger = match rebuilds {
             true => BuildTrigger::Rebuild,
             false => BuildTrigger::Prepare,
@@ -256,10 +269,13 @@ impl Environments {
 
     /// Returns the built environment of a skill.
     pub async fn find(&self, request: &EnvironmentRequest) -> Option<Arc<EnvironmentRecord>> {
-        self.0.store.find(&self.key_of(request).await)
+        if request.need.is_empty() {
+            return None;
+        }
+        self.0.store.find(&self.key_of(request).await.ok()?)
     }
 
-    /// Notes that an environment was built ahead for a skill, so that it stays while the skill needs it.
+    /// Records that an environment was prepared for a skill, which keeps it while the skill needs it.
     ///
     /// # Errors
     /// `Io`.
@@ -277,7 +293,9 @@ impl Environments {
         let current = builds.values().filter(|state| state.is_current());
         let mut problems: Vec<Problem> = current
             .filter_map(|state| match state {
-                BuildState::Failed { skill, failure, .. } => Some(failure_problem(skill, failure)),
+                BuildState::Failed { skill, failure, .. } => {
+                    Some(build_problem(skill, failure.reason()))
+                }
                 BuildState::Running(_) => None,
             })
             .collect();
@@ -307,12 +325,24 @@ impl Environments {
     }
 
     /// Returns the key of the environment that a build of today would make.
-    async fn key_of(&self, request: &EnvironmentRequest) -> EnvironmentKey {
-        EnvironmentKey {
+    ///
+    /// # Errors
+    /// Problem of a wheelhouse that could not be read yet.
+    async fn key_of(&self, request: &EnvironmentRequest) -> Result<EnvironmentKey, Problem> {
+        let policy = self.0.policy.digest(&self.0.context).await;
+        let unreadable = || {
+            let message = format!(
+                "the packages of skill {} are not built, because the daemon cannot read skills.wheelhouse: make the \
+                 directory readable, then stage the skill again",
+                request.skill
+            );
+            Problem::warning(NOT_BUILT, message)
+        };
+        Ok(EnvironmentKey {
             need: request.need.digest(),
             image_id: request.image.id.clone(),
-            policy: self.0.policy.digest(&self.0.context).await,
-        }
+            policy: policy.ok_or_else(unreadable)?,
+        })
     }
 
     /// Joins the build of an environment, or starts it. Returns the events of the build; the last one is its end.
@@ -331,7 +361,7 @@ impl Environments {
                 }
             }
             Some(BuildState::Failed { failure, .. }) if trigger == BuildTrigger::Staging => {
-                return Err(failure_problem(&request.skill, failure));
+                return Err(build_problem(&request.skill, failure.reason()));
             }
             _ => {}
         }
@@ -345,7 +375,11 @@ impl Environments {
         }
         let is_running = |state: &&BuildState| matches!(state, BuildState::Running(_));
         let queued = builds.values().filter(is_running).count();
-        if queued >= QUEUED_BUILDS_MAX || builds.len() >= BUILD_STATES_MAX {
+        if builds.len() >= BUILD_STATES_MAX {
+            // Stagings of these try again.
+            builds.retain(|_, state| matches!(state, BuildState::Running(_)));
+        }
+        if queued >= QUEUED_BUILDS_MAX {
             let message = format!(
                 "the packages of skill {} are not built now, because {queued} builds run or wait: stage it again later",
                 request.skill
@@ -384,15 +418,15 @@ impl EnvironmentBuilder {
         let mut builds = self.builds();
         builds.remove(&key);
         let ended = built.map_err(|failure| {
-            let problem = failure_problem(skill, &failure);
-            tracing::warn!(skill, why = problem.message, "environment was not built");
+            let reason = failure.reason().to_owned();
+            tracing::warn!(skill, why = reason, "environment was not built");
             let failed = BuildState::Failed {
                 skill: skill.clone(),
                 failure,
                 time: Instant::now(),
             };
             builds.insert(key, failed);
-            problem
+            reason
         });
         drop(builds);
         if events.send(BuildEvent::Ended(ended)).is_err() {
@@ -408,25 +442,21 @@ impl EnvironmentBuilder {
 /// Waits for the end of a build.
 async fn wait_for_end(
     events: &mut broadcast::Receiver<BuildEvent>,
-) -> Result<Arc<EnvironmentRecord>, Problem> {
+) -> Result<Arc<EnvironmentRecord>, String> {
     loop {
         match events.recv().await {
             Ok(BuildEvent::Ended(ended)) => return ended,
             // Lines that this call was too slow for do not matter to it.
             Ok(BuildEvent::Line(_)) | Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => {
-                return Err(Problem::error(
-                    BUILD_FAILED,
-                    "the build ended without a result",
-                ));
-            }
+            Err(RecvError::Closed) => return Err(LOST_BUILD.to_owned()),
         }
     }
 }
 
-fn failure_problem(skill: &str, failure: &BuildFailure) -> Problem {
-    let why = failure.reason();
-    let message = format!("the packages of skill {skill} were not built: {why}");
+/// Returns the problem of a skill whose environment was not built.
+#[must_use]
+pub fn build_problem(skill: &str, reason: &str) -> Problem {
+    let message = format!("the packages of skill {skill} were not built: {reason}");
     Problem {
         subject: skill.to_owned(),
         ..Problem::error(BUILD_FAILED, message)

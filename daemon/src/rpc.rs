@@ -31,6 +31,7 @@ mod replaced_skills;
 pub mod server_info;
 pub mod skill;
 pub mod skill_publish;
+mod skill_staging;
 pub mod upload;
 pub mod workspace;
 mod writable_skills;

@@ -142,6 +142,9 @@ struct Registry {
     _tasks: JoinSet<()>,
 }
 
+/// First byte of a connection that begins with TLS.
+const TLS_HANDSHAKE: u8 = 0x16;
+
 /// Contents that the registry serves by their paths, each with its media type.
 type Contents = BTreeMap<String, (&'static str, Vec<u8>)>;
 
@@ -154,9 +157,11 @@ impl Registry {
         let mut tasks = JoinSet::new();
         let heard = Arc::clone(&seen);
         tasks.spawn(async move {
+            let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
+                let (contents, heard) = (Arc::clone(&contents), Arc::clone(&heard));
                 // Docker may give up on a connection; that is no fault of the registry.
-                drop(serve(stream, &contents, &heard).await);
+                connections.spawn(async move { drop(serve(stream, &contents, &heard).await) });
             }
         });
         Ok(Self {
@@ -243,8 +248,9 @@ async fn serve(
 ) -> Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < 16 << 10 {
-        if stream.read_buf(&mut request).await? == 0 {
-            break;
+        // Docker tries TLS first.
+        if stream.read_buf(&mut request).await? == 0 || request.first() == Some(&TLS_HANDSHAKE) {
+            return Ok(());
         }
     }
     let request = String::from_utf8(request)?;

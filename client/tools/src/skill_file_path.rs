@@ -62,26 +62,12 @@ impl<'a> SkillFilePath<'a> {
         let mut named = SKILLS_FOLDERS.iter();
         let named = named.find_map(|folder| beneath(path, folder).and_then(split_name));
         match named {
-            Some((PLUGINS_FOLDER, rest)) => Self::parse_in_plugin(rest),
+            Some((PLUGINS_FOLDER, rest)) => {
+                split_name(rest).map_or(Self::Other, |(skill, rest)| Self::NamedPlugin(skill, rest))
+            }
             Some((skill, rest)) => Self::Named(skill, rest),
             None => Self::Other,
         }
-    }
-
-    /// Recognises the place of a file in the folder of the plugins. The folder of a skill in it has the skill's name.
-    fn parse_in_plugin(path: &'a str) -> Self {
-        let Some((skill, in_plugin)) = split_name(path) else {
-            return Self::Other;
-        };
-        let name = skill.rsplit_once("--").map_or(skill, |(_, name)| name);
-        let mut rest = in_plugin;
-        while let Some((folder, inner)) = split_name(rest) {
-            if folder == name {
-                return Self::Named(skill, inner);
-            }
-            rest = inner;
-        }
-        Self::NamedPlugin(skill, in_plugin)
     }
 }
 
@@ -90,9 +76,24 @@ pub(crate) fn relative_path<'a>(skill: &str, path: &'a str) -> &'a str {
     let rest = match SkillFilePath::parse(path) {
         SkillFilePath::Named(named, rest) if named == skill => rest,
         SkillFilePath::Own(rest) | SkillFilePath::OwnPlugin(rest) => rest,
+        SkillFilePath::NamedPlugin(named, rest) if named == skill => {
+            strip_skill_folder(skill, rest).unwrap_or(path)
+        }
         SkillFilePath::Named(..) | SkillFilePath::NamedPlugin(..) | SkillFilePath::Other => path,
     };
     rest.strip_prefix("./").unwrap_or(rest)
+}
+
+/// Returns what follows the folder of a skill in a path within its plugin: the first folder with the skill's name.
+fn strip_skill_folder<'a>(skill: &str, mut path: &'a str) -> Option<&'a str> {
+    let name = skill.rsplit_once("--").map_or(skill, |(_, name)| name);
+    loop {
+        let (folder, inner) = split_name(path)?;
+        if folder == name {
+            return Some(inner);
+        }
+        path = inner;
+    }
 }
 
 /// Returns a path relative to the folder of a skill's plugin; `None` if it does not begin with that folder.
@@ -168,8 +169,6 @@ mod tests {
             "${SKILLS_DIR}/pdf/a/b.md",
             "skill://pdf/a/b.md",
             "${CLAUDE_PLUGIN_ROOT}/skills/pdf/a/b.md",
-            "/workspace/skills/.plugins/pdf/skills/pdf/a/b.md",
-            "skills/.plugins/pdf/pdf/a/b.md",
         ] {
             let named = SkillFilePath::Named("pdf", "a/b.md");
             assert_eq!(SkillFilePath::parse(path), named, "{path}");
@@ -195,6 +194,16 @@ mod tests {
             assert_eq!(SkillFilePath::parse(&path), plugin);
             assert_eq!(path_in_plugin("pdf", &path), Some("a/b.md"));
             assert_eq!(path_in_plugin("other", &path), None);
+        }
+        for (path, in_plugin) in [
+            (
+                "/workspace/skills/.plugins/pdf/skills/pdf/a.md",
+                "skills/pdf/a.md",
+            ),
+            ("skills/.plugins/pdf/pdf/a.md", "pdf/a.md"),
+        ] {
+            assert_eq!(path_in_plugin("pdf", path), Some(in_plugin));
+            assert_eq!(relative_path("pdf", path), "a.md");
         }
         for path in [
             "",

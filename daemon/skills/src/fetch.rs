@@ -36,7 +36,7 @@ mod web_url;
 
 use address_policy::{AddressError, AddressPolicy};
 pub use fetch_error::FetchError;
-pub use index_proxy::{IndexHost, IndexProxy, IndexProxyOptions};
+pub use index_proxy::{BYTES_LIMIT_ADVICE, IndexHost, IndexProxy, IndexProxyOptions};
 pub use web_url::WebUrl;
 
 /// Maximum number of redirects of one fetch.

@@ -139,6 +139,12 @@ fn parse_package_index(text: &str) -> Result<PackageIndex, String> {
     if !matches!(url.scheme(), "http" | "https") || host.is_empty() {
         return Err(format!("{text:?} is not of the form https://HOST/PATH"));
     }
+    if !url.username().is_empty() || url.password().is_some() {
+        let host = url.host_str().unwrap_or_default();
+        return Err(format!(
+            "the URL of {host} has credentials, which messages of builds would show: use an index that needs none"
+        ));
+    }
     let host = match url.port() {
         Some(port) => format!("{host}:{port}"),
         None => host.to_owned(),

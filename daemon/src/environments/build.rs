@@ -60,6 +60,15 @@ pub(super) async fn run_build(
 ) -> Result<Arc<EnvironmentRecord>, BuildFailure> {
     let context = &builder.context;
     let options = &context.config.skills.environments;
+    // Without the operator's wheels, a package of theirs would come from the index, where anybody may have registered
+    // its name.
+    let config = Arc::clone(&context.config);
+    let fault = move || Ok(config.skills.environments.wheelhouse_fault());
+    if let Some(fault) = context.tasks.blocking(fault).await? {
+        return Err(BuildFailure::Transient(format!(
+            "skills.wheelhouse: {fault}"
+        )));
+    }
     let image = request.image.clone();
     let name = uuid::Uuid::new_v4().simple().to_string();
     send_line(
@@ -155,7 +164,7 @@ fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> I
         let url = index.as_ref().map(|index| index.url.as_str());
         url.unwrap_or_default().to_owned()
     };
-    let wheelhouse = options.usable_wheelhouse();
+    let wheelhouse = options.wheelhouse.as_ref();
     let settings = serde_json::json!({
         "name": name,
         "source": format!("{}/{SOURCE_DIR}", workspace_paths::WORKSPACE_DIR),

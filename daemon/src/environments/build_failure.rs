@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::spawn_failure::Stage;
 
 use crate::config::environments::EnvironmentOptions;
 use crate::error::{Chain, Error, Result};
+use crate::fetch::BYTES_LIMIT_ADVICE;
+use crate::skills::environments::environment_store::STORE_SIZE;
 use crate::workspace::internal_pool::CommandEnd;
 
 /// Exit status of the build script if image, wheelhouse and index cannot meet the need.
@@ -42,11 +46,11 @@ impl From<Error> for BuildFailure {
     fn from(error: Error) -> Self {
         match &error {
             // Environments that others use fill the store.
-            Error::LimitExceeded { what, .. } if what.contains("skills.environments_disk") => {
+            Error::LimitExceeded { what, .. } if what == STORE_SIZE => {
                 Self::Transient(Chain(&error).to_string())
             }
             Error::LimitExceeded { .. } => Self::Permanent(format!(
-                "the packages are too large: {}; depend on less, or let the operator raise skills.build_disk",
+                "the packages are too large: {}; depend on less (skills.build_disk limits their size)",
                 Chain(&error)
             )),
             Error::ArchiveInvalid { .. } => {
@@ -78,7 +82,7 @@ pub(super) fn check_end(
         Reason::OutputLimit | Reason::DiskFull => Some(format!(
             "the packages are larger than {disk} bytes (skills.build_disk)"
         )),
-        Reason::SpawnFailed => Some(
+        Reason::SpawnFailed if is_program_missing(&end.result) => Some(
             "the image has no python3, which builds environments: use an image that has it"
                 .to_owned(),
         ),
@@ -88,8 +92,11 @@ pub(super) fn check_end(
         _ => None,
     };
     let is_need = end.result.outcome == Some(Outcome::ExitCode(NEED_STATUS));
-    let is_permanent = limit_reason.is_some() || is_need;
-    let mut reason = limit_reason.unwrap_or_else(|| last.to_owned());
+    let is_too_large = |refusal: &String| refusal.ends_with(BYTES_LIMIT_ADVICE);
+    let is_permanent = limit_reason.is_some() || is_need || refusals.iter().any(is_too_large);
+    let spawn_failure = end.result.spawn_failure.as_ref();
+    let message = spawn_failure.map_or(last, |failure| &failure.message);
+    let mut reason = limit_reason.unwrap_or_else(|| message.to_owned());
     for refusal in refusals {
         reason += "; ";
         reason += refusal;
@@ -100,10 +107,14 @@ pub(super) fn check_end(
     })
 }
 
+/// Returns `true` if no process was started because the image has no such program.
+fn is_program_missing(result: &pb::ExecResult) -> bool {
+    let failure = result.spawn_failure.as_ref();
+    failure.is_some_and(|failure| failure.stage() == Stage::Exec)
+}
+
 #[cfg(test)]
 mod tests {
-    use skilld_proto::v1 as pb;
-
     use super::*;
     use crate::config::Config;
 
@@ -139,12 +150,7 @@ mod tests {
         assert_eq!(fetch.reason(), "the build failed: 503; a.b answered 503");
         assert!(matches!(fetch, BuildFailure::Transient(_)));
         assert!(fetch.retention() < need.retention());
-        for reason in [
-            Reason::Timeout,
-            Reason::OutputLimit,
-            Reason::DiskFull,
-            Reason::SpawnFailed,
-        ] {
+        for reason in [Reason::Timeout, Reason::OutputLimit, Reason::DiskFull] {
             let limit = failure(reason, None, "", &[]);
             assert!(matches!(limit, BuildFailure::Permanent(_)), "{limit:?}");
         }
@@ -153,7 +159,6 @@ mod tests {
     #[test]
     fn an_image_without_python_and_each_limit_are_named() {
         for (reason, named) in [
-            (Reason::SpawnFailed, "python3"),
             (Reason::Timeout, "skills.build_timeout"),
             (Reason::OutputLimit, "skills.build_disk"),
             (Reason::DiskFull, "skills.build_disk"),
@@ -161,5 +166,32 @@ mod tests {
             let text = failure(reason, None, "", &[]);
             assert!(text.reason().contains(named), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_missing_program_is_told_from_a_host_that_cannot_start_processes() {
+        let spawn_failed = |stage: Stage, message: &str| {
+            let end = CommandEnd {
+                result: pb::ExecResult {
+                    reason: Reason::SpawnFailed.into(),
+                    spawn_failure: Some(pb::SpawnFailure {
+                        stage: stage.into(),
+                        message: message.to_owned(),
+                        ..pb::SpawnFailure::default()
+                    }),
+                    ..pb::ExecResult::default()
+                },
+                stderr_tail: Vec::new(),
+            };
+            let config = Config::from_toml("").expect("defaults").config;
+            check_end(&end, &config.skills.environments, &BTreeSet::new()).expect_err("a failure")
+        };
+        let missing = spawn_failed(Stage::Exec, "ENOENT python3");
+        assert!(
+            matches!(missing, BuildFailure::Permanent(_))
+                && missing.reason().contains("no python3")
+        );
+        let host = spawn_failed(Stage::Fork, "EAGAIN");
+        assert!(matches!(host, BuildFailure::Transient(_)) && host.reason() == "EAGAIN");
     }
 }

@@ -20,13 +20,14 @@ const RECIPE: &str = "2";
 /// Build policy of the daemon.
 #[derive(Debug, Default)]
 pub(super) struct BuildPolicy {
-    /// Latest digest, which counts while the wheelhouse cannot be read.
-    latest: Mutex<String>,
+    /// Latest digest, which counts while the wheelhouse cannot be read; `None` before the first one.
+    latest: Mutex<Option<String>>,
 }
 
 impl BuildPolicy {
-    /// Returns the digest of the policy as it is now, with the files of the wheelhouse.
-    pub(super) async fn digest(&self, context: &SharedSlotContext) -> String {
+    /// Returns the digest of the policy as it is now, with the files of the wheelhouse; `None` if these could not be read
+    /// yet.
+    pub(super) async fn digest(&self, context: &SharedSlotContext) -> Option<String> {
         let config = Arc::clone(&context.config);
         let read = move || {
             policy_digest(&config.skills.environments).map_err(|source| Error::Io {
@@ -37,7 +38,7 @@ impl BuildPolicy {
         let read = context.tasks.blocking(read).await;
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
-            Ok(digest) => latest.clone_from(&digest),
+            Ok(digest) => *latest = Some(digest),
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "environments are used as before");
             }

@@ -31,7 +31,7 @@ impl Environments {
                 let has_pool = images
                     .as_ref()
                     .is_none_or(|images| images.contains(&key.image_id));
-                has_pool && key.policy == policy
+                has_pool && policy.as_ref().is_none_or(|policy| key.policy == *policy)
             });
         }
         let kept = match prepared.is_empty() {

@@ -10,10 +10,10 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::SharedDependencies;
 use super::convert::environment::{line_message, prepared_message};
-use crate::environments::{BUILD_FAILED, BuildEvent, EnvironmentRequest};
+use crate::environments::{BuildEvent, EnvironmentRequest, LOST_BUILD, build_problem};
 use crate::error::Result;
 use crate::pool::Pool;
-use crate::skills::{Problem, SkillRef};
+use crate::skills::SkillRef;
 
 /// Build that a client follows.
 struct FollowedBuild {
@@ -69,10 +69,7 @@ async fn next_message(
             return Some((Ok(line_message(line)), Some(build)));
         }
         Ok(BuildEvent::Ended(ended)) => ended,
-        Err(RecvError::Closed) => {
-            let why = "the build ended without a result";
-            Err(Problem::error(BUILD_FAILED, why))
-        }
+        Err(RecvError::Closed) => Err(LOST_BUILD.to_owned()),
     };
     let message = match ended {
         Ok(record) => {
@@ -80,7 +77,10 @@ async fn next_message(
             let marked = environments.mark_prepared(&record, &build.skill).await;
             marked.map(|()| prepared_message(Some(&record), &[]))
         }
-        Err(problem) => Ok(prepared_message(None, &[problem])),
+        Err(reason) => {
+            let problem = build_problem(&build.skill, &reason);
+            Ok(prepared_message(None, &[problem]))
+        }
     };
     Some((message, None))
 }

@@ -18,8 +18,8 @@ impl Fixture {
         fs::read_link(self.slot("s1").join(link)).ok()
     }
 
-    async fn link_packages(&self, skill: &StagedSkill, path: &str) {
-        let packages = vec![(skill.environment_need.digest(), path.to_owned())];
+    async fn link_packages(&self, skill: &StagedSkill, path: Option<&str>) {
+        let packages = vec![(skill.environment_need.digest(), path.map(str::to_owned))];
         let target = self.slot("s1");
         let linked = self.skills.link_node_packages(&target, packages);
         linked.await.expect("linked");
@@ -32,18 +32,18 @@ async fn packages_that_are_built_later_are_found_without_another_copy_of_the_ski
     fixture.node_skill("1");
     let first = fixture.stage("s1", &["csv"]).await.expect("staged");
     assert_eq!(fixture.packages(), None);
-    fixture.link_packages(&first[0], "/opt/one").await;
+    fixture.link_packages(&first[0], Some("/opt/one")).await;
     assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/one")));
     // They were removed meanwhile, and built again.
     let again = fixture.stage("s1", &["csv"]).await.expect("staged");
     assert!(again[0].unchanged);
-    fixture.link_packages(&again[0], "/opt/two").await;
+    fixture.link_packages(&again[0], Some("/opt/two")).await;
     assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/two")));
     // A version that needs others does not find these.
     fixture.node_skill("2");
     let second = fixture.stage("s1", &["csv"]).await.expect("staged");
     assert_eq!(fixture.packages(), None);
-    fixture.link_packages(&second[0], "/opt/three").await;
+    fixture.link_packages(&second[0], Some("/opt/three")).await;
     assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/three")));
     let left = names(&fixture.slot("s1").join(".node_modules"));
     assert_eq!(left.len(), 2, "{left:?}");

@@ -45,7 +45,10 @@ async fn packages_of_an_index_are_installed_once_and_recorded_with_their_hashes(
         "skilld_compat_greeting-1.1-py3-none-any.whl",
         "skilld_compat_letters-1.0-py3-none-any.whl",
     ];
-    let recorded: BTreeSet<_> = built
+    let (_, prepared) = prepare(client, "letters").await?;
+    let prepared = prepared.environment.context("an environment")?;
+    assert_eq!(prepared.path, built.path);
+    let recorded: BTreeSet<_> = prepared
         .packages
         .iter()
         .flat_map(|built| &built.hashes)

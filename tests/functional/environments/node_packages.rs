@@ -131,7 +131,13 @@ async fn packages_of_a_lock_file_come_from_the_registry_and_their_scripts_do_not
         index.requests(),
         ["/npm/hostile-scripts/-/hostile-scripts-1.0.0.tgz"]
     );
-    assert_eq!(built.packages[0].version, "1.0.0");
+    let (_, prepared) = prepare(client, "scripted").await?;
+    let prepared = prepared.environment.context("an environment")?;
+    assert_eq!(prepared.packages[0].version, "1.0.0");
+    assert!(
+        prepared.packages[0].hashes.is_empty(),
+        "the lock file has no integrity"
+    );
     let list = format!("cd {}/node_modules && find -type f | sort", built.path);
     assert_eq!(
         output(client, &name, "scripted", &list).await?,

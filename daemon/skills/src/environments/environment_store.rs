@@ -38,6 +38,10 @@ mod environment_table;
 use build_archive::unpack_build;
 use environment_table::{EnvironmentTable, StoredEnvironment};
 
+/// Name of the size that exceeds its limit if environments in use leave too little space for a new one.
+pub const STORE_SIZE: &str =
+    "the size of all environments that are in use or prepared, in bytes (skills.environments_disk)";
+
 /// Environments on disk and their records.
 #[derive(Debug)]
 pub struct EnvironmentStore {
@@ -137,7 +141,7 @@ impl EnvironmentStore {
         let temporary = tempfile::tempdir_in(self.temporary()).map_err(failed("unpack"))?;
         let tree = temporary.path().join("tree");
         let (unpacked, report) = unpack_build(archive, &tree, bounds)?;
-        // Nobody checks the files later. One call for the whole file system is faster than one for each of 60,000 files.
+        // The daemon does not check the files later. One call for the whole file system is faster than one for each of 60,000 files.
         let synced = File::open(&tree).and_then(|tree| Ok(nix::unistd::syncfs(tree)?));
         synced.map_err(failed("sync"))?;
         fault::reach(Point::EnvironmentUnpacked);
@@ -184,8 +188,7 @@ impl EnvironmentStore {
         let left = self.bytes_max.checked_sub(record.bytes);
         let Some(removed) = left.and_then(|left| table.hide_oldest(left, &used)) else {
             return Err(Error::LimitExceeded {
-                what: "the size of all environments that are in use or prepared, in bytes (skills.environments_disk)"
-                    .to_owned(),
+                what: STORE_SIZE.to_owned(),
                 limit: self.bytes_max,
             });
         };

@@ -56,6 +56,9 @@ const REASON_CHARS_MAX: usize = 400;
 /// Time between attempts to accept while the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// End of the reason for which a build that transferred too many bytes is refused further ones.
+pub const BYTES_LIMIT_ADVICE: &str = "which is its limit (skills.build_disk): depend on less";
+
 /// HTTP proxy of one build, with an allow-list of hosts.
 #[derive(Debug)]
 pub struct IndexProxy {
@@ -252,7 +255,7 @@ impl IndexProxy {
 
     fn limit_reason(&self) -> String {
         let limit = self.options.bytes_max;
-        format!("this build has transferred {limit} bytes, which is its limit: depend on less")
+        format!("this build has transferred {limit} bytes, {BYTES_LIMIT_ADVICE}")
     }
 
     fn remember_reason(&self, reason: &str) {

@@ -107,14 +107,14 @@ impl Skills {
     }
 
     /// Makes Node.js packages available to the skills in `slots/<slot>/skills/` that are staged with these needs.
-    /// `packages` has the digest of each need and the path of its packages in the container.
+    /// `packages` has the digest of each need and the path of its packages in the container, `None` if they are missing.
     ///
     /// # Errors
     /// `Io`.
     pub async fn link_node_packages(
         &self,
         slot_skills_dir: &Path,
-        packages: Vec<(String, String)>,
+        packages: Vec<(String, Option<String>)>,
     ) -> Result<()> {
         let target = slot_skills_dir.to_owned();
         self.tasks

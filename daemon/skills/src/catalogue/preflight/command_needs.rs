@@ -7,6 +7,7 @@ use std::ops::Range;
 use self::shell_context::ShellContext;
 use super::command_install::{fetched_package, read_install_command};
 pub(super) use super::import_needs::ConcludedNeed;
+use super::import_needs::{NAMES_MAX, add_needs};
 use super::program_names::{is_builtin, is_program_name};
 use super::shell_words::{
     CommentSign, Joint, ShellCommand, ShellScript, ShellWord, split_assignment, split_commands,
@@ -221,9 +222,10 @@ impl CommandReader {
         true
     }
 
-    fn add(&mut self, kind: NeedKind, names: Vec<String>, line: usize) {
+    fn add(&mut self, kind: NeedKind, mut names: Vec<String>, line: usize) {
+        names.truncate(NAMES_MAX);
         if !names.is_empty() {
-            self.found.push(ConcludedNeed { kind, names, line });
+            add_needs(&mut self.found, [ConcludedNeed { kind, names, line }]);
         }
     }
 
@@ -367,11 +369,11 @@ impl CommandReader {
                 let options = ["-e", "-p", "-pe", "--eval", "--print"];
                 if let Some(code) = options.into_iter().find_map(value_of) {
                     let needs = import_needs::find_node_import_needs(&code.text, command.line);
-                    self.found.extend(needs);
+                    add_needs(&mut self.found, needs);
                 }
                 if let Some(code) = &command.here_document {
                     let needs = import_needs::find_node_import_needs(code, command.line + 1);
-                    self.found.extend(needs);
+                    add_needs(&mut self.found, needs);
                 }
             }
             name if name.starts_with("python") => self.python(command, args),

@@ -68,14 +68,23 @@ struct OpenFence {
     is_wanted: bool,
 }
 
+/// Line of text above a block, which may be long and have many blocks below it.
+#[derive(Debug, Default)]
+struct IntroLine {
+    ends_with_colon: bool,
+    is_about_requirements: bool,
+    /// `true` if the line says that a block below it is not to be run here, or need not be.
+    is_advice_against: bool,
+}
+
 /// Heading and line of text above the current line.
 #[derive(Debug, Default)]
 struct DocumentPlace {
     /// Levels of the headings around the line whose parts are not to be run here.
     skipped: Option<usize>,
     is_about_requirements: bool,
-    /// Line of text before the current one, in lower case.
-    intro: String,
+    /// Line of text before the current one.
+    intro: IntroLine,
     is_after_empty_line: bool,
 }
 
@@ -118,7 +127,7 @@ pub(super) fn find_code(document: &str) -> Vec<DocumentCode> {
             }
             (None, Some(opened)) => {
                 fence = Some(new_fence(opened, index + 2, &place));
-                place.intro.clear();
+                place.intro = IntroLine::default();
             }
             (None, None) => {
                 place.enter_line(text);
@@ -147,43 +156,56 @@ fn new_fence(
     }
 }
 
+impl IntroLine {
+    fn new(text: &str) -> Self {
+        let lower = text.to_lowercase();
+        let intro = lower.trim_start_matches(['*', '_', '>', '-', ' ']);
+        let words = intro.split_whitespace().take(WRONG_WORDS_MAX + 1);
+        let is_short = words.count() <= WRONG_WORDS_MAX;
+        let is_wrong = WRONG.iter().any(|word| {
+            let rest = intro.strip_prefix(word);
+            is_short && rest.is_some_and(|rest| !rest.starts_with(char::is_alphabetic))
+        });
+        let is_alternative = ["alternative", "fallback", "fall back"]
+            .iter()
+            .any(|word| intro.contains(word));
+        Self {
+            ends_with_colon: lower.trim_end().ends_with(':'),
+            is_about_requirements: is_about_requirements(&lower),
+            is_advice_against: is_wrong || is_alternative || sign_of_text(intro).is_some(),
+        }
+    }
+}
+
 impl DocumentPlace {
     fn enter_line(&mut self, text: &str) {
         let level = text.len() - text.trim_start_matches('#').len();
         self.is_after_empty_line = text.is_empty();
-        let lower = text.to_lowercase();
         if (1..=6).contains(&level) {
             if self.skipped.is_none_or(|skipped| level <= skipped) {
                 // The title of a skill for another system is none of a part.
                 self.skipped =
                     Some(level).filter(|level| *level > 1 && sign_of_text(text).is_some());
             }
-            self.is_about_requirements = REQUIREMENTS.iter().any(|word| lower.contains(word));
-            self.intro.clear();
+            self.is_about_requirements = is_about_requirements(&text.to_lowercase());
+            self.intro = IntroLine::default();
         } else {
             // An empty line may be between a text and its block.
-            let is_paragraph_end = text.is_empty() && !self.intro.trim_end().ends_with(':');
-            match is_paragraph_end {
-                true => self.intro.clear(),
-                false if text.is_empty() => {}
-                false => self.intro = lower,
+            if !(text.is_empty() && self.intro.ends_with_colon) {
+                self.intro = IntroLine::new(text);
             }
         }
     }
 
     /// Returns `true` if a block at this place is to be run.
     fn is_wanted(&self) -> bool {
-        let intro = self.intro.trim_start_matches(['*', '_', '>', '-', ' ']);
-        let is_wrong = WRONG.iter().any(|word| {
-            let rest = intro.strip_prefix(word);
-            let is_short = intro.split_whitespace().count() <= WRONG_WORDS_MAX;
-            is_short && rest.is_some_and(|rest| !rest.starts_with(char::is_alphabetic))
-        });
-        let is_alternative = ["alternative", "fallback", "fall back"]
-            .iter()
-            .any(|word| intro.contains(word));
-        self.skipped.is_none() && !is_wrong && !is_alternative && sign_of_text(intro).is_none()
+        self.skipped.is_none() && !self.intro.is_advice_against
     }
+}
+
+/// Returns `true` if a line or a heading, in lower case, is about what has to be there.
+fn is_about_requirements(lower: &str) -> bool {
+    REQUIREMENTS.iter().any(|word| lower.contains(word))
 }
 
 /// Returns the mark, the length and the language of a line that opens or closes a block.
@@ -321,8 +343,7 @@ fn find_inline_commands(
     if sign_of_text(line) == Some(CommentSign::Optional) {
         return;
     }
-    let is_required =
-        place.is_about_requirements || REQUIREMENTS.iter().any(|word| place.intro.contains(word));
+    let is_required = place.is_about_requirements || place.intro.is_about_requirements;
     let mut rest = line;
     while let Some(at) = rest.find('`') {
         let before = rest.get(..at).unwrap_or_default().to_lowercase();

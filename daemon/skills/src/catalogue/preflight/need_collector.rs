@@ -121,6 +121,9 @@ impl NeedCollector<'_> {
 
     /// Adds a conclusion, unless it was drawn before.
     fn conclude(&mut self, need: &ConcludedNeed, path: &str) {
+        if self.needs.len() >= NEEDS_MAX {
+            return;
+        }
         let mut kind = need.kind;
         if kind == NeedKind::Binary && need.names.len() > 1 {
             kind = NeedKind::AnyBinary;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::command_needs::{CommandPlace, ConcludedNeed, find_command_needs, without_optional};
-use super::import_needs::find_node_import_needs;
+use super::import_needs::{add_needs, find_node_import_needs, is_full};
 use super::node_tokens::{NodeToken, split_tokens};
 use super::python_calls::start_any;
 use super::{NeedKind, has_word, network_signs};
@@ -112,7 +112,7 @@ impl CallReader<'_> {
         // zx: $`command`
         if name == "$" {
             if let Some((NodeToken::Text(text), _)) = self.tokens.get(at + 1) {
-                self.found.extend(shell_needs(text, *line));
+                add_needs(&mut self.found, shell_needs(text, *line));
             }
             return;
         }
@@ -125,7 +125,7 @@ impl CallReader<'_> {
         if !(is_starter && is_module && self.is_mark(at + 1, '(')) {
             return;
         }
-        if self.guarded.get(at) == Some(&true) || self.is_handled(at) {
+        if is_full(&self.found) || self.guarded.get(at) == Some(&true) || self.is_handled(at) {
             return;
         }
         let has_list = self.is_mark(at + 3, ',') && self.is_mark(at + 4, '[');
@@ -152,7 +152,7 @@ impl CallReader<'_> {
             }
             _ => Vec::new(),
         };
-        self.found.extend(needs);
+        add_needs(&mut self.found, needs);
     }
 
     /// Reads `has("program")`.
@@ -167,7 +167,7 @@ impl CallReader<'_> {
         if is_condition {
             self.optional.insert(program.clone());
         } else if is_denied {
-            self.found.extend(argument_needs(program, &[], line));
+            add_needs(&mut self.found, argument_needs(program, &[], line));
         }
     }
 

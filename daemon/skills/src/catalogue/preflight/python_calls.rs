@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::command_needs::{
     CommandPlace, ConcludedNeed, find_argument_needs, find_command_needs, without_optional,
 };
-use super::import_needs::find_python_import_needs;
+use super::import_needs::{add_names, add_needs, find_python_import_needs, is_full};
 use super::python_requirements::find_imports;
 use super::python_tokens::{PythonToken, split_tokens};
 use super::{NeedKind, has_word, network_signs};
@@ -28,6 +28,8 @@ const ARGUMENTS_MAX: usize = 32;
 const VALUES_MAX: usize = 16;
 /// Maximum length of a text that is read as a command, in bytes.
 const VALUE_BYTES_MAX: usize = 2000;
+/// Maximum number of commands that are read in one file, where each use of a variable repeats its commands.
+const COMMANDS_MAX: usize = 10_000;
 /// Number of functions that may lie between a call and `subprocess`.
 const CALL_DEPTH_MAX: usize = 3;
 
@@ -62,6 +64,8 @@ struct CallReader<'a> {
     scopes: Vec<FunctionScope>,
     optional: HashSet<String>,
     found: Vec<ConcludedNeed>,
+    /// Number of commands that were read.
+    commands: usize,
 }
 
 /// Functions of Python itself that connect to other hosts.
@@ -103,6 +107,7 @@ pub(super) fn find_program_calls(source: &str) -> Vec<ConcludedNeed> {
             scopes: vec![FunctionScope::default()],
             optional: HashSet::new(),
             found: Vec::new(),
+            commands: 0,
         };
         let probers_before = reader.probers.len();
         reader.read();
@@ -260,7 +265,7 @@ impl CallReader<'_> {
 
     fn conclude(&mut self, kind: NeedKind, name: &str, line: usize) {
         let names = vec![name.to_owned()];
-        self.found.push(ConcludedNeed { kind, names, line });
+        add_needs(&mut self.found, [ConcludedNeed { kind, names, line }]);
     }
 
     /// Returns the index of the first argument's value: after `(`, `*` and `args=`.
@@ -326,12 +331,22 @@ impl CallReader<'_> {
     fn variable(&mut self, variable: &str, line: usize) {
         let runner = self.function_of_parameter(variable);
         self.runners.extend(runner);
-        for value in self.values_of(variable) {
+        for at in 0..VALUES_MAX {
+            let Some(value) = self.values_of(variable).get(at).cloned() else {
+                return;
+            };
             self.start(&value, line);
         }
     }
 
     fn start(&mut self, value: &CommandValue, line: usize) {
+        if self.commands >= COMMANDS_MAX || is_full(&self.found) {
+            return;
+        }
+        self.commands += match value {
+            CommandValue::List(programs, _) => programs.len(),
+            CommandValue::Text(_) => 1,
+        };
         let needs = match value {
             CommandValue::List(programs, arguments) => start_any(programs, arguments, line),
             // A text without arguments is a name or a text for a shell; either way, it begins with the program.
@@ -339,7 +354,7 @@ impl CallReader<'_> {
                 find_command_needs(text, line, CommandPlace::Script, &mut HashSet::new())
             }
         };
-        self.found.extend(needs);
+        add_needs(&mut self.found, needs);
     }
 
     /// Reads a search for a program, or for those in a variable.
@@ -365,15 +380,15 @@ impl CallReader<'_> {
         if self.is_name(at.wrapping_sub(1), "or")
             && let Some(first) = self.found.last_mut()
         {
-            first.names.extend(names);
+            add_names(first, names);
         } else if is_any && names.len() == 1 {
             self.optional.extend(names);
         } else if is_any {
             self.optional.extend(names.iter().cloned());
-            self.found.extend(start_any(&names, &[], line));
+            add_needs(&mut self.found, start_any(&names, &[], line));
         } else {
             for name in names {
-                self.found.extend(start_any(&[name], &[], line));
+                add_needs(&mut self.found, start_any(&[name], &[], line));
             }
         }
         // `which("a") or "b"`
@@ -382,7 +397,7 @@ impl CallReader<'_> {
             self.tokens.get(argument + 3),
             self.found.last_mut(),
         ) {
-            first.names.push(other.clone());
+            add_names(first, [other.clone()]);
         }
     }
 
@@ -427,7 +442,7 @@ pub(super) fn start_any(
         .filter(|need| need.kind == NeedKind::Binary);
     let names: Vec<String> = names.flat_map(|need| need.names).collect();
     match needs.first_mut() {
-        Some(need) if need.kind == NeedKind::Binary => need.names.extend(names),
+        Some(need) if need.kind == NeedKind::Binary => add_names(need, names),
         _ => {}
     }
     needs

@@ -18,14 +18,18 @@ pub(super) fn translate_ruby_or_perl(source: &str) -> String {
         let mut commands = quoted_commands(line);
         let is_word = |char: char| char.is_ascii_alphanumeric() || char == '_';
         let mut before = ' ';
-        for (at, _) in line.char_indices() {
+        for (at, char) in line.char_indices() {
+            let is_start = is_word(char) && !is_word(before) && !matches!(before, '$' | '-' | ':');
+            before = char;
+            if !is_start {
+                continue;
+            }
             let rest = line.get(at..).unwrap_or_default();
             let name = rest.split(|char| !is_word(char)).next().unwrap_or_default();
-            if !is_word(before) && !matches!(before, '$' | '-' | ':') && has_word(STARTERS, name) {
+            if has_word(STARTERS, name) {
                 let after = rest.get(name.len()..).unwrap_or_default();
                 commands.extend(command_of_arguments(after.trim_start_matches(['(', ' '])));
             }
-            before = rest.chars().next().unwrap_or(' ');
         }
         let pipe = ["'-|',", "\"-|\","]
             .iter()

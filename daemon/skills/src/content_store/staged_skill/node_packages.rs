@@ -30,17 +30,25 @@ pub(super) fn packages_path(need: &EnvironmentNeed) -> Option<String> {
 }
 
 /// Makes the Node.js packages of needs available to the skills that are staged with them. `target` is the `skills/` of a
-/// slot; `packages` has the digest of each need and the path of its packages in the container. Blocks.
+/// slot; `packages` has the digest of each need and the path of its packages in the container, `None` if they are missing.
+/// Blocks.
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn link_node_packages(target: &Path, packages: &[(String, String)]) -> Result<()> {
+pub(crate) fn link_node_packages(
+    target: &Path,
+    packages: &[(String, Option<String>)],
+) -> Result<()> {
     let _turn = lock_directory(target)?;
     let directory = target.join(LINKS_DIR);
     let link = || -> io::Result<()> {
         tolerate(io::ErrorKind::AlreadyExists, make_directory(&directory))?;
         for (need, path) in packages {
             let place = directory.join(need);
+            let Some(path) = path else {
+                tolerate(io::ErrorKind::NotFound, fs::remove_file(&place))?;
+                continue;
+            };
             // An environment that was built anew has another path.
             if fs::read_link(&place).is_ok_and(|found| found == Path::new(path)) {
                 continue;

@@ -62,7 +62,7 @@ impl CommandReader {
             },
         };
         let needs = import_needs::find_python_import_needs(code, line + offset);
-        self.found.extend(needs);
+        import_needs::add_needs(&mut self.found, needs);
     }
 
     fn python_module(&mut self, module: &ShellWord, args: &[ShellWord], line: usize) {

@@ -14,6 +14,8 @@ use crate::catalogue::preflight::shell_words::{
 
 /// Maximum length of a value that is kept, in bytes.
 const VALUE_BYTES_MAX: usize = 200;
+/// Maximum number of programs that one command looks for. Each call of a function repeats them.
+const PROBED_MAX: usize = 32;
 /// Words in conditions and patterns that hold on other systems only.
 const OTHER_SYSTEMS: [&str; 6] = ["cygwin", "darwin", "macos", "mingw", "msys", "windows"];
 
@@ -273,6 +275,7 @@ impl CommandReader {
     /// Reads a check whether programs exist.
     pub(super) fn probe(&mut self, command: &ShellCommand, args: &[ShellWord]) {
         let args = args.iter().filter(|arg| !arg.text.starts_with('-'));
+        let args = args.take(PROBED_MAX);
         let values: Vec<String> = args.flat_map(|arg| self.context.resolve(arg)).collect();
         if let Some(open) = self
             .context
@@ -285,7 +288,8 @@ impl CommandReader {
         }
         let names = values.iter().filter_map(|value| program_of_text(value));
         let names = names.filter(|name| is_program_name(name) && !is_builtin(name));
-        self.look_for(command, names.map(str::to_owned).collect());
+        let names = names.take(PROBED_MAX).map(str::to_owned);
+        self.look_for(command, names.collect());
     }
 
     fn look_for(&mut self, command: &ShellCommand, names: Vec<String>) {

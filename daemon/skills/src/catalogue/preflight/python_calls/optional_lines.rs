@@ -1,6 +1,7 @@
 //! Lines of Python that a script does without: for other systems, or with an `except` branch that goes on. Pure.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::catalogue::preflight::python_requirements::{
     LogicalLine, is_foreign_platform, split_logical_lines,
@@ -49,7 +50,7 @@ fn find_guarded_lines(lines: &[LogicalLine]) -> HashSet<usize> {
         "error(",
     ];
     let indent_of = |line: &LogicalLine| line.text.len() - line.text.trim_start().len();
-    let mut guarded = HashSet::new();
+    let mut guarded = Vec::new();
     // Indentation, first line, and first line after the body, of each open `try`.
     let mut open: Vec<(usize, usize, Option<usize>)> = Vec::new();
     let mut handler: Option<(usize, usize, usize)> = None;
@@ -63,7 +64,7 @@ fn find_guarded_lines(lines: &[LogicalLine]) -> HashSet<usize> {
             if indent > at {
                 handler = handler.filter(|_| !ends.iter().any(|end| statement.contains(end)));
             } else {
-                guarded.extend(from..to);
+                guarded.push(from..to);
                 handler = None;
             }
         }
@@ -89,7 +90,19 @@ fn find_guarded_lines(lines: &[LogicalLine]) -> HashSet<usize> {
         }
     }
     if let Some((_, from, to)) = handler {
-        guarded.extend(from..to);
+        guarded.push(from..to);
     }
-    guarded
+    lines_of_ranges(guarded)
+}
+
+/// Returns the lines in ranges, of which many may have the same lines: each handler of one `try` repeats its body.
+fn lines_of_ranges(mut ranges: Vec<Range<usize>>) -> HashSet<usize> {
+    ranges.sort_by_key(|range| range.start);
+    let mut lines = HashSet::new();
+    let mut next = 0;
+    for range in ranges {
+        lines.extend(next.max(range.start)..range.end);
+        next = next.max(range.end);
+    }
+    lines
 }

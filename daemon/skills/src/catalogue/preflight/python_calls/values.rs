@@ -86,13 +86,13 @@ impl CallReader<'_> {
     }
 
     /// Returns the values of a variable in the innermost scope that has it.
-    pub(super) fn values_of(&self, variable: &str) -> Vec<CommandValue> {
+    pub(super) fn values_of(&self, variable: &str) -> &[CommandValue] {
         let name = last_part(variable);
         let mut scopes = self.scopes.iter().rev();
         let values = scopes.find_map(|scope| {
-            let values = scope.variables.get(name).cloned();
+            let values = scope.variables.get(name).map(Vec::as_slice);
             let is_parameter = || scope.parameters.iter().any(|parameter| parameter == name);
-            values.or_else(|| is_parameter().then(Vec::new))
+            values.or_else(|| is_parameter().then_some(&[][..]))
         });
         values.unwrap_or_default()
     }
@@ -104,34 +104,31 @@ impl CallReader<'_> {
         }
         let programs = self
             .values_of(variable)
-            .into_iter()
+            .iter()
             .flat_map(|value| match value {
-                CommandValue::List(programs, _) => programs,
-                CommandValue::Text(text) => vec![text],
+                CommandValue::List(programs, _) => programs.as_slice(),
+                CommandValue::Text(text) => std::slice::from_ref(text),
             });
         let mut seen = HashSet::new();
-        let programs = programs.filter(|text| !text.is_empty() && seen.insert(text.clone()));
-        programs.take(VALUES_MAX).collect()
+        let programs = programs.filter(|text| !text.is_empty() && seen.insert(text.as_str()));
+        programs.take(VALUES_MAX).cloned().collect()
     }
 
     /// Returns the texts that a variable, or a list in it, may have.
     pub(super) fn texts_of(&self, variable: &str) -> Vec<String> {
-        let texts = self
-            .values_of(variable)
-            .into_iter()
-            .flat_map(|value| match value {
-                CommandValue::List(programs, arguments) => {
-                    programs.into_iter().chain(arguments).collect()
-                }
-                CommandValue::Text(text) => vec![text],
-            });
-        let mut texts: Vec<String> = texts
-            .filter(|text| !text.is_empty())
-            .take(VALUES_MAX)
-            .collect();
+        let texts = self.values_of(variable).iter().flat_map(|value| {
+            let (first, others) = match value {
+                CommandValue::List(programs, arguments) => (programs.as_slice(), &arguments[..]),
+                CommandValue::Text(text) => (std::slice::from_ref(text), &[][..]),
+            };
+            first.iter().chain(others)
+        });
+        let texts = texts.filter(|text| !text.is_empty()).take(VALUES_MAX);
         let mut seen = HashSet::new();
-        texts.retain(|text| seen.insert(text.clone()));
         texts
+            .filter(|text| seen.insert(text.as_str()))
+            .cloned()
+            .collect()
     }
 
     /// Returns the command that begins at a token: a list, a text, `shlex.split(text)` or `shutil.which(text)`.
@@ -144,7 +141,9 @@ impl CallReader<'_> {
                 if has_word("shlex.split shutil.which str which", name) =>
             {
                 match self.tokens.get(at + 2)? {
-                    (PythonToken::Text(text), _) => Some(CommandValue::Text(text.clone())),
+                    (PythonToken::Text(text), _) if text.len() <= VALUE_BYTES_MAX => {
+                        Some(CommandValue::Text(text.clone()))
+                    }
                     _ => None,
                 }
             }
@@ -170,12 +169,16 @@ impl CallReader<'_> {
                 PythonToken::Mark(']' | ')' | '}') => depth -= 1,
                 PythonToken::Mark(',') if depth == 1 => items.push(String::new()),
                 PythonToken::Text(text) if depth == 1 => {
-                    if let Some(item) = items.last_mut() {
+                    // Each use of a variable copies its list.
+                    if let Some(item) = items.last_mut()
+                        && item.len() + text.len() <= VALUE_BYTES_MAX
+                    {
                         item.push_str(text);
                     }
                 }
                 PythonToken::Name(name) if depth == 1 && items.len() == 1 => {
                     programs.extend(self.programs_of(name));
+                    programs.truncate(VALUES_MAX);
                 }
                 PythonToken::Name(_)
                 | PythonToken::Text(_)

@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::super::command_needs::{CommandPlace, find_command_needs};
+use super::super::command_needs::{CommandPlace, ConcludedNeed, find_command_needs};
 use super::super::{
     markdown_commands, node_calls, node_imports, python_calls, python_requirements,
     shell_translation,
 };
+
+/// Maximum number of names in one need of a text.
+const NAMES_MAX: usize = 64;
 
 const PIECES: [&str; 80] = [
     "\t@$(X) ",
@@ -209,6 +212,168 @@ fn hostile_text_is_read_in_time_that_grows_with_its_length() {
         assert!(
             many < few * 8 + Duration::from_secs(1),
             "{piece:?}: {few:?}, then {many:?}"
+        );
+    }
+}
+
+/// Text whose two halves together are hostile: what the first half defines, the second half repeats.
+struct HostileText {
+    begin: &'static str,
+    /// Fills the first half.
+    filler: &'static str,
+    middle: &'static str,
+    /// Fills the second half.
+    piece: &'static str,
+    read: fn(&str) -> Vec<ConcludedNeed>,
+}
+
+impl HostileText {
+    fn with_length(&self, bytes: usize) -> String {
+        let half = |part: &str| part.repeat(bytes / 2 / part.len());
+        let (filler, piece) = (half(self.filler), half(self.piece));
+        [self.begin, &filler, self.middle, &piece].concat()
+    }
+
+    /// Returns the time that it takes to read a text of a length, after a check of the result's size.
+    fn read_with_length(&self, bytes: usize) -> Duration {
+        let text = self.with_length(bytes);
+        let started = Instant::now();
+        let needs = (self.read)(&text);
+        let elapsed = started.elapsed();
+        let place = format!("{:?}, {:?}", self.begin, self.piece);
+        assert!(needs.len() <= text.len(), "{place}: {} needs", needs.len());
+        let names = needs.iter().map(|need| need.names.len()).max();
+        assert!(names <= Some(NAMES_MAX), "{place}: {names:?} names");
+        elapsed
+    }
+}
+
+fn read_shell(text: &str) -> Vec<ConcludedNeed> {
+    find_command_needs(text, 1, CommandPlace::Script, &mut HashSet::new())
+}
+
+fn read_ruby(text: &str) -> Vec<ConcludedNeed> {
+    read_shell(&shell_translation::translate_ruby_or_perl(text))
+}
+
+fn read_python(text: &str) -> Vec<ConcludedNeed> {
+    python_calls::find_python_needs(text, 1)
+}
+
+fn read_node(text: &str) -> Vec<ConcludedNeed> {
+    node_calls::find_node_needs(text, 1)
+}
+
+fn read_markdown(text: &str) -> Vec<ConcludedNeed> {
+    let code = markdown_commands::find_code(text).into_iter();
+    code.flat_map(|code| read_shell(&code.text)).collect()
+}
+
+const HOSTILE_TEXTS: [HostileText; 16] = [
+    // A function that looks for many programs.
+    hostile_text("f() { command -v ", "aa ", "; }\n", "f;", read_shell),
+    hostile_text(
+        "f() { command -v $1; }\nX='",
+        "a",
+        "'\n",
+        "f $X;",
+        read_shell,
+    ),
+    hostile_text(
+        "for t in ",
+        "aa ",
+        "; do :; done; command -v ",
+        "$t ",
+        read_shell,
+    ),
+    hostile_text(
+        "if ",
+        "! command -v aa && ",
+        "true; then exit 1; fi\n",
+        "aa;",
+        read_shell,
+    ),
+    // Long words, and long lines.
+    hostile_text("", "a", "", "a", read_ruby),
+    hostile_text("", "a", "\n", "system 'a'; ", read_ruby),
+    // Handlers of one long body, and bodies within it.
+    hostile_text("try:\n", "\n", "", "except OSError:\n 1\n", read_python),
+    hostile_text(
+        "try:\n",
+        " try:\n  1\n",
+        "",
+        "except OSError:\n 1\n",
+        read_python,
+    ),
+    // Variables with long values, or with many of them.
+    hostile_text("x = ['", "a", "']\n", "subprocess.run(x)\n", read_python),
+    hostile_text(
+        "x = ['a', '",
+        "a",
+        "']\n",
+        "subprocess.run(x)\n",
+        read_python,
+    ),
+    hostile_text(
+        "",
+        "x = 'aa;aa;aa;aa;aa;aa;aa;aa'\n",
+        "",
+        "subprocess.run(x)\n",
+        read_python,
+    ),
+    hostile_text(
+        "x = [\"aa\"]\n",
+        "x = ['aa;aa;aa;aa', x x x x x x x x]\n",
+        "",
+        "which(x) or ",
+        read_python,
+    ),
+    hostile_text(
+        "require('child_process');",
+        "x = 'aa; aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa;aa';",
+        "",
+        "exec(x);",
+        read_node,
+    ),
+    // A long line above blocks of code.
+    hostile_text("", "a ", ":\n\n", "    x\n", read_markdown),
+    hostile_text("", "a ", ":\n\n", "    x\n\n", read_markdown),
+    hostile_text("", "a ", ":\n\n", "\n", read_markdown),
+];
+
+const fn hostile_text(
+    begin: &'static str,
+    filler: &'static str,
+    middle: &'static str,
+    piece: &'static str,
+    read: fn(&str) -> Vec<ConcludedNeed>,
+) -> HostileText {
+    HostileText {
+        begin,
+        filler,
+        middle,
+        piece,
+        read,
+    }
+}
+
+#[test]
+fn text_that_repeats_what_it_defines_has_bounded_needs_and_is_read_in_linear_time() {
+    let only: Option<usize> = std::env::var("ONLY").ok().and_then(|n| n.parse().ok());
+    for (at, text) in HOSTILE_TEXTS.iter().enumerate() {
+        if only.is_some_and(|only| only != at) {
+            continue;
+        }
+        let (few, many) = (
+            text.read_with_length(32 << 10),
+            text.read_with_length(128 << 10),
+        );
+        println!("{at} {:?} {:?}: {few:?}, {many:?}", text.begin, text.piece);
+        assert!(
+            many < few * 8 + Duration::from_secs(1),
+            "{:?}, {:?}: {few:?}, then {many:?}",
+            text.begin,
+            text.piece
         );
     }
 }
