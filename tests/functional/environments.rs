@@ -248,6 +248,10 @@ async fn uv_run_and_private_virtual_environments_work_offline() -> Result<()> {
     let uv = "uv venv -q work/other && uv pip install -q --python work/other skilld-compat-greeting && \
               work/other/bin/python -c 'import skilld_compat_greeting'";
     output(client, &name, "inline", uv).await?;
+    let uv = "uv venv -q --clear && . .venv/bin/activate && uv pip install -q skilld-compat-greeting && \
+              python -c 'import skilld_compat_greeting, sys; print(sys.prefix)'";
+    let printed = output(client, &name, "inline", uv).await?;
+    assert!(printed.ends_with("/.venv\n"), "{printed}");
     daemon.stop().await
 }
 

@@ -39,7 +39,7 @@ struct SkillsSection {
     #[serde(deserialize_with = "values::count")]
     publishes_max: usize,
     environment_builds: EnvironmentBuilds,
-    #[serde(deserialize_with = "optional_path")]
+    #[serde(deserialize_with = "values::optional_path")]
     wheelhouse: Option<PathBuf>,
     #[serde(deserialize_with = "environments::package_index")]
     package_index: Option<PackageIndex>,
@@ -136,12 +136,4 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
 
 fn skill_roots<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<SkillRoot>, D::Error> {
     values::list(source, parse_skill_root)
-}
-
-/// Deserializes a path; the empty text means `None`.
-fn optional_path<'de, D: Deserializer<'de>>(source: D) -> Result<Option<PathBuf>, D::Error> {
-    values::parsed(source, |text| match text {
-        "" => Ok(None),
-        path => values::absolute_path(path).map(Some),
-    })
 }

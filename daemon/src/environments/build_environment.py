@@ -371,7 +371,7 @@ class EnvironmentBuilder:
         try:
             locked = json.loads((self.source / "package-lock.json").read_text(encoding="utf-8"))["packages"]
             origins = {path: item.get("resolved", "https:") for path, item in locked.items() if path}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise NeedError("package-lock.json is not of version 2 or 3: write it with `npm install` of npm 7 or later")
         for path, origin in origins.items():
             if not str(origin).startswith(("https:", "http:")) or locked[path].get("link"):

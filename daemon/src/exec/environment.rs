@@ -11,7 +11,7 @@ use skilld_proto::v1 as pb;
 use super::{ImageEnvironment, program_restriction};
 use crate::workspace_paths::{self, SkillFolder};
 
-/// Folder of modules that replace those of Python's standard library, which it follows in the search.
+/// Folder of modules that replace those of Python's standard library: PYTHONPATH comes first in the search.
 const PYTHON_MODULES_DIR: &str = "/run/skilld/python";
 
 /// Settings of pip and uv in every command: there is no network, and packages come from wheels in the container.
@@ -149,7 +149,7 @@ fn add_skill(
     if let Some(environment) = environment {
         add_packages(env, environment);
     }
-    // The skill's folder is read-only, so Python could not write byte code there.
+    // Most skill folders are read-only, and byte code in a writable one would count as a change of the skill.
     env.insert("PYTHONDONTWRITEBYTECODE", "1".to_owned());
     env.insert("SKILL_NAME", folder.name.clone());
     env.insert("CLAUDE_PLUGIN_ROOT", folder.plugin_path());

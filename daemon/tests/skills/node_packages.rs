@@ -45,6 +45,10 @@ async fn packages_that_are_built_later_are_found_without_another_copy_of_the_ski
     assert_eq!(fixture.packages(), None);
     fixture.link_packages(&second[0], Some("/opt/three")).await;
     assert_eq!(fixture.packages().as_deref(), Some(Path::new("/opt/three")));
+    // A build of another version of the packages failed.
+    fixture.link_packages(&second[0], None).await;
+    assert_eq!(fixture.packages(), None);
+    fixture.link_packages(&second[0], Some("/opt/three")).await;
     let left = names(&fixture.slot("s1").join(".node_modules"));
     assert_eq!(left.len(), 2, "{left:?}");
 }

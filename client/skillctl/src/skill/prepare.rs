@@ -14,13 +14,13 @@ use crate::{complete, output, value_formats};
 /// A skill names packages in requirements.txt, pyproject.toml, a script's inline metadata (PEP 723) or package.json. The
 /// daemon builds them into an environment of the skill, from the sources that its configuration names
 /// (skills.wheelhouse, skills.package_index, skills.node_package_index), and keeps it for all workspaces: an environment
-/// that exists is not built again without --rebuild, a build that failed is repeated. The output of the build is on stderr. Interrupting
-/// this command does not end the build. Exit code 1 if the packages could not be installed.
+/// that exists is not built again without --rebuild, a build that failed is repeated. The output of the build is on
+/// stderr. Interrupting this command does not end the build. Exit code 1 if the packages could not be installed.
 ///
-/// `skillctl skill check` shows what a skill needs without installing anything.
+/// `skillctl skill check` shows what a pool's image lacks for a skill, and installs nothing.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  skillctl skill prepare csv-report\n  skillctl skill prepare csv-report --pool office"
+    after_help = "Example:\n  skillctl skill prepare csv-report\n  skillctl skill prepare csv-report --rebuild"
 )]
 pub(crate) struct Prepare {
     /// name, name@version or name@sha256:DIGEST.
@@ -29,7 +29,8 @@ pub(crate) struct Prepare {
     /// Pool in whose workspaces the skill will be used; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
     pool: String,
-    /// Build it again if it exists, from the packages of today. Workspaces get the result when they stage the skill again.
+    /// Build it again if it exists, from the packages of today. Workspaces get the result when they stage the skill
+    /// again.
     #[arg(long)]
     rebuild: bool,
 }

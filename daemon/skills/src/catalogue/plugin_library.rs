@@ -24,7 +24,8 @@ const BOUNDS: ContentBounds = ContentBounds {
     files_max: 1000,
     bytes_max: 16 << 20,
 };
-/// Beginnings, in lower case, of names at the top of a plugin that are for its readers, not for its skills.
+/// Names at the top of a plugin, in lower case and up to the first dot or hyphen, that are for its readers and not for its
+/// skills.
 const READERS_FILES: [&str; 7] = [
     "changelog",
     "code_of_conduct",
@@ -211,7 +212,8 @@ fn shared_folder(catalogue: &Catalogue, plugin: &PluginRoot) -> Option<ContentSo
     for entry in fs::read_dir(&plugin.dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let lower = name.to_string_lossy().to_lowercase();
-        let is_for_readers = || READERS_FILES.iter().any(|known| lower.starts_with(known));
+        let stem = lower.split(['.', '-']).next().unwrap_or_default();
+        let is_for_readers = || READERS_FILES.contains(&stem);
         let is_of_tool = || SKIPPED.iter().any(|known| name == *known);
         if lower.starts_with('.') || is_of_tool() || is_for_readers() {
             nested.push(PathBuf::from(name));

@@ -25,7 +25,7 @@ pub(crate) fn check_requirement(text: &str) -> Result<String, &'static str> {
             let hash = hash.filter(|hash| is_sha256(hash));
             let hash = hash.ok_or("has a hash that is not sha256: and 64 hex digits")?;
             requirement += " --hash=";
-            requirement += hash;
+            requirement += &hash.to_ascii_lowercase();
         } else if requirement.contains(" --hash=") {
             return Err("has text after its hashes");
         } else {
