@@ -118,13 +118,18 @@ async fn published_shapes_of_skills_run_unchanged() -> Result<()> {
         .filter_map(std::future::ready)
         .collect()
         .await;
+    let log = daemon.log();
     daemon.stop().await.context("end the daemon")?;
+    let warnings = log
+        .lines()
+        .filter(|line| line.contains("WARN") || line.contains("ERROR"));
     ensure!(
         failures.is_empty(),
-        "{} of {} cases failed:\n{}",
+        "{} of {} cases failed:\n{}\nwarnings of the daemon:\n{}",
         failures.len(),
         cases.len(),
-        failures.join("\n")
+        failures.join("\n"),
+        warnings.collect::<Vec<_>>().join("\n")
     );
     Ok(())
 }

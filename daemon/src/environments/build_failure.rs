@@ -44,20 +44,19 @@ impl BuildFailure {
 
 impl From<Error> for BuildFailure {
     fn from(error: Error) -> Self {
-        match &error {
-            // Environments that others use fill the store.
-            Error::LimitExceeded { what, .. } if what == STORE_SIZE => {
-                Self::Transient(Chain(&error).to_string())
-            }
-            Error::LimitExceeded { .. } => Self::Permanent(format!(
-                "the packages are too large: {}; depend on less (skills.build_disk limits their size)",
-                Chain(&error)
-            )),
-            Error::ArchiveInvalid { .. } => {
-                Self::Permanent(format!("the packages cannot be stored: {}", Chain(&error)))
-            }
-            _ => Self::Transient(Chain(&error).to_string()),
+        let chain = Chain(&error).to_string();
+        if let Error::LimitExceeded { what, .. } = &error
+            && what != STORE_SIZE
+        {
+            return Self::Permanent(format!(
+                "the packages are too large: {chain}; depend on less (skills.build_disk limits their size)"
+            ));
         }
+        if let Error::ArchiveInvalid { .. } = &error {
+            return Self::Permanent(format!("the packages cannot be stored: {chain}"));
+        }
+        // Environments that others use may fill the store.
+        Self::Transient(chain)
     }
 }
 
@@ -74,22 +73,26 @@ pub(super) fn check_end(
     let last = tail.lines().rev().find(|line| !line.trim().is_empty());
     let last = last.unwrap_or("it wrote no message").trim();
     let (disk, memory) = (options.build_disk_bytes, options.build_memory_bytes);
-    let limit_reason = match end.result.reason() {
-        Reason::Timeout => Some(format!(
-            "the build took longer than {:?} (skills.build_timeout), or than execs.timeout_max",
-            options.build_timeout
-        )),
-        Reason::OutputLimit | Reason::DiskFull => Some(format!(
+    let ended_by = end.result.reason();
+    let limit_reason = if ended_by == Reason::Timeout {
+        let timeout = options.build_timeout;
+        let limits = "(skills.build_timeout), or than execs.timeout_max";
+        Some(format!("the build took longer than {timeout:?} {limits}"))
+    } else if matches!(ended_by, Reason::OutputLimit | Reason::DiskFull) {
+        Some(format!(
             "the packages are larger than {disk} bytes (skills.build_disk)"
-        )),
-        Reason::SpawnFailed if is_program_missing(&end.result) => Some(
-            "the image has no python3, which builds environments: use an image that has it"
-                .to_owned(),
-        ),
-        _ if end.result.oom_kills > 0 => Some(format!(
+        ))
+    } else if is_program_missing(&end.result) {
+        let advice = "use an image that has it";
+        Some(format!(
+            "the image has no python3, which builds environments: {advice}"
+        ))
+    } else if end.result.oom_kills > 0 {
+        Some(format!(
             "the build needed more than {memory} bytes of memory (skills.build_memory)"
-        )),
-        _ => None,
+        ))
+    } else {
+        None
     };
     let is_need = end.result.outcome == Some(Outcome::ExitCode(NEED_STATUS));
     let is_too_large = |refusal: &String| refusal.ends_with(BYTES_LIMIT_ADVICE);

@@ -71,11 +71,16 @@ impl From<FetchError> for RefusedRequest {
             | FetchError::File { .. }
             | FetchError::Client { .. } => StatusCode::BAD_GATEWAY,
         };
-        let advice = match &error {
+        let is_setting = matches!(
+            error,
             FetchError::Address {
-                allowable: true, ..
-            } => ": set skills.allow_private_addresses",
-            _ => "",
+                allowable: true,
+                ..
+            }
+        );
+        let advice = match is_setting {
+            true => ": set skills.allow_private_addresses",
+            false => "",
         };
         Self::new(status, format!("{error}{advice}"))
     }
