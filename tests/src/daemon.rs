@@ -24,8 +24,8 @@ use crate::{binaries, docker, wait};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time within which a daemon has to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of uids of one daemon under test.
-const UIDS: u32 = 64;
+/// Number of uids of one daemon under test. A uid rests for a minute after its use, so more are needed than containers run.
+const UIDS: u32 = 256;
 
 /// Limit of daemons that run at once. More of them would slow each other down and spoil the times that tests measure.
 static GATE: Semaphore = Semaphore::const_new(4);

@@ -1,10 +1,5 @@
 //! Staging of skills by `skillctl`: writable copies, and notes about packages that are not installed.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a JSON value without the key is how a test fails"
-)]
-
 use serde_json::Value;
 use skilld_client::v1::Problem;
 use skilld_testing::Fake;
