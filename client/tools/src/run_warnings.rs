@@ -133,85 +133,88 @@ mod tests {
         }
     }
 
+    /// Working directory, line of stderr, and `true` if the line is about a write into the skill.
+    const WRITES: [(&str, &str, bool); 22] = [
+        ("", "bash: line 1: a.txt: Read-only file system", true),
+        ("", "/bin/bash: line 1: a.txt: Read-only file system", true),
+        (
+            "scripts",
+            "touch: cannot touch 'a b': Read-only file system",
+            true,
+        ),
+        (
+            "",
+            "mkdir: cannot create directory ‘a’: Read-only file system",
+            true,
+        ),
+        ("", "sh: 1: cannot create a: Read-only file system", true),
+        (
+            "",
+            "sed: couldn't open temporary file ./sedX: Read-only file system",
+            true,
+        ),
+        (
+            "",
+            "OSError: [Errno 30] Read-only file system: 'a.txt'",
+            true,
+        ),
+        (
+            "",
+            "Error: EROFS: read-only file system, open 'a.txt'",
+            true,
+        ),
+        (
+            "$WORK_DIR",
+            "Error: EROFS: read-only file system, mkdir '/workspace/skills/pdf/a'",
+            true,
+        ),
+        (
+            "",
+            "Error: EROFS: read-only file system, mkdir '/etc/a'",
+            false,
+        ),
+        (
+            "",
+            "Error: EROFS: read-only file system, rename '/tmp/a' -> '/workspace/skills/pdf/a'",
+            true,
+        ),
+        ("", "Error: EROFS: read-only file system, write", false),
+        (
+            "out",
+            "rm: cannot remove '/workspace/skills/pdf/a': Read-only file system",
+            true,
+        ),
+        (
+            "$WORK_DIR",
+            "OSError: [Errno 30] Read-only file system: '/workspace/skills/pdf/a'",
+            true,
+        ),
+        (
+            "$SKILLS_DIR/pdf",
+            "bash: line 1: a.txt: Read-only file system",
+            true,
+        ),
+        // Elsewhere in the image, or not where the skill is.
+        (
+            "",
+            "touch: cannot touch '/etc/a': Read-only file system",
+            false,
+        ),
+        ("", "bash: line 1: /usr/a: Read-only file system", false),
+        ("work", "bash: line 1: a.txt: Read-only file system", false),
+        (
+            "/workspace/out",
+            "bash: line 1: a.txt: Read-only file system",
+            false,
+        ),
+        ("", "bash: a.txt: Permission denied", false),
+        ("", "Read-only file system", false),
+        ("", "", false),
+    ];
+
     #[test]
     fn a_failed_write_into_a_skill_is_recognised_by_what_programs_print() {
-        for (cwd, line, wanted) in [
-            ("", "bash: line 1: a.txt: Read-only file system", true),
-            ("", "/bin/bash: line 1: a.txt: Read-only file system", true),
-            (
-                "scripts",
-                "touch: cannot touch 'a b': Read-only file system",
-                true,
-            ),
-            (
-                "",
-                "mkdir: cannot create directory ‘a’: Read-only file system",
-                true,
-            ),
-            ("", "sh: 1: cannot create a: Read-only file system", true),
-            (
-                "",
-                "sed: couldn't open temporary file ./sedX: Read-only file system",
-                true,
-            ),
-            (
-                "",
-                "OSError: [Errno 30] Read-only file system: 'a.txt'",
-                true,
-            ),
-            (
-                "",
-                "Error: EROFS: read-only file system, open 'a.txt'",
-                true,
-            ),
-            (
-                "$WORK_DIR",
-                "Error: EROFS: read-only file system, mkdir '/workspace/skills/pdf/a'",
-                true,
-            ),
-            (
-                "",
-                "Error: EROFS: read-only file system, mkdir '/etc/a'",
-                false,
-            ),
-            (
-                "",
-                "Error: EROFS: read-only file system, rename '/tmp/a' -> '/workspace/skills/pdf/a'",
-                true,
-            ),
-            ("", "Error: EROFS: read-only file system, write", false),
-            (
-                "out",
-                "rm: cannot remove '/workspace/skills/pdf/a': Read-only file system",
-                true,
-            ),
-            (
-                "$WORK_DIR",
-                "OSError: [Errno 30] Read-only file system: '/workspace/skills/pdf/a'",
-                true,
-            ),
-            (
-                "$SKILLS_DIR/pdf",
-                "bash: line 1: a.txt: Read-only file system",
-                true,
-            ),
-            // Elsewhere in the image, or not where the skill is.
-            (
-                "",
-                "touch: cannot touch '/etc/a': Read-only file system",
-                false,
-            ),
-            ("", "bash: line 1: /usr/a: Read-only file system", false),
-            ("work", "bash: line 1: a.txt: Read-only file system", false),
-            (
-                "/workspace/out",
-                "bash: line 1: a.txt: Read-only file system",
-                false,
-            ),
-            ("", "bash: a.txt: Permission denied", false),
-            ("", "Read-only file system", false),
-            ("", "", false),
-        ] {
+        for (cwd, line, wanted) in WRITES {
             let warnings = describe_run(&failed(), &of_skill(cwd), &format!("one\n{line}\nlast"));
             let warned = warnings == [READ_ONLY_WARNING];
             assert_eq!(warned, wanted, "{cwd:?} {line}: {warnings:?}");

@@ -1,11 +1,6 @@
 //! Packages that a skill names and that are not installed: what a model reads when it loads the skill, and when a run
 //! of it failed.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a JSON value without the key is how a test fails"
-)]
-
 use serde_json::{Value, json};
 use skilld_client::v1::{MissingPackages, Problem};
 use skilld_testing::Fake;
