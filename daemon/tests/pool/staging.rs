@@ -27,14 +27,15 @@ async fn a_build_delays_no_other_staging_of_its_workspace_and_nothing_is_staged_
     server.engine.start_without_guest();
     let started = server.engine.call_count(EngineOperation::Start);
     let (client, name) = (server.client.clone(), workspace.clone());
-    let building = tokio::spawn(async move { client.stage_skills(&name, &["packages"]).await });
+    let mut building = tokio::task::JoinSet::new();
+    building.spawn(async move { client.stage_skills(&name, &["packages"]).await });
     wait_until("the build has begun", async || {
         (server.engine.call_count(EngineOperation::Start) > started).then_some(())
     })
     .await;
     let staged = server.client.stage_skills(&workspace, &["plain"]).await;
     assert_eq!(staged.expect("staged").len(), 1);
-    assert!(!building.is_finished());
+    assert!(building.try_join_next().is_none());
     let skills = server.get_workspace(&workspace).await.skills;
     let recorded: Vec<_> = skills.iter().map(|skill| skill.name.as_str()).collect();
     assert_eq!(recorded, ["plain"]);
@@ -45,7 +46,7 @@ async fn a_build_delays_no_other_staging_of_its_workspace_and_nothing_is_staged_
         .filter(|name| !name.starts_with('.'))
         .collect();
     assert_eq!(published, ["plain"]);
-    building.abort();
+    building.abort_all();
     assert!(server.stop().await);
 }
 
