@@ -240,7 +240,7 @@ pub struct SharedDirectory {
     /// Empty directory on the host: an overlay without a writable layer needs two directories.
     pub empty: PathBuf,
     /// Absolute path in the container.
-    pub target: &'static str,
+    pub target: String,
 }
 
 /// State of one container, as the engine reports it.

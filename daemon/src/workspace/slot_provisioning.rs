@@ -109,7 +109,7 @@ pub fn container_spec(
         slot_dir: context.slot_dir(record.number),
         uid: record.uid,
         limits: record.limits,
-        shared_dirs: shared_directories(&context.config),
+        shared_dirs: shared_directories(&context.config, record),
         tmp_bytes: pool.tmp_bytes,
         shm_bytes: pool.shm_bytes,
         terminals: terminals_per_container(context),
@@ -118,35 +118,39 @@ pub fn container_spec(
     }
 }
 
-/// Returns the mounts of the directories that all new containers share: path in the container → path on the host.
+/// Returns the mounts of the directories that all new containers share, environments of skills and the operator's wheels:
+/// path in the container → path on the host. Wheels that cannot be read are left out, because Docker would create no
+/// container with them. Blocks.
 #[must_use]
 pub fn shared_mounts(config: &Config) -> BTreeMap<String, PathBuf> {
-    let shared = shared_directories(config).into_iter();
-    shared
-        .map(|shared| (shared.target.to_owned(), shared.source))
+    let options = &config.skills.environments;
+    if !options.is_enabled() {
+        return BTreeMap::new();
+    }
+    let environments = environment_store::mounted_dir(&environments_base(config));
+    let wheelhouse = options.usable_wheelhouse().map(Path::to_owned);
+    let wheelhouse = wheelhouse.map(|dir| (workspace_paths::WHEELHOUSE_DIR, dir));
+    [(workspace_paths::ENVIRONMENTS_DIR, environments)]
+        .into_iter()
+        .chain(wheelhouse)
+        .map(|(target, source)| (target.to_owned(), source))
         .collect()
 }
 
-/// Returns the directories that all containers share: environments of skills, and the operator's wheels. Wheels that
-/// cannot be read are left out, because Docker would create no container with them.
-fn shared_directories(config: &Config) -> Vec<SharedDirectory> {
-    let options = &config.skills.environments;
-    if !options.is_enabled() {
-        return Vec::new();
-    }
-    let base = config.state_dir.join("environments");
-    let shared = |source: PathBuf, target| SharedDirectory {
-        source,
-        empty: environment_store::empty_dir(&base),
-        target,
-    };
-    let environments = shared(
-        environment_store::mounted_dir(&base),
-        workspace_paths::ENVIRONMENTS_DIR,
-    );
-    let wheelhouse = options.usable_wheelhouse();
-    let wheelhouse = wheelhouse.map(|dir| shared(dir.to_owned(), workspace_paths::WHEELHOUSE_DIR));
-    [environments].into_iter().chain(wheelhouse).collect()
+/// Returns the directories that a slot's container shares with others, as its record has them.
+fn shared_directories(config: &Config, record: &SlotRecord) -> Vec<SharedDirectory> {
+    let mounts = record.shared_dirs.iter().flatten();
+    mounts
+        .map(|(target, source)| SharedDirectory {
+            source: source.clone(),
+            empty: environment_store::empty_dir(&environments_base(config)),
+            target: target.clone(),
+        })
+        .collect()
+}
+
+fn environments_base(config: &Config) -> PathBuf {
+    config.state_dir.join("environments")
 }
 
 /// Returns the number of terminals of one container: an equal share of the kernel's maximum without its reserve. So all
@@ -311,8 +315,8 @@ mod tests {
             fs::set_permissions(&wheels, mode).expect("chmod");
         };
         let is_mounted = || {
-            let shared = shared_directories(&config);
-            shared.iter().any(|shared| shared.source == wheels)
+            let mounts = shared_mounts(&config);
+            mounts.values().any(|source| *source == wheels)
         };
         let fault = || config.skills.environments.wheelhouse_fault();
         set_mode(0o755);

@@ -233,7 +233,7 @@ fn shared_mount(spec: &ContainerSpec, shared: &SharedDirectory) -> Mount {
         shared.source.display(),
         shared.empty.display()
     );
-    volume_mount(spec, shared.target, "overlay", options)
+    volume_mount(spec, &shared.target, "overlay", options)
 }
 
 /// Returns the mount of a file system as an anonymous volume of Docker's built-in driver. It is removed together with

@@ -20,7 +20,7 @@ fn spec() -> ContainerSpec {
         shared_dirs: vec![SharedDirectory {
             source: "/state/environments/mounted".into(),
             empty: "/state/environments/empty".into(),
-            target: "/opt/skilld/environments",
+            target: "/opt/skilld/environments".into(),
         }],
         tmp_bytes: 64 << 20,
         shm_bytes: 32 << 20,
