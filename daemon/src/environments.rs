@@ -24,7 +24,7 @@ use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
 use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
 use crate::skills::environments::environment_store::EnvironmentStore;
-use crate::skills::{EnvironmentNeed, Problem};
+use crate::skills::{EnvironmentNeed, Problem, StagedSkill};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
 mod build;
@@ -79,6 +79,21 @@ pub struct EnvironmentRequest {
     pub pool: Arc<Pool>,
     /// Image of those containers. A workspace may be older than the pool's image of today.
     pub image: ImageInfo,
+}
+
+impl EnvironmentRequest {
+    /// Makes the request for a skill in the image that a pool's new containers have.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`] while the engine does not have the image.
+    pub fn for_pool(skill: StagedSkill, pool: &Arc<Pool>) -> Result<Self> {
+        Ok(Self {
+            skill: skill.name,
+            need: skill.environment_need,
+            pool: Arc::clone(pool),
+            image: pool.require_image()?.clone(),
+        })
+    }
 }
 
 /// Environment that a skill is staged with.

@@ -26,14 +26,8 @@ pub(super) async fn find_missing_packages(
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
     let needing = shared.skills.environment_need(skill.clone()).await?;
-    let Ok(image) = pool.require_image() else {
+    let Ok(request) = EnvironmentRequest::for_pool(needing, pool) else {
         return Ok(None);
-    };
-    let request = EnvironmentRequest {
-        skill: needing.name,
-        need: needing.environment_need,
-        pool: Arc::clone(pool),
-        image: image.clone(),
     };
     let problems = shared.environments.staging_problems(&request).await;
     if problems.is_empty() {

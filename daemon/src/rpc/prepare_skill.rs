@@ -32,12 +32,7 @@ pub(super) async fn prepare_skill(
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
     let name = skill.name.clone();
     let skill = shared.skills.environment_need(skill).await?;
-    let request = EnvironmentRequest {
-        skill: skill.name,
-        need: skill.environment_need,
-        pool: Arc::clone(pool),
-        image: pool.require_image()?.clone(),
-    };
+    let request = EnvironmentRequest::for_pool(skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {
         return Ok(only(prepared_message(None, &[])));

@@ -36,12 +36,7 @@ impl SkillRpc {
         pool: &Arc<Pool>,
     ) -> Result<Option<ImageInventory>> {
         let skill = self.0.skills.environment_need(skill).await?;
-        let request = EnvironmentRequest {
-            skill: skill.name,
-            need: skill.environment_need,
-            pool: Arc::clone(pool),
-            image: pool.require_image()?.clone(),
-        };
+        let request = EnvironmentRequest::for_pool(skill, pool)?;
         let record = self.0.environments.find(&request).await;
         let names = |packages: &[BuiltPackage]| -> HashSet<String> {
             let names = packages.iter().map(|package| package.name.clone());
