@@ -15,7 +15,8 @@ use super::{StagedSkill, make_directory};
 use crate::error::tolerate;
 
 /// Links in a skill's root, so that what its document says works from there: (name, target in the workspace).
-const LINKS: [(&str, &str); 3] = [("out", "out"), ("work", "work"), ("inputs", "work/inputs")];
+pub(super) const LINKS: [(&str, &str); 3] =
+    [("out", "out"), ("work", "work"), ("inputs", "work/inputs")];
 /// Size of the buffer in bytes. Most files are smaller, and one read and one write are the fastest.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum size of a script whose line ends are converted, in bytes.

@@ -43,10 +43,6 @@ use crate::placeholders::plugin_root;
 const COPIES: &str = "work/.skills";
 /// Target of a link in `skills/`, before the path in the workspace.
 const LINK_PREFIX: &str = "../";
-/// Links in the root of a writable skill: (name, target in the workspace). It has no link `.venv`: an environment made
-/// there is a folder of the copy.
-const LINKS: [(&str, &str); 3] = [("out", "out"), ("work", "work"), ("inputs", "work/inputs")];
-
 /// Writable staging of skills whose copies the guest has yet to get. Dropping it discards the staging.
 #[derive(Debug)]
 pub struct WritableStaging {
@@ -149,13 +145,14 @@ fn prepare_copy(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> i
     )
 }
 
-/// Returns the links to the workspace that a copy gets: (path beneath `directory`, target).
+/// Returns the links to the workspace that a copy gets: (path beneath `directory`, target). It has no link `.venv`: an
+/// environment made there is a folder of the copy.
 fn workspace_links(directory: &str, skill: &StagedSkill) -> Vec<(String, String)> {
     let path = skill.writable_path.as_deref().unwrap_or_default();
     let up = "../".repeat(path.split('/').count());
     let path = path.strip_prefix(directory).unwrap_or(path);
     let path = path.trim_start_matches('/');
-    let added = LINKS
+    let added = skill_copy::LINKS
         .iter()
         .filter(|(name, _)| !skill.own_links.contains(name));
     let packages = packages_path(&skill.environment_need);
