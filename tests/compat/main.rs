@@ -107,7 +107,7 @@ async fn published_shapes_of_skills_run_unchanged() -> Result<()> {
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755))?;
     let wheels = directory.path().join("wheels");
-    make_packages(MAKE_WHEELS, &wheels).await?;
+    make_packages(MAKE_WHEELS, &wheels, &[]).await?;
     let index = PackageIndex::serve(&wheels).await?;
     let cases = select_cases().await?;
     let daemon = Daemon::start_with(options(&cases, &wheels, &index)).await?;

@@ -34,7 +34,7 @@ async fn build_that_the_daemon_did_not_survive_leaves_nothing_and_is_repeated() 
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
     let (root, packages) = (dir.path().join("skills"), dir.path().join("packages"));
     add_skill(&root, "letters", "skilld-compat-letters\n")?;
-    make_packages(MAKE_WHEELS, &packages).await?;
+    make_packages(MAKE_WHEELS, &packages, &[]).await?;
     let index = PackageIndex::serve(&packages).await?;
     let options = index.for_python(Options::default().skills(&root));
     let mut daemon = Daemon::start_with(options).await?;

@@ -41,7 +41,7 @@ impl Fixture {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
         let fixture = Self { dir };
-        make_packages(program, &fixture.wheels()).await?;
+        make_packages(program, &fixture.wheels(), &[]).await?;
         Ok(fixture)
     }
 

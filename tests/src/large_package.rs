@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::exec::{run, shell};
-use crate::{Daemon, Options, binaries, usage, wait};
+use crate::package_index::{MAKE_WHEELS, make_packages};
+use crate::{Daemon, Options, usage, wait};
 
 /// Time within which the daemon removes the container that built an environment.
 const REMOVAL_MAX: Duration = Duration::from_secs(60);
@@ -42,10 +43,7 @@ impl LargePackage {
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
         let package = Self { dir, mebibytes };
         fs::create_dir(package.skills())?;
-        let script = binaries::repository().join("tests/skills-compat/wheelhouse/make_wheels.py");
-        let mut command = Command::new("python3");
-        command.arg(script).arg(package.wheels());
-        run_to_end(command.arg(mebibytes.to_string())).await?;
+        make_packages(MAKE_WHEELS, &package.wheels(), &[&mebibytes.to_string()]).await?;
         Ok(package)
     }
 
@@ -99,7 +97,7 @@ impl LargePackage {
             let staged = daemon.client.stage_skills(workspace, &[skill]).await?;
             let file = host_path(daemon, &staged)?;
             if first.is_none() {
-                // The daemon has just written the file, so its pages count for nobody who reads it.
+                // The daemon has just written the file, so its pages are charged to no reader.
                 drop_from_cache(&file).await?;
             }
             all.cache_bytes += read_in_workspace(daemon, workspace, skill).await?;

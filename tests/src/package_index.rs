@@ -19,15 +19,16 @@ use crate::{Options, binaries};
 /// Maximum size of the head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Runs a Python program of this repository that writes packages into a directory.
+/// Runs a Python program of this repository that writes packages into a directory. `options` follow the directory.
 ///
 /// # Errors
 /// When it fails; its output is in the error.
-pub async fn make_packages(program: &str, directory: &Path) -> Result<()> {
+pub async fn make_packages(program: &str, directory: &Path, options: &[&str]) -> Result<()> {
     let made = Command::new("python3")
         .arg("-B")
         .arg(binaries::repository().join(program))
         .arg(directory)
+        .args(options)
         .output()
         .await?;
     ensure!(made.status.success(), "{program}: {made:?}");
