@@ -140,7 +140,7 @@ async fn the_folder_of_a_plugins_skill_has_no_link_in_its_path() -> Result<()> {
     // The text that a model reads names the same folders.
     let skill = client.get_skill("deploy").await?;
     assert_eq!(skill.body, format!("{folder} {folder} {PLUGIN}\n"));
-    // The link stays, for whoever knows the skill's name only.
+    // The link stays for commands that know only the skill's name.
     let text =
         "cat /workspace/skills/deploy/bin/hello /mnt/skills/deploy/bin/hello | grep -c hello";
     assert_eq!(output(client, &name, shell(text)).await?, "2\n");

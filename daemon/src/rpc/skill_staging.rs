@@ -1,6 +1,6 @@
 //! Staging of skills: finds or builds their environments, then publishes and records them in a workspace.
 //!
-//! Until a build ends, the workspace keeps what it has, and other stagings get their turn. A client that goes away ends
+//! Until a build ends, the workspace keeps what it has, and other stagings get their turn. A client that disconnects ends
 //! the wait. A staging that has begun to publish runs to its end.
 
 use std::sync::Arc;

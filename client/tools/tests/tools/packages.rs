@@ -163,7 +163,7 @@ async fn the_option_writable_skills_stages_writable_skills() {
                 ..options(family)
             };
             let (fake, mut talk) = conversation(options).await;
-            // What a model is told must be true of the workspace.
+            // The warning must be true of the workspace.
             let told = json!(talk.definitions().await).to_string();
             let is_told = family != Family::Sherma && !writable_skills;
             assert_eq!(told.contains("read-only"), is_told, "{family:?}: {told}");

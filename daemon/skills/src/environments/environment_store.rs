@@ -238,8 +238,8 @@ impl EnvironmentStore {
     }
 
     /// Removes environments that nothing has used for `keep`, and the least recently used ones beyond the maximum size.
-    /// Those of `kept` stay, also unused; `in_use` returns the names of those that
-    /// workspaces have. Blocks.
+    /// Environments in `kept` stay even if they are unused. `in_use` returns the names of those that workspaces have.
+    /// Blocks.
     pub fn collect(
         &self,
         keep: Duration,
