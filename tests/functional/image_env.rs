@@ -6,46 +6,35 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use skilld_client::v1::{CheckImageRequest, ExecSpec, PreflightSkillRequest, Programs};
 use skilld_tests::exec::{argv, run, shell, shell_stdout, workspace};
+use skilld_tests::test_image::TestImage;
 use skilld_tests::{Daemon, Options};
 
-/// Image on top of the base image, which is removed with the value.
-struct DerivedImage(String);
-
-impl DerivedImage {
-    /// Builds an image with these instructions of a Dockerfile, none of which runs anything.
-    fn build(name: &str, instructions: &str) -> Result<Self> {
-        let name = format!("skilld-test/{name}:{}", std::process::id());
-        let mut build = Command::new("docker")
-            .args(["build", "--network", "none", "--tag", &name, "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut input = build.stdin.take().context("no stdin")?;
-        write!(input, "FROM skilld/base:latest\n{instructions}")?;
-        drop(input);
-        ensure!(build.wait()?.success(), "docker build failed");
-        Ok(Self(name))
-    }
-}
-
-impl Drop for DerivedImage {
-    fn drop(&mut self) {
-        let mut command = Command::new("docker");
-        let removed = command.args(["image", "rm", "--force", &self.0]).output();
-        drop(removed);
-    }
+/// Builds an image on top of the base image with these instructions of a Dockerfile, none of which runs anything.
+fn derive_image(kind: &str, instructions: &str) -> Result<TestImage> {
+    let image = TestImage::named(kind);
+    let mut build = Command::new("docker")
+        .args(["build", "--network", "none", "--tag", image.name()])
+        .args(["--label", &TestImage::label(), "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut input = build.stdin.take().context("no stdin")?;
+    write!(input, "FROM skilld/base:latest\n{instructions}")?;
+    drop(input);
+    ensure!(build.wait()?.success(), "docker build failed");
+    Ok(image)
 }
 
 #[tokio::test]
 async fn commands_get_the_variables_of_their_image_and_the_daemons_own_win() -> Result<()> {
-    let image = DerivedImage::build(
+    let image = derive_image(
         "variables",
         "ENV FOO=bar BOTH=image HOME=/root USER=app SKILLS_DIR=/opt/skills SKILLD_NONCE=1
 ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
 ",
     )?;
-    let options = Options::default().set("pools.default.image", &image.0);
+    let options = Options::default().set("pools.default.image", image.name());
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -95,7 +84,7 @@ ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
 
 #[tokio::test]
 async fn checks_of_images_and_skills_know_the_variables_of_the_image() -> Result<()> {
-    let image = DerivedImage::build(
+    let image = derive_image(
         "checked",
         "ENV REPORT_KEY=1 ODD-NAME=1 PATH=/usr/lib/git-core:/tmp:$PATH\n",
     )?;
@@ -106,10 +95,10 @@ async fn checks_of_images_and_skills_know_the_variables_of_the_image() -> Result
         skill.join("SKILL.md"),
         "---\nname: report\ndescription: d\nmetadata: {x: {requires: {bins: [git-add], env: [REPORT_KEY, OTHER_KEY]}}}\n---\n",
     )?;
-    let options = Options::default().set("pools.default.image", &image.0);
+    let options = Options::default().set("pools.default.image", image.name());
     let daemon = Daemon::start_with(options.skills(root.path())).await?;
     let request = CheckImageRequest {
-        image: image.0.clone(),
+        image: image.name().to_owned(),
         pool: String::new(),
     };
     let answer = daemon.client.check_image(request).await?;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{CheckImageRequest, CheckImageResponse, CreateWorkspaceRequest};
+use skilld_tests::test_image::{TEST_LABEL, TestImage, remove_image};
 use skilld_tests::{Daemon, Options, docker, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,44 +19,23 @@ use tokio::task::JoinSet;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Credentials of the registry in these tests, `ada:swordfish`, as base64.
 const AUTH: &str = "YWRhOnN3b3JkZmlzaA==";
-/// Label of the images that these tests make. Its value is the directory of temporary files, by which
-/// tests/leftovers.sh finds those of a run.
-const TEST_LABEL: &str = "io.skilld.test";
 const MANIFEST_TYPE: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// Image of an empty tar, which is removed with the value.
-struct EmptyImage(String);
-
-impl EmptyImage {
-    /// Imports an image with these changes, each an instruction of a Dockerfile.
-    fn import(name: &str, changes: &[&str]) -> Result<Self> {
-        let name = format!("skilld-test/{name}:{}", std::process::id());
-        let dir = tempfile::tempdir()?;
-        let path = dir.path().join("empty.tar");
-        std::fs::write(&path, empty_tar())?;
-        let mut command = std::process::Command::new("docker");
-        let label = format!("LABEL {TEST_LABEL}={}", std::env::temp_dir().display());
-        command.args(["import", "--change", &label]);
-        for change in changes {
-            command.args(["--change", change]);
-        }
-        let output = command.arg(&path).arg(&name).output()?;
-        ensure!(output.status.success(), "{output:?}");
-        Ok(Self(name))
-    }
-}
-
-impl Drop for EmptyImage {
-    fn drop(&mut self) {
-        remove_image(&self.0);
-    }
-}
-
-/// Removes an image from Docker; one that does not exist is no fault.
-fn remove_image(name: &str) {
+/// Imports an image without files with these changes, each an instruction of a Dockerfile.
+fn import_empty_image(kind: &str, changes: &[&str]) -> Result<TestImage> {
+    let image = TestImage::named(kind);
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("empty.tar");
+    std::fs::write(&path, empty_tar())?;
     let mut command = std::process::Command::new("docker");
-    let removed = command.args(["image", "rm", "--force", name]).output();
-    drop(removed);
+    let label = format!("LABEL {}", TestImage::label());
+    command.args(["import", "--change", &label]);
+    for change in changes {
+        command.args(["--change", change]);
+    }
+    let output = command.arg(&path).arg(image.name()).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(image)
 }
 
 /// Returns a tar archive without entries: two blocks of zeroes.
@@ -111,15 +91,15 @@ async fn an_image_is_checked_as_a_pool_would_use_it() -> Result<()> {
 #[tokio::test]
 async fn an_image_without_a_shell_or_with_a_volume_is_not_usable() -> Result<()> {
     let daemon = Daemon::start_with(Options::default().set("pools.default.warm", "0")).await?;
-    let empty = EmptyImage::import("empty", &[])?;
-    let answer = check_image(&daemon, &empty.0).await?;
+    let empty = import_empty_image("empty", &[])?;
+    let answer = check_image(&daemon, empty.name()).await?;
     assert_eq!(
         errors(&answer),
         ["image.no_sh", "image.no_bash"],
         "{answer:?}"
     );
-    let volume = EmptyImage::import("volume", &["VOLUME /data"])?;
-    let answer = check_image(&daemon, &volume.0).await?;
+    let volume = import_empty_image("volume", &["VOLUME /data"])?;
+    let answer = check_image(&daemon, volume.name()).await?;
     assert_eq!(errors(&answer), ["image.unusable"]);
     assert_eq!(
         answer.findings[0].message,

@@ -10,6 +10,8 @@ use bollard::query_parameters::{
     RemoveContainerOptionsBuilder,
 };
 
+use crate::test_image::TEST_LABEL;
+
 /// Label with the id of the daemon instance that owns a container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
 
@@ -120,7 +122,7 @@ impl Sleeper {
     /// # Errors
     /// When Docker refuses.
     pub async fn start(labels: &[(&str, &str)]) -> Result<Self> {
-        let labels = labels.iter().chain(&[("io.skilld.test", "sleeper")]);
+        let labels = labels.iter().chain(&[(TEST_LABEL, "sleeper")]);
         let body = ContainerCreateBody {
             image: Some("skilld/base:latest".to_owned()),
             entrypoint: Some(vec!["sleep".to_owned(), "infinity".to_owned()]),

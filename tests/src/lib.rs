@@ -13,6 +13,7 @@ pub mod processes;
 pub mod proxy;
 pub mod refusal;
 pub mod results;
+pub mod test_image;
 pub mod usage;
 pub mod wait;
 

@@ -1,11 +1,10 @@
 //! Packages of Node.js: installed from a registry by the image's npm, and found by `require` and by `import`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use serde_json::{Value, json};
 use skilld_client::v1::StageSkillsRequest;
 use skilld_tests::binaries;
 use skilld_tests::package_index::PackageIndex;
+use skilld_tests::test_image::TestImage;
 use tokio::process::Command;
 
 use super::*;
@@ -13,52 +12,36 @@ use super::*;
 /// Program that prints the version of the package that `import` finds.
 const IMPORT: &str = "import { version } from 'skilld-compat-units'; console.log(version);\n";
 
-/// Image of skilld/base with the npm of this host. Dropping the value removes its name.
-struct NpmImage(String);
-
-impl NpmImage {
-    async fn build() -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let image = Self(format!("skilld-test/npm:{}-{number}", std::process::id()));
-        let found = Command::new("bash")
-            .args(["-c", "readlink -f \"$(command -v npm)\""])
-            .output()
-            .await?;
-        let found = String::from_utf8(found.stdout)?;
-        // The program is in bin/ of the package.
-        let npm = Path::new(found.trim()).ancestors().nth(2);
-        let npm = npm.context("this host has no npm")?;
-        let context = tempfile::tempdir()?;
-        let file = context.path().join("Dockerfile");
-        let text = "FROM skilld/base:latest\nUSER root\nCOPY . /usr/local/lib/node_modules/npm\n\
-                    RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm\n";
-        fs::write(&file, text)?;
-        let built = Command::new("docker")
-            .args([
-                "build",
-                "--force-rm",
-                "--network",
-                "none",
-                "--tag",
-                &image.0,
-                "--file",
-            ])
-            .args([&file, npm])
-            .output()
-            .await?;
-        ensure!(built.status.success(), "{built:?}");
-        Ok(image)
-    }
-}
-
-impl Drop for NpmImage {
-    fn drop(&mut self) {
-        let removed = std::process::Command::new("docker")
-            .args(["image", "rm", &self.0])
-            .output();
-        drop(removed);
-    }
+/// Builds an image of skilld/base with the npm of this host.
+async fn build_npm_image() -> Result<TestImage> {
+    let image = TestImage::named("npm");
+    let found = Command::new("bash")
+        .args(["-c", "readlink -f \"$(command -v npm)\""])
+        .output()
+        .await?;
+    let found = String::from_utf8(found.stdout)?;
+    // The program is in bin/ of the package.
+    let npm = Path::new(found.trim()).ancestors().nth(2);
+    let npm = npm.context("this host has no npm")?;
+    let context = tempfile::tempdir()?;
+    let file = context.path().join("Dockerfile");
+    let text = "FROM skilld/base:latest\nUSER root\nCOPY . /usr/local/lib/node_modules/npm\n\
+                RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm\n";
+    fs::write(&file, text)?;
+    let built = Command::new("docker")
+        .args(["build", "--force-rm", "--network", "none"])
+        .args([
+            "--tag",
+            image.name(),
+            "--label",
+            &TestImage::label(),
+            "--file",
+        ])
+        .args([&file, npm])
+        .output()
+        .await?;
+    ensure!(built.status.success(), "{built:?}");
+    Ok(image)
 }
 
 /// Returns a package.json and a package-lock.json for one version of a package.
@@ -80,9 +63,9 @@ fn skill(fixture: &Fixture, name: &str, version: &str, files: &[(&str, &str)]) -
     fixture.skill(name, &[&needs, files].concat())
 }
 
-async fn start_daemon(image: &NpmImage, index: &PackageIndex, root: &Path) -> Result<Daemon> {
+async fn start_daemon(image: &TestImage, index: &PackageIndex, root: &Path) -> Result<Daemon> {
     let options = index.for_node(Options::default().skills(root));
-    Daemon::start_with(options.set("pools.default.image", &image.0)).await
+    Daemon::start_with(options.set("pools.default.image", image.name())).await
 }
 
 /// Stages a skill, read-only or as a writable copy, whose environment must be built.
@@ -120,7 +103,7 @@ async fn packages_of_a_lock_file_come_from_the_registry_and_their_scripts_do_not
         &[("package.json", &package), ("package-lock.json", &damaged)],
     )?;
     let index = PackageIndex::serve(&fixture.wheels()).await?;
-    let image = NpmImage::build().await?;
+    let image = build_npm_image().await?;
     let daemon = start_daemon(&image, &index, &fixture.dir.path().join("skills")).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -172,7 +155,7 @@ async fn es_modules_find_the_packages_of_their_own_skill() -> Result<()> {
     skill(&fixture, "vendored", "1.0.0", &own_files)?;
     fixture.skill("plain", &[("x.mjs", IMPORT)])?;
     let index = PackageIndex::serve(&fixture.wheels()).await?;
-    let image = NpmImage::build().await?;
+    let image = build_npm_image().await?;
     let daemon = start_daemon(&image, &index, &fixture.dir.path().join("skills")).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
@@ -248,7 +231,7 @@ async fn es_modules_of_a_plugin_find_packages_of_a_lock_file_with_hashes() -> Re
         .await?;
     ensure!(copied.status.success(), "{copied:?}");
     let index = PackageIndex::serve(&fixture.wheels()).await?;
-    let image = NpmImage::build().await?;
+    let image = build_npm_image().await?;
     let daemon = start_daemon(&image, &index, &fixture.dir.path().join("skills")).await?;
     let name = workspace(&daemon.client).await?.name;
     stage_built(&daemon.client, &name, "route-notes", false).await?;

@@ -1,0 +1,50 @@
+//! Images that tests make: a name of their own, a label by which leftovers are found, and their removal.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Label of what tests make in Docker. Its value on an image is the directory of temporary files, by which
+/// tests/leftovers.sh finds the images of a run.
+pub const TEST_LABEL: &str = "io.skilld.test";
+
+/// Name for an image of one test. Dropping the value removes the image.
+#[derive(Debug)]
+pub struct TestImage(String);
+
+impl TestImage {
+    /// Makes a name that no other test uses. The caller builds the image, with [`TestImage::label`].
+    #[must_use]
+    pub fn named(kind: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(format!(
+            "skilld-test/{kind}:{}-{number}",
+            std::process::id()
+        ))
+    }
+
+    /// Returns the name, `NAME:TAG`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the label that the image must have, `KEY=VALUE`.
+    #[must_use]
+    pub fn label() -> String {
+        format!("{TEST_LABEL}={}", std::env::temp_dir().display())
+    }
+}
+
+impl Drop for TestImage {
+    fn drop(&mut self) {
+        remove_image(&self.0);
+    }
+}
+
+/// Removes an image from Docker; one that does not exist is no fault.
+pub fn remove_image(name: &str) {
+    let mut command = Command::new("docker");
+    let removed = command.args(["image", "rm", "--force", name]).output();
+    drop(removed);
+}
