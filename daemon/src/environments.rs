@@ -10,8 +10,8 @@
 //! A build goes on when its callers go away, and the next call finds its environment. A build that failed is not repeated
 //! for a while, so that a skill whose packages do not exist is staged as fast as any other.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, broadcast};
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::config::environments::{EnvironmentBuilds, EnvironmentOptions};
 use crate::engine::ImageInfo;
-use crate::error::{Error, Result};
+use crate::error::{Chain, Error, Result};
 use crate::fetch::UrlFetcher;
 use crate::pool::Pool;
 use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
@@ -30,19 +30,14 @@ use crate::workspace::shared_slot_context::SharedSlotContext;
 mod build;
 mod build_failure;
 mod build_policy;
+mod build_table;
 mod environment_cleanup;
 mod line_splitter;
 
 use build::run_build;
 use build_failure::BuildFailure;
 use build_policy::BuildPolicy;
-
-/// Maximum number of builds that run or wait. Further ones are refused.
-const QUEUED_BUILDS_MAX: usize = 64;
-/// Maximum number of builds and failures that are remembered.
-const BUILD_STATES_MAX: usize = 1000;
-/// Maximum number of events of a build that wait for a caller; a slower caller misses the oldest lines.
-const EVENTS_MAX: usize = 1024;
+use build_table::{BuildStart, BuildTable, BuildTrigger};
 
 /// Code of the problem of an environment whose build failed.
 const BUILD_FAILED: &str = "environment.build_failed";
@@ -66,6 +61,15 @@ pub enum BuildEvent {
     Line(String),
     /// End of the build; the last event. A failure has its reason for people.
     Ended(Result<Arc<EnvironmentRecord>, String>),
+}
+
+/// Build that a call for an environment follows.
+#[derive(Debug)]
+pub enum BuildRun {
+    /// The environment exists.
+    Built(Arc<EnvironmentRecord>),
+    /// It is being built; the last event is the end.
+    Running(broadcast::Receiver<BuildEvent>),
 }
 
 /// Request for the environment of one skill.
@@ -113,45 +117,9 @@ struct EnvironmentBuilder {
     /// HTTP client through which the proxy of a build reaches package indexes.
     fetcher: UrlFetcher,
     policy: BuildPolicy,
-    /// State of each build by the environment's key. Successful builds are absent: the store has their results.
-    builds: Mutex<HashMap<EnvironmentKey, BuildState>>,
+    builds: BuildTable,
     /// Permits for builds that run at the same time.
     permits: Semaphore,
-}
-
-#[derive(Debug)]
-enum BuildState {
-    /// The build runs or waits for a permit; callers subscribe to its events. Its task owns the sender, so a task that
-    /// panicked leaves no build behind.
-    Running(broadcast::WeakSender<BuildEvent>),
-    /// The build failed at this time.
-    Failed {
-        /// Skill for which it was started.
-        skill: String,
-        failure: BuildFailure,
-        time: Instant,
-    },
-}
-
-/// Occasion of a build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BuildTrigger {
-    /// StageSkills: an environment that exists is used, and a failure is not repeated for a while.
-    Staging,
-    /// PrepareSkill: an environment that exists is used.
-    Prepare,
-    /// PrepareSkill with `rebuild`.
-    Rebuild,
-}
-
-impl BuildState {
-    /// Returns `true` while the state applies: the build runs, or its failure is not old enough to try again.
-    fn is_current(&self) -> bool {
-        match self {
-            Self::Running(events) => events.strong_count() > 0,
-            Self::Failed { failure, time, .. } => time.elapsed() < failure.retention(),
-        }
-    }
 }
 
 impl Environments {
@@ -168,7 +136,7 @@ impl Environments {
             context,
             fetcher,
             policy: BuildPolicy::default(),
-            builds: Mutex::default(),
+            builds: BuildTable::default(),
             permits: Semaphore::new(builds_max.min(Semaphore::MAX_PERMITS)),
         }))
     }
@@ -185,11 +153,12 @@ impl Environments {
             Err(key) => key,
         };
         let skill = &request.skill;
-        let mut events = match self.start_build(key, request, BuildTrigger::Staging) {
-            Ok(events) => events,
+        let ended = match self.start_build(key, request, BuildTrigger::Staging) {
+            Ok(BuildRun::Built(record)) => return with_environment(record),
+            Ok(BuildRun::Running(events)) => wait_for_end(events),
             Err(problem) => return without_environment(vec![problem]),
         };
-        match tokio::time::timeout_at(by, wait_for_end(&mut events)).await {
+        match tokio::time::timeout_at(by, ended).await {
             Ok(Ok(record)) => with_environment(record),
             Ok(Err(reason)) => without_environment(vec![build_problem(skill, &reason)]),
             Err(_) => {
@@ -209,10 +178,8 @@ impl Environments {
             Ok(known) => return known.problems,
             Err(key) => key,
         };
-        if let Some(state @ BuildState::Failed { failure, .. }) = self.0.builds().get(&key)
-            && state.is_current()
-        {
-            return vec![build_problem(&request.skill, failure.reason())];
+        if let Some(reason) = self.0.builds.failure_reason(&key) {
+            return vec![build_problem(&request.skill, &reason)];
         }
         if self.options().has_package_source() {
             return Vec::new();
@@ -259,27 +226,33 @@ impl Environments {
         )]))
     }
 
-    /// Builds the environment of a skill unless it exists, or, if it `rebuilds`, in place of the one that exists. Returns
-    /// the events of the build; the last one is its end. An earlier failure is tried again.
+    /// Builds the environment of a skill unless it exists, or, if it `rebuilds`, in place of the one that exists. An
+    /// earlier failure is tried again. The environment stays while the skill needs it, even if the caller goes away.
     ///
     /// # Errors
-    /// Problems of a need that no build can meet.
+    /// Problems of a need that no build can meet, of too many builds, or of a disk that cannot be written.
     pub async fn prepare(
         &self,
         request: &EnvironmentRequest,
         rebuilds: bool,
-    ) -> Result<broadcast::Receiver<BuildEvent>, Vec<Problem>> {
+    ) -> Result<BuildRun, Vec<Problem>> {
         self.check_need(request)?;
-        let key = self
-            .key_of(request)
-            .await
-            .map_err(|problem| vec![problem])?;
+        let one = |problem| vec![problem];
+        let key = self.key_of(request).await.map_err(one)?;
         let trigger = match rebuilds {
             true => BuildTrigger::Rebuild,
             false => BuildTrigger::Prepare,
         };
-        self.start_build(key, request, trigger)
-            .map_err(|problem| vec![problem])
+        let run = self.start_build(key, request, trigger).map_err(one)?;
+        if let BuildRun::Built(record) = &run {
+            let skill = &request.skill;
+            let marked = self
+                .0
+                .mark_prepared(record, BTreeSet::from([skill.clone()]));
+            let problem = |error| vec![build_problem(skill, &Chain(&error).to_string())];
+            marked.await.map_err(problem)?;
+        }
+        Ok(run)
     }
 
     /// Returns the built environment of a skill.
@@ -290,33 +263,10 @@ impl Environments {
         self.0.store.find(&self.key_of(request).await.ok()?)
     }
 
-    /// Records that an environment was prepared for a skill, which keeps it while the skill needs it.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub async fn mark_prepared(&self, record: &EnvironmentRecord, skill: &str) -> Result<()> {
-        let store = Arc::clone(&self.0.store);
-        let (name, skill) = (record.name.clone(), skill.to_owned());
-        let mark = move || store.mark_prepared(&name, &skill).map_err(Error::from);
-        self.0.context.tasks.blocking(mark).await
-    }
-
     /// Returns the problems of builds that failed and are not repeated yet.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
-        let builds = self.0.builds();
-        let current = builds.values().filter(|state| state.is_current());
-        let mut problems: Vec<Problem> = current
-            .filter_map(|state| match state {
-                BuildState::Failed { skill, failure, .. } => {
-                    Some(build_problem(skill, failure.reason()))
-                }
-                BuildState::Running(_) => None,
-            })
-            .collect();
-        drop(builds);
-        problems.sort_by(|a, b| a.subject.cmp(&b.subject));
-        problems
+        self.0.builds.problems()
     }
 
     /// Checks whether builds are allowed at all and whether a build could meet the need.
@@ -360,55 +310,30 @@ impl Environments {
         })
     }
 
-    /// Joins the build of an environment, or starts it. Returns the events of the build; the last one is its end.
+    /// Joins the build of an environment, or starts it, unless the environment exists.
     fn start_build(
         &self,
         key: EnvironmentKey,
         request: &EnvironmentRequest,
         trigger: BuildTrigger,
-    ) -> Result<broadcast::Receiver<BuildEvent>, Problem> {
-        let mut builds = self.0.builds();
-        builds.retain(|_, state| state.is_current());
-        match builds.get(&key) {
-            Some(BuildState::Running(events)) => {
-                if let Some(events) = events.upgrade() {
-                    return Ok(events.subscribe());
-                }
-            }
-            Some(BuildState::Failed { failure, .. }) if trigger == BuildTrigger::Staging => {
-                return Err(build_problem(&request.skill, failure.reason()));
-            }
-            _ => {}
-        }
-        let (sender, events) = broadcast::channel(EVENTS_MAX);
-        // A build ends with its result in the store before it leaves the table.
-        let present = self.0.store.find(&key);
-        if let Some(record) = present.filter(|_| trigger != BuildTrigger::Rebuild) {
-            // The receiver exists, so this succeeds.
-            let _receivers = sender.send(BuildEvent::Ended(Ok(record)));
-            return Ok(events);
-        }
-        let is_running = |state: &&BuildState| matches!(state, BuildState::Running(_));
-        let queued = builds.values().filter(is_running).count();
-        if builds.len() >= BUILD_STATES_MAX {
-            // Stagings of these try again.
-            builds.retain(|_, state| matches!(state, BuildState::Running(_)));
-        }
-        if queued >= QUEUED_BUILDS_MAX {
-            let message = format!(
-                "the packages of skill {} are not built now, because {queued} builds run or wait: stage it again later",
-                request.skill
-            );
-            return Err(Problem::warning(NOT_BUILT, message));
-        }
-        builds.insert(key.clone(), BuildState::Running(sender.downgrade()));
-        drop(builds);
+    ) -> Result<BuildRun, Problem> {
+        let find_built = || self.0.store.find(&key);
+        let started = self
+            .0
+            .builds
+            .start(&key, &request.skill, trigger, find_built)?;
+        let sender = match started {
+            BuildStart::Built(record) => return Ok(BuildRun::Built(record)),
+            BuildStart::Joined(events) => return Ok(BuildRun::Running(events)),
+            BuildStart::New(sender) => sender,
+        };
+        let events = sender.subscribe();
         let builder = Arc::clone(&self.0);
         let request = request.clone();
         self.0.context.tasks.spawn(async move {
             builder.build(key, &request, &sender).await;
         });
-        Ok(events)
+        Ok(BuildRun::Running(events))
     }
 }
 
@@ -430,33 +355,46 @@ impl EnvironmentBuilder {
             () = stop.cancelled() => Err(Error::Draining.into()),
         };
         let skill = &request.skill;
-        let mut builds = self.builds();
-        builds.remove(&key);
-        let ended = built.map_err(|failure| {
-            let reason = failure.reason().to_owned();
-            tracing::warn!(skill, why = reason, "environment was not built");
-            let failed = BuildState::Failed {
-                skill: skill.clone(),
-                failure,
-                time: Instant::now(),
-            };
-            builds.insert(key, failed);
-            reason
-        });
-        drop(builds);
+        let ended = match built {
+            Ok(record) => {
+                let prepared_for = self.builds.finish(&key);
+                if let Err(error) = self.mark_prepared(&record, prepared_for).await {
+                    let environment = &record.name;
+                    tracing::warn!(environment, skill, error = %Chain(&error), "environment is not kept for its skills");
+                }
+                Ok(record)
+            }
+            Err(failure) => {
+                let reason = failure.reason().to_owned();
+                tracing::warn!(skill, why = reason, "environment was not built");
+                self.builds.fail(key, skill.clone(), failure);
+                Err(reason)
+            }
+        };
         if events.send(BuildEvent::Ended(ended)).is_err() {
             tracing::debug!(skill, "no caller waits for the build any more");
         }
     }
 
-    fn builds(&self) -> MutexGuard<'_, HashMap<EnvironmentKey, BuildState>> {
-        self.builds.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Records that an environment was prepared for skills, which keeps it while one of them needs it.
+    async fn mark_prepared(
+        &self,
+        record: &EnvironmentRecord,
+        skills: BTreeSet<String>,
+    ) -> Result<()> {
+        if skills.is_empty() {
+            return Ok(());
+        }
+        let store = Arc::clone(&self.store);
+        let name = record.name.clone();
+        let mark = move || store.mark_prepared(&name, skills).map_err(Error::from);
+        self.context.tasks.blocking(mark).await
     }
 }
 
 /// Waits for the end of a build.
 async fn wait_for_end(
-    events: &mut broadcast::Receiver<BuildEvent>,
+    mut events: broadcast::Receiver<BuildEvent>,
 ) -> Result<Arc<EnvironmentRecord>, String> {
     loop {
         match events.recv().await {

@@ -10,15 +10,14 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::SharedDependencies;
 use super::convert::environment::{line_message, prepared_message};
-use crate::environments::{BuildEvent, EnvironmentRequest, LOST_BUILD, build_problem};
+use crate::environments::{BuildEvent, BuildRun, EnvironmentRequest, LOST_BUILD, build_problem};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::skills::SkillRef;
 
 /// Build that a client follows.
 struct FollowedBuild {
-    shared: SharedDependencies,
-    /// Name by which the client named the skill.
+    /// Name of the skill, for messages.
     skill: String,
     events: broadcast::Receiver<BuildEvent>,
 }
@@ -30,7 +29,6 @@ pub(super) async fn prepare_skill(
     pool: &Arc<Pool>,
     rebuilds: bool,
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
-    let name = skill.name.clone();
     let skill = shared.skills.environment_need(skill).await?;
     let request = EnvironmentRequest::for_pool(skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
@@ -40,12 +38,10 @@ pub(super) async fn prepare_skill(
     Ok(
         match shared.environments.prepare(&request, rebuilds).await {
             Err(problems) => only(prepared_message(None, &problems)),
-            Ok(events) => {
-                let build = FollowedBuild {
-                    shared: Arc::clone(shared),
-                    skill: name,
-                    events,
-                };
+            Ok(BuildRun::Built(record)) => only(prepared_message(Some(&record), &[])),
+            Ok(BuildRun::Running(events)) => {
+                let skill = request.skill;
+                let build = FollowedBuild { skill, events };
                 stream::unfold(Some(build), next_message).boxed()
             }
         },
@@ -67,15 +63,11 @@ async fn next_message(
         Err(RecvError::Closed) => Err(LOST_BUILD.to_owned()),
     };
     let message = match ended {
-        Ok(record) => {
-            let environments = &build.shared.environments;
-            let marked = environments.mark_prepared(&record, &build.skill).await;
-            marked.map(|()| prepared_message(Some(&record), &[]))
-        }
+        Ok(record) => prepared_message(Some(&record), &[]),
         Err(reason) => {
             let problem = build_problem(&build.skill, &reason);
-            Ok(prepared_message(None, &[problem]))
+            prepared_message(None, &[problem])
         }
     };
-    Some((message, None))
+    Some((Ok(message), None))
 }

@@ -64,8 +64,8 @@ pub struct ImageProbes {
     pub write_fault: Option<String>,
     /// Character set of the locale that commands have; empty if the image has no program `locale`.
     pub charmap: String,
-    /// Some of the programs with the setuid or setgid bit, by path.
-    pub setuid_programs: Vec<String>,
+    /// Some of the programs with the setuid or setgid bit, by path, or the fault of the search for them.
+    pub setuid_programs: Result<Vec<String>, String>,
 }
 
 impl Default for ImageProbes {
@@ -80,7 +80,7 @@ impl Default for ImageProbes {
             python: Err("it was not run".to_owned()),
             write_fault: None,
             charmap: String::new(),
-            setuid_programs: Vec::new(),
+            setuid_programs: Ok(Vec::new()),
         }
     }
 }
@@ -163,10 +163,8 @@ async fn probe_image(
     let charmap = run_probe(&slot, &["sh", "-c", locale]).await?;
     probes.charmap = printable_line(&charmap.unwrap_or_default());
     let setuid = "find / -xdev -type f -perm /6000 2>/dev/null | head -n 5; exit 0";
-    let setuid = run_probe(&slot, &["sh", "-c", setuid])
-        .await?
-        .unwrap_or_default();
-    probes.setuid_programs = setuid.lines().map(printable_line).collect();
+    let setuid = run_probe(&slot, &["sh", "-c", setuid]).await?;
+    probes.setuid_programs = setuid.map(|paths| paths.lines().map(printable_line).collect());
     Ok(probes)
 }
 

@@ -28,8 +28,6 @@ const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
 
 /// Maximum number of requirements of one skill. The largest lock file of the public collections has 212.
 const REQUIREMENTS_MAX: usize = 1000;
-/// Maximum number of files that are read.
-const FILES_MAX: usize = 500;
 /// Maximum size in bytes of a file that states requirements; a longer one is refused.
 const STATED_BYTES_MAX: u64 = 1 << 20;
 /// Maximum size in bytes of a package-lock.json.
@@ -49,7 +47,8 @@ pub(crate) fn read_environment_need(manifest: &Manifest) -> Result<EnvironmentNe
         requirements: BTreeSet::new(),
         need: EnvironmentNeed::default(),
     };
-    for (file, file_use) in select_files(manifest, "").into_iter().take(FILES_MAX) {
+    // The bounds of a skill's content bound these files, too.
+    for (file, file_use) in select_files(manifest, "") {
         match file_use {
             FileUse::Requirements => reader.requirements_file(file)?,
             FileUse::PythonProject => reader.project_file(file)?,

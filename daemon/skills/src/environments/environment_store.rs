@@ -49,6 +49,8 @@ pub struct EnvironmentStore {
     /// Maximum size of all environments together, in bytes.
     bytes_max: u64,
     table: Mutex<EnvironmentTable>,
+    /// Held while a record is written.
+    record_writes: Mutex<()>,
 }
 
 /// Record of one environment, as stored.
@@ -84,6 +86,7 @@ impl EnvironmentStore {
             base: base.to_owned(),
             bytes_max,
             table: Mutex::default(),
+            record_writes: Mutex::default(),
         };
         let open = || -> io::Result<()> {
             tolerate(ErrorKind::NotFound, fs::remove_dir_all(store.temporary()))?;
@@ -213,19 +216,20 @@ impl EnvironmentStore {
         self.write_record(&record.name)
     }
 
-    /// Notes that an environment was built ahead for a skill, so that it stays while the skill needs it. Blocks.
+    /// Notes that an environment was built ahead for skills, so that it stays while one of them needs it. Blocks.
     ///
     /// # Errors
     /// `Io`.
-    pub fn mark_prepared(&self, name: &str, skill: &str) -> Result<()> {
+    pub fn mark_prepared(&self, name: &str, mut skills: BTreeSet<String>) -> Result<()> {
         let mut table = self.table();
         let Some(environment) = table.get(name) else {
             return Ok(());
         };
         environment.is_kept = true;
-        if !environment.prepared_for.insert(skill.to_owned()) {
+        if skills.is_subset(&environment.prepared_for) {
             return Ok(());
         }
+        environment.prepared_for.append(&mut skills);
         drop(table);
         self.write_record(name)
             .map_err(Error::io(format!("record environment {name}")))
@@ -343,6 +347,11 @@ impl EnvironmentStore {
 
     /// Writes the record of an environment as the table has it.
     fn write_record(&self, name: &str) -> io::Result<()> {
+        // Otherwise the record of an earlier state could be written last.
+        let _written = self
+            .record_writes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut table = self.table();
         let Some(environment) = table.get(name) else {
             return Ok(());

@@ -154,15 +154,28 @@ pub(super) fn probe_findings(probes: &ImageProbes) -> Vec<ImageFinding> {
         );
         findings.push(ImageFinding::warning("image.no_utf8_locale", message));
     }
-    if !probes.setuid_programs.is_empty() {
-        let names: Vec<&str> = probes.setuid_programs.iter().map(String::as_str).collect();
-        let message = format!(
-            "it has setuid programs, which get no rights in a container: remove the bits of {}",
-            list_names(&names)
-        );
-        findings.push(ImageFinding::warning("image.setuid_programs", message));
-    }
+    findings.extend(setuid_finding(probes));
     findings
+}
+
+/// Returns the finding about programs with the setuid or setgid bit.
+fn setuid_finding(probes: &ImageProbes) -> Option<ImageFinding> {
+    let message = match &probes.setuid_programs {
+        Ok(paths) if paths.is_empty() => return None,
+        Ok(paths) => {
+            let names: Vec<&str> = paths.iter().map(String::as_str).collect();
+            let names = list_names(&names);
+            format!(
+                "it has setuid programs, which get no rights in a container: remove the bits of {names}"
+            )
+        }
+        // Another finding says that there is no shell.
+        Err(_) if probes.sh_fault.is_some() => return None,
+        Err(fault) => format!(
+            "whether it has setuid programs is not known, because the search for them failed: {fault}"
+        ),
+    };
+    Some(ImageFinding::warning("image.setuid_programs", message))
 }
 
 fn list_names(names: &[&str]) -> String {
@@ -224,6 +237,17 @@ mod tests {
     }
 
     #[test]
+    fn search_for_setuid_programs_that_took_too_long_is_no_clean_result() {
+        let probes = ImageProbes {
+            setuid_programs: Err("it took longer than 10s".to_owned()),
+            ..working_probes()
+        };
+        let findings = probe_findings(&probes);
+        assert_eq!(codes(&findings), [("image.setuid_programs", false)]);
+        assert!(findings[0].message.contains("longer than 10s"));
+    }
+
+    #[test]
     fn volume_and_other_architecture_are_errors() {
         let image = ImageInfo {
             volumes: vec!["/data".to_owned()],
@@ -281,7 +305,7 @@ mod tests {
             programs: HashSet::new(),
             python: Err("it cannot be run".to_owned()),
             charmap: "ANSI_X3.4-1968".to_owned(),
-            setuid_programs: vec!["/bin/su".to_owned()],
+            setuid_programs: Ok(vec!["/bin/su".to_owned()]),
             ..ImageProbes::default()
         };
         let findings = probe_findings(&probes);

@@ -107,6 +107,10 @@ fn key() -> EnvironmentKey {
     }
 }
 
+fn pdf() -> BTreeSet<String> {
+    BTreeSet::from(["pdf".to_owned()])
+}
+
 fn other_key() -> EnvironmentKey {
     EnvironmentKey {
         need: "other".to_owned(),
@@ -266,12 +270,12 @@ fn prepared_environment_stays_while_it_is_needed() {
     fixture
         .install(&[(REPORT, REPORT_TEXT)])
         .expect("installed");
-    fixture.store.mark_prepared(NAME, "pdf").expect("noted");
+    fixture.store.mark_prepared(NAME, pdf()).expect("noted");
     fixture.reopen();
     let prepared = PreparedEnvironment {
         name: NAME.to_owned(),
         key: key(),
-        skills: BTreeSet::from(["pdf".to_owned()]),
+        skills: pdf(),
     };
     assert_eq!(fixture.store.prepared(), [prepared]);
     let needed = names_of(&[NAME]);
@@ -284,10 +288,25 @@ fn prepared_environment_stays_while_it_is_needed() {
 }
 
 #[test]
+fn environment_is_recorded_for_all_skills_that_are_prepared_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    let skills: BTreeSet<String> = (0..16).map(|number| format!("skill-{number}")).collect();
+    std::thread::scope(|scope| {
+        for skill in &skills {
+            let (store, only) = (&fixture.store, BTreeSet::from([skill.clone()]));
+            scope.spawn(move || store.mark_prepared(NAME, only).expect("noted"));
+        }
+    });
+    fixture.reopen();
+    assert_eq!(fixture.store.prepared()[0].skills, skills);
+}
+
+#[test]
 fn rebuilt_environment_replaces_one_that_stays_until_it_is_unused() {
     let mut fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
-    fixture.store.mark_prepared(NAME, "pdf").expect("noted");
+    fixture.store.mark_prepared(NAME, pdf()).expect("noted");
     let rebuilt = fixture.install_as(OTHER_NAME, &key(), &[NAME]);
     assert_eq!(rebuilt.expect("rebuilt").name, OTHER_NAME);
     for _ in 0..2 {
@@ -333,7 +352,7 @@ fn least_recently_used_environment_makes_room_unless_it_is_used() {
     // What was prepared does not make room for what was not.
     fixture
         .store
-        .mark_prepared(OTHER_NAME, "pdf")
+        .mark_prepared(OTHER_NAME, pdf())
         .expect("noted");
     fixture.install_as(NAME, &key(), &[]).expect_err("full");
 }
