@@ -35,7 +35,6 @@ mod environment_cleanup;
 mod line_splitter;
 
 use build::run_build;
-use build_failure::BuildFailure;
 use build_policy::BuildPolicy;
 use build_table::{BuildStart, BuildTable, BuildTrigger};
 
