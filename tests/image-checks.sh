@@ -85,8 +85,9 @@ PYTHON
 
 check_office() {
     local module
-    for module in bs4 defusedxml docx duckdb imageio jinja2 lxml.etree markitdown matplotlib networkx numpy openpyxl pandas \
-        pdf2image pdfplumber PIL pptx pypdf pypdfium2 pytesseract reportlab requests scipy sklearn sympy xlsxwriter yaml; do
+    for module in anthropic bs4 defusedxml docx dotenv duckdb httpx imageio jinja2 lxml.etree magic markitdown matplotlib mcp \
+        networkx numpy openpyxl pandas pdf2image pdfplumber PIL pptx psutil pydantic pypdf pypdfium2 pytesseract reportlab \
+        requests rich scipy sklearn sympy tabulate xlsxwriter yaml; do
         claim "python3 imports $module" "python3 -c 'import $module'"
     done
     claim 'Python packages have all their dependencies' 'pip check'
@@ -153,6 +154,18 @@ import imageio.v3, numpy, PIL.Image
 frames = [numpy.full((32, 32, 3), shade, dtype=\"uint8\") for shade in (0, 100, 200)]
 imageio.v3.imwrite(\"frames.gif\", frames)
 assert PIL.Image.open(\"frames.gif\").n_frames == 3"'
+    claim 'imageio makes an mp4 with the ffmpeg of the image' 'python3 -c "
+import imageio, imageio_ffmpeg, numpy
+assert imageio_ffmpeg.get_ffmpeg_exe() == \"/usr/bin/ffmpeg\"
+frames = [numpy.full((32, 32, 3), shade, dtype=\"uint8\") for shade in (0, 100, 200)]
+imageio.mimsave(\"frames.mp4\", frames, fps=5)
+assert sum(1 for frame in imageio.get_reader(\"frames.mp4\")) == 3"'
+    claim 'mcp has the names that scripts import' 'python3 -c "
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamablehttp_client
+from mcp.server.fastmcp import FastMCP"'
     claim 'ffmpeg makes an mp4 and ffprobe reads it' '
         ffmpeg -v error -f lavfi -i testsrc=duration=1:size=64x64:rate=5 -c:v libx264 -pix_fmt yuv420p clip.mp4
         ffprobe -v error -show_entries stream=codec_name -of csv=p=0 clip.mp4 | grep h264'

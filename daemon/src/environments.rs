@@ -67,7 +67,7 @@ pub enum BuildEvent {
 pub enum BuildRun {
     /// The environment exists.
     Built(Arc<EnvironmentRecord>),
-    /// It is being built; the last event is the end.
+    /// The environment is being built; the last event is the end.
     Running(broadcast::Receiver<BuildEvent>),
 }
 

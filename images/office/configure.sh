@@ -9,6 +9,16 @@ sed -i -E '/<policy domain="coder" rights="none" pattern="[^"]*(PS|PDF)/d' "$pol
 # magika is a part of markitdown; its command line is a program of 34 MB beside it.
 rm -f /usr/local/bin/magika
 
+# imageio-ffmpeg brings an ffmpeg of 170 MB, and takes that of Debian where it is missing.
+python3 - <<'PYTHON'
+import importlib.util
+import pathlib
+
+binaries = pathlib.Path(importlib.util.find_spec("imageio_ffmpeg").submodule_search_locations[0], "binaries")
+for program in binaries.glob("ffmpeg-*"):
+    program.unlink()
+PYTHON
+
 # LibreOffice takes the home directory from /etc/passwd and ends if the user has no entry there. skilld gives every user
 # one; these programs also work where only HOME is set.
 for program in soffice libreoffice; do

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
+use skilld_client::v1::preflight_finding::Kind;
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
     CreateWorkspaceRequest, ListSkillFilesRequest, PreflightSkillRequest, PrepareSkillRequest,
@@ -104,7 +105,10 @@ async fn examine(client: &Client, name: &str, report: &mut SkillReport) -> Resul
             Severity::Error => &mut report.lacks,
             Severity::Warning | Severity::Unspecified => &mut report.may_lack,
         };
-        let missing = one_line(&finding.name);
+        let mut missing = one_line(&finding.name);
+        if finding.kind() == Kind::Network {
+            missing = format!("a network ({missing})");
+        }
         if !list.contains(&missing) {
             list.push(missing);
         }

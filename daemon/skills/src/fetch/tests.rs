@@ -422,7 +422,7 @@ async fn fetches_at_once_are_bounded() {
         let (fetcher, silent, mut into) = (fetcher.clone(), silent.clone(), file());
         waiting.push(tasks.spawn(async move { fetcher.fetch(&silent, &mut into).await.is_ok() }));
     }
-    server.taken(super::FETCHES_MAX).await;
+    server.received(super::FETCHES_MAX).await;
     assert_eq!(fetcher.inner.permits.available_permits(), 0);
     assert!(server.seen().len() <= super::FETCHES_MAX);
     for one in waiting {

@@ -49,8 +49,8 @@ pub(crate) struct Server {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
     tasks: TaskSpawner,
-    /// Connections that were taken, answered or not.
-    taken: watch::Receiver<usize>,
+    /// Number of requests that were received, answered or not.
+    received: watch::Receiver<usize>,
 }
 
 impl Reply {
@@ -73,7 +73,7 @@ impl Server {
         let address = listener.local_addr().expect("its address");
         let state = Arc::new(Mutex::new(State::default()));
         let tasks = TaskSpawner::default();
-        let (count, taken) = watch::channel(0);
+        let (count, received) = watch::channel(0);
         let (serving, shared) = (tasks.clone(), Arc::clone(&state));
         tasks.spawn(async move {
             loop {
@@ -81,13 +81,13 @@ impl Server {
                     () = serving.stop.cancelled() => return,
                     accepted = listener.accept() => accepted,
                 };
-                count.send_modify(|taken| *taken += 1);
                 let (stream, _) = accepted.expect("a connection");
                 let (stop, shared) = (serving.stop.clone(), Arc::clone(&shared));
+                let count = count.clone();
                 serving.spawn(async move {
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        _ = answer(stream, &shared) => {}
+                        _ = answer(stream, &shared, &count) => {}
                     }
                 });
             }
@@ -96,7 +96,7 @@ impl Server {
             address,
             state,
             tasks,
-            taken,
+            received,
         }
     }
 
@@ -129,11 +129,11 @@ impl Server {
         seen.iter().filter(|seen| seen.target == path).count()
     }
 
-    /// Waits until so many connections were taken.
-    pub(crate) async fn taken(&self, count: usize) {
-        let mut taken = self.taken.clone();
-        taken
-            .wait_for(|taken| *taken >= count)
+    /// Waits until so many requests were received. Several of them may share a connection.
+    pub(crate) async fn received(&self, count: usize) {
+        let mut received = self.received.clone();
+        received
+            .wait_for(|received| *received >= count)
             .await
             .expect("the server runs");
     }
@@ -145,7 +145,11 @@ impl Drop for Server {
     }
 }
 
-async fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+async fn answer(
+    stream: TcpStream,
+    state: &Mutex<State>,
+    count: &watch::Sender<usize>,
+) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     if state.lock().expect("no panic").down {
         return Ok(());
@@ -174,6 +178,7 @@ async fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> 
             });
             state.replies.get(&path).cloned()
         };
+        count.send_modify(|received| *received += 1);
         let reply = reply.unwrap_or(Reply::status(404));
         if !send(stream.get_mut(), reply, &headers).await? {
             return Ok(());
