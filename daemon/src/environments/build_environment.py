@@ -218,7 +218,7 @@ class EnvironmentBuilder:
         if succeeded:
             return
         if match := re.search(r"Hash mismatch for `([^`]+)`", output):
-            raise NeedError(f"package {match[1]} has another hash than requirements.txt says: correct hash or version")
+            raise NeedError(f"package {match[1]} has another hash than the skill states: correct hash or version")
         if match := re.search(r"[Ff]ailed to build `([^`]+)`", output):
             raise NeedError(f"package {match[1]} cannot be built from its source: choose a version with a wheel")
         # The causes follow the headline, and hints follow the causes.
@@ -231,7 +231,7 @@ class EnvironmentBuilder:
         if names := sorted(set(re.findall(r"Wheels are required for `([^`]+)`", output))):
             reason = f"no usable wheel of {', '.join(names)}: {reason}"
             advice = "choose a version with a wheel for this Python, or let the operator allow source builds"
-        raise NeedError(f"requirements.txt cannot be met: {reason}: {advice}")
+        raise NeedError(f"its Python requirements cannot be met: {reason}: {advice}")
 
     def resolve_requirements(self, requirements, image, image_directories):
         """Returns version and hashes of every package of the resolution, which prefers the image's versions."""
