@@ -92,9 +92,12 @@ async fn workspace_without_the_mount_of_environments_gets_a_problem() -> Result<
 #[tokio::test]
 async fn prepared_environment_stays_while_its_skill_has_the_same_need() -> Result<()> {
     let fixture = Fixture::new().await?;
-    for (name, version) in [("prepared", "1.0"), ("staged", "1.1")] {
-        let requirements = format!("skilld-compat-greeting=={version}\n");
-        fixture.skill(name, &[("requirements.txt", &requirements)])?;
+    for (name, requirements) in [
+        ("prepared", "skilld-compat-greeting==1.0\n"),
+        ("staged", "skilld-compat-greeting==1.1\n"),
+        ("left", "skilld-compat-greeting\nskilld-compat-letters\n"),
+    ] {
+        fixture.skill(name, &[("requirements.txt", requirements)])?;
     }
     let options = fixture.options().set("skills.keep_unused", "100ms");
     let daemon = Daemon::start_with(options).await?;
@@ -108,18 +111,31 @@ async fn prepared_environment_stays_while_its_skill_has_the_same_need() -> Resul
             .map(|name| Ok(name?.file_name().to_string_lossy().into_owned()))
             .collect()
     };
+    let limit = Duration::from_secs(30);
+    let request = PrepareSkillRequest {
+        name: "left".to_owned(),
+        ..Default::default()
+    };
+    let mut messages = client.prepare_skill(request).await?;
+    messages.message().await?.context("a line of the build")?;
+    // The client goes away; the build goes on.
+    drop(messages);
+    let left = wait::until("the environment of left is there", limit, async || {
+        let mut names = folders()?.into_iter();
+        Ok(names.find(|name| !prepared.ends_with(name)))
+    })
+    .await?;
     let name = workspace(client).await?.name;
     let staged = stage(client, &name, "staged").await?;
     let staged = staged.environment.context("built")?.path;
     let holds =
         |path: &str| Ok::<_, anyhow::Error>(folders()?.iter().any(|name| path.ends_with(name)));
-    let limit = Duration::from_secs(30);
     client.delete_workspace(&name).await?;
     wait::until("the unused environment is gone", limit, async || {
         Ok((!holds(&staged)?).then_some(()))
     })
     .await?;
-    assert!(holds(&prepared)?, "{:?}", folders()?);
+    assert!(holds(&prepared)? && holds(&left)?, "{:?}", folders()?);
     fixture.skill(
         "prepared",
         &[("requirements.txt", "skilld-compat-letters\n")],
