@@ -46,6 +46,8 @@ pub const LOST_BUILD: &str = "the build ended without a result: the daemon's log
 const BUILD_RUNNING: &str = "environment.build_running";
 /// Code of the problem of an environment that is not built on this occasion.
 const NOT_BUILT: &str = "environment.not_built";
+/// Code of the problem of a prepared environment that may be removed although its skill needs it.
+const NOT_KEPT: &str = "environment.not_kept";
 /// Code of the problem of a workspace whose container has no environments.
 pub const NOT_MOUNTED: &str = "environment.not_mounted";
 
@@ -62,13 +64,13 @@ pub enum BuildEvent {
     Ended(Result<Arc<EnvironmentRecord>, String>),
 }
 
-/// Build that a call for an environment follows.
+/// Environment that PrepareSkill or StageSkills waits for.
 #[derive(Debug)]
-pub enum BuildRun {
+pub enum AwaitedEnvironment {
     /// The environment exists.
     Built(Arc<EnvironmentRecord>),
     /// The environment is being built; the last event is the end.
-    Running(broadcast::Receiver<BuildEvent>),
+    Building(broadcast::Receiver<BuildEvent>),
 }
 
 /// Request for the environment of one skill.
@@ -153,8 +155,8 @@ impl Environments {
         };
         let skill = &request.skill;
         let ended = match self.start_build(key, request, BuildTrigger::Staging) {
-            Ok(BuildRun::Built(record)) => return with_environment(record),
-            Ok(BuildRun::Running(events)) => wait_for_end(events),
+            Ok(AwaitedEnvironment::Built(record)) => return with_environment(record),
+            Ok(AwaitedEnvironment::Building(events)) => wait_for_end(events),
             Err(problem) => return without_environment(vec![problem]),
         };
         match tokio::time::timeout_at(by, ended).await {
@@ -226,32 +228,47 @@ impl Environments {
     }
 
     /// Builds the environment of a skill unless it exists, or, if it `rebuilds`, in place of the one that exists. An
-    /// earlier failure is tried again. The environment stays while the skill needs it, even if the caller goes away.
+    /// earlier failure is tried again. A build goes on, and its environment is marked as prepared, when the caller goes
+    /// away; a caller that stays calls [`Self::mark_prepared`] to know that this succeeded.
     ///
     /// # Errors
-    /// Problems of a need that no build can meet, of too many builds, or of a disk that cannot be written.
+    /// Problems of a need that no build can meet, and of too many builds.
     pub async fn prepare(
         &self,
         request: &EnvironmentRequest,
         rebuilds: bool,
-    ) -> Result<BuildRun, Vec<Problem>> {
+    ) -> Result<AwaitedEnvironment, Vec<Problem>> {
         self.check_need(request)?;
-        let one = |problem| vec![problem];
-        let key = self.key_of(request).await.map_err(one)?;
+        let as_list = |problem| vec![problem];
+        let key = self.key_of(request).await.map_err(as_list)?;
         let trigger = match rebuilds {
             true => BuildTrigger::Rebuild,
             false => BuildTrigger::Prepare,
         };
-        let run = self.start_build(key, request, trigger).map_err(one)?;
-        if let BuildRun::Built(record) = &run {
-            let skill = &request.skill;
-            let marked = self
-                .0
-                .mark_prepared(record, BTreeSet::from([skill.clone()]));
-            let problem = |error| vec![build_problem(skill, &Chain(&error).to_string())];
-            marked.await.map_err(problem)?;
-        }
-        Ok(run)
+        self.start_build(key, request, trigger).map_err(as_list)
+    }
+
+    /// Records that an environment was prepared for a skill, which keeps it while the skill needs it.
+    ///
+    /// # Errors
+    /// Problem of a record that cannot be written.
+    pub async fn mark_prepared(
+        &self,
+        record: &EnvironmentRecord,
+        skill: &str,
+    ) -> Result<(), Problem> {
+        let marked = self
+            .0
+            .mark_prepared(record, BTreeSet::from([skill.to_owned()]));
+        let problem = |error| {
+            let message = format!(
+                "the packages of skill {skill} are built, and may be removed while nothing uses them: {}; prepare the \
+                 skill again",
+                Chain(&error)
+            );
+            Problem::warning(NOT_KEPT, message)
+        };
+        marked.await.map_err(problem)
     }
 
     /// Returns the built environment of a skill.
@@ -315,15 +332,15 @@ impl Environments {
         key: EnvironmentKey,
         request: &EnvironmentRequest,
         trigger: BuildTrigger,
-    ) -> Result<BuildRun, Problem> {
+    ) -> Result<AwaitedEnvironment, Problem> {
         let find_built = || self.0.store.find(&key);
         let started = self
             .0
             .builds
             .start(&key, &request.skill, trigger, find_built)?;
         let sender = match started {
-            BuildStart::Built(record) => return Ok(BuildRun::Built(record)),
-            BuildStart::Joined(events) => return Ok(BuildRun::Running(events)),
+            BuildStart::Built(record) => return Ok(AwaitedEnvironment::Built(record)),
+            BuildStart::Joined(events) => return Ok(AwaitedEnvironment::Building(events)),
             BuildStart::New(sender) => sender,
         };
         let events = sender.subscribe();
@@ -332,7 +349,7 @@ impl Environments {
         self.0.context.tasks.spawn(async move {
             builder.build(key, &request, &sender).await;
         });
-        Ok(BuildRun::Running(events))
+        Ok(AwaitedEnvironment::Building(events))
     }
 }
 
@@ -386,7 +403,7 @@ impl EnvironmentBuilder {
         }
         let store = Arc::clone(&self.store);
         let name = record.name.clone();
-        let mark = move || store.mark_prepared(&name, skills).map_err(Error::from);
+        let mark = move || store.mark_prepared(&name, &skills).map_err(Error::from);
         self.context.tasks.blocking(mark).await
     }
 }

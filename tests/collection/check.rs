@@ -30,9 +30,9 @@ pub(crate) struct SkillReport {
     pub(crate) problems: Vec<String>,
     /// State of its environment.
     pub(crate) environment: EnvironmentState,
-    /// Names of declared needs that the image lacks.
+    /// Declared needs that the image lacks, by name; `a network (…)` for one whose purpose is to connect.
     pub(crate) lacks: Vec<String>,
-    /// Names of inferred needs that the image lacks.
+    /// Inferred needs that the image lacks, in the same form.
     pub(crate) may_lack: Vec<String>,
     /// Scripts in order of their paths.
     pub(crate) scripts: Vec<(String, ScriptOutcome)>,

@@ -1,4 +1,5 @@
-//! Table of builds: those that run or wait, who joined them, and those that failed a short time ago.
+//! Table of builds: those that run or wait, with the skills that PrepareSkill named, and those that failed a short time
+//! ago.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,11 +30,11 @@ pub(super) enum BuildTrigger {
     Staging,
     /// PrepareSkill: an environment that exists is used.
     Prepare,
-    /// PrepareSkill with `rebuild`.
+    /// PrepareSkill with `rebuild`: an environment that exists is built again. A build that already runs is joined.
     Rebuild,
 }
 
-/// Answer to a call that needs an environment.
+/// Result of a call that needs an environment.
 #[derive(Debug)]
 pub(super) enum BuildStart {
     /// The environment exists.
@@ -83,7 +84,8 @@ impl BuildState {
 // === impl BuildTable ===
 
 impl BuildTable {
-    /// Joins the build of an environment, or adds it to the table. `find_built` looks for the environment in the store.
+    /// Joins the build of an environment, or adds it to the table. `find_built` looks for the environment in the store; it
+    /// runs while the table is locked, and must not use the table.
     ///
     /// # Errors
     /// Problem of a build that failed a short time ago, if a staging asks for it; problem of too many builds.
@@ -100,34 +102,35 @@ impl BuildTable {
         };
         let mut builds = self.lock();
         builds.retain(|_, state| state.is_current());
+        let mut running = None;
         match builds.get_mut(key) {
             Some(BuildState::Running(build)) => {
-                if let Some(events) = build.events.upgrade() {
-                    build.prepared_for.extend(prepared_for);
-                    return Ok(BuildStart::Joined(events.subscribe()));
-                }
+                build.prepared_for.extend(prepared_for.clone());
+                running = build.events.upgrade();
             }
             Some(BuildState::Failed { failure, .. }) if trigger == BuildTrigger::Staging => {
                 return Err(build_problem(skill, failure.reason()));
             }
-            _ => {}
+            Some(BuildState::Failed { .. }) | None => {}
         }
-        // A build has its result in the store before it leaves the table.
+        // A build has its result in the store before it leaves the table. While it runs, it may replace an environment.
         if trigger != BuildTrigger::Rebuild
             && let Some(record) = find_built()
         {
             return Ok(BuildStart::Built(record));
         }
+        if let Some(events) = running {
+            return Ok(BuildStart::Joined(events.subscribe()));
+        }
         let queued = builds.values().filter(|state| state.is_running()).count();
         if queued >= QUEUED_BUILDS_MAX {
             let message = format!(
-                "the packages of skill {skill} are not built now, because {queued} builds run or wait: stage it again \
-                 later"
+                "the packages of skill {skill} are not built now, because {queued} builds run or wait: try again later"
             );
             return Err(Problem::warning(NOT_BUILT, message));
         }
         if builds.len() >= BUILD_STATES_MAX {
-            // Stagings of failed builds try again.
+            // Without the memory of a failure, the next staging builds again.
             builds.retain(|_, state| state.is_running());
         }
         let (events, _) = broadcast::channel(EVENTS_MAX);
@@ -222,6 +225,41 @@ mod tests {
         assert_eq!(Vec::from_iter(table.finish(&key())), ["a", "b"]);
         let again = start(&table, "a", BuildTrigger::Prepare).expect("started");
         assert!(matches!(again, BuildStart::New(_)), "{again:?}");
+    }
+
+    #[test]
+    fn environment_that_exists_is_used_also_while_it_is_rebuilt() {
+        let table = BuildTable::default();
+        let find_built = || Some(Arc::new(EnvironmentRecord::default()));
+        let rebuild = table.start(&key(), "a", BuildTrigger::Rebuild, find_built);
+        let BuildStart::New(_events) = rebuild.expect("started") else {
+            panic!("a rebuild ignores what exists");
+        };
+        for (skill, trigger) in [("b", BuildTrigger::Prepare), ("c", BuildTrigger::Staging)] {
+            let found = table
+                .start(&key(), skill, trigger, find_built)
+                .expect("found");
+            assert!(matches!(found, BuildStart::Built(_)), "{found:?}");
+        }
+        let joined = table.start(&key(), "d", BuildTrigger::Rebuild, find_built);
+        assert!(matches!(joined.expect("joined"), BuildStart::Joined(_)));
+        assert_eq!(Vec::from_iter(table.finish(&key())), ["a", "b", "d"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_is_forgotten_when_its_time_is_over() {
+        let table = BuildTable::default();
+        let failure = BuildFailure::Transient("the index is away".to_owned());
+        let retention = failure.retention();
+        table.fail(key(), "a".to_owned(), failure);
+        assert!(table.failure_reason(&key()).is_some());
+        tokio::time::advance(retention).await;
+        assert_eq!(
+            (table.failure_reason(&key()), table.problems()),
+            (None, Vec::new())
+        );
+        let started = start(&table, "a", BuildTrigger::Staging).expect("started");
+        assert!(matches!(started, BuildStart::New(_)), "{started:?}");
     }
 
     #[test]

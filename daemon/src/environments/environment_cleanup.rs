@@ -22,10 +22,11 @@ impl Environments {
             .values()
             .map(|pool| Some(pool.image()?.id.clone()))
             .collect();
-        let mut prepared = self.0.store.prepared();
-        if !prepared.is_empty() {
+        let examined = self.0.store.prepared();
+        let mut usable = examined.clone();
+        if !usable.is_empty() {
             let policy = self.0.policy.digest(&context).await;
-            prepared.retain(|prepared| {
+            usable.retain(|prepared| {
                 let key = &prepared.key;
                 // Without an image of each pool it is not known which images are still used.
                 let has_pool = images
@@ -34,14 +35,14 @@ impl Environments {
                 has_pool && policy.as_ref().is_none_or(|policy| key.policy == *policy)
             });
         }
-        let kept = match prepared.is_empty() {
+        let needed = match usable.is_empty() {
             true => HashSet::new(),
-            false => skills.find_needed(prepared).await?,
+            false => skills.find_needed(usable).await?,
         };
         let keep = context.config.skills.options.keep_unused;
         let (store, tasks) = (Arc::clone(&self.0.store), context.tasks.clone());
         let collect = move || {
-            store.collect(keep, &kept, &|| environments_in_use(&context));
+            store.collect(keep, &examined, &needed, &|| environments_in_use(&context));
             Ok(())
         };
         tasks.blocking(collect).await

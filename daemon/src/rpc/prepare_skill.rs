@@ -10,14 +10,18 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::SharedDependencies;
 use super::convert::environment::{line_message, prepared_message};
-use crate::environments::{BuildEvent, BuildRun, EnvironmentRequest, LOST_BUILD, build_problem};
+use crate::environments::{
+    AwaitedEnvironment, BuildEvent, EnvironmentRequest, LOST_BUILD, build_problem,
+};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::skills::SkillRef;
+use crate::skills::environments::environment_record::EnvironmentRecord;
 
 /// Build that a client follows.
 struct FollowedBuild {
-    /// Name of the skill, for messages.
+    shared: SharedDependencies,
+    /// Name of the skill.
     skill: String,
     events: broadcast::Receiver<BuildEvent>,
 }
@@ -38,10 +42,15 @@ pub(super) async fn prepare_skill(
     Ok(
         match shared.environments.prepare(&request, rebuilds).await {
             Err(problems) => only(prepared_message(None, &problems)),
-            Ok(BuildRun::Built(record)) => only(prepared_message(Some(&record), &[])),
-            Ok(BuildRun::Running(events)) => {
-                let skill = request.skill;
-                let build = FollowedBuild { skill, events };
+            Ok(AwaitedEnvironment::Built(record)) => {
+                only(built_message(shared, &request.skill, &record).await)
+            }
+            Ok(AwaitedEnvironment::Building(events)) => {
+                let build = FollowedBuild {
+                    shared: Arc::clone(shared),
+                    skill: request.skill,
+                    events,
+                };
                 stream::unfold(Some(build), next_message).boxed()
             }
         },
@@ -63,11 +72,22 @@ async fn next_message(
         Err(RecvError::Closed) => Err(LOST_BUILD.to_owned()),
     };
     let message = match ended {
-        Ok(record) => prepared_message(Some(&record), &[]),
+        Ok(record) => built_message(&build.shared, &build.skill, &record).await,
         Err(reason) => {
             let problem = build_problem(&build.skill, &reason);
             prepared_message(None, &[problem])
         }
     };
     Some((Ok(message), None))
+}
+
+/// Returns the last message of a preparation whose environment exists. The build marked it as prepared too, but could only
+/// log a failure.
+async fn built_message(
+    shared: &SharedDependencies,
+    skill: &str,
+    record: &EnvironmentRecord,
+) -> pb::PrepareSkillResponse {
+    let marked = shared.environments.mark_prepared(record, skill).await;
+    prepared_message(Some(record), marked.err().as_slice())
 }

@@ -162,7 +162,8 @@ async fn probe_image(
     let locale = "command -v locale >/dev/null || exit 0; locale charmap";
     let charmap = run_probe(&slot, &["sh", "-c", locale]).await?;
     probes.charmap = printable_line(&charmap.unwrap_or_default());
-    let setuid = "find / -xdev -type f -perm /6000 2>/dev/null | head -n 5; exit 0";
+    let setuid = "command -v find >/dev/null && command -v head >/dev/null || { echo 'find or head is missing' >&2; exit 1; }
+                  find / -xdev -type f -perm /6000 2>/dev/null | head -n 5; exit 0";
     let setuid = run_probe(&slot, &["sh", "-c", setuid]).await?;
     probes.setuid_programs = setuid.map(|paths| paths.lines().map(printable_line).collect());
     Ok(probes)

@@ -49,7 +49,7 @@ pub struct EnvironmentStore {
     /// Maximum size of all environments together, in bytes.
     bytes_max: u64,
     table: Mutex<EnvironmentTable>,
-    /// Held while a record is written.
+    /// Held while skills are added to a record.
     record_writes: Mutex<()>,
 }
 
@@ -213,26 +213,40 @@ impl EnvironmentStore {
         fs::rename(root, mounted.join(&record.name))?;
         File::open(mounted)?.sync_all()?;
         fault::reach(Point::EnvironmentInstalled);
-        self.write_record(&record.name)
+        let mut table = self.table();
+        let prepared_for = table.get(&record.name);
+        let prepared_for = prepared_for
+            .map(|environment| environment.prepared_for.clone())
+            .unwrap_or_default();
+        drop(table);
+        self.write_record(record, &prepared_for)
     }
 
     /// Notes that an environment was built ahead for skills, so that it stays while one of them needs it. Blocks.
     ///
     /// # Errors
-    /// `Io`.
-    pub fn mark_prepared(&self, name: &str, mut skills: BTreeSet<String>) -> Result<()> {
+    /// `Io`: nothing is noted.
+    pub fn mark_prepared(&self, name: &str, skills: &BTreeSet<String>) -> Result<()> {
+        // A call that finds its skills in the table finds them in the record too.
+        let _write_turn = self.lock_record_writes();
         let mut table = self.table();
         let Some(environment) = table.get(name) else {
             return Ok(());
         };
-        environment.is_kept = true;
         if skills.is_subset(&environment.prepared_for) {
+            environment.is_kept = true;
             return Ok(());
         }
-        environment.prepared_for.append(&mut skills);
+        let record = Arc::clone(&environment.record);
+        let prepared_for = &environment.prepared_for | skills;
         drop(table);
-        self.write_record(name)
-            .map_err(Error::io(format!("record environment {name}")))
+        self.write_record(&record, &prepared_for)
+            .map_err(Error::io(format!("record environment {name}")))?;
+        if let Some(environment) = self.table().get(name) {
+            environment.prepared_for = prepared_for;
+            environment.is_kept = true;
+        }
+        Ok(())
     }
 
     /// Returns the environments that were built ahead for skills.
@@ -242,18 +256,20 @@ impl EnvironmentStore {
     }
 
     /// Removes environments that nothing has used for `keep`, and the least recently used ones beyond the maximum size.
-    /// Environments in `kept` stay even if they are unused. `in_use` returns the names of those that workspaces have.
-    /// Blocks.
+    /// Of the `examined` environments, as [`Self::prepared`] returned them, the `needed` ones stay even if they are unused.
+    /// `in_use` returns the names of those that workspaces have. Blocks.
     pub fn collect(
         &self,
         keep: Duration,
-        kept: &HashSet<String>,
+        examined: &[PreparedEnvironment],
+        needed: &HashSet<String>,
         in_use: &dyn Fn() -> HashSet<String>,
     ) {
         let now = SystemTime::now();
         let mut table = self.table();
         let used = table.used(in_use);
-        table.note_uses(kept, &used, now);
+        table.note_needs(examined, needed);
+        table.note_uses(&used, now);
         let mut removed = table.hide_unused(keep, &used, now);
         removed.extend(table.hide_oldest(self.bytes_max, &used).unwrap_or_default());
         let last_uses = table.last_uses();
@@ -346,22 +362,23 @@ impl EnvironmentStore {
     }
 
     /// Writes the record of an environment as the table has it.
-    fn write_record(&self, name: &str) -> io::Result<()> {
-        // Otherwise the record of an earlier state could be written last.
-        let _written = self
-            .record_writes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut table = self.table();
-        let Some(environment) = table.get(name) else {
-            return Ok(());
-        };
+    fn write_record(
+        &self,
+        record: &EnvironmentRecord,
+        prepared_for: &BTreeSet<String>,
+    ) -> io::Result<()> {
         let file = RecordFile {
-            record: EnvironmentRecord::clone(&environment.record),
-            prepared_for: environment.prepared_for.clone(),
+            record: record.clone(),
+            prepared_for: prepared_for.clone(),
         };
-        drop(table);
-        content_store::write_record(&self.temporary(), &self.record_path(name), &file, || {})
+        let path = self.record_path(&record.name);
+        content_store::write_record(&self.temporary(), &path, &file, || {})
+    }
+
+    fn lock_record_writes(&self) -> MutexGuard<'_, ()> {
+        self.record_writes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record_path(&self, name: &str) -> PathBuf {

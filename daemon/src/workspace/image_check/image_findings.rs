@@ -160,22 +160,25 @@ pub(super) fn probe_findings(probes: &ImageProbes) -> Vec<ImageFinding> {
 
 /// Returns the finding about programs with the setuid or setgid bit.
 fn setuid_finding(probes: &ImageProbes) -> Option<ImageFinding> {
-    let message = match &probes.setuid_programs {
-        Ok(paths) if paths.is_empty() => return None,
+    match &probes.setuid_programs {
+        Ok(paths) if paths.is_empty() => None,
         Ok(paths) => {
             let names: Vec<&str> = paths.iter().map(String::as_str).collect();
-            let names = list_names(&names);
-            format!(
-                "it has setuid programs, which get no rights in a container: remove the bits of {names}"
-            )
+            let message = format!(
+                "it has setuid programs, which get no rights in a container: remove the bits of {}",
+                list_names(&names)
+            );
+            Some(ImageFinding::warning("image.setuid_programs", message))
         }
         // Another finding says that there is no shell.
-        Err(_) if probes.sh_fault.is_some() => return None,
-        Err(fault) => format!(
-            "whether it has setuid programs is not known, because the search for them failed: {fault}"
-        ),
-    };
-    Some(ImageFinding::warning("image.setuid_programs", message))
+        Err(_) if probes.sh_fault.is_some() => None,
+        Err(fault) => {
+            let message = format!(
+                "it was not searched for setuid programs, which get no rights in a container: {fault}"
+            );
+            Some(ImageFinding::warning("image.setuid_unknown", message))
+        }
+    }
 }
 
 fn list_names(names: &[&str]) -> String {
@@ -243,7 +246,7 @@ mod tests {
             ..working_probes()
         };
         let findings = probe_findings(&probes);
-        assert_eq!(codes(&findings), [("image.setuid_programs", false)]);
+        assert_eq!(codes(&findings), [("image.setuid_unknown", false)]);
         assert!(findings[0].message.contains("longer than 10s"));
     }
 

@@ -93,15 +93,24 @@ impl EnvironmentTable {
             .collect()
     }
 
-    /// Notes which environments are kept and which are used now.
-    pub(super) fn note_uses(
+    /// Notes which of the examined environments are needed. One that was prepared for another skill since then is kept.
+    pub(super) fn note_needs(
         &mut self,
-        kept: &HashSet<String>,
-        used: &HashSet<String>,
-        now: SystemTime,
+        examined: &[PreparedEnvironment],
+        needed: &HashSet<String>,
     ) {
+        for prepared in examined {
+            if let Some(environment) = self.environments.get_mut(&prepared.name)
+                && environment.prepared_for == prepared.skills
+            {
+                environment.is_kept = needed.contains(&prepared.name);
+            }
+        }
+    }
+
+    /// Notes which environments are used now.
+    pub(super) fn note_uses(&mut self, used: &HashSet<String>, now: SystemTime) {
         for (name, environment) in &mut self.environments {
-            environment.is_kept = kept.contains(name);
             if used.contains(name) {
                 environment.last_use = now;
             }

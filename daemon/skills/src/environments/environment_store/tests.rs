@@ -58,8 +58,13 @@ impl Fixture {
     }
 
     fn collect(&self, keep: Duration, used: &[&str]) {
+        self.collect_beside(keep, &HashSet::new(), used);
+    }
+
+    fn collect_beside(&self, keep: Duration, needed: &HashSet<String>, used: &[&str]) {
+        let examined = self.store.prepared();
         self.store
-            .collect(keep, &HashSet::new(), &|| names_of(used));
+            .collect(keep, &examined, needed, &|| names_of(used));
     }
 
     fn reopen(&mut self) {
@@ -270,7 +275,7 @@ fn prepared_environment_stays_while_it_is_needed() {
     fixture
         .install(&[(REPORT, REPORT_TEXT)])
         .expect("installed");
-    fixture.store.mark_prepared(NAME, pdf()).expect("noted");
+    fixture.store.mark_prepared(NAME, &pdf()).expect("noted");
     fixture.reopen();
     let prepared = PreparedEnvironment {
         name: NAME.to_owned(),
@@ -279,12 +284,49 @@ fn prepared_environment_stays_while_it_is_needed() {
     };
     assert_eq!(fixture.store.prepared(), [prepared]);
     let needed = names_of(&[NAME]);
-    fixture
-        .store
-        .collect(Duration::ZERO, &needed, &HashSet::new);
+    fixture.collect_beside(Duration::ZERO, &needed, &[]);
     assert_eq!(fixture.names("mounted"), [NAME]);
     fixture.collect(Duration::ZERO, &[]);
     assert_eq!(fixture.names("mounted"), Vec::<String>::new());
+}
+
+#[test]
+fn environment_that_is_prepared_while_needs_are_examined_stays() {
+    let fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    fixture
+        .install_as(OTHER_NAME, &other_key(), &[])
+        .expect("installed");
+    fixture.store.mark_prepared(NAME, &pdf()).expect("noted");
+    let examined = fixture.store.prepared();
+    let later = BTreeSet::from(["later".to_owned()]);
+    for name in [NAME, OTHER_NAME] {
+        fixture.store.mark_prepared(name, &later).expect("noted");
+    }
+    let (needed, in_use) = (HashSet::new(), HashSet::new);
+    fixture
+        .store
+        .collect(Duration::ZERO, &examined, &needed, &in_use);
+    assert_eq!(fixture.names("mounted"), [NAME, OTHER_NAME]);
+}
+
+#[test]
+fn preparation_that_could_not_be_recorded_is_recorded_by_the_next_one() {
+    let mut fixture = Fixture::new();
+    fixture.install_as(NAME, &key(), &[]).expect("installed");
+    let (tmp, away) = (
+        fixture.base.path().join("tmp"),
+        fixture.base.path().join("away"),
+    );
+    fs::rename(&tmp, &away).expect("moved");
+    for _ in 0..2 {
+        let failed = fixture.store.mark_prepared(NAME, &pdf());
+        failed.expect_err("nowhere to write");
+    }
+    fs::rename(&away, &tmp).expect("moved back");
+    fixture.store.mark_prepared(NAME, &pdf()).expect("noted");
+    fixture.reopen();
+    assert_eq!(fixture.store.prepared()[0].skills, pdf());
 }
 
 #[test]
@@ -295,7 +337,7 @@ fn environment_is_recorded_for_all_skills_that_are_prepared_at_once() {
     std::thread::scope(|scope| {
         for skill in &skills {
             let (store, only) = (&fixture.store, BTreeSet::from([skill.clone()]));
-            scope.spawn(move || store.mark_prepared(NAME, only).expect("noted"));
+            scope.spawn(move || store.mark_prepared(NAME, &only).expect("noted"));
         }
     });
     fixture.reopen();
@@ -306,7 +348,7 @@ fn environment_is_recorded_for_all_skills_that_are_prepared_at_once() {
 fn rebuilt_environment_replaces_one_that_stays_until_it_is_unused() {
     let mut fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
-    fixture.store.mark_prepared(NAME, pdf()).expect("noted");
+    fixture.store.mark_prepared(NAME, &pdf()).expect("noted");
     let rebuilt = fixture.install_as(OTHER_NAME, &key(), &[NAME]);
     assert_eq!(rebuilt.expect("rebuilt").name, OTHER_NAME);
     for _ in 0..2 {
@@ -320,9 +362,7 @@ fn rebuilt_environment_replaces_one_that_stays_until_it_is_unused() {
     let skills = prepared.iter().find(|prepared| prepared.name == OTHER_NAME);
     assert_eq!(skills.expect("it is still prepared").skills.len(), 1);
     let needed = names_of(&[NAME, OTHER_NAME]);
-    fixture
-        .store
-        .collect(Duration::ZERO, &needed, &HashSet::new);
+    fixture.collect_beside(Duration::ZERO, &needed, &[]);
     assert_eq!(fixture.names("mounted"), [OTHER_NAME]);
     assert_eq!(fixture.names("records"), [format!("{OTHER_NAME}.json")]);
 }
@@ -352,7 +392,7 @@ fn least_recently_used_environment_makes_room_unless_it_is_used() {
     // What was prepared does not make room for what was not.
     fixture
         .store
-        .mark_prepared(OTHER_NAME, pdf())
+        .mark_prepared(OTHER_NAME, &pdf())
         .expect("noted");
     fixture.install_as(NAME, &key(), &[]).expect_err("full");
 }
@@ -365,7 +405,7 @@ fn store_beyond_a_lowered_limit_is_reduced() {
         .install_as(OTHER_NAME, &other_key(), &[])
         .expect("installed");
     let lowered = EnvironmentStore::open(fixture.base.path(), 1500).expect("opened");
-    lowered.collect(HOUR, &HashSet::new(), &|| names_of(&[NAME]));
+    lowered.collect(HOUR, &[], &HashSet::new(), &|| names_of(&[NAME]));
     assert_eq!(fixture.names("mounted"), [NAME]);
 }
 
