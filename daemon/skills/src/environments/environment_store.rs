@@ -157,8 +157,8 @@ impl EnvironmentStore {
             create_time_ms: unix_ms(SystemTime::now()),
             report,
         };
-        let record = self.reserve(record, in_use)?;
-        if let Err(error) = self.place(&unpacked.root, &record) {
+        let (record, prepared_for) = self.reserve(record, in_use)?;
+        if let Err(error) = self.place(&unpacked.root, &record, &prepared_for) {
             self.remove_or_warn(name);
             return Err(failed("install")(error));
         }
@@ -174,11 +174,12 @@ impl EnvironmentStore {
     }
 
     /// Adds a new environment to the table, where no call finds it yet, and removes others until there is space for it.
+    /// Returns its record, and the skills that the environment in its place was prepared for.
     fn reserve(
         &self,
         mut record: EnvironmentRecord,
         in_use: &dyn Fn() -> HashSet<String>,
-    ) -> Result<Arc<EnvironmentRecord>> {
+    ) -> Result<(Arc<EnvironmentRecord>, BTreeSet<String>)> {
         let mut table = self.table();
         let mut prepared_for = BTreeSet::new();
         if let Some(replaced) = table.find(&record.key) {
@@ -200,26 +201,25 @@ impl EnvironmentStore {
             record: Arc::clone(&record),
             last_use: SystemTime::now(),
             is_kept: !prepared_for.is_empty(),
-            prepared_for,
+            prepared_for: prepared_for.clone(),
         });
         drop(table);
         removed.iter().for_each(|name| self.remove_or_warn(name));
-        Ok(record)
+        Ok((record, prepared_for))
     }
 
     /// Moves an unpacked environment to its place and records it.
-    fn place(&self, root: &Path, record: &EnvironmentRecord) -> io::Result<()> {
+    fn place(
+        &self,
+        root: &Path,
+        record: &EnvironmentRecord,
+        prepared_for: &BTreeSet<String>,
+    ) -> io::Result<()> {
         let mounted = mounted_dir(&self.base);
         fs::rename(root, mounted.join(&record.name))?;
         File::open(mounted)?.sync_all()?;
         fault::reach(Point::EnvironmentInstalled);
-        let mut table = self.table();
-        let prepared_for = table.get(&record.name);
-        let prepared_for = prepared_for
-            .map(|environment| environment.prepared_for.clone())
-            .unwrap_or_default();
-        drop(table);
-        self.write_record(record, &prepared_for)
+        self.write_record(record, prepared_for)
     }
 
     /// Notes that an environment was built ahead for skills, so that it stays while one of them needs it. Blocks.
@@ -228,7 +228,10 @@ impl EnvironmentStore {
     /// `Io`: nothing is noted.
     pub fn mark_prepared(&self, name: &str, skills: &BTreeSet<String>) -> Result<()> {
         // A call that finds its skills in the table finds them in the record too.
-        let _write_turn = self.lock_record_writes();
+        let _write_turn = self
+            .record_writes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut table = self.table();
         let Some(environment) = table.get(name) else {
             return Ok(());
@@ -361,7 +364,7 @@ impl EnvironmentStore {
         Ok(())
     }
 
-    /// Writes the record of an environment as the table has it.
+    /// Writes the record of an environment, with the skills that it was prepared for.
     fn write_record(
         &self,
         record: &EnvironmentRecord,
@@ -373,12 +376,6 @@ impl EnvironmentStore {
         };
         let path = self.record_path(&record.name);
         content_store::write_record(&self.temporary(), &path, &file, || {})
-    }
-
-    fn lock_record_writes(&self) -> MutexGuard<'_, ()> {
-        self.record_writes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record_path(&self, name: &str) -> PathBuf {

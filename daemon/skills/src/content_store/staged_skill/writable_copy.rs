@@ -43,6 +43,7 @@ use crate::placeholders::plugin_root;
 const COPIES: &str = "work/.skills";
 /// Target of a link in `skills/`, before the path in the workspace.
 const LINK_PREFIX: &str = "../";
+
 /// Writable staging of skills whose copies the guest has yet to get. Dropping it discards the staging.
 #[derive(Debug)]
 pub struct WritableStaging {
