@@ -16,6 +16,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
+use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::stage_files_header::Kind;
 
@@ -236,10 +237,21 @@ async fn a_huge_collect_lets_others_have_their_turn() {
             wanted.max_file_bytes = 16 << 20;
         }
         let done = AtomicBool::new(false);
+        // `collect` would hash 512 MiB at once on this thread, and the calls would wait for that.
         let collecting = async {
-            let got = collect(&guest, wanted).await.expect("collected");
+            let request = wire::CollectRequest { spec: Some(wanted) };
+            let answer = guest.client.clone().collect(request).await;
+            let mut stream = answer.expect("begins").into_inner();
+            let (mut received, mut returned) = (0, 0);
+            while let Some(message) = stream.message().await.expect("a message") {
+                match message.payload.expect("a payload") {
+                    Payload::Data(data) => received += data.len(),
+                    Payload::Summary(summary) => returned = summary.returned,
+                    Payload::File(_) | Payload::FileEnd(_) => {}
+                }
+            }
             done.store(true, Ordering::Relaxed);
-            got.summary.returned
+            (received, returned)
         };
         let asking = async {
             let mut slowest = Duration::ZERO;
@@ -258,8 +270,11 @@ async fn a_huge_collect_lets_others_have_their_turn() {
             }
             (slowest, asked.into_inner())
         };
-        let (returned, (slowest, asked)) = tokio::join!(collecting, asking);
+        let ((received, returned), (slowest, asked)) = tokio::join!(collecting, asking);
         assert_eq!(returned, 20_001);
+        if format == v1::CollectFormat::Files {
+            assert_eq!(received, 512 << 20);
+        }
         println!("{format:?}: {asked} answers, the slowest after {slowest:?}");
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         assert!(asked > 20, "{asked}");
