@@ -105,6 +105,7 @@ async fn claim_takes_a_warm_slot_and_refills_the_pool() {
 async fn queue_length_and_waiting_time_are_limited() {
     let toml = "pools.default.max = 1\npools.default.queue_max = 1\npools.default.claim_timeout = \"300ms\"\n";
     let server = TestServer::start(toml, &[]).await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let first = server.workspace().await;
     let started = Instant::now();
     let waits = (0..2).map(|_| {

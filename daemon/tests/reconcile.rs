@@ -306,6 +306,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
     let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"100ms\"\n\
                 pools.default.max = 2\npools.default.claim_timeout = \"500ms\"\n";
     let server = TestServer::start(toml, &[]).await;
+    wait_until_warm(&server, 1).await;
     let created = server.client.create_workspace(create_request("lost")).await;
     let lost = created.expect("created").name;
     wait_until_warm(&server, 1).await;

@@ -16,8 +16,8 @@ use skilld_tests::{Daemon, Options, docker, exec, wait};
 
 use crate::{broken_off, containers, read, refusal, sh};
 
-/// Time within which a loss has to be reported.
-const TOLD: Duration = Duration::from_secs(2);
+/// Time within which a loss has to be reported: two seconds, and three for what else the machine does.
+const TOLD: Duration = Duration::from_secs(5);
 /// Command that prints 200 lines in 4 s.
 const COUNT: &str = "for ((i = 0; i < 200; i++)); do echo $i; sleep 0.02; done; exit 7";
 
@@ -230,7 +230,7 @@ async fn a_guest_that_hangs_is_noticed() -> Result<()> {
     let (reason, after) = broken(&mut events, Instant::now()).await?;
     println!("told after {after:?}");
     assert_eq!(reason, "REASON_GUEST_LOST");
-    assert!(after <= Duration::from_secs(12), "{after:?}");
+    assert!(after <= Duration::from_secs(20), "{after:?}");
     kill(pid, Signal::SIGCONT)?;
     reachable(client, &workspace).await?;
     counted(client, &workspace).await?;

@@ -47,11 +47,10 @@ async fn thousands_of_execs_end_while_the_guest_answers() -> Result<()> {
     let (ran, mut answers) = tokio::try_join!(storm, ask(&asker, &name, &over))?;
     assert_eq!(ran, EXECS);
     answers.sort_unstable();
-    let worst = *answers.last().context("it was never asked")?;
-    let half = answers[answers.len() / 2];
-    println!("{} answers, p50 {half:?}, max {worst:?}", answers.len());
     assert!(answers.len() > 20, "asked {} times only", answers.len());
-    assert!(worst <= ANSWER_MAX, "an answer took {worst:?}");
+    let [half, slow] = [50, 95].map(|percent| answers[answers.len() * percent / 100]);
+    println!("{} answers, p50 {half:?}, p95 {slow:?}", answers.len());
+    assert!(slow <= ANSWER_MAX, "p95 {slow:?}");
 
     // Only the results are left.
     let guest = usage::guest(&daemon, &name).await?;

@@ -8,7 +8,7 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 use tonic::{Code, Status, Streaming};
 
-use crate::support::{Guest, SeenEvents, alive, duration, reason, until};
+use crate::support::{Guest, SeenEvents, alive, configuration, duration, reason, until};
 
 async fn get(guest: &Guest, id: &str) -> Result<v1::Exec, Status> {
     let exec_id = id.to_owned();
@@ -191,15 +191,20 @@ async fn on_disconnect_kill() {
     let (least, most) = (Duration::from_millis(400), Duration::from_secs(3));
     assert!(took > least && took < most, "{took:?}");
 
-    // One that comes back in time saves it, however often.
+    // One that comes back in time saves it, however often. Its grace is longer, since a busy machine delays its return.
+    let guest = Guest::configured(wire::ConfigureRequest {
+        disconnect_grace: duration(2_000),
+        ..configuration()
+    })
+    .await;
     let mut stream = run_abandoned(&guest, "saved").await;
     for _ in 0..4 {
         drop(stream);
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
         stream = guest.attach("saved", 0).await;
         says_something(&mut stream).await;
     }
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
     assert!(is_running(&guest, "saved").await);
 }
 

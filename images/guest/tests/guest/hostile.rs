@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
@@ -254,8 +254,7 @@ async fn a_huge_collect_lets_others_have_their_turn() {
             (received, returned)
         };
         let asking = async {
-            let mut slowest = Duration::ZERO;
-            let asked = AtomicU64::new(0);
+            let mut answers = Vec::new();
             while !done.load(Ordering::Relaxed) {
                 let begin = Instant::now();
                 guest
@@ -264,19 +263,20 @@ async fn a_huge_collect_lets_others_have_their_turn() {
                     .hello(wire::HelloRequest::default())
                     .await
                     .expect("hello");
-                slowest = slowest.max(begin.elapsed());
-                asked.fetch_add(1, Ordering::Relaxed);
+                answers.push(begin.elapsed());
                 tokio::task::yield_now().await;
             }
-            (slowest, asked.into_inner())
+            answers.sort_unstable();
+            answers
         };
-        let ((received, returned), (slowest, asked)) = tokio::join!(collecting, asking);
+        let ((received, returned), answers) = tokio::join!(collecting, asking);
         assert_eq!(returned, 20_001);
         if format == v1::CollectFormat::Files {
             assert_eq!(received, 512 << 20);
         }
-        println!("{format:?}: {asked} answers, the slowest after {slowest:?}");
-        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        let (asked, slow) = (answers.len(), answers[answers.len() * 95 / 100]);
+        println!("{format:?}: {asked} answers, 95 of 100 within {slow:?}");
+        assert!(slow < Duration::from_millis(500), "{slow:?}");
         assert!(asked > 20, "{asked}");
     }
 }

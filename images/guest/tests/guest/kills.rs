@@ -6,7 +6,9 @@ use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 
-use crate::support::{Guest, SeenEvents, alive, duration, reason, until};
+use crate::support::{
+    Guest, SeenEvents, alive, configuration, duration, reason, shortest_of_three, until,
+};
 
 pub(crate) async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
     let request = wire::KillExecRequest {
@@ -38,32 +40,36 @@ async fn pid_in(guest: &Guest, name: &str) -> String {
 #[tokio::test]
 async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
     let guest = Guest::start().await;
-    let script = "echo before; setsid bash -c 'trap \"\" TERM; echo $$ > pid; (setsid sleep 1000 &); \
-                  while :; do sleep 1; done' & trap '' TERM; while :; do sleep 1; done";
-    let mut request = guest.request("late", &["bash", "-c", script]);
-    if let Some(spec) = &mut request.spec {
-        spec.timeout = duration(400);
-    }
-    let begin = Instant::now();
-    let seen = guest.run(request).await;
-    let took = begin.elapsed();
-    assert_eq!(seen.reason(), Reason::Timeout);
-    assert_eq!(seen.outcome(), Outcome::Signal(9));
-    assert_eq!(seen.out, b"before\n");
+    let shortest = shortest_of_three(async |id| {
+        let script = "echo before; setsid bash -c 'trap \"\" TERM; echo $$ > $0; (setsid sleep 1000 &); \
+                      while :; do sleep 1; done' $0 & trap '' TERM; while :; do sleep 1; done";
+        let mut request = guest.request(id, &["bash", "-c", script, id]);
+        if let Some(spec) = &mut request.spec {
+            spec.timeout = duration(400);
+        }
+        let begin = Instant::now();
+        let seen = guest.run(request).await;
+        let took = begin.elapsed();
+        assert_eq!(seen.reason(), Reason::Timeout);
+        assert_eq!(seen.outcome(), Outcome::Signal(9));
+        assert_eq!(seen.out, b"before\n");
+        let wall = seen.result.and_then(|result| result.wall_time);
+        let wall = Duration::try_from(wall.expect("a time")).expect("positive");
+        assert!(
+            wall >= Duration::from_millis(590) && wall <= took,
+            "{wall:?} of {took:?}"
+        );
+        assert!(!alive(&pid_in(&guest, id).await));
+        let exec = kill(&guest, id, 0).await;
+        assert_eq!(exec.state(), v1::ExecState::Closed);
+        took
+    });
+    let shortest = shortest.await;
     // 400 ms, 200 ms of grace, and at most 100 ms to kill.
     assert!(
-        took >= Duration::from_millis(600) && took < Duration::from_millis(700),
-        "{took:?}"
+        shortest >= Duration::from_millis(600) && shortest < Duration::from_millis(700),
+        "{shortest:?}"
     );
-    let wall = seen
-        .result
-        .and_then(|result| result.wall_time)
-        .expect("a time");
-    assert!(wall.nanos >= 590_000_000 && wall.seconds == 0, "{wall:?}");
-    let pid = pid_in(&guest, "pid").await;
-    assert!(!alive(&pid));
-    let exec = kill(&guest, "late", 0).await;
-    assert_eq!(exec.state(), v1::ExecState::Closed);
 }
 
 #[tokio::test]
@@ -106,15 +112,19 @@ async fn kill_answers_when_nothing_is_left() {
 
 #[tokio::test]
 async fn a_background_child_that_holds_the_pipe_does_not_delay_exited() {
-    let guest = Guest::start().await;
+    let guest = Guest::configured(wire::ConfigureRequest {
+        leak_grace: duration(3_000),
+        ..configuration()
+    })
+    .await;
     let begin = Instant::now();
     let seen = guest.sh("bg", "sleep 100 & echo $! > pid; echo done").await;
     let exited = seen.exited_after.expect("exited");
-    // Half of the grace for stragglers: commands have the lowest priority, and other tests run beside this one.
-    assert!(exited < Duration::from_millis(250), "{exited:?}");
+    // Long before the grace for stragglers is over: commands have the lowest priority, and other tests run beside this one.
+    assert!(exited < Duration::from_secs(2), "{exited:?}");
     let closed = begin.elapsed();
     assert!(
-        closed >= Duration::from_millis(480) && closed < Duration::from_millis(700),
+        closed >= Duration::from_millis(2_980) && closed < Duration::from_secs(10),
         "{closed:?}"
     );
     assert_eq!(seen.out, b"done\n");
@@ -140,15 +150,15 @@ async fn silence_and_output_have_limits() {
         &[
             "bash",
             "-c",
-            "for i in 1 2 3; do echo $i; sleep 0.2; done; sleep 100",
+            "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done; sleep 100",
         ],
     );
     if let Some(spec) = &mut silent.spec {
-        spec.no_output_timeout = duration(400);
+        spec.no_output_timeout = duration(1_000);
     }
     let seen = guest.run(silent).await;
     assert_eq!(seen.reason(), Reason::NoOutputTimeout);
-    assert_eq!(seen.out, b"1\n2\n3\n");
+    assert_eq!(seen.out, b"1\n2\n3\n4\n5\n6\n");
 
     let mut loud = guest.request("loud", &["yes"]);
     if let Some(spec) = &mut loud.spec {

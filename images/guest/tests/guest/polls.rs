@@ -117,7 +117,7 @@ async fn a_poll_answers_at_once_when_the_exec_ends() {
     };
     let answer = poll(&guest, slow).await;
     let took = begin.elapsed();
-    assert!(took < Duration::from_millis(600), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(text_of(&answer), "bye");
     let result = answer.result.expect("a result");
     assert_eq!(result.outcome, Some(Outcome::ExitCode(7)));
@@ -133,7 +133,7 @@ async fn a_poll_answers_at_once_when_the_exec_ends() {
 #[tokio::test]
 async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
     let guest = Guest::start().await;
-    start(&guest, "held", "sleep 5 & sleep 0.2; echo done").await;
+    start(&guest, "held", "sleep 100 & sleep 0.2; echo done").await;
     let begin = Instant::now();
     let slow = wire::PollExecRequest {
         settle_time: duration(10_000),
@@ -141,7 +141,7 @@ async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
     };
     let answer = poll(&guest, slow).await;
     let took = begin.elapsed();
-    assert!(took < Duration::from_millis(400), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(text_of(&answer), "done\n");
     assert_eq!(answer.state(), v1::ExecState::Exited);
     assert!(answer.result.is_some());
@@ -150,11 +150,11 @@ async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
 #[tokio::test]
 async fn a_poll_waits_until_output_has_settled() {
     let guest = Guest::start().await;
-    let script = "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; sleep 10";
+    let script = "for i in 1 2 3 4 5; do echo $i; sleep 0.05; done; sleep 100";
     start(&guest, "settle", script).await;
     let begin = Instant::now();
     let patient = wire::PollExecRequest {
-        settle_time: duration(300),
+        settle_time: duration(2_000),
         ..request("settle", v1::StreamOffsets::default())
     };
     let answer = poll(&guest, patient).await;
@@ -162,7 +162,7 @@ async fn a_poll_waits_until_output_has_settled() {
     assert_eq!(text_of(&answer), "1\n2\n3\n4\n5\n");
     assert_eq!(answer.state(), v1::ExecState::Running);
     assert!(answer.result.is_none());
-    let (least, most) = (Duration::from_millis(450), Duration::from_millis(1500));
+    let (least, most) = (Duration::from_millis(2_150), Duration::from_secs(10));
     assert!(took > least && took < most, "{took:?}");
 
     let begin = Instant::now();
@@ -177,7 +177,7 @@ async fn a_poll_waits_until_output_has_settled() {
 #[tokio::test]
 async fn a_poll_ends_when_its_wait_is_over() {
     let guest = Guest::start().await;
-    start(&guest, "mute", "sleep 10").await;
+    start(&guest, "mute", "sleep 100").await;
     let begin = Instant::now();
     let brief = wire::PollExecRequest {
         wait: duration(200),
@@ -185,7 +185,7 @@ async fn a_poll_ends_when_its_wait_is_over() {
     };
     let answer = poll(&guest, brief).await;
     let took = begin.elapsed();
-    let (least, most) = (Duration::from_millis(200), Duration::from_millis(400));
+    let (least, most) = (Duration::from_millis(200), Duration::from_secs(5));
     assert!(took >= least && took < most, "{took:?}");
     assert_eq!((answer.output.len(), answer.gaps.len()), (0, 0));
     assert_eq!(answer.next_offsets, Some(v1::StreamOffsets::default()));

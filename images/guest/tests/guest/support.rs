@@ -161,6 +161,16 @@ impl Guest {
     }
 }
 
+/// Returns the shortest time of three rounds, each of which gets a name of its own: what else the machine does only ever
+/// adds to a time.
+pub(crate) async fn shortest_of_three(mut round: impl AsyncFnMut(&str) -> Duration) -> Duration {
+    let mut shortest = Duration::MAX;
+    for name in ["round-1", "round-2", "round-3"] {
+        shortest = shortest.min(round(name).await);
+    }
+    shortest
+}
+
 impl Drop for Guest {
     fn drop(&mut self) {
         let _gone = self.child.kill();

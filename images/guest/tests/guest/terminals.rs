@@ -8,7 +8,9 @@ use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::spawn_failure::Stage;
 use tonic::{Code, Streaming};
 
-use crate::support::{Guest, SeenEvents, alive, configuration, duration, reason, until};
+use crate::support::{
+    Guest, SeenEvents, alive, configuration, duration, reason, shortest_of_three, until,
+};
 
 /// Builds a request with a terminal of 30 rows and 100 columns.
 fn request(guest: &Guest, id: &str, script: &str) -> wire::StartExecRequest {
@@ -76,7 +78,12 @@ async fn the_terminal_is_the_programs_own() {
 
 #[tokio::test]
 async fn no_byte_before_the_hangup_is_lost() {
-    let guest = Guest::start().await;
+    // Long enough for the child that outlives its leader, however busy the machine is.
+    let guest = Guest::configured(wire::ConfigureRequest {
+        leak_grace: duration(10_000),
+        ..configuration()
+    })
+    .await;
     for number in 0..40 {
         // The last bytes are written at the very end, by the leader, by a child of it, and by one that outlives it.
         let script = match number % 4 {
@@ -244,26 +251,27 @@ async fn a_full_window_holds_the_terminals_program_back() {
 #[tokio::test]
 async fn limits_hold_for_terminals_too() {
     let guest = Guest::start().await;
-    let mut late = request(
-        &guest,
-        "late",
-        "echo before; trap '' TERM HUP; while :; do sleep 1; done",
-    );
-    if let Some(spec) = &mut late.spec {
-        spec.timeout = duration(300);
-    }
-    let begin = Instant::now();
-    let seen = guest.run(late).await;
-    let took = begin.elapsed();
-    assert_eq!(
-        (seen.reason(), seen.stdout()),
-        (Reason::Timeout, "before\r\n".into())
-    );
-    assert_eq!(seen.outcome(), Outcome::Signal(9));
+    let shortest = shortest_of_three(async |id| {
+        let script = "echo before; trap '' TERM HUP; while :; do sleep 1; done";
+        let mut late = request(&guest, id, script);
+        if let Some(spec) = &mut late.spec {
+            spec.timeout = duration(300);
+        }
+        let begin = Instant::now();
+        let seen = guest.run(late).await;
+        let took = begin.elapsed();
+        assert_eq!(
+            (seen.reason(), seen.stdout()),
+            (Reason::Timeout, "before\r\n".into())
+        );
+        assert_eq!(seen.outcome(), Outcome::Signal(9));
+        took
+    });
+    let shortest = shortest.await;
     // 300 ms, 200 ms of grace, and at most 100 ms to kill.
     assert!(
-        took >= Duration::from_millis(500) && took < Duration::from_millis(600),
-        "{took:?}"
+        shortest >= Duration::from_millis(500) && shortest < Duration::from_millis(600),
+        "{shortest:?}"
     );
 
     let mut loud = request(&guest, "loud", "yes");
@@ -281,7 +289,7 @@ async fn limits_hold_for_terminals_too() {
 
     let mut silent = request(&guest, "silent", "echo one; sleep 100");
     if let Some(spec) = &mut silent.spec {
-        spec.no_output_timeout = duration(200);
+        spec.no_output_timeout = duration(2_000);
     }
     let seen = guest.run(silent).await;
     assert_eq!(

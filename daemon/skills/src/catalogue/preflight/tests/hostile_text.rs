@@ -207,13 +207,19 @@ fn hostile_text_is_read_in_time_that_grows_with_its_length() {
             read_as_everything(&text);
             started.elapsed()
         };
-        // Four times the length takes at most eight times the time, with a margin for a machine that is busy.
-        let (few, many) = (seconds(4 << 10), seconds(16 << 10));
-        assert!(
-            many < few * 8 + Duration::from_secs(1),
-            "{piece:?}: {few:?}, then {many:?}"
-        );
+        check_linear_time(&format!("{piece:?}"), 4 << 10, seconds);
     }
+}
+
+/// Checks that four times the length takes at most eight times the time, with a margin for a machine that is busy. One
+/// of three rounds is enough: what else the machine does only ever adds to a time.
+fn check_linear_time(name: &str, bytes: usize, time: impl Fn(usize) -> Duration) {
+    let is_linear = (0..3).any(|_| {
+        let (few, many) = (time(bytes), time(4 * bytes));
+        println!("{name}: {few:?}, then {many:?}");
+        many < few * 8 + Duration::from_secs(1)
+    });
+    assert!(is_linear, "{name}");
 }
 
 /// Text whose two halves together are hostile: what the first half defines, the second half repeats.
@@ -360,15 +366,7 @@ const fn hostile_text(
 #[test]
 fn text_that_repeats_what_it_defines_has_bounded_needs_and_is_read_in_linear_time() {
     for text in &HOSTILE_TEXTS {
-        let (few, many) = (
-            text.read_with_length(32 << 10),
-            text.read_with_length(128 << 10),
-        );
-        assert!(
-            many < few * 8 + Duration::from_secs(1),
-            "{:?}, {:?}: {few:?}, then {many:?}",
-            text.begin,
-            text.piece
-        );
+        let name = format!("{:?}, {:?}", text.begin, text.piece);
+        check_linear_time(&name, 32 << 10, |bytes| text.read_with_length(bytes));
     }
 }
