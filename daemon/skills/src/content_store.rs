@@ -7,8 +7,9 @@
 //! content exists nowhere else and is synced.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -155,18 +156,22 @@ impl ContentStore {
             let failed = Error::io(format!("{operation} in the store"));
             |source| IngestError::Host(failed(source))
         };
-        let temporary = tempfile::tempdir_in(self.tmp()).map_err(failed("make a directory"))?;
-        let copied = temporary.path().join("content");
-        let content = content_hashing::read_content(folder, Some(&copied), bounds)?;
+        // The directory itself moves into the store. A directory around it would be one more to remove for each skill, and
+        // ext4 looks through all inodes that were freed in the last minutes when it makes another one.
+        let copied = tempfile::tempdir_in(self.tmp()).map_err(failed("make a directory"))?;
+        fs::set_permissions(copied.path(), Permissions::from_mode(0o755))
+            .map_err(failed("open a directory"))?;
+        let content = content_hashing::read_content(folder, Some(copied.path()), bounds)?;
         let target = self.dir(&content.digest);
         // The lease comes before the rename, so that the digest is not collected in between.
         let lease = self.lease_future(&content.digest);
         let is_stored = target.is_dir() && self.is_intact(&content.digest)?;
         if !is_stored {
-            match fs::rename(&copied, &target) {
+            match fs::rename(copied.path(), &target) {
+                Ok(()) => drop(copied.keep()),
                 // Another thread stored the same content meanwhile.
-                Err(error) if target.is_dir() => drop(error),
-                renamed => renamed.map_err(failed("publish a skill"))?,
+                Err(_) if target.is_dir() => {}
+                Err(error) => return Err(failed("publish a skill")(error)),
             }
             if let Some(now) = self.fingerprint(&content.digest) {
                 self.verified()

@@ -111,8 +111,11 @@ struct SkillScore {
     fields: u8,
 }
 
+/// Place in the index, and what was found there.
+type ScoredSkill<'a> = (usize, &'a Arc<Skill>, &'a SkillScore);
+
 impl SearchIndex {
-    /// Indexes the skill that each name means: of several versions the first.
+    /// Indexes the skill that each name means: of several versions the first. `skills` are in order of their names.
     pub(crate) fn new(skills: &[Arc<Skill>]) -> Self {
         let mut index = Self::default();
         for skill in skills {
@@ -202,24 +205,32 @@ impl SearchIndex {
         }
     }
 
-    /// Returns the skills with a score, best first, equal ones by name.
+    /// Returns the skills with a score, best first, equal ones by name, at most `limit`.
     fn best_hits(&self, scored: &[SkillScore], limit: usize) -> Vec<SearchMatch> {
-        let scored = self.skills.iter().zip(scored);
-        let mut found: Vec<_> = scored.filter(|(_, scored)| scored.score > 0.0).collect();
-        found.sort_by(|(a, of_a), (b, of_b)| {
-            let by_score = of_b.score.total_cmp(&of_a.score);
-            by_score.then_with(|| a.skill.name.cmp(&b.skill.name))
-        });
-        let hit = |(skill, scored): (&IndexedSkill, &SkillScore)| {
+        // The skills of the index are in the order of their names.
+        let scored = self.skills.iter().zip(scored).enumerate();
+        let mut found: Vec<_> = scored
+            .map(|(place, (skill, scored))| (place, &skill.skill, scored))
+            .filter(|(_, _, scored)| scored.score > 0.0)
+            .collect();
+        let best_first = |(a, _, of_a): &ScoredSkill<'_>, (b, _, of_b): &ScoredSkill<'_>| {
+            of_b.score.total_cmp(&of_a.score).then(a.cmp(b))
+        };
+        if limit < found.len() {
+            found.select_nth_unstable_by(limit, best_first);
+            found.truncate(limit);
+        }
+        found.sort_unstable_by(best_first);
+        let hit = |(_, skill, scored): ScoredSkill<'_>| {
             let fields = FIELDS.into_iter().enumerate();
             let fields = fields.filter(|(field, _)| scored.fields & (1 << field) != 0);
             SearchMatch {
-                skill: Skill::clone(&skill.skill),
+                skill: Skill::clone(skill),
                 score: scored.score,
                 fields: fields.map(|(_, name)| name).collect(),
             }
         };
-        found.into_iter().take(limit).map(hit).collect()
+        found.into_iter().map(hit).collect()
     }
 }
 

@@ -143,8 +143,8 @@ impl From<Error> for IngestError {
     }
 }
 
-/// Reads and hashes a folder, and with `into`, which must not exist, copies it. A copy has files of mode 0444 or 0555
-/// and directories of 0755; `ContentStore::sync` waits for the disk.
+/// Reads and hashes a folder, and copies it into the empty directory `into`. A copy has files of mode 0444 or 0555 and
+/// directories in it of 0755; `ContentStore::sync` waits for the disk.
 ///
 /// # Errors
 /// `Skill` for what the skill must not have; `Host` when the host failed.
@@ -161,13 +161,12 @@ pub(crate) fn read_content(
         into,
         bounds,
         entries: BTreeMap::new(),
-        directories: HashSet::new(),
+        directories: HashSet::from([PathBuf::new()]),
         walked: 0,
         bytes: 0,
         through: None,
         buffer: vec![0; 64 * 1024],
     };
-    walk.make_directory(Path::new(""))?;
     walk.read_directory(opened, Path::new(""), 0)?;
     Ok(walk.finish())
 }
@@ -178,7 +177,7 @@ struct ContentWalk<'a> {
     bounds: ContentBounds,
     /// Kind and SHA-256 of the contents, by path.
     entries: BTreeMap<OsString, (u8, [u8; 32])>,
-    /// Directories that were made in `into`.
+    /// Directories that are in `into`, and itself.
     directories: HashSet<PathBuf>,
     /// Number of directories that were read. Empty ones are no part of the content and cost time all the same.
     walked: u64,
@@ -542,13 +541,15 @@ mod tests {
     fn a_copy_has_the_digest_of_its_source_and_fixed_modes() {
         let source = folder(&[("SKILL.md", "x"), ("a/b/c!", "y")]);
         std::os::unix::fs::symlink("../SKILL.md", source.path().join("a/link")).expect("symlink");
-        let target = tempfile::tempdir().expect("temp dir");
-        let copy = target.path().join("copy");
-        let content = read_dir(source.path(), Some(&copy));
-        assert_eq!(content, read_dir(&copy, None));
-        let mode = |path: &str| fs::metadata(copy.join(path)).expect("there").mode() & 0o7777;
+        let copy = tempfile::tempdir().expect("temp dir");
+        let content = read_dir(source.path(), Some(copy.path()));
+        assert_eq!(content, read_dir(copy.path(), None));
+        let mode = |path: &str| {
+            let metadata = fs::metadata(copy.path().join(path)).expect("there");
+            metadata.mode() & 0o7777
+        };
         assert_eq!(
-            [mode("."), mode("a"), mode("SKILL.md"), mode("a/b/c")],
+            [mode("a"), mode("a/b"), mode("SKILL.md"), mode("a/b/c")],
             [0o755, 0o755, 0o444, 0o555]
         );
     }

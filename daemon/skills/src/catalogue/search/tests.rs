@@ -69,7 +69,9 @@ fn index(rows: &[Row]) -> SearchIndex {
     let skills = rows
         .iter()
         .map(|(name, description, tags, triggers)| skill(name, description, tags, triggers));
-    SearchIndex::new(&skills.collect::<Vec<_>>())
+    let mut skills: Vec<_> = skills.collect();
+    skills.sort_by(|a, b| a.name.cmp(&b.name));
+    SearchIndex::new(&skills)
 }
 
 /// Returns the name of a found skill of [`CATALOGUE`].

@@ -347,6 +347,7 @@ impl<'a> RefreshAttempt<'a> {
             bytes_max: self.budget.bytes,
         };
         let target = self.tree.join(name);
+        content_hashing::make_directory(&target)?;
         let copied =
             content_hashing::read_content(&ContentSource::stored(&from), Some(&target), bounds);
         let is_kept = match copied {
