@@ -8,6 +8,7 @@ use skilld_proto::v1::workspace_failure::Cause;
 use skilld_proto::v1::{RunExecRequest, WorkspaceState};
 use skilld_tests::{Daemon, docker, exec, wait};
 
+use crate::loss::TOLD;
 use crate::{containers, read, refusal, sh};
 
 #[tokio::test]
@@ -57,21 +58,13 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
         refusal(ended)?,
         ("Aborted".into(), "REASON_GUEST_LOST".into())
     );
-    let failed = wait::until(
-        "the workspace has failed",
-        Duration::from_secs(2),
-        async || {
-            let now = client.get_workspace(&workspace).await?;
-            Ok(Some(now).filter(|now| now.state() == WorkspaceState::Failed))
-        },
-    );
+    let failed = wait::until("the workspace has failed", TOLD, async || {
+        let now = client.get_workspace(&workspace).await?;
+        Ok(Some(now).filter(|now| now.state() == WorkspaceState::Failed))
+    });
     let failed = failed.await?;
     println!("from docker rm -f to FAILED: {:?}", removed.elapsed());
-    assert!(
-        removed.elapsed() <= Duration::from_secs(2),
-        "{:?}",
-        removed.elapsed()
-    );
+    assert!(removed.elapsed() <= TOLD, "{:?}", removed.elapsed());
     let failure = failed.failure.context("failure")?;
     assert_eq!(failure.cause(), Cause::ContainerLost, "{failure:?}");
     assert!(failure.message.contains("container"), "{failure:?}");

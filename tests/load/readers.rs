@@ -75,7 +75,8 @@ async fn timed(client: &Client, workspace: &str) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Times it until it takes at most `most`, three times at the most: what else the machine does only ever adds to a time.
+/// Runs [`timed`] until it takes at most `most`, at most three times, and returns the shortest time. Other work of the
+/// machine only lengthens a time.
 async fn timed_at_most(most: Duration, client: &Client, workspace: &str) -> Result<Duration> {
     let mut shortest = Duration::MAX;
     for _ in 0..3 {
@@ -102,8 +103,8 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     daemon.warm(1).await?;
-    timed(client, &name).await?;
-    let alone = timed(client, &name).await?;
+    let first = timed(client, &name).await?;
+    let alone = first.min(timed(client, &name).await?);
 
     // With DROP_OLDEST nobody waits for those that do not read: not the program, not another reader of the same exec on the
     // same connection, not another exec.

@@ -269,7 +269,7 @@ async fn the_guest_answers_in_time_under_500_busy_processes() -> Result<()> {
     let spec = exec::argv(["bash", "-c", LOOPS]);
     let loops = start(client, &both[0], "loops", spec).await?.name;
     busy(&daemon, &both[0]).await?;
-    // The best of three rounds: a pause of the machine may hit the calls to one guest alone.
+    // The best of three rounds counts, because pauses of the machine may hit the calls to one guest alone.
     let mut least = Duration::MAX;
     for _ in 0..3 {
         let times = time_calls(client, &both).await?;

@@ -54,7 +54,7 @@ async fn fork_bomb() -> Result<()> {
             ExecState::Running
         );
         let asked = begin.elapsed();
-        assert!(asked < Duration::from_millis(500), "{asked:?}");
+        assert!(asked < KILL_MAX_ON_A_BUSY_HOST, "{asked:?}");
         let (killed, took) = time_kill(client, &exec).await?;
         best = best.min(took);
         assert_eq!(processes::list_commands(&daemon, &name)?, [""; 0]);

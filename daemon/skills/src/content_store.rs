@@ -7,9 +7,8 @@
 //! content exists nowhere else and is synced.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -156,11 +155,9 @@ impl ContentStore {
             let failed = Error::io(format!("{operation} in the store"));
             |source| IngestError::Host(failed(source))
         };
-        // The directory itself moves into the store. A directory around it would be one more to remove for each skill, and
-        // ext4 looks through all inodes that were freed in the last minutes when it makes another one.
+        // The temporary directory itself is renamed into the store: one around it would have to be removed for each
+        // skill. Ext4 without a journal skips every inode that was freed in the last minutes when it makes a file.
         let copied = tempfile::tempdir_in(self.tmp()).map_err(failed("make a directory"))?;
-        fs::set_permissions(copied.path(), Permissions::from_mode(0o755))
-            .map_err(failed("open a directory"))?;
         let content = content_hashing::read_content(folder, Some(copied.path()), bounds)?;
         let target = self.dir(&content.digest);
         // The lease comes before the rename, so that the digest is not collected in between.

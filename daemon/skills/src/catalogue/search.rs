@@ -111,12 +111,14 @@ struct SkillScore {
     fields: u8,
 }
 
-/// Place in the index, and what was found there.
-type ScoredSkill<'a> = (usize, &'a Arc<Skill>, &'a SkillScore);
+/// Position in the index, skill and score.
+type ScoredSkill<'a> = (usize, (&'a IndexedSkill, &'a SkillScore));
 
 impl SearchIndex {
-    /// Indexes the skill that each name means: of several versions the first. `skills` are in order of their names.
+    /// Indexes the skill that each name means: of several versions the first. `skills` must be
+    /// sorted by name.
     pub(crate) fn new(skills: &[Arc<Skill>]) -> Self {
+        debug_assert!(skills.is_sorted_by_key(|skill| &skill.name));
         let mut index = Self::default();
         for skill in skills {
             let last = index.skills.last();
@@ -207,13 +209,12 @@ impl SearchIndex {
 
     /// Returns the skills with a score, best first, equal ones by name, at most `limit`.
     fn best_hits(&self, scored: &[SkillScore], limit: usize) -> Vec<SearchMatch> {
-        // The skills of the index are in the order of their names.
         let scored = self.skills.iter().zip(scored).enumerate();
-        let mut found: Vec<_> = scored
-            .map(|(place, (skill, scored))| (place, &skill.skill, scored))
-            .filter(|(_, _, scored)| scored.score > 0.0)
+        let mut found: Vec<ScoredSkill<'_>> = scored
+            .filter(|(_, (_, scored))| scored.score > 0.0)
             .collect();
-        let best_first = |(a, _, of_a): &ScoredSkill<'_>, (b, _, of_b): &ScoredSkill<'_>| {
+        // The index is sorted by name, so the position orders equal scores by name.
+        let best_first = |(a, (_, of_a)): &ScoredSkill<'_>, (b, (_, of_b)): &ScoredSkill<'_>| {
             of_b.score.total_cmp(&of_a.score).then(a.cmp(b))
         };
         if limit < found.len() {
@@ -221,11 +222,11 @@ impl SearchIndex {
             found.truncate(limit);
         }
         found.sort_unstable_by(best_first);
-        let hit = |(_, skill, scored): ScoredSkill<'_>| {
+        let hit = |(_, (skill, scored)): ScoredSkill<'_>| {
             let fields = FIELDS.into_iter().enumerate();
             let fields = fields.filter(|(field, _)| scored.fields & (1 << field) != 0);
             SearchMatch {
-                skill: Skill::clone(skill),
+                skill: Skill::clone(&skill.skill),
                 score: scored.score,
                 fields: fields.map(|(_, name)| name).collect(),
             }

@@ -143,8 +143,8 @@ impl From<Error> for IngestError {
     }
 }
 
-/// Reads and hashes a folder, and copies it into the empty directory `into`. A copy has files of mode 0444 or 0555 and
-/// directories in it of 0755; `ContentStore::sync` waits for the disk.
+/// Reads and hashes a folder, and copies it if `into` is given, an existing empty directory. Files of the copy have mode
+/// 0444 or 0555, directories 0755, `into` included. `ContentStore::sync` waits for the disk.
 ///
 /// # Errors
 /// `Skill` for what the skill must not have; `Host` when the host failed.
@@ -167,6 +167,11 @@ pub(crate) fn read_content(
         through: None,
         buffer: vec![0; 64 * 1024],
     };
+    if let Some(into) = into {
+        // Every uid reads the copy, whatever the umask.
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(into, mode).map_err(io_error("make", Path::new(".")))?;
+    }
     walk.read_directory(opened, Path::new(""), 0)?;
     Ok(walk.finish())
 }
@@ -177,7 +182,7 @@ struct ContentWalk<'a> {
     bounds: ContentBounds,
     /// Kind and SHA-256 of the contents, by path.
     entries: BTreeMap<OsString, (u8, [u8; 32])>,
-    /// Directories that are in `into`, and itself.
+    /// Directories of the copy that exist, relative to it; the empty path is the copy itself.
     directories: HashSet<PathBuf>,
     /// Number of directories that were read. Empty ones are no part of the content and cost time all the same.
     walked: u64,
@@ -542,6 +547,7 @@ mod tests {
         let source = folder(&[("SKILL.md", "x"), ("a/b/c!", "y")]);
         std::os::unix::fs::symlink("../SKILL.md", source.path().join("a/link")).expect("symlink");
         let copy = tempfile::tempdir().expect("temp dir");
+        fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o700)).expect("chmod");
         let content = read_dir(source.path(), Some(copy.path()));
         assert_eq!(content, read_dir(copy.path(), None));
         let mode = |path: &str| {
@@ -549,7 +555,7 @@ mod tests {
             metadata.mode() & 0o7777
         };
         assert_eq!(
-            [mode("a"), mode("a/b"), mode("SKILL.md"), mode("a/b/c")],
+            [mode("."), mode("a"), mode("SKILL.md"), mode("a/b/c")],
             [0o755, 0o755, 0o444, 0o555]
         );
     }

@@ -174,7 +174,7 @@ async fn is_running(guest: &Guest, id: &str) -> bool {
     get(guest, id).await.expect("there").state() == v1::ExecState::Running
 }
 
-// The grace is 500 ms here, and between TERM and KILL another 200.
+// Unless a test sets another one, the grace is 500 ms here, and between TERM and KILL another 200.
 
 #[tokio::test]
 async fn on_disconnect_kill() {
@@ -188,23 +188,24 @@ async fn on_disconnect_kill() {
     assert!(is_running(&guest, "left").await);
     drop(second);
     let took = ends(&guest, "left").await;
-    let (least, most) = (Duration::from_millis(400), Duration::from_secs(3));
+    let (least, most) = (Duration::from_millis(400), Duration::from_secs(10));
     assert!(took > least && took < most, "{took:?}");
 
-    // One that comes back in time saves it, however often. Its grace is longer, since a busy machine delays its return.
+    // A client that comes back in time saves the exec, however often. The grace is longer here, because a busy machine
+    // delays the return.
     let guest = Guest::configured(wire::ConfigureRequest {
-        disconnect_grace: duration(2_000),
+        disconnect_grace: duration(4_000),
         ..configuration()
     })
     .await;
     let mut stream = run_abandoned(&guest, "saved").await;
     for _ in 0..4 {
         drop(stream);
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
         stream = guest.attach("saved", 0).await;
         says_something(&mut stream).await;
     }
-    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    tokio::time::sleep(Duration::from_millis(4_200)).await;
     assert!(is_running(&guest, "saved").await);
 }
 
@@ -241,7 +242,7 @@ async fn the_clock_of_a_disconnect_stands_still_without_a_daemon() {
     says_something(&mut stream).await;
     // The other one's client did not come back.
     let took = ends(&guest, "gone").await;
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
     assert!(is_running(&guest, "back").await);
 }
 

@@ -22,7 +22,7 @@ use skilld_proto::v1::stage_files_header::Kind;
 
 use crate::collects::{collect, spec};
 use crate::files::header;
-use crate::support::Guest;
+use crate::support::{Guest, shortest_of_three};
 
 fn unlimited(globs: &[&str]) -> v1::CollectSpec {
     v1::CollectSpec {
@@ -222,6 +222,9 @@ async fn an_archive_holds_any_name() {
     }
 }
 
+/// Longest time of a short call during a long one; the guest turns to other calls after a millisecond.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
 /// The guest has one thread. A short call must not wait for a long one.
 #[tokio::test]
 async fn a_huge_collect_lets_others_have_their_turn() {
@@ -236,49 +239,51 @@ async fn a_huge_collect_lets_others_have_their_turn() {
         if format == v1::CollectFormat::TarGz {
             wanted.max_file_bytes = 16 << 20;
         }
-        let done = AtomicBool::new(false);
-        // `collect` would hash 512 MiB at once on this thread, and the calls would wait for that.
-        let collecting = async {
-            let request = wire::CollectRequest { spec: Some(wanted) };
-            let answer = guest.client.clone().collect(request).await;
-            let mut stream = answer.expect("begins").into_inner();
-            let (mut received, mut returned) = (0, 0);
-            while let Some(message) = stream.message().await.expect("a message") {
-                match message.payload.expect("a payload") {
-                    Payload::Data(data) => received += data.len(),
-                    Payload::Summary(summary) => returned = summary.returned,
-                    Payload::File(_) | Payload::FileEnd(_) => {}
-                }
-            }
-            done.store(true, Ordering::Relaxed);
-            (received, returned)
-        };
-        let asking = async {
-            let mut answers = Vec::new();
-            while !done.load(Ordering::Relaxed) {
-                let begin = Instant::now();
-                guest
-                    .client
-                    .clone()
-                    .hello(wire::HelloRequest::default())
-                    .await
-                    .expect("hello");
-                answers.push(begin.elapsed());
-                tokio::task::yield_now().await;
-            }
-            answers.sort_unstable();
-            answers
-        };
-        let ((received, returned), answers) = tokio::join!(collecting, asking);
-        assert_eq!(returned, 20_001);
-        if format == v1::CollectFormat::Files {
-            assert_eq!(received, 512 << 20);
-        }
-        let (asked, slow) = (answers.len(), answers[answers.len() * 95 / 100]);
-        println!("{format:?}: {asked} answers, 95 of 100 within {slow:?}");
-        assert!(slow < Duration::from_millis(500), "{slow:?}");
-        assert!(asked > 20, "{asked}");
+        let shortest = shortest_of_three(ANSWER_MAX, async |_| {
+            time_answers_during(&guest, wanted.clone()).await
+        });
+        let shortest = shortest.await;
+        assert!(shortest < ANSWER_MAX, "{format:?}: {shortest:?}");
     }
+}
+
+/// Collects the hole and the 20,000 files, and returns the longest time that a call took meanwhile.
+async fn time_answers_during(guest: &Guest, wanted: v1::CollectSpec) -> Duration {
+    let is_whole = wanted.format() == v1::CollectFormat::Files;
+    let done = AtomicBool::new(false);
+    // The helper `collect` hashes 512 MiB on this thread, and the calls would wait for it.
+    let collecting = async {
+        let request = wire::CollectRequest { spec: Some(wanted) };
+        let answer = guest.client.clone().collect(request).await;
+        let mut stream = answer.expect("begins").into_inner();
+        let (mut received, mut returned) = (0, 0);
+        while let Some(message) = stream.message().await.expect("a message") {
+            match message.payload.expect("a payload") {
+                Payload::Data(data) => received += data.len(),
+                Payload::Summary(summary) => returned = summary.returned,
+                Payload::File(_) | Payload::FileEnd(_) => {}
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        (received, returned)
+    };
+    let asking = async {
+        let (mut asked, mut slowest) = (0, Duration::ZERO);
+        while !done.load(Ordering::Relaxed) {
+            let begin = Instant::now();
+            let hello = wire::HelloRequest::default();
+            guest.client.clone().hello(hello).await.expect("hello");
+            slowest = slowest.max(begin.elapsed());
+            asked += 1;
+            tokio::task::yield_now().await;
+        }
+        (asked, slowest)
+    };
+    let ((received, returned), (asked, slowest)) = tokio::join!(collecting, asking);
+    assert_eq!(returned, 20_001);
+    assert!(!is_whole || received == 512 << 20, "{received}");
+    assert!(asked > 20, "{asked}");
+    slowest
 }
 
 #[tokio::test]

@@ -40,7 +40,9 @@ async fn pid_in(guest: &Guest, name: &str) -> String {
 #[tokio::test]
 async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
     let guest = Guest::start().await;
-    let shortest = shortest_of_three(async |id| {
+    // 400 ms, 200 ms of grace, and at most 100 ms to kill.
+    let most = Duration::from_millis(700);
+    let shortest = shortest_of_three(most, async |id| {
         let script = "echo before; setsid bash -c 'trap \"\" TERM; echo $$ > $0; (setsid sleep 1000 &); \
                       while :; do sleep 1; done' $0 & trap '' TERM; while :; do sleep 1; done";
         let mut request = guest.request(id, &["bash", "-c", script, id]);
@@ -65,9 +67,8 @@ async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
         took
     });
     let shortest = shortest.await;
-    // 400 ms, 200 ms of grace, and at most 100 ms to kill.
     assert!(
-        shortest >= Duration::from_millis(600) && shortest < Duration::from_millis(700),
+        shortest >= Duration::from_millis(600) && shortest < most,
         "{shortest:?}"
     );
 }
@@ -83,7 +84,7 @@ async fn kill_answers_when_nothing_is_left() {
     let begin = Instant::now();
     let exec = kill(&guest, "wild", 100).await;
     assert!(
-        begin.elapsed() < Duration::from_millis(300),
+        begin.elapsed() < Duration::from_secs(5),
         "{:?}",
         begin.elapsed()
     );
@@ -101,7 +102,7 @@ async fn kill_answers_when_nothing_is_left() {
     let begin = Instant::now();
     let exec = kill(&guest, "tame", 10_000).await;
     assert!(
-        begin.elapsed() < Duration::from_millis(300),
+        begin.elapsed() < Duration::from_secs(5),
         "{:?}",
         begin.elapsed()
     );
@@ -113,18 +114,18 @@ async fn kill_answers_when_nothing_is_left() {
 #[tokio::test]
 async fn a_background_child_that_holds_the_pipe_does_not_delay_exited() {
     let guest = Guest::configured(wire::ConfigureRequest {
-        leak_grace: duration(3_000),
+        leak_grace: duration(5_000),
         ..configuration()
     })
     .await;
     let begin = Instant::now();
     let seen = guest.sh("bg", "sleep 100 & echo $! > pid; echo done").await;
     let exited = seen.exited_after.expect("exited");
-    // Long before the grace for stragglers is over: commands have the lowest priority, and other tests run beside this one.
-    assert!(exited < Duration::from_secs(2), "{exited:?}");
+    // Long before the grace for stragglers ends. Commands have the lowest priority, and other tests run beside this one.
+    assert!(exited < Duration::from_secs(4), "{exited:?}");
     let closed = begin.elapsed();
     assert!(
-        closed >= Duration::from_millis(2_980) && closed < Duration::from_secs(10),
+        closed >= Duration::from_millis(4_980) && closed < Duration::from_secs(15),
         "{closed:?}"
     );
     assert_eq!(seen.out, b"done\n");
@@ -150,15 +151,15 @@ async fn silence_and_output_have_limits() {
         &[
             "bash",
             "-c",
-            "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done; sleep 100",
+            "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.6; done; sleep 100",
         ],
     );
     if let Some(spec) = &mut silent.spec {
-        spec.no_output_timeout = duration(1_000);
+        spec.no_output_timeout = duration(3_500);
     }
     let seen = guest.run(silent).await;
     assert_eq!(seen.reason(), Reason::NoOutputTimeout);
-    assert_eq!(seen.out, b"1\n2\n3\n4\n5\n6\n");
+    assert_eq!(seen.out, b"1\n2\n3\n4\n5\n6\n7\n8\n");
 
     let mut loud = guest.request("loud", &["yes"]);
     if let Some(spec) = &mut loud.spec {

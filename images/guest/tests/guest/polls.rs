@@ -8,7 +8,7 @@ use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_result::Outcome;
 use tonic::{Code, Status};
 
-use crate::support::{Guest, duration, reason, until};
+use crate::support::{Guest, configuration, duration, reason, until};
 
 /// Output of many polls, joined.
 #[derive(Debug, Default)]
@@ -125,14 +125,18 @@ async fn a_poll_answers_at_once_when_the_exec_ends() {
     // Whoever comes later hears the same, at once.
     let begin = Instant::now();
     let again = poll(&guest, request("end", v1::StreamOffsets::default())).await;
-    assert!(begin.elapsed() < Duration::from_millis(50));
+    assert!(begin.elapsed() < Duration::from_secs(5));
     assert_eq!(text_of(&again), "bye");
     assert_eq!(again.state(), v1::ExecState::Closed);
 }
 
 #[tokio::test]
 async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
-    let guest = Guest::start().await;
+    let guest = Guest::configured(wire::ConfigureRequest {
+        leak_grace: duration(10_000),
+        ..configuration()
+    })
+    .await;
     start(&guest, "held", "sleep 100 & sleep 0.2; echo done").await;
     let begin = Instant::now();
     let slow = wire::PollExecRequest {
@@ -154,7 +158,7 @@ async fn a_poll_waits_until_output_has_settled() {
     start(&guest, "settle", script).await;
     let begin = Instant::now();
     let patient = wire::PollExecRequest {
-        settle_time: duration(2_000),
+        settle_time: duration(4_000),
         ..request("settle", v1::StreamOffsets::default())
     };
     let answer = poll(&guest, patient).await;
@@ -162,7 +166,7 @@ async fn a_poll_waits_until_output_has_settled() {
     assert_eq!(text_of(&answer), "1\n2\n3\n4\n5\n");
     assert_eq!(answer.state(), v1::ExecState::Running);
     assert!(answer.result.is_none());
-    let (least, most) = (Duration::from_millis(2_150), Duration::from_secs(10));
+    let (least, most) = (Duration::from_millis(4_150), Duration::from_secs(10));
     assert!(took > least && took < most, "{took:?}");
 
     let begin = Instant::now();
@@ -171,7 +175,7 @@ async fn a_poll_waits_until_output_has_settled() {
         ..request("settle", v1::StreamOffsets::default())
     };
     assert_eq!(text_of(&poll(&guest, at_once).await), "1\n2\n3\n4\n5\n");
-    assert!(begin.elapsed() < Duration::from_millis(50));
+    assert!(begin.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
@@ -197,7 +201,7 @@ async fn a_poll_ends_when_its_wait_is_over() {
         ..request("mute", v1::StreamOffsets::default())
     };
     poll(&guest, not_at_all).await;
-    assert!(begin.elapsed() < Duration::from_millis(50));
+    assert!(begin.elapsed() < Duration::from_secs(5));
 
     // Output that never settles is handed over at the end of the wait.
     start(&guest, "busy", "while sleep 0.02; do echo x; done").await;
@@ -214,13 +218,13 @@ async fn a_poll_ends_when_its_wait_is_over() {
 #[tokio::test]
 async fn a_prompt_without_a_newline_comes_once() {
     let guest = Guest::start().await;
-    start(&guest, "prompt", "printf 'name? '; sleep 10").await;
+    start(&guest, "prompt", "printf 'name? '; sleep 100").await;
     let mut polled = PolledOutput::default();
     let begin = Instant::now();
     polled.take(poll(&guest, request("prompt", polled.next)).await);
     let took = begin.elapsed();
     assert_eq!(polled.out, b"name? ");
-    assert!(took < Duration::from_millis(600), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
     let next = wire::PollExecRequest {
         wait: duration(300),
         ..request("prompt", polled.next)
@@ -232,7 +236,7 @@ async fn a_prompt_without_a_newline_comes_once() {
 #[tokio::test]
 async fn a_poll_brings_at_most_what_was_asked_for() {
     let guest = Guest::start().await;
-    let script = "head -c 200000 /dev/zero; sleep 10";
+    let script = "head -c 200000 /dev/zero; sleep 100";
     start(&guest, "much", script).await;
     let begin = Instant::now();
     let slow = |max_bytes, offsets| wire::PollExecRequest {
@@ -249,7 +253,7 @@ async fn a_poll_brings_at_most_what_was_asked_for() {
     let answer = poll(&guest, slow(150_000, offsets)).await;
     assert_eq!(answer.next_offsets.expect("offsets").stdout, 151_000);
     let took = begin.elapsed();
-    assert!(took < Duration::from_secs(2), "it is not settled: {took:?}");
+    assert!(took < Duration::from_secs(5), "it is not settled: {took:?}");
     let sizes = answer.output.iter().map(|output| match &output.content {
         Some(Content::Data(data)) => data.len(),
         _ => panic!("bytes"),

@@ -161,21 +161,27 @@ impl Guest {
     }
 }
 
-/// Returns the shortest time of three rounds, each of which gets a name of its own: what else the machine does only ever
-/// adds to a time.
-pub(crate) async fn shortest_of_three(mut round: impl AsyncFnMut(&str) -> Duration) -> Duration {
-    let mut shortest = Duration::MAX;
-    for name in ["round-1", "round-2", "round-3"] {
-        shortest = shortest.min(round(name).await);
-    }
-    shortest
-}
-
 impl Drop for Guest {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
+}
+
+/// Runs up to three rounds until one takes less than `most`, and returns the shortest time. Each round gets a name of its
+/// own. Other work of the machine only lengthens a time.
+pub(crate) async fn shortest_of_three(
+    most: Duration,
+    mut round: impl AsyncFnMut(&str) -> Duration,
+) -> Duration {
+    let mut shortest = Duration::MAX;
+    for name in ["round-1", "round-2", "round-3"] {
+        shortest = shortest.min(round(name).await);
+        if shortest < most {
+            break;
+        }
+    }
+    shortest
 }
 
 async fn accept(listener: &UnixListener) -> Client {

@@ -69,6 +69,10 @@ fn index(rows: &[Row]) -> SearchIndex {
     let skills = rows
         .iter()
         .map(|(name, description, tags, triggers)| skill(name, description, tags, triggers));
+    index_sorted(skills)
+}
+
+fn index_sorted(skills: impl Iterator<Item = Arc<Skill>>) -> SearchIndex {
     let mut skills: Vec<_> = skills.collect();
     skills.sort_by(|a, b| a.name.cmp(&b.name));
     SearchIndex::new(&skills)
@@ -154,7 +158,7 @@ fn stop_words_do_not_score() {
 fn what_every_skill_has_is_worth_nearly_nothing() {
     let description = |n: usize| if n == 7 { "common rare" } else { "common" };
     let skills = (0..1000).map(|n| skill(&format!("n{n}"), description(n), &[], &[]));
-    let index = SearchIndex::new(&skills.collect::<Vec<_>>());
+    let index = index_sorted(skills);
     let common = index.search("common", 1).expect("words");
     let rare = index.search("rare", 1).expect("words");
     assert!(
@@ -269,7 +273,7 @@ fn ten_thousand_skills_are_searched_quickly() {
         let name = format!("{}-{}", word(n), word(n * 7));
         skill(&name, &description, &[&word(n % 50)], &[])
     });
-    let index = SearchIndex::new(&skills.collect::<Vec<_>>());
+    let index = index_sorted(skills);
     let fastest = (0..20)
         .map(|n| {
             let query = format!("{} data {}", word(n * 501), word(n + 3));

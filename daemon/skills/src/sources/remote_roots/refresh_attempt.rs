@@ -347,7 +347,7 @@ impl<'a> RefreshAttempt<'a> {
             bytes_max: self.budget.bytes,
         };
         let target = self.tree.join(name);
-        content_hashing::make_directory(&target)?;
+        fs::create_dir(&target)?;
         let copied =
             content_hashing::read_content(&ContentSource::stored(&from), Some(&target), bounds);
         let is_kept = match copied {
@@ -359,7 +359,7 @@ impl<'a> RefreshAttempt<'a> {
             Err(error @ IngestError::Host(_)) => return Err(error.into()),
         };
         if !is_kept {
-            tolerate(io::ErrorKind::NotFound, fs::remove_dir_all(&target))?;
+            fs::remove_dir_all(&target)?;
         } else if let Some(sha256) = before.artifacts.get(name) {
             self.record
                 .artifacts
