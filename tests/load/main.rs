@@ -37,6 +37,22 @@ async fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
+/// Runs up to three rounds until one takes less than `most`, and returns the shortest time. Other work of the machine only
+/// lengthens a time.
+async fn shortest_of_three(
+    most: Duration,
+    mut round: impl AsyncFnMut() -> Result<Duration>,
+) -> Result<Duration> {
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        shortest = shortest.min(round().await?);
+        if shortest < most {
+            break;
+        }
+    }
+    Ok(shortest)
+}
+
 /// Settings with all cores, so that no test measures the kernel's CPU quota, and without a log line for each call.
 fn options() -> Result<Options> {
     let cpus = std::thread::available_parallelism()?.get();

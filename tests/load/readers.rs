@@ -14,7 +14,7 @@ use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{argv, attach, run, start, workspace};
 use skilld_tests::{Daemon, wait};
 
-use crate::{MIB, alone, options};
+use crate::{MIB, alone, options, shortest_of_three};
 
 /// Bytes of output, more than a connection's flow-control window between client and daemon (64 MiB).
 const WIDE: u64 = 300 * MIB;
@@ -75,19 +75,6 @@ async fn timed(client: &Client, workspace: &str) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Runs [`timed`] until it takes at most `most`, at most three times, and returns the shortest time. Other work of the
-/// machine only lengthens a time.
-async fn timed_at_most(most: Duration, client: &Client, workspace: &str) -> Result<Duration> {
-    let mut shortest = Duration::MAX;
-    for _ in 0..3 {
-        shortest = shortest.min(tokio::time::timeout(SOON, timed(client, workspace)).await??);
-        if shortest <= most {
-            break;
-        }
-    }
-    Ok(shortest)
-}
-
 async fn closed(client: &Client, name: &str) -> Result<Exec> {
     wait::until("the exec is over", SOON, async || {
         let exec = client.get_exec(name).await?;
@@ -124,7 +111,8 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let outcome = ended.result.and_then(|result| result.outcome);
     assert_eq!(outcome, Some(Outcome::ExitCode(0)));
     let most = alone * SLOWER_MAX;
-    let beside = timed_at_most(most, client, &name).await?;
+    let time_beside = async || tokio::time::timeout(SOON, timed(client, &name)).await?;
+    let beside = shortest_of_three(most, time_beside).await?;
     println!("{WIDE} bytes took {alone:?} alone, {beside:?} beside stalled readers");
     assert!(beside <= most, "{beside:?} instead of {alone:?}");
 
@@ -133,7 +121,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let mut idle = open(client, &waits.name).await?;
     idle.next().await?.context("Started")?;
     let reader = open(client, &waits.name).await?;
-    let beside = timed_at_most(most, client, &name).await?;
+    let beside = shortest_of_three(most, time_beside).await?;
     println!("{beside:?} beside an exec that waits");
     assert!(beside <= most, "{beside:?} instead of {alone:?}");
     let waiting = client.get_exec(&waits.name).await?;

@@ -115,8 +115,7 @@ struct SkillScore {
 type ScoredSkill<'a> = (usize, (&'a IndexedSkill, &'a SkillScore));
 
 impl SearchIndex {
-    /// Indexes the skill that each name means: of several versions the first. `skills` must be
-    /// sorted by name.
+    /// Indexes the skill that each name means: of several versions the first. `skills` must be sorted by name.
     pub(crate) fn new(skills: &[Arc<Skill>]) -> Self {
         debug_assert!(skills.is_sorted_by_key(|skill| &skill.name));
         let mut index = Self::default();

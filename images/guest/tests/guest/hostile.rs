@@ -241,8 +241,8 @@ async fn a_huge_collect_lets_others_have_their_turn() {
         }
         let shortest = shortest_of_three(ANSWER_MAX, async |_| {
             time_answers_during(&guest, wanted.clone()).await
-        });
-        let shortest = shortest.await;
+        })
+        .await;
         assert!(shortest < ANSWER_MAX, "{format:?}: {shortest:?}");
     }
 }

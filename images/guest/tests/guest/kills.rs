@@ -65,8 +65,8 @@ async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
         let exec = kill(&guest, id, 0).await;
         assert_eq!(exec.state(), v1::ExecState::Closed);
         took
-    });
-    let shortest = shortest.await;
+    })
+    .await;
     assert!(
         shortest >= Duration::from_millis(600) && shortest < most,
         "{shortest:?}"

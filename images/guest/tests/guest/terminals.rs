@@ -268,8 +268,8 @@ async fn limits_hold_for_terminals_too() {
         );
         assert_eq!(seen.outcome(), Outcome::Signal(9));
         took
-    });
-    let shortest = shortest.await;
+    })
+    .await;
     assert!(
         shortest >= Duration::from_millis(500) && shortest < most,
         "{shortest:?}"
