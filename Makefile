@@ -7,6 +7,7 @@ TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 BIN := $(TARGET)/release
 GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
+PACKAGE = BIN='$(BIN)' GUEST='$(GUEST)' TARGET='$(TARGET)' deploy/package.sh
 STATE ?= $(CURDIR)/.demo
 # Not taken from the environment, where the names are common.
 IMAGE = base
@@ -30,7 +31,7 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help demo test unit compat soak fuzz check tools bench token-report guest image base-image office-image image-lock build run fmt lint doc clean preflight
+.PHONY: help demo test test-podman unit compat soak fuzz check tools bench token-report guest image base-image office-image image-lock build run fmt lint doc clean preflight deb dist daemon-image test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -38,10 +39,13 @@ help: ## list the targets
 demo: build guest base-image ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@BIN='$(BIN)' GUEST='$(GUEST)' tests/demo.sh
 
-test: preflight-python build guest base-image ## every test, end to end on real Docker; ends by proving that nothing is left
+test: preflight-python preflight-prometheus build guest base-image ## every test, end to end on real Docker; ends by proving that nothing is left
 	@tests/run.sh
 
-unit: preflight-rust ## every test that needs no Docker (TEST='-p skilld --test pool' for some of them)
+test-podman: build guest base-image ## the functional and the security suite on a Podman of its own, as root (TEST=NAME for some tests)
+	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' tests/podman.sh '$(TEST)'
+
+unit: preflight-rust ## every test that needs no Docker (TEST='-p skilld --test suite pool::' for some of them)
 	cargo build --locked -p skilld-guest
 	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests)
 
@@ -107,6 +111,18 @@ image-lock: preflight-docker preflight-python ## record the current versions of 
 
 build: preflight-rust ## build skilld and skillctl for release
 	cargo build --release --locked -p skilld -p skillctl
+
+deb: build guest ## pack the Debian package: target/dist/skilld_VERSION_ARCH.deb
+	@$(PACKAGE) deb
+
+dist: build guest preflight-python ## pack the tarball of a release, its SBOM and SHA256SUMS, into target/dist
+	@$(PACKAGE) dist
+
+daemon-image: build guest preflight-docker ## make the image skilld/daemon of the daemon
+	@$(PACKAGE) image
+
+test-packages: build guest base-image preflight-python ## install the packages, and use what they installed
+	@BIN='$(BIN)' GUEST='$(GUEST)' TARGET='$(TARGET)' tests/packages.sh
 
 run: build guest base-image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
 	SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'

@@ -1,11 +1,15 @@
 //! Compiles the .proto files with protox, so that a build needs no protoc.
 
 use std::error::Error;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use prost::Message;
+use protox::Compiler;
+use protox::prost_reflect::{DescriptorPool, FileDescriptor};
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 11] = [
+    "skilld/v1/access.proto",
     "skilld/v1/errors.proto",
     "skilld/v1/workspace.proto",
     "skilld/v1/exec.proto",
@@ -14,21 +18,23 @@ const FILES: [&str; 9] = [
     "skilld/v1/artifact.proto",
     "skilld/v1/server.proto",
     "skilld/v1/admin.proto",
+    "skilld/v1/tenant.proto",
     "skilld/guest/v1/guest.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=skilld");
-    let descriptors = protox::compile(FILES, ["."])?;
+    let mut compiler = Compiler::new(["."])?;
+    compiler.include_source_info(true).include_imports(true);
+    compiler.open_files(FILES)?;
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
 
+    let pool = compiler.descriptor_pool();
     // gRPC reflection shows the public API only, without the guest protocol.
-    let mut public = descriptors.clone();
-    public
-        .file
-        .retain(|file| !file.name().starts_with("skilld/guest/"));
-    std::fs::write(out.join("skilld.v1.bin"), public.encode_to_vec())?;
-    std::fs::write(out.join("all.bin"), descriptors.encode_to_vec())?;
+    let public = |file: &FileDescriptor| !file.name().starts_with("skilld/guest/");
+    std::fs::write(out.join("skilld.v1.bin"), encode_files(&pool, public))?;
+    std::fs::write(out.join("all.bin"), encode_files(&pool, |_| true))?;
+    std::fs::write(out.join("method_roles.rs"), method_roles(&pool)?)?;
 
     tonic_prost_build::configure()
         // Daemon, guest and client connect themselves, so generated code needs no connect().
@@ -37,6 +43,40 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".")
         // Maps are sorted, so that equal messages have equal encodings.
         .btree_map(".")
-        .compile_fds(descriptors)?;
+        .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
+}
+
+/// `FileDescriptorSet` that keeps the options of extensions, which the type in prost-types drops.
+#[derive(Clone, PartialEq, Message)]
+struct EncodedFileDescriptorSet {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    files: Vec<Vec<u8>>,
+}
+
+fn encode_files(pool: &DescriptorPool, is_wanted: impl Fn(&FileDescriptor) -> bool) -> Vec<u8> {
+    let files = pool.files().filter(is_wanted);
+    let files = files.map(|file| file.encode_to_vec()).collect();
+    EncodedFileDescriptorSet { files }.encode_to_vec()
+}
+
+/// Writes the table of methods and the roles that they require as a Rust expression.
+fn method_roles(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let role_option = pool
+        .get_extension_by_name("skilld.v1.required_role")
+        .ok_or("the option required_role is missing")?;
+    let mut table = String::from("&[\n");
+    for service in pool.services() {
+        for method in service.methods() {
+            let options = method.options();
+            if options.has_extension(&role_option) {
+                let role = options.get_extension(&role_option);
+                let role = role.as_enum_number().ok_or("a role is not an enum")?;
+                let (service, method) = (service.full_name(), method.name());
+                writeln!(table, "    (\"/{service}/{method}\", {role}),")?;
+            }
+        }
+    }
+    table.push(']');
+    Ok(table)
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves that a run left nothing: no container, image, mount, process, socket or file. Used by tests/run.sh and the demo.
+# Proves that a run left nothing: no container, image, mount, loop device, process, socket or file. Used by tests/run.sh and the demo.
 #
 #   leftovers.sh --containers   prints the ids of skilld's containers, to be given to the second call
 #   leftovers.sh DIR IDS        fails and names what is left, or removes DIR and says that nothing is
@@ -32,6 +32,7 @@ left() {
     docker volume ls --quiet --filter label=io.skilld.instance --filter dangling=true | sed 's/^/volume /'
     docker network ls --quiet --filter label=io.skilld.instance | sed 's/^/network /'
     awk -v dir="$dir/" 'index($5, dir) == 1 { print "mount", $5 }' /proc/self/mountinfo
+    awk -v dir="$dir/" 'index($0, dir) == 1 { print "loop device over", $0 }' /sys/block/loop*/loop/backing_file 2>/dev/null || true
     awk -v dir="$dir/" 'index($8, dir) == 1 { print "socket", $8 }' /proc/net/unix | sort -u
     # Whatever may not be looked at belongs to somebody else, or is in a container of the list above.
     for file in $(grep -lzxF "TMPDIR=$dir" /proc/[0-9]*/environ 2>/dev/null); do
@@ -59,4 +60,4 @@ if [ -n "$found" ]; then
     exit 1
 fi
 rmdir "$dir"
-echo 'no container, image, mount, process or socket left'
+echo 'no container, image, mount, loop device, process or socket left'

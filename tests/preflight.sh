@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Says what is missing on this machine, and what to do about it, before anything fails obscurely.
-# Usage: tests/preflight.sh rust|docker|python …
+# Usage: tests/preflight.sh rust|docker|python|prometheus …
 set -euo pipefail
 
 missing=0
@@ -30,6 +30,12 @@ need_docker() {
 need_python() {
     python3 -c 'import venv, ensurepip' 2>/dev/null ||
         say 'python3 with venv' 'Debian, Ubuntu: sudo apt-get install python3-venv'
+}
+
+# The suite of foreign clients has a real Prometheus scrape the daemon and check the alerts.
+need_prometheus() {
+    { command -v prometheus && command -v promtool; } >/dev/null ||
+        say 'prometheus with promtool' 'Debian, Ubuntu: sudo apt-get install --no-install-recommends prometheus'
 }
 
 for need in "$@"; do "need_$need"; done

@@ -5,7 +5,7 @@ use skilld_proto::v1::server_service_client::ServerServiceClient;
 use skilld_proto::v1::{
     CheckImageRequest, CheckImageResponse, DrainRequest, DrainResponse, GetPoolRequest,
     GetProblemsRequest, GetServerInfoRequest, ListPoolsRequest, Pool, Problem, ResizePoolRequest,
-    ServerInfo,
+    ServerInfo, UndrainRequest, UndrainResponse,
 };
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -25,7 +25,10 @@ retried_calls! { AdminServiceClient:
     /// Checks an image as a pool would use it. Faults of the image are findings.
     check_image(request: CheckImageRequest) -> CheckImageResponse = request;
 
-    /// Stops taking new work; with `remove` also deletes every workspace and warm container.
+    /// Accepts new work again after a drain.
+    undrain() -> UndrainResponse = UndrainRequest {};
+
+    /// Refuses new workspaces; with `execs` also execs, with `remove` also deletes every workspace and warm container.
     drain(request: DrainRequest) -> DrainResponse = request;
 }
 

@@ -1,32 +1,33 @@
 //! Connection to a daemon: one channel, one stub per service, and the loops that repeat a call.
 
+use skilld_proto::v1::access_service_client::AccessServiceClient;
 use skilld_proto::v1::admin_service_client::AdminServiceClient;
 use skilld_proto::v1::artifact_service_client::ArtifactServiceClient;
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::file_service_client::FileServiceClient;
 use skilld_proto::v1::server_service_client::ServerServiceClient;
 use skilld_proto::v1::skill_service_client::SkillServiceClient;
+use skilld_proto::v1::tenant_service_client::TenantServiceClient;
 use skilld_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use tokio::time::Instant;
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::endpoint::{self, MESSAGE_BYTES_MAX};
+use crate::endpoint::{self, ConnectOptions, MESSAGE_BYTES_MAX, Transport};
 use crate::retry::requested_wait;
 use crate::{Error, RetryPolicy};
 
 /// Generated stub of one service, which retries nothing.
 pub(crate) trait ServiceStub {
     /// Makes the stub over a channel; it takes messages of at most 4 MiB.
-    fn over_channel(channel: Channel) -> Self;
+    fn over_channel(channel: Transport) -> Self;
 }
 
 /// Implements [`ServiceStub`] for each stub, and the method of [`Client`] that returns it.
 macro_rules! service_stubs {
     ($($method:ident: $stub:ident,)*) => {
-        $(impl ServiceStub for $stub<Channel> {
-            fn over_channel(channel: Channel) -> Self {
+        $(impl ServiceStub for $stub<Transport> {
+            fn over_channel(channel: Transport) -> Self {
                 Self::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
             }
         })*
@@ -34,7 +35,7 @@ macro_rules! service_stubs {
         impl Client {
             $(#[doc = concat!("Returns the generated stub `", stringify!($stub), "`, which retries nothing.")]
             #[must_use]
-            pub fn $method(&self) -> $stub<Channel> {
+            pub fn $method(&self) -> $stub<Transport> {
                 ServiceStub::over_channel(self.channel())
             })*
         }
@@ -49,6 +50,8 @@ service_stubs! {
     artifacts: ArtifactServiceClient,
     server: ServerServiceClient,
     admin: AdminServiceClient,
+    access: AccessServiceClient,
+    tenants: TenantServiceClient,
 }
 
 /// Implements methods of [`Client`] that make one call each by the stub's method of the same name: documentation,
@@ -69,8 +72,8 @@ macro_rules! retried_calls {
 }
 pub(crate) use retried_calls;
 
-impl ServiceStub for HealthClient<Channel> {
-    fn over_channel(channel: Channel) -> Self {
+impl ServiceStub for HealthClient<Transport> {
+    fn over_channel(channel: Transport) -> Self {
         Self::new(channel)
     }
 }
@@ -79,20 +82,32 @@ impl ServiceStub for HealthClient<Channel> {
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoint: String,
-    channel: Channel,
+    channel: Transport,
     retry: RetryPolicy,
 }
 
 impl Client {
-    /// Connects to `unix:/path`, `unix:///path` or `http://127.0.0.1:port`. Fails after 5 s at the latest.
+    /// Connects to `unix:/path`, `unix:///path`, `https://host:port` or `http://127.0.0.1:port` without a token and
+    /// without files. Fails after 10 s at the latest (5 s for TCP, 5 s for TLS), and after 3 s more if the server
+    /// refuses clients without a certificate.
     ///
     /// # Errors
     ///
     /// [`Error::Endpoint`] for an endpoint of another form, [`Error::Connect`] if no connection is made in time.
     pub async fn connect(endpoint: &str) -> Result<Self, Error> {
+        Self::connect_with(&ConnectOptions::new(endpoint)).await
+    }
+
+    /// Connects with certificates and a token. Fails after 10 s at the latest (5 s for TCP, 5 s for TLS), and after 3 s
+    /// more if the server refuses the client certificate.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`]; [`Error::Credential`] or [`Error::Io`] if a credential cannot be read.
+    pub async fn connect_with(options: &ConnectOptions) -> Result<Self, Error> {
         Ok(Self {
-            endpoint: endpoint.to_owned(),
-            channel: endpoint::connect(endpoint).await?,
+            endpoint: options.endpoint.clone(),
+            channel: endpoint::connect(options).await?,
             retry: RetryPolicy::default(),
         })
     }
@@ -112,7 +127,7 @@ impl Client {
 
     /// Returns the channel, for stubs of services that this crate does not know.
     #[must_use]
-    pub fn channel(&self) -> Channel {
+    pub fn channel(&self) -> Transport {
         self.channel.clone()
     }
 

@@ -1,12 +1,24 @@
-//! Endpoints `unix:/path` and `http://loopback:port`, and the channel to the daemon.
+//! Endpoints `unix:/path`, `https://host:port` and `http://loopback:port`, and the channel to the daemon.
 
+use std::io;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint as TonicEndpoint};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{
+    Certificate, Channel, ClientTlsConfig, Endpoint as TonicEndpoint, Identity,
+};
 
 use crate::Error;
+use crate::credentials::{Credentials, TokenSource};
 use crate::error::{connect_hint, root_cause};
+use crate::tls_refusal;
+
+/// Channel to a daemon, which adds the credentials to every call.
+pub type Transport = InterceptedService<Channel, Credentials>;
 
 /// Endpoint of a daemon with the default configuration.
 pub const DEFAULT_ENDPOINT: &str = "unix:/run/skilld/skilld.sock";
@@ -24,20 +36,79 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024 * 1024;
 /// Maximum size of an HTTP/2 frame in bytes. The largest usual message fits; the default would cut it into 16.
 const FRAME_BYTES_MAX: u32 = 256 * 1024 + 1024;
 
+/// Longest time for a connection over TCP, and again for its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between pings on a connection; a daemon that does not answer one in [`KEEPALIVE_TIMEOUT`] is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Address of a daemon, and what a client needs to be let in.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// Endpoint: `unix:/path`, `https://host:port` or, on the loopback interface, `http://127.0.0.1:port`.
+    pub endpoint: String,
+    /// PEM file with the authorities that sign the server's certificate; `None` trusts those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// PEM file with the client's certificate, followed by its intermediates.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file with the private key of the client's certificate.
+    pub key_file: Option<PathBuf>,
+    /// Source of the token that every call carries.
+    pub token: Option<TokenSource>,
+    /// Tenant that every call means; only admins may name another one than their own.
+    pub tenant: Option<String>,
+}
+
+impl ConnectOptions {
+    /// Reads options from the environment: SKILLD_ENDPOINT, SKILLD_CA_FILE, SKILLD_CERT_FILE, SKILLD_KEY_FILE,
+    /// SKILLD_TOKEN or SKILLD_TOKEN_FILE, and SKILLD_TENANT. Without the first, the endpoint is [`DEFAULT_ENDPOINT`].
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let file = |name| environment_variable(name).map(PathBuf::from);
+        Self {
+            endpoint: environment_variable("SKILLD_ENDPOINT")
+                .unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned()),
+            ca_file: file("SKILLD_CA_FILE"),
+            cert_file: file("SKILLD_CERT_FILE"),
+            key_file: file("SKILLD_KEY_FILE"),
+            token: TokenSource::from_environment(),
+            tenant: environment_variable("SKILLD_TENANT"),
+        }
+    }
+
+    /// Makes options with an endpoint alone.
+    #[must_use]
+    pub fn new(endpoint: impl Into<String>) -> Self {
+        Self {
+            endpoint: endpoint.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns a variable of the environment; `None` if it is unset, blank or not UTF-8.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the variables of clients are read here, and only where the caller asks for it"
+)]
+pub fn environment_variable(name: &str) -> Option<String> {
+    let text = std::env::var(name).ok();
+    text.filter(|text| !text.trim().is_empty())
+}
+
 /// Connects to a daemon now, so that a missing one is noticed before the first call.
 /// The channel connects again by itself when its connection breaks.
-pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
+pub(crate) async fn connect(options: &ConnectOptions) -> Result<Transport, Error> {
+    let endpoint = options.endpoint.as_str();
     let uri = parse_endpoint(endpoint)?;
     let bad = |problem: String| Error::Endpoint {
         endpoint: endpoint.to_owned(),
         problem,
     };
-    let channel = TonicEndpoint::from_shared(uri)
+    let credentials = Credentials::new(options.token.as_ref(), options.tenant.as_deref())?;
+    let tls = tls_config(options, uri.starts_with("https:"))?;
+    let mut to = TonicEndpoint::from_shared(uri)
         .and_then(|to| to.user_agent(concat!("skilld-client/", env!("CARGO_PKG_VERSION"))))
         .map_err(|error| bad(error.to_string()))?
         .connect_timeout(CONNECT_TIMEOUT)
@@ -48,12 +119,96 @@ pub(crate) async fn connect(endpoint: &str) -> Result<Channel, Error> {
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
-    channel.connect().await.map_err(|source| Error::Connect {
-        endpoint: endpoint.to_owned(),
-        cause: root_cause(&source).unwrap_or_else(|| source.to_string()),
-        hint: connect_hint(endpoint, &source),
+    if let Some(tls) = tls {
+        to = to.tls_config(tls).map_err(|error| Error::Credential {
+            credential: "the certificates".to_owned(),
+            problem: root_cause(&error).unwrap_or_else(|| error.to_string()),
+        })?;
+    }
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
+        let cause = root_cause(&*source).unwrap_or_else(|| source.to_string());
+        Error::Connect {
+            endpoint: endpoint.to_owned(),
+            hint: connect_hint(endpoint, &cause, &*source),
+            cause,
+            source,
+        }
+    };
+    let channel = match tokio::time::timeout(2 * CONNECT_TIMEOUT, to.connect()).await {
+        Ok(connected) => connected.map_err(|error| failed(error.into()))?,
+        Err(_) => return Err(failed(io::Error::from(io::ErrorKind::TimedOut).into())),
+    };
+    if endpoint.starts_with("https:")
+        && let Some(refusal) = tls_refusal::find_refusal(options, &channel).await
+    {
+        return Err(failed(refusal.into()));
+    }
+    Ok(InterceptedService::new(channel, credentials))
+}
+
+/// Reads the certificates; `None` for an endpoint without TLS.
+fn tls_config(options: &ConnectOptions, is_tls: bool) -> Result<Option<ClientTlsConfig>, Error> {
+    let files = [&options.ca_file, &options.cert_file, &options.key_file];
+    if !is_tls {
+        return match files.into_iter().flatten().next() {
+            None => Ok(None),
+            Some(file) => Err(Error::Endpoint {
+                endpoint: options.endpoint.clone(),
+                problem: format!(
+                    "it has no TLS, so {} has no use: write https://HOST:PORT, or leave the file out",
+                    file.display()
+                ),
+            }),
+        };
+    }
+    let mut tls = ClientTlsConfig::new().timeout(CONNECT_TIMEOUT);
+    tls = match &options.ca_file {
+        None => tls.with_native_roots(),
+        Some(path) => {
+            let pem = read_file(path)?;
+            parse_authorities(path, &pem)?;
+            tls.ca_certificate(Certificate::from_pem(pem))
+        }
+    };
+    match (&options.cert_file, &options.key_file) {
+        (None, None) => {}
+        (Some(cert), Some(key)) => {
+            tls = tls.identity(Identity::from_pem(read_file(cert)?, read_file(key)?));
+        }
+        (Some(_), None) | (None, Some(_)) => {
+            return Err(Error::Credential {
+                credential: "the client certificate".to_owned(),
+                problem: "certificate and key belong together: give both files".to_owned(),
+            });
+        }
+    }
+    Ok(Some(tls))
+}
+
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Io {
+        path: path.to_owned(),
         source,
     })
+}
+
+/// Parses the authorities of a PEM file, which has at least one.
+pub(crate) fn parse_authorities(
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let bad = |problem: String| Error::Credential {
+        credential: format!("the file {}", path.display()),
+        problem,
+    };
+    let authorities: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match authorities {
+        Ok(authorities) if authorities.is_empty() => {
+            Err(bad("it has no certificate in PEM".to_owned()))
+        }
+        Ok(authorities) => Ok(authorities),
+        Err(error) => Err(bad(error.to_string())),
+    }
 }
 
 /// Checks an endpoint and converts it to a URI for tonic.
@@ -71,14 +226,18 @@ fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
             ))
         };
     }
-    if endpoint.starts_with("https://") {
-        return Err(bad(
-            "TLS is not in this version: use unix:/path, or an ssh tunnel to it",
-        ));
+    if let Some(rest) = endpoint.strip_prefix("https://") {
+        let authority = rest.split('/').next().unwrap_or(rest);
+        return match authority.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(endpoint.to_owned())
+            }
+            _ => Err(bad("write https://HOST:PORT")),
+        };
     }
     let Some(rest) = endpoint.strip_prefix("http://") else {
         return Err(bad(
-            "write unix:/path/to/skilld.sock or http://127.0.0.1:PORT",
+            "write unix:/path/to/skilld.sock, https://HOST:PORT or http://127.0.0.1:PORT",
         ));
     };
     let authority = rest.split('/').next().unwrap_or(rest);
@@ -138,7 +297,8 @@ mod tests {
             ("http://10.0.0.1:7", "this machine"),
             ("http://localhost.example:7", "this machine"),
             ("http://127.0.0.1", "port"),
-            ("https://127.0.0.1:7", "TLS"),
+            ("https://127.0.0.1", "PORT"),
+            ("https://:7", "PORT"),
             ("unix:skilld.sock", "absolute"),
             ("localhost:7", "unix:/"),
             ("", "unix:/"),

@@ -25,6 +25,14 @@ pub enum Error {
         /// Description of the fault.
         problem: String,
     },
+    /// A credential cannot be read.
+    #[error("cannot use {credential}: {problem}")]
+    Credential {
+        /// Name of the credential: a file, or what it is.
+        credential: String,
+        /// Description of the fault, without any part of a secret.
+        problem: String,
+    },
     /// No connection could be made.
     #[error("cannot connect to {endpoint}: {cause}; {hint}")]
     Connect {
@@ -34,8 +42,8 @@ pub enum Error {
         cause: String,
         /// Advice for the user.
         hint: String,
-        /// Error of the transport.
-        source: tonic::transport::Error,
+        /// Error of the transport or of the TLS handshake.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The server, or the way to it, answered with a status other than OK.
     #[error(transparent)]
@@ -108,6 +116,7 @@ impl Error {
                 source: failure, ..
             } => Some(failure),
             Self::Endpoint { .. }
+            | Self::Credential { .. }
             | Self::Connect { .. }
             | Self::Io { .. }
             | Self::Pack { .. }

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `artifacts`,
-//! `admin` (one file per service), [`Download`], [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`],
+//! `admin`, `access` (one file per service), [`Download`], [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`],
 //! [`Error`]. The crate `skilld-tools` offers the skill tools on top of these calls.
 //!
 //! The client repeats calls that the server answered with UNAVAILABLE, which promises that nothing was started, and
@@ -29,9 +29,11 @@
 //! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal.
 //! It repeats nothing else.
 
+mod access;
 mod admin;
 mod artifacts;
 mod client;
+mod credentials;
 mod download;
 mod endpoint;
 mod error;
@@ -46,12 +48,14 @@ mod resource_names;
 mod retry;
 mod skills;
 mod stdin;
+mod tls_refusal;
 mod workspaces;
 
 pub use artifacts::SaveTarget;
 pub use client::Client;
+pub use credentials::{Credentials, TokenSource};
 pub use download::Download;
-pub use endpoint::DEFAULT_ENDPOINT;
+pub use endpoint::{ConnectOptions, DEFAULT_ENDPOINT, Transport, environment_variable};
 pub use error::{Error, Failure, FieldViolation};
 pub use exec_poller::ExecPoller;
 pub use exec_stream::ExecStream;

@@ -11,14 +11,13 @@ use skilld_proto::v1::{
     ReadSkillFileRequest, ReadSkillFileResponse, RefreshSkillsRequest, RefreshSkillsResponse,
     SearchSkillsRequest, SearchSkillsResponse, Skill, SkillFile, read_skill_file_response,
 };
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::client::retried_calls;
 use crate::download::DownloadPart;
 use crate::files::upload::Upload;
 use crate::resource_names::skill_name;
-use crate::{Client, Download, Error, SkillArchive, TransferProgress};
+use crate::{Client, Download, Error, SkillArchive, TransferProgress, Transport};
 
 retried_calls! { SkillServiceClient:
     /// Returns one page of skills, in the order of their names.
@@ -104,34 +103,35 @@ impl Client {
         progress: TransferProgress,
     ) -> Result<Skill, Error> {
         let unreadable = Mutex::new(None);
-        let published = self.retry_call((), async |stub: &mut SkillServiceClient<Channel>, ()| {
-            let upload = Upload {
-                header: PublishSkillRequest {
-                    name: skill_name(name),
-                    payload: Some(Payload::Header(PublishSkillHeader {
-                        // The server finds out by itself.
-                        kind: 0,
-                        sha256: archive.sha256().to_owned(),
-                    })),
-                },
-                message: |data| PublishSkillRequest {
-                    name: String::new(),
-                    payload: Some(Payload::Data(data)),
-                },
-                progress: progress.clone(),
-                total: Some(archive.bytes()),
-            };
-            let (messages, failure) = upload.into_messages(archive.chunks());
-            tokio::select! {
-                biased;
-                // Leaving the call unfinished resets the stream: the server must not take half for all.
-                Ok(error) = failure => {
-                    *unreadable.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    Err(Status::cancelled("the archive could not be read"))
+        let published =
+            self.retry_call((), async |stub: &mut SkillServiceClient<Transport>, ()| {
+                let upload = Upload {
+                    header: PublishSkillRequest {
+                        name: skill_name(name),
+                        payload: Some(Payload::Header(PublishSkillHeader {
+                            // The server finds out by itself.
+                            kind: 0,
+                            sha256: archive.sha256().to_owned(),
+                        })),
+                    },
+                    message: |data| PublishSkillRequest {
+                        name: String::new(),
+                        payload: Some(Payload::Data(data)),
+                    },
+                    progress: progress.clone(),
+                    total: Some(archive.bytes()),
+                };
+                let (messages, failure) = upload.into_messages(archive.chunks());
+                tokio::select! {
+                    biased;
+                    // Leaving the call unfinished resets the stream: the server must not take half for all.
+                    Ok(error) = failure => {
+                        *unreadable.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        Err(Status::cancelled("the archive could not be read"))
+                    }
+                    published = stub.publish_skill(messages) => published,
                 }
-                published = stub.publish_skill(messages) => published,
-            }
-        });
+            });
         let published = published.await;
         let unreadable = unreadable.into_inner();
         match unreadable.unwrap_or_else(PoisonError::into_inner) {

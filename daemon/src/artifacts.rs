@@ -12,10 +12,13 @@
 //! store. A deletion takes the steps in reverse. Every crash leaves a marker, by which `garbage.rs` finds the
 //! leftovers.
 //!
+//! `byte_ledger.rs` knows the bytes of each tenant and gives saves their room within a quota; `retention.rs` removes
+//! versions that the configuration does not keep.
+//!
 //! Bytes are streamed in both directions and never held in memory as a whole.
 
 use std::path::Path as FilePath;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -24,31 +27,41 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{AccessControl, TenantName};
 use crate::config::ArtifactsConfig;
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
 use crate::shutdown::Tasks;
+use crate::usage::UsageLedger;
 
 mod backend;
+mod byte_ledger;
+mod counting;
 mod garbage;
+mod index_walk;
 mod key;
 mod listings;
 mod load;
 mod name;
 mod publish;
 mod record;
+mod retention;
+mod save;
 mod upload;
 
 #[cfg(test)]
 mod tests;
 
 pub use name::{
-    ArtifactName, ArtifactRef, ArtifactScope, NAME_BYTES_MAX, SCOPE_BYTES_MAX, VERSION_MAX,
+    ArtifactName, ArtifactRef, ArtifactScope, NAME_BYTES_MAX, RequestedScope, SCOPE_BYTES_MAX,
+    VERSION_MAX,
 };
+pub use record::ArtifactVersionId;
+pub use retention::ReferencedVersions;
 
 use backend::ArtifactBackend;
+use byte_ledger::ByteLedger;
 use record::VersionRecord;
-use upload::{ArtifactUpload, WrittenData};
+use retention::RetentionPolicy;
 
 /// Number of locks by which saves of the same name publish one after the other instead of competing for a number.
 const NAME_LOCKS: usize = 64;
@@ -68,6 +81,12 @@ struct ArtifactsState {
     saves_max: usize,
     saves: Semaphore,
     publishing: Vec<Mutex<()>>,
+    ledger: ByteLedger,
+    retention: RetentionPolicy,
+    /// Source of the tenants' quotas; `None` in tests without any.
+    access: Option<Arc<AccessControl>>,
+    /// Receives the sizes of saved versions; empty in tests.
+    usage: OnceLock<UsageLedger>,
 }
 
 /// Version of an artifact, without its bytes.
@@ -115,8 +134,8 @@ pub use load::CHUNK_BYTES_MAX;
 // === impl Artifacts ===
 
 impl Artifacts {
-    /// Opens the store, checks that it is usable, and starts the cleanup of interrupted saves. `patience` is the
-    /// longest wait of a save for its permit.
+    /// Opens the store, checks that it is usable, and starts the cleanup of interrupted saves and the count of the bytes
+    /// that tenants hold. `patience` is the longest wait of a save for its permit, and for the first count.
     ///
     /// # Errors
     /// [`Error::Start`] with a remedy.
@@ -124,16 +143,23 @@ impl Artifacts {
         config: &ArtifactsConfig,
         state_dir: &FilePath,
         patience: Duration,
-        tasks: &Tasks,
+        (access, tasks): (Option<Arc<AccessControl>>, &Tasks),
     ) -> Result<Self> {
         let store = ArtifactBackend::open(config, state_dir.join("artifacts"), true, tasks).await?;
         store.probe().await?;
-        let artifacts = Self::over(store, config, patience);
-        garbage::start_collection(Arc::clone(&artifacts.0.store)).await?;
+        let artifacts = Self::over(store, config, patience, access);
+        let (store, ledger) = (&artifacts.0.store, &artifacts.0.ledger);
+        garbage::start_collection(Arc::clone(store), ledger.clone()).await?;
+        counting::start_counting(Arc::clone(store), ledger.clone());
         Ok(artifacts)
     }
 
-    fn over(store: ArtifactBackend, config: &ArtifactsConfig, patience: Duration) -> Self {
+    fn over(
+        store: ArtifactBackend,
+        config: &ArtifactsConfig,
+        patience: Duration,
+        access: Option<Arc<AccessControl>>,
+    ) -> Self {
         Self(Arc::new(ArtifactsState {
             store: Arc::new(store),
             bytes_max: config.bytes_max,
@@ -143,7 +169,36 @@ impl Artifacts {
             publishing: std::iter::repeat_with(Mutex::default)
                 .take(NAME_LOCKS)
                 .collect(),
+            ledger: ByteLedger::default(),
+            retention: RetentionPolicy::new(config),
+            access,
+            usage: OnceLock::new(),
         }))
+    }
+
+    /// Starts the sweeps that remove versions which the configuration does not keep, unless it keeps all. `referenced`
+    /// returns the versions that something else needs: these stay.
+    pub fn start_retention(&self, referenced: ReferencedVersions) {
+        retention::start_sweeps(Arc::clone(&self.0), referenced);
+    }
+
+    /// Returns the bytes of a tenant's artifacts: until all were counted after the start, those that were found so far.
+    #[must_use]
+    pub fn bytes_of(&self, tenant: &TenantName) -> u64 {
+        self.0.ledger.used(tenant)
+    }
+
+    /// Returns `true` once the artifacts were counted after the start.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        self.0.ledger.is_counted()
+    }
+
+    /// Sets the ledger that receives the sizes of saved versions. Only the first one counts.
+    #[must_use]
+    pub fn with_usage(self, usage: UsageLedger) -> Self {
+        self.0.usage.get_or_init(|| usage);
+        self
     }
 
     /// Returns a watch that is `true` if the store answered the last request.
@@ -161,7 +216,8 @@ impl Artifacts {
     /// `StorageUnsure` the version may exist.
     ///
     /// # Errors
-    /// Errors of `data`; `LimitExceeded`, `ChecksumMismatch`, `QuotaExceeded`, `Draining`, `Storage`, `StorageUnsure`.
+    /// Errors of `data`; `LimitExceeded`, `ChecksumMismatch`, `QuotaExceeded`, `TenantQuota`, `Draining`, `Storage`,
+    /// `StorageUnsure`.
     pub async fn save<S>(
         &self,
         scope: &ArtifactScope,
@@ -176,7 +232,13 @@ impl Artifacts {
         // When this future is dropped, the task still has to clean up, so the save runs in a task of its own.
         let _gone = gone.clone().drop_guard();
         let (inner, scope, name) = (Arc::clone(&self.0), scope.of(name), name.clone());
-        let task = async move { inner.save(&scope, &name, save, data, gone).await };
+        let task = async move {
+            let saved = inner.save(&scope, &name, save, data, gone).await?;
+            if let Some(usage) = inner.usage.get() {
+                usage.add_stored(scope.tenant(), saved.size);
+            }
+            Ok(saved)
+        };
         let saved = self.0.store.tasks.spawn(task).await;
         saved.map_err(|error| Error::Internal(format!("save: {error}")))?
     }
@@ -342,106 +404,5 @@ impl ArtifactsState {
         let record = VersionRecord::read(&self.store, scope, name, number).await?;
         let record = record.ok_or_else(|| not_found(name, version))?;
         Ok((record.artifact(scope, name), record))
-    }
-
-    async fn save<S>(
-        &self,
-        scope: &ArtifactScope,
-        name: &ArtifactName,
-        save: SaveOptions,
-        data: S,
-        gone: CancellationToken,
-    ) -> Result<Artifact>
-    where
-        S: Stream<Item = Result<Bytes>> + Send,
-    {
-        let stop = &self.store.tasks.stop;
-        let _permit = tokio::select! {
-            permit = self.acquire_permit() => permit?,
-            () = gone.cancelled() => return Err(CANCELLED),
-            () = stop.cancelled() => return Err(Error::Draining),
-        };
-        let mut upload = ArtifactUpload::begin(&self.store, scope, name).await?;
-        fault::reach(Point::SaveMarked);
-        let write = self.write(&mut upload, name, &save, data, &gone);
-        let written = match write.await {
-            Ok(written) => written,
-            Err(error) => {
-                upload.abort().await;
-                return Err(error);
-            }
-        };
-        fault::reach(Point::SaveWritten);
-        match self
-            .publish(scope, name, save.mime_type, &written, &mut upload)
-            .await
-        {
-            Ok(artifact) => Ok(artifact),
-            // The version may exist, so marker and bytes stay until the cleanup has checked.
-            Err(error @ Error::StorageUnsure { .. }) => Err(error),
-            Err(error) => {
-                upload.abort().await;
-                Err(error)
-            }
-        }
-    }
-
-    /// Writes the bytes and waits until they are safe.
-    async fn write<S>(
-        &self,
-        upload: &mut ArtifactUpload,
-        name: &ArtifactName,
-        save: &SaveOptions,
-        data: S,
-        gone: &CancellationToken,
-    ) -> Result<WrittenData>
-    where
-        S: Stream<Item = Result<Bytes>> + Send,
-    {
-        let stop = &self.store.tasks.stop;
-        let written = tokio::select! {
-            written = upload.receive(name, data, self.bytes_max) => written,
-            () = gone.cancelled() => Err(CANCELLED),
-            () = stop.cancelled() => Err(Error::Draining),
-        };
-        let written = check_digest(save.sha256.as_deref(), written?)?;
-        // The store completes a write that has begun, even if no one waits. A cleanup before its end would miss the
-        // bytes, so this waits also for a caller that has gone away.
-        tokio::select! {
-            finished = upload.finish() => finished?,
-            () = stop.cancelled() => return Err(Error::Draining),
-        }
-        if gone.is_cancelled() {
-            return Err(CANCELLED);
-        }
-        upload.check_age()?;
-        Ok(written)
-    }
-
-    /// Waits for a permit to save.
-    async fn acquire_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
-        let place = tokio::time::timeout(self.patience, self.saves.acquire()).await;
-        let place = place.map_err(|_| Error::QuotaExceeded {
-            subject: "saves of artifacts at once (artifacts.saves_max)".into(),
-            limit: self.saves_max as u64,
-        });
-        place?.map_err(|_| Error::Draining)
-    }
-}
-
-/// Error for a caller that has gone away.
-const CANCELLED: Error = Error::Deadline {
-    doing: "saving the artifact",
-};
-
-fn check_digest(sha256: Option<&str>, written: WrittenData) -> Result<WrittenData> {
-    match sha256 {
-        Some(expected) if !expected.eq_ignore_ascii_case(&written.sha256) => {
-            Err(Error::ChecksumMismatch {
-                expected: expected.to_owned(),
-                actual: written.sha256,
-            })
-        }
-        _ => Ok(written),
     }
 }

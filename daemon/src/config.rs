@@ -8,7 +8,8 @@
 //! |---|---|
 //! | `sources.rs` | merges the sources, deserializes them, reports where each faulty value was given |
 //! | `derived_defaults.rs` | fills keys that are empty: sockets, guest binary, roots, cache |
-//! | `sections.rs`, `pools.rs`, `fetch.rs`, `skills.rs`, `artifacts.rs` | one struct per section |
+//! | `listeners.rs`, `auth.rs`, `role.rs` | addresses to serve at; who may do what |
+//! | `sections.rs`, `pools.rs`, `fetch.rs`, `skills.rs`, `artifacts.rs`, `audit.rs`, `traces.rs` | one struct per section |
 //! | `values.rs` | serde functions for times, sizes, counts and paths |
 //! | `skill_roots.rs` | roots of skills: directories and URLs |
 //! | `ranges.rs` | the list of range checks and relations between keys |
@@ -22,29 +23,44 @@ use serde::de::Deserializer;
 use skilld_skills::SkillsOptions;
 
 mod artifacts;
+mod audit;
+mod auth;
 mod derived_defaults;
+mod environment;
 pub mod environments;
 mod fetch;
+mod listeners;
 mod pools;
 mod ranges;
+mod role;
 mod sections;
 mod skill_roots;
 mod skills;
 mod sources;
+mod traces;
 mod values;
 
 pub use artifacts::{ArtifactStorage, ArtifactsConfig, S3Credentials};
+pub use audit::{AuditConfig, AuditDelivery};
+pub use auth::{AuthConfig, WebTokenConfig};
 use derived_defaults::DerivedDefaults;
+pub use environment::{ignored_variables, notify_socket};
+pub use listeners::{Authenticator, ListenAddress, ListenerConfig, TlsConfig};
 pub use pools::{PoolConfig, PullPolicy, WorkspaceStorage};
 use ranges::FaultList;
-pub use ranges::POLL_WAIT_MAX;
+pub use ranges::{EXECS_MAX, POLL_WAIT_MAX};
+pub use role::Role;
 pub use sections::{EngineConfig, ExecConfig, FilesConfig, ServerConfig, WorkspaceConfig};
-use sources::ConfigSources;
+pub(crate) use sources::parse_toml;
 pub use sources::{ConfigFlags, DEFAULT_TOML};
+use sources::{ConfigSources, ParsedConfig};
+pub use traces::TracesConfig;
 
 /// Maximum length of a slot's name (its number), in bytes. The length of the state directory's path is checked against
 /// it, because the guests' sockets lie below and a socket's path ends at 107 bytes.
 pub const SLOT_NAME_BYTES_MAX: usize = 10;
+/// Exit code for a wrong configuration or command line: `EX_USAGE` of sysexits.h.
+pub const EXIT_CONFIG: u8 = 64;
 
 /// Faults of a configuration: one line for each, with its key and the place of its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +85,12 @@ pub struct Config {
     /// Absolute path of the Unix socket that clients connect to.
     #[serde(rename = "listen", deserialize_with = "socket_path")]
     pub socket: PathBuf,
+    /// Addresses to serve at, in the order of the file. Without one that serves the API, the socket of `listen` follows.
+    #[serde(default)]
+    pub listeners: Vec<ListenerConfig>,
+    /// Section `[auth]`; `None` if every caller has all roles.
+    #[serde(default)]
+    pub auth: Option<AuthConfig>,
     /// Section `[server]`.
     pub server: ServerConfig,
     /// Section `[engine]`.
@@ -92,6 +114,10 @@ pub struct Config {
     pub skills: SkillsConfig,
     /// Section `[artifacts]`.
     pub artifacts: ArtifactsConfig,
+    /// Section `[audit]`.
+    pub audit: AuditConfig,
+    /// Section `[traces]`.
+    pub traces: TracesConfig,
     /// Log filter in the syntax of tracing-subscriber's EnvFilter.
     pub log: String,
     /// `true` if log lines are JSON objects instead of text.
@@ -145,6 +171,42 @@ impl Config {
         Err(ConfigFaults(faults))
     }
 
+    /// Returns `true` if messages of a start are to be JSON, as far as that can be known: also for a configuration with
+    /// faults. From a file that can't be read or parsed nothing is known, so then the environment alone decides; without
+    /// `flags`, for a wrong command line, it does as well.
+    #[must_use]
+    pub fn wants_json_log(flags: Option<&ConfigFlags>) -> bool {
+        let sources = flags.and_then(|flags| ConfigSources::from_all(flags).ok());
+        let format = sources.and_then(|sources| sources.log_format());
+        format.or_else(environment::log_format).as_deref() == Some("json")
+    }
+
+    /// Returns the listener that `listen` and `server.socket_mode` describe.
+    fn default_listener(&self) -> ListenerConfig {
+        let peer = self.auth.as_ref().map(|_| Authenticator::Peer);
+        ListenerConfig {
+            address: ListenAddress::Unix {
+                path: self.socket.clone(),
+                mode: self.server.socket_mode,
+                group: None,
+            },
+            authenticators: peer.into_iter().collect(),
+        }
+    }
+
+    /// Loads the configuration for a report about the host, which must work with a faulty one too. Returns the
+    /// configuration, with defaults in place of values that could not be parsed, and its faults. The configuration is
+    /// `None` if a source can't be read at all. Does not look for files that the values name.
+    #[must_use]
+    pub fn load_for_report(flags: &ConfigFlags) -> (Option<Self>, Vec<String>) {
+        let sources = match ConfigSources::from_all(flags) {
+            Ok(sources) => sources,
+            Err(fault) => return (None, vec![fault]),
+        };
+        let (parsed, faults) = parse_and_check(&sources, &DerivedDefaults::from_environment());
+        (parsed.map(|parsed| parsed.config), faults)
+    }
+
     /// Loads the defaults with `text` (TOML) over them, for tests and tools. Reads neither environment nor flags, and
     /// does not look for the guest binary.
     ///
@@ -159,29 +221,52 @@ fn check_sources(
     sources: &ConfigSources,
     derived: &DerivedDefaults,
 ) -> Result<LoadedConfig, ConfigFaults> {
-    let place = |key: &str| sources.place(key);
-    let mut faults = FaultList::new(&place);
-    let Some(parsed) = sources.parse(derived, &mut faults) else {
-        return Err(ConfigFaults(faults.into_lines()));
+    let (parsed, faults) = parse_and_check(sources, derived);
+    let Some(parsed) = parsed.filter(|_| faults.is_empty()) else {
+        return Err(ConfigFaults(faults));
     };
-    let mut config = parsed.config;
-    config.skills.options.remote.fetch = config.fetch.clone();
-    ranges::check_ranges(&mut faults, &config);
-    if faults.len() > 0 {
-        return Err(ConfigFaults(faults.into_lines()));
-    }
     let effective = toml::to_string(&parsed.values);
     let effective = effective.map_err(|error| ConfigFaults(vec![error.to_string()]))?;
-    Ok(LoadedConfig { config, effective })
+    Ok(LoadedConfig {
+        config: parsed.config,
+        effective,
+    })
+}
+
+/// Returns the configuration, with defaults in place of values that could not be parsed, and the faults of all sources.
+fn parse_and_check(
+    sources: &ConfigSources,
+    derived: &DerivedDefaults,
+) -> (Option<ParsedConfig>, Vec<String>) {
+    let place = |key: &str| sources.place(key);
+    let mut faults = FaultList::new(&place);
+    let mut parsed = sources.parse(derived, &mut faults);
+    if let Some(ParsedConfig { config, .. }) = &mut parsed {
+        config.skills.options.remote.fetch = config.fetch.clone();
+        let mut listeners = config.listeners.iter();
+        if !listeners.any(|listener| listener.address.serves_api()) {
+            config.listeners.push(config.default_listener());
+        } else if sources.is_given("listen") {
+            faults.add(
+                "listen",
+                "cannot be set together with [[listeners]] of kind \"unix\" or \"tcp\": add a listener of kind \"unix\" for this socket",
+            );
+        }
+        ranges::check_ranges(&mut faults, config);
+    }
+    (parsed, faults.into_lines())
 }
 
 fn socket_path<'de, D: Deserializer<'de>>(source: D) -> Result<PathBuf, D::Error> {
-    values::parsed(source, |text| match text.split_once(':') {
+    values::parsed(source, |text| {
+        match text.split_once(':') {
         Some(("unix", path)) if !path.is_empty() => values::absolute_path(path),
         Some(("https" | "http", _)) => Err(
-            "only unix:PATH works in this version; put a proxy in front of it for TCP".to_owned(),
+            "takes only unix:PATH: for TCP add a [[listeners]] table of kind \"tcp\" (docs/access.md)"
+                .to_owned(),
         ),
         _ => Err(format!("{text:?} is not of the form unix:PATH")),
+    }
     })
 }
 

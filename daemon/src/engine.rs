@@ -1,11 +1,11 @@
 //! The container engine: creates, starts, inspects, lists and removes containers, and reports their events. It is never
 //! on the path of a command, a file or a byte of output.
 //!
-//! Two implementations: [`docker`] and, for tests without Docker, `fake` (feature `test-util`).
+//! Two implementations: [`docker`], also for Podman, and, for tests without either, `fake` (feature `test-util`).
 
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures::stream::BoxStream;
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ pub mod fake;
 pub mod image_reference;
 pub mod oci_runtime;
 pub mod seccomp;
+pub mod workspace_disk;
 
 /// Container label that holds the id of the daemon instance that owns the container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
@@ -42,6 +43,15 @@ pub const LABEL_UID: &str = "io.skilld.uid";
 pub trait Engine: Send + Sync + Debug {
     /// Returns the container engine's name, version and features.
     async fn describe(&self) -> Result<EngineInfo>;
+    /// Writes what the engine needs into the daemon's state directory. The daemon calls this once at its start, before it
+    /// creates a container; a repetition repairs what has changed.
+    ///
+    /// # Errors
+    ///
+    /// `Error::Io` if a file can't be written.
+    async fn prepare(&self, _state_dir: &Path) -> Result<()> {
+        Ok(())
+    }
     /// Checks that the engine answers. This call is cheap: the health service uses it.
     async fn ping(&self) -> Result<()>;
     /// Describes an image; `None` if the engine does not have it.
@@ -101,7 +111,7 @@ pub trait Engine: Send + Sync + Debug {
 /// Name, version and features of a container engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// Name of the implementation: `docker` or `fake`.
+    /// Name of the engine: `docker`, `podman` or, in tests, `fake`.
     pub name: String,
     /// Version of the container engine, for example `20.10.24`.
     pub version: String,
@@ -113,10 +123,12 @@ pub struct EngineInfo {
     pub oci_runtimes: Vec<String>,
     /// Name of the OCI runtime for containers that request none.
     pub default_runtime: String,
-    /// `true` if AppArmor is enabled. Containers then get its `docker-default` profile.
+    /// `true` if AppArmor is enabled. Containers then get the engine's profile for containers.
     pub apparmor: bool,
-    /// `true` if the engine maps container uids to other uids on the host (userns-remap or rootless).
+    /// `true` if the engine maps container uids to other uids on the host (userns-remap).
     pub userns_remap: bool,
+    /// `true` if the engine runs as an unprivileged user. The daemon refuses such an engine.
+    pub rootless: bool,
     /// `true` if the kernel enforces CPU quotas.
     pub cpu_quota: bool,
 }
@@ -187,15 +199,15 @@ impl ImageInfo {
 /// Resource limits of one container. The kernel enforces all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ContainerLimits {
-    /// Limit of memory and swap together, in bytes. It includes the workspace's tmpfs.
+    /// Limit of memory and swap together, in bytes. It includes a workspace in memory.
     pub memory_bytes: u64,
     /// CPU limit of the container, in thousandths of a core.
     pub cpu_millis: u64,
     /// Maximum number of processes and threads in the container.
     pub pids: u64,
-    /// Size of the workspace's tmpfs, in bytes.
+    /// Size of the workspace, in bytes.
     pub disk_bytes: u64,
-    /// Maximum number of inodes in the workspace's tmpfs.
+    /// Maximum number of inodes in the workspace.
     pub inodes: u64,
 }
 
@@ -216,6 +228,9 @@ pub struct ContainerSpec {
     pub uid: u32,
     /// Resource limits of the container.
     pub limits: ContainerLimits,
+    /// Block device with the file system of the workspace, which the engine mounts at the container's start; `None` for a
+    /// workspace in memory.
+    pub workspace_device: Option<PathBuf>,
     /// Directories of the host that containers share, mounted read-only.
     pub shared_dirs: Vec<SharedDirectory>,
     /// Size of the container's /tmp, in bytes.

@@ -10,16 +10,19 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+mod code_name;
 mod error_subject;
 mod error_text;
 mod guest_status;
 mod host_fault;
 mod input_source_error;
+mod metadata;
 mod retry_advice;
 mod skills_error;
 
-pub use error_text::Violation;
-use error_text::{EntryPrefix, MissingImageRemedy, NearestHint, VersionSuffix, ViolationList};
+pub(crate) use code_name::code_name;
+use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
+pub use error_text::{MissingImageRemedy, Violation};
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
 pub use skilld_skills::error::ErrorChain as Chain;
@@ -37,6 +40,29 @@ pub enum Error {
     /// Malformed request, with all violations.
     #[error("invalid request: {}", ViolationList(.0))]
     Invalid(Vec<Violation>),
+    /// Call without a valid credential.
+    #[error("the call is not authenticated: {why}")]
+    Unauthenticated {
+        /// Reason, without any part of a secret.
+        why: String,
+    },
+    /// Call that the caller's role does not permit.
+    #[error("the caller may not do this: {why}")]
+    PermissionDenied {
+        /// Missing permission, and who has which.
+        why: String,
+        /// Lowest role that would suffice; `None` if no role would.
+        required: Option<&'static str>,
+    },
+    /// Token that was requested although nothing is authenticated.
+    #[error("the server does not authenticate callers: configure [auth] first")]
+    AuthenticationOff,
+    /// Call that changes something while its record cannot be written to the audit log.
+    #[error("the audit log cannot be written, so nothing may change: {why}")]
+    AuditUnavailable {
+        /// Fault of the log.
+        why: String,
+    },
     /// Unknown workspace.
     #[error("workspace {name} does not exist")]
     WorkspaceNotFound {
@@ -222,6 +248,20 @@ pub enum Error {
         /// Maximum of the count.
         limit: u64,
     },
+    /// Quota of a tenant that is used up.
+    #[error("tenant {tenant} has used its quota of {resource}: {used} of {limit}")]
+    TenantQuota {
+        /// Name of the tenant.
+        tenant: String,
+        /// Name of the quota in the file of tenants.
+        resource: &'static str,
+        /// Amount that the tenant holds, in the unit of the quota.
+        used: u64,
+        /// Largest amount.
+        limit: u64,
+        /// Time after which a rate permits the call again; `None` for what the tenant has to release first.
+        retry_after: Option<std::time::Duration>,
+    },
     /// Number of bytes or entries over a limit.
     #[error("{what} is over the limit of {limit}")]
     LimitExceeded {
@@ -255,7 +295,9 @@ pub enum Error {
         fault: InputSourceError,
     },
     /// Call that the draining daemon refuses.
-    #[error("the server is draining; try another one, or this one again after its restart")]
+    #[error(
+        "the server is draining: try another one, or this one again after its restart or `skillctl undrain`"
+    )]
     Draining,
     /// Operation during which the daemon stopped; it may have had an effect.
     #[error("the server stopped while {doing}: look before repeating it")]
@@ -358,6 +400,10 @@ impl Error {
     pub fn kind(&self) -> (Code, Reason) {
         match self {
             Self::Invalid(_) => (Code::InvalidArgument, Reason::InvalidRequest),
+            Self::Unauthenticated { .. } => (Code::Unauthenticated, Reason::Unauthenticated),
+            Self::PermissionDenied { .. } => (Code::PermissionDenied, Reason::PermissionDenied),
+            Self::AuditUnavailable { .. } => (Code::Unavailable, Reason::AuditUnavailable),
+            Self::AuthenticationOff => (Code::FailedPrecondition, Reason::AuthenticationOff),
             Self::WorkspaceNotFound { .. } => (Code::NotFound, Reason::WorkspaceNotFound),
             Self::SkillNotFound { .. } | Self::SkillNotStaged { .. } => {
                 (Code::NotFound, Reason::SkillNotFound)
@@ -385,7 +431,9 @@ impl Error {
                 (Code::FailedPrecondition, Reason::ReadOnly)
             }
             Self::PoolExhausted { .. } => (Code::ResourceExhausted, Reason::PoolExhausted),
-            Self::QuotaExceeded { .. } => (Code::ResourceExhausted, Reason::QuotaExceeded),
+            Self::QuotaExceeded { .. } | Self::TenantQuota { .. } => {
+                (Code::ResourceExhausted, Reason::QuotaExceeded)
+            }
             Self::LimitExceeded { .. } => (Code::ResourceExhausted, Reason::LimitExceeded),
             Self::ArchiveInvalid { .. } => (Code::InvalidArgument, Reason::ArchiveInvalid),
             Self::ChecksumMismatch { .. } => (Code::InvalidArgument, Reason::ChecksumMismatch),
@@ -403,68 +451,6 @@ impl Error {
             | Self::ArtifactDamaged { .. }
             | Self::Internal(_) => (Code::Internal, Reason::Internal),
         }
-    }
-
-    fn metadata(&self) -> HashMap<String, String> {
-        let pairs: Vec<(&str, String)> = match self {
-            Self::SkillNotFound { nearest, .. }
-            | Self::SkillNotStaged { nearest, .. }
-            | Self::ScriptNotFound { nearest, .. } => {
-                vec![("nearest", nearest.join(","))]
-            }
-            Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],
-            Self::PoolNotFound { pools, .. } => vec![("pools", pools.join(","))],
-            Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
-            Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
-            Self::GuestTooOld { field, generation } => vec![
-                ("field", (*field).to_owned()),
-                ("guest_generation", generation.to_string()),
-            ],
-            Self::FileNotFound { path, nearest } => {
-                vec![("path", path.clone()), ("nearest", nearest.join(","))]
-            }
-            Self::PathEscapes { path }
-            | Self::LeavesSkill { path }
-            | Self::WrongFileType { path, .. }
-            | Self::ReadOnly { path } => vec![("path", path.clone())],
-            Self::QuotaExceeded { limit, .. } | Self::LimitExceeded { limit, .. } => {
-                vec![("limit", limit.to_string())]
-            }
-            Self::VersionTaken { digest, .. } => vec![("digest", format!("sha256:{digest}"))],
-            Self::SkillReadOnly { root, .. } => vec![("root", root.clone())],
-            Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
-            Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
-            Self::Source {
-                fault: InputSourceError::TooMany(limit) | InputSourceError::TooLarge(limit),
-                ..
-            } => vec![("limit", limit.to_string())],
-            Self::Source { from, .. } => vec![("path", from.clone())],
-            Self::Guest { metadata, .. } => return metadata.clone(),
-            Self::Invalid(_)
-            | Self::WorkspaceNotFound { .. }
-            | Self::ArtifactNotFound { .. }
-            | Self::ArtifactDamaged { .. }
-            | Self::Storage { .. }
-            | Self::StorageUnsure { .. }
-            | Self::IdTaken { .. }
-            | Self::PoolExhausted { .. }
-            | Self::Draining
-            | Self::Stopped { .. }
-            | Self::EngineUnavailable { .. }
-            | Self::Engine { .. }
-            | Self::Image { .. }
-            | Self::ImageMissing { .. }
-            | Self::Start { .. }
-            | Self::GuestLost { .. }
-            | Self::NotImplemented { .. }
-            | Self::Deadline { .. }
-            | Self::Io { .. }
-            | Self::Internal(_) => vec![],
-        };
-        pairs
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect()
     }
 }
 

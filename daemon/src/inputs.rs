@@ -4,6 +4,7 @@
 //! unpacks it beside the workspace's files and moves them into place after the last byte. So a request stages all of
 //! its inputs or none, and the daemon never holds them in memory as a whole.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use skilld_proto::v1 as pb;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::artifacts::{ArtifactRef, ArtifactScope, Artifacts};
+use crate::access::TenantName;
+use crate::artifacts::{ArtifactRef, ArtifactScope, ArtifactVersionId, Artifacts, RequestedScope};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fetch::{UrlFetcher, WebUrl};
@@ -286,6 +288,31 @@ fn input_record(
         size: staged.size,
         time_ms: unix_ms(now),
     }
+}
+
+/// Returns the artifact versions that workspaces have as inputs.
+#[must_use]
+pub fn staged_artifacts(workspaces: &[Workspace]) -> HashSet<ArtifactVersionId> {
+    let mut found = HashSet::new();
+    for workspace in workspaces {
+        if let Some(claim) = &workspace.snapshot().record.claim {
+            let inputs = claim.inputs.iter();
+            found.extend(inputs.filter_map(|input| staged_version(&claim.tenant, input)));
+        }
+    }
+    found
+}
+
+fn staged_version(tenant: &TenantName, input: &record::InputRecord) -> Option<ArtifactVersionId> {
+    let [app, user, session] = input.scope.as_slice() else {
+        return None;
+    };
+    let scope = RequestedScope::parse("scope", app, user, session).ok()?;
+    Some(ArtifactVersionId {
+        scope: scope.of_tenant(tenant),
+        name: ArtifactRef::parse("from", &input.from).ok()?.name,
+        version: input.version?,
+    })
 }
 
 /// Returns the effective scope of an artifact, as the record stores it.

@@ -14,15 +14,23 @@
 //! | [`workspace_paths`] | lexical rules for paths in a workspace |
 //! | [`skills`], [`fetch`], [`fault`] | the crate skilld-skills: parsing, sources, the content-addressed store, the catalogue; the HTTP client; fault points for tests |
 //! | [`artifacts`] | named bytes with versions, in a directory or a bucket |
+//! | [`audit`] | the audit log: a chained line for each decision |
 //! | [`pool`] | warm slots, refill after a claim, the bounded queue |
+//! | [`doctor`] | checks of the host and the configuration, for operators |
 //! | [`guest`] | connection to one guest: socket, handshake, channel |
 //! | [`engine`] | container engine: Docker, or a fake for tests |
+//! | [`access`] | who may do what: credentials, principals, roles, tenants |
+//! | [`usage`] | what tenants have used, since the start and per day |
+//! | [`metrics`] | what is counted and measured for operators |
 //! | [`config`], [`error`], [`shutdown`], [`telemetry`] | leaves that every module uses |
 //! | `fuzz` | hostile bytes for tests |
 
+pub mod access;
 pub mod artifacts;
+pub mod audit;
 pub mod collect;
 pub mod config;
+pub mod doctor;
 pub mod engine;
 pub mod environments;
 pub mod error;
@@ -31,12 +39,14 @@ pub mod exec;
 pub mod fuzz;
 pub mod guest;
 pub mod inputs;
+pub mod metrics;
 pub mod pool;
 pub mod rpc;
 pub mod server;
 pub mod shutdown;
 mod socket;
 pub mod telemetry;
+pub mod usage;
 pub mod workspace;
 pub mod workspace_paths;
 

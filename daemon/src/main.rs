@@ -1,39 +1,48 @@
 //! Binary `skilld`: parses flags, loads the configuration, runs the server, and returns the exit code.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
-use clap::Parser;
-use skilld::config::Config;
+use skilld::config::{self, Config, EXIT_CONFIG};
 use skilld::error::Chain;
-use skilld::server::{self, cli::Cli};
-
-/// Exit code for a wrong configuration or command line: `EX_USAGE` of sysexits.h.
-const EXIT_USAGE: u8 = 64;
+use skilld::server;
+use skilld::server::cli::{Cli, CliCommand};
+use skilld::telemetry::StartupLog;
 
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::parse_arguments() {
         Ok(cli) => cli,
-        Err(error) => {
-            let wrong = error.use_stderr();
-            // A failure to print cannot be reported anywhere else.
-            drop(error.print());
-            return ExitCode::from(if wrong { EXIT_USAGE } else { 0 });
-        }
+        Err(error) => return print_usage(&error),
     };
     if let Some(shell) = cli.completion {
         cli.print_completion(shell);
         return ExitCode::SUCCESS;
     }
+    if cli.man_page {
+        cli.print_man_page();
+        return ExitCode::SUCCESS;
+    }
+    if let Some(CliCommand::Doctor { output }) = cli.command {
+        return exit_code(StartupLog::new(false), cli.run_doctor(output));
+    }
+    // The other commands are for people and scripts, which read text.
+    let is_daemon = !cli.check && !cli.adopt_copy;
+    let log = StartupLog::new(is_daemon && Config::wants_json_log(Some(&cli.flags())));
+    log.report_panics();
     let loaded = match Config::load(&cli.flags()) {
         Ok(loaded) => loaded,
         Err(faults) => {
-            print_errors(&faults.to_string());
-            return ExitCode::from(EXIT_USAGE);
+            log.error(&faults.to_string());
+            return ExitCode::from(EXIT_CONFIG);
         }
     };
+    for name in config::ignored_variables() {
+        log.warn(&format!(
+            "{name} is ignored: Kubernetes sets it for a service"
+        ));
+    }
     if cli.check {
-        cli.print_effective(&loaded);
-        return ExitCode::SUCCESS;
+        return exit_code(log, cli.run_check(&loaded));
     }
     let ended = if cli.adopt_copy {
         server::adopt_copy(&loaded.config).map(|done| {
@@ -43,21 +52,24 @@ pub(crate) fn main() -> ExitCode {
     } else {
         server::main(loaded.config)
     };
-    match ended {
-        Ok(code) => code,
-        Err(error) => {
-            print_errors(&Chain(&error).to_string());
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(log, ended.map_err(|error| Chain(&error).to_string()))
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "the operator reads this before the log exists"
-)]
-fn print_errors(text: &str) {
-    for line in text.lines() {
-        eprintln!("error: {line}");
+/// Prints the text of `--help` or `--version`, or what is wrong with the command line. Returns the exit code.
+fn print_usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && Config::wants_json_log(None) {
+        StartupLog::new(true).error(error.to_string().trim_end());
+    } else {
+        // A failure to print cannot be reported anywhere else.
+        drop(error.print());
     }
+    ExitCode::from(if error.use_stderr() { EXIT_CONFIG } else { 0 })
+}
+
+/// Writes the error that ended a command, if one did. Returns the exit code.
+fn exit_code(log: StartupLog, ended: Result<ExitCode, impl Display>) -> ExitCode {
+    ended.unwrap_or_else(|error| {
+        log.error(&error.to_string());
+        ExitCode::FAILURE
+    })
 }

@@ -21,9 +21,11 @@ use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::access::TenantName;
 use crate::config::PoolConfig;
 use crate::engine::{ContainerLimits, ImageInfo};
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::shutdown::Tasks;
 
 mod backoff;
@@ -64,12 +66,32 @@ pub enum SlotReport {
     Removed,
 }
 
+/// Tenant that claims slots, and its weight against others that wait.
+#[derive(Debug, Clone)]
+pub struct TenantShare {
+    /// Name of the tenant.
+    pub tenant: TenantName,
+    /// A tenant with twice the weight gets twice as many slots while both wait; at least 1.
+    pub weight: u32,
+}
+
+impl Default for TenantShare {
+    fn default() -> Self {
+        Self {
+            tenant: TenantName::default(),
+            weight: 1,
+        }
+    }
+}
+
 /// Message to a pool's task.
 #[derive(Debug)]
 enum PoolMessage {
     Adopt {
         number: u32,
         is_warm: bool,
+        /// Tenant whose workspace the slot is; `None` if it is none.
+        holder: Option<TenantName>,
     },
     Open,
     Report {
@@ -77,6 +99,7 @@ enum PoolMessage {
         report: SlotReport,
     },
     Claim {
+        share: TenantShare,
         limits: ContainerLimits,
         reply: oneshot::Sender<Result<SlotReservation>>,
     },
@@ -131,6 +154,7 @@ pub struct Pool {
     messages: mpsc::Sender<PoolMessage>,
     snapshot: watch::Receiver<PoolSnapshot>,
     is_healthy: watch::Receiver<bool>,
+    metrics: Arc<Metrics>,
 }
 
 impl Pool {
@@ -141,8 +165,10 @@ impl Pool {
         config: PoolConfig,
         image: ImageInfo,
         launcher: Arc<dyn SlotLauncher>,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        Self::start_task(tasks, config, OnceLock::from(image), true, launcher)
+        let image = OnceLock::from(image);
+        Self::start_task(tasks, config, image, true, launcher, metrics)
     }
 
     /// Starts the task of an empty pool whose image the engine does not have yet. `is_needed` makes the daemon unhealthy
@@ -153,8 +179,10 @@ impl Pool {
         config: PoolConfig,
         is_needed: bool,
         launcher: Arc<dyn SlotLauncher>,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
-        Self::start_task(tasks, config, OnceLock::new(), !is_needed, launcher)
+        let image = OnceLock::new();
+        Self::start_task(tasks, config, image, !is_needed, launcher, metrics)
     }
 
     fn start_task(
@@ -163,6 +191,7 @@ impl Pool {
         image: OnceLock<ImageInfo>,
         is_healthy: bool,
         launcher: Arc<dyn SlotLauncher>,
+        metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         let (sender, messages) = mpsc::channel(MESSAGES_MAX);
         let (snapshot_sender, snapshot) = watch::channel(PoolSnapshot::default());
@@ -173,6 +202,7 @@ impl Pool {
             messages: sender,
             snapshot,
             is_healthy,
+            metrics,
         });
         let task = PoolTask::new(Arc::clone(&pool), launcher, snapshot_sender, health_sender);
         let stop = tasks.stop.clone();
@@ -189,6 +219,12 @@ impl Pool {
     #[must_use]
     pub fn config(&self) -> &PoolConfig {
         &self.config
+    }
+
+    /// Returns the metrics of the daemon.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Returns the pool's image as the engine resolved it first; `None` while the engine does not have it.
@@ -237,11 +273,17 @@ impl Pool {
     }
 
     /// Adds a slot that an earlier daemon made. A slot that is warm is handed out after its [`SlotReport::Ready`].
-    pub async fn adopt(&self, number: u32, is_warm: bool) {
-        self.send(PoolMessage::Adopt { number, is_warm }).await;
+    /// `holder` is the tenant whose workspace it is.
+    pub async fn adopt(&self, number: u32, is_warm: bool, holder: Option<TenantName>) {
+        let adopt = PoolMessage::Adopt {
+            number,
+            is_warm,
+            holder,
+        };
+        self.send(adopt).await;
     }
 
-    /// Lets the pool fill itself, after all slots of an earlier daemon were adopted.
+    /// Lets the pool fill itself, after all slots of an earlier daemon were adopted, or after [`Self::close`].
     pub async fn open(&self) {
         self.send(PoolMessage::Open).await;
     }
@@ -259,8 +301,26 @@ impl Pool {
     /// [`Error::EngineUnavailable`] when no slot is warm and none can be made; [`Error::Draining`] while the daemon
     /// stops.
     pub async fn claim(&self, limits: ContainerLimits) -> Result<SlotReservation> {
+        self.claim_for(TenantShare::default(), limits).await
+    }
+
+    /// Reserves a slot for a tenant, like [`Self::claim`]. Of the tenants that wait, the one that holds the fewest slots
+    /// for its weight is served first.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub async fn claim_for(
+        &self,
+        share: TenantShare,
+        limits: ContainerLimits,
+    ) -> Result<SlotReservation> {
         let (reply, answer) = oneshot::channel();
-        self.send(PoolMessage::Claim { limits, reply }).await;
+        let claim = PoolMessage::Claim {
+            share,
+            limits,
+            reply,
+        };
+        self.send(claim).await;
         answer.await.unwrap_or(Err(Error::Draining))
     }
 

@@ -8,20 +8,23 @@ use std::time::SystemTime;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+use crate::access::AccessControl;
 use crate::artifacts::Artifacts;
+use crate::audit::AuditLog;
 use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::environments::Environments;
 use crate::inputs::InputStager;
 use crate::shutdown::Tasks;
-use crate::skills::Skills;
 use crate::workspace::registry::WorkspaceRegistry;
 
+pub mod access;
 pub mod admin;
 pub mod artifact;
 pub mod convert;
 pub mod exec;
+mod exec_observer;
 pub mod file;
 mod missing_packages;
 mod prepare_skill;
@@ -32,15 +35,23 @@ pub mod server_info;
 pub mod skill;
 pub mod skill_publish;
 mod skill_staging;
+mod skills_by_tenant;
+pub mod tenant;
 pub mod upload;
 pub mod workspace;
 mod writable_skills;
+
+pub use skills_by_tenant::SkillsByTenant;
 
 /// Dependencies that all services share.
 #[derive(Debug)]
 pub struct ServiceDependencies {
     /// Configuration of the daemon.
     pub config: Arc<Config>,
+    /// Decides who may do what.
+    pub access: Arc<AccessControl>,
+    /// Audit log; `None` if the configuration has none.
+    pub audit: Option<AuditLog>,
     /// Container engine.
     pub engine: Arc<dyn Engine>,
     /// Name, version and abilities of the engine, read at startup.
@@ -54,7 +65,7 @@ pub struct ServiceDependencies {
     /// Memory for output that clients have not read.
     pub relays: relay_budget::RelayBudget,
     /// Catalogue and store of skills.
-    pub skills: Skills,
+    pub skills: SkillsByTenant,
     /// Environments of skills.
     pub environments: Environments,
     /// Artifact store.

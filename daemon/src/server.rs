@@ -13,45 +13,78 @@
 //! is bound before the pools start, so that a start which fails there leaves no container; clients that connect
 //! meanwhile wait. A signal ends a start as well.
 
+use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::Stream;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
+use crate::access::AccessControl;
+use crate::audit::AuditLog;
 use crate::config::{Config, ServerConfig};
+use crate::doctor;
 use crate::engine::Engine;
-use crate::engine::docker::DockerEngine;
+use crate::engine::docker::connect_engine;
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::rpc::skill_publish;
 use crate::shutdown::Tasks;
 use crate::telemetry;
+use crate::usage::UsageLedger;
+use crate::workspace::registry::WorkspaceRegistry;
 
+mod audited_body;
 mod authority_rewriter;
+mod bound_listeners;
+mod call_audit;
+mod call_gate;
 mod call_layer;
+mod call_metrics;
+mod call_trace;
 pub mod cli;
 mod connection;
+mod connection_stream;
 mod connections;
+mod file_watch;
 mod health;
 mod instance;
 mod listener;
 mod methods;
+mod metrics_listener;
+mod metrics_snapshot;
+mod refusal_table;
 mod request_body;
 mod response_body;
+mod service_manager;
 mod services;
+mod trace_export;
+mod unix_socket;
 
+use bound_listeners::{BoundAddresses, BoundListeners};
+use call_gate::CallGate;
 use call_layer::CallLayer;
 pub use call_layer::OpenCalls;
+use call_metrics::CallMetricsLayer;
+use connection::Connection;
+use connections::ConnectionTable;
+use file_watch::FileWatch;
 use health::HealthMonitor;
 use instance::InstanceLock;
-use listener::Listener;
 use methods::MethodTable;
+use metrics_snapshot::MetricsSources;
+use refusal_table::RefusalTable;
+use service_manager::{ServiceState, report_state};
+use trace_export::TraceExport;
 
 /// Maximum size of an HTTP/2 frame in bytes: a usual file chunk of 256 KiB fits into one. The protocol's default of 16
 /// KiB would cut it into 16.
@@ -75,10 +108,13 @@ const SIGNALS_MAX: usize = 2;
 pub struct Server {
     config: Arc<Config>,
     tasks: Tasks,
+    audit: Option<AuditLog>,
+    traces: Option<TraceExport>,
     open: OpenCalls,
     /// Ends connections that are still open when tasks should have returned.
     cut: CancellationToken,
     serving: JoinHandle<Result<()>>,
+    addresses: BoundAddresses,
     /// Lock on the state directory, dropped last: then another daemon may start on it.
     _instance: InstanceLock,
 }
@@ -96,9 +132,12 @@ enum StartupOutcome {
 /// Parts of a server that serves, without the lock on its state directory.
 #[derive(Debug)]
 struct ServingParts {
+    audit: Option<AuditLog>,
+    traces: Option<TraceExport>,
     open: OpenCalls,
     cut: CancellationToken,
     serving: JoinHandle<Result<()>>,
+    addresses: BoundAddresses,
 }
 
 /// Runs the daemon in this process until SIGTERM or SIGINT.
@@ -119,14 +158,17 @@ pub fn main(config: Config) -> Result<ExitCode> {
     let clean = runtime.block_on(async {
         Tasks::default().spawn(line_limit.clone().report_periodically());
         let mut signals = listen_for_signals()?;
+        let engine = &config.engine;
         let engine = tokio::select! {
-            engine = DockerEngine::connect(&config.engine.docker_host, config.engine.timeout) => engine?,
+            engine = connect_engine(&engine.docker_host, engine.timeout, engine.docker_config.clone()) => engine?,
             _ = signals.recv() => return Ok(true),
         };
-        let engine = engine.with_client_config(config.engine.docker_config.clone());
-        let started = Server::start_unless_interrupted(config, Arc::new(engine), signals.recv()).await?;
+        let started = Server::start_unless_interrupted(config, engine, signals.recv()).await?;
         Ok::<_, Error>(match started {
-            StartupOutcome::Serving(server) => server.run(signals).await,
+            StartupOutcome::Serving(server) => {
+                report_state(ServiceState::Ready);
+                server.run(signals).await
+            }
             StartupOutcome::Interrupted { clean } => clean,
         })
     });
@@ -178,13 +220,16 @@ impl Server {
             started = Self::start_parts(&config, engine, &tasks, instance.id()) => Some(started),
             _ = interrupt => None,
         };
-        if let Some(Ok(door)) = started {
+        if let Some(Ok(parts)) = started {
             return Ok(StartupOutcome::Serving(Self {
                 config,
                 tasks,
-                open: door.open,
-                cut: door.cut,
-                serving: door.serving,
+                audit: parts.audit,
+                traces: parts.traces,
+                open: parts.open,
+                cut: parts.cut,
+                serving: parts.serving,
+                addresses: parts.addresses,
                 _instance: instance,
             }));
         }
@@ -211,53 +256,91 @@ impl Server {
     ) -> Result<ServingParts> {
         crate::fetch::install_crypto_provider();
         let info = engine.describe().await?;
+        engine.prepare(&config.state_dir).await?;
         telemetry::log_startup(config, id, &info);
-        let listener = Listener::bind(&config.socket, config.server.socket_mode)?;
-        let services =
-            services::boot_services(config, Arc::clone(&engine), info, tasks, id).await?;
+        doctor::capacity::warn_of_promises(config);
+        let hangup = file_watch::listen_for_hangups()?;
+        let metrics = Arc::<Metrics>::default();
+        let (owned, counted) = (Arc::clone(config), Arc::clone(&metrics));
+        let bind = move || BoundListeners::bind(&owned, counted);
+        let listeners = tasks.blocking(bind).await?;
+        let access = Arc::clone(&listeners.access);
+        let audit = AuditLog::open(&config.audit, &config.state_dir).await?;
+        let traces = TraceExport::start(config, id, &metrics)?;
+        let server = &config.server;
+        let table = ConnectionTable::new(server.connections_max, server.connections_per_user_max);
+        let (tls, files) = (listeners.tls(), (Arc::clone(&access), audit.clone()));
+        let watch = FileWatch::new(hangup, files, tls.clone(), table.clone(), tasks.clone());
+        let usage = services::open_usage(config, tasks).await?;
+        let services = services::boot_services(
+            config,
+            Arc::clone(&engine),
+            info,
+            tasks,
+            id,
+            (Arc::clone(&access), audit.clone(), usage.clone(), &metrics),
+        )
+        .await?;
         let (available, is_available) = watch::channel(true);
         let (methods, reporter) = (Arc::new(MethodTable::new()), HealthReporter::new());
-        let health = HealthMonitor {
-            reporter: reporter.clone(),
-            methods: Arc::clone(&methods),
-            engine,
-            pools: services.registry.pools_healthy(),
-            skills: services.skills.is_readable(),
-            available,
-            artifacts: services.artifacts.clone(),
-            tasks: tasks.clone(),
-        };
+        let health = HealthMonitor::new(&services, (&methods, &reporter), engine, available);
+        let registry = services.registry.clone();
         let services = Arc::new(services);
         tasks.spawn(skill_publish::sweep_store(Arc::clone(&services)));
-        let routes = services::build_routes(services, is_available, reporter)?;
+        let routes = services::build_routes(Arc::clone(&services), is_available, reporter)?;
 
         let (open, cut) = (OpenCalls::default(), CancellationToken::new());
+        let measured = CallMetricsLayer::new(&methods, &metrics, traces.as_ref());
         let calls = CallLayer::new(
             methods,
+            make_gate((&access, usage), registry, audit.as_ref(), tasks),
             open.clone(),
             config.server.unary_timeout,
             tasks.stop.clone(),
         );
         tasks.spawn(health.run());
-        let incoming = listener.connections(&config.server, cut.clone());
-        let stop = tasks.stop.clone().cancelled_owned();
-        let served = http2_builder(&config.server)
-            .layer(calls)
-            .add_routes(routes);
-        let serving = tasks.spawn(async move {
-            served
-                .serve_with_incoming_shutdown(incoming, stop)
-                .await
-                .map_err(|error| Error::Internal(format!("serve: {error}")))
-        });
-        tracing::info!(socket = %config.socket.display(), "serving");
-        Ok(ServingParts { open, cut, serving })
+        let addresses = listeners.addresses();
+        let sources = MetricsSources {
+            services,
+            tls,
+            audit: audit.clone(),
+        };
+        metrics_listener::serve_metrics(listeners.metrics, (sources, metrics), tasks);
+        tasks.spawn(watch.run());
+        let incoming = bound_listeners::accept_connections(
+            listeners.api,
+            &table,
+            server.handshake_timeout,
+            &cut,
+        );
+        let serving = spawn_api(server, tasks, (measured, calls), routes, incoming);
+        telemetry::log_serving(config, &addresses.tcp, &addresses.metrics);
+        Ok(ServingParts {
+            audit,
+            traces,
+            open,
+            cut,
+            serving,
+            addresses,
+        })
     }
 
     /// Returns the tracker of all tasks of this server.
     #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    /// Returns the addresses of the TCP listeners, with the ports that were taken.
+    #[must_use]
+    pub fn tcp_addresses(&self) -> &[SocketAddr] {
+        &self.addresses.tcp
+    }
+
+    /// Returns the addresses of the listeners of metrics, with the ports that were taken.
+    #[must_use]
+    pub fn metrics_addresses(&self) -> &[SocketAddr] {
+        &self.addresses.metrics
     }
 
     /// Serves until the first message, then drains and stops. A second message ends the drain early. Returns `true` if
@@ -267,6 +350,7 @@ impl Server {
             _ = signals.recv() => {}
             _ = &mut self.serving => tracing::error!("serving ended by itself"),
         }
+        report_state(ServiceState::Stopping);
         let config = &self.config.server;
         tracing::info!(open_calls = self.open.count(), timeout = ?config.drain_timeout, "draining");
         self.tasks.drain.cancel();
@@ -280,6 +364,12 @@ impl Server {
         tracing::info!(open_calls = self.open.count(), "stopping");
         self.tasks.stop.cancel();
         let clean = self.wait_for_tasks(config.stop_timeout).await;
+        if let Some(audit) = &self.audit {
+            audit.close().await;
+        }
+        if let Some(traces) = self.traces.take() {
+            traces.close().await;
+        }
         tracing::info!(clean, "stopped");
         clean
     }
@@ -310,6 +400,39 @@ impl Server {
     }
 }
 
+/// Makes the gate of all calls. A task writes the records of refused ones until the daemon stops.
+fn make_gate(
+    (access, usage): (&Arc<AccessControl>, UsageLedger),
+    registry: WorkspaceRegistry,
+    audit: Option<&AuditLog>,
+    tasks: &Tasks,
+) -> CallGate {
+    access.set_workspace_lookup(move |tenant, bound| registry.has_bound(tenant, bound));
+    let refusals = RefusalTable::start(audit.cloned(), tasks);
+    CallGate::new(Arc::clone(access), audit.cloned(), (refusals, usage))
+}
+
+/// Serves the API on accepted connections, until the daemon stops.
+fn spawn_api(
+    config: &ServerConfig,
+    tasks: &Tasks,
+    (measured, calls): (CallMetricsLayer, CallLayer),
+    routes: Routes,
+    incoming: impl Stream<Item = Result<Connection, Infallible>> + Send + Unpin + 'static,
+) -> JoinHandle<Result<()>> {
+    let stop = tasks.stop.clone().cancelled_owned();
+    let served = http2_builder(config)
+        .layer(measured)
+        .layer(calls)
+        .add_routes(routes);
+    tasks.spawn(async move {
+        served
+            .serve_with_incoming_shutdown(incoming, stop)
+            .await
+            .map_err(|error| Error::Internal(format!("serve: {error}")))
+    })
+}
+
 /// Makes a server builder with the HTTP/2 limits of the configuration; tonic leaves most of them unlimited.
 fn http2_builder(config: &ServerConfig) -> tonic::transport::Server {
     tonic::transport::Server::builder()
@@ -333,6 +456,8 @@ fn listen_for_signals() -> Result<mpsc::Receiver<()>> {
     };
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    // SIGHUP must not end the process from here on. Until files are open, a SIGHUP has nothing to reload.
+    drop(file_watch::listen_for_hangups()?);
     let (sender, receiver) = mpsc::channel(SIGNALS_MAX);
     // The task has a tracker of its own: a stop must not wait for it.
     let forward = async move {

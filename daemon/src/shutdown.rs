@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,6 +21,20 @@ pub struct Tasks {
     pub drain: CancellationToken,
     /// Cancelled when every task has to return.
     pub stop: CancellationToken,
+    /// Work that an operator had refused, without ending the daemon.
+    refused: watch::Sender<RefusedWork>,
+}
+
+/// Work that the daemon refuses at an operator's request. Each value includes the ones before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RefusedWork {
+    /// Accepts all work.
+    #[default]
+    None,
+    /// Refuses new workspaces.
+    Workspaces,
+    /// Refuses new execs, too.
+    Execs,
 }
 
 impl Tasks {
@@ -31,6 +45,29 @@ impl Tasks {
         F::Output: Send + 'static,
     {
         self.tracker.spawn(task)
+    }
+
+    /// Refuses work of this kind, besides what is refused already.
+    pub fn refuse(&self, work: RefusedWork) {
+        self.refused
+            .send_modify(|refused| *refused = (*refused).max(work));
+    }
+
+    /// Accepts all work again.
+    pub fn accept_all(&self) {
+        self.refused.send_replace(RefusedWork::None);
+    }
+
+    /// Returns `true` if new work of this kind is refused, because the daemon ends or an operator wants it.
+    #[must_use]
+    pub fn refuses(&self, work: RefusedWork) -> bool {
+        self.drain.is_cancelled() || *self.refused.borrow() >= work
+    }
+
+    /// Returns a receiver of what operators had refused.
+    #[must_use]
+    pub fn watch_refused(&self) -> watch::Receiver<RefusedWork> {
+        self.refused.subscribe()
     }
 
     /// Runs blocking work, such as file access, on a thread for blocking work.

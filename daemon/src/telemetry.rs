@@ -5,18 +5,24 @@
 //! for decisions, TRACE for single frames. Output and environment of commands are never logged above TRACE.
 
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::Config;
+use crate::config::{Config, ListenAddress};
 use crate::engine::{EngineInfo, seccomp};
 use crate::error::{Error, Result};
 
+mod json_log;
 mod log_rate_limiter;
+mod startup_log;
+pub mod trace_span;
 
+use json_log::JsonLog;
 pub use log_rate_limiter::{LOG_INTERVAL, LogRateLimiter};
+pub use startup_log::StartupLog;
 
 /// Starts logging for this process, panics included. Returns the limit that counts suppressed lines.
 ///
@@ -26,25 +32,26 @@ pub use log_rate_limiter::{LOG_INTERVAL, LogRateLimiter};
 pub fn init_logging(config: &Config) -> Result<LogRateLimiter> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
-    let colors = !config.log_json && io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colors)
-        .with_writer(move || EscapingWriter {
-            out: io::stderr(),
-            colors,
-        });
     let limit = LogRateLimiter::new(config.log_lines_max);
     let started = if config.log_json {
-        let json = builder.json().flatten_event(true).finish();
+        let json = tracing_subscriber::registry().with(filter);
+        let json = json.with(JsonLog::new(io::stderr));
         json.with(limit.clone()).try_init()
     } else {
-        builder.finish().with(limit.clone()).try_init()
+        let colors = io::stderr().is_terminal();
+        let text = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(colors)
+            .with_writer(move || EscapingWriter {
+                out: io::stderr(),
+                colors,
+            });
+        text.finish().with(limit.clone()).try_init()
     };
     started.map_err(|error| failed(&error))?;
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
-        tracing::error!(message = panic.payload_as_str(), location, "panic");
+        tracing::error!(payload = panic.payload_as_str(), location, "panic");
     }));
     Ok(limit)
 }
@@ -71,6 +78,28 @@ pub fn log_startup(config: &Config, instance: &str, engine: &EngineInfo) {
         seccomp = seccomp::digest(),
         "skilld"
     );
+}
+
+/// Logs that the daemon serves, and where. `tcp` and `metrics` are the addresses of listeners of these kinds.
+pub fn log_serving(config: &Config, tcp: &[SocketAddr], metrics: &[SocketAddr]) {
+    let (mut tcp, mut metrics) = (tcp.iter(), metrics.iter());
+    for listener in &config.listeners {
+        let authenticators = format!("{:?}", listener.authenticators);
+        match &listener.address {
+            ListenAddress::Unix { path, .. } => {
+                tracing::info!(socket = %path.display(), authenticators, "serving");
+            }
+            ListenAddress::Tcp { address, tls } => {
+                let address = tcp.next().unwrap_or(address);
+                tracing::info!(%address, tls = tls.is_some(), authenticators, "serving");
+            }
+            ListenAddress::Metrics { address, tls } => {
+                let address = metrics.next().unwrap_or(address);
+                let tls = tls.is_some();
+                tracing::info!(%address, tls, authenticators, "serving metrics");
+            }
+        }
+    }
 }
 
 /// Writer that escapes control characters in log events, one event per call. It keeps the line end and, on a terminal,

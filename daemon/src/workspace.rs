@@ -5,7 +5,6 @@
 //! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from
 //! the task. Bytes then flow from the guest to the client without the task.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,6 +20,7 @@ use crate::guest::versioned_fields::VersionedFields;
 pub mod actor;
 pub mod adopt;
 pub mod creation;
+pub mod exec_adoption;
 pub mod host_problems;
 pub mod image_check;
 pub mod internal_pool;
@@ -31,54 +31,25 @@ pub mod output_collection_tracker;
 pub mod reconcile;
 pub mod record;
 pub mod registry;
+pub mod running_execs;
 pub mod shared_slot_context;
+pub mod slot_disk;
 pub mod slot_provisioning;
 pub mod slot_state_machine;
 pub mod slot_table;
 pub mod software_inventory_cache;
+pub mod workspace_key;
 pub mod workspace_table;
 
-use lease::{HoldError, LeaseGuard, WorkspaceLease};
+use lease::{HoldError, LeaseGuard, WorkspaceLease, too_many_users};
 use output_collection_tracker::OutputCollectionTracker;
 use record::SlotRecord;
+use running_execs::RunningExecs;
 use slot_state_machine::{LossCause, SlotState};
+pub use workspace_key::{WorkspaceId, WorkspaceKey};
 
 /// Maximum number of requests that wait for one slot's task.
 const COMMANDS_MAX: usize = 256;
-
-/// Maximum number of calls to one workspace at the same time. The guest serves 1,024 and silently queues the rest; this
-/// leaves room for calls of the daemon itself.
-const USERS_MAX: u64 = 960;
-
-/// Id of a workspace: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`, checked in `rpc/convert.rs`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkspaceId(String);
-
-impl WorkspaceId {
-    /// Wraps a validated id.
-    #[must_use]
-    pub fn new(checked: String) -> Self {
-        Self(checked)
-    }
-
-    /// Returns the id without `workspaces/`.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Returns the resource name `workspaces/{workspace}`.
-    #[must_use]
-    pub fn name(&self) -> String {
-        format!("workspaces/{}", self.0)
-    }
-}
-
-impl fmt::Display for WorkspaceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// State of a slot as its task published it last. Every change publishes a new snapshot.
 #[derive(Debug, Clone)]
@@ -132,12 +103,15 @@ pub struct Slot {
     /// Lock of calls that stage inputs, which may take as long as a download.
     inputs: Arc<Mutex<()>>,
     collections: Arc<OutputCollectionTracker>,
+    running_execs: Arc<RunningExecs>,
+    /// Maximum number of requests that use the workspace at the same time.
+    users_max: u64,
 }
 
 /// Handle of a claimed slot.
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    id: WorkspaceId,
+    key: WorkspaceKey,
     slot: Slot,
 }
 
@@ -233,12 +207,12 @@ impl Slot {
     /// # Errors
     /// [`Error::WorkspaceNotReady`] when the slot was lost meanwhile: reserve another one.
     pub async fn claim(&self, claim: record::WorkspaceClaim) -> Result<Workspace> {
-        let id = WorkspaceId::new(claim.workspace.clone());
+        let key = claim.key();
         let claim = Box::new(claim);
         self.ask(|reply| SlotRequest::Claim { claim, reply })
             .await?;
         Ok(Workspace {
-            id,
+            key,
             slot: self.clone(),
         })
     }
@@ -320,7 +294,13 @@ impl Workspace {
     /// Returns the workspace's id.
     #[must_use]
     pub fn id(&self) -> &WorkspaceId {
-        &self.id
+        self.key.id()
+    }
+
+    /// Returns the workspace's tenant and id.
+    #[must_use]
+    pub fn key(&self) -> &WorkspaceKey {
+        &self.key
     }
 
     /// Returns the latest snapshot.
@@ -357,7 +337,7 @@ impl Workspace {
             .as_ref()
             .filter(|guest| !guest.lost.is_cancelled());
         if let (Some(guest), Some(lease)) = (guest, &view.lease) {
-            match lease.try_hold(USERS_MAX) {
+            match lease.try_hold(self.slot.users_max) {
                 Ok(held) => {
                     return Ok(WorkspaceGrant {
                         guest: guest.client.clone(),
@@ -366,7 +346,7 @@ impl Workspace {
                         _use: held,
                     });
                 }
-                Err(HoldError::Full) => return Err(too_many_users()),
+                Err(HoldError::Full) => return Err(too_many_users(self.slot.users_max)),
                 Err(HoldError::Closed) => {}
             }
         }
@@ -443,13 +423,36 @@ impl Workspace {
         &self.slot.collections
     }
 
+    /// Returns the running execs of the workspace that count against its tenant's quota.
+    #[must_use]
+    pub fn running_execs(&self) -> &Arc<RunningExecs> {
+        &self.slot.running_execs
+    }
+
+    /// Waits for the workspace's guest, without using the workspace: it may become idle. Returns `None` if the workspace
+    /// has failed or ends.
+    pub async fn wait_for_guest(&self) -> Option<GuestClient> {
+        let mut view = self.slot.view.clone();
+        let connected = |view: &SlotSnapshot| {
+            let guest = view.guest.as_ref()?;
+            (!guest.lost.is_cancelled()).then(|| guest.client.clone())
+        };
+        let found = view
+            .wait_for(|view| view.state != SlotState::Claimed || connected(view).is_some())
+            .await;
+        let view = found.ok()?;
+        (view.state == SlotState::Claimed)
+            .then(|| connected(&view))
+            .flatten()
+    }
+
     /// Waits for the next snapshot, for instance of another state or guest.
     pub async fn wait_for_change(&self) {
         let mut view = self.slot.view.clone();
         view.mark_unchanged();
         if view.changed().await.is_err() {
             // The task has ended.
-            tracing::trace!(workspace_id = %self.id, "workspace is gone");
+            tracing::trace!(workspace_id = %self.id(), "workspace is gone");
         }
     }
 
@@ -460,14 +463,7 @@ impl Workspace {
         let gone =
             view.wait_for(|view| matches!(view.state, SlotState::Quarantined | SlotState::Removed));
         let gone = gone.await;
-        tracing::trace!(workspace_id = %self.id, watched = gone.is_ok(), "workspace is gone");
-    }
-}
-
-fn too_many_users() -> Error {
-    Error::QuotaExceeded {
-        subject: "the number of calls to a workspace at once".to_owned(),
-        limit: USERS_MAX,
+        tracing::trace!(workspace_id = %self.id(), watched = gone.is_ok(), "workspace is gone");
     }
 }
 

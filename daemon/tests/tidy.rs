@@ -37,6 +37,7 @@ const TOP_LEVEL: &[&str] = &[
     "clippy.toml",
     "daemon",
     "deny.toml",
+    "deploy",
     "docs",
     "images",
     "proto",
@@ -81,6 +82,12 @@ fn the_repository_keeps_the_house_rules() {
             findings.extend(layers::check_daemon_layers(&file));
         } else if path.ends_with("Cargo.toml") {
             findings.extend(layers::check_dependencies(path, &text()));
+        } else if path.ends_with(".md") || path == "daemon/default.toml" {
+            let file = SourceFile {
+                path,
+                text: &text(),
+            };
+            findings.extend(shape::check_prose_width(&file));
         }
     }
     findings.extend(layers::check_architecture_diagram(&read_text(

@@ -14,6 +14,9 @@ pub mod v1 {
     /// Encoded `FileDescriptorSet` of the public API, for gRPC reflection and JSON conversion.
     pub const FILE_DESCRIPTOR_SET: &[u8] =
         include_bytes!(concat!(env!("OUT_DIR"), "/skilld.v1.bin"));
+
+    /// Paths of the methods with the option `required_role`, and the number of that [`Role`].
+    pub const METHOD_ROLES: &[(&str, i32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
 }
 
 /// Private protocol between daemon and guest.

@@ -39,7 +39,7 @@ pub(crate) async fn run_exec(
         ..RunExecRequest::default()
     };
     let mut events = client.run_exec(request).await?;
-    let (mut totals, mut outcome) = (ExecTotals::default(), None);
+    let (mut totals, mut result) = (ExecTotals::default(), None);
     while let Some(event) = events.next().await? {
         match event.event {
             Some(Event::Output(output)) => {
@@ -50,16 +50,17 @@ pub(crate) async fn run_exec(
                 }
             }
             Some(Event::Exited(exited)) => {
-                outcome = exited.result.and_then(|result| result.outcome);
+                result = exited.result;
             }
             Some(Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_)) => {}
             Some(Event::Gap(gap)) => anyhow::bail!("output was lost: {gap:?}"),
             None => anyhow::bail!("an empty event"),
         }
     }
+    let outcome = result.as_ref().and_then(|result| result.outcome);
     ensure!(
         outcome == Some(Outcome::ExitCode(0)),
-        "the command ended with {outcome:?}"
+        "the command ended with {result:?}"
     );
     Ok(totals)
 }

@@ -5,6 +5,7 @@
 //! local processes), `inside_reference` (posix_spawn in the same container), `daemon_calls` (the same through skilld),
 //! `private_docker` (a Docker with overlay2), then one module per section of the table.
 
+mod access;
 mod claim;
 mod daemon_calls;
 mod environment;
@@ -39,13 +40,13 @@ use report::TableRow;
 const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]... [--host-driver]
   --quick        fewer repetitions: about a minute, for a first look
   --only NAME    only this section: exec, rate, live, stdout, many, kill, claim, skills, stage,
-                 environments, tools, big, small, fleet, flat; may be repeated
+                 environments, tools, big, small, access, idle, fleet, flat; may be repeated
   --record       write an entry to tests/bench/results/; a complete run also replaces the latest table
                  of docs/benchmarks.md
   --host-driver  measure on the host's storage driver only, also if it is not overlay2";
 
 /// Every section, in the order of the table.
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 17] = [
     "exec",
     "rate",
     "live",
@@ -59,6 +60,8 @@ const SECTIONS: [&str; 15] = [
     "tools",
     "big",
     "small",
+    "access",
+    "idle",
     "fleet",
     "flat",
 ];
@@ -211,7 +214,7 @@ async fn measure_both(
 ) -> Result<(Vec<TableRow>, Option<Entry>)> {
     let reference = DockerReference::new()?;
     let measured = tokio::select! {
-        measured = measure_sections(bench, &reference) => measured,
+        measured = measure_sections(bench, &reference, second.is_none()) => measured,
         signalled = termination_signal() => signalled.and(Err(anyhow::anyhow!("interrupted"))),
     };
     // Also after a failure: no container of this run stays.
@@ -242,9 +245,14 @@ async fn measure_both(
 async fn measure_sections(
     bench: &BenchOptions,
     reference: &DockerReference,
+    reads_budgets: bool,
 ) -> Result<Vec<TableRow>> {
     let mut rows = Vec::new();
-    for section in bench.sections() {
+    // Ten idle minutes are spent once: on the storage driver whose table is published.
+    let sections = bench
+        .sections()
+        .filter(|&section| reads_budgets || section != "idle");
+    for section in sections {
         let started = std::time::Instant::now();
         progress(&format!("{section} …"));
         let measured = match section {
@@ -261,6 +269,8 @@ async fn measure_sections(
             "environments" => environments::environments(bench, reference).await,
             "big" => files::big(bench).await,
             "small" => files::small(bench, reference).await,
+            "access" => access::access(bench).await,
+            "idle" => access::idle(bench).await,
             "fleet" => fleet::fleet(bench).await,
             _ => fleet::flat(bench).await,
         };

@@ -77,6 +77,17 @@ fn files(daemon: &Daemon, beneath: &str) -> Result<(usize, u64)> {
     Ok(found)
 }
 
+/// Returns the bytes of artifacts that the daemon holds, once it has counted them.
+async fn wait_for_usage(daemon: &Daemon, expected: usize) -> Result<()> {
+    wait::until("the bytes are right", Duration::from_secs(30), async || {
+        let resources = daemon.client.get_usage().await?.resources;
+        let usage = resources.iter().find(|it| it.resource == "artifact_bytes");
+        let used = usage.context("artifact_bytes")?.used;
+        Ok((usize::try_from(used)? == expected).then_some(()))
+    })
+    .await
+}
+
 /// Settings of a daemon without containers, which these tests do not need.
 fn options() -> Options {
     Options::default().set("pools.default.warm", "0")
@@ -93,8 +104,26 @@ async fn cleaned(daemon: &Daemon, versions: usize) -> Result<()> {
         },
     )
     .await?;
-    assert_eq!(files(daemon, "index")?.0, versions);
+    assert_eq!(records(daemon)?, versions);
     Ok(())
+}
+
+/// Returns the number of records. Marks of removed numbers have longer names.
+fn records(daemon: &Daemon) -> Result<usize> {
+    let mut found = Vec::new();
+    let mut open = vec![daemon.state_dir().join("artifacts/index")];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten() {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                open.push(path);
+            } else if name.len() == 19 {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found.len())
 }
 
 #[tokio::test]
@@ -158,6 +187,8 @@ async fn crash_at(point: Point) -> Result<()> {
     let next = save(&daemon.client, bytes).await?;
     assert_eq!(usize::try_from(next)?, left);
     assert_eq!(versions(&daemon.client).await?, whole(left + 1));
+    let sizes = BYTES.iter().take(left + 1).map(|bytes| bytes.len());
+    wait_for_usage(&daemon, sizes.sum()).await?;
     daemon.stop().await
 }
 
@@ -190,5 +221,53 @@ async fn a_daemon_killed_in_the_middle_of_a_save_leaves_nothing_of_it() -> Resul
     assert!(versions(&daemon.client).await?.is_empty());
     cleaned(&daemon, 0).await?;
     assert_eq!(save(&daemon.client, BYTES[0]).await?, 0);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn sweep_interrupted_by_a_kill_leaves_a_consistent_store() -> Result<()> {
+    for point in points("discard.") {
+        sweep_killed_at(point).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+async fn sweep_killed_at(point: Point) -> Result<()> {
+    const VERSIONS: i64 = 40;
+    // The first sweep finds nothing. That of the next start dies in the middle.
+    let options = options()
+        .set("artifacts.retention_versions", "3")
+        .dies_at(&format!("{}:10", point.name()));
+    let mut daemon = Daemon::start_with(options).await?;
+    for _ in 0..VERSIONS {
+        save(&daemon.client, BYTES[0]).await?;
+    }
+    daemon.crash().await?;
+    if daemon.restart().await.is_ok() {
+        assert_eq!(daemon.wait().await?, None, "it was not killed");
+    }
+    // Without retention: what is left is whole, and nothing else is there.
+    daemon.heal("artifacts.retention_versions", "0");
+    daemon.restart().await?;
+    let left = versions(&daemon.client).await?;
+    let count = left.len();
+    assert!(
+        (3..VERSIONS).contains(&i64::try_from(count)?),
+        "{count} are left"
+    );
+    assert!(
+        left.iter().all(|(_, data)| data == BYTES[0]),
+        "all are whole"
+    );
+    assert_eq!(left.last().context("the newest")?.0, VERSIONS - 1);
+    cleaned(&daemon, count).await?;
+    wait_for_usage(&daemon, count * BYTES[0].len()).await?;
+    // The next sweep completes it.
+    daemon.crash().await?;
+    daemon.heal("artifacts.retention_versions", "3");
+    daemon.restart().await?;
+    cleaned(&daemon, 3).await?;
+    wait_for_usage(&daemon, 3 * BYTES[0].len()).await?;
+    assert_eq!(save(&daemon.client, BYTES[1]).await?, VERSIONS);
     daemon.stop().await
 }

@@ -44,7 +44,12 @@ async fn serves(state_dir: &Path, env: &[(&str, &str)]) -> Result<()> {
         Ok(pool.is_ok_and(|pool| pool.warm == 1).then_some(client))
     })
     .await?;
-    client.drain(DrainRequest { remove: true }).await?;
+    client
+        .drain(DrainRequest {
+            remove: true,
+            execs: true,
+        })
+        .await?;
     let pid = i32::try_from(child.id().context("it has ended")?)?;
     kill(Pid::from_raw(pid), Signal::SIGTERM)?;
     let ended = tokio::time::timeout(LIMIT, child.wait()).await;

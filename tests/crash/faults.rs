@@ -39,6 +39,14 @@ async fn crash_between_every_two_steps_of_a_boot() -> Result<()> {
 }
 
 #[tokio::test]
+async fn crash_between_every_two_steps_of_a_disk() -> Result<()> {
+    for point in points("disk.") {
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn crash_between_every_two_steps_of_a_claim() -> Result<()> {
     for point in points("claim.") {
         crash_at(point, 2).await.context(point.name())?;
@@ -74,6 +82,7 @@ async fn crash_between_every_two_steps_of_a_collection() -> Result<()> {
 fn every_fault_point_is_crashed_at() {
     let actions = [
         "boot.",
+        "disk.",
         "claim.",
         "renew.",
         "stage.",
@@ -104,9 +113,14 @@ fn a_shipped_binary_has_no_fault_points() -> Result<()> {
 }
 
 async fn crash_at(point: Point, times: u32) -> Result<()> {
-    let booting = point.name().starts_with("boot.");
+    let on_disk = point.name().starts_with("disk.");
+    let booting = on_disk || point.name().starts_with("boot.");
     let options = Options::default()
         .set("pools.default.warm", if booting { "0" } else { "1" })
+        .set(
+            "pools.default.storage",
+            if on_disk { "disk" } else { "tmpfs" },
+        )
         .dies_at(&format!("{}:{times}", point.name()));
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
@@ -146,7 +160,7 @@ async fn crash_at(point: Point, times: u32) -> Result<()> {
 /// Makes the calls that lead to the fault point, and returns what the client was told before it.
 async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Option<Workspace>> {
     let (action, _) = point.name().split_once('.').context("no action")?;
-    if matches!(action, "boot" | "claim") {
+    if matches!(action, "boot" | "disk" | "claim") {
         let made = create(client, TARGET).await;
         // What happens after the answer's last step may still let it through.
         assert!(made.is_err() || point == Point::BootOffered, "{made:?}");
@@ -264,7 +278,7 @@ async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Re
     let state = target.map(Workspace::state);
     let (action, _) = point.name().split_once('.').context("no action")?;
     match (action, point) {
-        ("boot", _) if answered.is_none() => assert_eq!(state, None),
+        ("boot" | "disk", _) if answered.is_none() => assert_eq!(state, None),
         ("claim", Point::ClaimRecorded | Point::ClaimDone | Point::ClaimListed) => {
             assert_eq!(state, Some(WorkspaceState::Ready));
         }

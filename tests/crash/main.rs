@@ -19,6 +19,7 @@ mod publishing;
 mod readers;
 mod staging;
 mod start;
+mod tenants;
 
 use std::borrow::BorrowMut;
 use std::collections::BTreeSet;

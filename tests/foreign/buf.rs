@@ -1,10 +1,11 @@
-//! `buf curl`: what README.md shows, as it stands there, and both versions of reflection.
+//! `buf curl`: what README.md shows, as it stands there, and both versions of reflection. `buf lint` and `buf breaking` over the
+//! protos.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use skilld_tests::Daemon;
+use skilld_tests::{Daemon, binaries};
 use tokio::process::Command;
 
 use crate::recipes::blocks;
@@ -92,4 +93,20 @@ async fn both_versions_of_reflection_answer() -> Result<()> {
         );
     }
     daemon.stop().await
+}
+
+#[tokio::test]
+async fn the_protos_pass_buf_lint_and_break_no_client_of_the_last_release() -> Result<()> {
+    let buf = venv::program("buf").await?;
+    let protos = binaries::repository().join("proto");
+    output(Command::new(&buf).arg("lint").arg(&protos)).await?;
+    let released = protos.join("tests/golden/released.binpb");
+    let mut breaking = Command::new(&buf);
+    breaking
+        .arg("breaking")
+        .arg(&protos)
+        .arg("--against")
+        .arg(released);
+    output(&mut breaking).await?;
+    Ok(())
 }

@@ -10,7 +10,7 @@ use crate::output;
 use crate::recipes::Place;
 
 /// Examples that are not run here, by how they begin, with the reason.
-const NOT_RUN: [(&str, &str); 3] = [
+const NOT_RUN: [(&str, &str); 9] = [
     (
         "skillctl exec job-7 -it ",
         "needs a terminal; terminal_cli.rs has one",
@@ -22,6 +22,27 @@ const NOT_RUN: [(&str, &str); 3] = [
     (
         "skillctl mcp",
         "needs an MCP client; mcp.rs and commands_mcp.rs are some",
+    ),
+    (
+        "skillctl audit verify ",
+        "needs an audit log; access.rs has one",
+    ),
+    (
+        "zcat audit.log.2.gz ",
+        "needs an audit log; access.rs has one",
+    ),
+    ("skillctl tenant show ", "needs tenants; access.rs has some"),
+    (
+        "skillctl token ",
+        "writes to /etc; commands_json_all.rs writes elsewhere",
+    ),
+    (
+        "(umask 077; sudo skillctl token ",
+        "writes to /etc; commands_json_all.rs writes elsewhere",
+    ),
+    (
+        "skillctl workspace token ",
+        "needs identities; access.rs has some",
     ),
 ];
 

@@ -6,12 +6,14 @@
     reason = "an assertion, and a JSON value without the key, are how a test fails"
 )]
 
+mod access;
 mod buf;
 mod documents;
 mod help;
 mod integrations;
 mod mcp;
 mod operations;
+mod prometheus;
 mod python;
 mod recipes;
 mod s3;

@@ -20,6 +20,9 @@ async fn deploying_takes_what_was_built_and_no_compiler() -> Result<()> {
     let guest = target.join("x86_64-unknown-linux-gnu/guest");
     fs::create_dir_all(target.join("release"))?;
     fs::create_dir_all(&guest)?;
+    let unit = directory.path().join("deploy/skilld.service");
+    fs::create_dir_all(unit.with_file_name(""))?;
+    fs::copy(binaries::repository().join("deploy/skilld.service"), unit)?;
     for name in ["skilld", "skillctl"] {
         fs::copy(binaries::binary(name)?, target.join("release").join(name))?;
     }

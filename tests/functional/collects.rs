@@ -7,7 +7,10 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skilld::artifacts::{Artifact, ArtifactName, ArtifactScope as StoreScope, Artifacts};
+use skilld::access::TenantName;
+use skilld::artifacts::{
+    Artifact, ArtifactName, ArtifactScope as StoreScope, Artifacts, RequestedScope,
+};
 use skilld::config::Config;
 use skilld::shutdown::Tasks;
 use skilld_client::v1::collect_outputs_response::Payload;
@@ -60,8 +63,9 @@ impl Store {
         let config = Config::from_toml("")?.config.artifacts;
         let tasks = Tasks::default();
         Ok(Self {
-            artifacts: Artifacts::open(&config, state_dir, PATIENCE, &tasks).await?,
-            scope: StoreScope::parse("scope", "app", "ada", "s1")?,
+            artifacts: Artifacts::open(&config, state_dir, PATIENCE, (None, &tasks)).await?,
+            scope: RequestedScope::parse("scope", "app", "ada", "s1")?
+                .of_tenant(&TenantName::default()),
         })
     }
 
@@ -249,6 +253,44 @@ async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
     assert_eq!(store.versions("job/out/one").await?.len(), 1);
     assert_eq!(store.bytes("job/out/late").await?, b"late\n");
     assert!(store.versions("job/out/old").await?.is_empty());
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn on_exit_collection_over_a_quota_fails_and_says_so() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let tenants = format!(
+        "[tenants.a]\nartifact_bytes = \"1000B\"\n[[peers]]\nuid = {}\ntenant = \"a\"\nroles = [\"admin\"]\n",
+        nix::unistd::geteuid()
+    );
+    let file = dir.path().join("tenants.toml");
+    std::fs::write(&file, tenants)?;
+    let options = Options::default().set("auth.tenants_file", &file.display().to_string());
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let workspace = workspace(client).await?.name;
+    let mut spec = shell("cd $OUTPUT_DIR; echo a > a; head -c 5000 /dev/zero > big; echo c > c");
+    spec.collect = Some(saved(["out/**"], ""));
+    start(client, &workspace, "job", spec).await?;
+    let collection = collected(client, &format!("{workspace}/execs/job")).await?;
+    assert_eq!(collection.state(), State::Failed, "{collection:?}");
+    let error = "tenant a has used its quota of artifact_bytes: 2 of 1000";
+    assert_eq!(collection.error, error);
+    let summary = collection.summary.unwrap_or_default();
+    // The others fit, and were saved.
+    assert_eq!(
+        summary.artifacts,
+        ["artifact://out/a@0", "artifact://out/c@0"]
+    );
+    let skipped = summary.skipped.first().context("the big one")?;
+    assert_eq!(
+        (skipped.path.as_str(), skipped.reason()),
+        ("out/big", Skipped::QuotaExceeded)
+    );
+    let usage = client.get_usage().await?.resources;
+    let bytes = usage.iter().find(|it| it.resource == "artifact_bytes");
+    let bytes = bytes.map(|it| (it.used, it.limit));
+    assert_eq!(bytes, Some((4, Some(1000))));
     daemon.stop().await
 }
 

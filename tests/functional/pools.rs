@@ -213,7 +213,7 @@ async fn storage_that_does_not_exist_is_refused_at_the_check() -> Result<()> {
     let output = binaries::skilld()?
         .args(["--check", "--state-dir"])
         .arg(state.path().join("s"))
-        .env("SKILLD_POOLS__DEFAULT__STORAGE", "disk")
+        .env("SKILLD_POOLS__DEFAULT__STORAGE", "nfs")
         .env("SKILLD_POOLS__DEFAULT__WARM", "100000")
         .output()?;
     assert_eq!(output.status.code(), Some(64), "{output:?}");

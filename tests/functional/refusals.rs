@@ -34,7 +34,7 @@ async fn a_refused_connection_is_logged_once_with_its_reason() -> Result<()> {
         ),
         (
             b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03",
-            "it speaks TLS; the socket takes plaintext",
+            "it speaks TLS; this listener takes plain text",
         ),
         (b"\0\0\0\0", "it does not speak HTTP/2"),
         (NO_METHOD, "malformed headers: missing method"),

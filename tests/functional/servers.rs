@@ -100,7 +100,8 @@ async fn the_limits_shown_are_those_in_force() -> Result<()> {
     assert_eq!(limits.message_bytes, 2 << 20);
     assert_eq!(limits.stage_archive_entries, 20_000);
     let engine = daemon.info.engine.clone().context("no engine")?;
-    assert_eq!((engine.name.as_str(), engine.available), ("docker", true));
+    let name = skilld_tests::docker::engine_name().await?;
+    assert_eq!((engine.name.as_str(), engine.available), (name, true));
     assert!(engine.oci_runtimes.contains(&"runc".to_owned()));
     assert_eq!(
         (

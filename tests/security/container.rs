@@ -8,17 +8,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bollard::Docker;
 use futures::StreamExt;
 use serde_json::{Value, json};
-use skilld::engine::docker::DockerEngine;
+use skilld::engine::docker::connect_engine;
 use skilld::engine::{
     ContainerEventKind, ContainerLimits, ContainerSpec, Engine, LABEL_INSTANCE, seccomp,
 };
+use skilld_tests::docker;
 use tempfile::TempDir;
 
 const IMAGE: &str = "skilld/base:latest";
@@ -31,7 +32,7 @@ static NEXT_UID: AtomicU32 = AtomicU32::new(900_000);
 
 /// Container with a stand-in guest, and the host's end of its socket.
 pub(crate) struct Container {
-    pub(crate) engine: DockerEngine,
+    pub(crate) engine: Arc<dyn Engine>,
     id: String,
     spec: ContainerSpec,
     instance: String,
@@ -42,8 +43,9 @@ pub(crate) struct Container {
 impl Container {
     /// Creates a slot directory and a container without starting it.
     pub(crate) async fn create(change: impl FnOnce(&mut ContainerSpec)) -> Result<Self> {
-        let engine = DockerEngine::connect("", Duration::from_secs(30)).await?;
+        let engine = connect().await?;
         let slot = slot_dir()?;
+        engine.prepare(slot.path()).await?;
         let socket = slot.path().join("run/guest.sock");
         // As the daemon does: a container is shown the path by which its socket was bound.
         let directory = fs::File::open(slot.path().join("run"))?;
@@ -54,6 +56,7 @@ impl Container {
         let instance = format!("test-{}-{uid}", std::process::id());
         let mut spec = ContainerSpec {
             shared_dirs: Vec::new(),
+            workspace_device: None,
             name: format!("skilld-{instance}"),
             labels: HashMap::from([
                 (LABEL_INSTANCE.to_owned(), instance.clone()),
@@ -137,7 +140,7 @@ impl Container {
 
     /// Returns the names of the volumes that Docker made for the container.
     pub(crate) async fn volumes(&self) -> Result<Vec<String>> {
-        let docker = Docker::connect_with_unix_defaults()?;
+        let docker = docker::connect()?;
         let inspected = docker.inspect_container(&self.id, None).await?;
         let mounts = inspected.mounts.unwrap_or_default();
         Ok(mounts.into_iter().filter_map(|mount| mount.name).collect())
@@ -161,6 +164,13 @@ impl Drop for Container {
             .output();
         drop(removed);
     }
+}
+
+/// Connects to the engine of the tests, as the daemon does.
+async fn connect() -> Result<Arc<dyn Engine>> {
+    let host = std::env::var_os("DOCKER_HOST").and_then(|host| host.into_string().ok());
+    let host = host.unwrap_or_default();
+    Ok(connect_engine(&host, Duration::from_secs(30), None).await?)
 }
 
 fn slot_dir() -> Result<TempDir> {
@@ -337,7 +347,10 @@ async fn a_full_disk_is_enospc_and_the_size_is_what_was_asked() -> Result<()> {
 #[tokio::test]
 async fn docker_stored_the_configuration_in_full() -> Result<()> {
     let container = Container::create(|_| ()).await?;
-    let docker = Docker::connect_with_unix_defaults()?;
+    if docker::engine_name().await? == "podman" {
+        return podman_stored_the_configuration(&container).await;
+    }
+    let docker = docker::connect()?;
     let stored = serde_json::to_value(docker.inspect_container(&container.id, None).await?)?;
     let slot = container.spec.slot_dir.to_string_lossy().into_owned();
     let uid = container.spec.uid;
@@ -397,11 +410,48 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
     container.remove().await
 }
 
+/// Checks what Podman's Docker API can show of the configuration. The rest is in the request, which unit tests compare with
+/// Docker's, and in the kernel, which the probes ask.
+async fn podman_stored_the_configuration(container: &Container) -> Result<()> {
+    let docker = docker::connect()?;
+    let stored = serde_json::to_value(docker.inspect_container(&container.id, None).await?)?;
+    let uid = container.spec.uid;
+    for (pointer, expected) in [
+        ("/Config/User", json!(format!("{uid}:{uid}"))),
+        ("/Config/Hostname", json!("sandbox")),
+        ("/HostConfig/Privileged", json!(false)),
+        ("/HostConfig/CapAdd", json!([])),
+        ("/HostConfig/ReadonlyRootfs", json!(true)),
+        ("/HostConfig/NetworkMode", json!("none")),
+        // Its own namespace, which no container joins that does not ask Podman for it.
+        ("/HostConfig/IpcMode", json!("shareable")),
+        ("/HostConfig/Memory", json!(512 << 20)),
+        ("/HostConfig/MemorySwap", json!(512 << 20)),
+        ("/HostConfig/CpuPeriod", json!(10_000)),
+        ("/HostConfig/CpuQuota", json!(20_000)),
+        ("/HostConfig/PidsLimit", json!(256)),
+        ("/HostConfig/OomScoreAdj", json!(500)),
+        ("/HostConfig/ShmSize", json!(16 << 20)),
+        ("/HostConfig/LogConfig/Type", json!("none")),
+        ("/HostConfig/AutoRemove", json!(false)),
+    ] {
+        assert_eq!(stored.pointer(pointer), Some(&expected), "{pointer}");
+    }
+    let dropped = stored
+        .pointer("/HostConfig/CapDrop")
+        .and_then(Value::as_array);
+    assert!(
+        dropped.is_some_and(|dropped| dropped.len() >= 11),
+        "{dropped:?}"
+    );
+    container.remove().await
+}
+
 #[tokio::test]
 async fn an_error_of_docker_names_the_operation() -> Result<()> {
-    let engine = DockerEngine::connect("", Duration::from_secs(30)).await?;
+    let engine = connect().await?;
     let info = engine.describe().await?;
-    assert_eq!(info.name, "docker");
+    assert_eq!(info.name, docker::engine_name().await?);
     assert!(info.oci_runtimes.contains(&"runc".to_owned()), "{info:?}");
     engine.ping().await?;
 
@@ -411,7 +461,8 @@ async fn an_error_of_docker_names_the_operation() -> Result<()> {
         .expect_err("no such image");
     assert!(error.to_string().contains("make image"), "{error}");
     let container = Container::create(|_| ()).await?;
-    let error = engine
+    let error = container
+        .engine
         .create(&container.spec)
         .await
         .expect_err("the name is taken");
@@ -461,7 +512,7 @@ async fn two_daemons_may_remove_one_container() -> Result<()> {
 async fn a_paused_container_is_distinguished_from_an_ended_one() -> Result<()> {
     let container = Container::create(|_| ()).await?;
     let _guest = container.boot().await?;
-    let docker = Docker::connect_with_unix_defaults()?;
+    let docker = docker::connect()?;
     docker.pause_container(&container.id).await?;
     let state = container.engine.inspect(&container.id).await?;
     let state = state.context("there")?;

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use skilld::engine::Engine;
+use skilld_tests::docker;
 
 use crate::container::{Container, run};
 
@@ -50,6 +50,11 @@ async fn terminals_are_gone_with_their_container() -> Result<()> {
     let _guest = container.boot().await?;
     let mounted = || std::fs::read_to_string("/proc/mounts");
     let volumes = container.volumes().await?;
+    if docker::engine_name().await? == "podman" {
+        // The OCI runtime mounts them in the container's own namespace.
+        assert_eq!(volumes, Vec::<String>::new());
+        return container.remove().await;
+    }
     assert_eq!(volumes.len(), 1, "{volumes:?}");
     assert!(mounted()?.contains(&volumes[0]), "{volumes:?} is mounted");
     container.remove().await?;

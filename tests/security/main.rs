@@ -7,6 +7,7 @@
 )]
 
 mod container;
+mod disclosure;
 mod files;
 mod guest;
 mod gvisor;

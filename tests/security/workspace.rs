@@ -1,9 +1,10 @@
 //! A single workspace: the surroundings of a command, and the actions that are refused to it.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
-use anyhow::{Context, Result};
-use skilld_tests::{Daemon, binaries, exec};
+use anyhow::{Context, Result, ensure};
+use skilld_tests::{Daemon, Options, binaries, docker, exec};
 
 use crate::{all_ok, python, sh};
 
@@ -14,7 +15,20 @@ fn probe(name: &str) -> Result<String> {
 
 #[tokio::test]
 async fn nothing_gets_out_of_a_workspace() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    check_isolation(Options::default()).await
+}
+
+#[tokio::test]
+async fn nothing_gets_out_of_a_workspace_on_disk() -> Result<()> {
+    check_isolation(on_disk()).await
+}
+
+fn on_disk() -> Options {
+    Options::default().set("pools.default.storage", "disk")
+}
+
+async fn check_isolation(options: Options) -> Result<()> {
+    let daemon = Daemon::start_with(options).await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
     let uid = daemon.record(&workspace)?["uid"].to_string();
     let spec = python(&probe("isolation.py")?, &[&uid], "");
@@ -27,7 +41,16 @@ async fn nothing_gets_out_of_a_workspace() -> Result<()> {
 
 #[tokio::test]
 async fn ordinary_programs_run_in_a_workspace() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    check_ordinary_programs(Options::default()).await
+}
+
+#[tokio::test]
+async fn ordinary_programs_run_in_a_workspace_on_disk() -> Result<()> {
+    check_ordinary_programs(on_disk()).await
+}
+
+async fn check_ordinary_programs(options: Options) -> Result<()> {
+    let daemon = Daemon::start_with(options).await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
     let spec = python(&probe("compatibility.py")?, &[], "");
     let outcome = exec::run(&daemon.client, &workspace, spec).await?;
@@ -165,5 +188,34 @@ async fn no_program_runs_with_more_rights_than_its_caller() -> Result<()> {
     assert_eq!(uids, format!("{uid}\n{uid}\n"));
     let capabilities = "getcap -r / 2>/dev/null || true";
     assert_eq!(sh(&daemon.client, &workspace, capabilities).await?, "");
+    daemon.stop().await
+}
+
+/// Only root can make such files. The host's root puts them where no mistake of a container could have.
+#[tokio::test]
+async fn setuid_programs_and_devices_on_a_disk_do_nothing() -> Result<()> {
+    let daemon = Daemon::start_with(on_disk()).await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let pid = docker::pid(&daemon.container(&workspace)?).await?;
+    let pid = pid.context("the container runs")?;
+    let root = format!("/proc/{pid}/root");
+    let script = "cd \"$1/workspace/work\" && mknod -m 666 zero c 1 5 && cp \"$1/usr/bin/id\" id && chmod 6755 id";
+    let made = Command::new("bash")
+        .args(["-c", script, "-", &root])
+        .output()?;
+    ensure!(made.status.success(), "{made:?}");
+    let look = "cd $WORK_DIR; stat -c '%u %a' id; ./id -u; head -c 1 zero | wc -c; grep ' /workspace ' /proc/self/mounts | cut -d' ' -f4";
+    let outcome = exec::run(&daemon.client, &workspace, exec::shell(look)).await?;
+    let uid = daemon.record(&workspace)?["uid"].to_string();
+    let text = outcome.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..3], ["0 6755", &uid, "0"], "{outcome:?}");
+    assert!(
+        outcome.error_text().contains("Permission denied"),
+        "{outcome:?}"
+    );
+    for option in ["nosuid", "nodev"] {
+        assert!(lines[3].split(',').any(|found| found == option), "{text}");
+    }
     daemon.stop().await
 }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::disks::loop_devices;
 use crate::exec::workspace;
 use crate::{binaries, docker, wait};
 
@@ -40,6 +41,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Directories with skills.
     pub skill_roots: Vec<PathBuf>,
+    /// Text of a configuration file, in which `{socket}` is the path of the socket that [`Daemon::client`] connects to.
+    pub config: Option<String>,
     /// Fault point at which the daemon dies, in the syntax of `FAULT_POINT`. Selects the binary with fault points.
     pub fault: Option<String>,
 }
@@ -49,6 +52,7 @@ impl Default for Options {
         Self {
             env: Vec::new(),
             skill_roots: vec![binaries::repository().join("skills")],
+            config: None,
             fault: None,
         }
     }
@@ -263,6 +267,16 @@ impl Daemon {
         read_log(self.dir.path())
     }
 
+    /// Returns the addresses of the listeners of metrics, which the daemon logs.
+    #[must_use]
+    pub fn metrics_addresses(&self) -> Vec<String> {
+        let log = self.log();
+        let lines = log.lines().filter(|line| line.contains("serving metrics"));
+        let words = lines.flat_map(str::split_whitespace);
+        let words = words.filter_map(|word| word.strip_prefix("address="));
+        words.map(str::to_owned).collect()
+    }
+
     /// Sends a signal to the daemon.
     ///
     /// # Errors
@@ -338,7 +352,10 @@ impl Daemon {
             self.restart().await?;
         }
         self.client
-            .drain(DrainRequest { remove: true })
+            .drain(DrainRequest {
+                remove: true,
+                execs: true,
+            })
             .await
             .context("drain")?;
         self.signal(Signal::SIGTERM)?;
@@ -360,6 +377,12 @@ impl Daemon {
             "volumes are left: {volumes:?}; the log:\n{}",
             self.log()
         );
+        // The kernel ends the mount of a removed container by itself.
+        wait::until("no loop device is left", STOP_TIMEOUT, async || {
+            let devices = loop_devices(&self.state_dir())?;
+            Ok(devices.is_empty().then_some(()))
+        })
+        .await?;
         let slots = std::fs::read_dir(self.state_dir().join("slots"))?.count();
         ensure!(slots == 0, "{slots} slot directories are left");
         ensure!(!socket(self.dir.path()).exists(), "the socket is left");
@@ -419,6 +442,12 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
     });
     if let Some(point) = &options.fault {
         command.env("FAULT_POINT", point);
+    }
+    if let Some(text) = &options.config {
+        let file = dir.join("skilld.toml");
+        let text = text.replace("{socket}", &socket(dir).display().to_string());
+        std::fs::write(&file, text)?;
+        command.arg("--config").arg(file);
     }
     command
         .arg("--state-dir")

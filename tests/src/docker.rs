@@ -1,6 +1,7 @@
 //! Calls to Docker that tests make: containers by label, and what an operator might do to them.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use bollard::Docker;
@@ -24,6 +25,18 @@ pub const OFFICE_IMAGE: &str = "skilld/office:latest";
 /// When Docker does not answer.
 pub fn connect() -> Result<Docker> {
     Docker::connect_with_defaults().context("connect to Docker")
+}
+
+/// Returns the name of the engine of the tests, as skilld reports it: `docker` or `podman`.
+///
+/// # Errors
+/// When the engine does not answer.
+pub async fn engine_name() -> Result<&'static str> {
+    let components = connect()?.version().await?.components.unwrap_or_default();
+    let is_podman = components
+        .iter()
+        .any(|component| component.name == "Podman Engine");
+    Ok(if is_podman { "podman" } else { "docker" })
 }
 
 /// Returns `true` if the engine has an image of this name.
@@ -72,6 +85,25 @@ pub async fn volumes(instance: &str) -> Result<Vec<String>> {
     let list = connect()?.list_volumes(Some(options)).await?;
     let volumes = list.volumes.unwrap_or_default();
     Ok(volumes.into_iter().map(|volume| volume.name).collect())
+}
+
+/// Returns the paths on this host at which volumes with this file system are mounted for a container.
+///
+/// # Errors
+/// When Docker does not answer, or there is no such container.
+pub async fn mounted_volumes(id: &str, file_system: &str) -> Result<Vec<PathBuf>> {
+    let found = connect()?.inspect_container(id, None).await?;
+    let mounts = found.mounts.unwrap_or_default().into_iter();
+    let sources: Vec<PathBuf> = mounts
+        .filter(|mount| mount.typ.as_deref() == Some("volume"))
+        .filter_map(|mount| mount.source.map(PathBuf::from))
+        .collect();
+    let mounted = std::fs::read_to_string("/proc/self/mounts")?;
+    let is_wanted = |source: &PathBuf| {
+        let fields = format!(" {} {file_system} ", source.display());
+        mounted.contains(&fields)
+    };
+    Ok(sources.into_iter().filter(is_wanted).collect())
 }
 
 /// Removes a container by force, as an operator might, behind the daemon's back. Its anonymous volumes stay.

@@ -6,7 +6,7 @@ use skilld_proto::v1::Reason;
 use tonic::{Code, Status};
 
 /// Reasons that determine the status code they come with.
-const CODES: [(Code, &[Reason]); 7] = [
+const CODES: [(Code, &[Reason]); 8] = [
     (
         Code::InvalidArgument,
         &[
@@ -56,6 +56,7 @@ const CODES: [(Code, &[Reason]); 7] = [
         &[Reason::StorageUnavailable, Reason::Draining],
     ),
     (Code::AlreadyExists, &[Reason::IdTaken]),
+    (Code::Unauthenticated, &[Reason::Unauthenticated]),
 ];
 
 /// Checks that a call failed with a reason and the status code of that reason, and returns the failure for more checks.

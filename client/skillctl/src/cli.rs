@@ -2,23 +2,25 @@
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
-use skilld_client::{Client, DEFAULT_ENDPOINT};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::command_group::command_group;
+use crate::connection_args::ConnectionArgs;
+use crate::context::ContextCommand;
 use crate::output::{self, OutputFormat, OutputOptions};
+use crate::token::TokenCommand;
 use crate::{
-    artifact, attach, collect, complete, copy, exec, execs, files, image, logs, mcp, poll, remove,
-    run, server, skill, stage, stdin, tool, version, wait, workspace,
+    artifact, attach, audit, collect, complete, copy, exec, execs, files, health, identity, image,
+    logs, man_pages, mcp, poll, remove, run, server, skill, stage, stdin, tenant, tool, version,
+    wait, workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
 #[derive(Debug, Parser)]
 #[command(name = "skillctl", version, disable_help_subcommand = true, after_help = EXAMPLE)]
 pub(crate) struct Cli {
-    /// Endpoint of the daemon: unix:/path or http://127.0.0.1:PORT.
-    #[arg(long, global = true, env = "SKILLD_ENDPOINT", default_value = DEFAULT_ENDPOINT)]
-    endpoint: String,
+    #[command(flatten)]
+    connection: ConnectionArgs,
     /// Format of results.
     #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Text)]
     output: OutputFormat,
@@ -45,8 +47,17 @@ Exit codes: 0 ok, 1 failed, 2 usage; exec, run, attach and wait pass on the prog
 enum Command {
     #[command(flatten)]
     Daemon(DaemonCommand),
+    #[command(subcommand)]
+    Audit(audit::Audit),
+    #[command(subcommand)]
+    Context(ContextCommand),
+    #[command(subcommand)]
+    Token(TokenCommand),
+    Health(health::Health),
     Version(version::Version),
     Completion(complete::Completion),
+    #[command(hide = true)]
+    ManPages(man_pages::ManPages),
 }
 
 // Without a doc comment, which would replace the help text of the program.
@@ -84,8 +95,13 @@ command_group! {
         Pool(server::Pool),
         #[command(subcommand)]
         Server(server::Server),
+        Whoami(identity::Whoami),
+        Usage(tenant::Usage),
+        #[command(subcommand)]
+        Tenant(tenant::Tenant),
         Problems(server::Problems),
         Drain(server::Drain),
+        Undrain(server::Undrain),
     }
 }
 
@@ -122,6 +138,16 @@ fn format_of(word: &str) -> Option<&str> {
 }
 
 impl Cli {
+    /// Parses the command line of this process.
+    ///
+    /// # Errors
+    /// Help, the version, or what is wrong with the line.
+    pub(crate) fn parse_line() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let parsed = Self::from_arg_matches(&matches);
+        parsed.map_err(|error| error.format(&mut Self::command()))
+    }
+
     /// Runs the command of the command line and returns the exit code of this program.
     pub(crate) async fn run(self) -> anyhow::Result<u8> {
         output::set_style(OutputOptions {
@@ -129,9 +155,14 @@ impl Cli {
             quiet: self.quiet,
         });
         match self.command {
-            Command::Daemon(command) => command.run(&Client::connect(&self.endpoint).await?).await,
-            Command::Version(command) => command.run(&self.endpoint).await,
+            Command::Daemon(command) => command.run(&self.connection.connect().await?).await,
+            Command::Audit(command) => command.run(),
+            Command::Context(command) => command.run(&self.connection),
+            Command::Token(command) => command.run(),
+            Command::Health(command) => command.run(&self.connection).await,
+            Command::Version(command) => command.run(&self.connection).await,
             Command::Completion(command) => command.run(),
+            Command::ManPages(command) => command.run(Self::command()),
         }
     }
 }

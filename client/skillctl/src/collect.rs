@@ -187,7 +187,12 @@ pub(crate) fn is_complete(collected: &CollectedFiles) -> bool {
 }
 
 fn is_whole(summary: &CollectSummary) -> bool {
-    let saved = |skipped: &SkippedFile| skipped.reason() != skipped_file::Reason::NotSaved;
+    let saved = |skipped: &SkippedFile| {
+        !matches!(
+            skipped.reason(),
+            skipped_file::Reason::NotSaved | skipped_file::Reason::QuotaExceeded
+        )
+    };
     summary.matched > 0
         && !summary.limits_hit
         && summary.truncated.is_empty()
@@ -204,6 +209,9 @@ fn warn_about_summary(summary: &CollectSummary) {
             skipped_file::Reason::MaxTotalBytes => "; see --max-total-bytes",
             skipped_file::Reason::NotWhole => " (no artifact); see --max-file-bytes",
             skipped_file::Reason::EmptyAfterFailure => " (no artifact)",
+            skipped_file::Reason::QuotaExceeded => {
+                " (no artifact); see `skillctl usage`, and delete artifacts"
+            }
             skipped_file::Reason::Unspecified
             | skipped_file::Reason::Unchanged
             | skipped_file::Reason::FileType

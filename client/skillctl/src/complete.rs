@@ -4,6 +4,7 @@ mod bash;
 
 use std::env;
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershe
 use skilld_client::v1::{
     ArtifactScope, ListArtifactsRequest, ListExecsRequest, ListSkillsRequest, ListWorkspacesRequest,
 };
-use skilld_client::{Client, DEFAULT_ENDPOINT, Error, short_id};
+use skilld_client::{Client, Error, short_id};
 use tokio::time::timeout;
 
+use crate::connection_args::ConnectionArgs;
 use crate::output;
 use bash::BashCompleter;
 
@@ -174,10 +176,10 @@ fn ask_daemon(
         .enable_all()
         .build();
     let asking = async {
-        let client = Client::connect(&line_endpoint()).await?;
-        list(client).await
+        let client = line_connection().connect().await.ok()?;
+        list(client).await.ok()
     };
-    let Ok(Ok(Ok(names))) =
+    let Ok(Ok(Some(names))) =
         runtime.map(|runtime| runtime.block_on(async { timeout(ANSWER_WITHIN, asking).await }))
     else {
         return Vec::new();
@@ -190,15 +192,21 @@ fn ask_daemon(
         .collect()
 }
 
-/// Returns the daemon's endpoint: as typed on the line that is completed, else of the environment.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "clap reads the variable elsewhere, but a line that is being completed is not parsed"
-)]
-fn line_endpoint() -> String {
-    flag_value(&line_words(), "--endpoint")
-        .or_else(|| env::var("SKILLD_ENDPOINT").ok())
-        .unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned())
+/// Returns the connection flags of the line being completed.
+fn line_connection() -> ConnectionArgs {
+    let words = line_words();
+    // A line that is being completed is not parsed by clap.
+    let text = |flag: &str| flag_value(&words, flag);
+    let file = |flag: &str| text(flag).map(PathBuf::from);
+    ConnectionArgs {
+        endpoint: text("--endpoint"),
+        context: text("--context"),
+        ca_file: file("--ca-file"),
+        cert_file: file("--cert-file"),
+        key_file: file("--key-file"),
+        token_file: file("--token-file"),
+        tenant: text("--tenant"),
+    }
 }
 
 /// Stores the words of the command line that is completed, without their quotes.

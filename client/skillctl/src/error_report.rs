@@ -32,7 +32,7 @@ pub(crate) fn report_error(error: &anyhow::Error) -> u8 {
         drop(writeln!(
             stderr,
             "error: {}",
-            plain_line(&error.to_string())
+            plain_line(&error_message(error))
         ));
         if let Some(command) = next_command(error) {
             drop(writeln!(stderr, "hint: {command}"));
@@ -48,10 +48,27 @@ pub(crate) fn report_usage_error(message: &str) {
     drop(writeln!(io::stderr().lock(), "{error}"));
 }
 
+/// Returns the message of an error with its causes, unless it has them already. The client library's errors do, or say
+/// what to do instead.
+pub(crate) fn error_message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !message.contains(&text) {
+            let colon = if message.is_empty() { "" } else { ": " };
+            message = format!("{message}{colon}{text}");
+        }
+        if cause.is::<skilld_client::Error>() {
+            break;
+        }
+    }
+    message
+}
+
 /// Converts an error to JSON, `{"error": …}`: a message, and the details that the daemon sent.
 fn to_json(error: &anyhow::Error) -> Value {
     let mut fields = Map::new();
-    fields.insert("message".into(), error.to_string().into());
+    fields.insert("message".into(), error_message(error).into());
     let failure = error
         .downcast_ref::<skilld_client::Error>()
         .and_then(skilld_client::Error::failure);
@@ -127,11 +144,13 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         ),
         Reason::DiskFull => Some(POOL_LIMITS),
         Reason::LimitUnsupported if is_size(failure) => Some(POOL_LIMITS),
+        Reason::Unauthenticated => Some(
+            "--token-file, SKILLD_TOKEN, or a context (`skillctl context --help`) has the credential",
+        ),
+        Reason::PermissionDenied => Some("`skillctl whoami` shows your tenant and role"),
         Reason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
         Reason::Unspecified
         | Reason::InvalidRequest
-        | Reason::Unauthenticated
-        | Reason::PermissionDenied
         | Reason::IdTaken
         | Reason::WorkspaceNotReady
         | Reason::LimitUnsupported
@@ -153,7 +172,9 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | Reason::StateDiskFull
         | Reason::StateDiskReadOnly
         | Reason::TooManyFiles
-        | Reason::FetchFailed => None,
+        | Reason::FetchFailed
+        | Reason::AuthenticationOff
+        | Reason::AuditUnavailable => None,
     }
 }
 

@@ -4,11 +4,14 @@
 mod artifact;
 mod attach;
 mod attach_input;
+mod audit;
 mod cli;
 mod collect;
 mod command_args;
 mod command_group;
 mod complete;
+mod connection_args;
+mod context;
 mod copy;
 mod detach_keys;
 mod download;
@@ -18,10 +21,13 @@ mod exec;
 mod exec_result;
 mod execs;
 mod files;
+mod health;
+mod identity;
 mod image;
 mod input_arg;
 mod interrupt;
 mod logs;
+mod man_pages;
 mod mcp;
 mod output;
 mod paged_lists;
@@ -35,7 +41,9 @@ mod signal_names;
 mod skill;
 mod stage;
 mod stdin;
+mod tenant;
 mod terminal;
+mod token;
 mod tool;
 mod transcript;
 mod transfer_bar;
@@ -47,7 +55,7 @@ mod workspace_limit_args;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 fn main() -> ExitCode {
     match complete::answer_shell(cli::Cli::command) {
@@ -55,7 +63,7 @@ fn main() -> ExitCode {
         Ok(false) => {}
         Err(error) => return print_usage_error(&error),
     }
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::Cli::parse_line() {
         Ok(cli) => cli,
         Err(error) => return print_usage_error(&error),
     };

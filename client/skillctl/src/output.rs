@@ -72,11 +72,29 @@ pub(crate) fn print_list<M: Message, T, const N: usize>(
     header: [&str; N],
     row: impl Fn(&T) -> [String; N],
 ) -> anyhow::Result<u8> {
-    let text = match style().quiet {
+    print_message(kind, answer, &list_text(items, id, header, row))
+}
+
+/// Returns the text of a listing: a table, or with --quiet the ids of its items, one per line.
+pub(crate) fn list_text<T, const N: usize>(
+    items: &[T],
+    id: impl Fn(&T) -> String,
+    header: [&str; N],
+    row: impl Fn(&T) -> [String; N],
+) -> String {
+    match style().quiet {
         true => text_lines(items.iter().map(id)),
         false => text_table(header, items.iter().map(row)),
-    };
-    print_message(kind, answer, &text)
+    }
+}
+
+/// Prints what a command did, which had no answer to print: as JSON to stdout, or as a note.
+pub(crate) fn print_outcome(value: &Value, note: &str) -> anyhow::Result<()> {
+    match is_json() {
+        true => print_value(value)?,
+        false => print_note(note),
+    }
+    Ok(())
 }
 
 /// Prints one JSON value to stdout, on one line.

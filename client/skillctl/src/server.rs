@@ -52,13 +52,28 @@ pub(crate) struct Info {}
 #[command(after_help = "Example:\n  skillctl problems")]
 pub(crate) struct Problems {}
 
-/// Stop taking new work.
+/// Refuse new workspaces, and let existing ones finish. `skillctl undrain` or a restart of the daemon ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl drain --remove")]
 pub(crate) struct Drain {
+    /// Also refuse new execs in existing workspaces.
+    #[arg(long)]
+    execs: bool,
     /// Also delete every workspace and every warm container.
     #[arg(long)]
     remove: bool,
+}
+
+/// Accept new work again after a drain.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl undrain")]
+pub(crate) struct Undrain {}
+
+impl Undrain {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let answer = client.undrain().await?;
+        output::print_message("UndrainResponse", &answer, "accepting new work\n")
+    }
 }
 
 impl PoolList {
@@ -163,14 +178,16 @@ impl Drain {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = DrainRequest {
             remove: self.remove,
+            execs: self.execs,
         };
         let done = client.drain(request).await?;
-        let text = match self.remove {
-            true => format!(
+        let text = match (self.remove, self.execs) {
+            (true, _) => format!(
                 "drained; removed {} workspaces and {} containers\n",
                 done.removed_workspaces, done.removed_containers
             ),
-            false => "draining: no new workspaces, no new execs\n".to_owned(),
+            (false, true) => "draining: no new workspaces, no new execs\n".to_owned(),
+            (false, false) => "draining: no new workspaces\n".to_owned(),
         };
         output::print_message("DrainResponse", &done, &text)
     }

@@ -2,8 +2,9 @@
 
 use clap::Args;
 use serde_json::json;
-use skilld_client::Client;
 
+use crate::connection_args::ConnectionArgs;
+use crate::error_report::error_message;
 use crate::output;
 
 /// Show the version of this program and of the daemon.
@@ -13,12 +14,12 @@ pub(crate) struct Version {}
 
 impl Version {
     /// Succeeds without a daemon, whose version is then left out.
-    pub(crate) async fn run(&self, endpoint: &str) -> anyhow::Result<u8> {
-        let asked = async { Client::connect(endpoint).await?.server_info().await };
+    pub(crate) async fn run(&self, connection: &ConnectionArgs) -> anyhow::Result<u8> {
+        let asked = async { anyhow::Ok(connection.connect().await?.server_info().await?) };
         let daemon = match asked.await {
             Ok(info) => Some(info.version),
             Err(error) => {
-                output::print_note(&error.to_string());
+                output::print_note(&error_message(&error));
                 None
             }
         };

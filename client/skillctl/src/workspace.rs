@@ -12,6 +12,7 @@ use skilld_client::v1::{
 use skilld_client::{Client, short_id, workspace_name};
 
 use crate::command_group::command_group;
+use crate::identity::WorkspaceToken;
 use crate::paged_lists::read_all_pages;
 use crate::workspace_limit_args::WorkspaceLimitArgs;
 use crate::{complete, output, remove, value_formats};
@@ -25,6 +26,7 @@ command_group! {
         List(List),
         Get(Get),
         Renew(Renew),
+        Token(WorkspaceToken),
         #[command(visible_alias = "rm")]
         Delete(Delete),
     }

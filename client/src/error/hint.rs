@@ -1,6 +1,5 @@
 //! Advice on what to do next, one sentence per reason.
 
-use std::error::Error as _;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,7 +30,7 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
         }
         Reason::FileNotFound => nearest_hint(failure),
         Reason::PoolExhausted | Reason::QuotaExceeded => Some(exhausted_hint(failure)),
-        Reason::Draining => Some("the daemon is going down: try again when it is back".into()),
+        Reason::Draining => Some("the daemon is stopping or was drained: try again later".into()),
         Reason::EngineUnavailable => {
             Some("the container engine does not answer: look at it with `docker info`".into())
         }
@@ -89,7 +88,9 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
         | Reason::StateDiskFull
         | Reason::StateDiskReadOnly
         | Reason::TooManyFiles
-        | Reason::FetchFailed => None,
+        | Reason::FetchFailed
+        | Reason::AuthenticationOff
+        | Reason::AuditUnavailable => None,
     }
 }
 
@@ -136,7 +137,14 @@ fn transport_hint(code: Code) -> Option<String> {
 }
 
 /// Returns the advice for a connection that could not be made.
-pub(crate) fn connect_hint(endpoint: &str, error: &tonic::transport::Error) -> String {
+pub(crate) fn connect_hint(
+    endpoint: &str,
+    cause: &str,
+    error: &(dyn std::error::Error + 'static),
+) -> String {
+    if let Some(hint) = tls_hint(cause) {
+        return hint.to_owned();
+    }
     let start =
         "start the daemon with `skilld`, or name another one with --endpoint or SKILLD_ENDPOINT";
     match (io_kind(error), socket_path(endpoint)) {
@@ -145,6 +153,57 @@ pub(crate) fn connect_hint(endpoint: &str, error: &tonic::transport::Error) -> S
         (Some(io::ErrorKind::PermissionDenied), Some(path)) => socket_group_hint(Path::new(path)),
         (_, _) => start.to_owned(),
     }
+}
+
+/// Returns the advice for a failed TLS handshake, by the text of the TLS library.
+fn tls_hint(cause: &str) -> Option<&'static str> {
+    let mismatch = "the TLS handshake failed: compare the certificates of both sides, and the port";
+    let hints = [
+        (
+            "UnknownIssuer",
+            "the daemon's certificate is signed by an unknown authority: name the authority's file with --ca-file or SKILLD_CA_FILE",
+        ),
+        (
+            "not valid for name",
+            "the daemon's certificate is for another name: write that name in the endpoint, or have the certificate issued for this one",
+        ),
+        (
+            "expired",
+            "the daemon's certificate has expired: the operator must renew it; if not, look at this machine's clock",
+        ),
+        (
+            "not valid yet",
+            "the daemon's certificate is not valid yet: look at this machine's clock",
+        ),
+        (
+            "InvalidContentType",
+            "the server does not speak TLS: write http:// if it is on this machine, or another port",
+        ),
+        (
+            "CertificateRequired",
+            "the daemon requires a client certificate: give --cert-file and --key-file",
+        ),
+        (
+            "CertificateRevoked",
+            "the daemon refuses this client's certificate, which was revoked: have a new one issued",
+        ),
+        (
+            "CertificateExpired",
+            "the daemon refuses this client's certificate, which has expired: renew it",
+        ),
+        (
+            "UnknownCA",
+            "the daemon does not know the authority of this client's certificate: have one issued by the daemon's client_ca",
+        ),
+        (
+            "handshake timeout",
+            "the server does not answer in TLS: compare the port with the daemon's listeners",
+        ),
+        ("received fatal alert", mismatch),
+        ("invalid peer certificate", mismatch),
+    ];
+    let hint = hints.into_iter().find(|(text, _)| cause.contains(text));
+    hint.map(|(_, hint)| hint)
 }
 
 /// Returns the group that may use a socket, as advice.
@@ -169,7 +228,7 @@ fn group_name(gid: u32) -> Option<String> {
     })
 }
 
-fn io_kind(error: &tonic::transport::Error) -> Option<io::ErrorKind> {
+fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -187,5 +246,35 @@ fn join_names(names: &str) -> String {
         Some((last, [])) => (*last).to_owned(),
         Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::UnixTime;
+    use rustls::{AlertDescription, CertificateError};
+
+    use super::*;
+
+    #[test]
+    fn errors_of_the_tls_library_have_advice() {
+        let (time, not_before) = (UnixTime::now(), UnixTime::now());
+        let early = CertificateError::NotValidYetContext { time, not_before };
+        for (error, hint) in [
+            (rustls::Error::from(early), "is not valid yet"),
+            (CertificateError::BadEncoding.into(), "compare the cert"),
+            (CertificateError::UnknownIssuer.into(), "--ca-file"),
+            (
+                rustls::Error::AlertReceived(AlertDescription::CertificateRequired),
+                "the daemon requires a client certificate",
+            ),
+            (
+                rustls::Error::AlertReceived(AlertDescription::HandshakeFailure),
+                "the TLS handshake failed",
+            ),
+        ] {
+            let found = tls_hint(&error.to_string()).unwrap_or_default();
+            assert!(found.contains(hint), "{error}: {found}");
+        }
     }
 }

@@ -20,8 +20,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Status};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
 use tonic_types::{ErrorDetails, StatusExt};
 
+mod access;
 mod artifacts;
 mod catalogue;
 pub mod collection_messages;
@@ -164,6 +167,8 @@ pub struct Break {
 pub struct Fake {
     pub state: FakeServices,
     pub dir: TempDir,
+    /// Health that the server reports, at first SERVING.
+    pub health: HealthReporter,
     tasks: JoinSet<()>,
     /// Endpoint of the proxy that clients connect to; `None` without a proxy.
     front: Option<String>,
@@ -204,11 +209,15 @@ impl Fake {
         let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
         let state = FakeServices::default();
         let called = state.clone();
+        let health = HealthReporter::new();
         let server = tonic::transport::Server::builder()
             .layer(tower::util::MapRequestLayer::new(move |request| {
                 called.called(&request);
                 reset::seen(request)
             }))
+            .add_service(HealthServer::new(HealthService::from_health_reporter(
+                health.clone(),
+            )))
             .add_service(v1::artifact_service_server::ArtifactServiceServer::new(
                 state.clone(),
             ))
@@ -230,12 +239,19 @@ impl Fake {
             .add_service(v1::admin_service_server::AdminServiceServer::new(
                 state.clone(),
             ))
+            .add_service(v1::access_service_server::AccessServiceServer::new(
+                state.clone(),
+            ))
+            .add_service(v1::tenant_service_server::TenantServiceServer::new(
+                state.clone(),
+            ))
             .serve_with_incoming(UnixListenerStream::new(listener));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { server.await.expect("serves") });
         Self {
             state,
             dir,
+            health,
             tasks,
             front: None,
         }

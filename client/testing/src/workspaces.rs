@@ -214,6 +214,13 @@ impl AdminService for FakeServices {
         }))
     }
 
+    async fn undrain(
+        &self,
+        _: Request<UndrainRequest>,
+    ) -> Result<Response<UndrainResponse>, Status> {
+        Ok(Response::new(UndrainResponse {}))
+    }
+
     async fn get_problems(
         &self,
         _: Request<GetProblemsRequest>,

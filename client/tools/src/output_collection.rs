@@ -48,7 +48,7 @@ pub(crate) fn unsaved_warning(summary: &CollectSummary) -> Option<String> {
     let unsaved = |reason| {
         matches!(
             reason,
-            Reason::NotSaved | Reason::NotWhole | Reason::EmptyAfterFailure
+            Reason::NotSaved | Reason::NotWhole | Reason::EmptyAfterFailure | Reason::QuotaExceeded
         )
     };
     let paths = skipped_paths(summary, unsaved);

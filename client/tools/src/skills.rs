@@ -29,7 +29,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use skilld_client::{Client, DEFAULT_ENDPOINT};
+use skilld_client::{Client, ConnectOptions};
 use tokio::sync::Mutex;
 
 use crate::host_tools::HostTools;
@@ -39,9 +39,6 @@ use crate::state::SessionState;
 use crate::tool_error::ToolError;
 use crate::tool_options::ToolOptions;
 use crate::toolset::Toolset;
-
-/// Variable that names the daemon's endpoint.
-const ENDPOINT_VARIABLE: &str = "SKILLD_ENDPOINT";
 
 /// The skills of one daemon, for any number of conversations.
 #[derive(Clone, Debug)]
@@ -67,16 +64,14 @@ struct SessionMemory {
 }
 
 impl Skills {
-    /// Connects to the daemon at `SKILLD_ENDPOINT`, else at [`DEFAULT_ENDPOINT`], with the default options and no tools
-    /// of the host.
+    /// Connects to the daemon that the environment names (see [`ConnectOptions::from_environment`]), with the default
+    /// options and no tools of the host.
     ///
     /// # Errors
     ///
     /// [`ToolError::Daemon`] if no connection is made within 5 s.
     pub async fn connect_default() -> Result<Self, ToolError> {
-        let endpoint = std::env::var_os(ENDPOINT_VARIABLE);
-        let endpoint = endpoint.and_then(|endpoint| endpoint.into_string().ok());
-        let client = Client::connect(endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT)).await?;
+        let client = Client::connect_with(&ConnectOptions::from_environment()).await?;
         Ok(Self::new(Toolset::new(
             client,
             ToolOptions::default(),

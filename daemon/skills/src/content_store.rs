@@ -267,6 +267,11 @@ impl ContentStore {
         MetadataFingerprint::take(&ContentSource::stored(&self.dir(digest)), NO_BOUNDS, |_| {})
     }
 
+    /// Returns the size of a digest's files in bytes, by their metadata; 0 if the store does not have the digest.
+    pub(crate) fn stored_bytes(&self, digest: &str) -> u64 {
+        sum_file_sizes(&self.dir(digest))
+    }
+
     /// Waits until the files of a digest are on the disk.
     ///
     /// # Errors
@@ -324,6 +329,16 @@ pub(crate) fn write_record(
 /// Fails with the error of the file system or of the parser.
 pub(crate) fn read_record<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+fn sum_file_sizes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(about) if about.is_dir() => sum_file_sizes(&entry.path()),
+        Ok(about) if about.is_file() => about.len(),
+        Ok(_) | Err(_) => 0,
+    });
+    sizes.sum()
 }
 
 /// Syncs a tree: directories after their entries. Links are part of their directories.

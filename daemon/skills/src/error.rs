@@ -45,6 +45,16 @@ pub enum Error {
         /// Digest of the published content.
         digest: String,
     },
+    /// The publications of a tenant would exceed its quota.
+    #[error("tenant {tenant} has published {used} of {limit} bytes")]
+    PublishedQuota {
+        /// Name of the tenant.
+        tenant: String,
+        /// Size of its publications, in bytes.
+        used: u64,
+        /// Largest size, in bytes.
+        limit: u64,
+    },
     /// The skill comes from a configured root and cannot be deleted.
     #[error("skill {name} comes from the root {root}, which is read only")]
     SkillReadOnly {

@@ -37,6 +37,10 @@ fault_points! {
     BootRecorded = "boot.recorded",
     /// Fault point: all sources of the container's bind mounts exist.
     BootPrepared = "boot.prepared",
+    /// Fault point: the file of a workspace on disk is complete; no loop device has it.
+    DiskMade = "disk.made",
+    /// Fault point: a loop device has the file of the workspace; the kernel would not free it by itself.
+    DiskAttached = "disk.attached",
     /// Fault point: the guest's socket exists.
     BootListening = "boot.listening",
     /// Fault point: the engine has created the container; no record holds its id.
@@ -261,6 +265,7 @@ mod tests {
             "collect.",
             "loss.",
             "delete.",
+            "disk.",
             "environment.",
             "publish.",
             "unpublish.",

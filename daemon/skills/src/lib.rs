@@ -27,12 +27,13 @@ pub mod openat2;
 pub mod parse;
 pub mod placeholders;
 pub mod skill_path;
+mod skill_scope;
 pub mod skills_options;
 mod skills_service;
 pub mod sources;
 pub mod task_spawner;
 #[cfg(test)]
-#[path = "../../tests/support/dir.rs"]
+#[path = "../../tests/suite/dir.rs"]
 mod test_dir;
 
 pub use catalogue::catalogue_snapshot::Catalogue;
@@ -53,6 +54,7 @@ pub use parse::problem::{Problem, Severity};
 pub use parse::skill_card::{self, SkillCard};
 pub use parse::skill_ref::{SkillRef, VersionRef, folder_name, is_digest, is_name};
 pub use parse::version::{self, Specifier};
+pub use skill_scope::SkillScope;
 pub use skills_options::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
 pub use skills_service::{LeasedSkills, Listing, Skills};
 pub use sources::archive;

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::SkillRef;
+use crate::skill_scope::SkillScope;
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
 use crate::sources::archive::ArchiveKind;
@@ -55,6 +56,7 @@ pub struct Skills {
     catalogue: CatalogueHandle,
     permits: Arc<Semaphore>,
     tasks: TaskSpawner,
+    scope: SkillScope,
 }
 
 impl Skills {
@@ -81,7 +83,17 @@ impl Skills {
             catalogue,
             permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
             tasks,
+            scope: SkillScope::Single,
         })
+    }
+
+    /// Returns the skills as a caller of this scope sees them.
+    #[must_use]
+    pub fn in_scope(&self, scope: SkillScope) -> Self {
+        Self {
+            scope,
+            ..self.clone()
+        }
     }
 
     /// Keeps remote roots current until the daemon stops.
@@ -95,12 +107,18 @@ impl Skills {
         self.catalogue.is_readable()
     }
 
-    /// Returns the latest snapshot of all skills; waits for the first scan.
+    /// Returns the latest snapshot of the scope's skills; waits for the first scan.
     ///
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn catalogue(&self) -> Result<Arc<Catalogue>> {
-        self.catalogue.snapshot().await
+        Ok(self.view(&self.catalogue.snapshot().await?))
+    }
+
+    /// Returns the part of a snapshot that the scope sees.
+    fn view(&self, catalogue: &Arc<Catalogue>) -> Arc<Catalogue> {
+        let skills_max = self.library.options.skills_max;
+        Catalogue::view(catalogue, &self.scope, skills_max)
     }
 
     /// Looks for changes in all folders now, without asking servers.
@@ -108,7 +126,8 @@ impl Skills {
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn rescan(&self) -> Result<Arc<Catalogue>> {
-        self.catalogue.rescan(ScanExtent::Changed).await
+        let catalogue = self.catalogue.rescan(ScanExtent::Changed).await?;
+        Ok(self.view(&catalogue))
     }
 
     /// Returns all skills and problems.
@@ -141,7 +160,9 @@ impl Skills {
     /// `Draining` when the daemon stops first.
     pub async fn problems(&self) -> Result<Vec<Problem>> {
         let catalogue = self.catalogue().await?;
-        let mut problems: Vec<Problem> = catalogue.all_problems().cloned().collect();
+        let problems = catalogue.all_problems().cloned();
+        let mut problems: Vec<Problem> = problems.collect();
+        problems.extend(catalogue.problems_of_other_tenants());
         problems.extend(self.library.plugins.problems(&catalogue));
         Ok(problems)
     }
@@ -154,13 +175,16 @@ impl Skills {
     pub async fn refresh(&self, by: Option<Instant>) -> Result<Listing> {
         let pending = self.library.sources.remote.refresh(by).await?;
         let catalogue = self.catalogue.rescan(ScanExtent::Everything).await?;
+        let catalogue = self.view(&catalogue);
         let mut listing = Listing::new(&catalogue, None, usize::MAX, ValidationProfile::Lenient);
         let is_listed = |problem: &Problem| {
             let mut problems = catalogue.problems.iter();
             problems.any(|other| (other.code, &other.subject) == (problem.code, &problem.subject))
         };
-        // A root that was never fetched reports that itself.
-        let new = pending.into_iter().filter(|problem| !is_listed(problem));
+        // A root that was never fetched reports that itself. The URL of another tenant's root may be a secret.
+        let is_seen = |problem: &Problem| self.scope.sees_root(&problem.subject);
+        let mut new = pending;
+        new.retain(|problem| is_seen(problem) && !is_listed(problem));
         listing.problems.extend(new);
         Ok(listing)
     }
@@ -246,23 +270,34 @@ impl Skills {
         self.tasks.blocking(make).await
     }
 
-    /// Publishes the skill of an archive, which must have this name. The same content again changes nothing.
+    /// Publishes the skill of an archive, which must have this name. The same content again changes nothing. With a
+    /// quota, the publications of the scope's tenant have at most that many bytes.
     ///
     /// # Errors
-    /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `Io`.
+    /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `PublishedQuota`,
+    /// `Io`.
     pub async fn publish(
         &self,
         name: String,
         file: File,
         kind: Option<ArchiveKind>,
+        bytes_quota: Option<u64>,
     ) -> Result<Skill> {
         let library = Arc::clone(&self.library);
         let skills = self.catalogue().await?.skills.len();
-        let publish = move || library.publish(&name, file, kind, skills);
+        let tenant = self.scope.tenant().to_owned();
+        let publish = move || library.publish((&tenant, bytes_quota), &name, file, kind, skills);
         let published = self.tasks.blocking_in(&self.permits, publish).await?;
         let catalogue = self.catalogue.rescan(ScanExtent::Published).await?;
+        let catalogue = self.view(&catalogue);
         // Only now may the digest be collected: it is referenced, or was deleted meanwhile.
         Ok(published.into_skill(&catalogue.skills))
+    }
+
+    /// Returns the size of a tenant's publications in bytes. Content that several tenants published counts for each.
+    #[must_use]
+    pub fn published_bytes(&self, tenant: &str) -> u64 {
+        self.library.sources.published_bytes(tenant)
     }
 
     /// Removes published versions of a name. Staged copies stay, and files of the store stay until they are unused for
@@ -273,7 +308,8 @@ impl Skills {
     pub async fn delete(&self, name: String, versions: VersionSelector) -> Result<()> {
         let library = Arc::clone(&self.library);
         let catalogue = self.catalogue().await?;
-        let delete = move || library.delete(&catalogue.skills, &name, &versions);
+        let tenant = self.scope.tenant().to_owned();
+        let delete = move || library.delete(&tenant, &catalogue.skills, &name, &versions);
         self.tasks.blocking_in(&self.permits, delete).await?;
         self.catalogue.rescan(ScanExtent::Published).await.map(drop)
     }

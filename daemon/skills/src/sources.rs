@@ -1,11 +1,14 @@
 //! Sources of skills, in the order in which they win: local directories and URLs as configured, then what was
 //! published.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::content_store::ContentStore;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::skill_scope::DEFAULT_TENANT;
 use crate::skills_options::{SkillRoot, SkillsOptions};
 use crate::task_spawner::TaskSpawner;
 
@@ -27,8 +30,11 @@ pub(crate) struct Sources {
     roots: Vec<SkillRoot>,
     /// Roots that are URLs.
     pub(crate) remote: RemoteRoots,
-    /// Records of published skills.
-    pub(crate) published: PublishedSkills,
+    /// Directory of the records of tenants other than the default one.
+    tenants_dir: PathBuf,
+    store: Arc<ContentStore>,
+    /// Records of published skills, by tenant.
+    published: Mutex<BTreeMap<String, Arc<PublishedSkills>>>,
 }
 
 impl Sources {
@@ -42,11 +48,28 @@ impl Sources {
         store: &Arc<ContentStore>,
         tasks: &TaskSpawner,
     ) -> Result<Self> {
-        let records = base.join("published");
+        let tenants_dir = base.join("tenants");
+        let failed = |source| Error::io(format!("read {}", tenants_dir.display()))(source);
+        fs::create_dir_all(&tenants_dir).map_err(failed)?;
+        let mut published = BTreeMap::new();
+        let own = fs::read_dir(&tenants_dir).map_err(failed)?.flatten();
+        let own = own.map(|entry| {
+            (
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            )
+        });
+        let default = (DEFAULT_TENANT.to_owned(), base.to_owned());
+        for (tenant, dir) in own.chain([default]) {
+            let records = PublishedSkills::open(&tenant, &dir.join("published"), store)?;
+            published.insert(tenant, Arc::new(records));
+        }
         Ok(Self {
             roots: options.roots.clone(),
             remote: RemoteRoots::open(options, &base.join("remote"), store, tasks.clone())?,
-            published: PublishedSkills::open(&records, Arc::clone(store))?,
+            tenants_dir: tenants_dir.clone(),
+            store: Arc::clone(store),
+            published: Mutex::new(published),
         })
     }
 
@@ -57,16 +80,59 @@ impl Sources {
                 root: text.clone(),
                 origin: None,
                 from_card: false,
+                tenant: None,
                 folders: SourceFolders::Beneath(path.clone()),
                 problems: Vec::new(),
             },
             SkillRoot::Url { text, url, folder } => self.remote.source(text, url, folder),
         });
-        configured.chain([self.published.source()]).collect()
+        let published = self.all_published();
+        configured
+            .chain(published.iter().map(|records| records.source()))
+            .collect()
     }
 
     /// Returns `true` if a record references a digest, which must then stay in the store.
     pub(crate) fn references(&self, digest: &str) -> bool {
-        self.published.references(digest) || self.remote.references(digest)
+        let published = self.all_published();
+        published.iter().any(|records| records.references(digest)) || self.remote.references(digest)
+    }
+
+    /// Returns the records of a tenant's publications, which may be none.
+    ///
+    /// # Errors
+    /// `Io` when the directory of a new tenant cannot be made.
+    pub(crate) fn published_by(&self, tenant: &str) -> Result<Arc<PublishedSkills>> {
+        let mut published = self.published();
+        if let Some(known) = published.get(tenant) {
+            return Ok(Arc::clone(known));
+        }
+        let dir = self.tenants_dir.join(tenant).join("published");
+        let records = Arc::new(PublishedSkills::open(tenant, &dir, &self.store)?);
+        published.insert(tenant.to_owned(), Arc::clone(&records));
+        Ok(records)
+    }
+
+    /// Returns the size of a tenant's publications, in bytes.
+    pub(crate) fn published_bytes(&self, tenant: &str) -> u64 {
+        let records = self.published().get(tenant).map(Arc::clone);
+        records.map_or(0, |records| records.bytes())
+    }
+
+    /// Returns the records of all tenants: those of the default one first, so that its rank stays the same.
+    fn all_published(&self) -> Vec<Arc<PublishedSkills>> {
+        let published = self.published();
+        let mut all: Vec<_> = published.iter().collect();
+        all.sort_by_key(|(tenant, _)| *tenant != DEFAULT_TENANT);
+        all.into_iter()
+            .map(|(_, records)| Arc::clone(records))
+            .collect()
+    }
+
+    fn published(&self) -> MutexGuard<'_, BTreeMap<String, Arc<PublishedSkills>>> {
+        // No code panics while it holds the lock, so the map is consistent.
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

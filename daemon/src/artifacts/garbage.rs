@@ -12,9 +12,10 @@ use std::time::{Duration, SystemTime};
 use futures::{StreamExt, TryStreamExt};
 
 use super::backend::{ArtifactBackend, StoreKind, invisible_operation};
+use super::byte_ledger::ByteLedger;
 use super::key;
 use super::listings::{self, directory_entries, file_path};
-use super::name::{ArtifactName, ArtifactScope};
+use super::name::{ArtifactName, ArtifactScope, RequestedScope};
 use super::record::VersionRecord;
 use super::upload::{SaveMarker, remove_data};
 use crate::error::{Chain, Error, Result};
@@ -22,7 +23,7 @@ use crate::error::{Chain, Error, Result};
 /// Age from which on a marker belongs to no running save, since a save renews its marker far more often.
 pub(super) const MARKER_AGE_MAX: Duration = Duration::from_secs(60 * 60);
 /// Interval between two sweeps.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of records that are read at the same time.
 const CONCURRENT_READS_MAX: usize = 8;
 
@@ -31,7 +32,12 @@ type SaveMarkers = BTreeMap<String, SystemTime>;
 
 /// Starts the cleanup: once now, then at every interval. In a store that only this daemon uses, all markers present at
 /// start are leftovers, because no save begins before this returns.
-pub(super) async fn start_collection(store: Arc<ArtifactBackend>) -> Result<()> {
+///
+/// After a cleaned marker the ledger is counted anew, because the daemon did not know whether its version existed.
+pub(super) async fn start_collection(
+    store: Arc<ArtifactBackend>,
+    ledger: ByteLedger,
+) -> Result<()> {
     let mut found = list_markers(&store).await?;
     if matches!(store.kind, StoreKind::Directory { own: true, .. }) {
         remove_partial_files(&store, &found, Duration::ZERO).await?;
@@ -43,8 +49,12 @@ pub(super) async fn start_collection(store: Arc<ArtifactBackend>) -> Result<()> 
         clean_markers(&store, &found).await;
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
-            if let Err(error) = sweep_markers(&store, MARKER_AGE_MAX).await {
-                tracing::warn!(error = %Chain(&error), "leftovers of interrupted saves were not looked for");
+            match sweep_markers(&store, MARKER_AGE_MAX).await {
+                Ok(0) => {}
+                Ok(_) => ledger.request_recount(),
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), "leftovers of interrupted saves were not looked for");
+                }
             }
         }
     };
@@ -57,12 +67,11 @@ pub(super) async fn start_collection(store: Arc<ArtifactBackend>) -> Result<()> 
     Ok(())
 }
 
-/// Cleans up after all markers of at least this age.
-pub(super) async fn sweep_markers(store: &ArtifactBackend, age: Duration) -> Result<()> {
+/// Cleans up after all markers of at least this age. Returns the number of those that are gone.
+pub(super) async fn sweep_markers(store: &ArtifactBackend, age: Duration) -> Result<usize> {
     let found = retain_older(list_markers(store).await?, age);
     remove_partial_files(store, &found, MARKER_AGE_MAX).await?;
-    clean_markers(store, &found).await;
-    Ok(())
+    Ok(clean_markers(store, &found).await)
 }
 
 async fn list_markers(store: &ArtifactBackend) -> Result<SaveMarkers> {
@@ -82,11 +91,15 @@ fn retain_older(mut markers: SaveMarkers, age: Duration) -> SaveMarkers {
     markers
 }
 
-async fn clean_markers(store: &ArtifactBackend, markers: &SaveMarkers) {
-    let mut removed = 0_u64;
+/// Cleans up after these markers. Returns the number of those that are gone.
+async fn clean_markers(store: &ArtifactBackend, markers: &SaveMarkers) -> usize {
+    let (mut cleaned, mut removed) = (0, 0_u64);
     for id in markers.keys() {
         match clean_marker(store, id).await {
-            Ok(gone) => removed += u64::from(gone),
+            Ok(gone) => {
+                cleaned += 1;
+                removed += u64::from(gone);
+            }
             Err(error) => {
                 tracing::warn!(%id, error = %Chain(&error), "leftover of an interrupted save stays for now");
             }
@@ -95,6 +108,7 @@ async fn clean_markers(store: &ArtifactBackend, markers: &SaveMarkers) {
     if removed > 0 {
         tracing::info!(removed, "removed leftovers of interrupted saves");
     }
+    cleaned
 }
 
 /// Reads a marker: the scope and name of its save, and its multipart upload. Returns `None` if the marker is gone.
@@ -111,7 +125,8 @@ async fn read_marker(
     };
     let strange = |error: serde_json::Error| Error::Internal(format!("marker {id}: {error}"));
     let pending: SaveMarker = serde_json::from_slice(&text.unwrap_or_default()).map_err(strange)?;
-    let scope = ArtifactScope::parse("scope", &pending.app, &pending.user, &pending.session)?;
+    let scope = RequestedScope::parse("scope", &pending.app, &pending.user, &pending.session)?;
+    let scope = scope.of_tenant(&pending.tenant);
     let name = ArtifactName::parse("name", &pending.name)?;
     Ok(Some((scope, name, pending.parts)))
 }

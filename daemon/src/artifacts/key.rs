@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! index/<scope>/<name>/<version>    record of one version: small, and written last
+//! index/<scope>/<name>/0<version>   high-water mark: empty, for the highest number that retention removed
 //! data/<xx>/<id>                    bytes that a record refers to
 //! pending/<id>                      marker of a save that is running or was interrupted
 //! ```
@@ -17,8 +18,6 @@ use sha2::{Digest, Sha256};
 
 use super::name::{ArtifactName, ArtifactScope, VERSION_MAX};
 
-/// Tenant of all scopes; part of the hash so that a later release can add others.
-const TENANT: &str = "default";
 /// Maximum number of name bytes in one component; base32 makes 200 characters of them.
 const COMPONENT_BYTES: usize = 125;
 /// Last character of a component that another one follows.
@@ -26,15 +25,29 @@ const CONTINUED: char = 'z';
 /// Number of digits of a version in a key, with leading zeros.
 const VERSION_DIGITS: usize = 19;
 
+/// Character before the version in the key of a high-water mark. Keys of these come before those of records, which begin
+/// with `9`.
+const HIGH_WATER: char = '0';
+
+/// Returns the key prefix of all records.
+pub(super) fn index_key(base: &Path) -> Path {
+    join_key(base, "index")
+}
+
 /// Returns the key prefix of all records of a scope.
 pub(super) fn scope_key(base: &Path, scope: &ArtifactScope) -> Path {
     let mut hash = Sha256::new();
-    for part in [TENANT, scope.app(), scope.user(), scope.session()] {
+    for part in [
+        scope.tenant().as_str(),
+        scope.app(),
+        scope.user(),
+        scope.session(),
+    ] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
     let key = BASE32.encode(&hash.finalize());
-    join_key(&join_key(base, "index"), &key)
+    join_key(&index_key(base), &key)
 }
 
 /// Returns the key prefix of all records of an artifact.
@@ -51,6 +64,14 @@ pub(super) fn name_key(base: &Path, of: &ArtifactScope, name: &ArtifactName) -> 
 /// Returns the key of a version's record, beneath [`name_key`].
 pub(super) fn version_key(name_key: &Path, version: u64) -> Path {
     join_key(name_key, &version_component(version))
+}
+
+/// Returns the key of the high-water mark that all numbers up to a version were given, beneath [`name_key`].
+pub(super) fn high_water_key(name_key: &Path, version: u64) -> Path {
+    join_key(
+        name_key,
+        &format!("{HIGH_WATER}{}", version_component(version)),
+    )
 }
 
 /// Returns the key of the bytes of a save.
@@ -110,9 +131,16 @@ pub(super) fn read_version(component: &str) -> Option<u64> {
     VERSION_MAX.checked_sub(down)
 }
 
+/// Decodes the version of a high-water mark from its component; `None` for anything else.
+pub(super) fn read_high_water(component: &str) -> Option<u64> {
+    read_version(component.strip_prefix(HIGH_WATER)?)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::name::RequestedScope;
     use super::*;
+    use crate::access::TenantName;
 
     fn parsed(text: &str) -> ArtifactName {
         ArtifactName::parse("name", text).expect(text)
@@ -191,6 +219,10 @@ mod tests {
         assert!(version_component(1) < version_component(0));
         for number in [0, 1, 17, VERSION_MAX] {
             assert_eq!(read_version(&version_component(number)), Some(number));
+            let mark = high_water_key(&Path::default(), number);
+            assert_eq!(read_high_water(mark.as_ref()), Some(number));
+            assert_eq!(read_version(mark.as_ref()), None);
+            assert!(mark < version_key(&Path::default(), 1 << 50));
         }
         for bad in [
             "",
@@ -207,7 +239,9 @@ mod tests {
     fn scopes_have_different_keys_and_user_artifacts_no_session() {
         let base = Path::default();
         let scope_of = |app: &str, user: &str, session: &str| {
-            ArtifactScope::parse("scope", app, user, session).expect("good")
+            RequestedScope::parse("scope", app, user, session)
+                .expect("good")
+                .of_tenant(&TenantName::default())
         };
         let parts = ["", "a", "ab", "b", "a/b"];
         let mut seen = std::collections::BTreeSet::new();

@@ -23,30 +23,63 @@ const WINDOW_MAX: u64 = 1 << 20;
 /// Name of an artifact with its newest version.
 pub(super) type NewestVersion = (ArtifactName, u64);
 
+/// Version numbers of an artifact: the newest that exists, and the high-water marks that retention left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct VersionNumbers {
+    /// Newest version that exists.
+    pub(super) newest: Option<u64>,
+    /// High-water marks: all numbers up to these were given.
+    pub(super) high_waters: Vec<u64>,
+}
+
 /// Returns the newest version of an artifact; `None` if it has none.
 pub(super) async fn find_newest_version(
     store: &ArtifactBackend,
     scope: &ArtifactScope,
     name: &ArtifactName,
 ) -> Result<Option<u64>> {
+    Ok(find_version_numbers(store, scope, name).await?.newest)
+}
+
+/// Returns the newest version of an artifact and its high-water marks.
+pub(super) async fn find_version_numbers(
+    store: &ArtifactBackend,
+    scope: &ArtifactScope,
+    name: &ArtifactName,
+) -> Result<VersionNumbers> {
     let beneath = key::name_key(&store.base, scope, name);
+    let mut numbers = VersionNumbers::default();
     match &store.kind {
         StoreKind::Directory { root, .. } => {
             let dir = file_path(root, &beneath);
-            let found = store
-                .run_on_disk(LIST, root, move || directory_versions(&dir))
-                .await?;
-            Ok(found.into_iter().max())
+            let names = store.run_on_disk(LIST, root, move || directory_entries(&dir));
+            let names = names.await?;
+            let versions = names.iter().filter_map(|name| key::read_version(name));
+            numbers.newest = versions.max();
+            let found = names.iter().filter_map(|name| key::read_high_water(name));
+            numbers.high_waters.extend(found);
         }
         StoreKind::Bucket(_) => {
+            // High-water marks come first.
             let mut listed = store.list_objects(&beneath, None);
-            while let Some(key) = next_key(store, &mut listed).await? {
-                if let Some(version) = version_of_key(&key) {
-                    return Ok(Some(version));
-                }
+            while numbers.newest.is_none()
+                && let Some(key) = next_key(store, &mut listed).await?
+            {
+                numbers.newest = version_of_key(&key);
+                numbers
+                    .high_waters
+                    .extend(key.filename().and_then(key::read_high_water));
             }
-            Ok(None)
         }
+    }
+    Ok(numbers)
+}
+
+impl VersionNumbers {
+    /// Returns the number of the next version.
+    pub(super) fn next(&self) -> u64 {
+        let given = self.high_waters.iter().copied().chain(self.newest);
+        given.max().map_or(0, |last| last.saturating_add(1))
     }
 }
 

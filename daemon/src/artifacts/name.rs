@@ -1,5 +1,6 @@
 //! Scopes, names and references of artifacts. Pure parsing, without keys or files.
 
+use crate::access::TenantName;
 use crate::error::{Error, Result};
 
 /// Maximum length of a name in bytes.
@@ -14,12 +15,20 @@ const USER_PREFIX: &str = "user:";
 /// Prefix of a reference.
 const REF_PREFIX: &str = "artifact://";
 
-/// Application, user and session that an artifact belongs to. An empty part is a valid value.
+/// Application, user and session that a request names. An empty part is a valid value. [`Self::of_tenant`] makes the
+/// scope of artifacts from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct ArtifactScope {
+pub struct RequestedScope {
     app: String,
     user: String,
     session: String,
+}
+
+/// Tenant, application, user and session that an artifact belongs to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct ArtifactScope {
+    tenant: TenantName,
+    requested: RequestedScope,
 }
 
 /// Name of an artifact: a relative path, optionally after `user:`.
@@ -35,9 +44,9 @@ pub struct ArtifactRef {
     pub version: Option<u64>,
 }
 
-// === impl ArtifactScope ===
+// === impl RequestedScope ===
 
-impl ArtifactScope {
+impl RequestedScope {
     /// Parses the three parts of a scope.
     ///
     /// # Errors
@@ -68,22 +77,41 @@ impl ArtifactScope {
         })
     }
 
+    /// Returns the scope of a tenant's artifacts.
+    #[must_use]
+    pub fn of_tenant(self, tenant: &TenantName) -> ArtifactScope {
+        ArtifactScope {
+            tenant: tenant.clone(),
+            requested: self,
+        }
+    }
+}
+
+// === impl ArtifactScope ===
+
+impl ArtifactScope {
+    /// Returns the tenant.
+    #[must_use]
+    pub fn tenant(&self) -> &TenantName {
+        &self.tenant
+    }
+
     /// Returns the application.
     #[must_use]
     pub fn app(&self) -> &str {
-        &self.app
+        &self.requested.app
     }
 
     /// Returns the user.
     #[must_use]
     pub fn user(&self) -> &str {
-        &self.user
+        &self.requested.user
     }
 
     /// Returns the session; empty for artifacts of the user.
     #[must_use]
     pub fn session(&self) -> &str {
-        &self.session
+        &self.requested.session
     }
 
     /// Returns the effective scope of an artifact: names with `user:` have no session.
@@ -99,10 +127,11 @@ impl ArtifactScope {
     /// Returns the scope that all sessions of the user share.
     #[must_use]
     pub(super) fn without_session(&self) -> Self {
-        Self {
+        let requested = RequestedScope {
             session: String::new(),
-            ..self.clone()
-        }
+            ..self.requested.clone()
+        };
+        requested.of_tenant(&self.tenant)
     }
 }
 
@@ -301,11 +330,11 @@ mod tests {
     #[test]
     fn scopes_are_bounded_and_printable() {
         let long = "x".repeat(SCOPE_BYTES_MAX + 1);
-        ArtifactScope::parse("scope", "", "", "").expect("empty parts are parts");
-        ArtifactScope::parse("scope", "../..", "a/b", "\u{1f980}")
+        RequestedScope::parse("scope", "", "", "").expect("empty parts are parts");
+        RequestedScope::parse("scope", "../..", "a/b", "\u{1f980}")
             .expect("they never become paths");
         for bad in ["a\0b", "a\n", long.as_str()] {
-            let refused = ArtifactScope::parse("scope", bad, bad, bad);
+            let refused = RequestedScope::parse("scope", bad, bad, bad);
             let Err(Error::Invalid(faults)) = refused else {
                 panic!("{bad:?} must be refused");
             };

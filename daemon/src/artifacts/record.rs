@@ -2,28 +2,59 @@
 
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Artifact;
-use super::backend::{ArtifactBackend, SMALL_BYTES_MAX, invisible_operation};
+use super::backend::{ArtifactBackend, SMALL_BYTES_MAX, StoreOperation, invisible_operation};
 use super::key;
-use super::name::{ArtifactName, ArtifactScope};
+use super::name::{ArtifactName, ArtifactScope, RequestedScope};
+use crate::access::TenantName;
 use crate::error::{Error, Result};
+
+const READ: StoreOperation = invisible_operation("read a record");
+/// Reason why a record is damaged that lies under another version's key.
+const FOREIGN_RECORD: &str = "it describes another version";
 
 /// Stored metadata of one artifact version, with the id of its bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct VersionRecord {
     name: String,
+    #[serde(default)]
+    tenant: TenantName,
     app: String,
     user: String,
     session: String,
     version: u64,
     /// Id of the save, which is the key of the bytes.
     pub(super) data: String,
-    size: u64,
+    pub(super) size: u64,
     mime_type: String,
     sha256: String,
     create_time_ms: u64,
+}
+
+/// Names one version of an artifact of any tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ArtifactVersionId {
+    /// Effective scope of the artifact.
+    pub scope: ArtifactScope,
+    /// Name of the artifact.
+    pub name: ArtifactName,
+    /// Version number.
+    pub version: u64,
+}
+
+/// Version that a walk over all records has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundVersion {
+    pub(super) id: ArtifactVersionId,
+    /// Id of the save, by which the version differs from another one that got its number after a deletion.
+    pub(super) data: String,
+    /// Size in bytes.
+    pub(super) size: u64,
+    pub(super) create_time: SystemTime,
 }
 
 impl VersionRecord {
@@ -33,6 +64,7 @@ impl VersionRecord {
         let create_time_ms = since.unwrap_or_default().as_millis();
         Self {
             name: artifact.name.as_str().to_owned(),
+            tenant: artifact.scope.tenant().clone(),
             app: artifact.scope.app().to_owned(),
             user: artifact.scope.user().to_owned(),
             session: artifact.scope.session().to_owned(),
@@ -67,25 +99,27 @@ impl VersionRecord {
         version: u64,
     ) -> Result<Option<Self>> {
         let path = key::version_key(&key::name_key(&store.base, scope, name), version);
-        let Some(text) = store
-            .read_object(invisible_operation("read a record"), &path)
-            .await?
-        else {
+        let Some(text) = store.read_object(READ, &path).await? else {
             return Ok(None);
         };
-        let damaged = |why: String| Error::ArtifactDamaged {
+        let record = Self::decode(text).and_then(|record| {
+            let id = record.data.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let is_own = record.name == name.as_str() && record.version == version && id;
+            is_own
+                .then_some(record)
+                .ok_or_else(|| FOREIGN_RECORD.to_owned())
+        });
+        record.map(Some).map_err(|why| Error::ArtifactDamaged {
             name: name.as_str().to_owned(),
             version,
             why,
-        };
-        let text = text.ok_or_else(|| damaged("it is too large".into()))?;
-        let record: Self =
-            serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
-        let id = record.data.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if record.name != name.as_str() || record.version != version || !id {
-            return Err(damaged("it is another one's".into()));
-        }
-        Ok(Some(record))
+        })
+    }
+
+    /// Decodes what was read of a record; `None` if it was too large to read.
+    fn decode(text: Option<Bytes>) -> Result<Self, String> {
+        let text = text.ok_or("it is too large")?;
+        serde_json::from_slice(&text).map_err(|error| error.to_string())
     }
 
     /// Converts the record. `scope` and `name` are those under which it was found.
@@ -97,7 +131,55 @@ impl VersionRecord {
             size: self.size,
             mime_type: self.mime_type.clone(),
             sha256: self.sha256.clone(),
-            create_time: SystemTime::UNIX_EPOCH + Duration::from_millis(self.create_time_ms),
+            create_time: self.create_time(),
         }
+    }
+
+    fn create_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(self.create_time_ms)
+    }
+}
+
+impl FoundVersion {
+    /// Reads the record with a key; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// `Storage`; `ArtifactDamaged` for a record that is unreadable or belongs to another key.
+    pub(super) async fn read(store: &ArtifactBackend, key: &Path) -> Result<Option<Self>> {
+        let Some(text) = store.read_object(READ, key).await? else {
+            return Ok(None);
+        };
+        let found = VersionRecord::decode(text).and_then(|record| {
+            let id = ArtifactVersionId::of_record(&record).map_err(|error| error.to_string())?;
+            let records = key::name_key(&store.base, &id.scope, &id.name);
+            if key::version_key(&records, id.version) != *key {
+                return Err(FOREIGN_RECORD.to_owned());
+            }
+            Ok(Self {
+                id,
+                size: record.size,
+                create_time: record.create_time(),
+                data: record.data,
+            })
+        });
+        found.map(Some).map_err(|why| Error::ArtifactDamaged {
+            name: key.to_string(),
+            version: key
+                .filename()
+                .and_then(key::read_version)
+                .unwrap_or_default(),
+            why,
+        })
+    }
+}
+
+impl ArtifactVersionId {
+    fn of_record(record: &VersionRecord) -> Result<Self> {
+        let scope = RequestedScope::parse("scope", &record.app, &record.user, &record.session)?;
+        Ok(Self {
+            scope: scope.of_tenant(&record.tenant),
+            name: ArtifactName::parse("name", &record.name)?,
+            version: record.version,
+        })
     }
 }

@@ -11,11 +11,15 @@ use tempfile::TempDir;
 
 use super::backend::{StoreKind, invisible_operation, visible_operation};
 use super::record::VersionRecord;
+use super::save::CANCELLED;
+use super::upload::ArtifactUpload;
 use super::*;
+use crate::access::TenantName;
 use crate::config::{ArtifactStorage, Config};
 
 mod damage;
 mod listings;
+mod retention;
 mod slow;
 mod start;
 
@@ -74,7 +78,7 @@ impl Place {
             }
         };
         store.probe().await.expect("usable");
-        Artifacts::over(store, &config, Duration::from_secs(5))
+        Artifacts::over(store, &config, Duration::from_secs(5), None)
     }
 
     /// Waits until some parts of a save are there.
@@ -171,7 +175,8 @@ fn name(text: &str) -> ArtifactName {
 }
 
 fn scope(app: &str, user: &str, session: &str) -> ArtifactScope {
-    ArtifactScope::parse("scope", app, user, session).expect("a scope")
+    let scope = RequestedScope::parse("scope", app, user, session).expect("a scope");
+    scope.of_tenant(&TenantName::default())
 }
 
 fn bytes(data: &[u8]) -> impl Stream<Item = Result<Bytes>> + Send + 'static {

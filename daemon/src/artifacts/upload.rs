@@ -16,6 +16,7 @@ use tokio::time::{Duration, Instant};
 use super::backend::{ArtifactBackend, StoreKind, invisible_operation};
 use super::key;
 use super::name::{ArtifactName, ArtifactScope};
+use crate::access::TenantName;
 use crate::error::{Chain, Error, Result};
 use crate::mime;
 
@@ -48,6 +49,8 @@ const TOO_SLOW: Error = Error::Deadline {
 /// Stored marker of a running save, by which the cleanup after a crash finds leftovers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SaveMarker {
+    #[serde(default)]
+    pub(super) tenant: TenantName,
     pub(super) app: String,
     pub(super) user: String,
     pub(super) session: String,
@@ -117,6 +120,7 @@ impl ArtifactUpload {
             data: key::data_key(&store.base, &id),
             id,
             pending: SaveMarker {
+                tenant: scope.tenant().clone(),
                 app: scope.app().to_owned(),
                 user: scope.user().to_owned(),
                 session: scope.session().to_owned(),
@@ -149,12 +153,12 @@ impl ArtifactUpload {
     }
 
     /// Receives all bytes. They are safe once [`Self::finish`] has returned. The MIME type is detected from the first
-    /// bytes and `name`.
+    /// bytes and `name`. `check_size` gets the size so far and refuses what is too large.
     pub(super) async fn receive<S>(
         &mut self,
         name: &ArtifactName,
         data: S,
-        bytes_max: u64,
+        check_size: impl Fn(u64) -> Result<()> + Send,
     ) -> Result<WrittenData>
     where
         S: Stream<Item = Result<Bytes>> + Send,
@@ -164,12 +168,7 @@ impl ArtifactUpload {
         let mut pace = UploadPace::default();
         while let Some(chunk) = pace.next_chunk(data.as_mut()).await? {
             size = size.saturating_add(chunk.len() as u64);
-            if size > bytes_max {
-                return Err(Error::LimitExceeded {
-                    what: "the artifact (artifacts.bytes_max)".into(),
-                    limit: bytes_max,
-                });
-            }
+            check_size(size)?;
             hash.update(&chunk);
             let lacks = HEAD_BYTES.saturating_sub(head.len());
             head.extend(chunk.iter().take(lacks));

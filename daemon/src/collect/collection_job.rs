@@ -148,7 +148,11 @@ impl CollectorContext {
         let opened = opened.map_err(|_| late())?;
         let mut saver = opened.map_err(|error| error.to_string())?;
         let reason = match tokio::time::timeout_at(deadline, saver.run()).await {
-            Ok(Ok(summary)) => return Ok(summary),
+            Ok(Ok(summary)) => match saver.quota_refusal() {
+                None => return Ok(summary),
+                // A client that waits for its files must not take this for success.
+                Some(reason) => return Err(PartialCollection { reason, summary }),
+            },
             Ok(Err(CollectionAbort::Guest(status))) => {
                 Error::from_guest(&job.workspace.id().name(), &status).to_string()
             }
@@ -194,6 +198,7 @@ impl CollectorContext {
             &job.spec,
             save_as,
             self.artifacts.clone(),
+            job.workspace.key().tenant(),
         ))
     }
 }
@@ -217,6 +222,8 @@ impl CollectionJob {
             };
             match self.wait_until_closed(&grant, &mut is_killed).await {
                 Ok(exec) => {
+                    let running = self.workspace.running_execs();
+                    running.report_end(&self.exec_id, &exec);
                     let is_failed = super::is_failed(&exec);
                     let spec = exec.effective_spec.and_then(|spec| spec.collect);
                     return if spec.as_ref() == Some(&self.spec) {

@@ -14,11 +14,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, SaveOptions};
+use crate::access::TenantName;
+use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, RequestedScope, SaveOptions};
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::mime;
 use crate::shutdown::Tasks;
+use crate::workspace::WorkspaceKey;
 
 /// Capacity of the channel to the client, in messages.
 const CLIENT_MESSAGES_MAX: usize = 4;
@@ -39,7 +41,7 @@ type ClientMessage = Result<pb::CollectOutputsResponse>;
 #[derive(Debug, Clone)]
 pub struct SaveAs {
     prefix: String,
-    scope: ArtifactScope,
+    scope: RequestedScope,
     /// Time since which an earlier attempt may have saved files; `None` without one.
     saved_since: Option<SystemTime>,
     /// Leaves out empty files, because the exec that wrote them failed.
@@ -62,10 +64,14 @@ pub(super) struct CollectionSaver {
     guest: Streaming<pb::CollectOutputsResponse>,
     artifacts: Artifacts,
     save_as: SaveAs,
+    /// Scope of the artifacts.
+    scope: ArtifactScope,
     limits: SaveLimits,
     /// `None` for a collection that no client reads.
     client: Option<mpsc::Sender<ClientMessage>>,
     lists: SummaryLists,
+    /// Message of the first refusal by a quota of the tenant.
+    refusal: Option<String>,
 }
 
 /// Lists of a summary while it is collected.
@@ -100,7 +106,7 @@ impl SaveAs {
     /// [`Error::Invalid`] with the path of the wrong field beneath `field`.
     pub fn parse(field: &str, requested: &pb::SaveAsArtifacts) -> Result<Self> {
         let scope = requested.scope.clone().unwrap_or_default();
-        let scope = ArtifactScope::parse(
+        let scope = RequestedScope::parse(
             &format!("{field}.scope"),
             &scope.app,
             &scope.user,
@@ -139,19 +145,21 @@ impl SaveAs {
 }
 
 /// Saves the files of a guest's stream and returns the stream for the client, with the names of the artifacts in it.
-/// When the client goes away, saved files stay and no incomplete one does. `workspace` is the name for errors.
+/// When the client goes away, saved files stay and no incomplete one does. `workspace` names the tenant of the artifacts.
 pub fn save_collected_files(
     guest: Streaming<pb::CollectOutputsResponse>,
     spec: &pb::CollectSpec,
     save_as: SaveAs,
     artifacts: &Artifacts,
     tasks: &Tasks,
-    workspace: String,
+    workspace: &WorkspaceKey,
 ) -> impl Stream<Item = ClientMessage> + Send + Unpin + use<> {
     let (client, messages) = mpsc::channel(CLIENT_MESSAGES_MAX);
-    let mut saver = CollectionSaver::new(guest, spec, save_as, artifacts.clone());
+    let mut saver =
+        CollectionSaver::new(guest, spec, save_as, artifacts.clone(), workspace.tenant());
     saver.client = Some(client.clone());
     let stop = tasks.stop.clone();
+    let workspace = workspace.id().name();
     tasks.spawn(async move {
         let ended = tokio::select! {
             () = stop.cancelled() => return,
@@ -179,10 +187,12 @@ impl CollectionSaver {
         spec: &pb::CollectSpec,
         save_as: SaveAs,
         artifacts: Artifacts,
+        tenant: &TenantName,
     ) -> Self {
         Self {
             guest,
             artifacts,
+            scope: save_as.scope.clone().of_tenant(tenant),
             save_as,
             limits: SaveLimits {
                 files: spec.max_files,
@@ -191,6 +201,7 @@ impl CollectionSaver {
             },
             client: None,
             lists: SummaryLists::default(),
+            refusal: None,
         }
     }
 
@@ -212,6 +223,11 @@ impl CollectionSaver {
                 }
             }
         }
+    }
+
+    /// Returns the message of the first refusal by a quota of the tenant, if there was one.
+    pub(super) fn quota_refusal(&mut self) -> Option<String> {
+        self.refusal.take()
     }
 
     /// Returns a summary of the files that were saved before the collection failed.
@@ -297,7 +313,7 @@ impl CollectionSaver {
         mime_type: String,
     ) -> Result<(pb::FileEnd, Result<String, Reason>), CollectionAbort> {
         let (sender, receiver) = mpsc::channel(PIECES_MAX);
-        let (artifacts, scope) = (self.artifacts.clone(), self.save_as.scope.clone());
+        let (artifacts, scope) = (self.artifacts.clone(), self.scope.clone());
         let save = SaveOptions {
             // The guest is not trusted to send a valid type.
             mime_type: Some(mime_type).filter(|text| mime::is_type(text)),
@@ -313,11 +329,19 @@ impl CollectionSaver {
                 if !end.truncated {
                     tracing::warn!(error = %Chain(&error), "collected file was not saved");
                 }
-                Err(Reason::NotSaved)
+                Err(self.refusal_reason(&error))
             }
         };
         let version = version.map(|version| format!("artifact://{}@{version}", name.as_str()));
         Ok((end, version))
+    }
+
+    fn refusal_reason(&mut self, error: &Error) -> Reason {
+        if !matches!(error, Error::TenantQuota { .. }) {
+            return Reason::NotSaved;
+        }
+        self.refusal.get_or_insert_with(|| error.to_string());
+        Reason::QuotaExceeded
     }
 
     /// Sends the bytes of one file to the client and to the store. Returns the file's end message, and the version that
@@ -360,7 +384,7 @@ impl CollectionSaver {
 
     async fn find_saved_version(&self, name: &ArtifactName, sha256: &str) -> Option<u64> {
         let since = self.save_as.saved_since?;
-        let newest = self.artifacts.get(&self.save_as.scope, name, None).await;
+        let newest = self.artifacts.get(&self.scope, name, None).await;
         let same = newest
             .ok()
             .filter(|newest| newest.sha256 == sha256 && newest.create_time >= since);

@@ -266,7 +266,7 @@ mod tests {
             .expect("defaults")
             .config;
         let wait = Duration::from_secs(5);
-        let artifacts = Artifacts::open(&config.artifacts, dir.path(), wait, &tasks).await;
+        let artifacts = Artifacts::open(&config.artifacts, dir.path(), wait, (None, &tasks)).await;
         let collector = OnExitCollector::new(artifacts.expect("a store"), tasks.clone(), wait);
         let collections = Arc::new(OutputCollectionTracker::new(dir.path(), false, 10));
         let mut execs = Vec::new();

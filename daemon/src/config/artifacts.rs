@@ -1,4 +1,4 @@
-//! Section `[artifacts]`: where artifacts are stored, and the credentials for an S3-compatible server.
+//! Section `[artifacts]`: where artifacts are stored, how long they are kept, and the credentials for an S3-compatible server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ const CREDENTIAL_NAMES: [&str; 3] = [
     "AWS_SESSION_TOKEN",
 ];
 
-/// Section `[artifacts]`: storage and limits of artifacts.
+/// Section `[artifacts]`: storage, limits and retention of artifacts.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactsConfig {
@@ -49,6 +49,14 @@ pub struct ArtifactsConfig {
     /// Maximum number of concurrent saves.
     #[serde(deserialize_with = "values::count")]
     pub saves_max: usize,
+    /// Age from which on a version is removed; `None` keeps all.
+    #[serde(deserialize_with = "values::optional_time")]
+    pub retention_age: Option<Duration>,
+    /// Number of newest versions of an artifact that are kept; 0 keeps all.
+    pub retention_versions: u64,
+    /// Size to which the artifacts of a tenant are reduced, in bytes; `None` keeps all.
+    #[serde(deserialize_with = "values::optional_size")]
+    pub retention_bytes: Option<u64>,
 }
 
 /// Directory or bucket that holds artifacts.

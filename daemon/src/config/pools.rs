@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde::de::Deserializer;
+use serde::{Deserialize, Serialize};
 
 use super::values;
 use crate::engine::ContainerLimits;
@@ -68,11 +68,14 @@ pub enum PullPolicy {
 }
 
 /// File system that holds the files of a workspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", rename_all = "snake_case")]
 pub enum WorkspaceStorage {
     /// Memory with a hard limit of bytes and inodes, removed with the container.
+    #[default]
     Tmpfs,
+    /// File system of its own on the disk of the state directory, with the same limits.
+    Disk,
 }
 
 // === impl PoolConfig ===
@@ -115,11 +118,10 @@ impl TryFrom<String> for WorkspaceStorage {
     fn try_from(text: String) -> Result<Self, String> {
         match text.as_str() {
             "tmpfs" => Ok(Self::Tmpfs),
-            "disk" => Err(
-                "\"disk\" is not in this version; use \"tmpfs\", which counts in the container's memory"
-                    .to_owned(),
-            ),
-            other => Err(format!("{other:?} is not a storage; use \"tmpfs\"")),
+            "disk" => Ok(Self::Disk),
+            other => Err(format!(
+                "{other:?} is not a storage; use \"tmpfs\" or \"disk\""
+            )),
         }
     }
 }

@@ -12,11 +12,15 @@ use bytesize::ByteSize;
 
 use super::artifacts::ArtifactStorage;
 use super::pools::is_pool_name;
-use super::{Config, PoolConfig, SLOT_NAME_BYTES_MAX};
+use super::{AuditDelivery, Config, PoolConfig, SLOT_NAME_BYTES_MAX, WorkspaceStorage, listeners};
 use crate::engine::image_reference::ImageReference;
+use crate::engine::workspace_disk::{DiskGeometry, GeometryFault};
 
 /// Longest wait of one PollExec. `server.unary_timeout` must be longer.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Largest `execs.count_max`. The daemon waits for each running exec with a call to the guest, which serves a limited
+/// number of calls.
+pub const EXECS_MAX: u32 = 512;
 /// Longest path of a Unix socket, in bytes: 108 in the kernel, including the NUL at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Length of what follows the state directory in the path of a guest's socket, with the longest slot name.
@@ -24,6 +28,27 @@ const GUEST_SOCKET_TAIL_BYTES: usize =
     "/slots/".len() + SLOT_NAME_BYTES_MAX + "/run/guest.sock".len();
 /// Smallest uid that containers may use: distributions give smaller ones to system accounts.
 const UID_MIN: u32 = 1000;
+
+/// Longest time for which the audit log may wait with a sync.
+const AUDIT_SYNC_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// Largest number of spans that may wait for their export: about 1 GiB of memory.
+const TRACE_QUEUE_MAX: usize = 1_000_000;
+/// Maximum length of the host's name in the audit log, in bytes: that of a DNS name.
+const NODE_BYTES_MAX: usize = 253;
+/// Names in the state directory that are not free for the audit log.
+const STATE_FILES: [&str; 11] = [
+    "instance",
+    "audit-key",
+    "audit-chain",
+    "slots",
+    "skills",
+    "environments",
+    "artifacts",
+    "skilld.sock",
+    "workspace_token.key",
+    "usage.json",
+    "podman",
+];
 
 /// Collector of configuration faults.
 pub(super) struct FaultList<'a> {
@@ -124,6 +149,7 @@ macro_rules! require_orders {
 pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
     check_paths_and_texts(faults, config);
     check_numbers(faults, config);
+    listeners::check_listeners(faults, config);
 
     require_orders!(faults, config {
         workspaces.idle_timeout_default => workspaces.idle_timeout_max;
@@ -139,6 +165,8 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
         engine.remove_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
     });
     check_environments(faults, config);
+    check_audit(faults, config);
+    check_traces(faults, config);
     let refresh_timeout = config.skills.options.remote.refresh_timeout;
     faults.require_order(
         ("fetch.timeout", config.fetch.timeout),
@@ -177,6 +205,75 @@ fn check_environments(faults: &mut FaultList<'_>, config: &Config) {
         ("skills.environments_disk", environments.disk_bytes),
         false,
         "",
+    );
+}
+
+/// Checks the path of the audit log, and the relation of its other keys.
+fn check_audit(faults: &mut FaultList<'_>, config: &Config) {
+    let audit = &config.audit;
+    faults.require(
+        "audit.sync_interval",
+        audit.sync_interval <= AUDIT_SYNC_INTERVAL_MAX,
+        format_args!(
+            "must not be over {AUDIT_SYNC_INTERVAL_MAX:?}: a power cut can lose that much"
+        ),
+    );
+    faults.require(
+        "audit.sync_interval",
+        !audit.sync_interval.is_zero() || audit.delivery == AuditDelivery::Enforced,
+        "must be over zero with delivery = \"best_effort\", with which no call waits for the disk",
+    );
+    let node = audit.node.as_deref().unwrap_or_default();
+    faults.require(
+        "audit.node",
+        node.len() <= NODE_BYTES_MAX,
+        format_args!(
+            "must have at most {NODE_BYTES_MAX} bytes, has {}",
+            node.len()
+        ),
+    );
+    let Some(file) = &audit.file else { return };
+    let own = file.strip_prefix(&config.state_dir).ok();
+    let is_free = own.is_none_or(|name| {
+        name.components().count() == 1 && !STATE_FILES.iter().any(|taken| name == Path::new(taken))
+    });
+    faults.require(
+        "audit.file",
+        is_free && *file != config.socket,
+        "is a path that skilld uses for something else: use a directory of its own, such as /var/log/skilld, or \
+         STATE_DIR/audit.log",
+    );
+    let root = config
+        .files
+        .host_roots
+        .iter()
+        .find(|root| file.starts_with(root));
+    if let Some(root) = root {
+        let message = format_args!(
+            "lies in {}, whose files every client can read (files.host_roots)",
+            root.display()
+        );
+        faults.require("audit.file", false, message);
+    }
+}
+
+/// Checks the relations of keys of the export of spans.
+fn check_traces(faults: &mut FaultList<'_>, config: &Config) {
+    let traces = &config.traces;
+    faults.require(
+        "traces.queue_max",
+        traces.queue_max <= TRACE_QUEUE_MAX,
+        format_args!("must not be over {TRACE_QUEUE_MAX}"),
+    );
+    faults.require(
+        "traces.headers_file",
+        traces.headers_file.is_none() || traces.is_private(),
+        "would be sent unencrypted: use an https:// endpoint, or a collector on this host",
+    );
+    faults.require(
+        "traces.ca_file",
+        traces.ca_file.is_none() || traces.uses_tls(),
+        "needs an https:// endpoint",
     );
 }
 
@@ -262,6 +359,11 @@ fn check_numbers(faults: &mut FaultList<'_>, config: &Config) {
         engine.uid_base >= UID_MIN,
         format_args!("must be at least {UID_MIN}, is {}", engine.uid_base),
     );
+    faults.require(
+        "execs.count_max",
+        config.execs.execs_max <= EXECS_MAX,
+        format_args!("must be at most {EXECS_MAX}, is {}", config.execs.execs_max),
+    );
     // The largest u32 means "no uid" to the kernel.
     let end = u32::checked_add(engine.uid_base, engine.uid_count);
     faults.require(
@@ -306,11 +408,15 @@ fn check_pool(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
     // A guest and a shell do not start with less.
     let least = ByteSize::mib(32).as_u64();
     faults.require(&memory.0, memory.1 >= least, "must be at least 32MiB");
-    for (field, bytes) in [
-        ("disk", limits.disk_bytes),
-        ("tmp", pool.tmp_bytes),
-        ("shm", pool.shm_bytes),
-    ] {
+    let in_memory = match pool.storage {
+        WorkspaceStorage::Tmpfs => Some(("disk", limits.disk_bytes)),
+        WorkspaceStorage::Disk => {
+            check_disk(faults, pool);
+            None
+        }
+    };
+    let other = [("tmp", pool.tmp_bytes), ("shm", pool.shm_bytes)];
+    for (field, bytes) in in_memory.into_iter().chain(other) {
         let why = ": it counts in it";
         faults.require_order((&key(field), bytes), (&memory.0, memory.1), true, why);
     }
@@ -326,6 +432,16 @@ fn check_pool(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
         true,
         "",
     );
+}
+
+/// Checks that a file system on disk can have the size and the number of inodes of a pool.
+fn check_disk(faults: &mut FaultList<'_>, pool: &PoolConfig) {
+    let (field, why) = match DiskGeometry::fit(pool.disk_bytes, pool.inodes) {
+        Ok(_) => return,
+        Err(GeometryFault::Size(why)) => ("disk", why),
+        Err(GeometryFault::Inodes(why)) => ("inodes", why),
+    };
+    faults.require(&format!("pools.{}.{field}", pool.name), false, why);
 }
 
 fn check_pool_relations(faults: &mut FaultList<'_>, config: &Config) {

@@ -120,6 +120,9 @@ pub struct WorkspaceConfig {
     /// Time that a failed workspace stays listed.
     #[serde(deserialize_with = "values::time")]
     pub failed_retention: Duration,
+    /// Space that workspaces on disk leave free on the disk of the state directory, in bytes.
+    #[serde(rename = "disk_reserve", deserialize_with = "values::size")]
+    pub disk_reserve_bytes: u64,
 }
 
 /// Section `[execs]`: limits and timeouts of execs.

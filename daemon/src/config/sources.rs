@@ -6,11 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use figment::Figment;
-use figment::providers::{Data, Env, Format, Toml};
+use figment::providers::{Data, Format, Toml};
 use figment::value::{Dict, Value};
+use serde::de::DeserializeOwned;
 
 use super::Config;
 use super::derived_defaults::DerivedDefaults;
+use super::environment::environment_keys;
 use super::ranges::FaultList;
 
 /// The embedded reference file: every key, its default and its reason.
@@ -24,6 +26,21 @@ const OPERATOR_KEY: &str = "oci_runtime";
 
 /// Maximum number of faults before deserialization gives up, so that it ends in any case.
 const FAULTS_MAX: usize = 100;
+
+/// Parses a TOML file of its own, with all its faults in one message, each with its key.
+///
+/// # Errors
+/// The message.
+pub(crate) fn parse_toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let parsed = Figment::from(Toml::string(text)).extract();
+    parsed.map_err(|errors: figment::Error| {
+        let faults = errors.into_iter().map(|error| match error.path.join(".") {
+            key if key.is_empty() => error.kind.to_string(),
+            key => format!("{key}: {}", error.kind),
+        });
+        faults.collect::<Vec<_>>().join("; ")
+    })
+}
 
 /// Values given on the command line. They override all other sources.
 #[derive(Debug, Clone, Default)]
@@ -64,18 +81,14 @@ impl ConfigSources {
     /// Merges all sources in the documented order.
     ///
     /// # Errors
-    /// The fault of a configuration file that cannot be read; figment would treat it as empty.
+    /// The fault of a configuration file that cannot be read again; figment would treat it as empty.
     pub(super) fn from_all(flags: &ConfigFlags) -> Result<Self, String> {
         let mut merged = Figment::from(Toml::string(DEFAULT_TOML));
         if let Some(path) = &flags.config {
             check_readable(path)?;
             merged = merged.merge(Data::<Toml>::file_exact(path));
         }
-        // SKILLD_CONFIG would be an unknown key; skillctl and the guest read the other two.
-        let environment = Env::prefixed("SKILLD_")
-            .split("__")
-            .ignore(&["config", "endpoint", "nonce"]);
-        merged = merged.merge(environment);
+        merged = merged.merge(environment_keys());
         let state_dir = flags.state_dir.as_ref();
         let state_dir = state_dir.map(|path| path.display().to_string());
         for (key, value) in [
@@ -125,6 +138,11 @@ impl ConfigSources {
                 return None;
             }
         }
+    }
+
+    /// Returns the value of `log_format`; `None` if a source can't be parsed.
+    pub(super) fn log_format(&self) -> Option<String> {
+        self.merged.find_value("log_format").ok()?.into_string()
     }
 
     /// Returns `true` if a source other than the embedded file sets this key.
@@ -228,8 +246,16 @@ fn add_faults(faults: &mut FaultList<'_>, error: figment::Error) {
     }
 }
 
+/// Checks that a configuration file can be read, and more than once.
 fn check_readable(path: &Path) -> Result<(), String> {
-    std::fs::read_to_string(path)
-        .map(drop)
-        .map_err(|error| format!("--config {}: cannot be read: {error}", path.display()))
+    let path_text = path.display();
+    let unreadable = |error| format!("--config {path_text}: cannot be read: {error}");
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    // A pipe is empty when it is read again, and the daemon would start with the defaults, without `[auth]`.
+    if !metadata.is_file() {
+        return Err(format!(
+            "--config {path_text}: is not a regular file: it is read more than once"
+        ));
+    }
+    std::fs::read_to_string(path).map(drop).map_err(unreadable)
 }

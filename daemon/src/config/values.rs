@@ -24,26 +24,48 @@ pub(super) fn parsed<'de, D: Deserializer<'de>, T>(
 
 /// Deserializes a time such as `"30s"`: over zero and at most a year.
 pub(super) fn time<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
-    parsed(source, |text| match humantime::parse_duration(text) {
+    parsed(source, parse_time)
+}
+
+/// Deserializes a time as [`time`] does; the empty text means `None`.
+pub(super) fn optional_time<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<Option<Duration>, D::Error> {
+    let text = optional_text(source)?;
+    let time = text.map(|text| parse_time(&text)).transpose();
+    time.map_err(D::Error::custom)
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
         Ok(time) if time.is_zero() => Err("must be over zero".to_owned()),
         Ok(time) if time > TIME_MAX => Err(format!("{text} is over a year")),
         Ok(time) => Ok(time),
         Err(_) => Err(format!("{text:?} is not a time; write it like \"30s\"")),
-    })
+    }
 }
 
 /// Deserializes a size such as `"256MiB"` into a number of bytes, at least 1.
 pub(super) fn size<'de, D: Deserializer<'de>, T: TryFrom<u64>>(source: D) -> Result<T, D::Error> {
-    parsed(source, |text| {
-        let size: ByteSize = text
-            .parse()
-            .map_err(|_| format!("{text:?} is not a size; write it like \"256MiB\""))?;
-        // Protocol messages carry sizes as int64.
-        Some(size.as_u64())
-            .filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok())
-            .and_then(|bytes| T::try_from(bytes).ok())
-            .ok_or_else(|| format!("{text} is not between 1 and 2^63 bytes"))
-    })
+    parsed(source, parse_size)
+}
+
+/// Deserializes a size as [`size`] does; the empty text means `None`.
+pub(super) fn optional_size<'de, D: Deserializer<'de>>(source: D) -> Result<Option<u64>, D::Error> {
+    let text = optional_text(source)?;
+    let size = text.map(|text| parse_size(&text)).transpose();
+    size.map_err(D::Error::custom)
+}
+
+fn parse_size<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let size: ByteSize = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size; write it like \"256MiB\""))?;
+    // Protocol messages carry sizes as int64.
+    Some(size.as_u64())
+        .filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok())
+        .and_then(|bytes| T::try_from(bytes).ok())
+        .ok_or_else(|| format!("{text} is not between 1 and 2^63 bytes"))
 }
 
 /// Deserializes a count that is at least 1.

@@ -1,16 +1,17 @@
-//! Client of the Docker Engine API over Docker's Unix socket.
+//! Client of the Docker Engine API over a Unix socket, for Docker and for Podman.
 //!
-//! It uses create, start, inspect, remove, list, events and, where a pool asks for it, pull. It never uses exec, archive, commit or export: these run a
-//! process of root in a container that a tenant controls. Every call has a deadline. Before it serves, the daemon calls
-//! [`DockerEngine::connect`], `describe` and `check_image` to check the host.
+//! It uses create, start, inspect, remove, list, events and, where a pool asks for it, pull. It never uses exec, archive,
+//! commit or export: these run a process of root in a container that a tenant controls. Every call has a deadline. Before
+//! it serves, the daemon calls [`connect_engine`], `describe`, `prepare` and `check_image` to check the host.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bollard::errors::Error as DockerError;
-use bollard::models::ContainerSummaryStateEnum;
+use bollard::models::{ContainerSummaryStateEnum, EventMessage, SystemInfo, SystemVersion};
 use bollard::query_parameters::{
     CreateContainerOptions, EventsOptions, ListContainersOptions, ListVolumesOptions,
     RemoveContainerOptions, RemoveVolumeOptions, WaitContainerOptions,
@@ -29,18 +30,58 @@ use crate::engine::oci_runtime::RuntimeKind;
 use crate::error::{Chain, Error, Result};
 use crate::shutdown::Tasks;
 use body::{HostFeatures, create_body};
+pub use engine_kind::EngineKind;
 use failures::{has_status, map_docker_error};
+pub use host_report::DockerReport;
+use podman::PodmanEngine;
+pub use response::ROOTLESS_REASON;
 use response::{
     check_create_warnings, check_engine, instance_label_filter, parse_container_event,
     parse_docker_host, parse_engine_info,
 };
 
 mod body;
+mod engine_kind;
 mod failures;
+mod host_report;
 mod image;
 mod masked_paths;
+mod podman;
 mod registry_credentials;
 mod response;
+
+/// Names of the events that the daemon uses.
+const EVENT_NAMES: [&str; 5] = ["die", "destroy", "oom", "pause", "unpause"];
+
+/// Connects to `docker_host` (`unix:///path`, a plain path, or empty for /var/run/docker.sock), checks that the engine can
+/// be used, and returns the client for its kind. Each later call takes at most `timeout`. `client_config` is the directory
+/// of the registry credentials, that of Docker's client.
+///
+/// # Errors
+///
+/// `Error::EngineUnavailable` if the engine does not answer or the user has no permission for the socket; `Error::Engine`
+/// if the engine is too old, runs rootless or does not enforce CPU limits. The messages tell the operator what to do.
+pub async fn connect_engine(
+    docker_host: &str,
+    timeout: Duration,
+    client_config: Option<PathBuf>,
+) -> Result<Arc<dyn Engine>> {
+    let mut engine = DockerEngine::without_checks(docker_host, timeout)?;
+    engine.client_config = client_config;
+    let info = engine.describe().await?;
+    check_engine(&info)?;
+    let kind = EngineKind::from_name(&info.name);
+    engine.host = HostFeatures {
+        cgroup_version: info.cgroup_version,
+        apparmor: info.apparmor,
+        default_runtime: info.default_runtime,
+        masked_paths: masked_paths::find_masked_paths(),
+    };
+    Ok(match kind {
+        EngineKind::Docker => Arc::new(engine),
+        EngineKind::Podman => Arc::new(PodmanEngine::new(engine)),
+    })
+}
 
 /// Connection to the Docker Engine of this host.
 #[derive(Debug)]
@@ -61,14 +102,13 @@ pub struct DockerEngine {
 // === impl DockerEngine ===
 
 impl DockerEngine {
-    /// Connects to `docker_host` (`unix:///path`, a plain path, or empty for /var/run/docker.sock) and checks that
-    /// Docker is new enough. Each later call takes at most `timeout`.
+    /// Makes a client for [`Self::report`] and questions about images. It has not called Docker yet, and it must not
+    /// create containers: it does not know the host's features.
     ///
     /// # Errors
     ///
-    /// `Error::EngineUnavailable` if Docker does not answer or the user has no permission for the socket; `Error::Engine`
-    /// if Docker is too old. Both messages tell the operator what to do.
-    pub async fn connect(docker_host: &str, timeout: Duration) -> Result<Self> {
+    /// `Error::EngineUnavailable` if `docker_host` is no Unix socket, or does not exist.
+    pub fn without_checks(docker_host: &str, timeout: Duration) -> Result<Self> {
         let socket = parse_docker_host(docker_host)?;
         // bollard's own deadline has whole seconds and covers only the response head. `with_deadline` expires first.
         let docker = Docker::connect_with_unix(
@@ -77,33 +117,36 @@ impl DockerEngine {
             API_DEFAULT_VERSION,
         )
         .map_err(|error| map_docker_error(&socket, "connect", &error))?;
-        let mut engine = Self {
+        Ok(Self {
             docker,
             socket,
             timeout,
             client_config: None,
             host: HostFeatures::default(),
             tasks: Tasks::default(),
-        };
-        let info = engine.describe().await?;
-        check_engine(&info)?;
-        engine.host = HostFeatures {
-            cgroup_version: info.cgroup_version,
-            apparmor: info.apparmor,
-            default_runtime: info.default_runtime,
-            masked_paths: masked_paths::find_masked_paths(),
-        };
-        Ok(engine)
+        })
     }
 
-    /// Uses the registry credentials of Docker's client, whose configuration is in this directory.
-    #[must_use]
-    pub fn with_client_config(self, dir: Option<PathBuf>) -> Self {
-        let client_config = dir;
-        Self {
-            client_config,
-            ..self
+    /// Returns what Docker reports about itself and its host, however old it is.
+    ///
+    /// # Errors
+    ///
+    /// `Error::EngineUnavailable` if Docker does not answer in time, and `Error::Engine` if it refuses.
+    pub async fn report(&self) -> Result<DockerReport> {
+        let (version, info) = self.ask_about_itself().await?;
+        Ok(host_report::docker_report(version, info))
+    }
+
+    /// Returns the engine's version and description, as far as they hold for containers of the daemon.
+    async fn ask_about_itself(&self) -> Result<(SystemVersion, SystemInfo)> {
+        let version = self.docker.version();
+        let version = self.call_docker("report its version", version).await?;
+        let info = self.docker.info();
+        let mut info = self.call_docker("describe itself", info).await?;
+        if EngineKind::from_version(&version) == EngineKind::Podman {
+            podman::keep_usable_runtimes(&mut info);
         }
+        Ok((version, info))
     }
 
     /// Awaits one call to Docker with a deadline and maps its error. `operation` names the call in the error.
@@ -170,6 +213,63 @@ impl DockerEngine {
         }
     }
 
+    /// Returns the id of a new container, unless the engine's warnings say that it lacks a limit: then the container is
+    /// removed.
+    async fn check_created(&self, container_id: String, warnings: &[String]) -> Result<String> {
+        for warning in warnings {
+            tracing::debug!(container = %container_id, %warning, "the engine reported a warning for a new container");
+        }
+        let Err(error) = check_create_warnings(warnings) else {
+            return Ok(container_id);
+        };
+        if let Err(error) = self.remove(&container_id).await {
+            tracing::warn!(container = %container_id, %error, "failed to remove a container that was created without its limits");
+        }
+        Err(error)
+    }
+
+    /// Subscribes to the events of an instance's containers that have one of these names.
+    async fn subscribe(
+        &self,
+        instance: &str,
+        names: &[&str],
+        parse: fn(EventMessage) -> Option<ContainerEvent>,
+    ) -> Result<BoxStream<'static, Result<ContainerEvent>>> {
+        // Docker subscribes shortly after it responds. With a start time it replays the events in between.
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        self.ping().await?;
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["container".to_owned()]),
+            (
+                "label".to_owned(),
+                vec![instance_label_filter(Some(instance))],
+            ),
+            (
+                "event".to_owned(),
+                names.iter().map(|name| (*name).to_owned()).collect(),
+            ),
+        ]);
+        let options = EventsOptions {
+            since: Some(format!("{}.{:09}", now.as_secs(), now.subsec_nanos())),
+            until: None,
+            filters: Some(filters),
+        };
+        let socket = self.socket.clone();
+        let events = self.docker.events(Some(options)).filter_map(move |event| {
+            let event = match event {
+                Ok(event) => parse(event).map(Ok),
+                Err(error) => Some(Err(map_docker_error(&socket, "stream events", &error))),
+            };
+            futures::future::ready(event)
+        });
+        let end = Error::EngineUnavailable {
+            message: format!("{}: the engine closed the event stream", self.socket),
+        };
+        Ok(events.chain(stream::once(async { Err(end) })).boxed())
+    }
+
     /// Waits until a container whose removal is already in progress is gone.
     async fn wait_until_removed(&self, container_id: &str) -> Result<()> {
         let options = WaitContainerOptions {
@@ -193,12 +293,7 @@ impl DockerEngine {
 #[tonic::async_trait]
 impl Engine for DockerEngine {
     async fn describe(&self) -> Result<EngineInfo> {
-        let version = self
-            .call_docker("report its version", self.docker.version())
-            .await?;
-        let info = self
-            .call_docker("describe itself", self.docker.info())
-            .await?;
+        let (version, info) = self.ask_about_itself().await?;
         Ok(parse_engine_info(version, info))
     }
 
@@ -244,18 +339,7 @@ impl Engine for DockerEngine {
             )
             .await?;
         match created {
-            Ok(created) => {
-                for warning in &created.warnings {
-                    tracing::debug!(container = %created.id, %warning, "docker reported a warning for a new container");
-                }
-                if let Err(error) = check_create_warnings(&created.warnings) {
-                    if let Err(error) = self.remove(&created.id).await {
-                        tracing::warn!(container = %created.id, %error, "failed to remove a container that docker created without its limits");
-                    }
-                    return Err(error);
-                }
-                Ok(created.id)
-            }
+            Ok(created) => self.check_created(created.id, &created.warnings).await,
             Err(error) if has_status(&error, 404) => Err(Error::Image {
                 image: spec.image_id.clone(),
                 why: "Docker no longer has this image: build or pull it again and restart skilld"
@@ -375,41 +459,8 @@ impl Engine for DockerEngine {
     }
 
     async fn events(&self, instance: &str) -> Result<BoxStream<'static, Result<ContainerEvent>>> {
-        // Docker subscribes shortly after it responds. With a start time it replays the events in between.
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        self.ping().await?;
-        let filters = HashMap::from([
-            ("type".to_owned(), vec!["container".to_owned()]),
-            (
-                "label".to_owned(),
-                vec![instance_label_filter(Some(instance))],
-            ),
-            (
-                "event".to_owned(),
-                ["die", "destroy", "oom", "pause", "unpause"]
-                    .map(str::to_owned)
-                    .to_vec(),
-            ),
-        ]);
-        let options = EventsOptions {
-            since: Some(format!("{}.{:09}", now.as_secs(), now.subsec_nanos())),
-            until: None,
-            filters: Some(filters),
-        };
-        let socket = self.socket.clone();
-        let events = self.docker.events(Some(options)).filter_map(move |event| {
-            let event = match event {
-                Ok(event) => parse_container_event(event).map(Ok),
-                Err(error) => Some(Err(map_docker_error(&socket, "stream events", &error))),
-            };
-            futures::future::ready(event)
-        });
-        let end = Error::EngineUnavailable {
-            message: format!("{}: Docker closed the event stream", self.socket),
-        };
-        Ok(events.chain(stream::once(async { Err(end) })).boxed())
+        let subscribed = self.subscribe(instance, &EVENT_NAMES, parse_container_event);
+        subscribed.await
     }
 }
 

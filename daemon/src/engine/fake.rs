@@ -278,6 +278,7 @@ impl Engine for FakeEngine {
             apparmor: false,
             // The guests have the uid of the test and not that of the container.
             userns_remap: true,
+            rootless: false,
             cpu_quota: true,
         })
     }

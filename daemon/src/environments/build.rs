@@ -21,8 +21,8 @@ use super::build_failure::{BuildFailure, check_end};
 use super::environment_cleanup::environments_in_use;
 use super::line_splitter::LineSplitter;
 use super::{BuildEvent, EnvironmentBuilder, EnvironmentRequest};
-use crate::config::PoolConfig;
 use crate::config::environments::{EnvironmentOptions, PackageIndex};
+use crate::config::{PoolConfig, WorkspaceStorage};
 use crate::error::{Error, Result};
 use crate::fetch::{IndexProxy, IndexProxyOptions};
 use crate::guest::bind_container_socket;
@@ -127,6 +127,7 @@ fn build_pool(pool: &PoolConfig, options: &EnvironmentOptions) -> PoolConfig {
     PoolConfig {
         max: 1,
         memory_bytes: options.build_memory_bytes,
+        storage: WorkspaceStorage::Tmpfs,
         disk_bytes: options.build_disk_bytes,
         inodes: ENTRIES_MAX,
         warm_up: Vec::new(),

@@ -51,7 +51,7 @@ impl Environments {
 
 /// Returns the names of the environments that workspaces have.
 pub(super) fn environments_in_use(context: &SharedSlotContext) -> HashSet<String> {
-    let workspaces = context.workspaces.list_after(None).into_iter();
+    let workspaces = context.workspaces.list_all().into_iter();
     let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
     let environments = claims.flat_map(|claim| claim.environments.into_values());
     environments.map(|environment| environment.name).collect()

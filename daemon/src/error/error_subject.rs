@@ -4,13 +4,18 @@ use super::Error;
 
 impl Error {
     /// Returns the subject of a quota failure: the name of the count, or the workspace whose guest counts.
-    pub(super) fn quota_subject(&self) -> &str {
+    pub(super) fn quota_subject(&self) -> String {
         if let Self::QuotaExceeded { subject, .. } = self {
-            subject
+            subject.clone()
+        } else if let Self::TenantQuota {
+            tenant, resource, ..
+        } = self
+        {
+            format!("tenants/{tenant}/{resource}")
         } else if let Self::Guest { workspace, .. } = self {
-            workspace
+            workspace.clone()
         } else {
-            ""
+            String::new()
         }
     }
 

@@ -68,7 +68,8 @@ impl fmt::Display for EntryPrefix<'_> {
 }
 
 /// Display of what to do about an image that the engine does not have, by its reference.
-pub(super) struct MissingImageRemedy<'a>(pub(super) &'a str);
+#[derive(Debug)]
+pub struct MissingImageRemedy<'a>(pub &'a str);
 
 impl fmt::Display for MissingImageRemedy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,7 +83,7 @@ impl fmt::Display for MissingImageRemedy<'_> {
             Some(name) => write!(f, "run `make image IMAGE={name}`"),
             None => write!(
                 f,
-                "run `docker pull {image}`, or set `pull = \"missing\"` for its pool"
+                "run `docker pull {image}` (with Podman `podman pull`), or set `pull = \"missing\"` for its pool"
             ),
         }
     }

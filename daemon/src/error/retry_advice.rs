@@ -13,9 +13,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 impl Error {
     /// Returns the time after which a retry makes sense; `None` if the error does not end by itself.
     pub(super) fn retry_after(&self) -> Option<Duration> {
+        if let Self::TenantQuota { retry_after, .. } = self {
+            return *retry_after;
+        }
         let ends_by_itself = matches!(
             self,
             Self::Draining
+                | Self::AuditUnavailable { .. }
                 | Self::PoolExhausted { .. }
                 | Self::EngineUnavailable { .. }
                 | Self::Storage { .. }

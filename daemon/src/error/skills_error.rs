@@ -19,6 +19,17 @@ impl From<SkillsError> for Error {
                 version,
                 digest,
             },
+            SkillsError::PublishedQuota {
+                tenant,
+                used,
+                limit,
+            } => Self::TenantQuota {
+                tenant,
+                resource: "published_bytes",
+                used,
+                limit,
+                retry_after: None,
+            },
             SkillsError::SkillReadOnly { name, root } => Self::SkillReadOnly { name, root },
             SkillsError::LeavesSkill { path } => Self::LeavesSkill { path },
             SkillsError::FileNotFound { path, nearest } => Self::FileNotFound { path, nearest },

@@ -143,7 +143,7 @@ impl ImageSupply {
         );
         let message = format!(
             "image {name} was not pulled: {why}; check its name and `docker login`, or run `docker pull {name}` \
-             yourself; skilld tries again after {wait:?}"
+             yourself (`podman login` and `podman pull` with Podman); skilld tries again after {wait:?}"
         );
         self.report("pool.image_pull_failed", true, message).await;
         wait

@@ -3,10 +3,13 @@
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
+use crate::metrics::ClaimSource;
+
 /// Right of one request to use a slot. When dropped without [`SlotReservation::keep`], the slot returns to its pool.
 #[derive(Debug)]
 pub struct SlotReservation {
     number: u32,
+    source: ClaimSource,
     keep: oneshot::Sender<()>,
 }
 
@@ -20,19 +23,33 @@ pub(super) struct ReservationEnd {
 
 impl SlotReservation {
     /// Reserves a slot. The future completes when the reservation is kept or dropped.
-    pub(super) fn new(number: u32) -> (Self, BoxFuture<'static, ReservationEnd>) {
+    pub(super) fn new(
+        number: u32,
+        source: ClaimSource,
+    ) -> (Self, BoxFuture<'static, ReservationEnd>) {
         let (keep, kept) = oneshot::channel();
         let end = async move {
             let is_kept = kept.await.is_ok();
             ReservationEnd { number, is_kept }
         };
-        (Self { number, keep }, Box::pin(end))
+        let reservation = Self {
+            number,
+            source,
+            keep,
+        };
+        (reservation, Box::pin(end))
     }
 
     /// Returns the number of the reserved slot.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Returns where the slot came from.
+    #[must_use]
+    pub fn source(&self) -> ClaimSource {
+        self.source
     }
 
     /// Takes the slot for good: it does not return to the pool.

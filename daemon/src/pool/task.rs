@@ -14,8 +14,11 @@ use super::backoff::BootFailure;
 use super::reservation::ReservationEnd;
 use super::{
     Pool, PoolMessage, PoolProblem, PoolSnapshot, SlotLauncher, SlotReport, SlotReservation,
+    TenantShare,
 };
+use crate::access::TenantName;
 use crate::error::Result;
+use crate::metrics::QueueWaitTimer;
 
 mod claims;
 mod refill;
@@ -34,7 +37,7 @@ pub(super) struct PoolTask {
     members: BTreeMap<u32, PoolMember>,
     /// Warm slots in the order in which they are handed out.
     warm: VecDeque<u32>,
-    /// Requests in the order in which they are served.
+    /// Requests in the order of their arrival; `claims.rs` chooses the tenant that is served next.
     queue: VecDeque<WaitingRequest>,
     reservation_ends: FuturesUnordered<BoxFuture<'static, ReservationEnd>>,
     /// `None` once a boot has worked.
@@ -55,6 +58,8 @@ struct PoolMember {
     is_common: bool,
     /// Request for which a slot with limits of its own boots.
     requester: Option<WaitingRequest>,
+    /// Tenant that the slot was reserved for; `None` while no tenant has it.
+    holder: Option<TenantName>,
 }
 
 /// Availability of a slot.
@@ -77,8 +82,11 @@ enum MemberPhase {
 /// Request that waits for a slot.
 #[derive(Debug)]
 struct WaitingRequest {
+    share: TenantShare,
     reply: oneshot::Sender<Result<SlotReservation>>,
     deadline: Instant,
+    /// Measures the wait in the queue; `None` for a request that is not in it.
+    in_queue: Option<QueueWaitTimer>,
 }
 
 impl WaitingRequest {
@@ -138,21 +146,38 @@ impl PoolTask {
 
     fn on_message(&mut self, message: PoolMessage) {
         match message {
-            PoolMessage::Adopt { number, is_warm } => {
+            PoolMessage::Adopt {
+                number,
+                is_warm,
+                holder,
+            } => {
                 let phase = match is_warm {
                     true => MemberPhase::Booting,
                     false => MemberPhase::Taken,
                 };
                 self.insert_member(number, phase, true, None);
+                if let Some(member) = self.members.get_mut(&number) {
+                    member.holder = holder;
+                }
             }
             PoolMessage::Open => {
-                self.is_open = true;
+                (self.is_open, self.is_closed) = (true, false);
                 self.fill();
             }
             PoolMessage::Report { number, report } => self.on_report(number, report),
-            PoolMessage::Claim { limits, reply } => {
+            PoolMessage::Claim {
+                share,
+                limits,
+                reply,
+            } => {
                 let deadline = Instant::now() + self.pool.config.claim_timeout;
-                self.on_claim(limits, WaitingRequest { reply, deadline });
+                let waiter = WaitingRequest {
+                    share,
+                    reply,
+                    deadline,
+                    in_queue: None,
+                };
+                self.on_claim(limits, waiter);
                 self.fill();
             }
             PoolMessage::RetryBoot => {
@@ -287,6 +312,7 @@ impl PoolTask {
             phase,
             is_common,
             requester,
+            holder: None,
         };
         self.members.insert(number, member);
     }

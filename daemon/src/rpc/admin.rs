@@ -7,9 +7,12 @@ use tonic::{Request, Response, Status};
 use super::SharedDependencies;
 use super::convert::workspace::limits_message;
 use super::convert::{self, int32, int64};
+use crate::access::FileProblem;
+use crate::audit::{AuditLog, AuditState};
 use crate::engine::image_reference::ImageReference;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::shutdown::RefusedWork;
 use crate::workspace::host_problems::{self, HostProblem};
 use crate::workspace::image_check::{self, ImageReport};
 
@@ -73,10 +76,22 @@ impl AdminService for AdminRpc {
         &self,
         request: Request<pb::DrainRequest>,
     ) -> Result<Response<pb::DrainResponse>, Status> {
-        tracing::info!(remove = request.get_ref().remove, "draining on request");
-        self.0.tasks.drain.cancel();
-        let (workspaces, containers) = if request.get_ref().remove {
-            self.0.registry.remove_all().await?
+        let pb::DrainRequest { remove, execs } = *request.get_ref();
+        tracing::info!(remove, execs, "draining on request");
+        self.0.tasks.refuse(match execs || remove {
+            true => RefusedWork::Execs,
+            false => RefusedWork::Workspaces,
+        });
+        let (workspaces, containers) = if remove {
+            let registry = self.0.registry.clone();
+            // It completes also when the caller goes away: a pool that is half removed does not fill itself again.
+            let removal = self
+                .0
+                .tasks
+                .spawn(async move { registry.remove_all().await });
+            removal
+                .await
+                .map_err(|error| Error::Internal(format!("drain: {error}")))??
         } else {
             (0, 0)
         };
@@ -84,6 +99,20 @@ impl AdminService for AdminRpc {
             removed_workspaces: int32(workspaces),
             removed_containers: int32(containers),
         }))
+    }
+
+    async fn undrain(
+        &self,
+        _request: Request<pb::UndrainRequest>,
+    ) -> Result<Response<pb::UndrainResponse>, Status> {
+        if self.0.tasks.drain.is_cancelled() {
+            // The daemon is ending, which nothing takes back.
+            return Err(Error::Draining.into());
+        }
+        tracing::info!("accepting new work again on request");
+        self.0.registry.open_pools().await;
+        self.0.tasks.accept_all();
+        Ok(Response::new(pb::UndrainResponse {}))
     }
 
     async fn check_image(
@@ -118,8 +147,17 @@ impl AdminService for AdminRpc {
                 .into_iter()
                 .map(host_problem_message),
         );
-        let skills = self.0.skills.problems().await.map_err(Error::from)?;
+        let skills = self
+            .0
+            .skills
+            .of_daemon()
+            .problems()
+            .await
+            .map_err(Error::from)?;
         problems.extend(convert::skill::problem_messages(&skills));
+        let files = self.0.access.problems().list();
+        problems.extend(files.into_iter().map(file_problem_message));
+        problems.extend(self.0.audit.as_ref().and_then(audit_problem_message));
         let builds = self.0.environments.problems();
         problems.extend(convert::skill::problem_messages(&builds));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
@@ -175,6 +213,34 @@ fn host_problem_message(problem: HostProblem) -> pb::Problem {
         severity: pb::problem::Severity::Error.into(),
         code: problem.code.into(),
         subject: problem.subject,
+        message: problem.message,
+        line: 0,
+        time: convert::timestamp_message(problem.time),
+    }
+}
+
+/// Returns the problem of an audit log that cannot be written to its path.
+fn audit_problem_message(audit: &AuditLog) -> Option<pb::Problem> {
+    let (code, fault) = match &*audit.state().borrow() {
+        AuditState::Healthy => return None,
+        AuditState::OldFile(fault) => ("audit.old_file", fault.to_string()),
+        AuditState::Failed(fault) => ("audit.unwritable", fault.to_string()),
+    };
+    Some(pb::Problem {
+        severity: pb::problem::Severity::Error.into(),
+        code: code.into(),
+        subject: "audit.file".into(),
+        message: format!("{fault}; {} records are lost so far", audit.lost()),
+        line: 0,
+        time: convert::timestamp_message(audit.state_since()),
+    })
+}
+
+fn file_problem_message(problem: FileProblem) -> pb::Problem {
+    pb::Problem {
+        severity: pb::problem::Severity::Error.into(),
+        code: "configuration.file_invalid".into(),
+        subject: problem.key,
         message: problem.message,
         line: 0,
         time: convert::timestamp_message(problem.time),

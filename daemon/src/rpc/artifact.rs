@@ -14,6 +14,7 @@ use super::SharedDependencies;
 use super::convert::artifact as wire;
 use super::relay::{RelayedStream, relay_stream};
 use super::upload;
+use crate::access::Caller;
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
 
@@ -25,10 +26,11 @@ impl ArtifactRpc {
     /// Reads a workspace's file as a stream of bytes, which keeps the workspace in use until its end.
     async fn file(
         &self,
+        caller: &Caller,
         workspace: WorkspaceId,
         request: guest::ReadFileRequest,
     ) -> Result<impl Stream<Item = Result<Bytes>> + Send + 'static> {
-        let grant = self.0.registry.get(&workspace)?.grant().await?;
+        let grant = self.0.registry.get(caller, &workspace)?.grant().await?;
         let name = workspace.name();
         let opened = grant.guest.clone().read_file(request).await;
         let guest = opened.map_err(|status| Error::from_guest(&name, &status))?;
@@ -58,6 +60,8 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<Streaming<pb::SaveArtifactRequest>>,
     ) -> Result<Response<pb::Artifact>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let mut client = request.into_inner();
         let first = upload::first_message(&mut client, &self.0, "header").await?;
         let wire::SaveRequest {
@@ -66,10 +70,11 @@ impl ArtifactService for ArtifactRpc {
             save,
             file,
         } = wire::check_save_header(first)?;
+        let scope = scope.of_tenant(caller.tenant());
         let artifacts = &self.0.artifacts;
         let saved = match file {
             Some((workspace, request)) => {
-                let data = self.file(workspace, request).await?;
+                let data = self.file(&caller, workspace, request).await?;
                 artifacts.save(&scope, &name, save, data).await?
             }
             None => {
@@ -85,12 +90,15 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<pb::LoadArtifactRequest>,
     ) -> Result<Response<Self::LoadArtifactStream>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let request = request.into_inner();
         let wire::ArtifactSelector {
             scope,
             name,
             version,
         } = wire::check_selector(&request.name, request.scope.as_ref(), request.version)?;
+        let scope = scope.of_tenant(caller.tenant());
         let (artifact, chunks) = self.0.artifacts.load(&scope, &name, version).await?;
         let message = |payload| pb::LoadArtifactResponse {
             payload: Some(payload),
@@ -109,7 +117,10 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<pb::ListArtifactsRequest>,
     ) -> Result<Response<pb::ListArtifactsResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let (scope, after, size) = wire::check_list_artifacts(request.get_ref())?;
+        let scope = scope.of_tenant(caller.tenant());
         let page = self.0.artifacts.list(&scope, after.as_ref(), size).await?;
         let (artifacts, next_page_token) = wire::artifact_page_message(&page);
         Ok(Response::new(pb::ListArtifactsResponse {
@@ -122,8 +133,11 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<pb::ListArtifactVersionsRequest>,
     ) -> Result<Response<pb::ListArtifactVersionsResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let (wire::ArtifactSelector { scope, name, .. }, after, size) =
             wire::check_list_artifact_versions(request.get_ref())?;
+        let scope = scope.of_tenant(caller.tenant());
         let page = self
             .0
             .artifacts
@@ -140,12 +154,15 @@ impl ArtifactService for ArtifactRpc {
         &self,
         request: Request<pb::DeleteArtifactRequest>,
     ) -> Result<Response<()>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let request = request.into_inner();
         let wire::ArtifactSelector {
             scope,
             name,
             version,
         } = wire::check_selector(&request.name, request.scope.as_ref(), request.version)?;
+        let scope = scope.of_tenant(caller.tenant());
         self.0.artifacts.delete(&scope, &name, version).await?;
         Ok(Response::new(()))
     }

@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
+use crate::workspace::workspace_key::is_id;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use violation_collector::shown;
 
+pub mod access;
 pub mod artifact;
 pub mod environment;
 pub mod exec;
@@ -25,8 +27,6 @@ pub mod workspace;
 
 pub use violation_collector::ViolationCollector;
 
-/// Maximum length of an id, in bytes.
-const ID_BYTES_MAX: usize = 63;
 const WORKSPACE_PREFIX: &str = "workspaces/";
 
 /// Parses an id: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
@@ -34,18 +34,7 @@ const WORKSPACE_PREFIX: &str = "workspaces/";
 /// # Errors
 /// [`Error::Invalid`] naming `field`.
 pub fn parse_id(field: &str, text: &str) -> Result<String> {
-    let bytes = text.as_bytes();
-    let edge = |byte: Option<&u8>| {
-        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
-    let inner = |byte: &u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
-    };
-    let good = bytes.len() <= ID_BYTES_MAX
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(inner);
-    if good {
+    if is_id(text) {
         return Ok(text.to_owned());
     }
     Err(Error::invalid(
@@ -70,6 +59,11 @@ pub fn parse_workspace_name(field: &str, name: &str) -> Result<WorkspaceId> {
         ));
     };
     Ok(WorkspaceId::new(parse_id(field, rest)?))
+}
+
+/// Returns the name of an exec in a workspace.
+pub(super) fn exec_name(workspace: &str, exec_id: &str) -> String {
+    format!("{workspace}/execs/{exec_id}")
 }
 
 /// Parses `workspaces/{workspace}/execs/{exec}`.

@@ -3,21 +3,28 @@
 
 use std::collections::BTreeMap;
 
+use futures::TryStreamExt;
 use prost::Message;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::SharedDependencies;
 use super::convert::{self, exec as wire, exec_io};
+use super::exec_observer::ExecObserver;
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
 use super::writable_skills::find_writable_script;
+use crate::access::{Caller, Role};
+use crate::audit::CreatedResource;
 use crate::collect::on_exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StartMode, script};
 use crate::guest::versioned_fields;
+use crate::shutdown::RefusedWork;
+use crate::workspace::running_execs::CountedExec;
 use crate::workspace::{Workspace, WorkspaceGrant};
 use crate::workspace_paths;
 
@@ -37,27 +44,38 @@ struct PreparedExec {
     /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have
     /// started.
     collection: Option<CollectionGuard>,
+    /// Place among the running execs of the tenant; `None` for a repeated request that takes none. Dropped after the
+    /// guest's answer of any kind, too.
+    counted: Option<CountedExec>,
+    observer: ExecObserver,
 }
 
 impl ExecRpc {
     /// Checks a request, gets the workspace's grant, and resolves the spec in it.
     async fn prepare_exec(
         &self,
+        caller: &Caller,
         workspace: &str,
         exec_id: &str,
         spec: Option<pb::ExecSpec>,
         start: StartMode,
     ) -> Result<PreparedExec> {
+        let received = Instant::now();
         let id = convert::parse_workspace_name("workspace", workspace)?;
+        let is_new = exec_id.is_empty();
         let exec_id = match exec_id {
             "" => uuid::Uuid::now_v7().to_string(),
             given => convert::parse_id("exec_id", given)?,
         };
         let spec = wire::check_spec(spec, &self.0.config.execs)?;
-        if self.0.tasks.drain.is_cancelled() {
+        if spec.collect.is_some() {
+            // The collection saves artifacts.
+            caller.require_whole_tenant()?;
+        }
+        if self.0.tasks.refuses(RefusedWork::Execs) {
             return Err(Error::Draining);
         }
-        let workspace = self.0.registry.get(&id)?;
+        let workspace = self.0.registry.get(caller, &id)?;
         let grant = workspace.grant().await?;
         grant.check_fields(&spec)?;
         let digest = {
@@ -74,10 +92,9 @@ impl ExecRpc {
             // The collection may run late, after other execs have written files. An older guest can't tell those apart.
             collect.until_exec_end = grant.generation >= versioned_fields::SECOND;
         }
-        let none = BTreeMap::new();
+        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
         let record = &grant.view.record;
         let claim = record.claim.as_ref();
-        let no_environments = BTreeMap::new();
         // An earlier configuration may have made the container.
         let mounted = claim.filter(|_| record.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR));
         let skills = claim.map_or(&none, |claim| &claim.skills);
@@ -94,12 +111,25 @@ impl ExecRpc {
             config: &self.0.config.execs,
         };
         let mut request = exec::resolve_exec(exec_id, digest, spec, start, around)?;
+        let (context, limit) = (self.0.registry.context(), caller.limits().execs);
+        let id_given = (!is_new).then_some(&grant);
+        let counted =
+            CountedExec::reserve(context, &workspace, &request.exec_id, limit, id_given).await?;
         let collection = self.prepare_collection(&workspace, &mut request).await?;
+        let metrics = &self.0.registry.context().metrics;
+        let observer = ExecObserver::new(
+            metrics,
+            &grant.view.record.pool,
+            (id.name(), request.exec_id.clone()),
+            received,
+        );
         Ok(PreparedExec {
             grant,
             request,
             name: id.name(),
             collection,
+            counted,
+            observer,
         })
     }
 
@@ -156,12 +186,13 @@ impl ExecRpc {
     /// Adds the results of collections to the guest's description of an exec.
     async fn add_collections(
         &self,
+        caller: &Caller,
         workspace: &str,
         exec: Response<pb::Exec>,
     ) -> Result<Response<pb::Exec>, Status> {
         let id = convert::parse_workspace_name("workspace", workspace)?;
         let mut exec = [exec.into_inner()];
-        let collects = self.0.registry.get(&id)?;
+        let collects = self.0.registry.get(caller, &id)?;
         let on_exit = &self.0.on_exit;
         on_exit
             .describe(collects.collections(), &mut exec, usize::MAX)
@@ -171,9 +202,13 @@ impl ExecRpc {
     }
 
     /// Resolves an exec name to its workspace's grant, the workspace's name and the exec's id.
-    async fn resolve_exec(&self, name: &str) -> Result<(WorkspaceGrant, String, String)> {
+    async fn resolve_exec(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<(WorkspaceGrant, String, String)> {
         let (workspace, exec) = convert::parse_exec_name("name", name)?;
-        let grant = self.0.registry.get(&workspace)?.grant().await?;
+        let grant = self.0.registry.get(caller, &workspace)?.grant().await?;
         Ok((grant, workspace.name(), exec))
     }
 }
@@ -187,33 +222,42 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::RunExecRequest>,
     ) -> Result<Response<Self::RunExecStream>, Status> {
+        let caller = Caller::of(&request)?;
         let run = request.into_inner();
         let format = wire::check_output_options(run.format, 0)?;
         let mut ready = self
-            .prepare_exec(&run.workspace, &run.exec_id, run.spec, StartMode::Run)
+            .prepare_exec(
+                &caller,
+                &run.workspace,
+                &run.exec_id,
+                run.spec,
+                StartMode::Run,
+            )
             .await?;
         ready.request.set_format(format);
+        let created = convert::exec_name(&ready.name, &ready.request.exec_id);
         let mut guest = ready.grant.guest.clone();
         let stream = guest.run_exec(ready.request).await;
         drop(ready.collection);
         let stream = stream
             .map_err(|status| Error::from_guest(&ready.name, &status))?
             .into_inner();
-        Ok(Response::new(relay_guest_stream(
-            stream,
-            ready.grant,
-            ready.name,
-            &self.0.relays,
-        )))
+        let mut observer = ready.observer;
+        observer.confirm_start(ready.counted.and_then(CountedExec::follow));
+        let stream = stream.inspect_ok(move |event| observer.observe_event(event));
+        let events = relay_guest_stream(stream, ready.grant, ready.name, &self.0.relays);
+        Ok(CreatedResource::attach(created, Response::new(events)))
     }
 
     async fn start_exec(
         &self,
         request: Request<pb::StartExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
+        let caller = Caller::of(&request)?;
         let start = request.into_inner();
         let ready = self
             .prepare_exec(
+                &caller,
                 &start.workspace,
                 &start.exec_id,
                 start.spec,
@@ -221,19 +265,26 @@ impl ExecService for ExecRpc {
             )
             .await?;
         let mut guest = ready.grant.guest.clone();
+        let created = convert::exec_name(&ready.name, &ready.request.exec_id);
         let exec = guest.start_exec(ready.request).await;
         drop(ready.collection);
         let exec = exec.map_err(|status| Error::from_guest(&ready.name, &status))?;
-        self.add_collections(&ready.name, exec).await
+        let mut observer = ready.observer;
+        observer.confirm_start(ready.counted.and_then(CountedExec::follow));
+        // Without the sender of an end, the guest is asked for it.
+        observer.finish_detached(exec.get_ref());
+        let answer = self.add_collections(&caller, &ready.name, exec).await?;
+        Ok(CreatedResource::attach(created, answer))
     }
 
     async fn attach_exec(
         &self,
         request: Request<pb::AttachExecRequest>,
     ) -> Result<Response<Self::AttachExecStream>, Status> {
+        let caller = Caller::of(&request)?;
         let attach = request.into_inner();
         let format = wire::check_output_options(attach.format, attach.gaps)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&attach.name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &attach.name).await?;
         let request = guest::AttachExecRequest {
             exec_id,
             offsets: attach.offsets,
@@ -256,9 +307,10 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::SignalExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
+        let caller = Caller::of(&request)?;
         let signal = request.into_inner();
         wire::check_signal(&signal)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&signal.name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &signal.name).await?;
         let request = guest::SignalExecRequest {
             exec_id,
             signal: signal.signal,
@@ -272,9 +324,10 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::KillExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
+        let caller = Caller::of(&request)?;
         let kill = request.into_inner();
         wire::check_kill_grace(kill.grace)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&kill.name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &kill.name).await?;
         let reason = pb::exec_result::Reason::KilledByClient.into();
         let request = guest::KillExecRequest {
             exec_id,
@@ -283,31 +336,34 @@ impl ExecService for ExecRpc {
         };
         let exec = grant.guest.clone().kill_exec(request).await;
         let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
-        self.add_collections(&workspace, exec).await
+        self.add_collections(&caller, &workspace, exec).await
     }
 
     async fn get_exec(
         &self,
         request: Request<pb::GetExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
-        let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
+        let caller = Caller::of(&request)?;
+        let (grant, workspace, exec_id) =
+            self.resolve_exec(&caller, &request.get_ref().name).await?;
         let exec = grant
             .guest
             .clone()
             .get_exec(guest::GetExecRequest { exec_id })
             .await;
         let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
-        self.add_collections(&workspace, exec).await
+        self.add_collections(&caller, &workspace, exec).await
     }
 
     async fn list_execs(
         &self,
         request: Request<pb::ListExecsRequest>,
     ) -> Result<Response<pb::ListExecsResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let list = request.into_inner();
         let id = convert::parse_workspace_name("workspace", &list.workspace)?;
         let (size, after) = exec_io::check_exec_page(list.page_size, &list.page_token)?;
-        let workspace = self.0.registry.get(&id)?;
+        let workspace = self.0.registry.get(&caller, &id)?;
         let grant = workspace.grant().await?;
         let page = grant
             .guest
@@ -328,6 +384,11 @@ impl ExecService for ExecRpc {
                 SUMMARIES_BYTES_MAX,
             )
             .await?;
+        if caller.role() < Role::User {
+            for exec in &mut page.execs {
+                exec.effective_spec = None;
+            }
+        }
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last
             .map(|exec| last_segment(&exec.name))
@@ -342,8 +403,10 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::PollExecRequest>,
     ) -> Result<Response<pb::PollExecResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let checked = exec_io::check_poll(request.get_ref())?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
+        let (grant, workspace, exec_id) =
+            self.resolve_exec(&caller, &request.get_ref().name).await?;
         let request = guest::PollExecRequest { exec_id, ..checked };
         // The grant keeps the workspace in use while the poll waits.
         let answer = grant.guest.clone().poll_exec(request).await;
@@ -354,10 +417,11 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::WriteStdinRequest>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let write = request.into_inner();
         let name = write.name.clone();
         let checked = exec_io::check_write(write)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &name).await?;
         let request = guest::WriteStdinRequest { exec_id, ..checked };
         grant.check_fields(&request)?;
         let written = grant.guest.clone().write_stdin(request).await;
@@ -368,12 +432,13 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<Streaming<pb::StreamStdinRequest>>,
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let mut client = request.into_inner();
         let limit = self.0.config.server.message_bytes_max as u64;
         let first = upload::first_message(&mut client, &self.0, "name").await?;
         let name = first.name.clone();
         let checked = exec_io::check_first_write(first)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &name).await?;
         let first = guest::WriteStdinRequest { exec_id, ..checked };
         let check = move |next| exec_io::check_next_write(next, &name);
         let bounds = UploadLimits {
@@ -400,9 +465,10 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::ResizeTerminalRequest>,
     ) -> Result<Response<()>, Status> {
+        let caller = Caller::of(&request)?;
         let resize = request.into_inner();
         wire::check_terminal_size(resize.rows, resize.cols)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&resize.name).await?;
+        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &resize.name).await?;
         let request = guest::ResizeTerminalRequest {
             exec_id,
             rows: resize.rows,
@@ -416,7 +482,9 @@ impl ExecService for ExecRpc {
         &self,
         request: Request<pb::DeleteExecRequest>,
     ) -> Result<Response<()>, Status> {
-        let (grant, workspace, exec_id) = self.resolve_exec(&request.get_ref().name).await?;
+        let caller = Caller::of(&request)?;
+        let (grant, workspace, exec_id) =
+            self.resolve_exec(&caller, &request.get_ref().name).await?;
         let request = guest::DeleteExecRequest { exec_id };
         let deleted = grant.guest.clone().delete_exec(request).await;
         Ok(deleted.map_err(|status| Error::from_guest(&workspace, &status))?)

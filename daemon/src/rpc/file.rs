@@ -16,8 +16,11 @@ use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
 use super::skill_staging::SkillStaging;
 use super::upload::{self, UploadLimits, upload_stream};
 use super::{AnswerDeadline, SharedDependencies};
+use crate::access::Caller;
 use crate::collect;
 use crate::error::{Error, Result};
+use crate::inputs::{InputSource, InputSpec};
+use crate::telemetry::trace_span::in_child_span;
 use crate::workspace::{WorkspaceGrant, WorkspaceId};
 
 /// Implementation of FileService.
@@ -25,8 +28,8 @@ use crate::workspace::{WorkspaceGrant, WorkspaceId};
 pub struct FileRpc(pub SharedDependencies);
 
 impl FileRpc {
-    async fn grant(&self, workspace: &WorkspaceId) -> Result<WorkspaceGrant> {
-        self.0.registry.get(workspace)?.grant().await
+    async fn grant(&self, caller: &Caller, workspace: &WorkspaceId) -> Result<WorkspaceGrant> {
+        self.0.registry.get(caller, workspace)?.grant().await
     }
 }
 
@@ -50,12 +53,16 @@ impl FileService for FileRpc {
         &self,
         request: Request<pb::StageSkillsRequest>,
     ) -> Result<Response<pb::StageSkillsResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let (id, skills) = wire::check_stage_skills(request.get_ref())?;
         let wait_deadline = AnswerDeadline::wait_deadline_of(&request);
-        let workspace = self.0.registry.get(&id)?;
+        let workspace = self.0.registry.get(&caller, &id)?;
         let writable = request.get_ref().writable;
-        let staging = SkillStaging::prepare(&self.0, workspace, skills, writable, wait_deadline);
-        let staged = staging.await?.run(&self.0).await?;
+        let source = self.0.skills.of(&caller);
+        let staging =
+            SkillStaging::prepare(&self.0, &source, workspace, skills, writable, wait_deadline);
+        let staging = in_child_span("find environments", staging).await?;
+        let staged = in_child_span("stage skills", staging.run(&self.0)).await?;
         Ok(Response::new(wire::staged_skills_message(&staged)))
     }
 
@@ -63,8 +70,14 @@ impl FileService for FileRpc {
         &self,
         request: Request<pb::StageInputsRequest>,
     ) -> Result<Response<pb::StageInputsResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let (id, inputs, scope) = input::check_stage_inputs(request.into_inner())?;
-        let workspace = self.0.registry.get(&id)?;
+        let is_artifact = |input: &InputSpec| matches!(input.source, InputSource::Artifact(_));
+        if inputs.iter().any(is_artifact) {
+            caller.require_whole_tenant()?;
+        }
+        let scope = scope.of_tenant(caller.tenant());
+        let workspace = self.0.registry.get(&caller, &id)?;
         let grant = workspace.grant().await?;
         let inputs: Arc<[_]> = inputs.into();
         let stage = self
@@ -79,12 +92,13 @@ impl FileService for FileRpc {
         &self,
         request: Request<Streaming<pb::StageFilesRequest>>,
     ) -> Result<Response<pb::StageFilesResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let mut client = request.into_inner();
         let limit = self.0.config.server.message_bytes_max as u64;
         let patience = self.0.config.server.upload_timeout;
         let first = upload::first_message(&mut client, &self.0, "header").await?;
         let (id, header) = wire::check_stage_files(first, &self.0.config.files)?;
-        let grant = self.grant(&id).await?;
+        let grant = self.grant(&caller, &id).await?;
         let payload = Some(Payload::Header(header));
         let first = guest::PutFilesRequest { payload };
         let bounds = UploadLimits {
@@ -122,8 +136,9 @@ impl FileService for FileRpc {
         &self,
         request: Request<pb::ListFilesRequest>,
     ) -> Result<Response<pb::ListFilesResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let (id, request) = wire::check_list_files(request.get_ref())?;
-        let grant = self.grant(&id).await?;
+        let grant = self.grant(&caller, &id).await?;
         let listed = grant.guest.clone().list_files(request).await;
         Ok(listed.map_err(|status| Error::from_guest(&id.name(), &status))?)
     }
@@ -132,8 +147,9 @@ impl FileService for FileRpc {
         &self,
         request: Request<pb::ReadFileRequest>,
     ) -> Result<Response<Self::ReadFileStream>, Status> {
+        let caller = Caller::of(&request)?;
         let (id, request) = wire::check_read_file(request.get_ref())?;
-        let grant = self.grant(&id).await?;
+        let grant = self.grant(&caller, &id).await?;
         let stream = grant.guest.clone().read_file(request).await;
         let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
         Ok(Response::new(relay_guest_stream(
@@ -148,9 +164,13 @@ impl FileService for FileRpc {
         &self,
         request: Request<pb::CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
+        let caller = Caller::of(&request)?;
         let (id, request, save_as) =
             wire::check_collect_outputs(request.into_inner(), &self.0.config.files)?;
-        let grant = self.grant(&id).await?;
+        if save_as.is_some() {
+            caller.require_whole_tenant()?;
+        }
+        let grant = self.grant(&caller, &id).await?;
         grant.check_fields(&request)?;
         let spec = request.spec.clone().unwrap_or_default();
         let failed = |status| Error::from_guest(&id.name(), &status);
@@ -177,8 +197,14 @@ impl FileService for FileRpc {
                 save_as.skip_empty(spec.skip_empty_after_failure && collect::is_failed(&exec));
         }
         let (artifacts, tasks) = (&self.0.artifacts, &self.0.tasks);
-        let saved =
-            collect::save_collected_files(stream, &spec, save_as, artifacts, tasks, id.name());
+        let saved = collect::save_collected_files(
+            stream,
+            &spec,
+            save_as,
+            artifacts,
+            tasks,
+            &id.of_tenant(caller.tenant()),
+        );
         Ok(Response::new(relay_stream(saved, grant, relays)))
     }
 }

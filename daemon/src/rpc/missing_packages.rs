@@ -11,7 +11,7 @@ use crate::environments::EnvironmentRequest;
 use crate::error::{Chain, Result};
 use crate::pool::Pool;
 use crate::skills::preflight::{self, ImageInventory, NeedKind};
-use crate::skills::{Severity, SkillRef};
+use crate::skills::{Severity, SkillRef, Skills};
 
 /// Longest wait for a container of an image that was not examined before. A skill is read without it.
 const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,10 +22,11 @@ const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
 /// `SkillNotFound`, `SkillInvalid`, `Io`.
 pub(super) async fn find_missing_packages(
     shared: &SharedDependencies,
+    skills: &Skills,
     skill: SkillRef,
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
-    let needing = shared.skills.environment_need(skill.clone()).await?;
+    let needing = skills.environment_need(skill.clone()).await?;
     let Ok(request) = EnvironmentRequest::for_pool(needing, pool) else {
         return Ok(None);
     };
@@ -34,7 +35,7 @@ pub(super) async fn find_missing_packages(
         return Ok(None);
     }
     let names = match find_image_inventory(shared, pool).await {
-        Some(inventory) => Some(find_unmet_packages(shared, skill, &inventory).await?),
+        Some(inventory) => Some(find_unmet_packages(skills, skill, &inventory).await?),
         None => None,
     };
     // A requirement that was refused is not among the names, so that the image may lack it all the same.
@@ -63,11 +64,11 @@ async fn find_image_inventory(
 
 /// Returns the names of the packages that a skill states and an image lacks, sorted.
 async fn find_unmet_packages(
-    shared: &SharedDependencies,
+    skills: &Skills,
     skill: SkillRef,
     inventory: &ImageInventory,
 ) -> Result<Vec<String>> {
-    let needs = shared.skills.needs(skill).await?;
+    let needs = skills.needs(skill).await?;
     let unmet = preflight::find_unmet_needs(&needs, inventory, None, &[]);
     let packages = unmet.into_iter().filter(|need| {
         let is_package = matches!(need.kind, NeedKind::PythonPackage | NeedKind::NodePackage);

@@ -15,8 +15,8 @@ use crate::environments::{
 };
 use crate::error::Result;
 use crate::pool::Pool;
-use crate::skills::SkillRef;
 use crate::skills::environments::environment_record::EnvironmentRecord;
+use crate::skills::{SkillRef, Skills};
 
 /// Build that a client follows.
 struct FollowedBuild {
@@ -29,11 +29,12 @@ struct FollowedBuild {
 /// Builds the environment of a skill unless it exists or the client `rebuilds` it. Returns the messages of the answer.
 pub(super) async fn prepare_skill(
     shared: &SharedDependencies,
+    skills: &Skills,
     skill: SkillRef,
     pool: &Arc<Pool>,
     rebuilds: bool,
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
-    let skill = shared.skills.environment_need(skill).await?;
+    let skill = skills.environment_need(skill).await?;
     let request = EnvironmentRequest::for_pool(skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::{Stream, TryStreamExt};
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::relay_budget::{BufferPermit, RelayBudget};
 use crate::error::Error;
@@ -30,14 +30,15 @@ struct RelayStream<S, H> {
 }
 
 /// Relays a guest's stream to its end. Errors name `workspace`, which counts as in use until then.
-pub fn relay_guest_stream<T>(
-    guest: Streaming<T>,
+pub fn relay_guest_stream<T, S>(
+    guest: S,
     grant: WorkspaceGrant,
     workspace: String,
     budget: &RelayBudget,
 ) -> RelayedStream<T>
 where
     T: Send + 'static,
+    S: Stream<Item = Result<T, Status>> + Unpin + Send + 'static,
 {
     let messages = guest.map_err(move |status| Error::from_guest(&workspace, &status));
     relay_stream(messages, grant, budget)

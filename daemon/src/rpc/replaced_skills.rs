@@ -23,7 +23,7 @@ pub(super) async fn remove_replaced_skills(
     grant: &WorkspaceGrant,
 ) {
     let dir = workspace.skills_dir();
-    if !matches!(shared.skills.has_replaced(&dir).await, Ok(true)) {
+    if !matches!(shared.skills.of_daemon().has_replaced(&dir).await, Ok(true)) {
         return;
     }
     let asked = SystemTime::now();
@@ -35,7 +35,12 @@ pub(super) async fn remove_replaced_skills(
         () = shared.tasks.stop.cancelled() => return,
         starts = tokio::time::timeout(TIMEOUT, running_exec_starts(ask)) => starts.unwrap_or_default(),
     };
-    if let Err(error) = shared.skills.remove_replaced(&dir, asked, starts).await {
+    if let Err(error) = shared
+        .skills
+        .of_daemon()
+        .remove_replaced(&dir, asked, starts)
+        .await
+    {
         tracing::warn!(workspace_id = %workspace.id(), error = %Chain(&error), "replaced skills could not be removed");
     }
 }

@@ -11,8 +11,9 @@ use super::convert::file::{DATA_BYTES_MAX, GLOB_BYTES_MAX, GLOBS_MAX, SKILLS_MAX
 use super::convert::input::INPUTS_MAX;
 use super::convert::{duration_message, int64};
 use super::{ServiceDependencies, SharedDependencies};
+use crate::access::Caller;
 use crate::artifacts::{NAME_BYTES_MAX, SCOPE_BYTES_MAX};
-use crate::config::Config;
+use crate::config::{Config, WorkspaceStorage};
 use crate::engine::seccomp;
 
 /// Largest page of most lists.
@@ -64,10 +65,14 @@ impl ServerInfoRpc {
         let mut features: Vec<String> =
             FEATURES.iter().map(|&feature| feature.to_owned()).collect();
         let config = &self.shared.config;
+        let mut pools = config.pools.iter();
+        let has_disk = pools.any(|pool| pool.storage == WorkspaceStorage::Disk);
         let configured = [
+            (config.auth.is_some(), "auth"),
             (config.server.reflection, "reflection"),
             (!config.files.host_roots.is_empty(), "inputs.host"),
             (config.files.input_urls, "inputs.urls"),
+            (has_disk, "storage.disk"),
         ];
         let on = configured.into_iter().filter(|(on, _)| *on);
         features.extend(on.map(|(_, feature)| feature.to_owned()));
@@ -80,8 +85,9 @@ impl ServerInfoRpc {
 impl ServerService for ServerInfoRpc {
     async fn get_server_info(
         &self,
-        _request: Request<pb::GetServerInfoRequest>,
+        request: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::ServerInfo>, Status> {
+        let caller = Caller::of(&request)?;
         let ServiceDependencies {
             config,
             info,
@@ -89,6 +95,12 @@ impl ServerService for ServerInfoRpc {
             start_time,
             ..
         } = &*self.shared;
+        let pools = config.pools.iter().map(|pool| pool.name.clone());
+        let granted = pools.filter(|pool| caller.may_use_pool(pool));
+        let default_pool = match caller.may_use_pool(&config.default_pool) {
+            true => config.default_pool.clone(),
+            false => String::new(),
+        };
         Ok(Response::new(pb::ServerInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: instance.clone(),
@@ -103,8 +115,8 @@ impl ServerService for ServerInfoRpc {
             }),
             features: self.features(),
             limits: Some(server_limits(config)),
-            pools: config.pools.iter().map(|pool| pool.name.clone()).collect(),
-            default_pool: config.default_pool.clone(),
+            pools: granted.collect(),
+            default_pool,
             seccomp_digest: seccomp::digest().to_owned(),
             guest_generation: GENERATION,
             // Daemon and guest are released together, so their versions are the same.

@@ -14,6 +14,7 @@ use super::convert::{skill as wire, skill_content};
 use super::missing_packages::find_missing_packages;
 use super::relay::{RelayedStream, relay_stream};
 use super::{AnswerDeadline, SharedDependencies, prepare_skill, skill_publish};
+use crate::access::Caller;
 use crate::environments::EnvironmentRequest;
 use crate::error::{Error, Result};
 use crate::exec::ImageEnvironment;
@@ -22,7 +23,7 @@ use crate::shutdown::Tasks;
 use crate::skills::environments::environment_record::BuiltPackage;
 use crate::skills::preflight::{self, ImageInventory};
 use crate::skills::skill_files::FileRangeReader;
-use crate::skills::{SkillRef, SkillState};
+use crate::skills::{SkillRef, SkillState, Skills};
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
@@ -32,10 +33,11 @@ impl SkillRpc {
     /// Returns the packages of a skill's environment; `None` if it has none yet.
     async fn built_packages(
         &self,
+        skills: &Skills,
         skill: SkillRef,
         pool: &Arc<Pool>,
     ) -> Result<Option<ImageInventory>> {
-        let skill = self.0.skills.environment_need(skill).await?;
+        let skill = skills.environment_need(skill).await?;
         let request = EnvironmentRequest::for_pool(skill, pool)?;
         let record = self.0.environments.find(&request).await;
         let names = |packages: &[BuiltPackage]| -> HashSet<String> {
@@ -76,10 +78,12 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::ListSkillsRequest>,
     ) -> Result<Response<pb::ListSkillsResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let (after, size, profile) = wire::check_list_skills(request.get_ref())?;
         let page = self
             .0
             .skills
+            .of(&caller)
             .list_page(after, size, profile)
             .await
             .map_err(Error::from)?;
@@ -90,16 +94,19 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::GetSkillRequest>,
     ) -> Result<Response<pb::Skill>, Status> {
+        let caller = Caller::of(&request)?;
         let (wanted, profile) = wire::check_get_skill(request.get_ref())?;
         let request = request.into_inner();
-        let read = self.0.skills.get(wanted.clone(), profile).await;
+        let skills = self.0.skills.of(&caller);
+        let read = skills.get(wanted.clone(), profile).await;
         let (skill, body) = read.map_err(Error::from)?;
         let mut message = wire::skill_message(&skill, body);
         if request.packages {
             let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-            let pool = self.0.registry.pool(pool)?;
+            let pool = self.0.registry.granted_pool(&caller, pool)?;
             if skill.state != SkillState::Rejected {
-                message.missing_packages = find_missing_packages(&self.0, wanted, pool).await?;
+                message.missing_packages =
+                    find_missing_packages(&self.0, &skills, wanted, pool).await?;
             }
         }
         Ok(Response::new(message))
@@ -109,9 +116,10 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::SearchSkillsRequest>,
     ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let limit = skill_content::check_search_skills(request.get_ref())?;
         let request = request.into_inner();
-        let skills = &self.0.skills;
+        let skills = self.0.skills.of(&caller);
         let search = skills.search(request.query, limit, request.compat);
         Ok(Response::new(skill_content::matches_message(
             &search.await.map_err(Error::from)?,
@@ -122,10 +130,12 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::ListSkillFilesRequest>,
     ) -> Result<Response<pb::ListSkillFilesResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let wanted = skill_content::check_list_skill_files(request.get_ref())?;
         let manifest = self
             .0
             .skills
+            .of(&caller)
             .list_files(wanted.skill.clone())
             .await
             .map_err(Error::from)?;
@@ -138,8 +148,10 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
+        let caller = Caller::of(&request)?;
         let wanted = skill_content::check_read_skill_file(request.get_ref())?;
-        let opening = self.0.skills.open_file(
+        let skills = self.0.skills.of(&caller);
+        let opening = skills.open_file(
             wanted.skill,
             wanted.path,
             wanted.in_plugin,
@@ -164,7 +176,14 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<Streaming<pb::PublishSkillRequest>>,
     ) -> Result<Response<pb::Skill>, Status> {
-        let skill = skill_publish::receive_archive(&self.0, request.into_inner()).await?;
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
+        let skill = skill_publish::receive_archive(
+            &self.0,
+            (self.0.skills.of(&caller), caller.limits().published_bytes),
+            request.into_inner(),
+        )
+        .await?;
         Ok(Response::new(wire::skill_message(&skill, String::new())))
     }
 
@@ -172,9 +191,12 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::DeleteSkillRequest>,
     ) -> Result<Response<()>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let (name, which) = changes::delete(request.get_ref())?;
         self.0
             .skills
+            .of(&caller)
             .delete(name, which)
             .await
             .map_err(Error::from)?;
@@ -186,11 +208,19 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::RefreshSkillsRequest>,
     ) -> Result<Response<pb::RefreshSkillsResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let by = request
             .extensions()
             .get()
             .map(AnswerDeadline::wait_deadline);
-        let listing = self.0.skills.refresh(by).await.map_err(Error::from)?;
+        let listing = self
+            .0
+            .skills
+            .of(&caller)
+            .refresh(by)
+            .await
+            .map_err(Error::from)?;
         self.0.sweep.notify_one();
         Ok(Response::new(wire::refreshed_message(&listing)))
     }
@@ -199,14 +229,16 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::PreflightSkillRequest>,
     ) -> Result<Response<pb::PreflightSkillResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let skill = skill_content::check_preflight_skill(request.get_ref())?;
         let request = request.into_inner();
         let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-        let pool = self.0.registry.pool(pool)?;
-        let needs = self.0.skills.needs(skill.clone()).await;
+        let pool = self.0.registry.granted_pool(&caller, pool)?;
+        let skills = self.0.skills.of(&caller);
+        let needs = skills.needs(skill.clone()).await;
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
-        let packages = self.built_packages(skill, pool).await?;
+        let packages = self.built_packages(&skills, skill, pool).await?;
         let image = pool.require_image()?;
         let mut given = request.env;
         let of_image = ImageEnvironment::new(&image.env);
@@ -222,11 +254,20 @@ impl SkillService for SkillRpc {
         &self,
         request: Request<pb::PrepareSkillRequest>,
     ) -> Result<Response<Self::PrepareSkillStream>, Status> {
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
         let request = request.into_inner();
         let skill = skill_content::check_prepare_skill(&request)?;
         let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-        let pool = self.0.registry.pool(pool)?;
-        let messages = prepare_skill::prepare_skill(&self.0, skill, pool, request.rebuild).await?;
+        let pool = self.0.registry.granted_pool(&caller, pool)?;
+        let messages = prepare_skill::prepare_skill(
+            &self.0,
+            &self.0.skills.of(&caller),
+            skill,
+            pool,
+            request.rebuild,
+        )
+        .await?;
         Ok(Response::new(relay_stream(messages, (), &self.0.relays)))
     }
 }

@@ -15,19 +15,20 @@ use tonic::Streaming;
 use super::convert::skill_publish as wire;
 use super::{SharedDependencies, upload};
 use crate::error::{Chain, Error, Result};
-use crate::skills::Skill;
+use crate::skills::{Skill, Skills};
 
 /// Interval between removals of unused skills, if no call wakes the task.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Maximum duration of a whole upload, as a multiple of `server.upload_timeout`.
 const UPLOAD_TIMES: u32 = 10;
 
-/// Receives a stream to its end and publishes the skill in it.
+/// Receives a stream to its end and publishes the skill in it, within the tenant's quota of published bytes.
 ///
 /// # Errors
 /// See `PublishSkill` in the API.
 pub async fn receive_archive(
     shared: &SharedDependencies,
+    (skills, bytes_quota): (Skills, Option<u64>),
     mut client: Streaming<pb::PublishSkillRequest>,
 ) -> Result<Skill> {
     let first = upload::first_message(&mut client, shared, "header").await?;
@@ -40,7 +41,7 @@ pub async fn receive_archive(
     let Ok(Ok(place)) = tokio::time::timeout(patience, place).await else {
         return Err(busy);
     };
-    let file = shared.skills.create_upload().await?;
+    let file = skills.create_upload().await?;
     let bytes = write_archive(shared, client, file, &wanted.sha256);
     let slow = |_| Error::Deadline {
         doing: "receiving an archive (ten times server.upload_timeout)",
@@ -48,11 +49,12 @@ pub async fn receive_archive(
     let file = tokio::time::timeout(patience * UPLOAD_TIMES, bytes)
         .await
         .map_err(slow)??;
-    let skills = shared.skills.clone();
     // Unpacking goes on when the client is gone, and keeps its permit until its end.
     let publish = shared.tasks.spawn(async move {
         let _place = place;
-        skills.publish(wanted.name, file, wanted.kind).await
+        skills
+            .publish(wanted.name, file, wanted.kind, bytes_quota)
+            .await
     });
     publish
         .await
@@ -107,16 +109,16 @@ pub async fn sweep_store(shared: SharedDependencies) {
             () = shared.sweep.notified() => {}
             () = tokio::time::sleep(interval.max(Duration::from_millis(100))) => {}
         }
-        let workspaces = shared.registry.list_after(None).into_iter();
+        let workspaces = shared.registry.list_all().into_iter();
         let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
         let digests = claims.flat_map(|claim| claim.skills.into_values());
         let staged = digests.map(|digest| digest.trim_start_matches("sha256:").to_owned());
         let staged: HashSet<String> = staged.collect();
-        let (skills, registry) = (&shared.skills, &shared.registry);
+        let (skills, registry) = (shared.skills.of_daemon(), &shared.registry);
         if let Err(error) = shared.environments.collect(skills, registry).await {
             tracing::warn!(error = %Chain(&error), "unused environments could not be removed");
         }
-        if let Err(error) = shared.skills.collect(staged).await {
+        if let Err(error) = skills.collect(staged).await {
             tracing::warn!(%error, "unused skills could not be removed from the store");
         }
     }

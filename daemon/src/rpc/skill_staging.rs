@@ -13,7 +13,7 @@ use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, NOT_MOUNTED, StagedEnvironment};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-use crate::skills::{LeasedSkills, PluginFiles, Problem, SkillRef, StagedSkill};
+use crate::skills::{LeasedSkills, PluginFiles, Problem, SkillRef, Skills, StagedSkill};
 use crate::workspace::record::{SlotRecord, StagedSkillRecord};
 use crate::workspace::{Workspace, WorkspaceGrant};
 use crate::workspace_paths;
@@ -30,17 +30,18 @@ pub(super) struct SkillStaging {
 }
 
 impl SkillStaging {
-    /// Leases the skills of a request, and finds or builds their environments. Missing ones are waited for until
+    /// Leases the skills of a request from `source`, and finds or builds their environments. Missing ones are waited for until
     /// `wait_deadline`.
     pub(super) async fn prepare(
         shared: &SharedDependencies,
+        source: &Skills,
         workspace: Workspace,
         skills: Vec<SkillRef>,
         writable: bool,
         wait_deadline: Instant,
     ) -> Result<Self> {
         let grant = workspace.grant().await?;
-        let leased = shared.skills.lease_to_stage(skills).await?;
+        let leased = source.lease_to_stage(skills).await?;
         let slot = &grant.view.record;
         let environments = find_environments(shared, slot, leased.skills(), wait_deadline).await?;
         Ok(Self {
@@ -75,7 +76,7 @@ impl SkillStaging {
             writable_skills::stage_writable(&shared, workspace, &self.grant, leased).await
         } else {
             let target = workspace.skills_dir();
-            let staged = shared.skills.stage(&target, leased).await;
+            let staged = shared.skills.of_daemon().stage(&target, leased).await;
             staged.map_err(Error::from)
         };
         let staged = match staged {
@@ -161,7 +162,11 @@ async fn link_node_packages(
         return Ok(());
     }
     let target = workspace.skills_dir();
-    Ok(shared.skills.link_node_packages(&target, packages).await?)
+    Ok(shared
+        .skills
+        .of_daemon()
+        .link_node_packages(&target, packages)
+        .await?)
 }
 
 /// Returns the result for a skill in a container that an earlier configuration made, without a mount for environments.

@@ -1,5 +1,7 @@
 //! WorkspaceService: creates, shows, renews and deletes workspaces.
 
+use std::sync::Arc;
+
 use prost::Message;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::workspace_service_server::WorkspaceService;
@@ -7,7 +9,10 @@ use tonic::{Request, Response, Status};
 
 use super::SharedDependencies;
 use super::convert::{self, workspace as wire};
+use crate::access::{Caller, Role};
+use crate::audit::CreatedResource;
 use crate::error::Error;
+use crate::workspace::Workspace;
 
 /// Maximum size of one page in bytes, below the smallest limit of a message.
 const PAGE_BYTES_MAX: usize = 3 << 20;
@@ -22,11 +27,16 @@ impl WorkspaceService for WorkspaceRpc {
         &self,
         request: Request<pb::CreateWorkspaceRequest>,
     ) -> Result<Response<pb::Workspace>, Status> {
-        let create = wire::check_create_workspace(request.into_inner(), &self.0.config.workspaces)?;
-        let workspace = self.0.registry.create(create).await?;
-        Ok(Response::new(wire::workspace_message(
-            &workspace.snapshot(),
-        )))
+        let caller = Caller::of(&request)?;
+        caller.require_whole_tenant()?;
+        let config = &self.0.config.workspaces;
+        let create = wire::check_create_workspace(&caller, request.into_inner(), config)?;
+        self.0.access.count_create(&caller)?;
+        let registry = &self.0.registry;
+        let pool = registry.granted_pool(&caller, create.pool.as_deref())?;
+        let workspace = registry.create(Arc::clone(pool), create).await?;
+        let answer = Response::new(wire::workspace_message(&workspace.snapshot()));
+        Ok(CreatedResource::attach(workspace.id().name(), answer))
     }
 
     async fn get_workspace(
@@ -34,19 +44,19 @@ impl WorkspaceService for WorkspaceRpc {
         request: Request<pb::GetWorkspaceRequest>,
     ) -> Result<Response<pb::Workspace>, Status> {
         let id = convert::parse_workspace_name("name", &request.get_ref().name)?;
-        let workspace = self.0.registry.get(&id)?;
-        Ok(Response::new(wire::workspace_message(
-            &workspace.snapshot(),
-        )))
+        let caller = Caller::of(&request)?;
+        let workspace = self.0.registry.get(&caller, &id)?;
+        Ok(Response::new(visible_message(&caller, &workspace)))
     }
 
     async fn list_workspaces(
         &self,
         request: Request<pb::ListWorkspacesRequest>,
     ) -> Result<Response<pb::ListWorkspacesResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let request = request.into_inner();
         let (size, after) = wire::check_list_workspaces(&request)?;
-        let all = self.0.registry.list_after(after.as_ref());
+        let all = self.0.registry.list_after(&caller, after.as_ref());
         let matching = all.iter().filter(|workspace| {
             let view = workspace.snapshot();
             let labels = view.record.claim.as_ref().map(|claim| &claim.labels);
@@ -58,7 +68,7 @@ impl WorkspaceService for WorkspaceRpc {
         let (mut page, mut last, mut bytes) = (Vec::new(), None, 0);
         let mut more = false;
         for workspace in matching {
-            let message = wire::workspace_message(&workspace.snapshot());
+            let message = visible_message(&caller, workspace);
             bytes += message.encoded_len();
             more = page.len() == size || (bytes > PAGE_BYTES_MAX && !page.is_empty());
             if more {
@@ -79,9 +89,9 @@ impl WorkspaceService for WorkspaceRpc {
     ) -> Result<Response<pb::Workspace>, Status> {
         let config = &self.0.config.workspaces;
         let renew = wire::check_renew_workspace(request.get_ref(), config)?;
-        let workspace = self.0.registry.get(&renew.id)?;
-        let left = config
-            .lifetime_max
+        let caller = Caller::of(&request)?;
+        let workspace = self.0.registry.get(&caller, &renew.id)?;
+        let left = wire::tenant_lifetime_max(&caller, config)
             .saturating_sub(wire::workspace_age(&workspace.snapshot()));
         let remaining = renew.remaining.map(|remaining| remaining.min(left));
         workspace.renew(renew.idle, remaining).await?;
@@ -94,13 +104,23 @@ impl WorkspaceService for WorkspaceRpc {
         &self,
         request: Request<pb::DeleteWorkspaceRequest>,
     ) -> Result<Response<()>, Status> {
+        let caller = Caller::of(&request)?;
         let request = request.into_inner();
         let id = convert::parse_workspace_name("name", &request.name)?;
-        match self.0.registry.get(&id) {
+        match self.0.registry.get(&caller, &id) {
             Ok(workspace) => workspace.delete().await?,
             Err(Error::WorkspaceNotFound { .. }) if request.allow_missing => {}
             Err(error) => return Err(error.into()),
         }
         Ok(Response::new(()))
     }
+}
+
+/// Makes the message of a workspace. Callers that may not run commands see no values of environment variables.
+fn visible_message(caller: &Caller, workspace: &Workspace) -> pb::Workspace {
+    let mut message = wire::workspace_message(&workspace.snapshot());
+    if caller.role() < Role::User {
+        message.env.clear();
+    }
+    message
 }

@@ -27,7 +27,10 @@ pub(super) async fn stage_writable(
 ) -> Result<Vec<StagedSkill>> {
     let intact = find_intact_copies(workspace, grant, skills.skills()).await?;
     let target = workspace.skills_dir();
-    let prepared = shared.skills.prepare_writable(&target, skills, intact);
+    let prepared = shared
+        .skills
+        .of_daemon()
+        .prepare_writable(&target, skills, intact);
     let prepared = prepared.await?;
     if let Some(copies) = prepared.copies() {
         let name = workspace.id().name();
@@ -35,7 +38,11 @@ pub(super) async fn stage_writable(
         let send = shared.inputs.send_folder(&name, grant, copies, to, links);
         send.await?;
     }
-    Ok(shared.skills.publish_writable(&target, prepared).await?)
+    Ok(shared
+        .skills
+        .of_daemon()
+        .publish_writable(&target, prepared)
+        .await?)
 }
 
 /// Returns the recorded writable copies of skills that are still folders, with the times of their latest modification.

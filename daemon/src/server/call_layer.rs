@@ -1,5 +1,5 @@
-//! Tower layer around every call: refuses requests that are not gRPC, counts calls, names them in the log, ends them at
-//! their deadline, and converts panics and transport errors to skilld's errors.
+//! Tower layer around every call: refuses requests that are not gRPC or not authorised, counts calls, names them in the
+//! log, ends them at their deadline, and converts panics and transport errors to skilld's errors.
 //!
 //! | | unary | client streams | server streams |
 //! |---|---|---|---|
@@ -29,12 +29,18 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
+use super::audited_body::AuditedRequestBody;
+use super::call_gate::{AdmittedCall, CallGate, CallRefusal, CallRequest};
 use super::connections::ConnectionHandle;
 use super::methods::{MethodTable, MethodTraits, grpc_timeout};
 use super::request_body::{ConnectionProtection, TimedRequestBody};
-use super::response_body::{GuardedResponseBody, ResponseGuards, is_lost_guest, stop_error};
+use super::response_body::{
+    GuardedResponseBody, ResponseGuards, is_lost_guest, revoked_error, stop_error,
+};
+use crate::audit::TraceParent;
 use crate::error::Error;
 use crate::rpc::AnswerDeadline;
+use crate::telemetry::trace_span;
 
 /// Number of open calls that a drain waits for. A call is open until the end of its response's body. Clones share the
 /// count.
@@ -61,6 +67,7 @@ pub(super) struct CallService<S> {
 #[derive(Debug)]
 struct CallLayerContext {
     methods: Arc<MethodTable>,
+    gate: CallGate,
     open: OpenCalls,
     unary_timeout: Duration,
     stop: CancellationToken,
@@ -104,6 +111,7 @@ impl Drop for OpenCallGuard {
 impl CallLayer {
     pub(super) fn new(
         methods: Arc<MethodTable>,
+        gate: CallGate,
         open: OpenCalls,
         unary_timeout: Duration,
         stop: CancellationToken,
@@ -111,6 +119,7 @@ impl CallLayer {
         Self {
             shared: Arc::new(CallLayerContext {
                 methods,
+                gate,
                 open,
                 unary_timeout,
                 stop,
@@ -155,70 +164,133 @@ where
             return std::future::ready(Ok(refusal)).boxed();
         }
         let Some((path, method)) = shared.methods.get(request.uri().path()) else {
-            // The path comes from the client: its debug format escapes it.
-            tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
-            let status = Status::from(Error::NotImplemented {
-                what: "this method",
-            });
-            return std::future::ready(Ok(status.into_http())).boxed();
+            return std::future::ready(Ok(answer_unknown_method(&request))).boxed();
         };
-        let span = call_span(path, request.headers());
+        let request_id = uuid::Uuid::now_v7().simple().to_string();
+        let span = call_span(path, &request_id, request.headers());
+        trace_span::set_attribute("skilld.request_id", || request_id.clone());
+        let call_request = CallRequest {
+            path,
+            method,
+            request_id: &request_id,
+        };
+        let gate = &shared.gate;
+        let admitted =
+            span.in_scope(|| gate.admit(&mut request, connection.as_ref(), &call_request));
+        let call: AdmittedCall = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => return shared.answer_refusal(refusal).boxed(),
+        };
         let open = (method.is_skilld && !method.is_resumable).then(|| shared.open.open());
         let start = Instant::now();
         let deadline = call_deadline(method, request.headers(), shared.unary_timeout)
             .map(|after| start + after);
         if let Some(deadline) = deadline {
-            request
-                .extensions_mut()
-                .insert(AnswerDeadline::new(deadline));
+            let extensions = request.extensions_mut();
+            extensions.insert(AnswerDeadline::new(deadline));
         }
         let protection = ConnectionProtection::default();
-        let opening = connection.map(|connection| protection.opening(connection, method.kind()));
-        let response =
-            {
-                let _entered = span.enter();
-                self.inner.call(request.map(|body| {
-                    Body::new(TimedRequestBody::new(body, method.client_streams, opening))
-                }))
-            };
-        let stop = method.server_streams.then(|| shared.stop.clone());
-        let ends_at_stop = method.is_resumable && !method.client_streams;
+        let opening =
+            connection.map(|connection| protection.opening(connection, method.priority()));
+        let request = request.map(|body| {
+            let body = TimedRequestBody::new(body, method.client_streams, opening)
+                .with_meter(call.meter.clone());
+            match &call.audit {
+                None => Body::new(body),
+                Some(end) => Body::new(AuditedRequestBody::new(body, end.shared())),
+            }
+        });
+        let response = span.in_scope(|| self.inner.call(request));
+        let guards = ResponseGuards {
+            open,
+            protection,
+            span: span.clone(),
+            start,
+            deadline: deadline.filter(|_| method.server_streams),
+            stop: method.server_streams.then(|| shared.stop.clone()),
+            stream: call.stream,
+            audit: call.audit,
+            meter: call.meter,
+            starts: method.starts_exec,
+        };
         async move {
-            let handled = AssertUnwindSafe(response)
-                .catch_unwind()
-                .instrument(span.clone());
-            let response = tokio::select! {
-                // An answer that has arrived takes precedence over the stop.
-                biased;
-                response = run_until(deadline, handled) => response,
-                () = shared.stop.cancelled(), if ends_at_stop => Err(stop_error(method.starts_exec)),
-            };
-            let stopped = ends_at_stop && shared.stop.is_cancelled();
-            let response = match response {
-                Ok(Ok(Ok(response))) if stopped && is_lost_guest(response.headers()) => {
-                    Status::from(stop_error(method.starts_exec)).into_http()
-                }
-                Ok(Ok(Ok(response))) => translate_transport_error(response),
-                Ok(Ok(Err(never))) => match never {},
-                Ok(Err(_panic)) => {
-                    Status::from(Error::Internal("a handler panicked".into())).into_http()
-                }
-                Err(error) => Status::from(error).into_http(),
-            };
-            let deadline = deadline.filter(|_| method.server_streams);
-            let watch = ResponseGuards {
-                open,
-                protection,
-                span,
-                start,
+            let revoked = guards.stream.as_ref().map(|stream| stream.revoked.clone());
+            let handled = AssertUnwindSafe(response).catch_unwind().instrument(span);
+            let ends = CallEnds {
                 deadline,
-                stop,
-                starts: method.starts_exec,
+                stop: &shared.stop,
+                revoked,
             };
-            Ok(GuardedResponseBody::wrap(response, watch))
+            let response = ends.await_answer(method, handled).await;
+            Ok(GuardedResponseBody::wrap(response, guards))
         }
         .boxed()
     }
+}
+
+impl CallLayerContext {
+    /// Answers a call that may not begin, at once or after a delay.
+    async fn answer_refusal(
+        self: Arc<Self>,
+        refusal: CallRefusal,
+    ) -> Result<Response<Body>, Infallible> {
+        if refusal.is_delayed {
+            self.gate.delay_refusal(&self.stop).await;
+        }
+        Ok(refusal.status.into_http())
+    }
+}
+
+/// Events that end a call before its answer.
+struct CallEnds<'a> {
+    deadline: Option<Instant>,
+    stop: &'a CancellationToken,
+    revoked: Option<CancellationToken>,
+}
+
+impl CallEnds<'_> {
+    /// Waits for the answer of a handler, or for the first event that ends the call.
+    async fn await_answer<F, P>(self, method: MethodTraits, handled: F) -> Response<Body>
+    where
+        F: Future<Output = Result<Result<Response<Body>, Infallible>, P>>,
+    {
+        let ends_at_stop = method.is_resumable && !method.client_streams;
+        let response = tokio::select! {
+            // An answer that has arrived takes precedence over the stop.
+            biased;
+            response = run_until(self.deadline, handled) => response,
+            () = self.stop.cancelled(), if ends_at_stop => Err(stop_error(method.starts_exec)),
+            () = until_revoked(self.revoked) => Err(revoked_error()),
+        };
+        let stopped = ends_at_stop && self.stop.is_cancelled();
+        match response {
+            Ok(Ok(Ok(response))) if stopped && is_lost_guest(response.headers()) => {
+                Status::from(stop_error(method.starts_exec)).into_http()
+            }
+            Ok(Ok(Ok(response))) => translate_transport_error(response),
+            Ok(Ok(Err(never))) => match never {},
+            Ok(Err(_panic)) => {
+                Status::from(Error::Internal("a handler panicked".into())).into_http()
+            }
+            Err(error) => Status::from(error).into_http(),
+        }
+    }
+}
+
+/// Waits until the credentials of a stream are no longer valid; for ever for other calls.
+async fn until_revoked(revoked: Option<CancellationToken>) {
+    match revoked {
+        Some(revoked) => revoked.cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the answer to a call of a method that the API does not have.
+fn answer_unknown_method(request: &Request<Body>) -> Response<Body> {
+    // The path comes from the client: its debug format escapes it.
+    tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
+    let what = "this method";
+    Status::from(Error::NotImplemented { what }).into_http()
 }
 
 /// Returns the answer to a request that is not gRPC, an HTTP status as the protocol requires; `None` if it is gRPC.
@@ -247,28 +319,26 @@ fn is_grpc(content_type: Option<&HeaderValue>) -> bool {
         && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
-fn call_span(path: &str, headers: &HeaderMap) -> Span {
-    let span = tracing::info_span!("rpc", method = path, traceparent = tracing::field::Empty);
+fn call_span(path: &str, request_id: &str, headers: &HeaderMap) -> Span {
+    let span = tracing::info_span!(
+        "rpc",
+        method = path,
+        request_id,
+        traceparent = tracing::field::Empty,
+        // The gate records these once it knows them.
+        principal = tracing::field::Empty,
+        tenant = tracing::field::Empty
+    );
     if let Some(traceparent) = traceparent(headers) {
         span.record("traceparent", traceparent);
     }
     span
 }
 
-/// Returns the W3C trace context if it is well formed: `00-<32 hex>-<16 hex>-<2 hex>`.
+/// Returns the W3C trace context if it is well formed.
 fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get("traceparent")?.to_str().ok()?;
-    let mut parts = text.split('-');
-    let hex = |part: Option<&str>, length: usize| {
-        part.is_some_and(|part| {
-            part.len() == length && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-        })
-    };
-    let well_formed = hex(parts.next(), 2)
-        && hex(parts.next(), 32)
-        && hex(parts.next(), 16)
-        && hex(parts.next(), 2);
-    (well_formed && parts.next().is_none()).then_some(text)
+    TraceParent::is_well_formed(text).then_some(text)
 }
 
 fn call_deadline(
@@ -332,7 +402,9 @@ fn message_limit(status: &Status) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::refusal_table::RefusalTable;
     use super::*;
+    use crate::usage::UsageLedger;
 
     #[test]
     fn only_a_well_formed_traceparent_reaches_the_log() {
@@ -366,6 +438,14 @@ mod tests {
         call_all(path, timeout, stop, handle).await.1
     }
 
+    fn gate_without_authentication() -> CallGate {
+        let config = crate::config::Config::from_toml("").expect("defaults");
+        let access =
+            crate::access::AccessControl::open(&config.config, Arc::default()).expect("no files");
+        let refusals = Arc::new(RefusalTable::new(None));
+        CallGate::new(Arc::new(access), None, (refusals, UsageLedger::default()))
+    }
+
     fn grpc_request(path: &str) -> Request<Body> {
         let request = Request::post(path).header(CONTENT_TYPE, "application/grpc");
         request.body(Body::empty()).expect("a request")
@@ -384,6 +464,7 @@ mod tests {
         let open = OpenCalls::default();
         let layer = CallLayer::new(
             Arc::new(MethodTable::new()),
+            gate_without_authentication(),
             open.clone(),
             Duration::from_secs(90),
             stop.clone(),
@@ -640,7 +721,9 @@ mod tests {
     async fn a_drain_does_not_wait_for_resumable_calls() {
         let open = OpenCalls::default();
         let (methods, stop) = (Arc::new(MethodTable::new()), CancellationToken::new());
-        let layer = CallLayer::new(methods, open.clone(), Duration::from_secs(90), stop);
+        let gate = gate_without_authentication();
+        let timeout = Duration::from_secs(90);
+        let layer = CallLayer::new(methods, gate, open.clone(), timeout, stop);
         let mut service = layer.layer(tower::service_fn(|_request: Request<Body>| {
             std::future::pending::<Result<Response<Body>, Infallible>>()
         }));

@@ -1,16 +1,16 @@
-//! Accepted connection: is counted in the connection table, must send the HTTP/2 preface in time, and can be closed.
+//! Accepted connection: is counted in the connection table, must complete the TLS handshake and send the HTTP/2 preface
+//! in time, and can be closed.
 //!
 //! hyper's keepalive starts only after the preface, so without that deadline a silent peer would stay for ever.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use futures::FutureExt;
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{UnixCredentials, getsockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -18,8 +18,9 @@ use tonic::transport::server::Connected;
 
 use super::FRAME_BYTES_MAX;
 use super::authority_rewriter::AuthorityRewriter;
+use super::connection_stream::ConnectionStream;
 use super::connections::{ConnectionGuard, ConnectionHandle};
-use crate::socket::FrameSocket;
+use crate::access::ConnectionPeer;
 
 /// First bytes of every HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -27,11 +28,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Accepted connection. All fields are `Unpin`, so no pin projection is needed.
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: FrameSocket,
+    stream: ConnectionStream,
+    peer: Arc<ConnectionPeer>,
     guard: ConnectionGuard,
     /// `None` once the preface is complete.
     handshake: Option<Handshake>,
-    filter: AuthorityRewriter,
+    /// `None` for TCP, whose clients send a valid `:authority`.
+    filter: Option<AuthorityRewriter>,
     /// Filtered bytes that hyper has not read yet.
     filtered: BytesMut,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -47,19 +50,23 @@ struct Handshake {
 
 impl Connection {
     pub(super) fn new(
-        socket: FrameSocket,
+        stream: ConnectionStream,
+        peer: Arc<ConnectionPeer>,
         guard: ConnectionGuard,
         handshake_timeout: Duration,
     ) -> Self {
         let cut = Box::pin(guard.cut.clone().cancelled_owned());
+        let is_unix = stream.is_unix();
         Self {
-            socket,
+            stream,
+            peer,
             guard,
             handshake: Some(Handshake {
                 deadline: Box::pin(tokio::time::sleep(handshake_timeout)),
                 missing: PREFACE,
             }),
-            filter: AuthorityRewriter::new(PREFACE.len(), FRAME_BYTES_MAX as usize),
+            filter: is_unix
+                .then(|| AuthorityRewriter::new(PREFACE.len(), FRAME_BYTES_MAX as usize)),
             filtered: BytesMut::new(),
             cut,
         }
@@ -73,38 +80,64 @@ impl Connection {
         }
     }
 
+    /// Completes the TLS handshake, if the connection has one.
+    fn poll_tls(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.stream.poll_handshake(context, &self.peer) {
+            Poll::Ready(Err(error)) => {
+                let why = error.to_string();
+                tracing::info!(peer = %self.peer.address, why, "refused a connection in the TLS handshake");
+                // A handshake that has ended must not be polled again.
+                self.guard.cut.cancel();
+                Poll::Ready(Err(error))
+            }
+            Poll::Pending => {
+                self.check_deadline(context)?;
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Fails if HTTP/2 has not begun in time, and wakes the task at the deadline.
+    fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(Handshake { deadline, .. }) = &mut self.handshake else {
+            return Ok(());
+        };
+        if deadline.poll_unpin(context).is_pending() {
+            return Ok(());
+        }
+        Err(self.refuse("it did not begin HTTP/2 in time", io::ErrorKind::TimedOut))
+    }
+
     /// Checks the part of the preface that arrived.
-    fn poll_handshake(&mut self, context: &mut Context<'_>, arrived: &[u8]) -> io::Result<()> {
-        let Some(Handshake { deadline, missing }) = &mut self.handshake else {
+    fn check_preface(&mut self, context: &mut Context<'_>, arrived: &[u8]) -> io::Result<()> {
+        let Some(Handshake { missing, .. }) = &mut self.handshake else {
             return Ok(());
         };
         let length = arrived.len().min(missing.len());
         let (expected, rest) = missing.split_at(length);
-        let (why, kind) = if !arrived.starts_with(expected) {
-            (foreign_protocol(arrived), io::ErrorKind::InvalidData)
-        } else if !rest.is_empty() && deadline.poll_unpin(context).is_ready() {
-            ("it did not begin HTTP/2 in time", io::ErrorKind::TimedOut)
-        } else {
-            *missing = rest;
-            if rest.is_empty() {
-                self.handshake = None;
-            }
+        if !arrived.starts_with(expected) {
+            let why = foreign_protocol(arrived);
+            return Err(self.refuse(why, io::ErrorKind::InvalidData));
+        }
+        *missing = rest;
+        if rest.is_empty() {
+            self.handshake = None;
             return Ok(());
-        };
-        let peer = getsockopt(&self.socket, PeerCredentials).ok();
-        let (uid, pid) = (
-            peer.as_ref().map(UnixCredentials::uid),
-            peer.as_ref().map(UnixCredentials::pid),
-        );
-        tracing::info!(uid, pid, why, "refused a connection");
-        Err(kind.into())
+        }
+        self.check_deadline(context)
+    }
+
+    fn refuse(&self, why: &str, kind: io::ErrorKind) -> io::Error {
+        tracing::info!(peer = %self.peer.address, why, "refused a connection");
+        kind.into()
     }
 }
 
 /// Names the protocol of a client that does not begin HTTP/2.
 fn foreign_protocol(begin: &[u8]) -> &'static str {
     if begin.starts_with(&[0x16]) {
-        "it speaks TLS; the socket takes plaintext"
+        "it speaks TLS; this listener takes plain text"
     } else if begin
         .iter()
         .take_while(|byte| byte.is_ascii_uppercase())
@@ -124,17 +157,21 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.poll_cut(context)?;
+        ready!(self.poll_tls(context))?;
         let this = &mut *self;
         while this.filtered.is_empty() {
             let before = buffer.filled().len();
-            let polled = Pin::new(&mut this.socket).poll_read(context, buffer);
+            let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
             let arrived = buffer.filled().get(before..).unwrap_or_default();
-            this.poll_handshake(context, arrived)?;
+            this.check_preface(context, arrived)?;
             ready!(polled)?;
             if arrived.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            this.filter.feed(arrived, &mut this.filtered);
+            let Some(filter) = &mut this.filter else {
+                return Poll::Ready(Ok(()));
+            };
+            filter.feed(arrived, &mut this.filtered);
             buffer.set_filled(before);
         }
         let count = this.filtered.len().min(buffer.remaining());
@@ -150,18 +187,21 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.poll_cut(context)?;
-        Pin::new(&mut self.socket).poll_write(context, bytes)
+        ready!(self.poll_tls(context))?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A peer that stops reading can leave nothing but a flush to wait for.
         self.poll_cut(context)?;
-        Pin::new(&mut self.socket).poll_flush(context)
+        ready!(self.poll_tls(context))?;
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_cut(context)?;
-        Pin::new(&mut self.socket).poll_shutdown(context)
+        ready!(self.poll_tls(context))?;
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

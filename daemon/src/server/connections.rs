@@ -1,19 +1,28 @@
 //! Table of open connections, which chooses the connection to close when a new one exceeds a limit.
 //!
-//! The connection is taken from the user with the most connections, but never from a user with fewer than the new
-//! connection's user has. The order among that user's connections:
+//! A user here is a user of the host, an IPv4 address or an IPv6 network of 64 bits. Over its own limit, a user loses a
+//! connection of its own. If the table is full, the connection is taken in this order:
+//! 1. from any user, connections without a call of an accepted principal for longer than [`FIRST_CALL_GRACE`] after the
+//!    accept, so that strangers keep no client out;
+//! 2. other connections, but never from a user with fewer than the new connection's user has.
+//!
+//! Within both groups the user with the most connections comes first. The order among that user's connections:
 //! 1. connections without any call for longer than [`FIRST_CALL_GRACE`] after the accept;
 //! 2. other connections without an open call, least recently used first;
 //! 3. connections whose only open calls watch the server ([`CallPriority::Watch`]).
 //!
 //! A connection with an open call of [`CallPriority::Work`] is never closed for another one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::access::{ConnectionOwner, ConnectionPeer, HeldUnit, TenantName};
+use crate::error::Result;
 
 /// Time within which a working client makes its first call.
 const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
@@ -30,14 +39,30 @@ struct TableState {
     open: BTreeMap<u64, OpenConnection>,
 }
 
+/// Users of whom a connection may be closed for a new one.
+#[derive(Debug)]
+struct Rivals {
+    /// Number of connections of each.
+    counts: HashMap<ConnectionOwner, usize>,
+    /// Number of connections of the new one's user.
+    own: usize,
+    /// `true` if a connection that watches goes after all others, also if its user has shown no credential.
+    spares_watchers: bool,
+}
+
 #[derive(Debug)]
 struct OpenConnection {
-    uid: u32,
+    peer: Arc<ConnectionPeer>,
     /// Number of open calls of [`CallPriority::Work`].
     work_calls: usize,
     /// Number of open calls of [`CallPriority::Watch`].
     watch_calls: usize,
     has_called: bool,
+    /// `true` once a call of an accepted principal arrived, or any call while authentication is off.
+    is_authenticated: bool,
+    accepted: Instant,
+    /// Place of the connection among those of each tenant whose principals called on it.
+    tenants: Vec<HeldUnit>,
     /// Time of the accept, or of the most recent begin or end of a call.
     last_use: Instant,
     cut: CancellationToken,
@@ -56,6 +81,7 @@ pub(super) struct ConnectionGuard {
 pub(super) struct ConnectionHandle {
     table: ConnectionTable,
     id: u64,
+    peer: Arc<ConnectionPeer>,
 }
 
 /// Weight of an open call when a connection has to be closed for a new one.
@@ -76,7 +102,7 @@ pub(super) struct ConnectionCallGuard {
 
 /// Outcome of adding a connection to the table.
 #[derive(Debug)]
-pub(super) enum Admission {
+pub(super) enum ConnectionAdmission {
     /// The limits allow the connection.
     Free(ConnectionGuard),
     /// Another connection was closed for the new one.
@@ -96,13 +122,18 @@ impl ConnectionTable {
         })))
     }
 
-    /// Adds a connection of the user `uid`. `cut` ends every connection; a child token of it ends this one.
-    pub(super) fn admit(&self, uid: u32, cut: &CancellationToken) -> Admission {
+    /// Adds a connection. `cut` ends every connection; a child token of it ends this one.
+    pub(super) fn admit(
+        &self,
+        peer: Arc<ConnectionPeer>,
+        cut: &CancellationToken,
+    ) -> ConnectionAdmission {
         let cut = cut.child_token();
         let mut replaced = false;
         let id = self.with(|state| {
-            if let Some(rivals) = state.rivals(uid) {
-                let victim = state.victim(&rivals)?;
+            let now = Instant::now();
+            if let Some(rivals) = state.rivals(peer.address.owner()) {
+                let victim = state.victim(&rivals, now)?;
                 if let Some(victim) = state.open.remove(&victim) {
                     victim.cut.cancel();
                     replaced = true;
@@ -110,27 +141,41 @@ impl ConnectionTable {
             }
             state.next_id += 1;
             let connection = OpenConnection {
-                uid,
+                peer: Arc::clone(&peer),
                 work_calls: 0,
                 watch_calls: 0,
                 has_called: false,
-                last_use: Instant::now(),
+                is_authenticated: false,
+                accepted: now,
+                tenants: Vec::new(),
+                last_use: now,
                 cut: cut.clone(),
             };
             state.open.insert(state.next_id, connection);
             Some(state.next_id)
         });
         let Some(id) = id else {
-            return Admission::Full;
+            return ConnectionAdmission::Full;
         };
         let table = self.clone();
-        let handle = ConnectionHandle { table, id };
+        let handle = ConnectionHandle { table, id, peer };
         let guard = ConnectionGuard { handle, cut };
         if replaced {
-            Admission::Replaced(guard)
+            ConnectionAdmission::Replaced(guard)
         } else {
-            Admission::Free(guard)
+            ConnectionAdmission::Free(guard)
         }
+    }
+
+    /// Closes the connections whose peers are no longer acceptable. Returns their number.
+    pub(super) fn close_if(&self, is_refused: impl Fn(&ConnectionPeer) -> bool) -> usize {
+        let all: Vec<(Arc<ConnectionPeer>, CancellationToken)> = self.with(|state| {
+            let open = state.open.values();
+            open.map(|open| (Arc::clone(&open.peer), open.cut.clone()))
+                .collect()
+        });
+        let refused = all.iter().filter(|(peer, _)| is_refused(peer));
+        refused.map(|(_, cut)| cut.cancel()).count()
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut TableState) -> T) -> T {
@@ -140,40 +185,49 @@ impl ConnectionTable {
 }
 
 impl TableState {
-    /// Returns the users of whom a connection may be closed for a new one of `uid`, in order of preference; `None` if
-    /// the limits allow another connection.
-    fn rivals(&self, uid: u32) -> Option<Vec<u32>> {
-        let mut counts: HashMap<u32, usize> = HashMap::new();
+    /// Returns the users of whom a connection may be closed for a new one of `owner`; `None` if the limits allow another
+    /// connection.
+    fn rivals(&self, owner: ConnectionOwner) -> Option<Rivals> {
+        let mut counts: HashMap<ConnectionOwner, usize> = HashMap::new();
         for connection in self.open.values() {
-            *counts.entry(connection.uid).or_default() += 1;
+            *counts.entry(connection.peer.address.owner()).or_default() += 1;
         }
-        let own = counts.get(&uid).copied().unwrap_or_default();
+        let own = counts.get(&owner).copied().unwrap_or_default();
         if own >= self.per_user_max {
-            return Some(vec![uid]);
+            counts.retain(|rival, _| *rival == owner);
+            let spares_watchers = true;
+            return Some(Rivals {
+                counts,
+                own,
+                spares_watchers,
+            });
         }
-        if self.open.len() < self.connections_max {
-            return None;
-        }
-        // A user with many connections gets no more at the cost of those with fewer.
-        let as_many = counts.into_iter().filter(|(_, count)| *count >= own);
-        let mut users: Vec<(u32, usize)> = as_many.collect();
-        users.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        Some(users.into_iter().map(|(uid, _)| uid).collect())
+        let is_full = self.open.len() >= self.connections_max;
+        let spares_watchers = false;
+        is_full.then_some(Rivals {
+            counts,
+            own,
+            spares_watchers,
+        })
     }
 
-    fn victim(&self, users: &[u32]) -> Option<u64> {
-        let now = Instant::now();
-        users.iter().find_map(|uid| {
-            let of_user = self.open.iter().filter(|(_, open)| open.uid == *uid);
-            let without_work = of_user.filter(|(_, open)| open.work_calls == 0);
-            without_work
-                .min_by_key(|(_, open)| {
-                    let is_late =
-                        !open.has_called && now.duration_since(open.last_use) > FIRST_CALL_GRACE;
-                    (open.watch_calls > 0, !is_late, open.last_use)
-                })
-                .map(|(id, _)| *id)
-        })
+    /// Returns the connection to close for a new one; `None` if all that may be closed have open calls.
+    fn victim(&self, rivals: &Rivals, now: Instant) -> Option<u64> {
+        let without_work = self.open.iter().filter(|(_, open)| open.work_calls == 0);
+        let rated = without_work.filter_map(|(id, open)| {
+            let count = *rivals.counts.get(&open.peer.address.owner())?;
+            let is_old = now.duration_since(open.accepted) > FIRST_CALL_GRACE;
+            let is_stranger = is_old && !open.is_authenticated;
+            // A user with many connections gets no more at the cost of those with fewer.
+            (is_stranger || count >= rivals.own).then(|| {
+                let is_late = is_old && !open.has_called;
+                let watches = open.watch_calls > 0;
+                let is_spared = watches && rivals.spares_watchers;
+                let group = (is_spared, !is_stranger, Reverse(count));
+                ((group, watches, !is_late, open.last_use), *id)
+            })
+        });
+        rated.min().map(|(_, id)| id)
     }
 }
 
@@ -206,6 +260,51 @@ impl ConnectionHandle {
         })
     }
 
+    /// Counts the connection for a tenant, unless it counts already. `take` reserves its place.
+    ///
+    /// # Errors
+    /// Those of `take`.
+    pub(super) fn count_for(
+        &self,
+        tenant: &TenantName,
+        take: impl FnOnce() -> Result<HeldUnit>,
+    ) -> Result<()> {
+        self.table.with(|state| {
+            let Some(connection) = state.open.get_mut(&self.id) else {
+                // The call ends with the connection, which is being closed.
+                return Ok(());
+            };
+            if connection
+                .tenants
+                .iter()
+                .all(|held| held.tenant() != tenant)
+            {
+                connection.tenants.push(take()?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the peer of the connection.
+    pub(super) fn peer(&self) -> &Arc<ConnectionPeer> {
+        &self.peer
+    }
+
+    /// Notes that a call of an accepted principal arrived on the connection.
+    pub(super) fn set_authenticated(&self) {
+        self.table.with(|state| {
+            if let Some(connection) = state.open.get_mut(&self.id) {
+                connection.is_authenticated = true;
+            }
+        });
+    }
+
+    /// Returns the token that closes the connection; `None` if it is being closed.
+    pub(super) fn cut(&self) -> Option<CancellationToken> {
+        let find = |state: &mut TableState| Some(state.open.get(&self.id)?.cut.clone());
+        self.table.with(find)
+    }
+
     /// Returns `true` if the connection is being closed.
     pub(super) fn is_closed(&self) -> bool {
         self.table.with(|state| !state.open.contains_key(&self.id))
@@ -233,13 +332,22 @@ impl Drop for ConnectionGuard {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::access::PeerAddress;
+
+    fn peer(uid: u32) -> Arc<ConnectionPeer> {
+        let (gid, pid) = (uid, None);
+        let address = PeerAddress::Unix { uid, gid, pid };
+        Arc::new(ConnectionPeer::new(address, String::new(), BTreeSet::new()))
+    }
 
     fn place(table: &ConnectionTable, uid: u32) -> (ConnectionGuard, bool) {
-        match table.admit(uid, &CancellationToken::new()) {
-            Admission::Free(guard) => (guard, false),
-            Admission::Replaced(guard) => (guard, true),
-            Admission::Full => panic!("full"),
+        match table.admit(peer(uid), &CancellationToken::new()) {
+            ConnectionAdmission::Free(guard) => (guard, false),
+            ConnectionAdmission::Replaced(guard) => (guard, true),
+            ConnectionAdmission::Full => panic!("full"),
         }
     }
 
@@ -286,8 +394,8 @@ mod tests {
         let (first, _) = place(&table, 1);
         let call = first.handle().open_call(CallPriority::Work).expect("open");
         assert!(matches!(
-            table.admit(1, &CancellationToken::new()),
-            Admission::Full
+            table.admit(peer(1), &CancellationToken::new()),
+            ConnectionAdmission::Full
         ));
         assert!(!first.cut.is_cancelled());
         drop(call);
@@ -305,8 +413,8 @@ mod tests {
             greedy.push(guard);
         }
         assert!(matches!(
-            table.admit(1, &CancellationToken::new()),
-            Admission::Full
+            table.admit(peer(1), &CancellationToken::new()),
+            ConnectionAdmission::Full
         ));
         let (other, replaced) = place(&table, 2);
         assert!(!replaced);
@@ -367,8 +475,47 @@ mod tests {
             busy.push(guard);
         }
         let (other, _) = place(&table, 2);
-        let more = table.admit(1, &CancellationToken::new());
-        assert!(matches!(more, Admission::Full));
+        let more = table.admit(peer(1), &CancellationToken::new());
+        assert!(matches!(more, ConnectionAdmission::Full));
         assert!(!other.cut.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strangers_at_many_addresses_take_no_place_of_a_client() {
+        let table = ConnectionTable::new(6, 6);
+        let mut clients: Vec<ConnectionGuard> = Vec::new();
+        for _ in 0..3 {
+            let (guard, _) = place(&table, 1);
+            guard.handle().set_authenticated();
+            drop(guard.handle().open_call(CallPriority::Work));
+            clients.push(guard);
+        }
+        pass(5000).await;
+        let mut strangers: Vec<(ConnectionGuard, ConnectionCallGuard)> = Vec::new();
+        for uid in 10..30 {
+            // A health check, which needs no credential.
+            let (guard, _) = place(&table, uid);
+            let watch = guard.handle().open_call(CallPriority::Watch);
+            strangers.push((guard, watch.expect("open")));
+            pass(1100).await;
+        }
+        assert!(clients.iter().all(|client| !client.cut.is_cancelled()));
+        // The client gets the place of a stranger although that has fewer connections.
+        let (more, replaced) = place(&table, 1);
+        assert!(replaced && !more.cut.is_cancelled());
+        assert!(clients.iter().all(|client| !client.cut.is_cancelled()));
+        let open = strangers.iter().filter(|(it, _)| !it.cut.is_cancelled());
+        assert_eq!(open.count(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_stranger_with_the_most_connections_loses_one_first() {
+        let table = ConnectionTable::new(4, 4);
+        let (single, _) = place(&table, 1);
+        let greedy: Vec<ConnectionGuard> = (0..3).map(|_| place(&table, 2).0).collect();
+        pass(2000).await;
+        assert!(place(&table, 3).1);
+        assert!(!single.cut.is_cancelled());
+        assert_eq!(greedy.iter().filter(|it| it.cut.is_cancelled()).count(), 1);
     }
 }

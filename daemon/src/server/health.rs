@@ -1,7 +1,7 @@
 //! Reports health over gRPC: SERVING while the engine answers, every pool can serve, and the daemon does not drain.
 //!
-//! The status is the same for the server and each of its services, with two additions: ArtifactService needs an artifact
-//! store that answers, and SkillService needs every root of skills to be readable.
+//! The status is the same for the server and each of its services, with two additions: ArtifactService needs an
+//! artifact store that answers, and SkillService needs every root of skills to be readable.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use super::methods::MethodTable;
 use crate::artifacts::Artifacts;
 use crate::engine::Engine;
 use crate::error::Chain;
-use crate::shutdown::Tasks;
+use crate::rpc::ServiceDependencies;
+use crate::shutdown::{RefusedWork, Tasks};
 
-/// Interval between pings of the engine. An engine that ends is noticed at once by its event stream; pings notice one that
-/// hangs.
+/// Interval between pings of the engine. An engine that ends is noticed at once by its event stream; pings notice one
+/// that hangs.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time after which a ping without an answer means that the engine is unavailable.
@@ -42,20 +43,39 @@ const SKILL_SERVICE: &str = "skilld.v1.SkillService";
 /// Task that watches the daemon's dependencies and reports its health.
 #[derive(Debug)]
 pub(super) struct HealthMonitor {
-    pub(super) reporter: HealthReporter,
-    pub(super) methods: Arc<MethodTable>,
-    pub(super) engine: Arc<dyn Engine>,
+    reporter: HealthReporter,
+    methods: Arc<MethodTable>,
+    engine: Arc<dyn Engine>,
     /// Receivers, one per pool: `true` while the pool can serve.
-    pub(super) pools: Vec<watch::Receiver<bool>>,
+    pools: Vec<watch::Receiver<bool>>,
     /// Result of the most recent ping of the engine, also for GetServerInfo.
-    pub(super) available: watch::Sender<bool>,
-    pub(super) artifacts: Artifacts,
+    available: watch::Sender<bool>,
+    artifacts: Artifacts,
     /// `true` while every root of skills can be read.
-    pub(super) skills: watch::Receiver<bool>,
-    pub(super) tasks: Tasks,
+    skills: watch::Receiver<bool>,
+    tasks: Tasks,
 }
 
 impl HealthMonitor {
+    /// Makes the monitor of services and the engine; `available` gets the result of each ping.
+    pub(super) fn new(
+        services: &ServiceDependencies,
+        (methods, reporter): (&Arc<MethodTable>, &HealthReporter),
+        engine: Arc<dyn Engine>,
+        available: watch::Sender<bool>,
+    ) -> Self {
+        Self {
+            reporter: reporter.clone(),
+            methods: Arc::clone(methods),
+            engine,
+            pools: services.registry.pools_healthy(),
+            skills: services.skills.of_daemon().is_readable(),
+            available,
+            artifacts: services.artifacts.clone(),
+            tasks: services.tasks.clone(),
+        }
+    }
+
     /// Reports health until the server stops. A drain is reported as NOT_SERVING at once.
     pub(super) async fn run(mut self) {
         let (drain, stop) = (self.tasks.drain.clone(), self.tasks.stop.clone());
@@ -63,6 +83,7 @@ impl HealthMonitor {
         let mut reported = HashMap::from([(String::new(), true)]);
         let mut latest = None;
         let mut store = self.artifacts.answers();
+        let mut refused = self.tasks.watch_refused();
         self.tasks.spawn(ping_store_periodically(
             self.artifacts.clone(),
             stop.clone(),
@@ -76,6 +97,7 @@ impl HealthMonitor {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
+                Ok(()) = refused.changed() => {}
                 () = any_changed(&mut self.pools) => {}
                 Ok(()) = store.changed() => {}
                 Ok(()) = self.skills.changed() => {}
@@ -86,7 +108,7 @@ impl HealthMonitor {
 
     fn is_serving(&self) -> bool {
         let pools = self.pools.iter().all(|pool| *pool.borrow());
-        pools && *self.available.borrow() && !self.tasks.drain.is_cancelled()
+        pools && *self.available.borrow() && !self.tasks.refuses(RefusedWork::Workspaces)
     }
 
     async fn ping(&self) {

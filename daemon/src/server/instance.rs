@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::access::WorkspaceTokenKey;
 use crate::error::{Chain, Error, Result};
 use crate::workspace::slot_provisioning;
 use directory_identity::DirectoryIdentity;
@@ -150,6 +151,7 @@ pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
     };
     // Remove the slots first: after an interruption here, the daemon still refuses the copy.
     let done = remove_slots(state_dir, old.as_deref())?;
+    WorkspaceTokenKey::remove(state_dir)?;
     file.write(&new_id(), &now)?;
     Ok(done)
 }
@@ -165,10 +167,10 @@ fn remove_slots(state_dir: &Path, old: Option<&str>) -> Result<String> {
     let dir = state_dir.display();
     let containers = match old {
         Some(id) => format!(
-            "containers of instance {id} were not touched: if its own state directory is gone for good, remove them with\n  \
+            "containers of instance {id} were not touched: if its own state directory is gone for good, remove them with (docker, or podman)\n  \
              docker ps -aq --filter label=io.skilld.instance={id} | xargs -r docker rm -fv"
         ),
-        None => "containers were not touched: `docker ps -a --filter label=io.skilld.instance` lists those of all instances"
+        None => "containers were not touched: `docker ps -a --filter label=io.skilld.instance` (or `podman`) lists those of all instances"
             .to_owned(),
     };
     Ok(format!(

@@ -1,120 +1,149 @@
-//! Listening socket: bound in a directory where no other user can replace it, never taken from a running server, and removed
-//! at the end. The listener always accepts; beyond the limits it closes the new connection or an idle one.
+//! Listeners of the server: Unix sockets and TCP. A listener always accepts; beyond the limits it closes the new
+//! connection or an idle one.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs::{Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
-use tokio::net::{UnixListener, UnixSocket};
+use futures::stream::{BoxStream, StreamExt};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::connections::{Admission, ConnectionTable};
-use crate::config::ServerConfig;
+use super::connection_stream::{ConnectionStream, TlsHandshake};
+use super::connections::{ConnectionAdmission, ConnectionTable};
+use super::unix_socket::BoundUnixSocket;
+use crate::access::{
+    ConnectionPeer, FileProblems, HTTP2, PeerAddress, TlsSettings, WatchedFile, open_tls,
+};
+use crate::config::{Authenticator, TlsConfig};
 use crate::error::{Error, Result};
-use crate::socket::FrameSocket;
 
 /// Maximum number of connections that the kernel queues before they are accepted.
-const BACKLOG: u32 = 1024;
+pub(super) const BACKLOG: u32 = 1024;
 /// Pause after a failed accept, for instance without free file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Bound socket. Dropping it removes the socket's file, unless another server has replaced it.
+/// Bound socket of one `[[listeners]]` table.
 #[derive(Debug)]
 pub(super) struct Listener {
-    inner: UnixListener,
-    _file: SocketFile,
+    socket: BoundSocket,
+    authenticators: BTreeSet<Authenticator>,
 }
 
 #[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
+enum BoundSocket {
+    Unix(BoundUnixSocket),
+    Tcp(TcpListener, Option<Arc<WatchedFile<TlsSettings>>>),
 }
 
 impl Listener {
-    /// Binds the socket. A socket file on which no server answers is replaced.
+    /// Binds a Unix socket.
     ///
     /// # Errors
-    /// [`Error`] if a server answers at the path, the path is not a socket, or another user could replace the socket. The
-    /// message says what to do.
-    pub(super) fn bind(path: &Path, mode: u32) -> Result<Self> {
-        let failed = |source| Error::Io {
-            operation: format!("listen on {}", path.display()),
-            source,
-        };
-        if let Some(parent) = path.parent() {
-            let mut builder = std::fs::DirBuilder::new();
-            // A permissive umask must not make directories in which others could replace the socket.
-            let made = builder.recursive(true).mode(0o755).create(parent);
-            made.map_err(failed)?;
-            refuse_shared_directories(parent)?;
+    /// [`Error`] if the path cannot be used. The message says what to do.
+    pub(super) fn bind_unix(
+        path: &Path,
+        mode: u32,
+        group: Option<&str>,
+        authenticators: &BTreeSet<Authenticator>,
+    ) -> Result<Self> {
+        Ok(Self {
+            socket: BoundSocket::Unix(BoundUnixSocket::bind(path, mode, group)?),
+            authenticators: authenticators.clone(),
+        })
+    }
+
+    /// Binds a TCP socket. `place` is the configuration key of the listener.
+    ///
+    /// # Errors
+    /// [`Error`] if the address cannot be used or a file of TLS is faulty. The message says what to do.
+    pub(super) fn bind_tcp(
+        place: &str,
+        address: SocketAddr,
+        tls: Option<&TlsConfig>,
+        authenticators: &BTreeSet<Authenticator>,
+        problems: &FileProblems,
+    ) -> Result<Self> {
+        // With other credentials, a client without a certificate may still call.
+        let is_required = *authenticators == BTreeSet::from([Authenticator::Mtls]);
+        let tls = tls.map(|tls| open_tls(place, tls.clone(), is_required, HTTP2, problems));
+        Ok(Self {
+            socket: BoundSocket::Tcp(bind_tcp_listener(place, address)?, tls.transpose()?),
+            authenticators: authenticators.clone(),
+        })
+    }
+
+    /// Returns the files of TLS; `None` without TLS.
+    pub(super) fn tls(&self) -> Option<Arc<WatchedFile<TlsSettings>>> {
+        match &self.socket {
+            BoundSocket::Unix(_) => None,
+            BoundSocket::Tcp(_, tls) => tls.clone(),
         }
-        remove_stale_socket(path)?;
-        let socket = UnixSocket::new_stream().map_err(failed)?;
-        socket.bind(path).map_err(failed)?;
-        let file = SocketFile {
-            path: path.to_owned(),
-            identity: file_identity(path).map_err(failed)?,
-        };
-        // No client can connect before `listen`, so the umask's mode gives nobody access.
-        std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?;
-        let inner = socket.listen(BACKLOG).map_err(failed)?;
-        Ok(Self { inner, _file: file })
+    }
+
+    /// Returns the bound address; `None` for a Unix socket.
+    pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            BoundSocket::Unix(_) => None,
+            BoundSocket::Tcp(listener, _) => listener.local_addr().ok(),
+        }
     }
 
     /// Returns the stream of accepted connections. It never ends and never yields an error; accepting goes on after a
-    /// failure. `cut` closes all connections at once.
+    /// failure. `cut` closes all connections at once, `handshake_timeout` one that has not begun HTTP/2 by then.
     pub(super) fn connections(
         self,
-        config: &ServerConfig,
+        table: ConnectionTable,
+        handshake_timeout: Duration,
         cut: CancellationToken,
-    ) -> impl Stream<Item = std::result::Result<Connection, Infallible>> + use<> {
-        let table = ConnectionTable::new(config.connections_max, config.connections_per_user_max);
-        let deadline = config.handshake_timeout;
+    ) -> BoxStream<'static, std::result::Result<Connection, Infallible>> {
         futures::stream::unfold(
             (self, table, cut),
             move |(listener, table, cut)| async move {
                 let connection = loop {
-                    let (socket, uid) = listener.accept().await;
-                    let guard = match table.admit(uid, &cut) {
-                        Admission::Free(guard) => guard,
-                        Admission::Replaced(guard) => {
+                    let (socket, address) = listener.accept_after_failures().await;
+                    let key = listener.tls().map(|tls| tls.key().to_owned());
+                    let peer = Arc::new(ConnectionPeer::new(
+                        address,
+                        key.unwrap_or_default(),
+                        listener.authenticators.clone(),
+                    ));
+                    let guard = match table.admit(Arc::clone(&peer), &cut) {
+                        ConnectionAdmission::Free(guard) => guard,
+                        ConnectionAdmission::Replaced(guard) => {
                             tracing::warn!(
-                                uid,
-                                "too many connections: closed the one idle for longest"
+                                peer = %address,
+                                "too many connections: closed another one"
                             );
                             guard
                         }
-                        Admission::Full => {
+                        ConnectionAdmission::Full => {
                             let why = "too many connections, all with open calls";
-                            tracing::warn!(uid, why, "refused a connection");
+                            tracing::warn!(peer = %address, why, "refused a connection");
                             continue;
                         }
                     };
-                    break Connection::new(socket, guard, deadline);
+                    break Connection::new(socket, peer, guard, handshake_timeout);
                 };
                 Some((Ok(connection), (listener, table, cut)))
             },
         )
+        .boxed()
     }
 
-    /// Waits for a connection, and returns it with its user's uid.
-    async fn accept(&self) -> (FrameSocket, u32) {
+    /// Waits for a connection, and returns it with the address of its peer.
+    async fn accept_after_failures(&self) -> (ConnectionStream, PeerAddress) {
         let mut failing = false;
         loop {
-            let accepted = self.inner.accept().await;
-            let accepted = accepted
-                .and_then(|(stream, _)| Ok((stream.peer_cred()?, FrameSocket::new(stream)?)));
-            match accepted {
-                Ok((peer, socket)) => {
-                    let (pid, uid, gid) = (peer.pid(), peer.uid(), peer.gid());
-                    tracing::debug!(pid, uid, gid, "connection");
-                    return (socket, uid);
+            match self.accept().await {
+                Ok((stream, address)) => {
+                    tracing::debug!(peer = %address, "connection");
+                    return (stream, address);
                 }
                 Err(error) => {
                     // Log once per series of failures: accept fails twenty times a second without descriptors.
@@ -127,245 +156,48 @@ impl Listener {
             }
         }
     }
-}
 
-/// Checks that other users can't replace the socket, by removing it or by renaming a directory on its path.
-///
-/// Above the socket's own directory only directories that every user can write to are refused: an operator who runs the
-/// daemon with sudo from a home directory owns the directories above.
-fn refuse_shared_directories(directory: &Path) -> Result<()> {
-    let own = if directory == Path::new("") {
-        Path::new(".")
-    } else {
-        directory
-    };
-    let failed = |source| Error::Io {
-        operation: format!("look at the directory {} of the socket", own.display()),
-        source,
-    };
-    let absolute = std::path::absolute(own).map_err(failed)?;
-    let canonical = own.canonicalize().map_err(failed)?;
-    // Check both: a link on the path can be replaced as well as its target.
-    for directory in absolute.ancestors().chain(canonical.ancestors()) {
-        let metadata = std::fs::metadata(directory).map_err(failed)?;
-        let is_own = directory == absolute || directory == canonical;
-        let Some(why) = shared_with(&metadata, is_own) else {
-            continue;
-        };
-        return Err(Error::Start {
-            what: "the directory of the socket",
-            why: format!(
-                "{} {why}, who could put a socket of their own in its place: chmod or chown it, or choose another path \
-                 with --listen",
-                directory.display()
-            ),
-        });
-    }
-    Ok(())
-}
-
-/// Describes who besides root and the daemon's user can replace files in a directory; `None` if nobody can. `is_own` is
-/// `true` for the socket's own directory.
-fn shared_with(directory: &Metadata, is_own: bool) -> Option<String> {
-    let (uid, gid) = (
-        nix::unistd::geteuid().as_raw(),
-        nix::unistd::getegid().as_raw(),
-    );
-    let mode = directory.mode();
-    if is_own && directory.uid() != uid && directory.uid() != 0 {
-        return Some(format!("belongs to the user with uid {}", directory.uid()));
-    }
-    // In a sticky directory only root, its owner (checked above) and the socket's owner can rename or remove the socket.
-    if mode & 0o1000 != 0 {
-        return None;
-    }
-    if mode & 0o002 != 0 {
-        return Some(format!(
-            "has mode {:04o} and can be written to by all users",
-            mode & 0o7777
-        ));
-    }
-    // Members of the daemon's own group are its clients. The group bits also cover access control lists.
-    if is_own && mode & 0o020 != 0 {
-        let group = if directory.gid() == gid {
-            "the daemon's own group, that of its clients,"
-        } else {
-            "the group"
-        };
-        return Some(format!(
-            "has mode {:04o} and can be written to by {group} with gid {}",
-            mode & 0o7777,
-            directory.gid()
-        ));
-    }
-    None
-}
-
-/// Removes the socket file of a server that no longer runs.
-fn remove_stale_socket(path: &Path) -> Result<()> {
-    let refuse = |why: &str, kind: io::ErrorKind| Error::Io {
-        operation: format!("listen on {}: {why}", path.display()),
-        source: kind.into(),
-    };
-    let Ok(metadata) = std::fs::symlink_metadata(path) else {
-        return Ok(());
-    };
-    if !metadata.file_type().is_socket() {
-        let why = "the path is not a socket; move it away, or choose another path with --listen";
-        return Err(refuse(why, io::ErrorKind::AlreadyExists));
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!(socket = %path.display(), "removing the socket of a server that is gone");
-            std::fs::remove_file(path).map_err(|source| Error::Io {
-                operation: format!("remove {}", path.display()),
-                source,
-            })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::Io {
-            operation: format!(
-                "connect to {} to see whether a server listens there; choose another path with --listen",
-                path.display()
-            ),
-            source: error,
-        }),
-        Ok(_) => {
-            let why = "another server answers there; stop it, or choose another path with --listen";
-            Err(refuse(why, io::ErrorKind::AddrInUse))
-        }
-    }
-}
-
-fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if file_identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // If this fails, the next start removes the stale file.
-            drop(std::fs::remove_file(&self.path));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn path(dir: &tempfile::TempDir) -> PathBuf {
-        dir.path().join("run/skilld.sock")
-    }
-
-    #[tokio::test]
-    async fn the_socket_has_its_mode_and_goes_away() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let listener = Listener::bind(&path(&dir), 0o660).expect("bind");
-        let mode = std::fs::metadata(path(&dir))
-            .expect("metadata")
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o660);
-        drop(listener);
-        assert!(!path(&dir).exists());
-    }
-
-    #[tokio::test]
-    async fn a_stale_socket_is_taken_over() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        std::fs::create_dir(dir.path().join("run")).expect("directory");
-        // Binding without unlinking leaves the file of a killed server.
-        drop(std::os::unix::net::UnixListener::bind(path(&dir)).expect("bind"));
-        assert!(path(&dir).exists());
-        Listener::bind(&path(&dir), 0o660).expect("taken over");
-    }
-
-    #[tokio::test]
-    async fn a_directory_in_which_others_could_replace_the_socket_is_refused() {
-        use std::os::unix::fs::chown;
-
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let (above, run) = (dir.path().join("above"), dir.path().join("above/run"));
-        std::fs::create_dir_all(&run).expect("directories");
-        let set = |path: &Path, mode| {
-            std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("mode");
-        };
-        let bind = || Listener::bind(&run.join("skilld.sock"), 0o660).map(drop);
-        for (mode_above, mode, part) in [
-            (0o755, 0o777, Some("can be written to by all users")),
-            (0o777, 0o755, Some("can be written to by all users")),
-            (0o755, 0o775, Some("by the daemon's own group")),
-            (0o755, 0o755, None),
-            // As /tmp: the socket's own owner alone can replace it.
-            (0o1777, 0o1777, None),
-            (0o755, 0o1775, None),
-        ] {
-            set(&above, mode_above);
-            set(&run, mode);
-            let refused = bind().err().map(|error| error.to_string());
-            match part {
-                None => assert_eq!(refused, None),
-                Some(part) => {
-                    let refused = refused.expect("refused");
-                    assert!(refused.contains(part), "{refused}");
-                    assert!(
-                        refused.contains("chmod or chown it, or choose another"),
-                        "{refused}"
-                    );
-                    assert!(!run.join("skilld.sock").exists(), "nothing was made");
-                }
+    async fn accept(&self) -> io::Result<(ConnectionStream, PeerAddress)> {
+        match &self.socket {
+            BoundSocket::Unix(socket) => {
+                let (socket, address) = socket.accept().await?;
+                Ok((ConnectionStream::Unix(socket), address))
+            }
+            BoundSocket::Tcp(listener, tls) => {
+                let (socket, address) = listener.accept().await?;
+                socket.set_nodelay(true)?;
+                let stream = match tls {
+                    None => ConnectionStream::Plain(socket),
+                    Some(tls) => {
+                        let handshake = TlsHandshake::begin(Arc::clone(tls), socket);
+                        ConnectionStream::Handshake(Box::new(handshake))
+                    }
+                };
+                Ok((stream, PeerAddress::Tcp(address)))
             }
         }
-        // Directories that the daemon makes are not shared, whatever the umask.
-        let deep = dir.path().join("made/deep/skilld.sock");
-        Listener::bind(&deep, 0o660).expect("made");
-        if nix::unistd::geteuid().is_root() {
-            set(&above, 0o755);
-            set(&run, 0o775);
-            chown(&run, None, Some(12345)).expect("chown");
-            let refused = bind().expect_err("the group").to_string();
-            assert!(refused.contains("by the group with gid 12345"), "{refused}");
-            set(&run, 0o755);
-            chown(&run, Some(12345), None).expect("chown");
-            let refused = bind().expect_err("the owner").to_string();
-            assert!(
-                refused.contains("belongs to the user with uid 12345"),
-                "{refused}"
-            );
-        }
     }
+}
 
-    #[tokio::test]
-    async fn a_living_server_keeps_its_socket() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let _first = Listener::bind(&path(&dir), 0o660).expect("first");
-        let error = Listener::bind(&path(&dir), 0o660)
-            .expect_err("second")
-            .to_string();
-        assert!(error.contains("another server answers there"), "{error}");
-        assert!(path(&dir).exists());
-    }
+/// Binds a TCP socket. `place` is the configuration key of the listener.
+///
+/// # Errors
+/// [`Error::Io`] that names the address and its key.
+pub(super) fn bind_tcp_listener(place: &str, address: SocketAddr) -> Result<TcpListener> {
+    bind_reusable(address).map_err(|source| Error::Io {
+        operation: format!("listen on {address} ({place}.address)"),
+        source,
+    })
+}
 
-    #[tokio::test]
-    async fn what_is_not_a_socket_is_never_removed() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        std::fs::create_dir(dir.path().join("run")).expect("directory");
-        std::fs::write(path(&dir), "precious").expect("write");
-        let error = Listener::bind(&path(&dir), 0o660)
-            .expect_err("file")
-            .to_string();
-        assert!(error.contains("not a socket"), "{error}");
-        assert_eq!(std::fs::read(path(&dir)).expect("still there"), b"precious");
-    }
-
-    #[tokio::test]
-    async fn a_socket_that_another_server_bound_since_stays() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let first = Listener::bind(&path(&dir), 0o660).expect("first");
-        std::fs::remove_file(path(&dir)).expect("remove");
-        let _second = std::os::unix::net::UnixListener::bind(path(&dir)).expect("second");
-        drop(first);
-        assert!(path(&dir).exists());
-    }
+fn bind_reusable(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // A restarted daemon must not wait for connections of its predecessor to time out.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }

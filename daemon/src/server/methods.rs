@@ -6,9 +6,10 @@ use std::time::Duration;
 use http::HeaderMap;
 use prost::Message;
 use prost_types::FileDescriptorSet;
-use skilld_proto::v1::FILE_DESCRIPTOR_SET;
+use skilld_proto::v1::{FILE_DESCRIPTOR_SET, METHOD_ROLES};
 
 use super::connections::CallPriority;
+use crate::access::{MethodAccess, Role};
 
 /// Properties of one method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,11 +22,59 @@ pub(super) struct MethodTraits {
     pub(super) is_resumable: bool,
     /// `true` if the first message of the answer reports a started exec.
     pub(super) starts_exec: bool,
+    /// `true` if the request has the command of an exec.
+    pub(super) has_command: bool,
+    /// Access rule.
+    pub(super) access: MethodAccess,
+    /// Records in the audit log.
+    pub(super) audit: AuditClass,
+}
+
+/// Records of a method in the audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AuditClass {
+    /// No record: health and reflection.
+    Unrecorded,
+    /// Record of the end.
+    Read,
+    /// Records of begin and end. The call is refused while the log is enforced and cannot be written.
+    Change,
+    /// Records of begin and end. The call ends or removes something, which is never refused.
+    Release,
+}
+
+/// First words of the names of methods that change nothing. CollectOutputs may save artifacts, and CheckImage runs a
+/// container.
+const READ_VERBS: [&str; 8] = [
+    "Attach",
+    "Get",
+    "List",
+    "Load",
+    "Poll",
+    "Preflight",
+    "Read",
+    "Search",
+];
+/// First words of the names of methods that end or remove something.
+const RELEASE_VERBS: [&str; 4] = ["Delete", "Drain", "Kill", "Signal"];
+
+impl AuditClass {
+    /// Returns the class of a method of skilld, by its name.
+    fn of(method: &str) -> Self {
+        let begins_with = |verbs: &[&str]| verbs.iter().any(|verb| method.starts_with(verb));
+        if begins_with(&READ_VERBS) {
+            Self::Read
+        } else if begins_with(&RELEASE_VERBS) {
+            Self::Release
+        } else {
+            Self::Change
+        }
+    }
 }
 
 impl MethodTraits {
-    /// Returns how far a call of this method protects its connection.
-    pub(super) fn kind(self) -> CallPriority {
+    /// Returns how far a call of this method protects its connection from being closed for a new one.
+    pub(super) fn priority(self) -> CallPriority {
         if self.is_skilld {
             CallPriority::Work
         } else {
@@ -45,6 +94,8 @@ const RESUMABLE: [&str; 4] = [
 
 /// Method that starts an exec and reports it with its first message.
 const STARTS_EXEC: &str = "/skilld.v1.ExecService/RunExec";
+/// Methods whose requests have the command of an exec, in the same fields.
+const HAVE_COMMANDS: [&str; 2] = [STARTS_EXEC, "/skilld.v1.ExecService/StartExec"];
 
 /// Table of all served methods by path.
 #[derive(Debug)]
@@ -61,33 +112,54 @@ impl MethodTable {
             by_path: HashMap::new(),
             services: BTreeSet::new(),
         };
-        for (encoded, is_skilld) in [
-            (FILE_DESCRIPTOR_SET, true),
-            (tonic_health::pb::FILE_DESCRIPTOR_SET, false),
-            (tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET, false),
-            (tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET, false),
+        // Orchestrators ask for the health without a credential; reflection is for any principal.
+        let reflection = MethodAccess::Role(Role::Observer);
+        for (encoded, foreign_access) in [
+            (FILE_DESCRIPTOR_SET, None),
+            (
+                tonic_health::pb::FILE_DESCRIPTOR_SET,
+                Some(MethodAccess::Open),
+            ),
+            (
+                tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+                Some(reflection),
+            ),
+            (
+                tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+                Some(reflection),
+            ),
         ] {
             // The build makes the descriptors, and a test decodes them.
-            methods.add(
-                &FileDescriptorSet::decode(encoded).unwrap_or_default(),
-                is_skilld,
-            );
+            let set = FileDescriptorSet::decode(encoded).unwrap_or_default();
+            methods.add(&set, foreign_access);
         }
         methods
     }
 
-    fn add(&mut self, set: &FileDescriptorSet, is_skilld: bool) {
+    /// Adds the methods of a file set. `foreign_access` is `None` for skilld's own methods, which declare theirs.
+    fn add(&mut self, set: &FileDescriptorSet, foreign_access: Option<MethodAccess>) {
+        let is_skilld = foreign_access.is_none();
+        let roles: HashMap<&str, i32> = METHOD_ROLES.iter().copied().collect();
         for file in &set.file {
             for service in &file.service {
                 let name = format!("{}.{}", file.package(), service.name());
                 for method in &service.method {
                     let path = format!("/{name}/{}", method.name());
+                    let declared = roles.get(path.as_str()).copied();
+                    let declared = declared.and_then(Role::from_number);
+                    let access = declared.map_or(MethodAccess::Undeclared, MethodAccess::Role);
                     let method = MethodTraits {
                         client_streams: method.client_streaming(),
                         server_streams: method.server_streaming(),
                         is_skilld,
                         is_resumable: RESUMABLE.contains(&path.as_str()),
                         starts_exec: path == STARTS_EXEC,
+                        has_command: HAVE_COMMANDS.contains(&path.as_str()),
+                        access: foreign_access.unwrap_or(access),
+                        audit: match is_skilld {
+                            true => AuditClass::of(method.name()),
+                            false => AuditClass::Unrecorded,
+                        },
                     };
                     self.by_path.insert(path, method);
                 }
@@ -156,8 +228,11 @@ mod tests {
             (true, true, false)
         );
         assert!(methods.get("/skilld.v1.ExecService/Nothing").is_none());
-        assert_eq!(methods.services.len(), 7);
+        assert_eq!(methods.services.len(), 9);
         assert!(methods.get(STARTS_EXEC).expect("known").1.starts_exec);
+        for path in HAVE_COMMANDS {
+            assert!(methods.get(path).expect("known").1.has_command);
+        }
         for path in RESUMABLE {
             assert!(methods.get(path).expect("known").1.is_resumable);
         }
@@ -166,6 +241,109 @@ mod tests {
             .values()
             .filter(|method| method.is_resumable);
         assert_eq!(resumable.count(), RESUMABLE.len());
+    }
+
+    #[test]
+    fn every_method_declares_its_role() {
+        let methods = MethodTable::new();
+        for (path, method) in &methods.by_path {
+            assert_ne!(method.access, MethodAccess::Undeclared, "{path}");
+            let is_health = path.starts_with("/grpc.health.v1.Health/");
+            assert_eq!(method.access == MethodAccess::Open, is_health, "{path}");
+        }
+        let access = |path: &str| methods.get(path).expect("known").1.access;
+        assert_eq!(
+            access("/skilld.v1.AdminService/Drain"),
+            MethodAccess::Role(Role::Admin)
+        );
+        assert_eq!(access(STARTS_EXEC), MethodAccess::Role(Role::User));
+        let own = methods.by_path.values().filter(|method| method.is_skilld);
+        assert_eq!(own.count(), METHOD_ROLES.len());
+    }
+
+    /// Returns the names of the methods of an audit class, sorted.
+    fn of_class(class: AuditClass) -> Vec<String> {
+        let methods = MethodTable::new();
+        let of_class = |(path, method): (&String, &MethodTraits)| {
+            let name = path.rsplit('/').next()?;
+            (method.audit == class).then(|| name.to_owned())
+        };
+        let mut names: Vec<String> = methods.by_path.iter().filter_map(of_class).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn methods_that_change_something_are_known_by_name() {
+        assert_eq!(
+            of_class(AuditClass::Change),
+            [
+                "CheckImage",
+                "CollectOutputs",
+                "CreateWorkspace",
+                "CreateWorkspaceToken",
+                "PrepareSkill",
+                "PublishSkill",
+                "RefreshSkills",
+                "RenewWorkspace",
+                "ResizePool",
+                "ResizeTerminal",
+                "RunExec",
+                "SaveArtifact",
+                "StageFiles",
+                "StageInputs",
+                "StageSkills",
+                "StartExec",
+                "StreamStdin",
+                "Undrain",
+                "WriteStdin",
+            ]
+        );
+        assert_eq!(
+            of_class(AuditClass::Release),
+            [
+                "DeleteArtifact",
+                "DeleteExec",
+                "DeleteSkill",
+                "DeleteWorkspace",
+                "Drain",
+                "KillExec",
+                "SignalExec",
+            ]
+        );
+    }
+
+    #[test]
+    fn methods_that_only_read_are_known_by_name() {
+        assert_eq!(
+            of_class(AuditClass::Read),
+            [
+                "AttachExec",
+                "GetExec",
+                "GetPool",
+                "GetPrincipal",
+                "GetProblems",
+                "GetServerInfo",
+                "GetSkill",
+                "GetUsage",
+                "GetWorkspace",
+                "ListArtifactVersions",
+                "ListArtifacts",
+                "ListExecs",
+                "ListFiles",
+                "ListPools",
+                "ListSkillFiles",
+                "ListSkills",
+                "ListTenants",
+                "ListWorkspaces",
+                "LoadArtifact",
+                "PollExec",
+                "PreflightSkill",
+                "ReadFile",
+                "ReadSkillFile",
+                "SearchSkills",
+            ]
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tonic::{Code, Status};
 
 use super::connections::{CallPriority, ConnectionCallGuard, ConnectionHandle};
 use crate::error::Error;
+use crate::usage::ByteMeter;
 
 /// Longest time from the headers of a call to the end of its request, or of the first message of a stream. Clients send
 /// both at once; without this limit a call of headers alone would cost its client nothing and last for ever.
@@ -31,6 +32,8 @@ pub(super) struct TimedRequestBody {
     inner: Body,
     /// Part of the request that has not arrived; `None` once the call counts.
     awaited: Option<AwaitedRequest>,
+    /// Counts the bytes of the request; `None` for a call without a tenant.
+    meter: Option<Arc<ByteMeter>>,
 }
 
 /// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it, and
@@ -91,6 +94,12 @@ impl PendingCall {
     }
 }
 
+/// Returns the length of a gRPC message with this prefix, prefix included, in bytes.
+pub(super) fn framed_bytes(prefix: [u8; PREFIX_BYTES]) -> u64 {
+    let [_, length @ ..] = prefix;
+    PREFIX_BYTES as u64 + u64::from(u32::from_be_bytes(length))
+}
+
 // === impl FirstMessageArrival ===
 
 impl FirstMessageArrival {
@@ -102,9 +111,7 @@ impl FirstMessageArrival {
             *to = *from;
         }
         self.seen += bytes.len() as u64;
-        let [_, length @ ..] = self.prefix;
-        let whole = PREFIX_BYTES as u64 + u64::from(u32::from_be_bytes(length));
-        self.seen >= PREFIX_BYTES as u64 && self.seen >= whole
+        self.seen >= PREFIX_BYTES as u64 && self.seen >= framed_bytes(self.prefix)
     }
 }
 
@@ -122,7 +129,13 @@ impl TimedRequestBody {
         Self {
             inner,
             awaited: Some(awaited),
+            meter: None,
         }
+    }
+
+    /// Counts the bytes of the request with a meter.
+    pub(super) fn with_meter(self, meter: Option<Arc<ByteMeter>>) -> Self {
+        Self { meter, ..self }
     }
 
     /// Returns `true` if enough has arrived, with `data`, for the call to count.
@@ -165,6 +178,9 @@ impl http_body::Body for TimedRequestBody {
             return Poll::Ready(Some(Err(not_arrived())));
         }
         let frame = ready!(polled).transpose().map_err(broken);
+        if let (Some(meter), Ok(Some(frame))) = (&self.meter, &frame) {
+            meter.count_in(frame.data_ref().map_or(0, Bytes::len));
+        }
         let is_open = match &frame {
             Ok(frame) => self.try_open(frame.as_ref().and_then(Frame::data_ref)),
             Err(_) => true,
@@ -202,14 +218,16 @@ fn not_arrived() -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::collections::VecDeque;
 
     use http_body::Body as _;
     use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
 
-    use super::super::connections::{Admission, ConnectionGuard, ConnectionTable};
+    use super::super::connections::{ConnectionAdmission, ConnectionGuard, ConnectionTable};
     use super::*;
+    use crate::access::{ConnectionPeer, PeerAddress};
 
     #[test]
     fn a_message_is_complete_with_its_last_byte_however_it_is_cut() {
@@ -228,16 +246,23 @@ mod tests {
         }
     }
 
+    fn peer() -> Arc<ConnectionPeer> {
+        let (uid, gid, pid) = (1, 1, None);
+        let address = PeerAddress::Unix { uid, gid, pid };
+        let (listener, authenticators) = (String::new(), BTreeSet::new());
+        Arc::new(ConnectionPeer::new(address, listener, authenticators))
+    }
+
     fn connection(table: &ConnectionTable) -> ConnectionGuard {
-        match table.admit(1, &CancellationToken::new()) {
-            Admission::Free(guard) | Admission::Replaced(guard) => guard,
-            Admission::Full => panic!("full"),
+        match table.admit(peer(), &CancellationToken::new()) {
+            ConnectionAdmission::Free(guard) | ConnectionAdmission::Replaced(guard) => guard,
+            ConnectionAdmission::Full => panic!("full"),
         }
     }
 
     fn is_full(table: &ConnectionTable) -> bool {
-        let admission = table.admit(1, &CancellationToken::new());
-        matches!(admission, Admission::Full)
+        let admission = table.admit(peer(), &CancellationToken::new());
+        matches!(admission, ConnectionAdmission::Full)
     }
 
     /// Polls until the next frame or error.

@@ -3,6 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -17,9 +18,13 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 use tracing::Span;
 
+use super::call_audit::AuditEndGuard;
 use super::call_layer::OpenCallGuard;
 use super::request_body::ConnectionProtection;
+use crate::access::StreamGuard;
+use crate::audit::CreatedResource;
 use crate::error::Error;
+use crate::usage::ByteMeter;
 
 /// Response body that counts its call as open and ends a stream at its deadline or at the server's stop. All fields are
 /// `Unpin`, so no pin projection is needed.
@@ -32,6 +37,12 @@ pub(super) struct GuardedResponseBody {
     start: Instant,
     deadline: Option<Pin<Box<Sleep>>>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Entry among the open streams; `None` without authentication, and for a call that is no stream.
+    stream: Option<RevocableStream>,
+    /// Record of the call's end; `None` without an audit log.
+    audit: Option<AuditEndGuard>,
+    /// Counts the bytes of the answer; `None` for a call without a tenant.
+    meter: Option<Arc<ByteMeter>>,
     /// Status of the call; `None` until it is known, and if the client went away.
     code: Option<Code>,
     /// `true` if the call may have started an exec that only its first message reports.
@@ -39,6 +50,13 @@ pub(super) struct GuardedResponseBody {
     /// `true` after the first message was sent.
     begun: bool,
     ended: bool,
+}
+
+/// Open stream whose credentials may be revoked.
+#[derive(Debug)]
+struct RevocableStream {
+    _guard: StreamGuard,
+    revoked: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 /// Guards and deadlines of a response's body.
@@ -50,6 +68,9 @@ pub(super) struct ResponseGuards {
     pub(super) start: Instant,
     pub(super) deadline: Option<Instant>,
     pub(super) stop: Option<CancellationToken>,
+    pub(super) stream: Option<StreamGuard>,
+    pub(super) audit: Option<AuditEndGuard>,
+    pub(super) meter: Option<Arc<ByteMeter>>,
     pub(super) starts: bool,
 }
 
@@ -61,6 +82,13 @@ pub(super) fn stop_error(may_have_started: bool) -> Error {
         Error::Stopped { doing }
     } else {
         Error::Draining
+    }
+}
+
+/// Makes the error of a stream whose credentials are no longer valid.
+pub(super) fn revoked_error() -> Error {
+    Error::Unauthenticated {
+        why: "the credential of this stream has expired or was revoked".to_owned(),
     }
 }
 
@@ -76,7 +104,7 @@ pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
 }
 
 impl GuardedResponseBody {
-    pub(super) fn wrap(response: Response<Body>, watch: ResponseGuards) -> Response<Body> {
+    pub(super) fn wrap(response: Response<Body>, guards: ResponseGuards) -> Response<Body> {
         let ResponseGuards {
             open,
             protection,
@@ -84,10 +112,20 @@ impl GuardedResponseBody {
             start,
             deadline,
             stop,
+            stream,
+            mut audit,
+            meter,
             starts,
-        } = watch;
+        } = guards;
         // A call that fails at once has its status in the headers.
-        let code = Status::from_header_map(response.headers()).map(|status| status.code());
+        let status = Status::from_header_map(response.headers());
+        let code = status.as_ref().map(Status::code);
+        if let (Some(audit), Some(status)) = (&mut audit, &status) {
+            audit.set_status(status);
+        }
+        if let (Some(audit), Some(created)) = (&audit, response.extensions().get()) {
+            audit.call().set_created(CreatedResource::clone(created));
+        }
         response.map(|inner| {
             Body::new(Self {
                 inner,
@@ -97,6 +135,12 @@ impl GuardedResponseBody {
                 start,
                 deadline: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline))),
                 stop: stop.map(|stop| Box::pin(stop.cancelled_owned())),
+                stream: stream.map(|guard| RevocableStream {
+                    revoked: Box::pin(guard.revoked.clone().cancelled_owned()),
+                    _guard: guard,
+                }),
+                audit,
+                meter,
                 code,
                 starts,
                 begun: false,
@@ -110,6 +154,11 @@ impl GuardedResponseBody {
         if self.is_stopped(context) {
             return Some(stop_error(self.starts && !self.begun));
         }
+        if let Some(stream) = &mut self.stream
+            && stream.revoked.poll_unpin(context).is_ready()
+        {
+            return Some(revoked_error());
+        }
         let deadline = self.deadline.as_mut()?;
         deadline
             .poll_unpin(context)
@@ -117,6 +166,13 @@ impl GuardedResponseBody {
             .then_some(Error::Deadline {
                 doing: "streaming the answer",
             })
+    }
+
+    fn note_status(&mut self, status: &Status) {
+        self.code = Some(status.code());
+        if let Some(audit) = &mut self.audit {
+            audit.set_status(status);
+        }
     }
 
     fn is_stopped(&mut self, context: &mut Context<'_>) -> bool {
@@ -127,7 +183,7 @@ impl GuardedResponseBody {
     fn end(&mut self, error: Error) -> Frame<Bytes> {
         let status = Status::from(error);
         self.ended = true;
-        self.code = Some(status.code());
+        self.note_status(&status);
         let mut trailers = HeaderMap::new();
         if let Err(status) = status.add_header(&mut trailers) {
             tracing::error!(error = %status, "status does not fit into trailers");
@@ -174,7 +230,7 @@ impl http_body::Body for GuardedResponseBody {
             let error = stop_error(this.starts && !this.begun);
             return Poll::Ready(Some(Ok(this.end(error))));
         }
-        // The first message goes out if it is there: it tells what was started.
+        // The first message goes out if it is there: it reports the exec that was started.
         if !this.begun
             && polled.is_pending()
             && let Some(error) = this.overdue(context)
@@ -183,8 +239,19 @@ impl http_body::Body for GuardedResponseBody {
         }
         this.begun |= polled.is_ready();
         if let Some(trailers) = trailers {
-            this.code = Status::from_header_map(trailers).map(|status| status.code());
+            if let Some(status) = Status::from_header_map(trailers) {
+                this.note_status(&status);
+            }
             this.ended = true;
+        }
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            if let Some(audit) = &this.audit {
+                audit.call().count_out(bytes);
+            }
+            if let Some(meter) = &this.meter {
+                meter.count_out(bytes);
+            }
         }
         polled
     }

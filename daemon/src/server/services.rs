@@ -5,26 +5,32 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use skilld_proto::v1::FILE_DESCRIPTOR_SET;
+use skilld_proto::v1::access_service_server::AccessServiceServer;
 use skilld_proto::v1::admin_service_server::AdminServiceServer;
 use skilld_proto::v1::artifact_service_server::ArtifactServiceServer;
 use skilld_proto::v1::exec_service_server::ExecServiceServer;
 use skilld_proto::v1::file_service_server::FileServiceServer;
 use skilld_proto::v1::server_service_server::ServerServiceServer;
 use skilld_proto::v1::skill_service_server::SkillServiceServer;
+use skilld_proto::v1::tenant_service_server::TenantServiceServer;
 use skilld_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use tokio::sync::{Notify, Semaphore, watch};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::artifacts::Artifacts;
+use crate::access::AccessControl;
+use crate::artifacts::{Artifacts, ReferencedVersions};
+use crate::audit::AuditLog;
 use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::environments::Environments;
 use crate::error::{Error, Result};
 use crate::fetch::UrlFetcher;
-use crate::inputs::InputStager;
+use crate::inputs::{InputStager, staged_artifacts};
+use crate::metrics::Metrics;
+use crate::rpc::access::AccessRpc;
 use crate::rpc::admin::AdminRpc;
 use crate::rpc::artifact::ArtifactRpc;
 use crate::rpc::exec::ExecRpc;
@@ -32,14 +38,34 @@ use crate::rpc::file::FileRpc;
 use crate::rpc::relay_budget::RelayBudget;
 use crate::rpc::server_info::ServerInfoRpc;
 use crate::rpc::skill::SkillRpc;
+use crate::rpc::tenant::TenantRpc;
 use crate::rpc::workspace::WorkspaceRpc;
-use crate::rpc::{ServiceDependencies, SharedDependencies};
+use crate::rpc::{ServiceDependencies, SharedDependencies, SkillsByTenant};
 use crate::shutdown::Tasks;
 use crate::skills::Skills;
 use crate::skills::environments::environment_store::EnvironmentStore;
+use crate::usage::UsageLedger;
 use crate::workspace::registry::WorkspaceRegistry;
 use crate::workspace::shared_slot_context::SharedSlotContext;
-use crate::workspace::slot_table;
+use crate::workspace::{slot_disk, slot_table};
+
+/// Loads what tenants have used on earlier days.
+pub(super) async fn open_usage(config: &Config, tasks: &Tasks) -> Result<UsageLedger> {
+    let state_dir = config.state_dir.clone();
+    let open = move || Ok(UsageLedger::open(&state_dir));
+    tasks.blocking(open).await
+}
+
+/// Checks that the host can hold the workspaces of pools that store them on disk.
+async fn require_host_support(
+    config: &Arc<Config>,
+    info: &EngineInfo,
+    tasks: &Tasks,
+) -> Result<()> {
+    let (config, info) = (Arc::clone(config), info.clone());
+    let check = move || slot_disk::require_host_support(&config, &info);
+    tasks.blocking(check).await
+}
 
 /// Starts skills, artifacts and pools. Slots of earlier runs are adopted or removed.
 pub(super) async fn boot_services(
@@ -48,7 +74,14 @@ pub(super) async fn boot_services(
     info: EngineInfo,
     tasks: &Tasks,
     instance: &str,
+    (access, audit, usage, metrics): (
+        Arc<AccessControl>,
+        Option<AuditLog>,
+        UsageLedger,
+        &Arc<Metrics>,
+    ),
 ) -> Result<ServiceDependencies> {
+    require_host_support(config, &info, tasks).await?;
     let skills = Skills::open(
         &config.skills.options,
         &config.state_dir,
@@ -56,7 +89,9 @@ pub(super) async fn boot_services(
     )?;
     skills.start_fetching();
     let patience = config.server.upload_timeout;
-    let artifacts = Artifacts::open(&config.artifacts, &config.state_dir, patience, tasks).await?;
+    let (files, quotas) = (&config.artifacts, Some(Arc::clone(&access)));
+    let artifacts = Artifacts::open(files, &config.state_dir, patience, (quotas, tasks)).await?;
+    let artifacts = artifacts.with_usage(usage.clone());
     let private = config.files.input_private_addresses;
     let fetcher = UrlFetcher::new(&config.fetch, private, tasks.for_skills());
     let packages = UrlFetcher::new(
@@ -73,6 +108,9 @@ pub(super) async fn boot_services(
         instance,
         slot_table::first_slot_number(),
     );
+    let context = context
+        .with_metrics(Arc::clone(metrics))
+        .with_tenant_counters(access.execs().clone(), usage);
     let context = Arc::new(context);
     // Containers mount the directories of this store.
     let base = config.state_dir.join("environments");
@@ -80,21 +118,25 @@ pub(super) async fn boot_services(
     let open = move || EnvironmentStore::open(&base, bytes_max).map_err(Error::from);
     let store = Arc::new(tasks.blocking(open).await?);
     let registry = WorkspaceRegistry::boot(Arc::clone(&context)).await?;
+    artifacts.start_retention(referenced_versions(&registry));
+    tasks.spawn(Arc::clone(&context).save_usage_periodically());
     let environments = Environments::new(store, context, packages);
     let timeout = config.files.collect_on_exit_timeout;
     let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), timeout);
-    for workspace in registry.list_after(None) {
+    for workspace in registry.list_all() {
         on_exit.resume(workspace);
     }
     Ok(ServiceDependencies {
         config: Arc::clone(config),
+        access,
+        audit,
         engine,
         info,
         tasks: tasks.clone(),
         instance: instance.to_owned(),
         registry,
         relays: RelayBudget::new(config.server.relay_bytes_max),
-        skills,
+        skills: SkillsByTenant::new(skills),
         environments,
         artifacts,
         on_exit,
@@ -103,6 +145,12 @@ pub(super) async fn boot_services(
         sweep: Notify::new(),
         start_time: SystemTime::now(),
     })
+}
+
+/// Returns the artifact versions that workspaces have as inputs.
+fn referenced_versions(registry: &WorkspaceRegistry) -> ReferencedVersions {
+    let registry = registry.clone();
+    ReferencedVersions::new(move || staged_artifacts(&registry.list_all()))
 }
 
 /// Builds the routes: every service with the configured message limits, health, and, if switched on, both versions of
@@ -141,6 +189,12 @@ pub(super) fn build_routes(
     let server = ServerServiceServer::new(server)
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
+    let access = AccessServiceServer::new(AccessRpc(Arc::clone(&shared)))
+        .max_decoding_message_size(bytes)
+        .max_encoding_message_size(bytes);
+    let tenants = TenantServiceServer::new(TenantRpc(Arc::clone(&shared)))
+        .max_decoding_message_size(bytes)
+        .max_encoding_message_size(bytes);
     let admin = AdminServiceServer::new(AdminRpc(shared))
         .max_decoding_message_size(bytes)
         .max_encoding_message_size(bytes);
@@ -151,6 +205,8 @@ pub(super) fn build_routes(
         .add_service(skills)
         .add_service(artifacts)
         .add_service(server)
+        .add_service(access)
+        .add_service(tenants)
         .add_service(admin)
         .add_service(health);
     if reflection {
@@ -165,6 +221,8 @@ fn add_reflection(routes: Routes) -> Result<Routes> {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // With these, clients decode the details of errors.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     let failed = |error| Error::Internal(format!("reflection: {error}"));
     let v1 = builder().build_v1().map_err(failed)?;

@@ -15,7 +15,7 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::GuestLink;
 use crate::pool::{Pool, SlotReport};
-use crate::workspace::lease::{HoldError, WorkspaceLease};
+use crate::workspace::lease::{self, HoldError, WorkspaceLease};
 use crate::workspace::output_collection_tracker::OutputCollectionTracker;
 use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
 use crate::workspace::shared_slot_context::SharedSlotContext;
@@ -23,8 +23,7 @@ use crate::workspace::slot_state_machine::{
     LossCause, SlotEffect, SlotEvent, SlotState, next_step,
 };
 use crate::workspace::{
-    COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, USERS_MAX, WorkspaceFailure,
-    WorkspaceGrant, too_many_users,
+    COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, WorkspaceFailure, WorkspaceGrant,
 };
 
 mod collection_flush;
@@ -113,6 +112,8 @@ impl SlotActor {
             view: watcher,
             staging: Arc::default(),
             collections: Arc::clone(&collections),
+            running_execs: Arc::default(),
+            users_max: lease::users_max(context.config.execs.execs_max),
             inputs: Arc::default(),
         };
         let actor = Self {
@@ -321,9 +322,10 @@ impl SlotActor {
         else {
             return Err(self.not_ready_error());
         };
-        let held = match lease.try_hold(USERS_MAX) {
+        let users_max = lease::users_max(self.context.config.execs.execs_max);
+        let held = match lease.try_hold(users_max) {
             Ok(held) => held,
-            Err(HoldError::Full) => return Err(too_many_users()),
+            Err(HoldError::Full) => return Err(lease::too_many_users(users_max)),
             // Only a request to collect gets here while the workspace ends.
             Err(HoldError::Closed) => lease.hold(),
         };

@@ -23,16 +23,18 @@ use skilld_proto::guest::GENERATION;
 use crate::engine::{ContainerState, ContainerSummary, ImageInfo};
 use crate::error::{Chain, Error, Result};
 use crate::exec::ImageEnvironment;
-use crate::guest::{GuestLink, GuestSocket};
+use crate::guest::{GuestClient, GuestLink, GuestSocket};
 use crate::pool::Pool;
+use crate::workspace::Workspace;
 use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
+use crate::workspace::exec_adoption::adopt_execs;
 use crate::workspace::launcher;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{SlotPhase, SlotRecord};
 use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::slot_disk;
 use crate::workspace::slot_provisioning;
 use crate::workspace::slot_state_machine::LossCause;
-use crate::workspace::{Workspace, WorkspaceId};
 
 /// Longest time until a container whose creation an earlier daemon requested can be removed.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,6 +50,7 @@ pub async fn adopt_slots(
     context: &Arc<SharedSlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
 ) -> Result<()> {
+    slot_disk::release_left_devices(context).await;
     let containers = context.engine.list(Some(&context.instance)).await?;
     let by_id: HashMap<&str, &ContainerSummary> = containers
         .iter()
@@ -83,9 +86,15 @@ pub async fn adopt_slots(
         .await
         .into_iter()
         .collect::<Result<_>>()?;
+    let mut adopted = Vec::new();
     for (record, found) in found {
-        adopt_slot(context, pools, record, found).await?;
+        adopted.extend(adopt_slot(context, pools, record, found).await?);
     }
+    // Requests are served only afterwards. Execs of a guest that does not answer within 5 s are counted as soon as it
+    // does.
+    let counts = adopted.iter();
+    let counts = counts.map(|(workspace, guest)| adopt_execs(context, workspace, guest.clone()));
+    futures::future::join_all(counts).await;
     Ok(())
 }
 
@@ -192,6 +201,7 @@ async fn inspect_slot(
         };
         image.is_some_and(is_same)
             && record.limits == config.limits()
+            && record.storage == config.storage
             && record.oci_runtime == config.oci_runtime
             && record.shared_dirs == mounts
     });
@@ -276,12 +286,13 @@ async fn await_guest(
     }
 }
 
+/// Starts the task of an adopted slot. Returns the workspace that it is, with the guest if that answers.
 async fn adopt_slot(
     context: &Arc<SharedSlotContext>,
     pools: &BTreeMap<String, Arc<Pool>>,
     record: SlotRecord,
     found: AdoptedSlot,
-) -> Result<()> {
+) -> Result<Option<(Workspace, Option<GuestClient>)>> {
     // Slots of a pool that is no longer configured belong to the default pool.
     let pool = pools
         .get(&record.pool)
@@ -301,14 +312,24 @@ async fn adopt_slot(
         found,
         AdoptedSlot::Workspace(_) | AdoptedSlot::Paused | AdoptedSlot::Lost(..)
     );
+    if let Some(tenant) = record.quarantine_tenant.clone() {
+        let workspaces = &context.workspaces;
+        workspaces.quarantine(record.number, tenant, record.limits);
+    }
     let claim = record.claim.clone().filter(|_| visible);
     tracing::info!(slot = record.number, phase = ?record.phase, visible, "taking over a slot");
+    let guest = if let AdoptedSlot::Workspace(link) = &found {
+        Some(link.client.clone())
+    } else {
+        None
+    };
     let slot = launcher::launch_adopted(context, pool, record, found).await;
-    if let Some(claim) = claim {
-        let id = WorkspaceId::new(claim.workspace);
-        context
-            .workspaces
-            .adopt(claim.request, Workspace { id, slot });
-    }
-    Ok(())
+    let Some(claim) = claim else {
+        return Ok(None);
+    };
+    let key = claim.key();
+    let workspace = Workspace { key, slot };
+    let workspaces = &context.workspaces;
+    workspaces.adopt(claim.request, workspace.clone());
+    Ok(Some((workspace, guest)))
 }

@@ -8,23 +8,36 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{TenantLimits, TenantName};
+use crate::config::{PoolConfig, WorkspaceStorage};
 use crate::engine::ContainerLimits;
+use crate::engine::workspace_disk::{self, DiskGeometry};
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
-use crate::pool::Pool;
+use crate::pool::{Pool, TenantShare};
+use crate::shutdown::RefusedWork;
+use crate::telemetry::trace_span::{in_child_span, set_attribute, with_current_trace};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record::WorkspaceClaim;
 use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::slot_disk;
 use crate::workspace::slot_state_machine::SlotState;
 use crate::workspace::slot_table::SlotTable;
-use crate::workspace::workspace_table::{EntryOutcome, NewEntryGuard};
+use crate::workspace::workspace_table::{EntryOutcome, NewEntry, NewEntryGuard};
 use crate::workspace::{Workspace, WorkspaceId};
 
 /// Validated request for a workspace.
 #[derive(Debug, Clone)]
 pub struct WorkspaceRequest {
+    /// Tenant of the workspace.
+    pub tenant: TenantName,
+    /// Id of the principal that creates it.
+    pub creator: String,
+    /// Quotas of the tenant.
+    pub quotas: TenantLimits,
     /// Id, chosen by the client or by the daemon.
     pub id: WorkspaceId,
     /// The client chose the id, so it can find the workspace after a lost answer.
@@ -48,22 +61,29 @@ pub struct WorkspaceRequest {
 }
 
 impl WorkspaceRegistry {
-    /// Claims a warm slot, or finds the workspace that an earlier try of this request created.
+    /// Claims a warm slot of a pool, or finds the workspace that an earlier try of this request created.
     ///
     /// # Errors
     /// The errors of the RPC CreateWorkspace.
-    pub async fn create(&self, create: WorkspaceRequest) -> Result<Workspace> {
-        let pool = Arc::clone(self.pool(create.pool.as_deref())?);
-        let limits = effective_limits(create.limits, pool.config().limits())?;
+    pub async fn create(&self, pool: Arc<Pool>, create: WorkspaceRequest) -> Result<Workspace> {
+        let limits = effective_limits(create.limits, pool.config())?;
         let context = self.context();
         let max = context.config.workspaces.workspaces_max;
+        let key = create.id.of_tenant(&create.tenant);
+        set_attribute("skilld.workspace", || create.id.name());
         loop {
-            if context.tasks.drain.is_cancelled() {
+            if context.tasks.refuses(RefusedWork::Workspaces) {
                 return Err(Error::Draining);
             }
-            let entry = match context.workspaces.enter(&create.id, &create.request, max)? {
+            let new = NewEntry {
+                request: &create.request,
+                limits,
+                quotas: &create.quotas,
+            };
+            let entry = match context.workspaces.enter(&key, new, max)? {
                 EntryOutcome::New(creation) => {
-                    return self.start(pool, create, limits, creation).await;
+                    let claim = self.start(pool, create, limits, creation);
+                    return in_child_span("claim", claim).await;
                 }
                 EntryOutcome::Existing(entry) => entry,
             };
@@ -105,10 +125,11 @@ impl WorkspaceRegistry {
         creation: NewEntryGuard,
     ) -> Result<Workspace> {
         let (answer, result) = oneshot::channel();
+        let (id, pool_name) = (create.id.clone(), pool.config().name.clone());
         let gone = CancellationToken::new();
         let caller = gone.clone().drop_guard();
         let context = Arc::clone(self.context());
-        self.context().tasks.spawn(async move {
+        self.context().tasks.spawn(with_current_trace(async move {
             fault::reach(Point::ClaimEntered);
             let made = claim_slot(&context.slots, &pool, &create, limits, &gone).await;
             if let Ok(workspace) = &made {
@@ -126,11 +147,17 @@ impl WorkspaceRegistry {
                     tracing::warn!(error = %Chain(&error), "workspace is removed later");
                 }
             }
-        });
+        }));
         let made = result
             .await
             .map_err(|_| Error::Internal("creation ended without an answer".into()))?;
         drop(caller);
+        match &made {
+            Ok(_) => tracing::info!(workspace_id = %id, pool = pool_name, "workspace created"),
+            Err(error) => {
+                tracing::info!(workspace_id = %id, pool = pool_name, error = %Chain(error), "workspace not created");
+            }
+        }
         made
     }
 }
@@ -143,15 +170,21 @@ async fn claim_slot(
     limits: ContainerLimits,
     gone: &CancellationToken,
 ) -> Result<Workspace> {
+    let share = TenantShare {
+        tenant: create.tenant.clone(),
+        weight: create.quotas.weight,
+    };
+    let start = Instant::now();
     loop {
         let reservation = tokio::select! {
-            reservation = pool.claim(limits) => reservation?,
+            reservation = in_child_span("wait for container", pool.claim_for(share.clone(), limits)) => reservation?,
             () = gone.cancelled() => return Err(Error::Deadline { doing: "waiting for a container" }),
         };
         let Ok(slot) = slots.reserved(&reservation) else {
             continue;
         };
         fault::reach(Point::ClaimReserved);
+        let source = reservation.source();
         let claimed = slot.claim(new_claim(create)).await;
         if claimed.is_err() && slot.snapshot().state == SlotState::Ready {
             // The host's disk failed, not the container: the slot returns to its pool.
@@ -167,7 +200,13 @@ async fn claim_slot(
         }
         match claimed {
             Err(Error::WorkspaceNotReady { .. } | Error::GuestLost { .. }) => {}
-            claimed => return claimed,
+            claimed => {
+                if claimed.is_ok() {
+                    let metrics = pool.metrics();
+                    metrics.observe_claim(&pool.config().name, source, start.elapsed());
+                }
+                return claimed;
+            }
         }
     }
 }
@@ -175,6 +214,8 @@ async fn claim_slot(
 fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
     let now = SystemTime::now();
     WorkspaceClaim {
+        tenant: create.tenant.clone(),
+        creator: create.creator.clone(),
         workspace: create.id.as_str().to_owned(),
         request: create.request.clone(),
         labels: create.labels.clone(),
@@ -191,7 +232,8 @@ fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
 }
 
 /// Merges requested limits into the pool's. They may only be smaller, because the host was sized for the pool's.
-fn effective_limits(asked: ContainerLimits, pool: ContainerLimits) -> Result<ContainerLimits> {
+fn effective_limits(asked: ContainerLimits, config: &PoolConfig) -> Result<ContainerLimits> {
+    let pool = config.limits();
     let pick = |field: &str, asked: u64, pool: u64| match asked {
         0 => Ok(pool),
         _ if asked <= pool => Ok(asked),
@@ -200,13 +242,25 @@ fn effective_limits(asked: ContainerLimits, pool: ContainerLimits) -> Result<Con
             why: format!("the pool's limit is {pool}, asked for is {asked}"),
         }),
     };
-    let limits = ContainerLimits {
+    let mut limits = ContainerLimits {
         memory_bytes: pick("memory_bytes", asked.memory_bytes, pool.memory_bytes)?,
         cpu_millis: pick("cpu_millis", asked.cpu_millis, pool.cpu_millis)?,
         pids: pick("pids", asked.pids, pool.pids)?,
         disk_bytes: pick("disk_bytes", asked.disk_bytes, pool.disk_bytes)?,
         inodes: pick("inodes", asked.inodes, pool.inodes)?,
     };
+    if config.storage == WorkspaceStorage::Disk {
+        if asked.inodes == 0 {
+            // Without a number in the request, a smaller disk has as many as fit it.
+            limits.inodes = limits
+                .inodes
+                .min(workspace_disk::inodes_max(limits.disk_bytes));
+        }
+        let geometry = DiskGeometry::fit(limits.disk_bytes, limits.inodes);
+        return geometry
+            .map(|_| limits)
+            .map_err(|fault| slot_disk::limit_error(&fault));
+    }
     if limits.disk_bytes >= limits.memory_bytes {
         // The workspace counts in the memory. A larger one could not be filled without the kernel killing the writer.
         return Err(Error::LimitUnsupported {

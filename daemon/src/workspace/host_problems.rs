@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::config::environments::EnvironmentOptions;
+use crate::engine::docker::EngineKind;
 use crate::error::{Error, HostFault};
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::SlotPhase;
@@ -46,6 +47,7 @@ pub async fn find_problems(context: &SharedSlotContext) -> Vec<HostProblem> {
 /// Lists the containers that the engine did not remove in time, of quarantined slots and failed workspaces.
 pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
     let limit = context.config.engine.remove_timeout;
+    let kind = EngineKind::from_name(&context.info.name);
     let mut problems = Vec::new();
     for slot in context.slots.list() {
         let view = slot.snapshot();
@@ -61,9 +63,11 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
         let (number, uid) = (slot.number(), view.record.uid);
         let name = slot_provisioning::container_name(context, number);
         let message = format!(
-            "Docker did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \
-             and it counts in its pool's `max`; skilld goes on trying; if `docker rm -f {name}` hangs as well, restart \
-             Docker, or the host"
+            "{title} did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \
+             and it counts in its pool's `max`; skilld goes on trying; if `{remove} {name}` hangs as well, restart \
+             {title}, or the host",
+            title = kind.title(),
+            remove = kind.remove_command()
         );
         problems.push(HostProblem {
             code: "container.quarantined",

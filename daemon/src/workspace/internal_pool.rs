@@ -19,6 +19,7 @@ use crate::engine::ImageInfo;
 use crate::error::{Chain, Error, Result};
 use crate::guest::GuestClient;
 use crate::pool::Pool;
+use crate::shutdown::RefusedWork;
 use crate::workspace::Slot;
 use crate::workspace::launcher::WorkspaceLauncher;
 use crate::workspace::shared_slot_context::SharedSlotContext;
@@ -72,7 +73,8 @@ impl InternalPool {
         let mut tasks = context.tasks.clone();
         tasks.stop = stop.clone();
         let launcher = Arc::new(WorkspaceLauncher(Arc::clone(context)));
-        let pool = Pool::start(&tasks, config, image, launcher);
+        let metrics = Arc::clone(&context.metrics);
+        let pool = Pool::start(&tasks, config, image, launcher, metrics);
         pool.open().await;
         Self {
             context: Arc::clone(context),
@@ -87,6 +89,9 @@ impl InternalPool {
     /// [`Error::Image`] when a container of the image does not start; [`Error::PoolExhausted`] when `max` slots are in
     /// use for too long; [`Error::EngineUnavailable`]; [`Error::Draining`].
     pub async fn take_slot(&self) -> Result<InternalSlot> {
+        if self.context.tasks.refuses(RefusedWork::Execs) {
+            return Err(Error::Draining);
+        }
         let limits = self.pool.config().limits();
         let reservation = tokio::select! {
             reservation = self.pool.claim(limits) => reservation?,

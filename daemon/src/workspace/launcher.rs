@@ -58,7 +58,8 @@ pub async fn launch_adopted(
         SlotPhase::Booting | SlotPhase::Ready | SlotPhase::Closing => SlotState::Booting,
         SlotPhase::Quarantined { .. } => SlotState::Quarantined,
     };
-    pool.adopt(record.number, matches!(found, AdoptedSlot::Warm(_)))
+    let holder = record.claim.as_ref().map(|claim| claim.tenant.clone());
+    pool.adopt(record.number, matches!(found, AdoptedSlot::Warm(_)), holder)
         .await;
     let (actor, slot) = SlotActor::new(Arc::clone(context), Arc::clone(pool), record, state);
     context.slots.insert(slot.clone());

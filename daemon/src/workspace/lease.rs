@@ -7,6 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+use crate::config::EXECS_MAX;
+use crate::error::Error;
+
+/// Number of calls that a guest serves at the same time; it silently queues the rest.
+const GUEST_CALLS_MAX: u64 = 1024;
+/// Number of calls to a guest that the daemon makes for itself, besides one for each running exec.
+const OWN_CALLS_MAX: u64 = 32;
+
 /// Lease of a workspace. Clones share it.
 ///
 /// Monotonic time decides; wall time is only for display, so setting the host's clock expires no workspace.
@@ -225,6 +233,20 @@ pub fn unix_ms(time: SystemTime) -> u64 {
 #[must_use]
 pub fn from_unix_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+/// Returns the maximum number of requests that use a workspace at the same time. The rest of the calls that its guest
+/// serves is for the daemon itself.
+pub(super) fn users_max(execs_max: u32) -> u64 {
+    GUEST_CALLS_MAX - OWN_CALLS_MAX - u64::from(execs_max.min(EXECS_MAX))
+}
+
+/// Error for a request beyond [`users_max`].
+pub(super) fn too_many_users(limit: u64) -> Error {
+    Error::QuotaExceeded {
+        subject: "the number of calls to a workspace at once".to_owned(),
+        limit,
+    }
 }
 
 #[cfg(test)]

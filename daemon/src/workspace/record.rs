@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::TenantName;
+use crate::config::WorkspaceStorage;
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
 use crate::exec::{ImageEnvironment, SkillEnvironment};
 use crate::workspace::slot_state_machine::LossCause;
+use crate::workspace::{WorkspaceId, WorkspaceKey};
 
 /// Version of the format. The container of a record with another version is removed as an orphan.
 pub const VERSION: u32 = 1;
@@ -42,6 +45,9 @@ pub struct SlotRecord {
     pub image_env: ImageEnvironment,
     /// Resource limits of the container.
     pub limits: ContainerLimits,
+    /// Storage of the workspace's files.
+    #[serde(default)]
+    pub storage: WorkspaceStorage,
     /// OCI runtime; `None` means the engine's default.
     pub oci_runtime: Option<String>,
     /// Directories of the host that are mounted into the container: path in the container → path on the host. `None` in
@@ -56,6 +62,9 @@ pub struct SlotRecord {
     pub phase: SlotPhase,
     /// Workspace that the slot has become; `None` before the claim.
     pub claim: Option<WorkspaceClaim>,
+    /// Tenant whose quotas count the container although its workspace is gone; `None` unless it is quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine_tenant: Option<TenantName>,
 }
 
 /// Phase of a slot, as far as it matters after a crash.
@@ -87,6 +96,12 @@ pub enum SlotPhase {
 /// Properties of the workspace that a slot has become.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceClaim {
+    /// Tenant of the workspace. Records of earlier releases have none.
+    #[serde(default)]
+    pub tenant: TenantName,
+    /// Id of the principal that created the workspace; empty in records of earlier releases.
+    #[serde(default)]
+    pub creator: String,
     /// Workspace id.
     pub workspace: String,
     /// Digest of the request, by which its retries are recognised; see `WorkspaceRequest::request_body`.
@@ -162,6 +177,12 @@ pub struct InputRecord {
 }
 
 impl WorkspaceClaim {
+    /// Returns tenant and id of the workspace.
+    #[must_use]
+    pub fn key(&self) -> WorkspaceKey {
+        WorkspaceId::new(self.workspace.clone()).of_tenant(&self.tenant)
+    }
+
     /// Returns `true` if a skill is recorded exactly like this.
     #[must_use]
     pub fn has_skill(&self, skill: &StagedSkillRecord) -> bool {
@@ -399,6 +420,7 @@ mod tests {
                 disk_bytes: 4,
                 inodes: 5,
             },
+            storage: WorkspaceStorage::Disk,
             oci_runtime: None,
             shared_dirs: Some(BTreeMap::from([("/opt/x".into(), "/x".into())])),
             nonce: "00ff".into(),
@@ -408,6 +430,8 @@ mod tests {
                 time_ms: 5,
             },
             claim: Some(WorkspaceClaim {
+                tenant: TenantName::default(),
+                creator: "anonymous".to_owned(),
                 workspace: "w".into(),
                 request: "aa".into(),
                 labels: BTreeMap::from([("k".into(), "v".into())]),
@@ -421,6 +445,7 @@ mod tests {
                 writable_skills: BTreeMap::new(),
                 inputs: Vec::new(),
             }),
+            quarantine_tenant: Some(TenantName::default()),
         }
     }
 

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
+use crate::access::{BoundWorkspace, Caller, TenantName};
 use crate::config::{PoolConfig, PullPolicy};
 use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID};
 use crate::error::{Chain, Error, Result};
 use crate::pool::{Pool, image_supply};
 use crate::skills::preflight::ImageInventory;
+use crate::telemetry::trace_span;
 use crate::workspace::launcher::WorkspaceLauncher;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_state_machine::SlotState;
@@ -26,6 +28,8 @@ const EVENTS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub struct WorkspaceRegistry {
     context: Arc<SharedSlotContext>,
     pools: Arc<BTreeMap<String, Arc<Pool>>>,
+    /// Held while pools are closed for a removal, or opened again after it.
+    drains: Arc<Mutex<()>>,
 }
 
 impl WorkspaceRegistry {
@@ -56,11 +60,10 @@ impl WorkspaceRegistry {
         let registry = Self {
             context: Arc::clone(&context),
             pools: Arc::new(pools),
+            drains: Arc::default(),
         };
         adopt::adopt_slots(&context, &registry.pools).await?;
-        for pool in registry.pools.values() {
-            pool.open().await;
-        }
+        registry.open_pools().await;
         let watcher = registry.clone();
         context
             .tasks
@@ -95,6 +98,23 @@ impl WorkspaceRegistry {
         })
     }
 
+    /// Finds a pool that a caller's tenant may use; `None` means the default pool.
+    ///
+    /// # Errors
+    /// [`Error::PoolNotFound`], also for a pool that the tenant may not use.
+    pub fn granted_pool(&self, caller: &Caller, name: Option<&str>) -> Result<&Arc<Pool>> {
+        let name = name.unwrap_or(&self.context.config.default_pool);
+        let found = self.pools.get(name);
+        let found = found.filter(|_| caller.may_use_pool(name));
+        found.ok_or_else(|| {
+            let granted = self.pools.keys().filter(|pool| caller.may_use_pool(pool));
+            Error::PoolNotFound {
+                name: name.to_owned(),
+                pools: granted.cloned().collect(),
+            }
+        })
+    }
+
     /// Returns the programs and packages of a pool's image.
     ///
     /// # Errors
@@ -110,21 +130,40 @@ impl WorkspaceRegistry {
         self.pools.values().map(|pool| pool.healthy()).collect()
     }
 
-    /// Finds a workspace by id.
+    /// Finds a workspace that a caller may use.
     ///
     /// # Errors
-    /// [`Error::WorkspaceNotFound`].
-    pub fn get(&self, id: &WorkspaceId) -> Result<Workspace> {
-        self.context
-            .workspaces
-            .get(id)
+    /// [`Error::WorkspaceNotFound`], also for a workspace of another tenant and for one that a token is not bound to.
+    pub fn get(&self, caller: &Caller, id: &WorkspaceId) -> Result<Workspace> {
+        let found = self.context.workspaces.get(&id.of_tenant(caller.tenant()));
+        found
+            .filter(|workspace| may_use(caller, workspace))
+            .inspect(|workspace| {
+                trace_span::set_attribute("skilld.workspace", || workspace.id().name());
+            })
             .ok_or_else(|| Error::WorkspaceNotFound { name: id.name() })
     }
 
-    /// Lists all workspaces after an id, in order.
+    /// Returns `true` if the workspace to which a token of a tenant is bound has not ended.
     #[must_use]
-    pub fn list_after(&self, id: Option<&WorkspaceId>) -> Vec<Workspace> {
-        self.context.workspaces.list_after(id)
+    pub fn has_bound(&self, tenant: &TenantName, bound: &BoundWorkspace) -> bool {
+        let key = WorkspaceId::new(bound.id.clone()).of_tenant(tenant);
+        let found = self.context.workspaces.get(&key);
+        found.is_some_and(|workspace| is_bound(bound, &workspace))
+    }
+
+    /// Lists the workspaces after an id that a caller may use, in order.
+    #[must_use]
+    pub fn list_after(&self, caller: &Caller, id: Option<&WorkspaceId>) -> Vec<Workspace> {
+        let mut found = self.context.workspaces.list_after(caller.tenant(), id);
+        found.retain(|workspace| may_use(caller, workspace));
+        found
+    }
+
+    /// Lists the workspaces of all tenants, for work of the daemon itself.
+    #[must_use]
+    pub fn list_all(&self) -> Vec<Workspace> {
+        self.context.workspaces.list_all()
     }
 
     /// Deletes every workspace and every warm container. Returns the number of each.
@@ -132,6 +171,7 @@ impl WorkspaceRegistry {
     /// # Errors
     /// The first removal that failed; [`Error::EngineUnavailable`] if a container is quarantined.
     pub async fn remove_all(&self) -> Result<(usize, usize)> {
+        let _turn = self.drains.lock().await;
         for pool in self.pools.values() {
             pool.close().await;
         }
@@ -158,6 +198,14 @@ impl WorkspaceRegistry {
             .remove_unused_volumes(&context.instance)
             .await?;
         Ok((claimed, slots.len() - claimed))
+    }
+
+    /// Lets all pools fill themselves: at the start, or again once a removal that runs has ended.
+    pub async fn open_pools(&self) {
+        let _turn = self.drains.lock().await;
+        for pool in self.pools.values() {
+            pool.open().await;
+        }
     }
 
     /// Follows the engine's events until the daemon stops. Each subscription first checks every slot for missed events.
@@ -250,6 +298,20 @@ impl WorkspaceRegistry {
     }
 }
 
+/// Returns `true` unless the caller is bound to another workspace.
+fn may_use(caller: &Caller, workspace: &Workspace) -> bool {
+    let bound = caller.principal().workspace.as_ref();
+    bound.is_none_or(|bound| is_bound(bound, workspace))
+}
+
+/// Returns `true` for the workspace to which a token is bound. A later one of the same name is another.
+fn is_bound(bound: &BoundWorkspace, workspace: &Workspace) -> bool {
+    let view = workspace.snapshot();
+    let claim = view.record.claim.as_ref();
+    let create_time_ms = claim.map(|claim| claim.create_time_ms);
+    bound.id == workspace.id().as_str() && create_time_ms == Some(bound.create_time_ms)
+}
+
 /// Starts a pool. If the engine does not have its image, or the image cannot be used, a task goes on looking for it.
 ///
 /// # Errors
@@ -258,14 +320,15 @@ async fn start_pool(context: &Arc<SharedSlotContext>, config: PoolConfig) -> Res
     let is_default = config.name == context.config.default_pool;
     let tasks = &context.tasks;
     let launcher = Arc::new(WorkspaceLauncher(Arc::clone(context)));
+    let metrics = Arc::clone(&context.metrics);
     let image = context.engine.check_image(&config.image).await;
     match image {
-        Ok(image) => return Ok(Pool::start(tasks, config, image, launcher)),
+        Ok(image) => return Ok(Pool::start(tasks, config, image, launcher, metrics)),
         Err(Error::ImageMissing { .. }) if config.pull == PullPolicy::Missing => {}
         Err(Error::ImageMissing { .. } | Error::Image { .. }) if !is_default => {}
         Err(error) => return Err(error),
     }
-    let pool = Pool::start_without_image(tasks, config, is_default, launcher);
+    let pool = Pool::start_without_image(tasks, config, is_default, launcher, metrics);
     let supply = image_supply::supply_image(Arc::clone(&context.engine), Arc::clone(&pool));
     let stop = tasks.stop.clone();
     tasks.spawn(async move {

@@ -3,15 +3,20 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore};
 
+use crate::access::HeldCounter;
 use crate::config::Config;
 use crate::engine::oci_runtime::RuntimeKind;
 use crate::engine::{Engine, EngineInfo, cgroup};
 use crate::error::{Chain, Error};
 use crate::guest;
+use crate::metrics::Metrics;
 use crate::shutdown::Tasks;
+use crate::usage::UsageLedger;
+use crate::workspace::lease::unix_ms;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
@@ -20,6 +25,9 @@ use crate::workspace::workspace_table::WorkspaceTable;
 
 /// Maximum number of checks of images at the same time. Each has one container.
 pub const IMAGE_CHECKS_MAX: usize = 2;
+
+/// Interval between two writes of what tenants have used, which is the most that a crash can lose.
+const USAGE_SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// State that the tasks of all slots share.
 #[derive(Debug)]
@@ -48,6 +56,12 @@ pub struct SharedSlotContext {
     pub reconcile: Notify,
     /// Containers without a slot that are being removed.
     pub removals: OrphanRemovals,
+    /// Metrics of the daemon.
+    pub metrics: Arc<Metrics>,
+    /// Counter of running execs.
+    pub execs: HeldCounter,
+    /// Ledger of what tenants have used.
+    pub usage: UsageLedger,
 }
 
 impl SharedSlotContext {
@@ -85,6 +99,26 @@ impl SharedSlotContext {
             image_checks: Semaphore::new(IMAGE_CHECKS_MAX),
             inventories: SoftwareInventoryCache::default(),
             reconcile: Notify::new(),
+            metrics: Arc::default(),
+            execs: HeldCounter::new("execs"),
+            usage: UsageLedger::default(),
+        }
+    }
+
+    /// Sets the metrics, in place of those that nothing reads.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Arc<Metrics>) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Sets the counters of tenants, in place of those that nothing reads.
+    #[must_use]
+    pub fn with_tenant_counters(self, execs: HeldCounter, usage: UsageLedger) -> Self {
+        Self {
+            workspaces: Arc::new(WorkspaceTable::new(usage.clone())),
+            execs,
+            usage,
+            ..self
         }
     }
 
@@ -98,6 +132,34 @@ impl SharedSlotContext {
     #[must_use]
     pub fn slot_dir(&self, number: u32) -> PathBuf {
         self.slots_dir().join(number.to_string())
+    }
+
+    /// Brings the ledger up to date with the time for which workspaces have existed.
+    pub fn account_usage(&self) {
+        self.workspaces.account(unix_ms(SystemTime::now()));
+    }
+
+    /// Writes what tenants have used to the disk now, every [`USAGE_SAVE_INTERVAL`] and at the end, until the daemon stops.
+    /// The first write tells the next daemon since when uses may be missing, also after an early crash.
+    pub async fn save_usage_periodically(self: Arc<Self>) {
+        loop {
+            let is_last = self.tasks.stop.is_cancelled();
+            let (context, now_ms) = (Arc::clone(&self), unix_ms(SystemTime::now()));
+            let save = move || {
+                context.workspaces.account(now_ms);
+                context.usage.save(&context.config.state_dir, now_ms)
+            };
+            if let Err(error) = self.tasks.blocking(save).await {
+                tracing::warn!(error = %Chain(&error), "usage of tenants was not written");
+            }
+            if is_last {
+                return;
+            }
+            tokio::select! {
+                () = self.tasks.stop.cancelled() => {}
+                () = tokio::time::sleep(USAGE_SAVE_INTERVAL) => {}
+            }
+        }
     }
 
     /// Returns what a guest is checked against, and the CPU group that it is given. `pid` is the container's first

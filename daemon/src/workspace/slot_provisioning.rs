@@ -10,6 +10,7 @@
 //!     .metadata.json     → /workspace/metadata.json too, read-only
 //!   staged/ .stage-*     digests of staged skills, and skills that are being staged; see skills/stage.rs
 //!   passwd group         → /etc/passwd, /etc/group
+//!   workspace.ext4       → /workspace, if the pool has storage = "disk"; see slot_disk.rs
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -69,12 +70,14 @@ pub fn new_record(
         image_id: image.id.clone(),
         image_env: ImageEnvironment::new(&image.env),
         limits,
+        storage: pool.storage,
         oci_runtime: pool.oci_runtime.clone(),
         shared_dirs: Some(shared_mounts(config)),
         nonce: nonce.iter().map(|part| part.simple().to_string()).collect(),
         container_id: None,
         phase: record::SlotPhase::Booting,
         claim: None,
+        quarantine_tenant: None,
     }
 }
 
@@ -84,12 +87,13 @@ pub fn container_name(context: &SharedSlotContext, number: u32) -> String {
     format!("skilld-{}-{number}", context.instance)
 }
 
-/// Returns the specification of a slot's container.
+/// Returns the specification of a slot's container. `device` is that of a workspace on disk.
 #[must_use]
 pub fn container_spec(
     context: &SharedSlotContext,
     pool: &PoolConfig,
     record: &SlotRecord,
+    device: Option<&Path>,
 ) -> ContainerSpec {
     let slot = record.number.to_string();
     let labels = [
@@ -109,6 +113,7 @@ pub fn container_spec(
         slot_dir: context.slot_dir(record.number),
         uid: record.uid,
         limits: record.limits,
+        workspace_device: device.map(Path::to_owned),
         shared_dirs: shared_directories(&context.config, record),
         tmp_bytes: pool.tmp_bytes,
         shm_bytes: pool.shm_bytes,

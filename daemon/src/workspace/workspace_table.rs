@@ -1,12 +1,17 @@
-//! Table of workspaces by id: a map behind a short lock.
+//! Table of workspaces by tenant and id: a map behind a short lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 
+use crate::access::{TenantLimits, TenantName};
+use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
-use crate::workspace::{Workspace, WorkspaceId};
+use crate::usage::UsageLedger;
+use crate::workspace::lease::unix_ms;
+use crate::workspace::{Workspace, WorkspaceId, WorkspaceKey};
 
 /// Entry of a workspace. It exists before the slot is claimed, so that of two equal requests one creates the workspace
 /// and the other waits for the result.
@@ -14,7 +19,11 @@ use crate::workspace::{Workspace, WorkspaceId};
 pub struct WorkspaceEntry {
     /// Digest of the request that created the workspace.
     pub request: String,
+    limits: ContainerLimits,
     made: watch::Receiver<Option<Workspace>>,
+    /// Time up to which the usage of the workspace is in the ledger, in milliseconds since 1970; `None` before its
+    /// creation.
+    accounted_ms: Option<u64>,
 }
 
 /// Guard of a new entry, whose holder creates the workspace. Dropping it without [`NewEntryGuard::finish`] removes the
@@ -22,7 +31,7 @@ pub struct WorkspaceEntry {
 #[derive(Debug)]
 pub struct NewEntryGuard {
     table: Arc<WorkspaceTable>,
-    id: WorkspaceId,
+    id: WorkspaceKey,
     made: watch::Sender<Option<Workspace>>,
 }
 
@@ -35,10 +44,35 @@ pub enum EntryOutcome {
     New(NewEntryGuard),
 }
 
-/// Table of workspaces by id.
+/// Properties of a new entry.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'a> {
+    /// Digest of the request.
+    pub request: &'a str,
+    /// Limits of the container.
+    pub limits: ContainerLimits,
+    /// Quotas of the tenant.
+    pub quotas: &'a TenantLimits,
+}
+
+/// Sums over the workspaces of a tenant, also those that are being created or removed, and over its quarantined containers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkspaceUsage {
+    /// Number of workspaces.
+    pub workspaces: u64,
+    /// Sum of their memory limits, in bytes.
+    pub memory_bytes: u64,
+    /// Sum of their processor limits, in thousandths of a core.
+    pub cpu_millis: u64,
+}
+
+/// Table of workspaces by tenant and id.
 #[derive(Debug, Default)]
 pub struct WorkspaceTable {
-    entries: Mutex<BTreeMap<WorkspaceId, WorkspaceEntry>>,
+    entries: Mutex<BTreeMap<WorkspaceKey, WorkspaceEntry>>,
+    /// Containers of workspaces that are gone and could not be removed, by slot. They count as their tenant's.
+    quarantined: Mutex<BTreeMap<u32, (TenantName, ContainerLimits)>>,
+    usage: UsageLedger,
 }
 
 // === impl WorkspaceEntry ===
@@ -61,6 +95,14 @@ impl WorkspaceEntry {
             .as_ref()
             .is_some_and(|workspace| workspace.slot.number() == slot)
     }
+
+    /// Adds the time since the last call to the ledger.
+    fn account(&mut self, tenant: &TenantName, now_ms: u64, usage: &UsageLedger) {
+        if let Some(since) = self.accounted_ms.filter(|since| *since < now_ms) {
+            usage.add_workspace_time(tenant, self.limits.memory_bytes, since..now_ms);
+            self.accounted_ms = Some(now_ms);
+        }
+    }
 }
 
 // === impl NewEntryGuard ===
@@ -68,6 +110,9 @@ impl WorkspaceEntry {
 impl NewEntryGuard {
     /// Publishes the workspace.
     pub fn finish(self, workspace: &Workspace) {
+        if let Some(entry) = self.table.lock().get_mut(&self.id) {
+            entry.accounted_ms = Some(create_time_ms(workspace));
+        }
         self.made.send_replace(Some(workspace.clone()));
     }
 }
@@ -90,14 +135,24 @@ impl Drop for NewEntryGuard {
 // === impl WorkspaceTable ===
 
 impl WorkspaceTable {
-    /// Returns the entry of an id, or adds a new one if there are fewer than `max`.
+    /// Creates an empty table that adds the usage of its workspaces to a ledger.
+    #[must_use]
+    pub fn new(usage: UsageLedger) -> Self {
+        Self {
+            entries: Mutex::default(),
+            quarantined: Mutex::default(),
+            usage,
+        }
+    }
+
+    /// Returns the entry of an id, or adds a new one if there are fewer than `max` and the tenant's quotas permit it.
     ///
     /// # Errors
-    /// [`Error::QuotaExceeded`].
+    /// [`Error::QuotaExceeded`], [`Error::TenantQuota`].
     pub fn enter(
         self: &Arc<Self>,
-        id: &WorkspaceId,
-        request: &str,
+        id: &WorkspaceKey,
+        new: NewEntry<'_>,
         max: usize,
     ) -> Result<EntryOutcome> {
         let mut entries = self.lock();
@@ -109,12 +164,16 @@ impl WorkspaceTable {
             let subject = "workspaces (workspaces.count_max)".to_owned();
             return Err(Error::QuotaExceeded { subject, limit });
         }
+        let used = sum_usage(&entries, id.tenant()).plus(self.quarantined_usage(id.tenant()));
+        used.check_room(id.tenant(), new.limits, new.quotas)?;
         let (sender, made) = watch::channel(None);
         entries.insert(
             id.clone(),
             WorkspaceEntry {
-                request: request.to_owned(),
+                request: new.request.to_owned(),
+                limits: new.limits,
                 made,
+                accounted_ms: None,
             },
         );
         Ok(EntryOutcome::New(NewEntryGuard {
@@ -124,43 +183,189 @@ impl WorkspaceTable {
         }))
     }
 
-    /// Adds a workspace of an earlier daemon.
+    /// Adds a workspace of an earlier daemon, whose ledger has its usage up to the time at which it was saved.
     pub fn adopt(&self, request: String, workspace: Workspace) {
-        let id = workspace.id().clone();
+        let accounted_ms = create_time_ms(&workspace).max(self.usage.saved_ms());
+        let limits = workspace.snapshot().record.limits;
+        let key = workspace.key().clone();
         let (_, made) = watch::channel(Some(workspace));
-        self.lock().insert(id, WorkspaceEntry { request, made });
+        self.lock().insert(
+            key,
+            WorkspaceEntry {
+                request,
+                limits,
+                made,
+                accounted_ms: Some(accounted_ms),
+            },
+        );
     }
 
-    /// Removes the workspace of a slot. A workspace of another slot under the same id stays.
-    pub fn remove(&self, id: &WorkspaceId, slot: u32) {
+    /// Removes the workspace of a slot, and its execs from those that run. A workspace of another slot under the same id
+    /// stays.
+    pub fn remove(&self, id: &WorkspaceKey, slot: u32) {
         let mut entries = self.lock();
-        if entries.get(id).is_some_and(|entry| entry.is_of_slot(slot)) {
-            entries.remove(id);
+        if entries.get(id).is_some_and(|entry| entry.is_of_slot(slot))
+            && let Some(mut entry) = entries.remove(id)
+        {
+            entry.account(id.tenant(), unix_ms(SystemTime::now()), &self.usage);
+            if let Some(workspace) = entry.workspace() {
+                workspace.running_execs().clear();
+            }
         }
+    }
+
+    /// Brings the ledger up to date: adds what all workspaces have used up to a time, in milliseconds since 1970.
+    pub fn account(&self, now_ms: u64) {
+        for (key, entry) in self.lock().iter_mut() {
+            entry.account(key.tenant(), now_ms, &self.usage);
+        }
+    }
+
+    /// Returns what the workspaces of a tenant hold.
+    #[must_use]
+    pub fn usage(&self, tenant: &TenantName) -> WorkspaceUsage {
+        sum_usage(&self.lock(), tenant).plus(self.quarantined_usage(tenant))
+    }
+
+    /// Counts the container of a slot as its tenant's after its workspace has gone.
+    pub fn quarantine(&self, slot: u32, tenant: TenantName, limits: ContainerLimits) {
+        self.lock_quarantined().insert(slot, (tenant, limits));
+    }
+
+    /// Ends the count of a slot's container, which is gone.
+    pub fn end_quarantine(&self, slot: u32) {
+        self.lock_quarantined().remove(&slot);
+    }
+
+    fn quarantined_usage(&self, tenant: &TenantName) -> WorkspaceUsage {
+        let quarantined = self.lock_quarantined();
+        let own = quarantined.values().filter(|(holder, _)| holder == tenant);
+        own.fold(WorkspaceUsage::default(), |sum, (_, limits)| {
+            sum.plus(WorkspaceUsage::of(*limits))
+        })
+    }
+
+    fn lock_quarantined(&self) -> MutexGuard<'_, BTreeMap<u32, (TenantName, ContainerLimits)>> {
+        // No holder panics, and a map is consistent between two operations anyway.
+        self.quarantined
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a workspace.
     #[must_use]
-    pub fn get(&self, id: &WorkspaceId) -> Option<Workspace> {
+    pub fn get(&self, id: &WorkspaceKey) -> Option<Workspace> {
         self.lock().get(id)?.workspace()
     }
 
-    /// Lists the workspaces after an id, in order.
+    /// Lists the workspaces of all tenants, in order.
     #[must_use]
-    pub fn list_after(&self, id: Option<&WorkspaceId>) -> Vec<Workspace> {
-        use std::ops::Bound::{Excluded, Unbounded};
+    pub fn list_all(&self) -> Vec<Workspace> {
         let entries = self.lock();
-        let from = id.map_or(Unbounded, Excluded);
         entries
-            .range::<WorkspaceId, _>((from, Unbounded))
+            .values()
+            .filter_map(WorkspaceEntry::workspace)
+            .collect()
+    }
+
+    /// Lists a tenant's workspaces after an id, in order.
+    #[must_use]
+    pub fn list_after(&self, tenant: &TenantName, id: Option<&WorkspaceId>) -> Vec<Workspace> {
+        use std::ops::Bound::{Excluded, Included};
+        // No id is empty, so the empty one comes before all.
+        let first = WorkspaceId::new(String::new()).of_tenant(tenant);
+        let from = id.map_or(Included(first), |id| Excluded(id.of_tenant(tenant)));
+        let entries = self.lock();
+        entries
+            .range((from, std::ops::Bound::Unbounded))
+            .take_while(|(key, _)| key.tenant() == tenant)
             .filter_map(|(_, entry)| entry.workspace())
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, WorkspaceEntry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkspaceKey, WorkspaceEntry>> {
         // No holder panics, and a map is consistent between two operations anyway.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+// === impl WorkspaceUsage ===
+
+impl WorkspaceUsage {
+    /// Returns the usage of one container.
+    fn of(limits: ContainerLimits) -> Self {
+        Self {
+            workspaces: 1,
+            memory_bytes: limits.memory_bytes,
+            cpu_millis: limits.cpu_millis,
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            workspaces: self.workspaces + other.workspaces,
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+            cpu_millis: self.cpu_millis.saturating_add(other.cpu_millis),
+        }
+    }
+
+    /// Checks that a tenant may have one more workspace with these limits.
+    fn check_room(
+        self,
+        tenant: &TenantName,
+        limits: ContainerLimits,
+        quotas: &TenantLimits,
+    ) -> Result<()> {
+        let checks = [
+            ("workspaces", self.workspaces, 1, quotas.workspaces),
+            (
+                "memory",
+                self.memory_bytes,
+                limits.memory_bytes,
+                quotas.memory_bytes,
+            ),
+            (
+                "cpus",
+                self.cpu_millis,
+                limits.cpu_millis,
+                quotas.cpu_millis,
+            ),
+        ];
+        for (resource, used, more, limit) in checks {
+            let Some(limit) = limit.filter(|limit| used.saturating_add(more) > *limit) else {
+                continue;
+            };
+            return Err(Error::TenantQuota {
+                tenant: tenant.to_string(),
+                resource,
+                used,
+                limit,
+                retry_after: None,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Returns the time of a workspace's claim, in milliseconds since 1970.
+fn create_time_ms(workspace: &Workspace) -> u64 {
+    let view = workspace.snapshot();
+    let claim = view.record.claim.as_ref();
+    claim.map_or_else(|| unix_ms(SystemTime::now()), |claim| claim.create_time_ms)
+}
+
+/// Sums up the entries of a tenant.
+fn sum_usage(
+    entries: &BTreeMap<WorkspaceKey, WorkspaceEntry>,
+    tenant: &TenantName,
+) -> WorkspaceUsage {
+    // No id is empty, so the empty one comes before all.
+    let first = WorkspaceId::new(String::new()).of_tenant(tenant);
+    let own = entries.range(first..);
+    let own = own.take_while(|(key, _)| key.tenant() == tenant);
+    own.fold(WorkspaceUsage::default(), |sum, (_, entry)| {
+        sum.plus(WorkspaceUsage::of(entry.limits))
+    })
 }
 
 #[cfg(test)]
@@ -170,18 +375,31 @@ mod tests {
     #[test]
     fn table_is_bounded_and_drops_failed_creations() {
         let table = Arc::new(WorkspaceTable::default());
-        let id = |text: &str| WorkspaceId::new(text.to_owned());
-        let EntryOutcome::New(creation) = table.enter(&id("a"), "1", 1).expect("room") else {
+        let quotas = TenantLimits::default();
+        let new = |request: &'static str| NewEntry {
+            request,
+            limits: ContainerLimits {
+                memory_bytes: 1,
+                cpu_millis: 1,
+                pids: 1,
+                disk_bytes: 1,
+                inodes: 1,
+            },
+            quotas: &quotas,
+        };
+        let id = |text: &str| WorkspaceId::new(text.to_owned()).of_tenant(&TenantName::default());
+        let EntryOutcome::New(creation) = table.enter(&id("a"), new("1"), 1).expect("room") else {
             panic!("the entry is new");
         };
-        assert!(table.enter(&id("b"), "1", 1).is_err());
-        let EntryOutcome::Existing(entry) = table.enter(&id("a"), "2", 1).expect("there") else {
+        assert!(table.enter(&id("b"), new("1"), 1).is_err());
+        let EntryOutcome::Existing(entry) = table.enter(&id("a"), new("2"), 1).expect("there")
+        else {
             panic!("it is being created");
         };
         assert_eq!(entry.request, "1");
         drop(creation);
         assert!(matches!(
-            table.enter(&id("b"), "1", 1),
+            table.enter(&id("b"), new("1"), 1),
             Ok(EntryOutcome::New(_))
         ));
     }

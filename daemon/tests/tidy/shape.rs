@@ -10,6 +10,9 @@ const PRODUCT_LINES_MAX: usize = 500;
 /// Maximum length of a file of tests, in lines.
 const TEST_LINES_MAX: usize = 600;
 
+/// Maximum length of a line of prose in a document, in characters.
+const PROSE_COLUMNS_MAX: usize = 120;
+
 /// Library name → places in the daemon that may name it.
 const LIBRARY_HOMES: &[(&str, &[&str])] = &[
     ("bollard", &["daemon/src/engine/docker"]),
@@ -40,6 +43,34 @@ pub(crate) fn check_test_length(file: &SourceFile<'_>) -> Vec<Finding> {
     }
     let message = format!("over {TEST_LINES_MAX} lines of tests: split it by subject");
     vec![file.finding(lines, message)]
+}
+
+/// Returns a finding for each line of prose that is too long: in documents, and in comments of the default
+/// configuration. Tables and indented or fenced blocks are no prose.
+pub(crate) fn check_prose_width(file: &SourceFile<'_>) -> Vec<Finding> {
+    let is_document =
+        file.path.ends_with(".md") && (file.path.starts_with("docs/") || !file.path.contains('/'));
+    // Generated, with one line per paragraph.
+    let is_generated = file.path == "docs/configuration.md";
+    let is_configuration = file.path == "daemon/default.toml";
+    if !is_configuration && (!is_document || is_generated) {
+        return Vec::new();
+    }
+    let mut is_fenced = false;
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        let is_prose = match is_configuration {
+            true => line.starts_with('#'),
+            false => !is_fence && !is_fenced && !line.starts_with('|') && !line.starts_with("    "),
+        };
+        if is_prose && line.chars().count() > PROSE_COLUMNS_MAX {
+            let message = format!("over {PROSE_COLUMNS_MAX} columns: break the line");
+            findings.push(file.finding(index + 1, message));
+        }
+    }
+    findings
 }
 
 fn begins_with_module_comment(file: &SourceFile<'_>) -> Vec<Finding> {
@@ -192,6 +223,25 @@ fn files_of_tests_over_600_lines_are_found() {
     assert_eq!(found("daemon/tests/pool.rs"), 1);
     assert_eq!(found("client/src/a/tests.rs"), 1);
     assert_eq!(found("client/src/a.rs"), 0);
+}
+
+#[test]
+fn prose_over_120_columns_is_found() {
+    let found = |path, text: &str| -> Vec<usize> {
+        let findings = check_prose_width(&SourceFile { path, text });
+        findings.iter().map(|finding| finding.line).collect()
+    };
+    let (fits, long) = ("ä".repeat(120), "ä".repeat(121));
+    for path in ["README.md", "docs/exec.md"] {
+        assert_eq!(found(path, &format!("# A\n\n{fits}\n{long}\n")), [4]);
+        let blocks = format!("| {long} |\n\n    {long}\n\n```sh\n{long}\n```\n* {long}\n");
+        assert_eq!(found(path, &blocks), [8]);
+    }
+    let comment = format!("# {long}\na = \"{long}\"\n# {fits}\n");
+    assert_eq!(found("daemon/default.toml", &comment), [1, 3]);
+    for path in ["docs/configuration.md", "skills/a/SKILL.md", "daemon/a.rs"] {
+        assert_eq!(found(path, &long), [0; 0]);
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(crate) fn skillctl(fake: &Fake, words: &[&str]) -> Command {
     command
         .args(words)
         .env("SKILLD_ENDPOINT", fake.endpoint())
+        .env("SKILLD_CONTEXTS", fake.path("contexts.toml"))
         .current_dir(fake.dir.path())
         .stdin(Stdio::null())
         .kill_on_drop(true);
@@ -369,7 +370,10 @@ async fn failures_say_what_to_do_next() {
             vec!["--endpoint", "unix:/nowhere.sock", "ps", "w"],
             "start the daemon",
         ),
-        (vec!["--endpoint", "https://x", "ps", "w"], "TLS"),
+        (
+            vec!["--endpoint", "https://x", "ps", "w"],
+            "write https://HOST:PORT",
+        ),
     ] {
         let output = run(&fake, &words).await;
         assert_eq!(output.status.code(), Some(1), "{words:?}");
@@ -432,4 +436,43 @@ async fn run_deletes_its_workspace_after_a_failure_too() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(fake.state.lock().workspaces.len(), 2);
     assert!(Path::new(&fake.path("s")).exists());
+}
+
+#[tokio::test]
+async fn a_context_keeps_flags_and_no_variables() {
+    let fake = fake();
+    let with_variables = |words: &[&str]| {
+        let mut command = skillctl(&fake, words);
+        command
+            .env("SKILLD_TOKEN_FILE", "/run/secrets/of-a-job")
+            .env("SKILLD_TENANT", "of-the-environment")
+            .env("SKILLD_CA_FILE", "/run/ca.pem");
+        command
+    };
+    let set = with_variables(&["context", "set", "none"]).output().await;
+    let set = set.expect("runs");
+    assert_eq!(set.status.code(), Some(1));
+    let stderr = text(&set.stderr);
+    assert!(stderr.contains("a context needs --endpoint"), "{stderr}");
+    for words in [
+        &["context", "set", "a", "--endpoint", "unix:/run/a.sock"][..],
+        &["--endpoint", "unix:/run/a.sock", "context", "set", "b"],
+        &[
+            "--tenant",
+            "t",
+            "context",
+            "set",
+            "c",
+            "--endpoint",
+            "unix:/run/a.sock",
+        ],
+    ] {
+        let set = with_variables(words).output().await.expect("runs");
+        assert!(set.status.success(), "{}", text(&set.stderr));
+    }
+    let saved = std::fs::read_to_string(fake.path("contexts.toml")).expect("saved");
+    let expected = "[contexts.a]\nendpoint = \"unix:/run/a.sock\"\n\n\
+                    [contexts.b]\nendpoint = \"unix:/run/a.sock\"\n\n\
+                    [contexts.c]\nendpoint = \"unix:/run/a.sock\"\ntenant = \"t\"\n";
+    assert_eq!(saved, expected);
 }

@@ -380,3 +380,27 @@ async fn a_list_with_quiet_is_its_ids_and_nothing_is_remarked() {
         (b"hello\n".to_vec(), Vec::new())
     );
 }
+
+#[tokio::test]
+async fn contexts_and_tokens_are_arrays_and_with_quiet_their_ids() {
+    let fake = fake();
+    let none = object(&fake, &["context", "list"]).await;
+    assert_eq!(none, json!({"current": null, "contexts": []}));
+    for name in ["b", "a"] {
+        let words = ["context", "set", name, "--endpoint", "unix:/run/a.sock"];
+        object(&fake, &words).await;
+        let words = ["token", "create", name, "--for-tenant", "t", "--file", "f"];
+        object(&fake, &words).await;
+    }
+    object(&fake, &["context", "use", "b"]).await;
+    let contexts = object(&fake, &["context", "list"]).await;
+    let context = |name| json!({"name": name, "endpoint": "unix:/run/a.sock"});
+    assert_eq!(
+        contexts,
+        json!({"current": "b", "contexts": [context("a"), context("b")]})
+    );
+    let output = run(&fake, &["context", "list", "-q"]).await;
+    assert_eq!(output.stdout, b"a\nb\n");
+    let output = run(&fake, &["token", "list", "--file", "f", "-q"]).await;
+    assert_eq!(output.stdout, b"b\na\n");
+}

@@ -14,12 +14,13 @@ use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::Kit;
 
 /// A line of each command that prints one object. They are run in this order.
-const OBJECTS: [&str; 46] = [
+const OBJECTS: [&str; 56] = [
     "run csv-report hello",
     "workspace create --id new",
     "workspace list",
     "workspace get w",
     "workspace renew w",
+    "workspace token w",
     "workspace delete new",
     "stage w in.txt",
     "cp in.txt w:work/in.txt",
@@ -58,13 +59,31 @@ const OBJECTS: [&str; 46] = [
     "tool list",
     "tool end --session-file s.json",
     "image check my/tools:1",
+    "audit verify audit.log",
     "pool resize default 3",
+    "context set a --endpoint unix:/run/a.sock",
+    "context use a",
+    "context list",
+    "context delete a",
+    "token create t --for-tenant a --file tokens",
+    "token list --file tokens",
+    "token revoke t --file tokens",
+    "tenant show a",
     "server info",
     "version",
 ];
 
 /// The other commands that do so, whose words are the command itself.
-const BARE: [&str; 3] = ["pool list", "problems", "drain"];
+const BARE: [&str; 8] = [
+    "health",
+    "pool list",
+    "problems",
+    "drain",
+    "undrain",
+    "whoami",
+    "usage",
+    "tenant list",
+];
 
 /// Lines of these that exit with 1 although they print their object: the fake's skill is not ready.
 const NOT_READY: [&str; 1] = ["skill check csv-report"];
@@ -116,6 +135,7 @@ fn add_leaves(words: &str, leaves: &mut BTreeSet<String>) {
 async fn every_command_prints_one_object_or_is_a_documented_exception() {
     let fake = fake();
     std::fs::write(fake.path("in.txt"), "x").expect("writes");
+    std::fs::write(fake.path("audit.log"), "").expect("writes");
     std::fs::create_dir(fake.path("mine")).expect("a directory");
     let front = "---\nname: mine\ndescription: Mine.\n---\n";
     std::fs::write(fake.path("mine/SKILL.md"), front).expect("writes");

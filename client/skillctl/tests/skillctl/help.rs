@@ -46,7 +46,28 @@ fn every_command_has_an_example_that_is_of_it() {
             );
         }
     }
-    assert_eq!(seen, 58, "commands, groups and the program itself");
+    assert_eq!(seen, 77, "commands, groups and the program itself");
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
+        .arg("man-pages")
+        .arg(directory.path())
+        .output()
+        .expect("runs");
+    assert!(output.status.success());
+    for noun in commands(&help(&[])) {
+        let verbs = commands(&help(&[&noun])).into_iter();
+        for name in verbs
+            .map(|verb| format!("{noun}-{verb}"))
+            .chain([noun.clone()])
+        {
+            let page = directory.path().join(format!("skillctl-{name}.1"));
+            assert!(page.exists(), "{}", page.display());
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `skillctl` as a process against a fake daemon, over a real socket.
 
+mod audit;
 mod commands;
 mod commands_json;
 mod commands_json_all;
@@ -9,7 +10,9 @@ mod commands_mcp_http;
 mod commands_mcp_resources;
 mod commands_mcp_skills;
 mod commands_tool;
+mod connection;
 mod followed_execs;
+mod health;
 mod help;
 mod polling;
 mod pty;
@@ -18,3 +21,4 @@ mod sessions;
 mod staged_skills;
 mod stdin_writes;
 mod stdio_servers;
+mod tokens;

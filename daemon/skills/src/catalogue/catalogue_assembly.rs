@@ -13,7 +13,7 @@ use crate::parse::problem::Problem;
 
 /// Builds the catalogue of all sources, given in the order in which they win.
 pub(crate) fn assemble_catalogue(
-    scans: &[SourceScanResult],
+    scans: &[Arc<SourceScanResult>],
     skills_max: usize,
     link_policy: Arc<LinkPolicy>,
 ) -> Catalogue {

@@ -3,13 +3,16 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::catalogue_assembly::assemble_catalogue;
 use super::skill::{PageCursor, Skill, SortKey};
+use super::source_scanner::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::folder_name;
 use crate::parse::version;
+use crate::skill_scope::SkillScope;
 
 use super::search::SearchIndex;
 
@@ -30,6 +33,12 @@ pub struct Catalogue {
     pub(crate) link_policy: Arc<LinkPolicy>,
     /// Search index; built by the first search.
     index: OnceLock<SearchIndex>,
+    /// Scans of all sources, from which the views of tenants are made; empty in a view.
+    scans: Vec<Arc<SourceScanResult>>,
+    /// Views of tenants that were asked for.
+    views: Mutex<HashMap<SkillScope, Arc<Catalogue>>>,
+    /// `true` if this is the view of a tenant.
+    pub(crate) is_view: bool,
 }
 
 impl Catalogue {
@@ -58,7 +67,53 @@ impl Catalogue {
             aliases,
             link_policy,
             index: OnceLock::new(),
+            scans: Vec::new(),
+            views: Mutex::default(),
+            is_view: false,
         }
+    }
+
+    /// Returns the catalogue with the scans that it was made of.
+    pub(crate) fn with_scans(self, scans: Vec<Arc<SourceScanResult>>) -> Self {
+        Self { scans, ..self }
+    }
+
+    /// Returns what a scope sees of a catalogue of all sources. The first call for a scope makes its view.
+    pub(crate) fn view(this: &Arc<Self>, scope: &SkillScope, skills_max: usize) -> Arc<Self> {
+        let SkillScope::Tenant { name, .. } = scope else {
+            return Arc::clone(this);
+        };
+        // No code panics while it holds the lock. Two first calls of a tenant wait for one view.
+        let mut views = this.views.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = views.get(scope) {
+            return Arc::clone(known);
+        }
+        let is_own = |scan: &&Arc<SourceScanResult>| scan.source.tenant.as_ref() == Some(name);
+        let is_granted = |scan: &&Arc<SourceScanResult>| {
+            scan.source.tenant.is_none() && scope.sees_root(&scan.source.root)
+        };
+        let own = this.scans.iter().filter(is_own);
+        let own = own.map(|scan| Arc::new(scan.with_rank(0)));
+        let granted = this.scans.iter().filter(is_granted).map(Arc::clone);
+        let scans: Vec<_> = own.chain(granted).collect();
+        let mut view = assemble_catalogue(&scans, skills_max, Arc::clone(&this.link_policy));
+        (view.generation, view.is_view) = (this.generation, true);
+        let view = Arc::new(view);
+        views.insert(scope.clone(), Arc::clone(&view));
+        view
+    }
+
+    /// Returns the problems of what tenants other than the default one published.
+    pub(crate) fn problems_of_other_tenants(&self) -> Vec<Problem> {
+        let scans = self.scans.iter().filter(|scan| scan.is_of_other_tenant());
+        let problems = scans.flat_map(|scan| {
+            let of_skills = scan.folders.iter().flat_map(|folder| match &folder.skill {
+                Ok(skill) => skill.problems.clone(),
+                Err(problem) => vec![problem.clone()],
+            });
+            scan.problems.iter().cloned().chain(of_skills)
+        });
+        problems.collect()
     }
 
     /// Returns all skills that have a name, in order; those with such an alias if none has the name.
@@ -103,7 +158,19 @@ impl Catalogue {
             && pairs.all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
             && self.problems == other.problems
             && self.link_policy == other.link_policy
+            && has_same_publications(&self.scans, &other.scans)
     }
+}
+
+/// Returns `true` if tenants other than the default one published the same.
+fn has_same_publications(a: &[Arc<SourceScanResult>], b: &[Arc<SourceScanResult>]) -> bool {
+    let of_others = |scans: &[Arc<SourceScanResult>]| -> Vec<Arc<SourceScanResult>> {
+        let scans = scans.iter().filter(|scan| scan.is_of_other_tenant());
+        scans.cloned().collect()
+    };
+    let (a, b) = (of_others(a), of_others(b));
+    let mut pairs = a.iter().zip(&b);
+    a.len() == b.len() && pairs.all(|(a, b)| a.is_same(b))
 }
 
 /// Orders skills by name, rank of the root, version from high to low, source and folder.

@@ -15,7 +15,7 @@ use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::skill::{Skill, SkillState};
 use super::skill_library::SkillLibrary;
 use crate::content_store::Lease;
-use crate::content_store::content_hashing::{ContentSource, IngestError};
+use crate::content_store::content_hashing::{ContentSource, IngestError, read_content};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 use crate::parse::finding::ValidationProfile;
@@ -46,13 +46,15 @@ pub(crate) struct PublishedSkill {
 }
 
 impl SkillLibrary {
-    /// Unpacks an archive and publishes its skill, which must have this name. `listed` is the number of skills that are
-    /// listed already.
+    /// Unpacks an archive and publishes its skill for a tenant, within its quota of bytes; it must have this name.
+    /// `listed` is the number of skills that are listed already.
     ///
     /// # Errors
-    /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `Io`.
+    /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `PublishedQuota`,
+    /// `Io`.
     pub(crate) fn publish(
         &self,
+        (tenant, bytes_quota): (&str, Option<u64>),
         name: &str,
         mut file: File,
         kind: Option<ArchiveKind>,
@@ -67,6 +69,13 @@ impl SkillLibrary {
         fault::reach(Point::PublishUnpacked);
         let version = self.check_document(name, &unpacked.root)?.version;
         let folder = ContentSource::stored(&unpacked.root);
+        let published = self.sources.published_by(tenant)?;
+        if bytes_quota.is_some()
+            && let Ok(content) = read_content(&folder, None, self.store.bounds)
+        {
+            // What will be refused is not copied into the store, where it would stay for a while.
+            published.check_room(name, &version, &content, bytes_quota)?;
+        }
         let (content, lease) = self
             .store
             .copy(&folder, name)
@@ -77,14 +86,13 @@ impl SkillLibrary {
         self.store.sync(&content.digest)?;
         fault::reach(Point::PublishStored);
         let digest = &content.digest;
-        let published = &self.sources.published;
         if listed >= self.options.skills_max && !published.has_digest(name, digest) {
             return Err(Error::LimitExceeded {
                 what: "skills in all (skills.count_max)".to_owned(),
                 limit: self.options.skills_max as u64,
             });
         }
-        if published.add(name, &version, digest)? {
+        if published.add(name, &version, &content, bytes_quota)? {
             tracing::info!(skill = name, version, digest, "skill published");
         }
         let skill = read_stored_skill(&self.store, digest, name);
@@ -112,17 +120,18 @@ impl SkillLibrary {
         Ok(document.front_matter)
     }
 
-    /// Deletes published versions of a name.
+    /// Deletes versions of a name that a tenant published.
     ///
     /// # Errors
     /// `SkillNotFound`; `SkillReadOnly` if only a configured root has the skill.
     pub(crate) fn delete(
         &self,
+        tenant: &str,
         listed: &[Arc<Skill>],
         name: &str,
         versions: &VersionSelector,
     ) -> Result<()> {
-        let published = &self.sources.published;
+        let published = self.sources.published_by(tenant)?;
         let removed = published.remove(name, versions)?;
         if removed > 0 {
             tracing::info!(skill = name, ?versions, removed, "published skill deleted");

@@ -78,6 +78,8 @@ impl SkillLibrary {
         let listed = match &wanted.version {
             VersionRef::Digest(digest) => match find_digest(catalogue, wanted, digest) {
                 Some(skill) => skill,
+                // The store does not know whose content it is.
+                None if catalogue.is_view => return Err(skill_not_found(catalogue, wanted)),
                 None => return self.find_stored(catalogue, wanted, digest).map(Arc::new),
             },
             VersionRef::Current | VersionRef::Matching(_) => find_skill(catalogue, wanted)?,

@@ -278,6 +278,7 @@ mod tests {
         let codes = |from_card: bool| {
             let url = "https://skills.example/skill-card.json";
             let source = SkillSource {
+                tenant: None,
                 root: url.to_owned(),
                 origin: Some(url.to_owned()),
                 from_card,

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use super::catalogue_assembly::assemble_catalogue;
 use super::catalogue_snapshot::Catalogue;
 use super::folder_watcher::FolderWatcher;
+use super::skill::Skill;
 use super::source_ingest::{IngestedFolder, KnownFolders, SourceIngest};
 use crate::content_store::ContentStore;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
+use crate::skill_scope::DEFAULT_TENANT;
 use crate::skills_options::SkillsOptions;
 use crate::sources::root_walk::RootWalk;
 use crate::sources::skill_source::{SkillSource, SourceFolders};
@@ -46,7 +48,7 @@ pub(crate) struct SourceScanner {
     watcher: FolderWatcher,
     latest: Option<Arc<Catalogue>>,
     /// Result of the last scan, by rank of the source.
-    scans: Vec<SourceScanResult>,
+    scans: Vec<Arc<SourceScanResult>>,
     /// Problems that the last scan logged, so that a standing problem is logged once.
     logged: HashSet<Problem>,
 }
@@ -54,7 +56,7 @@ pub(crate) struct SourceScanner {
 /// Result of scanning one source.
 #[derive(Debug)]
 pub(crate) struct SourceScanResult {
-    source: SkillSource,
+    pub(crate) source: SkillSource,
     /// Folders in the order in which they were found.
     pub(crate) folders: Vec<IngestedFolder>,
     /// Problems that belong to no folder.
@@ -99,7 +101,8 @@ impl SourceScanner {
         let mut walk = RootWalk::new(&link_policy, &self.options);
         let (mut directories, mut is_complete) = (BTreeSet::new(), true);
         let mut previous = std::mem::take(&mut self.scans).into_iter();
-        for (rank, source) in sources.into_iter().enumerate() {
+        // Rank 0 is that of a tenant's own publications in its view.
+        for (rank, source) in (1..).zip(sources) {
             let previous = previous.next();
             let is_published = matches!(source.folders, SourceFolders::Stored(_));
             match previous {
@@ -119,12 +122,16 @@ impl SourceScanner {
                         known: KnownFolders::new(known),
                     };
                     let scan = scan_source(&ingest, &mut walk, &mut directories);
-                    self.scans.push(scan);
+                    self.scans.push(Arc::new(scan));
                 }
             }
         }
         directories.extend(walk.into_directories());
-        let catalogue = assemble_catalogue(&self.scans, self.options.skills_max, link_policy);
+        // Publications of other tenants are in the views of those only.
+        let scans = self.scans.iter().filter(|scan| !scan.is_of_other_tenant());
+        let scans: Vec<_> = scans.cloned().collect();
+        let catalogue = assemble_catalogue(&scans, self.options.skills_max, link_policy)
+            .with_scans(self.scans.clone());
         self.log_problems(&catalogue);
         ScanOutcome {
             catalogue: self.publish(catalogue),
@@ -168,6 +175,44 @@ impl SourceScanner {
 }
 
 impl SourceScanResult {
+    /// Returns `true` if a tenant other than the default one published what was scanned.
+    pub(crate) fn is_of_other_tenant(&self) -> bool {
+        let tenant = self.source.tenant.as_deref();
+        tenant.is_some_and(|tenant| tenant != DEFAULT_TENANT)
+    }
+
+    /// Returns `true` if both scans have the same skills and problems.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let mut pairs = self.folders.iter().zip(&other.folders);
+        self.source.tenant == other.source.tenant
+            && self.problems == other.problems
+            && self.folders.len() == other.folders.len()
+            && pairs.all(|(a, b)| match (&a.skill, &b.skill) {
+                (Ok(a), Ok(b)) => Arc::ptr_eq(a, b) || a == b,
+                (Err(a), Err(b)) => a == b,
+                (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+            })
+    }
+
+    /// Returns a copy whose skills have another rank.
+    pub(crate) fn with_rank(&self, rank: usize) -> Self {
+        let folders = self.folders.iter().cloned().map(|mut folder| {
+            folder.skill = folder.skill.map(|skill| {
+                Arc::new(Skill {
+                    rank,
+                    ..Skill::clone(&skill)
+                })
+            });
+            folder
+        });
+        Self {
+            source: self.source.clone(),
+            folders: folders.collect(),
+            problems: self.problems.clone(),
+            is_readable: self.is_readable,
+        }
+    }
+
     /// Returns `true` if folders of this scan are listed in the same way when a source has them.
     fn has_origin_of(&self, source: &SkillSource) -> bool {
         let before = &self.source;

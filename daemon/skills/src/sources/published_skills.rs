@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::skill_source::{SkillSource, SourceFolders, StoredFolder};
+use crate::content_store::content_hashing::ContentSummary;
 use crate::content_store::{ContentStore, read_record};
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
@@ -38,6 +39,20 @@ pub(crate) struct PublishedRecord {
     pub(crate) digest: String,
     /// Time of the publication, in milliseconds since 1970.
     pub(crate) time_ms: u64,
+    /// Size of the content in bytes; `None` in records of earlier releases.
+    #[serde(default)]
+    pub(crate) bytes: Option<u64>,
+}
+
+/// Record that is unreadable or may not be on disk. Another release may read it, a repair may follow, or the
+/// publication may be repeated: its content stays in the store, and counts.
+#[derive(Debug)]
+struct UnreadableRecord {
+    /// Digest from the record's file name.
+    digest: String,
+    /// Size of the content, in bytes.
+    bytes: u64,
+    problem: Problem,
 }
 
 /// Selects published versions of a name.
@@ -51,9 +66,10 @@ pub enum VersionSelector {
     Digest(String),
 }
 
-/// All published skills.
+/// All skills that one tenant published.
 #[derive(Debug)]
 pub(crate) struct PublishedSkills {
+    tenant: String,
     base: PathBuf,
     store: Arc<ContentStore>,
     /// Held by a change while it writes to disk, so that readers of `records` never wait for the disk.
@@ -68,10 +84,7 @@ type RecordsByName = BTreeMap<String, NameRecords>;
 struct NameRecords {
     /// Readable records, oldest first.
     versions: Vec<PublishedRecord>,
-    /// Digests from the file names of records that are unreadable or may not be on disk, and the reason. Another
-    /// release may read them, a repair may follow, or the publication may be repeated: their content stays in the
-    /// store.
-    unreadable: Vec<(String, Problem)>,
+    unreadable: Vec<UnreadableRecord>,
 }
 
 // === impl VersionSelector ===
@@ -103,17 +116,19 @@ impl PublishedSkills {
     ///
     /// # Errors
     /// `Io` when the directory cannot be made or read.
-    pub(crate) fn open(base: &Path, store: Arc<ContentStore>) -> Result<Self> {
+    pub(crate) fn open(tenant: &str, base: &Path, store: &Arc<ContentStore>) -> Result<Self> {
         let failed = |source| Error::io(format!("read {}", base.display()))(source);
         fs::create_dir_all(base).map_err(failed)?;
         let mut records = RecordsByName::new();
         for entry in fs::read_dir(base).map_err(failed)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            records.insert(name, NameRecords::read(&entry.path()).map_err(failed)?);
+            let read = NameRecords::read(&entry.path(), store);
+            records.insert(name, read.map_err(failed)?);
         }
         Ok(Self {
+            tenant: tenant.to_owned(),
             base: base.to_owned(),
-            store,
+            store: Arc::clone(store),
             turn: Mutex::default(),
             records: Mutex::new(records),
         })
@@ -134,8 +149,9 @@ impl PublishedSkills {
             root: String::new(),
             origin: None,
             from_card: false,
+            tenant: Some(self.tenant.clone()),
             folders: SourceFolders::Stored(folders.collect()),
-            problems: unreadable.map(|(_, problem)| problem.clone()).collect(),
+            problems: unreadable.map(|record| record.problem.clone()).collect(),
         }
     }
 
@@ -143,7 +159,7 @@ impl PublishedSkills {
     pub(crate) fn references(&self, digest: &str) -> bool {
         self.records().values().any(|name| {
             name.versions.iter().any(|record| record.digest == digest)
-                || name.unreadable.iter().any(|(unread, _)| unread == digest)
+                || name.unreadable.iter().any(|record| record.digest == digest)
         })
     }
 
@@ -171,29 +187,66 @@ impl PublishedSkills {
         versions.any(|record| record.digest == digest)
     }
 
-    /// Publishes a leased digest of the store. Returns `false` if it is published already.
+    /// Returns the size of all publications, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.records().values().map(NameRecords::bytes).sum()
+    }
+
+    /// Checks that content may be published under a name and version. Returns `false` if it is published already.
     ///
     /// # Errors
-    /// `VersionTaken` if the version has other content; `Io`.
-    pub(crate) fn add(&self, name: &str, version: &str, digest: &str) -> Result<bool> {
-        let _turn = self.turn();
-        let same_version = |record: &&PublishedRecord| record.version == version;
-        let same = {
-            let records = self.records();
-            let known = records.get(name);
-            known.and_then(|known| known.versions.iter().find(same_version).cloned())
-        };
-        if let Some(same) = same {
-            if same.digest == digest {
+    /// `VersionTaken` if the version has other content; `PublishedQuota`.
+    pub(crate) fn check_room(
+        &self,
+        name: &str,
+        version: &str,
+        content: &ContentSummary,
+        bytes_quota: Option<u64>,
+    ) -> Result<bool> {
+        let records = self.records();
+        let known = records.get(name);
+        let mut versions = known.into_iter().flat_map(|known| &known.versions);
+        if let Some(same) = versions.find(|record| record.version == version) {
+            if same.digest == content.digest {
                 return Ok(false);
             }
             let version = if version.is_empty() { "none" } else { version };
             return Err(Error::VersionTaken {
                 name: format!("skills/{name}"),
                 version: version.to_owned(),
-                digest: same.digest,
+                digest: same.digest.clone(),
             });
         }
+        let used = records.values().map(NameRecords::bytes).sum::<u64>();
+        // The new record takes the place of what is known of its digest.
+        let replaced = known.map_or(0, |known| known.bytes_of(&content.digest));
+        let needed = (used - replaced).saturating_add(content.bytes);
+        match bytes_quota {
+            Some(limit) if needed > limit => Err(Error::PublishedQuota {
+                tenant: self.tenant.clone(),
+                used,
+                limit,
+            }),
+            Some(_) | None => Ok(true),
+        }
+    }
+
+    /// Publishes leased content of the store. Returns `false` if it is published already.
+    ///
+    /// # Errors
+    /// As [`Self::check_room`]; `Io`.
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        version: &str,
+        content: &ContentSummary,
+        bytes_quota: Option<u64>,
+    ) -> Result<bool> {
+        let _turn = self.turn();
+        if !self.check_room(name, version, content, bytes_quota)? {
+            return Ok(false);
+        }
+        let digest = content.digest.as_str();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let record = PublishedRecord {
             format: FORMAT,
@@ -201,6 +254,7 @@ impl PublishedSkills {
             version: version.to_owned(),
             digest: digest.to_owned(),
             time_ms: u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+            bytes: Some(content.bytes),
         };
         let written = self.write(&record);
         if written.is_ok() {
@@ -220,8 +274,12 @@ impl PublishedSkills {
                     format!("a record of a published skill could not be written: {error}");
                 let problem = Problem::error("published.unreadable", message).about(&path);
                 let records = all_records.entry(name.to_owned()).or_default();
-                records.unreadable.retain(|(unread, _)| unread != digest);
-                records.unreadable.push((digest.to_owned(), problem));
+                records.unreadable.retain(|known| known.digest != digest);
+                records.unreadable.push(UnreadableRecord {
+                    digest: digest.to_owned(),
+                    bytes: content.bytes,
+                    problem,
+                });
             }
         }
         drop(all_records);
@@ -319,7 +377,7 @@ impl PublishedSkills {
 
 impl NameRecords {
     /// Reads the records in the directory of a name; a missing directory has none.
-    fn read(dir: &Path) -> io::Result<Self> {
+    fn read(dir: &Path, store: &ContentStore) -> io::Result<Self> {
         let mut records = Self::default();
         let entries = match fs::read_dir(dir) {
             Err(error)
@@ -332,27 +390,59 @@ impl NameRecords {
         for entry in entries {
             let path = entry?.path();
             match PublishedRecord::read(&path) {
-                Ok(record) => records.versions.push(record),
+                Ok(mut record) => {
+                    let bytes = record.bytes;
+                    record.bytes = bytes.or_else(|| Some(store.stored_bytes(&record.digest)));
+                    records.versions.push(record);
+                }
                 Err(error) => {
                     let message = format!("a record of a published skill cannot be read: {error}");
                     tracing::error!(path = %path.display(), %error, "record of a published skill");
                     let problem = Problem::error("published.unreadable", message).about(&path);
                     let digest = path.file_stem().unwrap_or_default().to_string_lossy();
-                    records.unreadable.push((digest.into_owned(), problem));
+                    // The name of any other file must not lead out of the store.
+                    let bytes = if is_digest(&digest) {
+                        store.stored_bytes(&digest)
+                    } else {
+                        0
+                    };
+                    records.unreadable.push(UnreadableRecord {
+                        digest: digest.into_owned(),
+                        bytes,
+                        problem,
+                    });
                 }
             }
         }
         records
             .versions
             .sort_by(|a, b| a.age_order().cmp(&b.age_order()));
-        records.unreadable.sort_by(|(a, _), (b, _)| a.cmp(b));
+        records.unreadable.sort_by(|a, b| a.digest.cmp(&b.digest));
         Ok(records)
+    }
+
+    /// Returns the size of all versions, in bytes.
+    fn bytes(&self) -> u64 {
+        let versions = self.versions.iter().filter_map(|record| record.bytes);
+        let unreadable = self.unreadable.iter().map(|record| record.bytes);
+        versions.chain(unreadable).sum()
+    }
+
+    /// Returns the size that counts for a digest, in bytes.
+    fn bytes_of(&self, digest: &str) -> u64 {
+        let versions = self.versions.iter().filter(|known| known.digest == digest);
+        let unreadable = self
+            .unreadable
+            .iter()
+            .filter(|known| known.digest == digest);
+        let versions = versions.filter_map(|known| known.bytes);
+        versions.chain(unreadable.map(|known| known.bytes)).sum()
     }
 
     /// Adds a record that was written, in place of what was known of its digest.
     fn insert(&mut self, record: PublishedRecord) {
         self.unreadable
-            .retain(|(digest, _)| *digest != record.digest);
+            .retain(|known| known.digest != record.digest);
         self.versions.retain(|known| known.digest != record.digest);
         let older = |known: &PublishedRecord| known.age_order() < record.age_order();
         let at = self.versions.partition_point(older);
@@ -395,9 +485,17 @@ mod tests {
         letter.repeat(64)
     }
 
+    fn content(letter: &str) -> ContentSummary {
+        ContentSummary {
+            digest: digest(letter),
+            bytes: 10,
+            ..ContentSummary::default()
+        }
+    }
+
     fn open(dir: &Path) -> PublishedSkills {
         let store = ContentStore::open(dir, &SkillsOptions::for_tests()).expect("a store");
-        PublishedSkills::open(&dir.join("published"), Arc::new(store)).expect("opens")
+        PublishedSkills::open("default", &dir.join("published"), &Arc::new(store)).expect("opens")
     }
 
     #[test]
@@ -413,7 +511,7 @@ mod tests {
         assert!(!published.references(&digest("b")));
 
         // Another version comes and goes.
-        let add = |letter| published.add("csv", letter, &digest(letter));
+        let add = |letter| published.add("csv", letter, &content(letter), None);
         add("b").expect("published");
         let remove = |which| published.remove("csv", &which).expect("removed");
         assert_eq!(remove(VersionSelector::Version("b".into())), 1);
@@ -438,7 +536,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let published = open(dir.path());
         let name = dir.path().join("published/csv");
-        let add = |letter| published.add("csv", letter, &digest(letter));
+        let add = |letter| published.add("csv", letter, &content(letter), None);
         for letter in ["a", "b"] {
             assert!(add(letter).expect("published"));
         }

@@ -167,6 +167,7 @@ impl RemoteRoots {
         });
         let problems = problems.into_iter();
         SkillSource {
+            tenant: None,
             root: text.to_owned(),
             origin: Some(text.to_owned()),
             from_card: record.is_some_and(|record| record.is_card),

@@ -16,6 +16,8 @@ pub(crate) struct SkillSource {
     pub(crate) origin: Option<String>,
     /// `true` for one skill whose card was fetched, and its files from the card's `base_uri`.
     pub(crate) from_card: bool,
+    /// Tenant that published it; `None` for a configured root.
+    pub(crate) tenant: Option<String>,
     /// The folders.
     pub(crate) folders: SourceFolders,
     /// Why it is not as it should be, for instance that its server does not answer. An error among them makes health

@@ -51,7 +51,7 @@ impl Slow {
         let base = Path::from("a/prefix");
         let store =
             ArtifactBackend::over(objects, bucket, base, Duration::from_secs(1), &place.tasks);
-        Artifacts::over(store, &config, Duration::from_secs(5))
+        Artifacts::over(store, &config, Duration::from_secs(5), None)
     }
 
     /// Waits until so many requests stand at a gate, or have passed one.

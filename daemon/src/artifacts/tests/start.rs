@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn any_size(_: u64) -> Result<()> {
+    Ok(())
+}
+
 /// Leaves what a crash leaves at each step of a save and of a deletion.
 async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) {
     let store = &artifacts.0.store;
@@ -12,7 +16,7 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) 
         .expect("begun");
     let data = stream::iter([Ok(Bytes::from(vec![1; 2_500_000]))]).chain(stream::pending());
     tokio::select! {
-        _ = halves.receive(&half, data, u64::MAX) => panic!("it has no end"),
+        _ = halves.receive(&half, data, any_size) => panic!("it has no end"),
         () = place.half_written() => {}
     }
     std::mem::forget(halves);
@@ -21,7 +25,7 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) 
         .await
         .expect("begun");
     whole
-        .receive(&name("whole"), bytes(b"whole"), u64::MAX)
+        .receive(&name("whole"), bytes(b"whole"), any_size)
         .await
         .expect("written");
     whole.finish().await.expect("safe");
@@ -30,13 +34,18 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) 
         .await
         .expect("begun");
     let written = published
-        .receive(&name("done"), bytes(b"done"), u64::MAX)
+        .receive(&name("done"), bytes(b"done"), any_size)
         .await
         .expect("written");
     published.finish().await.expect("safe");
+    let room = artifacts
+        .0
+        .ledger
+        .reserve(scope.tenant(), written.size, None);
+    let room = room.expect("no quota");
     artifacts
         .0
-        .publish(scope, &name("done"), None, &written, &mut published)
+        .publish(scope, &name("done"), None, (&written, room), &mut published)
         .await
         .expect("published");
     ArtifactUpload::of_published(store, scope, &name("done"), published.id())
@@ -111,14 +120,14 @@ async fn start_cleans_an_exclusive_store() {
     let state_dir = place.dir.path();
     let patience = Duration::from_secs(5);
     let scope = scope("", "", "");
-    let first = Artifacts::open(&config, state_dir, patience, &place.tasks)
+    let first = Artifacts::open(&config, state_dir, patience, (None, &place.tasks))
         .await
         .expect("opened");
     save(&first, &scope, "a", b"a").await;
     let mut half = ArtifactUpload::begin(&first.0.store, &scope, &name("a"))
         .await
         .expect("begun");
-    half.receive(&name("a"), bytes(b"b"), u64::MAX)
+    half.receive(&name("a"), bytes(b"b"), any_size)
         .await
         .expect("written");
     half.finish().await.expect("safe");
@@ -142,7 +151,7 @@ async fn start_cleans_an_exclusive_store() {
         ),
         (2, 2, 6)
     );
-    let again = Artifacts::open(&config, state_dir, patience, &place.tasks)
+    let again = Artifacts::open(&config, state_dir, patience, (None, &place.tasks))
         .await
         .expect("opened");
     place.gone("artifacts/pending/").await;
@@ -170,7 +179,7 @@ async fn a_store_that_cannot_be_opened_is_a_clear_start_error() {
         &config,
         place.dir.path(),
         Duration::from_secs(5),
-        &place.tasks,
+        (None, &place.tasks),
     )
     .await;
     let error = opened.expect_err("refused").to_string();

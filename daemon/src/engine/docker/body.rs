@@ -18,6 +18,9 @@ use crate::engine::{ContainerSpec, SharedDirectory, seccomp};
 /// Path of the guest in the container. It runs as PID 1 without arguments.
 const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
 
+/// Path of the workspace in the container.
+const WORKSPACE: &str = "/workspace";
+
 /// Number of inodes of /tmp per MiB of its size: 16,384 for 64 MiB.
 const TMP_INODES_PER_MIB: u64 = 256;
 
@@ -39,8 +42,15 @@ const OOM_SCORE_ADJ: i64 = 500;
 /// (`fs.file-max`), so the product of this and the number of processes matters.
 const OPEN_FILES_MAX: i64 = 4096;
 
+/// Name server of a container. No process listens at this address.
+pub(super) const NAME_SERVER: &str = "127.0.0.1";
+/// Domain to search for names: the root.
+pub(super) const DNS_SEARCH: &str = ".";
+/// Options of name lookups, so that they fail fast.
+pub(super) const DNS_OPTIONS: [&str; 2] = ["timeout:1", "attempts:1"];
+
 /// Paths that programs read and that no process in the container may write.
-const READONLY_PATHS: [&str; 5] = [
+pub(super) const READONLY_PATHS: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
     "/proc/irq",
@@ -122,10 +132,10 @@ fn build_host_config(spec: &ContainerSpec, host: &HostFeatures) -> HostConfig {
         network_mode: Some("none".to_owned()),
         ipc_mode: Some("private".to_owned()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
-        // Without these Docker copies the host's resolv.conf into the container. No server listens at this address.
-        dns: Some(vec!["127.0.0.1".to_owned()]),
-        dns_search: Some(vec![".".to_owned()]),
-        dns_options: Some(vec!["timeout:1".to_owned(), "attempts:1".to_owned()]),
+        // Without these Docker copies the host's resolv.conf into the container.
+        dns: Some(vec![NAME_SERVER.to_owned()]),
+        dns_search: Some(vec![DNS_SEARCH.to_owned()]),
+        dns_options: Some(DNS_OPTIONS.map(str::to_owned).to_vec()),
         // Files.
         readonly_rootfs: Some(true),
         mounts: Some(all_mounts(spec, host)),
@@ -170,7 +180,7 @@ fn security_options(host: &HostFeatures) -> Vec<String> {
     options
 }
 
-/// Returns all mounts of a container except the two tmpfs.
+/// Returns all mounts of a container except those in memory.
 fn all_mounts(spec: &ContainerSpec, host: &HostFeatures) -> Vec<Mount> {
     let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
     let shares_host_kernel = RuntimeKind::from_name(runtime).shares_host_kernel();
@@ -179,8 +189,11 @@ fn all_mounts(spec: &ContainerSpec, host: &HostFeatures) -> Vec<Mount> {
         .shared_dirs
         .iter()
         .map(|shared| shared_mount(spec, shared));
+    let device = spec.workspace_device.as_deref();
+    let workspace = device.map(|device| workspace_mount(spec, device));
     bind_mounts(&spec.slot_dir)
         .into_iter()
+        .chain(workspace)
         .chain(terminals)
         .chain(shared)
         .collect()
@@ -222,7 +235,7 @@ fn terminals_mount(spec: &ContainerSpec) -> Mount {
         "nosuid,noexec,newinstance,max={},mode=0620,ptmxmode=0666,gid=5",
         spec.terminals
     );
-    volume_mount(spec, "/dev/pts", "devpts", options)
+    volume_mount(spec, "/dev/pts", ("devpts", "devpts"), options)
 }
 
 /// Returns the mount of a shared directory: an overlay without a writable layer. No mount type of Docker is one, so it
@@ -233,15 +246,28 @@ fn shared_mount(spec: &ContainerSpec, shared: &SharedDirectory) -> Mount {
         shared.source.display(),
         shared.empty.display()
     );
-    volume_mount(spec, &shared.target, "overlay", options)
+    volume_mount(spec, &shared.target, ("overlay", "overlay"), options)
 }
 
-/// Returns the mount of a file system as an anonymous volume of Docker's built-in driver. It is removed together with
-/// the container.
-fn volume_mount(spec: &ContainerSpec, target: &str, file_system: &str, options: String) -> Mount {
+/// Returns the mount of a workspace on disk. Its files end with the container. So no write of a command flushes the cache of
+/// the host's disk, for which the whole host would wait, and times of access are not written.
+fn workspace_mount(spec: &ContainerSpec, device: &Path) -> Mount {
+    let device = device.to_string_lossy();
+    let options = "nosuid,nodev,noatime,barrier=0".to_owned();
+    volume_mount(spec, WORKSPACE, ("ext4", &device), options)
+}
+
+/// Returns the mount of a file system, given by its type and its device, as an anonymous volume of Docker's built-in
+/// driver. It is removed together with the container.
+fn volume_mount(
+    spec: &ContainerSpec,
+    target: &str,
+    (file_system, device): (&str, &str),
+    options: String,
+) -> Mount {
     let driver_options = [
         ("type", file_system.to_owned()),
-        ("device", file_system.to_owned()),
+        ("device", device.to_owned()),
         ("o", options),
     ];
     let driver_options = driver_options.map(|(name, value)| (name.to_owned(), value));
@@ -261,8 +287,9 @@ fn volume_mount(spec: &ContainerSpec, target: &str, file_system: &str, options: 
     }
 }
 
-/// Returns the mount options of the two writable file systems. Both allow execution: commands build programs in the
-/// workspace and run them, and `noexec` on /tmp alone would protect nothing.
+/// Returns the mount options of the writable file systems in memory: /tmp, and a workspace that is not on disk. All
+/// writable ones allow execution: commands build programs in the workspace and run them, and `noexec` on /tmp alone would
+/// protect nothing.
 fn tmpfs_mounts(spec: &ContainerSpec) -> HashMap<String, String> {
     let uid = spec.uid;
     let workspace = format!(
@@ -276,14 +303,16 @@ fn tmpfs_mounts(spec: &ContainerSpec) -> HashMap<String, String> {
         "rw,exec,nosuid,nodev,size={},nr_inodes={tmp_inodes},mode=1777",
         spec.tmp_bytes
     );
-    HashMap::from([
-        ("/workspace".to_owned(), workspace),
-        ("/tmp".to_owned(), tmp),
-    ])
+    let in_memory = spec.workspace_device.is_none();
+    let workspace = in_memory.then(|| (WORKSPACE.to_owned(), workspace));
+    [("/tmp".to_owned(), tmp)]
+        .into_iter()
+        .chain(workspace)
+        .collect()
 }
 
-/// Returns the resource limits per process, or per uid, which no other slot shares. `fsize` exceeds either tmpfs, so
-/// that a full disk causes ENOSPC and not SIGXFSZ. It still bounds sparse files, which would burden their reader.
+/// Returns the resource limits per process, or per uid, which no other slot shares. `fsize` exceeds either of the
+/// writable file systems, so that a full disk causes ENOSPC and not SIGXFSZ. It still bounds sparse files, which would burden their reader.
 fn resource_limits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
     let file_size = to_signed(spec.limits.disk_bytes).saturating_add(to_signed(spec.tmp_bytes));
     [
@@ -312,4 +341,4 @@ fn to_signed(value: u64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

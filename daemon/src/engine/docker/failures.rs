@@ -5,7 +5,20 @@ use std::io::{self, ErrorKind};
 
 use bollard::errors::Error as DockerError;
 
+use super::engine_kind::EngineKind;
+use crate::engine::seccomp;
 use crate::error::{Chain, Error, HostFault};
+
+/// Maximum length of an engine's message in an error, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1024;
+/// Length of the beginning that remains of a longer message, in bytes.
+const MESSAGE_HEAD_BYTES: usize = 640;
+/// Mark of what is missing in a long message.
+const CUT_MARK: &str = " […] ";
+/// Word that replaces the seccomp profile in a message.
+const PROFILE_MARK: &str = "[seccomp profile]";
+/// Key by which a part of the seccomp profile is recognised.
+const PROFILE_KEY: &str = "defaultAction";
 
 /// Returns `true` if Docker responded with this HTTP status.
 pub(super) fn has_status(error: &DockerError, status: u16) -> bool {
@@ -32,23 +45,64 @@ pub(super) fn map_docker_error(
             message: connection_advice(socket, error),
         };
     }
-    let message = if let DockerError::DockerResponseServerError {
+    if let DockerError::DockerResponseServerError {
         message,
         status_code,
     } = error
     {
-        match message.trim() {
-            "" => {
-                format!(
-                    "{socket} responded with status {status_code} and no message: check that it is Docker's socket"
-                )
-            }
-            message => message.to_owned(),
+        return map_error_response(socket, operation, *status_code, message);
+    }
+    Error::Engine {
+        operation,
+        message: shorten_message(&Chain(error).to_string()),
+    }
+}
+
+/// Maps an error response of `operation`: its HTTP status and its message.
+pub(super) fn map_error_response(
+    socket: &str,
+    operation: &'static str,
+    status_code: u16,
+    message: &str,
+) -> Error {
+    let message = match message.trim() {
+        "" => {
+            format!(
+                "{socket} responded with status {status_code} and no message: check that it is the engine's socket"
+            )
         }
-    } else {
-        Chain(error).to_string()
+        message => shorten_message(message),
     };
     Error::Engine { operation, message }
+}
+
+/// Shortens a message of the engine: the log, GetProblems and `pool list` repeat it. The seccomp profile becomes a word,
+/// and of a long rest the beginning, which says what failed, and the end, which says why, remain.
+pub(super) fn shorten_message(message: &str) -> String {
+    let profile = seccomp::profile().trim();
+    let quoted = format!("{profile:?}");
+    let quoted = quoted.trim_matches('"');
+    let mut text = message
+        .replace(profile, PROFILE_MARK)
+        .replace(quoted, PROFILE_MARK);
+    // What remains of a profile that the engine cut or formatted in its own way.
+    if let Some(start) = text.find(PROFILE_KEY) {
+        let start = text.get(..start).and_then(|before| before.rfind('{'));
+        text.truncate(start.unwrap_or_default());
+        text.push_str(PROFILE_MARK);
+    }
+    if text.len() <= MESSAGE_BYTES_MAX {
+        return text;
+    }
+    let end = text.floor_char_boundary(MESSAGE_HEAD_BYTES);
+    let tail = MESSAGE_BYTES_MAX - MESSAGE_HEAD_BYTES - CUT_MARK.len();
+    let start = text.ceil_char_boundary(text.len() - tail);
+    let (head, tail) = (text.get(..end), text.get(start..));
+    format!(
+        "{}{CUT_MARK}{}",
+        head.unwrap_or_default(),
+        tail.unwrap_or_default()
+    )
 }
 
 /// Returns `true` if Docker did not respond at all, as opposed to an error response.
@@ -65,24 +119,29 @@ fn is_unreachable(error: &DockerError) -> bool {
 
 /// Explains why the socket does not work and what the operator can do.
 fn connection_advice(socket: &str, error: &DockerError) -> String {
+    let kind = EngineKind::from_socket(socket);
     match io_error_kind(error) {
-        Some(ErrorKind::NotFound) => missing_socket_advice(socket),
+        Some(ErrorKind::NotFound) => missing_socket_advice(kind, socket),
         Some(ErrorKind::ConnectionRefused) => format!(
-            "Docker is not running: no process listens at {socket}; start it (`systemctl start docker`)"
+            "{} is not running: no process listens at {socket}; start it (`{}`)",
+            kind.title(),
+            kind.start_command()
         ),
-        Some(ErrorKind::PermissionDenied) => format!(
-            "no permission for {socket}: add the user to the docker group (`usermod -aG docker USER`, then log in \
-             again), or run as root"
-        ),
-        _ => format!("{socket}: {}", Chain(error)),
+        Some(ErrorKind::PermissionDenied) => {
+            format!("no permission for {socket}: {}", kind.permission_advice())
+        }
+        _ => shorten_message(&format!("{socket}: {}", Chain(error))),
     }
 }
 
-/// Explains how to install or find Docker if its socket does not exist.
-fn missing_socket_advice(socket: &str) -> String {
+/// Explains how to install or find the engine if its socket does not exist.
+fn missing_socket_advice(kind: EngineKind, socket: &str) -> String {
     format!(
-        "Docker is not running or not installed: {socket} does not exist; install it (Debian: `apt install docker.io`) \
-         and start it (`systemctl start docker`), or set engine.docker_host to the path of its socket"
+        "{} is not running or not installed: {socket} does not exist; install it (Debian: `apt install {}`) and start \
+         it (`{}`), or set engine.docker_host to the path of its socket",
+        kind.title(),
+        kind.package(),
+        kind.start_command()
     )
 }
 
@@ -144,6 +203,66 @@ mod tests {
         );
         let (_, reason) = error.kind();
         assert_eq!(reason, skilld_proto::v1::Reason::TooManyFiles, "{error}");
+    }
+
+    /// Returns the message of an error response with this text.
+    fn refusal(message: String) -> String {
+        let error = DockerError::DockerResponseServerError {
+            status_code: 500,
+            message,
+        };
+        let error = map_docker_error("/run/d.sock", "create container", &error);
+        let Error::Engine { message, .. } = error else {
+            panic!("{error:?}");
+        };
+        message
+    }
+
+    #[test]
+    fn seccomp_profile_is_not_repeated_in_an_error() {
+        let profile = seccomp::profile();
+        let escaped = serde_json::to_string(profile).expect("JSON");
+        let compact: serde_json::Value = serde_json::from_str(profile).expect("JSON");
+        for text in [
+            profile,
+            escaped.trim_matches('"'),
+            &compact.to_string(),
+            profile.get(..2000).expect("a part"),
+        ] {
+            let said = format!("opening seccomp profile failed: open {text}: file name too long");
+            let message = refusal(said);
+            assert!(
+                message.starts_with("opening seccomp profile failed: open [seccomp profile]"),
+                "{message}"
+            );
+            assert!(message.len() < 100, "{} bytes: {message}", message.len());
+        }
+        // The reason after a profile that was repeated as it was sent remains.
+        assert_eq!(
+            refusal(format!("open {}: file name too long", profile.trim())),
+            "open [seccomp profile]: file name too long"
+        );
+    }
+
+    #[test]
+    fn long_message_of_an_engine_keeps_its_beginning_and_its_end() {
+        let short = "é".repeat(MESSAGE_BYTES_MAX / 2);
+        assert_eq!(refusal(short.clone()), short);
+        // An odd number of bytes before them puts both cuts inside a character.
+        for shift in ["", "x"] {
+            let long = format!("create: {shift}{}: the reason", "é".repeat(100_000));
+            let message = refusal(long);
+            assert!(message.len() <= MESSAGE_BYTES_MAX, "{}", message.len());
+            assert!(message.len() > MESSAGE_BYTES_MAX - 4, "{}", message.len());
+            assert!(message.starts_with("create: "), "{message}");
+            assert!(message.ends_with("é: the reason"), "{message}");
+            assert_eq!(message.matches(CUT_MARK).count(), 1);
+        }
+        let stream = DockerError::DockerStreamError {
+            error: "x".repeat(5000),
+        };
+        let error = map_docker_error("/run/d.sock", "pull image", &stream).to_string();
+        assert!(error.len() < MESSAGE_BYTES_MAX + 100, "{}", error.len());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bollard::query_parameters::CreateImageOptions;
 use futures::StreamExt;
 use tokio::sync::watch;
 
-use super::failures::map_docker_error;
+use super::failures::{map_docker_error, shorten_message};
 use crate::engine::image_reference::ImageReference;
 use crate::engine::{ImageInfo, PullProgress};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ pub(super) async fn pull_image(
             Ok(Some(Err(DockerError::DockerStreamError { error }))) => {
                 return Err(Error::Engine {
                     operation: "pull image",
-                    message: error,
+                    message: shorten_message(&error),
                 });
             }
             Ok(Some(Err(error))) => return Err(map_docker_error(socket, "pull image", &error)),

@@ -2,6 +2,8 @@
 
 use bollard::models::{EventMessage, SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
 
+use super::engine_kind::EngineKind;
+use super::failures::shorten_message;
 use crate::engine::{ContainerEvent, ContainerEventKind, EngineInfo, LABEL_INSTANCE};
 use crate::error::{Error, Result};
 
@@ -10,6 +12,9 @@ pub(super) const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
 
 /// Minimum API version, that of Docker 20.10: the first with private cgroup namespaces on every host.
 const API_VERSION_MIN: (u32, u32) = (1, 41);
+
+/// Minimum version of Podman: that of Debian 12, the oldest one that is tested.
+const PODMAN_VERSION_MIN: (u32, u32) = (4, 3);
 
 /// Returns the label filter for the containers of one instance, or of all instances for `None`.
 pub(super) fn instance_label_filter(instance: Option<&str>) -> String {
@@ -31,25 +36,21 @@ pub(super) fn parse_docker_host(docker_host: &str) -> Result<String> {
     }
     Err(Error::EngineUnavailable {
         message: format!(
-            "cannot use docker host {docker_host}: skilld needs a Unix socket of Docker on its own host; set \
-             engine.docker_host (or DOCKER_HOST) to unix:///var/run/docker.sock"
+            "cannot use docker host {docker_host}: skilld needs a Unix socket of Docker or Podman on its own host; set \
+             engine.docker_host (or DOCKER_HOST) to unix:///var/run/docker.sock or unix:///run/podman/podman.sock"
         ),
     })
 }
 
 /// Builds the engine's description from Docker's version and info responses.
 pub(super) fn parse_engine_info(version: SystemVersion, info: SystemInfo) -> EngineInfo {
-    let options = info.security_options.unwrap_or_default();
-    let option = |name: &str| {
-        let named = format!("name={name}");
-        options
-            .iter()
-            .any(|option| option.split(',').any(|part| part == named))
-    };
+    let option = |name: &str| has_security_option(&info, name);
+    let (apparmor, userns_remap, rootless) =
+        (option("apparmor"), option("userns"), option("rootless"));
     let mut oci_runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
     oci_runtimes.sort_unstable();
     EngineInfo {
-        name: "docker".to_owned(),
+        name: EngineKind::from_version(&version).name().to_owned(),
         version: version.version.unwrap_or_default(),
         api_version: version.api_version.unwrap_or_default(),
         cgroup_version: match info.cgroup_version {
@@ -58,23 +59,46 @@ pub(super) fn parse_engine_info(version: SystemVersion, info: SystemInfo) -> Eng
         },
         oci_runtimes,
         default_runtime: info.default_runtime.unwrap_or_default(),
-        apparmor: option("apparmor"),
-        userns_remap: option("userns") || option("rootless"),
+        apparmor,
+        userns_remap,
+        rootless,
         // Docker reports these on cgroup v1 only; a missing value means that the kernel enforces quotas.
         cpu_quota: info.cpu_cfs_period != Some(false) && info.cpu_cfs_quota != Some(false),
     }
 }
 
-/// Checks that Docker is new enough and that the kernel enforces CPU quotas.
+/// Returns `true` if Docker reports a security option, as `name=NAME` and possibly further parts.
+pub(super) fn has_security_option(info: &SystemInfo, name: &str) -> bool {
+    let named = format!("name={name}");
+    let mut options = info.security_options.iter().flatten();
+    options.any(|option| option.split(',').any(|part| part == named))
+}
+
+/// Reason why the daemon refuses an engine that runs rootless.
+pub const ROOTLESS_REASON: &str = "it runs rootless, in a user namespace of an unprivileged user: the uids that isolate \
+    workspaces from each other do not exist there, and neither do the limits and mounts that need root";
+
+/// Checks that the engine is new enough, that it runs as root, and that the kernel enforces CPU quotas.
 pub(super) fn check_engine(info: &EngineInfo) -> Result<()> {
     check_version(info)?;
+    if info.rootless {
+        let kind = EngineKind::from_name(&info.name);
+        return Err(Error::Engine {
+            operation: "isolate workspaces",
+            message: format!(
+                "{ROOTLESS_REASON}; run {} as root (`{}`) and set engine.docker_host (or DOCKER_HOST) to {}",
+                kind.title(),
+                kind.start_command(),
+                kind.rootful_host()
+            ),
+        });
+    }
     if info.cpu_quota {
         return Ok(());
     }
     Err(Error::Engine {
         operation: "limit CPU time",
-        message: "the kernel does not enforce the CPU limits of containers; use one with CONFIG_CFS_BANDWIDTH, and \
-                  with rootless Docker delegate the cpu controller to its user"
+        message: "the kernel does not enforce the CPU limits of containers; use one with CONFIG_CFS_BANDWIDTH"
             .to_owned(),
     })
 }
@@ -89,29 +113,42 @@ pub(super) fn check_create_warnings(warnings: &[String]) -> Result<()> {
     match warnings.iter().find(is_missing) {
         Some(warning) => Err(Error::Engine {
             operation: "limit a container",
-            message: format!("docker created a container without a limit: {warning}"),
+            message: format!(
+                "it created a container without a limit: {}",
+                shorten_message(warning)
+            ),
         }),
         None => Ok(()),
     }
 }
 
-/// Checks that Docker's API version is at least [`API_VERSION_MIN`].
-fn check_version(info: &EngineInfo) -> Result<()> {
-    let parsed = info
-        .api_version
-        .split_once('.')
-        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
-    if parsed.is_some_and(|version| version >= API_VERSION_MIN) {
+/// Checks that the engine is as new as [`EngineKind::version_min`] says.
+pub(super) fn check_version(info: &EngineInfo) -> Result<()> {
+    let kind = EngineKind::from_name(&info.name);
+    let (version, minimum) = match kind {
+        EngineKind::Docker => (&info.api_version, API_VERSION_MIN),
+        // The version of its Docker API says nothing about its own.
+        EngineKind::Podman => (&info.version, PODMAN_VERSION_MIN),
+    };
+    if parse_version(version).is_some_and(|version| version >= minimum) {
         return Ok(());
     }
-    let (major, minor) = API_VERSION_MIN;
     Err(Error::Engine {
         operation: "meet the minimum version",
         message: format!(
-            "this is Docker {} with API {}, skilld needs API {major}.{minor} (Docker 20.10) or newer; upgrade Docker",
-            info.version, info.api_version
+            "this is {} {} with API {}, skilld needs {} or newer; upgrade it",
+            kind.title(),
+            info.version,
+            info.api_version,
+            kind.version_min(),
         ),
     })
+}
+
+/// Returns the first two numbers of a version.
+fn parse_version(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
 }
 
 /// Converts a Docker event; returns `None` for events that the daemon does not use.

@@ -57,6 +57,7 @@ fn slot(name: &str) -> Slot {
             disk_bytes: 1,
             inodes: 1,
         },
+        workspace_device: None,
         shared_dirs: Vec::new(),
         tmp_bytes: 1,
         shm_bytes: 1,

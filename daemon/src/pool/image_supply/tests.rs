@@ -42,7 +42,13 @@ impl Bench {
         let (tasks, engine) = (Tasks::default(), Arc::new(FakeEngine::new()));
         engine.remove_image(IMAGE);
         prepare(&engine);
-        let pool = Pool::start_without_image(&tasks, config, is_needed, Arc::new(NoLauncher));
+        let pool = Pool::start_without_image(
+            &tasks,
+            config,
+            is_needed,
+            Arc::new(NoLauncher),
+            Arc::default(),
+        );
         pool.open().await;
         tasks.spawn(supply_image(Arc::clone(&engine) as _, Arc::clone(&pool)));
         let bench = Self {

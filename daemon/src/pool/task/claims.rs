@@ -1,33 +1,108 @@
-//! Hand-out of a pool's slots: warm ones at once, others in the order of the queue.
+//! Hand-out of a pool's slots: warm ones at once, others by a queue that is fair among tenants.
 
-use super::{MemberPhase, PoolTask, WaitingRequest};
+use std::collections::{HashMap, HashSet};
+
+use super::{MemberPhase, PoolTask, TenantShare, WaitingRequest};
+use crate::access::TenantName;
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
+use crate::metrics::ClaimSource;
 use crate::pool::SlotReservation;
 
 impl PoolTask {
-    pub(super) fn on_claim(&mut self, limits: ContainerLimits, waiter: WaitingRequest) {
+    pub(super) fn on_claim(&mut self, limits: ContainerLimits, mut waiter: WaitingRequest) {
         if limits != self.pool.config.limits() {
             self.claim_with_limits(limits, waiter);
         } else if let Some(number) = self.warm.pop_front() {
-            self.reserve(number, waiter);
+            self.reserve(number, waiter, ClaimSource::Warm);
         } else if let Err(error) = self.check_queue() {
             waiter.answer(Err(error));
-        } else {
+        } else if self.waiting() < self.pool.config.queue_max || self.evict_for(&waiter.share) {
+            let pool = &self.pool;
+            waiter.in_queue = Some(pool.metrics.start_queue_wait(&pool.config.name));
             self.queue.push_back(waiter);
+        } else {
+            let error = self.exhausted("its queue is full");
+            waiter.answer(Err(error));
         }
     }
 
-    /// Boots a slot with limits other than the pool's, for one request.
+    /// Makes room in a full queue for a tenant that has at least two waiting requests fewer than another one: the newest
+    /// request of the tenant with the most is refused. Returns `false` if no tenant has more.
+    fn evict_for(&mut self, share: &TenantShare) -> bool {
+        let mut waiting: HashMap<&TenantName, usize> = HashMap::new();
+        for waiter in &self.queue {
+            if !waiter.reply.is_closed() {
+                *waiting.entry(&waiter.share.tenant).or_default() += 1;
+            }
+        }
+        let own = waiting.get(&share.tenant).copied().unwrap_or_default();
+        let most = waiting.into_iter().max_by_key(|(_, count)| *count);
+        let Some((tenant, _)) = most.filter(|(_, count)| *count > own + 1) else {
+            return false;
+        };
+        let tenant = tenant.clone();
+        let newest = self
+            .queue
+            .iter()
+            .rposition(|waiter| waiter.share.tenant == tenant && !waiter.reply.is_closed());
+        let Some(evicted) = newest.and_then(|index| self.queue.remove(index)) else {
+            return false;
+        };
+        let error =
+            self.exhausted("its queue is full, and other tenants have fewer requests in it");
+        evicted.answer(Err(error));
+        true
+    }
+
+    /// Takes the request out of the queue that is served next: of the tenant with the smallest (slots + 1) / weight, and
+    /// of those with the same, the one that has waited longest.
+    fn next_waiter(&mut self) -> Option<WaitingRequest> {
+        self.queue.retain(|waiter| !waiter.reply.is_closed());
+        let mut held: HashMap<&TenantName, u64> = HashMap::new();
+        for holder in self.members.values().filter_map(|it| it.holder.as_ref()) {
+            *held.entry(holder).or_default() += 1;
+        }
+        let mut best: Option<(usize, u64, u64)> = None;
+        let mut seen = HashSet::new();
+        for (index, waiter) in self.queue.iter().enumerate() {
+            let share = &waiter.share;
+            if !seen.insert(&share.tenant) {
+                continue;
+            }
+            let claims = held.get(&share.tenant).copied().unwrap_or_default() + 1;
+            let weight = u64::from(share.weight.max(1));
+            // a / b < c / d, without a division.
+            let is_better =
+                best.is_none_or(|(_, other, other_weight)| claims * other_weight < other * weight);
+            if is_better {
+                best = Some((index, claims, weight));
+            }
+        }
+        self.queue.remove(best?.0)
+    }
+
+    /// Boots a slot with limits other than the pool's, for one request. It takes no place that requests in the queue will
+    /// need.
     fn claim_with_limits(&mut self, limits: ContainerLimits, waiter: WaitingRequest) {
         let checked = self.check_queue().and_then(|()| {
-            if self.occupied() >= self.pool.config.max {
+            if self.waiting() >= self.pool.config.queue_max {
+                return Err(self.exhausted("its queue is full"));
+            }
+            let uncovered = self.waiting().saturating_sub(self.coming());
+            if self.occupied() + uncovered >= self.pool.config.max {
                 return Err(self.exhausted("it is at its maximum"));
             }
             self.launcher.launch(&self.pool, limits)
         });
         match checked {
-            Ok(number) => self.insert_member(number, MemberPhase::Booting, false, Some(waiter)),
+            Ok(number) => {
+                let holder = waiter.share.tenant.clone();
+                self.insert_member(number, MemberPhase::Booting, false, Some(waiter));
+                if let Some(member) = self.members.get_mut(&number) {
+                    member.holder = Some(holder);
+                }
+            }
             Err(error) => waiter.answer(Err(error)),
         }
     }
@@ -39,14 +114,13 @@ impl PoolTask {
         };
         let is_common = member.is_common;
         if let Some(requester) = member.requester.take() {
-            self.reserve(number, requester);
+            self.reserve(number, requester, ClaimSource::Booted);
             return;
         }
-        while is_common && let Some(waiter) = self.queue.pop_front() {
-            if !waiter.reply.is_closed() {
-                self.reserve(number, waiter);
-                return;
-            }
+        member.holder = None;
+        if is_common && let Some(waiter) = self.next_waiter() {
+            self.reserve(number, waiter, ClaimSource::Queued);
+            return;
         }
         if is_common && !self.is_closed && self.warm.len() < self.warm_target {
             self.set_phase(number, MemberPhase::Warm);
@@ -56,10 +130,13 @@ impl PoolTask {
         }
     }
 
-    fn reserve(&mut self, number: u32, waiter: WaitingRequest) {
+    fn reserve(&mut self, number: u32, waiter: WaitingRequest, source: ClaimSource) {
         let is_withdrawn = false;
         self.set_phase(number, MemberPhase::Reserved { is_withdrawn });
-        let (reservation, end) = SlotReservation::new(number);
+        if let Some(member) = self.members.get_mut(&number) {
+            member.holder = Some(waiter.share.tenant.clone());
+        }
+        let (reservation, end) = SlotReservation::new(number, source);
         self.reservation_ends.push(end);
         waiter.answer(Ok(reservation));
     }
@@ -81,9 +158,6 @@ impl PoolTask {
             .is_some_and(|failure| failure.is_engine_away)
         {
             return Err(self.exhausted("none is warm"));
-        }
-        if self.waiting() >= self.pool.config.queue_max {
-            return Err(self.exhausted("its queue is full"));
         }
         Ok(())
     }

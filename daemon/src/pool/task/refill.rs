@@ -38,11 +38,6 @@ impl PoolTask {
         if !self.is_open || self.is_closed || !has_image || is_waiting_to_retry {
             return None;
         }
-        let is_coming = |member: &&PoolMember| {
-            let is_free = matches!(member.phase, MemberPhase::Booting | MemberPhase::Warm);
-            is_free && member.is_common
-        };
-        let coming = self.members.values().filter(is_coming).count();
         // After a failure a single boot tests whether boots work again.
         let boots_max = match self.failure {
             Some(_) => 1,
@@ -50,7 +45,21 @@ impl PoolTask {
         };
         let room = self.pool.config.max.saturating_sub(self.occupied());
         let wanted = self.warm_target + self.waiting();
-        Some(wanted.saturating_sub(coming).min(room).min(boots_max))
+        Some(
+            wanted
+                .saturating_sub(self.coming())
+                .min(room)
+                .min(boots_max),
+        )
+    }
+
+    /// Returns the number of slots that any request can use, and that are warm or boot.
+    pub(super) fn coming(&self) -> usize {
+        let is_coming = |member: &&PoolMember| {
+            let is_free = matches!(member.phase, MemberPhase::Booting | MemberPhase::Warm);
+            is_free && member.is_common
+        };
+        self.members.values().filter(is_coming).count()
     }
 
     pub(super) fn on_boot_failed(&mut self, number: u32, error: &Error) {

@@ -7,9 +7,11 @@ use tokio::task::{JoinHandle, yield_now};
 use tonic_types::StatusExt;
 
 use super::*;
+use crate::access::TenantName;
 use crate::config::{Config, PoolConfig};
 use crate::engine::{ContainerLimits, ImageInfo};
 use crate::error::Error;
+use crate::pool::TenantShare;
 use crate::shutdown::Tasks;
 
 /// Launcher that records what the pool asks for. Numbers count up from 0.
@@ -61,11 +63,20 @@ struct Bench {
 impl Bench {
     /// Opens a pool of at most 4 slots whose queue has 2 places, each for at most 10 s.
     async fn open(warm: usize) -> Self {
+        Self::open_with(warm, 4, 2).await
+    }
+
+    /// Opens a pool of at most 16 slots whose queue has `queue_max` places.
+    async fn open_with_queue(warm: usize, queue_max: usize) -> Self {
+        Self::open_with(warm, 16, queue_max).await
+    }
+
+    async fn open_with(warm: usize, max: usize, queue_max: usize) -> Self {
         let defaults = Config::from_toml("").expect("defaults").config;
         let config = PoolConfig {
             warm,
-            max: 4,
-            queue_max: 2,
+            max,
+            queue_max,
             claim_timeout: Duration::from_secs(10),
             ..defaults.pools.first().expect("default pool").clone()
         };
@@ -75,6 +86,7 @@ impl Bench {
             config,
             image(),
             Arc::clone(&launcher) as Arc<dyn SlotLauncher>,
+            Arc::default(),
         );
         pool.open().await;
         let bench = Self {
@@ -119,6 +131,18 @@ impl Bench {
         claim
     }
 
+    /// Sends a claim of a tenant and leaves it in the queue.
+    async fn claim_as(&self, tenant: &str, weight: u32) -> JoinHandle<Result<SlotReservation>> {
+        let pool = Arc::clone(&self.pool);
+        let limits = self.pool.config.limits();
+        let tenant = TenantName::parse(tenant).expect("name");
+        let share = TenantShare { tenant, weight };
+        let claim = async move { pool.claim_for(share, limits).await };
+        let claim = self.tasks.spawn(claim);
+        self.settle().await;
+        claim
+    }
+
     fn engine_away() -> SlotReport {
         let message = "no answer".to_owned();
         SlotReport::BootFailed(Error::EngineUnavailable { message })
@@ -155,8 +179,9 @@ async fn nothing_boots_before_adopted_slots_are_known() {
         config,
         image(),
         Arc::clone(&launcher) as Arc<dyn SlotLauncher>,
+        Arc::default(),
     );
-    pool.adopt(100, true).await;
+    pool.adopt(100, true, None).await;
     pool.report(100, SlotReport::Ready).await;
     bench.settle().await;
     assert_eq!(launcher.lock().limits.len(), 0);
@@ -319,6 +344,44 @@ async fn limits_of_a_request_get_a_slot_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn limits_of_a_request_take_no_place_that_the_queue_needs() {
+    let bench = Bench::open_with(0, 1, 2).await;
+    let waiting = bench.claim_in_background().await;
+    let failed = SlotReport::BootFailed(Error::Draining);
+    bench.report(0, failed).await;
+    bench.report(0, SlotReport::Removed).await;
+    // The pool waits before it boots the next one, and has a free place meanwhile.
+    let limits = ContainerLimits {
+        pids: 7,
+        ..bench.pool.config.limits()
+    };
+    let refused = bench.pool.claim(limits).await.expect_err("not its place");
+    assert!(matches!(refused, Error::PoolExhausted { .. }), "{refused}");
+    tokio::time::sleep(Duration::from_millis(201)).await;
+    bench.report(1, SlotReport::Ready).await;
+    let _served = reservation(waiting).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_boots_for_a_tenant_counts_in_its_share() {
+    let bench = Bench::open_with(0, 2, 8).await;
+    let (pool, tenant) = (Arc::clone(&bench.pool), TenantName::parse("a"));
+    let tenant = tenant.expect("name");
+    let limits = ContainerLimits {
+        pids: 7,
+        ..bench.pool.config.limits()
+    };
+    let share = TenantShare { tenant, weight: 1 };
+    let own = async move { pool.claim_for(share, limits).await };
+    let _own = bench.tasks.spawn(own);
+    bench.settle().await;
+    let first = bench.claim_as("a", 1).await;
+    let second = bench.claim_as("b", 1).await;
+    bench.report(1, SlotReport::Ready).await;
+    assert!(second.is_finished() && !first.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
 async fn resize_removes_surplus_slots() {
     let bench = Bench::open(3).await;
     for number in 0..3 {
@@ -358,4 +421,75 @@ async fn closed_pool_boots_nothing_and_refuses_every_request() {
     assert!(matches!(refused, Error::Draining), "{refused}");
     bench.report(0, SlotReport::Ready).await;
     assert_eq!((bench.discarded(), bench.launches()), (vec![0], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_with_a_thousand_claims_delays_another_by_at_most_two_refills() {
+    let bench = Bench::open_with_queue(0, 2000).await;
+    let mut queued = Vec::new();
+    for _ in 0..1000 {
+        queued.push(bench.claim_as("a", 1).await);
+    }
+    let other = bench.claim_as("b", 1).await;
+    // The first refill may go to either; the second one goes to the tenant that holds nothing.
+    for number in 0..2 {
+        bench.report(number, SlotReport::Ready).await;
+    }
+    bench.settle().await;
+    assert!(other.is_finished(), "it waits longer than two refills");
+    let served = queued.iter().filter(|claim| claim.is_finished()).count();
+    assert_eq!(served, 1);
+    reservation(other).await.keep();
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_are_shared_by_weight_while_tenants_wait() {
+    let bench = Bench::open_with_queue(0, 100).await;
+    let mut claims = Vec::new();
+    for _ in 0..12 {
+        claims.push((1, bench.claim_as("light", 1).await));
+        claims.push((3, bench.claim_as("heavy", 3).await));
+    }
+    for number in 0..8 {
+        bench.report(number, SlotReport::Ready).await;
+    }
+    bench.settle().await;
+    let served = |wanted: u32| {
+        let of_tenant = claims.iter().filter(|(weight, _)| *weight == wanted);
+        of_tenant.filter(|(_, claim)| claim.is_finished()).count()
+    };
+    assert_eq!((served(1), served(3)), (2, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_of_one_tenant_lets_another_in() {
+    let bench = Bench::open_with_queue(0, 4).await;
+    let mut queued = Vec::new();
+    for _ in 0..4 {
+        queued.push(bench.claim_as("a", 1).await);
+    }
+    let refused = bench.claim_as("a", 1).await;
+    let refused = refused
+        .await
+        .expect("joined")
+        .expect_err("its queue is full");
+    assert!(matches!(refused, Error::PoolExhausted { .. }), "{refused}");
+    let first = bench.claim_as("b", 1).await;
+    let newest = queued.pop().expect("four").await.expect("joined");
+    assert!(
+        newest
+            .expect_err("evicted")
+            .to_string()
+            .contains("other tenants")
+    );
+    let _second = bench.claim_as("b", 1).await;
+    assert!(
+        queued.pop().expect("three").is_finished(),
+        "both have two now"
+    );
+    assert!(
+        bench.claim_as("b", 1).await.is_finished(),
+        "no tenant has more"
+    );
+    assert!(!first.is_finished() && queued.iter().all(|claim| !claim.is_finished()));
 }

@@ -7,7 +7,7 @@ use skilld_proto::v1::save_artifact_request::Payload;
 
 use super::file::check_read_file;
 use super::{ViolationCollector, check_upload_data, int64, timestamp_message};
-use crate::artifacts::{Artifact, ArtifactName, ArtifactPage, ArtifactScope, SaveOptions};
+use crate::artifacts::{Artifact, ArtifactName, ArtifactPage, RequestedScope, SaveOptions};
 use crate::error::{Error, Result};
 use crate::mime;
 use crate::workspace::WorkspaceId;
@@ -21,7 +21,7 @@ const PAGE_SIZE_MAX: usize = 1000;
 #[derive(Debug)]
 pub struct SaveRequest {
     /// Owner of the artifact.
-    pub scope: ArtifactScope,
+    pub scope: RequestedScope,
     /// Name without its prefix.
     pub name: ArtifactName,
     /// MIME type and expected digest.
@@ -34,7 +34,7 @@ pub struct SaveRequest {
 #[derive(Debug)]
 pub struct ArtifactSelector {
     /// Owner of the artifact.
-    pub scope: ArtifactScope,
+    pub scope: RequestedScope,
     /// Name without its prefix.
     pub name: ArtifactName,
     /// Version number; `None` means the newest one, or all of them.
@@ -105,7 +105,7 @@ pub fn check_save_data(message: pb::SaveArtifactRequest) -> Result<Bytes> {
 /// [`Error::Invalid`] with every violation.
 pub fn check_list_artifacts(
     request: &pb::ListArtifactsRequest,
-) -> Result<(ArtifactScope, Option<ArtifactName>, usize)> {
+) -> Result<(RequestedScope, Option<ArtifactName>, usize)> {
     let mut violations = ViolationCollector::default();
     let scope = check_scope(&mut violations, "scope", request.scope.as_ref());
     let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
@@ -175,9 +175,9 @@ fn check_scope(
     violations: &mut ViolationCollector,
     field: &str,
     scope: Option<&pb::ArtifactScope>,
-) -> ArtifactScope {
+) -> RequestedScope {
     let scope =
-        scope.map(|scope| ArtifactScope::parse(field, &scope.app, &scope.user, &scope.session));
+        scope.map(|scope| RequestedScope::parse(field, &scope.app, &scope.user, &scope.session));
     scope
         .and_then(|scope| violations.take(scope))
         .unwrap_or_default()

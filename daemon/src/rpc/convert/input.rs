@@ -5,7 +5,7 @@ use skilld_proto::v1::input_spec::Source as Given;
 
 use super::file::DATA_BYTES_MAX;
 use super::{ViolationCollector, int64};
-use crate::artifacts::{ArtifactRef, ArtifactScope};
+use crate::artifacts::{ArtifactRef, RequestedScope};
 use crate::error::{Error, Result};
 use crate::fetch::{FetchError, WebUrl};
 use crate::inputs::destination::{DEFAULT_FOLDER, safe_name};
@@ -29,12 +29,12 @@ const SOURCE_FORMS: &str = "must be artifact://NAME[@VERSION], host:///PATH, wor
 /// `Invalid` with every violation; otherwise `PathEscapes` or `ReadOnly`.
 pub fn check_stage_inputs(
     request: pb::StageInputsRequest,
-) -> Result<(WorkspaceId, Vec<InputSpec>, ArtifactScope)> {
+) -> Result<(WorkspaceId, Vec<InputSpec>, RequestedScope)> {
     let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("workspace", &request.workspace);
     violations.one_to("inputs", request.inputs.len(), INPUTS_MAX, "inputs");
     let scope = request.scope.unwrap_or_default();
-    let scope = ArtifactScope::parse("scope", &scope.app, &scope.user, &scope.session);
+    let scope = RequestedScope::parse("scope", &scope.app, &scope.user, &scope.session);
     let scope = violations.take(scope);
     let specs = request.inputs.into_iter().enumerate().take(INPUTS_MAX);
     let inputs: Vec<Option<InputSpec>> = specs

@@ -8,6 +8,7 @@ use skilld_proto::v1 as pb;
 
 use super::violation_collector::shown;
 use super::{ViolationCollector, duration_message, int64, parse_id, sha256_hex, timestamp_message};
+use crate::access::Caller;
 use crate::config::WorkspaceConfig;
 use crate::engine::ContainerLimits;
 use crate::error::Result;
@@ -47,6 +48,7 @@ const LIMITS_MIN: ContainerLimits = ContainerLimits {
 /// # Errors
 /// `Invalid` with every violation.
 pub fn check_create_workspace(
+    caller: &Caller,
     request: pb::CreateWorkspaceRequest,
     config: &WorkspaceConfig,
 ) -> Result<WorkspaceRequest> {
@@ -66,7 +68,7 @@ pub fn check_create_workspace(
     check_labels(&mut violations, &request.labels);
     violations.environment("env", &request.env, ENV_MAX, ENV_BYTES_MAX);
     let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
-    let lifetime_max = config.lifetime_max;
+    let lifetime_max = tenant_lifetime_max(caller, config);
     let lifetime = match request.expiry {
         None => None,
         Some(Expiry::MaxLifetime(given)) => {
@@ -87,6 +89,9 @@ pub fn check_create_workspace(
     };
     let limits = check_limits(&mut violations, request.limits.as_ref());
     Ok(WorkspaceRequest {
+        tenant: caller.tenant().clone(),
+        creator: caller.principal().id.clone(),
+        quotas: caller.limits().clone(),
         id: violations.finish_with(id)?,
         named: !request.name.is_empty(),
         request: retry_key,
@@ -94,10 +99,19 @@ pub fn check_create_workspace(
         labels: request.labels,
         env: request.env,
         idle_timeout: idle.unwrap_or(config.idle_timeout_default),
-        lifetime: lifetime.unwrap_or(config.lifetime_default),
+        lifetime: lifetime
+            .unwrap_or(config.lifetime_default)
+            .min(lifetime_max),
         limits,
         allow_existing: request.allow_existing,
     })
+}
+
+/// Returns the longest lifetime that a caller's workspaces may have.
+#[must_use]
+pub fn tenant_lifetime_max(caller: &Caller, config: &WorkspaceConfig) -> Duration {
+    let own = caller.limits().workspace_lifetime_max;
+    own.map_or(config.lifetime_max, |own| own.min(config.lifetime_max))
 }
 
 /// Returns the key that distinguishes a retry from another request for the same name: a digest of all fields, or a
@@ -245,6 +259,8 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
             from_unix_ms(claim.end_time_ms),
         );
         message.name = format!("workspaces/{}", claim.workspace);
+        message.tenant = claim.tenant.to_string();
+        message.creator = claim.creator.clone();
         message.labels = claim.labels.clone();
         message.create_time = timestamp_message(create);
         message.max_lifetime = duration_message(end.duration_since(create).unwrap_or_default());

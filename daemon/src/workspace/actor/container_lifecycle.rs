@@ -10,12 +10,13 @@ use tokio::time::Instant;
 use super::reconnect::GuestWait;
 use super::{SlotActor, answer};
 use crate::engine::LABEL_UID;
+use crate::engine::workspace_disk::LoopDevice;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::SlotReport;
 use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
-use crate::workspace::{WorkspaceId, orphan_removals, slot_provisioning};
+use crate::workspace::{orphan_removals, slot_disk, slot_provisioning};
 
 /// First wait before the next attempt to remove a container.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(250);
@@ -43,10 +44,16 @@ impl SlotActor {
             .blocking(move || slot_provisioning::create_slot_dir(&dir, &record, &guest_path))
             .await?;
         fault::reach(Point::BootPrepared);
+        let device = slot_disk::attach_new_disk(&context, &self.record).await?;
         let socket = GuestSocket::bind(&self.dir.join("run"))?;
         fault::reach(Point::BootListening);
 
-        let spec = slot_provisioning::container_spec(&context, self.pool.config(), &self.record);
+        let spec = slot_provisioning::container_spec(
+            &context,
+            self.pool.config(),
+            &self.record,
+            device.as_ref().map(LoopDevice::path),
+        );
         // In a task of its own, for which a stopping daemon waits: the next start would miss a container that appears
         // later. The engine's deadline bounds it.
         let engine = Arc::clone(&context.engine);
@@ -61,6 +68,8 @@ impl SlotActor {
         self.persist().await?;
         fault::reach(Point::BootCreationRecorded);
         context.engine.start(&id).await?;
+        // The container has it mounted.
+        drop(device);
         fault::reach(Point::BootStarted);
         self.check_uid(&id).await?;
         fault::reach(Point::BootUidChecked);
@@ -149,9 +158,7 @@ impl SlotActor {
                 (self.retry, self.removal_overdue) = (None, None);
                 self.record.container_id = None;
                 Box::pin(self.apply(SlotEvent::ContainerGone)).await;
-                if let SlotState::Failed(_) = self.state {
-                    self.report(SlotReport::Vacated).await;
-                }
+                self.vacate().await;
             }
             Err(error) => self.on_not_removed(&error).await,
         }
@@ -209,7 +216,16 @@ impl SlotActor {
         tracing::info!("the container of a failed workspace is gone");
         (self.removal_overdue, self.record.container_id) = (None, None);
         self.apply(SlotEvent::ContainerGone).await;
-        self.report(SlotReport::Vacated).await;
+        self.vacate().await;
+    }
+
+    /// Frees what the container of a failed workspace had: its disk, and its place in the pool.
+    async fn vacate(&mut self) {
+        if let SlotState::Failed(_) = self.state {
+            slot_disk::release_device(&self.context, &self.record).await;
+            slot_disk::delete_disk(&self.context, self.record.number).await;
+            self.report(SlotReport::Vacated).await;
+        }
     }
 
     /// Answers the callers that wait for the end. A quarantined container remains a problem for the operator only.
@@ -224,9 +240,12 @@ impl SlotActor {
         let Some(claim) = self.record.claim.take() else {
             return;
         };
-        let id = WorkspaceId::new(claim.workspace);
-        self.context.workspaces.remove(&id, self.record.number);
-        tracing::info!(workspace_id = %id, "workspace is gone; its container is quarantined");
+        let (key, number) = (claim.key(), self.record.number);
+        let workspaces = &self.context.workspaces;
+        workspaces.quarantine(number, claim.tenant.clone(), self.record.limits);
+        workspaces.remove(&key, number);
+        self.record.quarantine_tenant = Some(claim.tenant);
+        tracing::info!(workspace_id = %key.id(), tenant = %key.tenant(), "workspace is gone; its container is quarantined");
     }
 
     pub(super) fn refuse_deletes(&mut self) {
@@ -237,6 +256,7 @@ impl SlotActor {
     }
 
     pub(super) async fn forget(&mut self) {
+        slot_disk::release_device(&self.context, &self.record).await;
         let dir = Arc::clone(&self.dir);
         if let Err(error) = self
             .context
@@ -249,10 +269,11 @@ impl SlotActor {
         }
         fault::reach(Point::DeleteErased);
         if let Some(claim) = &self.record.claim {
-            let id = WorkspaceId::new(claim.workspace.clone());
-            self.context.workspaces.remove(&id, self.record.number);
-            tracing::info!(workspace_id = %id, "workspace is gone");
+            let key = claim.key();
+            self.context.workspaces.remove(&key, self.record.number);
+            tracing::info!(workspace_id = %key.id(), tenant = %key.tenant(), "workspace is gone");
         }
+        self.context.workspaces.end_quarantine(self.record.number);
         fault::reach(Point::DeleteForgotten);
         self.context.slots.remove(self.record.number);
         self.report(SlotReport::Removed).await;

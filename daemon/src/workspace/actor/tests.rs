@@ -21,13 +21,14 @@ use tonic::transport::Server;
 use tonic::{Code, Status};
 
 use super::*;
+use crate::access::TenantName;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::fake::{EngineOperation, FakeEngine};
 use crate::guest::{GuestChannel, GuestClient};
 use crate::shutdown::Tasks;
 use crate::workspace::launcher::{WorkspaceLauncher, launch_adopted};
-use crate::workspace::{Workspace, WorkspaceId, slot_provisioning};
+use crate::workspace::{Workspace, WorkspaceId, WorkspaceKey, slot_provisioning};
 
 /// Idle timeout or lifetime that ends the workspace of a case.
 const SHORT: Duration = Duration::from_secs(1);
@@ -114,6 +115,10 @@ impl tower::Service<Request<Body>> for IdleGuest {
     }
 }
 
+fn workspace_key() -> WorkspaceKey {
+    WorkspaceId::new("w".to_owned()).of_tenant(&TenantName::default())
+}
+
 async fn client(guest: IdleGuest, tasks: &Tasks) -> GuestClient {
     let (near, far) = tokio::io::duplex(1 << 16);
     let incoming = futures::stream::iter([Ok::<_, std::io::Error>(far)]);
@@ -164,6 +169,7 @@ async fn bench(dir: &std::path::Path) -> Bench {
             pool_config,
             image,
             Arc::new(WorkspaceLauncher(Arc::clone(&context))),
+            Arc::default(),
         ),
         engine,
         context,
@@ -192,6 +198,8 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
     let ms = |time: Duration| u64::try_from(time.as_millis()).expect("short");
     record.phase = SlotPhase::Claimed;
     record.claim = Some(WorkspaceClaim {
+        tenant: TenantName::default(),
+        creator: "anonymous".to_owned(),
         workspace: "w".to_owned(),
         request: String::new(),
         labels: BTreeMap::new(),
@@ -232,7 +240,7 @@ async fn race(bench: &Bench, case: u64) {
     let removals = bench.engine.call_count(EngineOperation::Remove);
     let slot = claimed(bench, idle, remaining);
     let workspace = Workspace {
-        id: WorkspaceId::new("w".to_owned()),
+        key: workspace_key(),
         slot,
     };
     let start = Instant::now();
@@ -329,8 +337,8 @@ async fn run_without_guest(bench: &mut Bench) {
         std::fs::create_dir_all(slot_dir.join(name)).expect("directory");
     }
     bench.engine.start_without_guest();
-    let spec =
-        slot_provisioning::container_spec(&bench.context, bench.pool.config(), &bench.record);
+    let pool = bench.pool.config();
+    let spec = slot_provisioning::container_spec(&bench.context, pool, &bench.record, None);
     let id = bench.engine.create(&spec).await.expect("created");
     bench.engine.start(&id).await.expect("started");
     bench.record.container_id = Some(id);
@@ -368,8 +376,8 @@ fn a_pause_that_is_over_breaks_no_call() {
         slot.container_paused(true);
         tokio::time::sleep(2 * SHORT).await;
         assert_eq!(bench.engine.call_count(EngineOperation::Inspect), looks + 1);
-        let id = WorkspaceId::new("w".to_owned());
-        let workspace = Workspace { id, slot };
+        let key = workspace_key();
+        let workspace = Workspace { key, slot };
         let start = Instant::now();
         workspace.grant().await.expect("usable");
         assert_eq!(start.elapsed(), Duration::ZERO, "it was not awaited again");
@@ -385,8 +393,8 @@ fn nothing_is_granted_while_the_end_waits_for_collections() {
         let collections = Arc::clone(&slot.collections);
         let collecting = collections.begin("e").expect("no job yet");
         let before = slot.snapshot().lease.clone().expect("claimed");
-        let id = WorkspaceId::new("w".to_owned());
-        let workspace = Workspace { id, slot };
+        let key = workspace_key();
+        let workspace = Workspace { key, slot };
         let during = async {
             collections.flush_requested().await;
             assert_eq!(before.try_hold(960).expect_err("ends"), HoldError::Closed);
@@ -416,8 +424,8 @@ fn a_request_that_waits_for_the_guest_is_refused_once_the_end_has_begun() {
         actor.publish();
         bench.context.tasks.spawn(actor.run());
         let collecting = slot.collections.begin("e").expect("no job yet");
-        let id = WorkspaceId::new("w".to_owned());
-        let workspace = Workspace { id, slot };
+        let key = workspace_key();
+        let workspace = Workspace { key, slot };
         let start = Instant::now();
         let collect = async {
             workspace.grant_to_collect().await.expect("to collect");
@@ -449,8 +457,8 @@ fn a_cut_during_the_wait_for_collections_does_not_keep_the_workspace() {
         let collections = Arc::clone(&slot.collections);
         let collecting = collections.begin("e").expect("no job yet");
         let mut view = slot.view.clone();
-        let id = WorkspaceId::new("w".to_owned());
-        let workspace = Workspace { id, slot };
+        let key = workspace_key();
+        let workspace = Workspace { key, slot };
         let during = async {
             collections.flush_requested().await;
             lost.cancel();
@@ -479,8 +487,8 @@ fn a_guest_whose_connection_is_lost_is_not_granted() {
         let lost = CancellationToken::new();
         let link = GuestLink::for_test(bench.client.clone(), lost.clone());
         let slot = claimed_with(&bench, link, LONG, LONG);
-        let id = WorkspaceId::new("w".to_owned());
-        let workspace = Workspace { id, slot };
+        let key = workspace_key();
+        let workspace = Workspace { key, slot };
         drop(workspace.grant().await.expect("connected"));
         // The slot's task has not run since.
         lost.cancel();
@@ -494,8 +502,8 @@ fn a_workspace_takes_960_calls_at_once_and_refuses_the_next() {
     on_a_clock_of_its_own(async |dir| {
         let bench = bench(&dir).await;
         let slot = claimed(&bench, LONG, LONG);
-        let id = WorkspaceId::new("w".to_owned());
-        let workspace = Workspace { id, slot };
+        let key = workspace_key();
+        let workspace = Workspace { key, slot };
         let mut grants = Vec::new();
         for _ in 0..960 {
             grants.push(workspace.grant().await.expect("room"));
@@ -521,9 +529,9 @@ fn unknown_fields_are_not_sent_to_an_old_guest() {
         for generation in [1, GENERATION] {
             let mut link = GuestLink::for_test(bench.client.clone(), CancellationToken::new());
             link.generation = generation;
-            let id = WorkspaceId::new("w".to_owned());
+            let key = workspace_key();
             let slot = claimed_with(&bench, link, LONG, LONG);
-            let workspace = Workspace { id, slot };
+            let workspace = Workspace { key, slot };
             let grant = workspace.grant().await.expect("usable");
             assert!(grant.check_fields(&ExecSpec::default()).is_ok());
             if generation == GENERATION {
@@ -551,9 +559,9 @@ fn a_delete_that_the_engine_refuses_is_answered_when_the_time_is_over() {
         }
         let slot = claimed(&bench, LONG, LONG);
         let view = slot.view.clone();
-        let id = WorkspaceId::new("w".to_owned());
+        let key = workspace_key();
         let start = Instant::now();
-        Workspace { id, slot }.delete().await.expect("answered");
+        Workspace { key, slot }.delete().await.expect("answered");
         let took = start.elapsed();
         let limit = bench.context.config.engine.remove_timeout;
         assert!(took >= limit && took < limit + SHORT, "{took:?}");

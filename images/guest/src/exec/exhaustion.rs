@@ -7,13 +7,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::sys::statvfs::fstatvfs;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use skilld_proto::v1::exec_result::Reason;
 
 use crate::sys::ExitStatus;
 
 /// Upper bound of the counter files' size, in bytes.
 const FILE_BYTES: usize = 1024;
+/// Largest write that a file system on disk takes or refuses as a whole, in bytes: that of a large folio of the kernel.
+const WRITE_BYTES_MAX: u64 = 2 << 20;
+/// Divisor of the size of a file system on disk that gives the largest free part with which it counts as full.
+const FULL_PART: u64 = 16;
 /// Exit code of a shell whose command was ended by signal 9.
 const KILLED_CODE: i32 = 128 + nix::libc::SIGKILL;
 /// Files with the number of processes that the kernel killed for memory: cgroup v2, then v1.
@@ -142,13 +146,20 @@ impl ExhaustionDetector {
     }
 }
 
-/// Returns `true` if the file system has no free block or no free inode.
+/// Returns `true` if the file system has no free inode, or no room for a write. A workspace on disk refuses a large write
+/// as a whole, so it is full with fewer bytes left than such a write may have.
 fn is_full(directory: BorrowedFd<'_>) -> bool {
-    let Ok(space) = fstatvfs(directory) else {
+    let Ok(space) = fstatfs(directory) else {
         return false;
     };
-    let no_files = space.files() > 0 && space.files_available() == 0;
-    space.blocks() > 0 && (space.blocks_available() == 0 || no_files)
+    let is_memory = space.filesystem_type() == TMPFS_MAGIC;
+    let block = u64::try_from(space.block_size()).unwrap_or(1).max(1);
+    let needed = match is_memory {
+        true => 1,
+        false => (WRITE_BYTES_MAX / block).min(space.blocks() / FULL_PART),
+    };
+    let no_files = space.files() > 0 && space.files_free() == 0;
+    space.blocks() > 0 && (space.blocks_available() < needed.max(1) || no_files)
 }
 
 #[cfg(test)]

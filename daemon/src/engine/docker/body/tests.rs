@@ -3,7 +3,8 @@
 use super::*;
 use crate::engine::ContainerLimits;
 
-fn spec() -> ContainerSpec {
+/// Returns the settings of a container with everything that a pool can have.
+pub(in crate::engine::docker) fn spec() -> ContainerSpec {
     ContainerSpec {
         name: "skilld-i-s".to_owned(),
         labels: HashMap::from([("io.skilld.slot".to_owned(), "s".to_owned())]),
@@ -17,6 +18,7 @@ fn spec() -> ContainerSpec {
             disk_bytes: 256 << 20,
             inodes: 65_536,
         },
+        workspace_device: None,
         shared_dirs: vec![SharedDirectory {
             source: "/state/environments/mounted".into(),
             empty: "/state/environments/empty".into(),
@@ -197,6 +199,35 @@ fn only_two_size_limited_tmpfs_are_writable() {
     );
     assert_eq!(host.shm_size, Some(32 << 20));
     assert_eq!(host.storage_opt, None);
+}
+
+#[test]
+fn a_workspace_on_disk_is_a_device_that_docker_mounts_in_place_of_the_tmpfs() {
+    let spec = ContainerSpec {
+        workspace_device: Some("/dev/loop7".into()),
+        ..spec()
+    };
+    let host = build_host_config(&spec, &HostFeatures::default());
+    let tmpfs = host.tmpfs.expect("tmpfs");
+    assert_eq!(tmpfs.keys().collect::<Vec<_>>(), ["/tmp"]);
+    let mut mounts = host.mounts.expect("mounts").into_iter();
+    let workspace = mounts.find(|mount| mount.target.as_deref() == Some("/workspace"));
+    let workspace = workspace.expect("a mount");
+    assert_eq!(workspace.typ, Some(MountType::VOLUME));
+    assert_eq!((workspace.source, workspace.read_only), (None, None));
+    let volume = workspace.volume_options.expect("options");
+    assert_eq!(volume.no_copy, Some(true));
+    assert_eq!(volume.labels, Some(spec.labels));
+    let driver = volume.driver_config.expect("a driver");
+    let options = HashMap::from(
+        [
+            ("type", "ext4"),
+            ("device", "/dev/loop7"),
+            ("o", "nosuid,nodev,noatime,barrier=0"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    assert_eq!(driver.options, Some(options));
 }
 
 #[test]

@@ -32,6 +32,24 @@ fn docker_older_than_the_minimum_version_is_rejected() {
     for fine in ["1.41", "1.44", "1.53", "2.0"] {
         check_version(&info(fine)).expect("new enough");
     }
+    // Podman's Docker API has version 1.41 since Podman 4.
+    let podman = |version: &str| EngineInfo {
+        name: "podman".to_owned(),
+        version: version.to_owned(),
+        api_version: "1.41".to_owned(),
+        ..EngineInfo::default()
+    };
+    for fine in ["4.3.1", "4.10.0", "5.0.0-rc1"] {
+        check_version(&podman(fine)).expect("new enough");
+    }
+    for old in ["4.2.9", "3.4.4", ""] {
+        let error = check_version(&podman(old)).expect_err("too old");
+        let error = error.to_string();
+        assert!(
+            error.contains(&format!("Podman {old} with")) && error.contains("Podman 4.3"),
+            "{error}"
+        );
+    }
     for old in ["1.40", "1.9", "0.99", "", "new"] {
         let error = check_version(&info(old)).expect_err("too old").to_string();
         assert!(
@@ -58,7 +76,7 @@ fn security_options_and_runtimes_are_parsed() {
         ..SystemInfo::default()
     };
     let info = parse_engine_info(SystemVersion::default(), info);
-    assert!(info.apparmor && info.userns_remap);
+    assert!(info.apparmor && info.userns_remap && !info.rootless);
     assert_eq!(info.cgroup_version, 2);
     assert_eq!(info.oci_runtimes, ["crun", "runc", "runsc"]);
 

@@ -1,0 +1,167 @@
+//! `skillctl audit verify` on logs of these tests, without a daemon.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// Returns lines of a log, line ends included.
+fn lines(count: u64) -> Vec<String> {
+    let mut prev = "0".repeat(64);
+    let line = |sequence: u64| {
+        let time = format!("2026-11-27T05:00:{sequence:02}.000Z");
+        let line = json!({
+            "time": time, "sequence": sequence, "prev": prev, "node": "n", "event": "call_ended", "tenant": "blue",
+        });
+        let line = format!("{line}\n");
+        prev = Sha256::digest(&line)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        line
+    };
+    (1..=count).map(line).collect()
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).expect("writes");
+    path
+}
+
+fn verify(options: &[&str], files: &[&Path]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skillctl"));
+    command.args(["audit", "verify", "--endpoint", "unix:/nowhere"]);
+    command.args(options).args(files).output().expect("runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("utf-8")
+}
+
+#[test]
+fn an_intact_log_is_verified_over_its_files_in_any_order() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let lines = lines(9);
+    let old = write(dir.path(), "audit.log.1", &lines[..6].concat());
+    let new = write(dir.path(), "audit.log", &lines[6..].concat());
+    let output = verify(&[], &[&new, &old]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    assert!(
+        stdout.contains("1 to 9") && stdout.contains("2026-11-27T05:00:09.000Z"),
+        "{stdout}"
+    );
+    assert!(stdout.ends_with("the chain is intact\n"), "{stdout}");
+
+    let output = verify(&["-o", "json"], &[&new]);
+    let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(object["intact"], true);
+    assert_eq!(
+        (&object["records"], &object["firstSequence"]),
+        (&json!("3"), &json!("7"))
+    );
+    assert_eq!(object["last"]["sequence"], "9");
+    let hash: String = Sha256::digest(&lines[8])
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(object["last"]["sha256"], hash);
+    assert_eq!(object["broken"], Value::Null);
+}
+
+#[test]
+fn a_broken_log_exits_with_1_and_names_the_line() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut lines = lines(9);
+    lines[4] = lines[4].replace("blue", "grey");
+    let file = write(dir.path(), "audit.log", &lines.concat());
+    let output = verify(&[], &[&file]);
+    assert_eq!(output.status.code(), Some(1));
+    let stdout = text(&output.stdout);
+    assert!(
+        stdout.contains("the chain is broken at") && stdout.contains("audit.log:6: "),
+        "{stdout}"
+    );
+    let output = verify(&["-o", "json"], &[&file]);
+    assert_eq!(output.status.code(), Some(1));
+    let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(
+        (&object["intact"], &object["broken"]["line"]),
+        (&json!(false), &json!("6"))
+    );
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+/// Verifies files, one of which may be stdin with this text.
+fn verify_stdin(stdin_text: &str, files: &[&Path]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_skillctl"))
+        .args(["audit", "verify"])
+        .args(files)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(stdin_text.as_bytes()).expect("writes");
+    drop(stdin);
+    child.wait_with_output().expect("ends")
+}
+
+#[test]
+fn stdin_is_read_and_an_incomplete_end_is_a_note() {
+    let bytes = format!("{}{{\"time\":", lines(3).concat());
+    let output = verify_stdin(&bytes, &[Path::new("-")]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("the chain is intact"));
+    assert!(text(&output.stderr).contains("8 bytes of an incomplete record"));
+}
+
+#[test]
+fn stdin_is_sorted_among_the_files() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let lines = lines(9);
+    let old = write(dir.path(), "audit.log.3", &lines[..3].concat());
+    let new = write(dir.path(), "audit.log", &lines[6..].concat());
+    let output = verify_stdin(&lines[3..6].concat(), &[&new, Path::new("-"), &old]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    assert!(stdout.contains("1 to 9"), "{stdout}");
+}
+
+#[test]
+fn a_broken_chain_is_not_explained_by_a_daemon_that_writes() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let lines = lines(4);
+    let cut = format!("{}{{\"time\":", lines[..2].concat());
+    let old = write(dir.path(), "audit.log.1", &cut);
+    let new = write(dir.path(), "audit.log", &lines[2..].concat());
+    let output = verify(&[], &[&old, &new]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("the line is cut"));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_file_that_can_not_be_read_is_an_error() {
+    let output = verify(&[], &[Path::new("/nowhere/audit.log")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    assert!(
+        text(&output.stderr).contains("/nowhere/audit.log"),
+        "{}",
+        text(&output.stderr)
+    );
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let empty = write(dir.path(), "audit.log", "");
+    let output = verify(&[], &[&empty]);
+    assert_eq!(
+        text(&output.stdout),
+        "records:     0\nthere are no records\n"
+    );
+    let output = verify(&[], &[]);
+    assert_eq!(output.status.code(), Some(2));
+}

@@ -1,0 +1,27 @@
+//! Identity of the caller, tokens for one workspace, and usage of tenants.
+
+use skilld_proto::v1::access_service_client::AccessServiceClient;
+use skilld_proto::v1::tenant_service_client::TenantServiceClient;
+use skilld_proto::v1::{
+    CreateWorkspaceTokenRequest, GetPrincipalRequest, GetUsageRequest, ListTenantsRequest,
+    ListTenantsResponse, Principal, TenantUsage, WorkspaceToken,
+};
+
+use crate::Error;
+use crate::client::retried_calls;
+
+retried_calls! { AccessServiceClient:
+    /// Returns who the server takes the caller for.
+    get_principal() -> Principal = GetPrincipalRequest {};
+
+    /// Creates a token with which its bearer can use one workspace and nothing else.
+    create_workspace_token(request: CreateWorkspaceTokenRequest) -> WorkspaceToken = request;
+}
+
+retried_calls! { TenantServiceClient:
+    /// Returns what the caller's tenant holds, and its quotas.
+    get_usage() -> TenantUsage = GetUsageRequest {};
+
+    /// Returns what all configured tenants hold; requires the role admin.
+    list_tenants() -> ListTenantsResponse = ListTenantsRequest {};
+}

@@ -1,0 +1,295 @@
+//! Quotas of one tenant, as the file of tenants gives them.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::Deserialize;
+
+/// Largest rate, per second or minute.
+const RATE_MAX: u32 = 1_000_000;
+/// Text of a quota without a limit.
+const UNLIMITED: &str = "unlimited";
+/// Largest weight in the queue of a pool.
+const WEIGHT_MAX: u32 = 1000;
+
+/// Quotas of a tenant. `None` means unlimited. A number of 0 permits none at all; rates and `weight` are at least 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Number of workspaces.
+    pub workspaces: Option<u64>,
+    /// Memory of all workspaces together, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Processor time of all workspaces together, in thousandths of a core.
+    pub cpu_millis: Option<u64>,
+    /// Number of execs that run at the same time.
+    pub execs: Option<u64>,
+    /// Number of open streams.
+    pub streams: Option<u64>,
+    /// Size of all artifacts together, in bytes.
+    pub artifact_bytes: Option<u64>,
+    /// Size of all published skills together, in bytes.
+    pub published_bytes: Option<u64>,
+    /// Number of open connections.
+    pub connections: Option<u64>,
+    /// Rate of CreateWorkspace, per minute.
+    pub creates: Option<RateLimit>,
+    /// Rate of all calls, per second.
+    pub requests: Option<RateLimit>,
+    /// Longest lifetime of a workspace.
+    pub workspace_lifetime_max: Option<Duration>,
+    /// Weight among the tenants that wait for a container; at least 1.
+    pub weight: u32,
+}
+
+/// Rate with a burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Number of calls per period.
+    pub count: NonZeroU32,
+    /// Length of the period.
+    pub period: Duration,
+    /// Number of calls that may come at once.
+    pub burst: NonZeroU32,
+}
+
+/// Keys of a tenant's section about quotas, as they are written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimits {
+    pub(super) pools: Option<std::collections::BTreeSet<String>>,
+    pub(super) roots: Option<std::collections::BTreeSet<String>>,
+    workspaces: Option<RawAmount>,
+    memory: Option<RawAmount>,
+    cpus: Option<RawAmount>,
+    execs: Option<RawAmount>,
+    streams: Option<RawAmount>,
+    artifact_bytes: Option<RawAmount>,
+    published_bytes: Option<RawAmount>,
+    connections: Option<RawAmount>,
+    workspace_creates_per_minute: Option<RawAmount>,
+    workspace_creates_burst: Option<u32>,
+    requests_per_second: Option<RawAmount>,
+    requests_burst: Option<u32>,
+    workspace_lifetime_max: Option<String>,
+    weight: Option<u32>,
+}
+
+/// Number, or a text such as `"unlimited"` or `"8GiB"`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum RawAmount {
+    Number(f64),
+    Text(String),
+}
+
+/// Amount of a quota: `None` means unlimited.
+type Amount = Option<u64>;
+
+impl Default for TenantLimits {
+    fn default() -> Self {
+        Self {
+            workspaces: None,
+            memory_bytes: None,
+            cpu_millis: None,
+            execs: None,
+            streams: None,
+            artifact_bytes: None,
+            published_bytes: None,
+            connections: None,
+            creates: None,
+            requests: None,
+            workspace_lifetime_max: None,
+            weight: 1,
+        }
+    }
+}
+
+impl RawLimits {
+    /// Checks the quotas of a section, with those of `default` in place of absent ones. `place` names the section in
+    /// faults.
+    pub(super) fn check(
+        &self,
+        default: Option<&Self>,
+        place: &str,
+        faults: &mut Vec<String>,
+    ) -> TenantLimits {
+        let pick = |key: fn(&Self) -> Option<&RawAmount>| key(self).or(default.and_then(key));
+        let mut take = |key: &str, read: Result<Amount, String>| {
+            read.unwrap_or_else(|why| {
+                faults.push(format!("{place}.{key}: {why}"));
+                None
+            })
+        };
+        let workspaces = take(
+            "workspaces",
+            whole_number(pick(|raw| raw.workspaces.as_ref())),
+        );
+        let memory_bytes = take("memory", size(pick(|raw| raw.memory.as_ref())));
+        let cpu_millis = take("cpus", cores(pick(|raw| raw.cpus.as_ref())));
+        let execs = take("execs", whole_number(pick(|raw| raw.execs.as_ref())));
+        let streams = take("streams", whole_number(pick(|raw| raw.streams.as_ref())));
+        let artifact_bytes = pick(|raw| raw.artifact_bytes.as_ref());
+        let artifact_bytes = take("artifact_bytes", size(artifact_bytes));
+        let published_bytes = pick(|raw| raw.published_bytes.as_ref());
+        let published_bytes = take("published_bytes", size(published_bytes));
+        let connections = pick(|raw| raw.connections.as_ref());
+        let connections = take("connections", whole_number(connections));
+        let creates = pick(|raw| raw.workspace_creates_per_minute.as_ref());
+        let creates = take("workspace_creates_per_minute", rate(creates));
+        let requests = pick(|raw| raw.requests_per_second.as_ref());
+        let requests = take("requests_per_second", rate(requests));
+        let weight = self
+            .weight
+            .or(default.and_then(|raw| raw.weight))
+            .unwrap_or(1);
+        if !(1..=WEIGHT_MAX).contains(&weight) {
+            faults.push(format!(
+                "{place}.weight: must be between 1 and {WEIGHT_MAX}"
+            ));
+        }
+        let mut burst = |key: &str, burst: fn(&Self) -> Option<u32>| {
+            let burst = burst(self).or(default.and_then(burst));
+            if burst == Some(0) {
+                faults.push(format!(
+                    "{place}.{key}: must be at least 1; without it the burst is as large as the rate"
+                ));
+            }
+            burst
+        };
+        let creates_burst = burst("workspace_creates_burst", |raw| raw.workspace_creates_burst);
+        let requests_burst = burst("requests_burst", |raw| raw.requests_burst);
+        TenantLimits {
+            workspaces,
+            memory_bytes,
+            cpu_millis,
+            execs,
+            streams,
+            artifact_bytes,
+            published_bytes,
+            connections,
+            creates: RateLimit::new(creates, Duration::from_secs(60), creates_burst),
+            requests: RateLimit::new(requests, Duration::from_secs(1), requests_burst),
+            workspace_lifetime_max: self.lifetime(default, place, faults),
+            weight: weight.clamp(1, WEIGHT_MAX),
+        }
+    }
+
+    /// Checks the longest lifetime of a workspace.
+    fn lifetime(
+        &self,
+        default: Option<&Self>,
+        place: &str,
+        faults: &mut Vec<String>,
+    ) -> Option<Duration> {
+        let text = self.workspace_lifetime_max.as_ref();
+        let text = text.or(default.and_then(|raw| raw.workspace_lifetime_max.as_ref()))?;
+        if text == UNLIMITED {
+            return None;
+        }
+        let parsed = humantime::parse_duration(text).ok();
+        let lifetime = parsed.filter(|time| !time.is_zero());
+        if lifetime.is_none() {
+            faults.push(format!(
+                "{place}.workspace_lifetime_max: {text:?} is not a time over zero; write it like \"8h\", or \
+                 \"unlimited\""
+            ));
+        }
+        lifetime
+    }
+}
+
+impl RateLimit {
+    /// Makes a rate; a burst of `None` is as large as the count.
+    fn new(count: Amount, period: Duration, burst: Option<u32>) -> Option<Self> {
+        let count = NonZeroU32::new(u32::try_from(count?).ok()?)?;
+        Some(Self {
+            count,
+            period,
+            burst: burst.and_then(NonZeroU32::new).unwrap_or(count),
+        })
+    }
+}
+
+/// Returns `true` if an amount is the text for "no limit".
+fn is_unlimited(amount: &RawAmount) -> bool {
+    matches!(amount, RawAmount::Text(text) if text == UNLIMITED)
+}
+
+fn whole_number(amount: Option<&RawAmount>) -> Result<Amount, String> {
+    match amount {
+        None => Ok(None),
+        Some(amount) if is_unlimited(amount) => Ok(None),
+        Some(RawAmount::Number(number))
+            if number.fract() == 0.0 && (0.0..1e15).contains(number) =>
+        {
+            Ok(Some(to_integer(*number)))
+        }
+        Some(_) => Err("must be a whole number or \"unlimited\"".to_owned()),
+    }
+}
+
+fn size(amount: Option<&RawAmount>) -> Result<Amount, String> {
+    let wrong = || "must be a size like \"8GiB\", 0 or \"unlimited\"".to_owned();
+    match amount {
+        None => Ok(None),
+        Some(amount) if is_unlimited(amount) => Ok(None),
+        Some(RawAmount::Number(0.0)) => Ok(Some(0)),
+        Some(RawAmount::Text(text)) => {
+            let size: ByteSize = text.parse().map_err(|_| wrong())?;
+            Ok(Some(size.as_u64()))
+        }
+        Some(RawAmount::Number(_)) => Err(wrong()),
+    }
+}
+
+fn cores(amount: Option<&RawAmount>) -> Result<Amount, String> {
+    match amount {
+        None => Ok(None),
+        Some(amount) if is_unlimited(amount) => Ok(None),
+        Some(RawAmount::Number(cores)) if (0.0..1e6).contains(cores) => {
+            Ok(Some(to_integer((cores * 1000.0).round())))
+        }
+        Some(_) => Err("must be a number of processor cores or \"unlimited\"".to_owned()),
+    }
+}
+
+fn rate(amount: Option<&RawAmount>) -> Result<Amount, String> {
+    let rate = whole_number(amount)?;
+    if rate.is_some_and(|rate| !(1..=u64::from(RATE_MAX)).contains(&rate)) {
+        return Err(format!(
+            "must be between 1 and {RATE_MAX}, or \"unlimited\""
+        ));
+    }
+    Ok(rate)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 0 and 10^15, as the callers check"
+)]
+fn to_integer(number: f64) -> u64 {
+    number as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lifetime_can_be_unlimited_like_every_quota() {
+        let raw = |text: &str| toml::from_str::<RawLimits>(text).expect("toml");
+        let default = raw("workspace_lifetime_max = \"8h\"");
+        let read = |text: &str| {
+            let mut faults = Vec::new();
+            let limits = raw(text).check(Some(&default), "tenants.a", &mut faults);
+            (limits.workspace_lifetime_max, faults.len())
+        };
+        let hours = |hours: u64| Some(Duration::from_secs(hours * 3600));
+        assert_eq!(read(""), (hours(8), 0));
+        assert_eq!(read("workspace_lifetime_max = \"2h\""), (hours(2), 0));
+        assert_eq!(read("workspace_lifetime_max = \"unlimited\""), (None, 0));
+        assert_eq!(read("workspace_lifetime_max = \"0s\""), (None, 1));
+    }
+}

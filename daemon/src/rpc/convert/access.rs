@@ -1,0 +1,65 @@
+//! Messages of AccessService.
+
+use std::time::Duration;
+
+use skilld_proto::v1 as pb;
+
+use super::timestamp_message;
+use super::violation_collector::ViolationCollector;
+use crate::access::{CredentialKind, Principal, Role};
+use crate::error::Result;
+use crate::workspace::WorkspaceId;
+
+/// Shortest lifetime of a workspace's token.
+const LIFETIME_MIN: Duration = Duration::from_secs(1);
+/// Longest lifetime of a workspace's token, because it cannot be revoked.
+const LIFETIME_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Lifetime of a workspace's token if the request sets none.
+const LIFETIME_DEFAULT: Duration = Duration::from_secs(60 * 60);
+
+/// Checks a `CreateWorkspaceTokenRequest`. Returns the workspace, the role and the lifetime of the token.
+///
+/// # Errors
+/// [`crate::error::Error::Invalid`] with every violation.
+pub fn check_create_workspace_token(
+    request: &pb::CreateWorkspaceTokenRequest,
+) -> Result<(WorkspaceId, Role, Duration)> {
+    let mut violations = ViolationCollector::default();
+    let id = violations.workspace_name("workspace", &request.workspace);
+    let role = match request.role {
+        0 => Some(Role::User),
+        number => Role::from_number(number).filter(|role| *role <= Role::User),
+    };
+    if role.is_none() {
+        violations.add("role", "must be ROLE_USER or ROLE_OBSERVER");
+    }
+    let lifetime =
+        violations.duration_within("lifetime", request.lifetime, LIFETIME_MIN, LIFETIME_MAX);
+    let (id, role) = violations.finish_with(id.zip(role))?;
+    Ok((id, role, lifetime.unwrap_or(LIFETIME_DEFAULT)))
+}
+
+/// Makes the message of a principal.
+#[must_use]
+pub fn principal_message(principal: &Principal) -> pb::Principal {
+    use pb::principal::Via;
+    let via = match principal.via {
+        CredentialKind::None => Via::None,
+        CredentialKind::Peer => Via::Peer,
+        CredentialKind::Certificate => Via::Certificate,
+        CredentialKind::Token => Via::Token,
+        CredentialKind::WebToken => Via::Jwt,
+        CredentialKind::WorkspaceToken => Via::WorkspaceToken,
+    };
+    let workspace = principal.workspace.as_ref();
+    pb::Principal {
+        id: principal.id.clone(),
+        tenant: principal.tenant.to_string(),
+        role: principal.role.message().into(),
+        via: via.into(),
+        workspace: workspace
+            .map(|bound| format!("workspaces/{}", bound.id))
+            .unwrap_or_default(),
+        expire_time: principal.expires.and_then(timestamp_message),
+    }
+}

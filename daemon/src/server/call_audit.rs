@@ -1,0 +1,358 @@
+//! Audit records of one call: its beginning, once its first message has arrived, and its end.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use http::HeaderMap;
+use prost::Message;
+use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
+use skilld_proto::v1::{Reason, RunExecRequest};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::methods::{AuditClass, MethodTraits};
+use crate::access::{ConnectionPeer, PeerAddress, Principal, TENANT_HEADER, TenantName};
+use crate::audit::{
+    AuditFault, AuditLog, AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome,
+    CallStage, CreatedResource, ExecDescription, TraceParent,
+};
+use crate::error::Error;
+use crate::exec::script_arguments::build_script_arguments;
+
+/// Kinds of names that a record may have. The first field of other requests may be anything, for instance a query.
+const RESOURCE_KINDS: [&str; 4] = ["workspaces/", "skills/", "artifacts/", "pools/"];
+
+/// Call whose records are written.
+#[derive(Debug)]
+pub(super) struct CallAudit {
+    log: AuditLog,
+    class: AuditClass,
+    has_command: bool,
+    start: Instant,
+    record: AuditRecord,
+    subject: OnceLock<CallSubject>,
+    created: OnceLock<CreatedResource>,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+/// Audit of a call, shared by the bodies of its request and of its answer.
+pub(super) type SharedCallAudit = Arc<CallAudit>;
+
+/// Object and command of a call, from its first message.
+#[derive(Debug, Default)]
+struct CallSubject {
+    resource: Option<BoundedText<512>>,
+    exec: Option<ExecDescription>,
+}
+
+impl CallAudit {
+    /// Makes the audit of a call. `principal` is `None` if no authenticator accepted it.
+    pub(super) fn new(
+        log: &AuditLog,
+        (path, method): (&str, MethodTraits),
+        request_id: &str,
+        headers: &HeaderMap,
+        peer: Option<&ConnectionPeer>,
+        principal: Option<&Principal>,
+    ) -> Self {
+        let traceparent = headers.get("traceparent");
+        let traceparent = traceparent.and_then(|value| TraceParent::parse(value.to_str().ok()?));
+        let for_tenant = principal
+            .and_then(|principal| named_tenant(headers).filter(|named| *named != principal.tenant));
+        let principal = principal.map(|principal| AuditPrincipal {
+            id: BoundedText::new(principal.id.clone()),
+            tenant: BoundedText::new(principal.tenant.as_str()),
+            via: principal.via.as_str(),
+        });
+        Self {
+            log: log.clone(),
+            class: method.audit,
+            has_command: method.has_command,
+            start: Instant::now(),
+            record: AuditRecord {
+                request_id: BoundedText::new(request_id),
+                traceparent,
+                principal,
+                for_tenant: for_tenant.map(|tenant| BoundedText::new(tenant.as_str())),
+                peer: audit_peer(peer),
+                method: BoundedText::new(path),
+                resource: None,
+                exec: None,
+                stage: CallStage::Begin,
+            },
+            subject: OnceLock::new(),
+            created: OnceLock::new(),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        }
+    }
+
+    /// Checks whether the call may begin although its record may be lost: reads, kills and deletions may.
+    ///
+    /// # Errors
+    /// [`Error::AuditUnavailable`].
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        match self.class {
+            AuditClass::Change => self
+                .log
+                .check_writable()
+                .map_err(|fault| unavailable(&fault)),
+            AuditClass::Unrecorded | AuditClass::Read | AuditClass::Release => Ok(()),
+        }
+    }
+
+    /// Takes the name of what the call created, which the record of its end has in place of the requested name.
+    pub(super) fn set_created(&self, created: CreatedResource) {
+        // The cell is empty: a call has one answer.
+        drop(self.created.set(created));
+    }
+
+    /// Counts bytes of the request.
+    pub(super) fn count_in(&self, bytes: usize) {
+        self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of the answer.
+    pub(super) fn count_out(&self, bytes: usize) {
+        self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Records the beginning of a call that changes something. `message` is its first one. The future is ready when the
+    /// call may go on; `None` if it need not wait.
+    pub(super) fn begin(
+        &self,
+        message: &[u8],
+    ) -> Option<impl Future<Output = Result<(), Error>> + Send + use<>> {
+        let subject = CallSubject {
+            resource: last_field_1(message)
+                .filter(|text| is_resource(text))
+                .map(BoundedText::new),
+            exec: self
+                .has_command
+                .then(|| self.describe_exec(message))
+                .flatten(),
+        };
+        // The cell is empty: a call has one first message.
+        drop(self.subject.set(subject));
+        let record = self.record_of(CallStage::Begin);
+        match self.class {
+            AuditClass::Change => {
+                let recorded = self.log.record(record);
+                Some(async move { recorded.await.map_err(|fault| unavailable(&fault)) })
+            }
+            AuditClass::Release => {
+                self.log.submit(record);
+                None
+            }
+            AuditClass::Unrecorded | AuditClass::Read => None,
+        }
+    }
+
+    /// Makes the record of a call that was refused before it began.
+    pub(super) fn refusal_record(&self, status: &Status) -> AuditRecord {
+        let outcome = self.outcome(status.code(), reason_of(status));
+        self.record_of(CallStage::Refusal(outcome))
+    }
+
+    /// Records the end of a call.
+    pub(super) fn end(&self, code: Code, reason: Option<Reason>) {
+        let outcome = self.outcome(code, reason);
+        // A stream that has sent something was allowed, however it ended.
+        let was_refused = outcome.bytes_out == 0 && reason.is_some_and(is_refusal);
+        self.log.submit(self.record_of(match was_refused {
+            true => CallStage::Refusal(outcome),
+            false => CallStage::End(outcome),
+        }));
+    }
+
+    fn outcome(&self, code: Code, reason: Option<Reason>) -> CallOutcome {
+        CallOutcome {
+            code,
+            reason,
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+            duration: self.start.elapsed(),
+        }
+    }
+
+    fn record_of(&self, stage: CallStage) -> AuditRecord {
+        let subject = self.subject.get();
+        let requested = subject.and_then(|subject| subject.resource.as_ref());
+        let created = self.created.get().map(|CreatedResource(name)| name);
+        AuditRecord {
+            resource: created.or(requested).cloned(),
+            exec: subject.and_then(|subject| subject.exec.clone()),
+            stage,
+            ..self.record.clone()
+        }
+    }
+
+    /// Describes the command of a request that starts one. The first fields of both requests are the same.
+    fn describe_exec(&self, message: &[u8]) -> Option<ExecDescription> {
+        let spec = RunExecRequest::decode(message).ok()?.spec?;
+        if !spec.argv.is_empty() {
+            return Some(self.log.describe_exec(&spec.argv));
+        }
+        if let Some(script) = &spec.script {
+            let arguments = build_script_arguments(script).ok()?.argv;
+            let command: Vec<String> = [script.path.clone()].into_iter().chain(arguments).collect();
+            return Some(self.log.describe_exec(&command));
+        }
+        Some(self.log.describe_exec(&["bash", "-c", spec.shell.as_str()]))
+    }
+}
+
+fn unavailable(fault: &AuditFault) -> Error {
+    Error::AuditUnavailable {
+        why: fault.to_string(),
+    }
+}
+
+fn audit_peer(peer: Option<&ConnectionPeer>) -> AuditPeer {
+    match peer.map(|peer| peer.address) {
+        Some(PeerAddress::Tcp(address)) => AuditPeer::Address { address },
+        Some(PeerAddress::Unix { uid, pid, .. }) => AuditPeer::Process {
+            uid,
+            pid: pid.and_then(|pid| u32::try_from(pid).ok()),
+        },
+        // Only tests call without a connection.
+        None => AuditPeer::Process { uid: 0, pid: None },
+    }
+}
+
+/// Returns the reason in the details of a status.
+pub(super) fn reason_of(status: &Status) -> Option<Reason> {
+    let details = status.get_error_details();
+    let name = &details.error_info()?.reason;
+    Reason::from_str_name(&format!("REASON_{name}"))
+}
+
+/// Returns `true` if a call that fails for this reason was not allowed.
+fn is_refusal(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Unauthenticated
+            | Reason::PermissionDenied
+            | Reason::QuotaExceeded
+            | Reason::Draining
+            | Reason::AuditUnavailable
+    )
+}
+
+fn is_resource(text: &str) -> bool {
+    RESOURCE_KINDS.iter().any(|kind| text.starts_with(kind))
+}
+
+/// Returns the text of the last field 1 of a message, which is the one that a handler sees; `None` if the message has
+/// none, or is malformed.
+fn last_field_1(mut message: &[u8]) -> Option<String> {
+    let mut last = None;
+    while !message.is_empty() {
+        let (tag, wire_type) = decode_key(&mut message).ok()?;
+        if tag == 1 && wire_type == WireType::LengthDelimited {
+            let mut text = String::new();
+            let context = DecodeContext::default();
+            prost::encoding::string::merge(wire_type, &mut text, &mut message, context).ok()?;
+            last = Some(text);
+        } else {
+            skip_field(wire_type, tag, &mut message, DecodeContext::default()).ok()?;
+        }
+    }
+    last
+}
+
+/// Returns the tenant that a request names; `None` if it names none, or the name is malformed.
+fn named_tenant(headers: &HeaderMap) -> Option<TenantName> {
+    TenantName::parse(headers.get(TENANT_HEADER)?.to_str().ok()?).ok()
+}
+
+/// Records the end of its call when it is dropped: with the status of the answer, or as cancelled without one.
+#[derive(Debug)]
+pub(super) struct AuditEndGuard {
+    call: SharedCallAudit,
+    code: Option<Code>,
+    reason: Option<Reason>,
+}
+
+impl AuditEndGuard {
+    pub(super) fn new(call: SharedCallAudit) -> Self {
+        Self {
+            call,
+            code: None,
+            reason: None,
+        }
+    }
+
+    /// Returns the audit of the call.
+    pub(super) fn call(&self) -> &CallAudit {
+        &self.call
+    }
+
+    /// Returns the audit of the call for another owner.
+    pub(super) fn shared(&self) -> SharedCallAudit {
+        Arc::clone(&self.call)
+    }
+
+    /// Takes the status of the answer.
+    pub(super) fn set_status(&mut self, status: &Status) {
+        self.code = Some(status.code());
+        if status.code() != Code::Ok {
+            self.reason = reason_of(status);
+        }
+    }
+}
+
+impl Drop for AuditEndGuard {
+    fn drop(&mut self) {
+        self.call
+            .end(self.code.unwrap_or(Code::Cancelled), self.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skilld_proto::v1 as pb;
+
+    use super::*;
+
+    #[test]
+    fn only_names_of_resources_are_taken_from_a_message() {
+        let name = pb::GetWorkspaceRequest {
+            name: "workspaces/job-7".to_owned(),
+        };
+        let search = pb::SearchSkillsRequest {
+            query: "secret words".to_owned(),
+            ..pb::SearchSkillsRequest::default()
+        };
+        let listing = pb::ListWorkspacesRequest {
+            page_size: 7,
+            ..pb::ListWorkspacesRequest::default()
+        };
+        let resource = |bytes: Vec<u8>| last_field_1(&bytes).filter(|text| is_resource(text));
+        assert_eq!(
+            resource(name.encode_to_vec()).as_deref(),
+            Some("workspaces/job-7")
+        );
+        assert_eq!(resource(search.encode_to_vec()), None);
+        assert_eq!(resource(listing.encode_to_vec()), None);
+        for malformed in [&b"\x0a\xff"[..], b"\xff", b"\x0a\x02\xff\xfe", b""] {
+            assert_eq!(last_field_1(malformed), None, "{malformed:?}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_field_1_is_recorded_as_the_handler_reads_it() {
+        let request = |name: &str| pb::GetWorkspaceRequest {
+            name: name.to_owned(),
+        };
+        let (decoy, meant) = (request("workspaces/decoy"), request("workspaces/meant"));
+        let bytes = [decoy.encode_to_vec(), meant.encode_to_vec()].concat();
+        let handled = pb::GetWorkspaceRequest::decode(&bytes[..]).expect("decodes");
+        assert_eq!(handled.name, "workspaces/meant");
+        assert_eq!(last_field_1(&bytes), Some(handled.name));
+        // The handler of a message whose end is malformed is never called.
+        assert_eq!(last_field_1(&[&bytes[..], b"\x0a\x7f"].concat()), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Listener of kind `metrics`: answers `GET /metrics` over HTTP/1.1, one request per connection. It shares nothing with
+//! the listeners of the API, so a client of it takes no connection from them.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tonic::Code;
+
+use super::listener::{ACCEPT_PAUSE, bind_tcp_listener};
+use super::metrics_snapshot::MetricsSources;
+use crate::access::{
+    AccessControl, CallCredentials, ConnectionPeer, FileProblems, HTTP1, PeerAddress, Role,
+    TlsSettings, WatchedFile, open_tls,
+};
+use crate::config::{Authenticator, TlsConfig};
+use crate::error::{Error, Result};
+use crate::metrics::{Metrics, MetricsFormat};
+use crate::shutdown::Tasks;
+
+/// Maximum number of connections. Others wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 16;
+/// Maximum time of a connection, from its first byte to the last one of the answer.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum size of a request's head in bytes; hyper's buffer has no smaller one.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Maximum number of headers of a request.
+const HEADERS_MAX: usize = 32;
+/// Path of the only page.
+const PATH: &str = "/metrics";
+
+/// Bound socket of a listener of kind `metrics`.
+#[derive(Debug)]
+pub(super) struct MetricsListener {
+    listener: TcpListener,
+    tls: Option<Arc<WatchedFile<TlsSettings>>>,
+    authenticators: BTreeSet<Authenticator>,
+}
+
+/// Everything that an answer needs.
+#[derive(Debug)]
+struct MetricsPage {
+    access: Arc<AccessControl>,
+    sources: MetricsSources,
+    metrics: Arc<Metrics>,
+}
+
+/// Serves metrics on all listeners of kind `metrics` until the daemon stops.
+pub(super) fn serve_metrics(
+    listeners: Vec<MetricsListener>,
+    (sources, metrics): (MetricsSources, Arc<Metrics>),
+    tasks: &Tasks,
+) {
+    let page = Arc::new(MetricsPage {
+        access: Arc::clone(&sources.services.access),
+        sources,
+        metrics,
+    });
+    for listener in listeners {
+        tasks.spawn(listener.run(Arc::clone(&page), tasks.clone()));
+    }
+}
+
+impl MetricsListener {
+    /// Binds the socket. `place` is the configuration key of the listener.
+    ///
+    /// # Errors
+    /// [`Error`] if the address cannot be used or a file of TLS is faulty. The message says what to do.
+    pub(super) fn bind(
+        place: &str,
+        address: SocketAddr,
+        tls: Option<&TlsConfig>,
+        authenticators: &BTreeSet<Authenticator>,
+        problems: &FileProblems,
+    ) -> Result<Self> {
+        let tls = tls.map(|tls| open_tls(place, tls.clone(), false, HTTP1, problems));
+        Ok(Self {
+            listener: bind_tcp_listener(place, address)?,
+            tls: tls.transpose()?,
+            authenticators: authenticators.clone(),
+        })
+    }
+
+    /// Returns the files of TLS; `None` without TLS.
+    pub(super) fn tls(&self) -> Option<Arc<WatchedFile<TlsSettings>>> {
+        self.tls.clone()
+    }
+
+    /// Returns the bound address.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+
+    /// Serves until the daemon stops.
+    async fn run(self, page: Arc<MetricsPage>, tasks: Tasks) {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let this = Arc::new(self);
+        let accept = async {
+            while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+                match this.listener.accept().await {
+                    Ok((socket, peer)) => {
+                        let (this, page) = (Arc::clone(&this), Arc::clone(&page));
+                        let stop = tasks.stop.clone();
+                        tasks.spawn(async move {
+                            tokio::select! {
+                                () = stop.cancelled() => {}
+                                () = this.serve(socket, peer, page, permit) => {}
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "connections for metrics cannot be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = tasks.stop.cancelled() => {}
+            () = accept => {}
+        }
+    }
+
+    async fn serve(
+        &self,
+        socket: TcpStream,
+        peer: SocketAddr,
+        page: Arc<MetricsPage>,
+        _permit: OwnedSemaphorePermit,
+    ) {
+        let key = self.tls.as_ref().map(|tls| tls.key().to_owned());
+        let peer = ConnectionPeer::new(
+            PeerAddress::Tcp(peer),
+            key.unwrap_or_default(),
+            self.authenticators.clone(),
+        );
+        let peer = Arc::new(peer);
+        let served = async {
+            match &self.tls {
+                None => serve_request(socket, page, peer).await,
+                Some(tls) => {
+                    let acceptor = TlsAcceptor::from(Arc::clone(&tls.current().server));
+                    let stream = acceptor.accept(socket).await?;
+                    serve_request(stream, page, peer).await
+                }
+            }
+        };
+        let failure = match tokio::time::timeout(CONNECTION_TIME_MAX, served).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it took too long".to_owned(),
+        };
+        tracing::debug!(error = failure, "connection for metrics");
+    }
+}
+
+/// Answers the one request of a connection.
+async fn serve_request<S>(
+    stream: S,
+    page: Arc<MetricsPage>,
+    peer: Arc<ConnectionPeer>,
+) -> std::io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = page.answer(
+            request.method(),
+            request.uri().path(),
+            request.headers(),
+            &peer,
+        );
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+        .map_err(std::io::Error::other)
+}
+
+impl MetricsPage {
+    fn answer(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+        peer: &Arc<ConnectionPeer>,
+    ) -> Response<String> {
+        if path != PATH {
+            return refusal(StatusCode::NOT_FOUND, "only /metrics exists here");
+        }
+        if method != Method::GET {
+            let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET");
+            let allow = HeaderValue::from_static("GET");
+            response.headers_mut().insert(ALLOW, allow);
+            return response;
+        }
+        let tenant = match self.authorize(headers, peer) {
+            Ok(tenant) => tenant,
+            Err(error) => return access_refusal(&error),
+        };
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let format = MetricsFormat::for_accept_header(accept.unwrap_or_default());
+        let snapshot = Box::new(self.sources.take_snapshot());
+        match self.metrics.encode(format, snapshot, tenant.as_deref()) {
+            Ok(page) => {
+                let mut response = Response::new(page);
+                let content_type = HeaderValue::from_static(format.content_type());
+                response.headers_mut().insert(CONTENT_TYPE, content_type);
+                response
+            }
+            Err(error) => {
+                tracing::error!(%error, "metrics cannot be encoded");
+                refusal(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
+            }
+        }
+    }
+
+    /// Returns the tenant whose samples the client may see; `None` means all.
+    fn authorize(&self, headers: &HeaderMap, peer: &Arc<ConnectionPeer>) -> Result<Option<String>> {
+        if peer.authenticators.is_empty() {
+            return Ok(None);
+        }
+        let credentials = CallCredentials::new(Some(Arc::clone(peer)), headers);
+        let principal = self.access.authenticate(&credentials)?;
+        let caller = self.access.admit(&credentials, principal, Role::Observer)?;
+        caller.require_whole_tenant()?;
+        let sees_all = caller.role() == Role::Admin;
+        Ok((!sees_all).then(|| caller.tenant().to_string()))
+    }
+}
+
+fn access_refusal(error: &Error) -> Response<String> {
+    tracing::info!(%error, "refused a request for metrics");
+    if error.kind().0 != Code::Unauthenticated {
+        return refusal(StatusCode::FORBIDDEN, &error.to_string());
+    }
+    let mut response = refusal(StatusCode::UNAUTHORIZED, &error.to_string());
+    let scheme = HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    response
+}
+
+fn refusal(status: StatusCode, why: &str) -> Response<String> {
+    let mut response = Response::new(format!("{why}\n"));
+    *response.status_mut() = status;
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}

@@ -1,0 +1,22 @@
+//! Tests of identities and roles over real sockets, with the fake engine: who may call what, and what ends when a
+//! credential does.
+
+mod auditing;
+mod authority;
+mod byte_quotas;
+mod doctor;
+mod harness;
+mod held_quotas;
+mod matrix;
+mod metrics;
+mod metrics_listener;
+mod quotas;
+mod rotation;
+mod skills;
+mod streams;
+mod tenants;
+mod timing;
+mod tls;
+mod usage;
+mod web_tokens;
+mod workspace_tokens;

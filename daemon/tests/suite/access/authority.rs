@@ -1,0 +1,156 @@
+//! Certificate authority of a test: signs certificates of servers and clients, and lists of revoked ones.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber,
+    date_time_ymd,
+};
+
+/// Certificate authority, and the directory that its files go to.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// PEM file of the authority's certificate.
+    pub(crate) ca_file: PathBuf,
+    dir: PathBuf,
+}
+
+/// PEM files of a certificate and its key.
+#[derive(Clone)]
+pub(crate) struct IssuedFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// Kind and validity of a certificate.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Validity {
+    Valid,
+    Expired,
+}
+
+impl Authority {
+    /// Makes an authority whose files lie in `dir` and begin with `name`.
+    pub(crate) fn new(dir: &Path, name: &str) -> Self {
+        let key = KeyPair::generate().expect("key");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
+        let certificate = params.self_signed(&key).expect("signed");
+        let ca_file = dir.join(format!("{name}.pem"));
+        std::fs::write(&ca_file, certificate.pem()).expect("write");
+        Self {
+            issuer: Issuer::new(params, key),
+            ca_file,
+            dir: dir.to_owned(),
+        }
+    }
+
+    /// Issues a certificate of a server with DNS names or addresses.
+    pub(crate) fn issue_server(
+        &self,
+        file: &str,
+        names: &[&str],
+        validity: Validity,
+    ) -> IssuedFiles {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let params = CertificateParams::new(names).expect("names");
+        self.issue(
+            file,
+            params,
+            ExtendedKeyUsagePurpose::ServerAuth,
+            validity,
+            1,
+        )
+    }
+
+    /// Issues a certificate of a client with a URI or DNS name.
+    pub(crate) fn issue_client(
+        &self,
+        file: &str,
+        name: &str,
+        validity: Validity,
+        serial: u64,
+    ) -> IssuedFiles {
+        let text = name.try_into().expect("ASCII");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.subject_alt_names = vec![match name.contains("://") {
+            true => SanType::URI(text),
+            false => SanType::DnsName(text),
+        }];
+        // The common name never counts.
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "spiffe://test/a/admin");
+        self.issue(
+            file,
+            params,
+            ExtendedKeyUsagePurpose::ClientAuth,
+            validity,
+            serial,
+        )
+    }
+
+    fn issue(
+        &self,
+        file: &str,
+        mut params: CertificateParams,
+        usage: ExtendedKeyUsagePurpose,
+        validity: Validity,
+        serial: u64,
+    ) -> IssuedFiles {
+        let key = KeyPair::generate().expect("key");
+        params.extended_key_usages = vec![usage];
+        params.serial_number = Some(SerialNumber::from(serial));
+        if validity == Validity::Expired {
+            params.not_before = date_time_ymd(2020, 1, 1);
+            params.not_after = date_time_ymd(2021, 1, 1);
+        }
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        let files = IssuedFiles {
+            cert: self.dir.join(format!("{file}.crt")),
+            key: self.dir.join(format!("{file}.key")),
+        };
+        install(&files.key, &key.serialize_pem(), 0o600);
+        install(&files.cert, &certificate.pem(), 0o644);
+        files
+    }
+
+    /// Writes a list of revoked serial numbers.
+    pub(crate) fn revoke(&self, file: &Path, serials: &[u64]) {
+        self.revoke_until(file, serials, 2099);
+    }
+
+    /// Writes a list of revoked serial numbers that the authority replaces at the begin of a year.
+    pub(crate) fn revoke_until(&self, file: &Path, serials: &[u64], year: i32) {
+        let revoked = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(year, 1, 1),
+            crl_number: SerialNumber::from(serials.len() as u64 + 1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.issuer).expect("signed");
+        install(file, &list.pem().expect("PEM"), 0o644);
+    }
+}
+
+/// Writes a file under a temporary name and renames it, as orchestrators do.
+pub(crate) fn install(path: &Path, text: &str, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).expect("write");
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode)).expect("mode");
+    std::fs::rename(&new, path).expect("rename");
+}

@@ -1,0 +1,102 @@
+//! `skilld doctor` on certificates of listeners and on the files of `[auth]`: the built binary, where no Docker answers.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::authority::{Authority, Validity, install};
+use super::harness::{all_tokens, configuration, tenants_text};
+use super::web_tokens::WebTokenIssuer;
+
+/// Makes valid files of identities and their authority.
+fn make_files(files: &Path) -> Authority {
+    let authority = Authority::new(files, "ca");
+    authority.issue_server("server", &["localhost"], Validity::Valid);
+    authority.revoke(&files.join("revoked.pem"), &[]);
+    let keys = serde_json::json!({"keys": [WebTokenIssuer::new().public_key("k1")]});
+    install(&files.join("jwks.json"), &keys.to_string(), 0o644);
+    install(&files.join("tokens"), &all_tokens(), 0o600);
+    install(&files.join("tenants.toml"), &tenants_text("admin"), 0o644);
+    let config = configuration(&files.join("none"), files);
+    install(&files.join("skilld.toml"), &config, 0o644);
+    authority
+}
+
+/// Runs the doctor and returns state, subject, finding and remedy of its lines about identities.
+fn identity_lines(files: &Path) -> Vec<[String; 4]> {
+    let output = Command::new(env!("CARGO_BIN_EXE_skilld"))
+        .args(["doctor", "-o", "json", "--config"])
+        .arg(files.join("skilld.toml"))
+        .env_clear()
+        .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
+        .output()
+        .expect("run skilld");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let lines = report.pointer("/checks").and_then(Value::as_array);
+    let lines = lines.expect("lines").iter();
+    let own =
+        lines.filter(|line| line["check"] == "certificate" || line["check"] == "identity_file");
+    own.map(|line| {
+        ["state", "subject", "finding", "remedy"].map(|key| {
+            line.get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        })
+    })
+    .collect()
+}
+
+#[test]
+fn doctor_checks_certificates_and_files_of_identities() {
+    let files = tempfile::tempdir().expect("directory");
+    let authority = make_files(files.path());
+    let lines = identity_lines(files.path());
+    let subjects: Vec<&str> = lines
+        .iter()
+        .map(|[_, subject, ..]| subject.as_str())
+        .collect();
+    assert_eq!(
+        subjects,
+        [
+            "listeners.1.tls",
+            "listeners.1.tls",
+            "auth.tenants_file",
+            "auth.tokens_file",
+            "auth.jwt.jwks_file",
+        ]
+    );
+    assert!(lines.iter().all(|[state, ..]| state == "ok"), "{lines:?}");
+
+    authority.issue_server("server", &["localhost"], Validity::Expired);
+    authority.revoke_until(&files.path().join("revoked.pem"), &[], 2021);
+    install(&files.path().join("tokens"), &all_tokens(), 0o644);
+    install(&files.path().join("tenants.toml"), "[tenants.A]", 0o644);
+    install(&files.path().join("jwks.json"), "{\"keys\": []}", 0o644);
+    let lines = identity_lines(files.path());
+    for (index, state, finding, remedy) in [
+        (0, "failed", "expired at 2021-01-01T00:00:00Z", "renewed"),
+        (1, "ok", "valid until", ""),
+        (2, "warning", "replaced by 2021-01-01T00:00:00Z", "install"),
+        (3, "failed", "not a tenant's name", "correct the file"),
+        (4, "failed", "mode 0644", "run `chmod 0600"),
+        (5, "failed", "no key for ES256", "correct the file"),
+    ] {
+        let line = lines.get(index).expect("six lines");
+        assert!(
+            line[0] == state && line[2].contains(finding) && line[3].contains(remedy),
+            "{index}: {line:?}"
+        );
+    }
+    assert_eq!(lines.len(), 6);
+
+    let other = std::fs::read_to_string(files.path().join("server.key")).expect("read");
+    authority.issue_server("server", &["localhost"], Validity::Valid);
+    install(&files.path().join("server.key"), &other, 0o600);
+    let [state, _, finding, _] = &identity_lines(files.path())[0];
+    assert!(
+        state == "failed" && finding.contains("do not belong together"),
+        "{finding}"
+    );
+}

@@ -1,0 +1,161 @@
+//! Listener of metrics: who may read what, and what hostile clients can't do.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use skilld_proto::v1 as pb;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::harness::{AccessServer, token};
+use super::quotas::create;
+
+/// Number of silent connections, as many as both listeners serve at a time.
+const SILENT: usize = 32;
+/// Longest time until silent connections are closed.
+const CLOSED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Sends a request with further header lines, and returns status and body.
+pub(super) async fn fetch(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+) -> (u16, String) {
+    let stream = TcpStream::connect(address).await.expect("connected");
+    exchange(stream, method, path, headers).await
+}
+
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    method: &str,
+    path: &str,
+    headers: &str,
+) -> (u16, String) {
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{accept}\r\n{headers}\r\n");
+    let sent = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    // A server that refuses a head while it arrives closes the connection.
+    let read = stream.read_to_end(&mut answer).await;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        panic!("{sent:?}, {read:?}, {text}");
+    };
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+/// Reads the metrics of the listener that asks for tokens.
+async fn fetch_with_token(server: &AccessServer, token: Option<&str>) -> (u16, String) {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(&server.authority.ca_file).expect("PEM");
+    roots.add(certificate).expect("authority");
+    let mut config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let address = *server.metrics.get(1).expect("with TLS");
+    let stream = TcpStream::connect(address).await.expect("connected");
+    let name = ServerName::try_from("localhost").expect("name");
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.expect("handshake");
+    let header = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+    exchange(stream, "GET", "/metrics", &header.unwrap_or_default()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_with_tokens_shows_a_tenant_its_own_samples_and_an_admin_all() {
+    let server = AccessServer::start_with_metrics().await;
+    let user = server.client("b", "user").await;
+    create(&user, "w").await.expect("created");
+    let wrong = format!("skt_a-observer_{}", "x".repeat(43));
+    for refused in [None, Some(wrong.as_str()), Some("x"), Some("a.b.c")] {
+        let (status, body) = fetch_with_token(&server, refused).await;
+        assert_eq!(status, 401, "{body}");
+        assert!(!body.contains("skilld_"), "{body}");
+    }
+    let usage = |tenant: &str| format!("skilld_tenant_usage{{tenant=\"{tenant}\"");
+    let (status, own) = fetch_with_token(&server, Some(&token("a", "observer"))).await;
+    assert_eq!(status, 200, "{own}");
+    assert!(
+        own.contains(&usage("a")) && !own.contains("tenant=\"b\""),
+        "{own}"
+    );
+    let (status, all) = fetch_with_token(&server, Some(&token("a", "admin"))).await;
+    assert_eq!(status, 200, "{all}");
+    assert!(
+        all.contains(&usage("a")) && all.contains(&usage("b")),
+        "{all}"
+    );
+
+    let minter = server.client("b", "tenant_admin").await;
+    let request = pb::CreateWorkspaceTokenRequest {
+        workspace: "workspaces/w".to_owned(),
+        ..pb::CreateWorkspaceTokenRequest::default()
+    };
+    let minted = minter
+        .create_workspace_token(request)
+        .await
+        .expect("minted");
+    let (status, body) = fetch_with_token(&server, Some(&minted.token)).await;
+    assert_eq!(status, 403, "{body}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_get_of_the_page_is_answered() {
+    let server = AccessServer::start_with_metrics().await;
+    let plain = *server.metrics.first().expect("plain");
+    for (method, path, wanted) in [
+        ("GET", "/metrics", 200),
+        ("GET", "/metrics?x=1", 200),
+        ("GET", "/", 404),
+        ("GET", "/metrics/", 404),
+        ("POST", "/metrics", 405),
+        ("DELETE", "/metrics", 405),
+        ("PRI", "*", 404),
+    ] {
+        let (status, body) = fetch(plain, method, path, "").await;
+        assert_eq!(status, wanted, "{method} {path}: {body}");
+    }
+    let many = "X: y\r\n".repeat(100);
+    let long = format!("X: {}\r\n", "y".repeat(64 << 10));
+    for headers in [many, long] {
+        let (status, body) = fetch(plain, "GET", "/metrics", &headers).await;
+        assert_eq!(status, 431, "{body}");
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_clients_are_closed_and_do_not_delay_the_stop() {
+    let server = AccessServer::start_with_metrics().await;
+    let start = Instant::now();
+    let mut silent = Vec::new();
+    for index in 0..SILENT {
+        let address = server.metrics[index % 2];
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        stream.write_all(b"G").await.expect("sent");
+        silent.push(stream);
+    }
+    let plain = *server.metrics.first().expect("plain");
+    let (status, _) = fetch(plain, "GET", "/metrics", "").await;
+    assert_eq!(status, 200);
+    assert!(start.elapsed() < CLOSED_WITHIN, "{:?}", start.elapsed());
+    let user = server.client("a", "user").await;
+    user.get_principal().await.expect("the API is served");
+    for address in &server.metrics {
+        silent.push(TcpStream::connect(address).await.expect("connected"));
+    }
+    assert!(server.stop().await, "stopped in time");
+    drop(silent);
+}

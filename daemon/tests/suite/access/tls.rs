@@ -1,0 +1,485 @@
+//! TLS: which certificates, versions and protocols are accepted, and what a client is told.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use skilld::config::Config;
+use skilld::engine::fake::FakeEngine;
+use skilld::server::Server;
+use skilld::shutdown::Tasks;
+use skilld_client::{Client, ConnectOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::authority::{Authority, Validity, install};
+use super::harness::{AccessServer, configuration, token};
+
+/// Number of handshakes that are begun and not completed.
+const HALF_OPEN: usize = 1000;
+
+/// Connects, or makes a first call, and returns the error.
+async fn failure(options: &ConnectOptions) -> String {
+    match Client::connect_with(options).await {
+        Err(error) => error.to_string(),
+        Ok(client) => client
+            .get_principal()
+            .await
+            .expect_err("refused")
+            .to_string(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_told_what_is_wrong_with_the_servers_certificate() {
+    let server = AccessServer::start().await;
+    let other = Authority::new(server.files.path(), "other");
+    let unknown = ConnectOptions {
+        ca_file: Some(other.ca_file.clone()),
+        ..server.with_token(token("a", "user"))
+    };
+    let error = failure(&unknown).await;
+    assert!(
+        error.contains("UnknownIssuer") && error.contains("--ca-file"),
+        "{error}"
+    );
+
+    let mut wrong_name = server.with_token(token("a", "user"));
+    wrong_name.endpoint = format!("https://127.0.0.1:{}", server.address.port());
+    let error = failure(&wrong_name).await;
+    assert!(
+        error.contains("not valid for name") && error.contains("localhost"),
+        "{error}"
+    );
+
+    server
+        .authority
+        .issue_server("server", &["localhost"], Validity::Expired);
+    let start = Instant::now();
+    loop {
+        let error = match Client::connect_with(&server.with_token(token("a", "user"))).await {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        if error.contains("expired") {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{error}");
+    }
+    let mut plain = server.tls();
+    plain.ca_file = None;
+    plain.endpoint = format!("http://127.0.0.1:{}", server.address.port());
+    failure(&plain).await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_certificates_that_are_expired_foreign_or_revoked_are_refused() {
+    let server = AccessServer::start().await;
+    let name = "spiffe://test/a/user";
+    let other = Authority::new(server.files.path(), "other");
+    server.authority.revoke(&server.path("revoked.pem"), &[3]);
+    let cases = [
+        (
+            server
+                .authority
+                .issue_client("expired", name, Validity::Expired, 2),
+            "expired",
+        ),
+        (
+            server
+                .authority
+                .issue_client("revoked", name, Validity::Valid, 3),
+            "revoked",
+        ),
+        (
+            other.issue_client("foreign", name, Validity::Valid, 4),
+            "unknown",
+        ),
+        (
+            server
+                .authority
+                .issue_client("nobody", "spiffe://test/c/user", Validity::Valid, 5),
+            "no tenant has a name",
+        ),
+        (
+            server
+                .authority
+                .issue_client("dns", "a.example.org", Validity::Valid, 6),
+            "a.example.org",
+        ),
+    ];
+    for (issued, word) in cases {
+        let options = ConnectOptions {
+            cert_file: Some(issued.cert),
+            key_file: Some(issued.key),
+            ..server.tls()
+        };
+        let start = Instant::now();
+        loop {
+            // The list of revoked certificates takes effect within seconds.
+            let error = match Client::connect_with(&options).await {
+                Err(error) => error.to_string(),
+                Ok(client) => match client.get_principal().await {
+                    Err(error) => error.to_string(),
+                    Ok(_) => String::new(),
+                },
+            };
+            if error.to_lowercase().contains(word) {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{word}: {error}");
+        }
+    }
+    assert!(server.stop().await);
+}
+
+/// Waits until the list of revoked certificates has a problem with this text, or has none.
+async fn wait_for_list_problem(admin: &Client, text: Option<&str>) {
+    let start = Instant::now();
+    loop {
+        let problems = admin.problems().await.expect("problems");
+        let mut problems = problems.into_iter();
+        let found = problems.find(|problem| problem.subject == "listeners.1.tls.crl");
+        let message = found.map(|problem| problem.message);
+        match (&message, text) {
+            (None, None) => return,
+            (Some(message), Some(text)) if message.contains(text) => return,
+            _ => assert!(start.elapsed() < Duration::from_secs(20), "{message:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_revoked_certificates_that_is_old_or_foreign_is_a_problem_and_stays_in_force() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "admin").await;
+    let (file, name) = (server.path("revoked.pem"), "spiffe://test/a/user");
+    let options = |serial: u64| {
+        let (file, valid) = (format!("client{serial}"), Validity::Valid);
+        let issued = server.authority.issue_client(&file, name, valid, serial);
+        ConnectOptions {
+            cert_file: Some(issued.cert),
+            key_file: Some(issued.key),
+            ..server.tls()
+        }
+    };
+    let (kept, revoked) = (options(7), options(8));
+    server.authority.revoke_until(&file, &[8], 2021);
+    wait_for_list_problem(&admin, Some("replaced by 2021-01-01T00:00:00Z")).await;
+    let client = Client::connect_with(&kept).await.expect("not revoked");
+    client.get_principal().await.expect("served");
+    let refused = failure(&revoked).await;
+    assert!(refused.contains("revoked"), "{refused}");
+    let other = Authority::new(server.files.path(), "other");
+    other.revoke(&file, &[8]);
+    wait_for_list_problem(&admin, Some("no authority in client_ca")).await;
+    server.authority.revoke(&file, &[8]);
+    wait_for_list_problem(&admin, None).await;
+    assert!(server.stop().await);
+}
+
+/// Connects with one version of TLS and returns the bytes of the server's first frame.
+async fn first_frame(
+    server: &AccessServer,
+    version: &'static SupportedProtocolVersion,
+) -> std::io::Result<[u8; 9]> {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(&server.authority.ca_file).expect("PEM");
+    roots.add(certificate).expect("authority");
+    let mut config = ClientConfig::builder_with_protocol_versions(&[version])
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(server.address).await?;
+    let name = ServerName::try_from("localhost").expect("name");
+    let mut stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await?;
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await?;
+    let mut frame = [0; 9];
+    stream.read_exact(&mut frame).await?;
+    Ok(frame)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_1_2_and_1_3_are_served() {
+    let server = AccessServer::start().await;
+    for version in [&TLS12, &TLS13] {
+        let frame = first_frame(&server, version).await.expect("served");
+        assert_eq!(
+            frame.get(3),
+            Some(&4),
+            "the first frame has the server's settings"
+        );
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_open_handshakes_keep_nobody_out() {
+    let server = AccessServer::start().await;
+    let mut half_open = Vec::new();
+    for index in 0..HALF_OPEN {
+        let mut stream = TcpStream::connect(server.address).await.expect("connected");
+        if index % 2 == 0 {
+            // The head of a record of a handshake, whose rest never comes. The server may have closed it meanwhile.
+            stream
+                .write_all(&[0x16, 3, 1, 2, 0])
+                .await
+                .unwrap_or_default();
+        }
+        half_open.push(stream);
+    }
+    let client = server.client("a", "user").await;
+    assert_eq!(client.get_principal().await.expect("served").id, "a-user");
+    // All of them are closed after the timeout for handshakes, without a byte.
+    for stream in &mut half_open {
+        let mut byte = [0; 64];
+        let closing = tokio::time::timeout(Duration::from_secs(30), stream.read(&mut byte));
+        let read = closing.await.expect("closed in time");
+        assert!(matches!(read, Ok(0..=64) | Err(_)));
+    }
+    assert_eq!(client.get_principal().await.expect("served").id, "a-user");
+    assert!(server.stop().await);
+}
+
+/// Makes the TLS side of a server that requires a client certificate of the authority of `server`. Its own certificate
+/// is one of `authority`, in the file `file`.
+fn certificate_acceptor(server: &AccessServer, authority: &Authority, file: &str) -> TlsAcceptor {
+    let issued = authority.issue_server(file, &["localhost"], Validity::Valid);
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_file(&server.authority.ca_file).expect("PEM");
+    roots.add(ca).expect("authority");
+    let clients = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+    let chain = vec![CertificateDer::from_pem_file(&issued.cert).expect("PEM")];
+    let key = PrivateKeyDer::from_pem_file(&issued.key).expect("PEM");
+    let mut config = rustls::ServerConfig::builder()
+        .with_client_cert_verifier(clients.expect("verifier"))
+        .with_single_cert(chain, key)
+        .expect("pair");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_certificate_is_told_that_it_needs_one() {
+    let server = AccessServer::start().await;
+    let acceptor = certificate_acceptor(&server, &server.authority, "strict");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let port = listener.local_addr().expect("address").port();
+    let task = Tasks::default().spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            drop(acceptor.accept(socket).await);
+        }
+    });
+    let options = ConnectOptions {
+        endpoint: format!("https://localhost:{port}"),
+        ..server.tls()
+    };
+    let refused = Client::connect_with(&options).await.expect_err("refused");
+    let text = refused.to_string();
+    assert!(text.contains("requires a client certificate"), "{text}");
+    task.abort();
+    assert!(server.stop().await);
+}
+
+/// TLS server that asks for a client certificate. Its first connection has a certificate of the authority of `server`,
+/// further ones of another authority.
+struct SwitchingServer {
+    address: std::net::SocketAddr,
+    /// Number of clients that completed the handshake on further connections, and so presented their certificates.
+    presented: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl SwitchingServer {
+    /// Starts the server. `is_silent` keeps the first connection open without an answer.
+    async fn start(server: &AccessServer, is_silent: bool) -> Self {
+        let other = Authority::new(server.files.path(), "other");
+        let (good, foreign) = (
+            certificate_acceptor(server, &server.authority, "good"),
+            certificate_acceptor(server, &other, "foreign"),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("address");
+        let presented = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&presented);
+        let task = Tasks::default().spawn(async move {
+            let (socket, _) = listener.accept().await.expect("accepted");
+            let first = good.accept(socket).await.expect("trusted");
+            let _kept = is_silent.then_some(first);
+            while let Ok((socket, _)) = listener.accept().await {
+                if foreign.accept(socket).await.is_ok() {
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        });
+        Self {
+            address,
+            presented,
+            task,
+        }
+    }
+
+    /// Connects with a client certificate.
+    async fn connect(&self, server: &AccessServer) -> Result<Client, skilld_client::Error> {
+        let (name, valid) = ("spiffe://test/a/user", Validity::Valid);
+        let issued = server.authority.issue_client("client", name, valid, 9);
+        let options = ConnectOptions {
+            endpoint: format!("https://localhost:{}", self.address.port()),
+            cert_file: Some(issued.cert),
+            key_file: Some(issued.key),
+            ..server.tls()
+        };
+        Client::connect_with(&options).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_presents_its_certificate_to_no_server_that_it_does_not_trust() {
+    let server = AccessServer::start().await;
+    let switching = SwitchingServer::start(&server, false).await;
+    let refused = switching.connect(&server).await;
+    let text = refused.expect_err("not trusted").to_string();
+    assert!(text.contains("UnknownIssuer"), "{text}");
+    assert_eq!(switching.presented.load(Ordering::SeqCst), 0);
+    switching.task.abort();
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_looks_for_the_cause_of_a_refusal_for_three_seconds_at_most() {
+    let server = AccessServer::start().await;
+    let switching = SwitchingServer::start(&server, true).await;
+    let start = Instant::now();
+    // The first call reports what is wrong.
+    let connected = switching.connect(&server).await;
+    let took = start.elapsed();
+    assert!(connected.is_ok(), "a silent server has not refused");
+    assert!(took < Duration::from_millis(4500), "{took:?}");
+    switching.task.abort();
+    assert!(server.stop().await);
+}
+
+/// Starts a daemon with a changed file or configuration, which must fail, and returns the message.
+async fn start_failure(change: impl FnOnce(&Path, &mut String)) -> String {
+    let (files, state) = (
+        tempfile::tempdir().expect("dir"),
+        tempfile::tempdir().expect("dir"),
+    );
+    let authority = Authority::new(files.path(), "ca");
+    authority.issue_server("server", &["localhost"], Validity::Valid);
+    authority.revoke(&files.path().join("revoked.pem"), &[]);
+    let issuer = super::web_tokens::WebTokenIssuer::new();
+    let keys = serde_json::json!({"keys": [issuer.public_key("k1")]}).to_string();
+    install(&files.path().join("jwks.json"), &keys, 0o644);
+    install(&files.path().join("tokens"), "", 0o600);
+    install(&files.path().join("tenants.toml"), "[tenants.a]\n", 0o644);
+    std::fs::create_dir(files.path().join("run")).expect("mkdir");
+    let mut text = configuration(state.path(), files.path());
+    change(files.path(), &mut text);
+    let config = match Config::from_toml(&text) {
+        Ok(loaded) => loaded.config,
+        Err(faults) => return faults.to_string(),
+    };
+    let started = Server::start(config, Arc::new(FakeEngine::new())).await;
+    started.expect_err("it must not start").to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_faulty_file_at_the_start_is_named_with_its_remedy() {
+    for (file, text, mode, word) in [
+        ("tokens", "", 0o644, "chmod 0600"),
+        ("server.key", "x", 0o600, "no private key in PEM"),
+        ("server.crt", "x", 0o644, "no certificate in PEM"),
+        ("ca.pem", "", 0o644, "no certificate in PEM"),
+        ("revoked.pem", "x", 0o644, "no list of revoked certificates"),
+        ("jwks.json", "{\"keys\": []}", 0o644, "no key for ES256"),
+        ("jwks.json", "[", 0o644, "not a JSON web key set"),
+        ("tenants.toml", "[tenants.A]", 0o644, "not a tenant's name"),
+        (
+            "tenants.toml",
+            "[tenants.a]\npools = [\"x\"]",
+            0o644,
+            "no pool \"x\"",
+        ),
+        (
+            "tenants.toml",
+            "[[peers]]\ntenant = \"a\"\nroles = [\"user\"]",
+            0o644,
+            "needs uid or gid",
+        ),
+        (
+            "tenants.toml",
+            "[[peers]]\nuid = 1\ntenant = \"a\"\nroles = []",
+            0o644,
+            "at least one role",
+        ),
+    ] {
+        let error = start_failure(|files, _| install(&files.join(file), text, mode)).await;
+        assert!(
+            error.contains(word) && error.contains(file),
+            "{file}: {error}"
+        );
+    }
+    let error = start_failure(|files, _| {
+        let other = Authority::new(files, "other");
+        let key = std::fs::read_to_string(files.join("server.key")).expect("read");
+        other.issue_server("server", &["localhost"], Validity::Valid);
+        install(&files.join("server.key"), &key, 0o600);
+    });
+    let error = error.await;
+    assert!(error.contains("do not belong together"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_would_let_anybody_in_is_refused() {
+    for (from, to, word) in [
+        (
+            "authenticators = [\"mtls\", \"token\", \"jwt\"]",
+            "",
+            "listeners.1: has no authenticators",
+        ),
+        (
+            "[\"mtls\", \"token\", \"jwt\"]",
+            "[\"peer\"]",
+            "works on Unix sockets only",
+        ),
+        ("127.0.0.1:0\"\ntls", "0.0.0.0:0\"\n#", "needs tls"),
+        (
+            "127.0.0.1:0\"\ntls",
+            "0.0.0.0:0\"\ninsecure_loopback = true\n#",
+            "loopback interface only",
+        ),
+        ("client_ca =", "client_key =", "listeners"),
+        ("kind = \"tcp\"", "kind = \"udp\"", "not a kind"),
+        (
+            "kind = \"tcp\"",
+            "kind = \"tcp\"\nmode = \"0660\"",
+            "has no key mode",
+        ),
+        ("role_max = \"admin\"", "role_max = \"root\"", "not a role"),
+        ("ES256", "none", "not an algorithm that is accepted"),
+        ("ES256", "HS256", "not an algorithm that is accepted"),
+    ] {
+        let error = start_failure(|_, text| *text = text.replace(from, to)).await;
+        assert!(error.contains(word), "{from}: {error}");
+    }
+    let error = start_failure(|_, text| {
+        let end = text.find("[auth]").expect("section");
+        let pools = text.find("[pools.default]").expect("section");
+        text.replace_range(end..pools, "");
+    });
+    let error = error.await;
+    assert!(error.contains("needs the section [auth]"), "{error}");
+}

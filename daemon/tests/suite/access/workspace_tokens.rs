@@ -1,0 +1,147 @@
+//! Tokens for one workspace: what they open, and what they do not.
+
+use skilld_proto::v1 as pb;
+use tonic::{Code, Status};
+
+use super::harness::{AccessServer, connect};
+use super::tenants::{Refusals, all_moves, attempt, claim, write_file};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_token_opens_its_workspace_and_nothing_else() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "tenant_admin").await;
+    for id in ["own", "other"] {
+        claim(&admin, id).await.expect("claimed");
+    }
+    let request = pb::CreateWorkspaceTokenRequest {
+        workspace: "workspaces/own".to_owned(),
+        ..Default::default()
+    };
+    let minted = admin.create_workspace_token(request).await.expect("minted");
+    let agent = connect(&server.with_token(minted.token.clone())).await;
+    let principal = agent.get_principal().await.expect("known");
+    assert_eq!(
+        (principal.workspace.as_str(), principal.role()),
+        ("workspaces/own", pb::Role::User)
+    );
+    assert!(principal.expire_time.is_some());
+    write_file(&agent, "workspaces/own", "x").await;
+    let listed = agent
+        .list_workspaces(pb::ListWorkspacesRequest::default())
+        .await
+        .expect("listed");
+    assert_eq!(listed.workspaces.len(), 1);
+    let refusals = all_moves(&agent, "other").await;
+    for (name, status) in refusals {
+        let expected = matches!(status.code(), Code::NotFound | Code::PermissionDenied);
+        assert!(expected, "{name}: {status}");
+    }
+    let refused = claim(&agent, "new").await.expect_err("it is bound");
+    assert_eq!(refused.code(), Some(Code::PermissionDenied), "{refused}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_token_ends_with_its_workspace() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "tenant_admin").await;
+    claim(&admin, "own").await.expect("claimed");
+    let request = pb::CreateWorkspaceTokenRequest {
+        workspace: "workspaces/own".to_owned(),
+        ..Default::default()
+    };
+    let minted = admin.create_workspace_token(request).await.expect("minted");
+    let agent = connect(&server.with_token(minted.token)).await;
+    let list_skills = async || {
+        let request = pb::ListSkillsRequest::default();
+        agent.skills().list_skills(request).await.map(drop)
+    };
+    list_skills().await.expect("it reads skills");
+    admin
+        .delete_workspace("workspaces/own")
+        .await
+        .expect("deleted");
+    // A later workspace of the same name is another one.
+    for is_recreated in [false, true] {
+        if is_recreated {
+            claim(&admin, "own").await.expect("claimed again");
+        }
+        let refused = list_skills().await.expect_err("its workspace has ended");
+        assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+        let text = "workspaces/own has ended, and with it its token";
+        assert!(refused.message().contains(text), "{refused}");
+        let refused = agent.get_workspace("workspaces/own").await;
+        let code = refused.expect_err("another workspace").code();
+        assert_eq!(code, Some(Code::Unauthenticated));
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_token_reaches_no_artifact_by_way_of_its_workspace() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "tenant_admin").await;
+    claim(&admin, "own").await.expect("claimed");
+    let workspace = "workspaces/own".to_owned();
+    let request = pb::CreateWorkspaceTokenRequest {
+        workspace: workspace.clone(),
+        ..Default::default()
+    };
+    let minted = admin.create_workspace_token(request).await.expect("minted");
+    let agent = connect(&server.with_token(minted.token)).await;
+    let input = |from: &str| pb::StageInputsRequest {
+        workspace: workspace.clone(),
+        inputs: vec![pb::InputSpec {
+            source: Some(pb::input_spec::Source::From(from.to_owned())),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let saving = Some(pb::CollectSpec {
+        globs: vec!["out/**".to_owned()],
+        save_as_artifacts: Some(pb::SaveAsArtifacts::default()),
+        ..Default::default()
+    });
+    let spec = Some(pb::ExecSpec {
+        shell: "true".to_owned(),
+        collect: saving.clone(),
+        ..Default::default()
+    });
+    let mut refusals = Refusals::new();
+    attempt!(
+        refusals,
+        agent,
+        files.stage_inputs(input("artifact://secret"))
+    );
+    attempt!(
+        refusals,
+        agent,
+        files.collect_outputs(pb::CollectOutputsRequest {
+            workspace: workspace.clone(),
+            spec: saving,
+        })
+    );
+    attempt!(
+        refusals,
+        agent,
+        execs.run_exec(pb::RunExecRequest {
+            workspace: workspace.clone(),
+            spec: spec.clone(),
+            ..Default::default()
+        })
+    );
+    attempt!(
+        refusals,
+        agent,
+        execs.start_exec(pb::StartExecRequest {
+            workspace,
+            spec,
+            ..Default::default()
+        })
+    );
+    assert_eq!(refusals.len(), 4);
+    for (name, status) in refusals {
+        assert_eq!(status.code(), Code::PermissionDenied, "{name}: {status}");
+    }
+    assert!(server.stop().await);
+}

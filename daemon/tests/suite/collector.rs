@@ -1,0 +1,121 @@
+//! Collector of spans for tests: an OTLP receiver that keeps every request with its headers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use skilld::shutdown::Tasks;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+/// Maximum time that a test waits for one export.
+const EXPORTED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Maximum number of requests that a test has not looked at. The collector does not answer further ones.
+const REQUESTS_MAX: usize = 1024;
+
+/// Requests that a collector received.
+pub(crate) struct Collector {
+    pub(crate) address: SocketAddr,
+    received: mpsc::Receiver<(MetadataMap, ExportTraceServiceRequest)>,
+    /// Spans of all requests that were looked at.
+    pub(crate) spans: Vec<Span>,
+    /// Bytes of all requests that were looked at.
+    pub(crate) bytes: Vec<u8>,
+    /// Headers of the last request that was looked at.
+    pub(crate) headers: MetadataMap,
+}
+
+struct Receiver(mpsc::Sender<(MetadataMap, ExportTraceServiceRequest)>);
+
+#[tonic::async_trait]
+impl TraceService for Receiver {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let (headers, _, message) = request.into_parts();
+        // The test has ended if nobody receives.
+        drop(self.0.send((headers, message)).await);
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    /// Starts a collector, which ends with the test's runtime.
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (sender, received) = mpsc::channel(REQUESTS_MAX);
+        let server = tonic::transport::Server::builder()
+            .add_service(TraceServiceServer::new(Receiver(sender)))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        Tasks::default().spawn(server);
+        Self {
+            address,
+            received,
+            spans: Vec::new(),
+            bytes: Vec::new(),
+            headers: MetadataMap::new(),
+        }
+    }
+
+    /// Waits for the span of a method or of a step with this name.
+    pub(crate) async fn wait_for(&mut self, name: &str) -> Span {
+        loop {
+            if let Some(span) = self.spans.iter().find(|span| span.name == name) {
+                return span.clone();
+            }
+            let next = tokio::time::timeout(EXPORTED_WITHIN, self.received.recv()).await;
+            let next = next.unwrap_or_else(|_| panic!("no {name} among {:?}", self.names()));
+            self.keep(next.expect("it runs"));
+        }
+    }
+
+    /// Looks at the requests that have come by now.
+    pub(crate) fn look(&mut self) {
+        while let Ok(next) = self.received.try_recv() {
+            self.keep(next);
+        }
+    }
+
+    /// Returns the names of all spans that were looked at.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.spans.iter().map(|span| span.name.as_str()).collect()
+    }
+
+    fn keep(&mut self, (headers, message): (MetadataMap, ExportTraceServiceRequest)) {
+        self.headers = headers;
+        self.bytes.extend(message.encode_to_vec());
+        let scopes = message.resource_spans.into_iter();
+        let scopes = scopes.flat_map(|resource| resource.scope_spans);
+        self.spans.extend(scopes.flat_map(|scope| scope.spans));
+    }
+}
+
+/// Returns a span's attributes as text, sorted.
+pub(crate) fn attributes(span: &Span) -> Vec<String> {
+    let attributes = span.attributes.iter().map(|attribute| {
+        let value = attribute.value.as_ref().and_then(|any| any.value.as_ref());
+        let value = match value {
+            Some(Value::StringValue(text)) => text.clone(),
+            Some(Value::IntValue(number)) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        format!("{}={value}", attribute.key)
+    });
+    let mut attributes: Vec<String> = attributes.collect();
+    attributes.sort_unstable();
+    attributes
+}

@@ -1,0 +1,200 @@
+//! Tests of starting, draining and stopping the server.
+
+use super::*;
+
+#[tokio::test]
+async fn second_daemon_on_the_same_state_does_not_start() {
+    let daemon = TestDaemon::start("", |_| {}).await;
+    let config = config(
+        daemon.dir.path(),
+        "listen = \"unix:/nowhere/skilld.sock\"",
+        |_| {},
+    );
+    let error = Server::start(config, Arc::<FakeEngine>::clone(&daemon.engine))
+        .await
+        .expect_err("second")
+        .to_string();
+    assert!(error.contains("another skilld runs on it"), "{error}");
+    // The first daemon still serves.
+    get_info(&daemon.client().await).await;
+}
+
+#[tokio::test]
+async fn instance_id_and_socket_survive_restarts() {
+    let daemon = TestDaemon::start("", |_| {}).await;
+    let socket = daemon.dir.path().join("skilld.sock");
+    let instance = std::fs::read(daemon.dir.path().join("instance")).expect("instance");
+    assert!(socket.exists());
+    daemon.signal().await;
+    let TestDaemon {
+        dir,
+        engine,
+        signals,
+        running,
+    } = daemon;
+    drop(signals);
+    assert!(within(running).await.expect("no panic"));
+    assert!(!socket.exists(), "the socket is removed at the end");
+    // The socket of a killed daemon does not prevent a start.
+    drop(std::os::unix::net::UnixListener::bind(&socket).expect("bind"));
+    let server = Server::start(config(dir.path(), "", |_| {}), engine)
+        .await
+        .expect("again");
+    assert_eq!(
+        std::fs::read(dir.path().join("instance")).expect("instance"),
+        instance
+    );
+    let (signals, received) = mpsc::channel(1);
+    signals.send(()).await.expect("send");
+    assert!(within(server.run(received)).await);
+}
+
+/// Begins an upload that has sent no message yet.
+async fn begin_upload(
+    client: &Client,
+) -> (
+    mpsc::Sender<pb::StageFilesRequest>,
+    JoinHandle<Result<(), Status>>,
+) {
+    let (sender, receiver) = mpsc::channel(1);
+    let mut files = client.files();
+    let call = async move {
+        let messages = tokio_stream::wrappers::ReceiverStream::new(receiver);
+        files.stage_files(messages).await.map(drop)
+    };
+    let call = Tasks::default().spawn(call);
+    // After the first response the upload has begun; after the second one it has arrived, because a connection keeps
+    // the order of requests.
+    for _ in 0..2 {
+        get_info(client).await;
+    }
+    (sender, call)
+}
+
+#[tokio::test]
+async fn signal_drains_then_stops() {
+    let daemon = TestDaemon::start("", |_| {}).await;
+    let client = daemon.client().await;
+    let mut changes = watch_health(client.channel()).await;
+    while next_health(&mut changes).await != 1 {}
+    let (sender, call) = begin_upload(&client).await;
+
+    daemon.signal().await;
+    assert_eq!(next_health(&mut changes).await, 2);
+    // The daemon still responds, rejects new work, and waits for the open call.
+    get_info(&client).await;
+    let status = client
+        .workspaces()
+        .create_workspace(pb::CreateWorkspaceRequest::default())
+        .await;
+    let status = status.expect_err("draining");
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Unavailable, "DRAINING")
+    );
+    assert!(!daemon.running.is_finished());
+
+    drop(sender);
+    let status = within(call)
+        .await
+        .expect("no panic")
+        .expect_err("an upload without a header");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    // Then the daemon stops, and the health stream ends with a status.
+    let end = within(changes.message()).await.expect_err("stopped");
+    assert_eq!(
+        (end.code(), reason(&end).as_str()),
+        (Code::Unavailable, "DRAINING"),
+        "{end:?}"
+    );
+    assert!(daemon.wait_for_end().await);
+}
+
+#[tokio::test]
+async fn second_signal_ends_the_drain() {
+    let daemon = TestDaemon::start("", |config| {
+        config.server.stop_timeout = Duration::from_secs(2);
+    })
+    .await;
+    let client = daemon.client().await;
+    let (_sender, call) = begin_upload(&client).await;
+    daemon.signal().await;
+    daemon.signal().await;
+    let start = Instant::now();
+    // The client neither sends nor disconnects; the daemon closes its connection after half of the stop timeout.
+    assert!(daemon.wait_for_end().await, "everything ended");
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(within(call).await.expect("no panic").is_err());
+}
+
+#[tokio::test]
+async fn drain_ends_at_its_timeout() {
+    let daemon = TestDaemon::start("", |config| {
+        config.server.drain_timeout = Duration::from_millis(300);
+        config.server.stop_timeout = Duration::from_secs(2);
+    })
+    .await;
+    let client = daemon.client().await;
+    let (_sender, _call) = begin_upload(&client).await;
+    let start = Instant::now();
+    daemon.signal().await;
+    assert!(daemon.wait_for_end().await);
+    let took = start.elapsed();
+    assert!(
+        took >= Duration::from_millis(300) && took < Duration::from_secs(5),
+        "{took:?}"
+    );
+}
+
+#[test]
+fn without_docker_the_daemon_exits_1_with_an_error() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_skilld"))
+        .arg("--state-dir")
+        .arg(dir.path())
+        .env_clear()
+        .env("SKILLD_ENGINE__DOCKER_HOST", "unix:///nowhere/docker.sock")
+        .env("SKILLD_ENGINE__GUEST_PATH", env!("CARGO_BIN_EXE_skilld"))
+        .output()
+        .expect("run skilld");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("error: ") && stderr.contains("/nowhere/docker.sock"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn hangups_while_the_daemon_starts_do_not_end_it() {
+    use nix::sys::signal::{Signal, kill};
+    let dir = tempfile::tempdir().expect("temporary directory");
+    // This Docker accepts connections and never answers.
+    let socket = dir.path().join("docker.sock");
+    let docker = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+    let mut daemon = std::process::Command::new(env!("CARGO_BIN_EXE_skilld"))
+        .arg("--state-dir")
+        .arg(dir.path().join("state"))
+        .env_clear()
+        .env(
+            "SKILLD_ENGINE__DOCKER_HOST",
+            format!("unix://{}", socket.display()),
+        )
+        .env("SKILLD_ENGINE__GUEST_PATH", env!("CARGO_BIN_EXE_skilld"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("run skilld");
+    let pid = nix::unistd::Pid::from_raw(daemon.id().try_into().expect("a pid"));
+    let connection = docker.accept().expect("it starts");
+    for _ in 0..1000 {
+        kill(pid, Signal::SIGHUP).expect("sent");
+    }
+    kill(pid, Signal::SIGTERM).expect("sent");
+    let ended = daemon.wait().expect("it ends");
+    assert_eq!(ended.code(), Some(0), "{ended}");
+    drop(connection);
+}

@@ -1,0 +1,529 @@
+//! Tests of StageInputs with a client, a whole server and the real guest: inputs from URLs, pinned artifacts, and
+//! stops.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sha2::{Digest, Sha256};
+use skilld_client::{Error, SaveTarget};
+use skilld_proto::v1::input_spec::Source;
+use skilld_proto::v1::{self as pb, Reason};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use crate::server::TestServer;
+
+/// Settings that allow inputs from a web server on this host.
+const LOOPBACK: &str = "files.input_urls = true\nfiles.input_private_addresses = true\n";
+
+fn hex(bytes: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
+}
+
+fn input(from: &str) -> pb::InputSpec {
+    pb::InputSpec {
+        source: Some(Source::From(from.to_owned())),
+        ..Default::default()
+    }
+}
+
+fn scope(user: &str) -> pb::ArtifactScope {
+    pb::ArtifactScope {
+        app: "app".into(),
+        user: user.into(),
+        session: "1".into(),
+    }
+}
+
+/// Stages inputs with the artifact scope of `ada`.
+async fn stage_inputs<const N: usize>(
+    server: &TestServer,
+    workspace: &str,
+    inputs: [pb::InputSpec; N],
+) -> Result<Vec<pb::StagedInput>, Error> {
+    let request = pb::StageInputsRequest {
+        workspace: workspace.to_owned(),
+        inputs: inputs.into(),
+        scope: Some(scope("ada")),
+    };
+    server.client.stage_inputs(request).await
+}
+
+/// Stages one input. Returns its path and its text.
+async fn stage_one(server: &TestServer, workspace: &str, spec: pb::InputSpec) -> (String, String) {
+    let staged = stage_inputs(server, workspace, [spec])
+        .await
+        .expect("staged");
+    let file = staged.first().and_then(|staged| staged.file.clone());
+    let file = file.expect("a file");
+    let text = read_text(server, workspace, &file.path).await;
+    assert_eq!(file.sha256, hex(text.as_bytes()));
+    (file.path, text)
+}
+
+/// Reads a text file of a workspace.
+async fn read_text(server: &TestServer, workspace: &str, path: &str) -> String {
+    use pb::read_file_response::Payload;
+    let request = pb::ReadFileRequest {
+        workspace: workspace.to_owned(),
+        path: path.to_owned(),
+        ..Default::default()
+    };
+    let answer = server.client.files().read_file(request).await;
+    let mut messages = answer.expect("there").into_inner();
+    let mut data = Vec::new();
+    while let Some(message) = messages.message().await.expect("bytes") {
+        if let Some(Payload::Data(piece)) = message.payload {
+            data.extend_from_slice(&piece);
+        }
+    }
+    String::from_utf8(data).expect("text")
+}
+
+/// Checks that the workspace has no inputs, neither in its record nor on disk.
+async fn check_nothing_staged(server: &TestServer, workspace: &str) {
+    let view = server.get_workspace(workspace).await;
+    assert_eq!(view.inputs, []);
+    let listed = server
+        .client
+        .list_files(pb::ListFilesRequest {
+            workspace: workspace.to_owned(),
+            path: "work".into(),
+            recursive: true,
+            ..Default::default()
+        })
+        .await
+        .expect("listed");
+    let files = listed.files.iter();
+    let files: Vec<_> = files
+        .filter(|file| file.r#type() == pb::FileType::File)
+        .collect();
+    assert!(files.is_empty(), "{files:?}");
+}
+
+fn check_refused<T: std::fmt::Debug>(
+    answer: Result<T, Error>,
+    code: Code,
+    reason: Reason,
+) -> String {
+    let error = answer.expect_err("must be refused");
+    assert_eq!(
+        (error.code(), error.reason()),
+        (Some(code), Some(reason)),
+        "{error:?}"
+    );
+    let Error::Status(failure) = error else {
+        panic!("{error:?}");
+    };
+    failure.message
+}
+
+/// Pages of a web server: target (path and query) → status line and headers, and body.
+#[derive(Default)]
+struct WebPages {
+    pages: HashMap<&'static str, (String, String)>,
+}
+
+/// Web server that records the requested targets.
+struct WebServer {
+    address: String,
+    asked: Arc<Mutex<Vec<String>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl WebPages {
+    fn page(mut self, target: &'static str, head: &str, body: &str) -> Self {
+        self.pages
+            .insert(target, (head.to_owned(), body.to_owned()));
+        self
+    }
+
+    async fn serve(self) -> WebServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("bound").to_string();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (mut tasks, log) = (JoinSet::new(), Arc::clone(&asked));
+        tasks.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut stream = BufReader::new(stream);
+                let mut lines = Vec::new();
+                let mut line = String::new();
+                while stream
+                    .read_line(&mut line)
+                    .await
+                    .is_ok_and(|count| count > 2)
+                {
+                    lines.push(std::mem::take(&mut line));
+                }
+                let target = lines.first().and_then(|line| line.split(' ').nth(1));
+                let target = target.unwrap_or_default().to_owned();
+                let missing = ("404 Not Found\r\n".to_owned(), String::new());
+                let (head, body) = self.pages.get(target.as_str()).unwrap_or(&missing);
+                let answer = format!(
+                    "HTTP/1.1 {head}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                log.lock().expect("not poisoned").push(target);
+                // The client may have disconnected.
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        WebServer {
+            address,
+            asked,
+            _tasks: tasks,
+        }
+    }
+}
+
+impl WebServer {
+    fn url(&self, target: &str) -> String {
+        format!("http://{}{target}", self.address)
+    }
+
+    fn take_targets(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().expect("not poisoned"))
+    }
+}
+
+const OK: &str = "200 OK\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
+    let web = WebPages::default()
+        .page("/data/table.csv?key=secret", OK, "a,b\n1,2\n")
+        .page("/moved", "302 Found\r\nLocation: /data/other\r\n", "")
+        .page("/data/other", OK, "other")
+        .serve()
+        .await;
+    let server = TestServer::start(LOOPBACK, &[]).await;
+    let workspace = server.workspace().await;
+    let url = web.url("/data/table.csv?key=secret");
+    let (path, text) = stage_one(&server, &workspace, input(&url)).await;
+    assert_eq!(
+        (path.as_str(), text.as_str()),
+        ("work/inputs/table.csv", "a,b\n1,2\n")
+    );
+    let (path, text) = stage_one(&server, &workspace, input(&web.url("/moved"))).await;
+    assert_eq!(
+        (path.as_str(), text.as_str()),
+        ("work/inputs/moved", "other")
+    );
+    assert_eq!(
+        web.take_targets(),
+        ["/data/table.csv?key=secret", "/moved", "/data/other"]
+    );
+
+    // The record and the metadata file omit the query, which may contain a secret.
+    let recorded = server.get_workspace(&workspace).await.inputs;
+    let mut from: Vec<&str> = recorded.iter().map(|input| input.from.as_str()).collect();
+    from.sort_unstable_by_key(|from| from.len());
+    assert_eq!(from, [web.url("/moved"), web.url("/data/table.csv?…")]);
+    let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
+    let metadata = slots.filter_map(|slot| {
+        std::fs::read_to_string(slot.ok()?.path().join("skills/.metadata.json")).ok()
+    });
+    let metadata: Vec<String> = metadata.filter(|text| text.contains("table.csv")).collect();
+    assert_eq!(metadata.len(), 1);
+    assert!(
+        metadata[0].contains(&web.url("/data/table.csv")),
+        "{metadata:?}"
+    );
+    let secret = metadata[0].contains("secret") || metadata[0].contains("url_sha256");
+    assert!(!secret, "it could be read or guessed: {metadata:?}");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() {
+    let long = "x".repeat(2000);
+    let web = WebPages::default()
+        .page("/fine", OK, "fine")
+        .page("/long", OK, &long)
+        .page("/broken", "500 Internal Server Error\r\n", "")
+        .page(
+            "/metadata",
+            "302 Found\r\nLocation: http://169.254.169.254/\r\n",
+            "",
+        )
+        .page("/file", "302 Found\r\nLocation: file:///etc/passwd\r\n", "")
+        .serve()
+        .await;
+    let server = TestServer::start(
+        &format!("{LOOPBACK}files.stage_bytes_max = \"1KiB\"\n"),
+        &[],
+    )
+    .await;
+    let workspace = server.workspace().await;
+    let pinned = format!("/fine#sha256={}", "0".repeat(64));
+    for (target, code, reason) in [
+        ("/nothing", Code::NotFound, Reason::FileNotFound),
+        ("/long", Code::ResourceExhausted, Reason::LimitExceeded),
+        ("/broken", Code::FailedPrecondition, Reason::FetchFailed),
+        (
+            "/metadata",
+            Code::PermissionDenied,
+            Reason::PermissionDenied,
+        ),
+        ("/file", Code::FailedPrecondition, Reason::FetchFailed),
+        (
+            pinned.as_str(),
+            Code::InvalidArgument,
+            Reason::ChecksumMismatch,
+        ),
+    ] {
+        let inputs = [input(&web.url("/fine")), input(&web.url(target))];
+        let message = check_refused(
+            stage_inputs(&server, &workspace, inputs).await,
+            code,
+            reason,
+        );
+        assert!(!message.is_empty(), "{target}");
+        check_nothing_staged(&server, &workspace).await;
+    }
+    let wrong = pb::InputSpec {
+        sha256: "0".repeat(64),
+        ..input(&web.url("/fine"))
+    };
+    let answer = stage_inputs(&server, &workspace, [wrong]).await;
+    check_refused(answer, Code::InvalidArgument, Reason::ChecksumMismatch);
+    check_nothing_staged(&server, &workspace).await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urls_of_callers_are_bounded_by_settings_of_their_own() {
+    let web = WebPages::default().page("/x", OK, "x").serve().await;
+    let url = web.url("/x");
+    let by_name = url.replace("127.0.0.1", "localhost");
+    // Settings for skill roots do not apply to inputs.
+    for (settings, told) in [
+        ("", "files.input_urls"),
+        ("files.input_private_addresses = true\n", "files.input_urls"),
+        ("files.input_urls = true\n", "files.input_private_addresses"),
+    ] {
+        let settings = format!("skills.allow_private_addresses = true\n{settings}");
+        let server = TestServer::start(&settings, &[]).await;
+        let workspace = server.workspace().await;
+        for url in [&url, &by_name] {
+            let answer = stage_inputs(&server, &workspace, [input(url)]).await;
+            let message = check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
+            assert!(message.contains(told), "{message}");
+        }
+        check_nothing_staged(&server, &workspace).await;
+        assert!(server.stop().await);
+    }
+    assert_eq!(
+        web.take_targets(),
+        Vec::<String>::new(),
+        "it was connected to"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urls_that_differ_in_their_query_do_not_overwrite_one_another() {
+    let web = WebPages::default()
+        .page("/get?id=1", OK, "one")
+        .page("/get?id=2", OK, "two")
+        .serve()
+        .await;
+    let server = TestServer::start(LOOPBACK, &[]).await;
+    let workspace = server.workspace().await;
+    let first = input(&web.url("/get?id=1"));
+    let second = input(&web.url("/get?id=2"));
+    for _ in 0..2 {
+        let (path, text) = stage_one(&server, &workspace, first.clone()).await;
+        assert_eq!((path.as_str(), text.as_str()), ("work/inputs/get", "one"));
+        let (path, text) = stage_one(&server, &workspace, second.clone()).await;
+        assert_eq!((path.as_str(), text.as_str()), ("work/inputs/get_2", "two"));
+    }
+    assert_eq!(
+        read_text(&server, &workspace, "work/inputs/get").await,
+        "one"
+    );
+    assert!(server.stop().await);
+}
+
+/// Stopped guest processes of a server. Dropping it continues them.
+struct FrozenGuests(Vec<Pid>);
+
+impl FrozenGuests {
+    fn stop(server: &TestServer) -> Self {
+        let state_dir = server.state_dir().as_os_str().as_bytes();
+        let processes = std::fs::read_dir("/proc").expect("processes");
+        let pids = processes.filter_map(|process| {
+            let process = process.ok()?;
+            let pid: i32 = process.file_name().to_str()?.parse().ok()?;
+            let command = std::fs::read(process.path().join("cmdline")).ok()?;
+            let mut words = command.split(|byte| *byte == 0);
+            let ours = words.next()?.starts_with(state_dir);
+            ours.then_some(Pid::from_raw(pid))
+        });
+        let pids: Vec<Pid> = pids.collect();
+        assert!(!pids.is_empty());
+        for pid in &pids {
+            kill(*pid, Signal::SIGSTOP).expect("stopped");
+        }
+        Self(pids)
+    }
+}
+
+impl Drop for FrozenGuests {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // The process may have ended.
+            let _gone = kill(*pid, Signal::SIGCONT);
+        }
+    }
+}
+
+#[tokio::test]
+async fn input_that_the_guest_completes_late_is_recorded() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    save_artifact(&server, "ada", "first/a.csv", "1").await;
+    save_artifact(&server, "ada", "second/a.csv", "2").await;
+    let frozen = FrozenGuests::stop(&server);
+    let mut request = tonic::Request::new(pb::StageInputsRequest {
+        workspace: workspace.clone(),
+        inputs: vec![input("artifact://first/a.csv")],
+        scope: Some(scope("ada")),
+    });
+    // Longer than sending the archive takes, and shorter than the daemon waits for a guest.
+    request.set_timeout(std::time::Duration::from_secs(2));
+    let late = server.client.files().stage_inputs(request).await;
+    late.expect_err("nobody waits any longer");
+    drop(frozen);
+    // The daemon stages this input after it has completed the first one.
+    let staged = stage_one(&server, &workspace, input("artifact://second/a.csv")).await;
+    assert_eq!(staged, ("work/inputs/a_2.csv".into(), "2".into()));
+    assert_eq!(
+        read_text(&server, &workspace, "work/inputs/a.csv").await,
+        "1"
+    );
+    let view = server.get_workspace(&workspace).await;
+    assert_eq!(view.inputs.len(), 2, "{:?}", view.inputs);
+}
+
+#[tokio::test]
+async fn stop_does_not_wait_for_a_guest_that_is_staging_inputs() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    save_artifact(&server, "ada", "first/a.csv", "1").await;
+    let _frozen = FrozenGuests::stop(&server);
+    let mut files = server.client.files();
+    let staging = files.stage_inputs(pb::StageInputsRequest {
+        workspace,
+        inputs: vec![input("artifact://first/a.csv")],
+        scope: Some(scope("ada")),
+    });
+    let stopping = async move {
+        // Longer than sending the archive takes. No event reports that the daemon now waits for the guest.
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        let begin = std::time::Instant::now();
+        assert!(server.stop().await);
+        begin.elapsed()
+    };
+    let (staged, took) = tokio::join!(staging, stopping);
+    // Less than the daemon waits for a guest.
+    assert!(took < std::time::Duration::from_secs(3), "{took:?}");
+    let status = staged.expect_err("nobody knows whether it is in place");
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+}
+
+async fn save_artifact(server: &TestServer, user: &str, name: &str, text: &'static str) -> i64 {
+    let target = SaveTarget::new(name, scope(user));
+    let saved = server.client.save_artifact(target, text.as_bytes()).await;
+    saved.expect("saved").version
+}
+
+/// Stages an artifact. Returns its version and text.
+async fn stage_artifact(
+    server: &TestServer,
+    workspace: &str,
+    from: &str,
+    pin: bool,
+) -> (i64, String) {
+    let spec = pb::InputSpec { pin, ..input(from) };
+    let staged = stage_inputs(server, workspace, [spec])
+        .await
+        .expect("staged");
+    let staged = staged.first().expect("one");
+    let path = staged.file.clone().expect("a file").path;
+    (staged.version, read_text(server, workspace, &path).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let took = |version: i64, text: &str| (version, text.to_owned());
+    assert_eq!(save_artifact(&server, "ada", "dir/a", "zero").await, 0);
+    assert_eq!(save_artifact(&server, "ada", "dir/a", "one").await, 1);
+    // Artifacts of another user with the same name do not matter.
+    for text in ["other zero", "other one", "other two", "other three"] {
+        save_artifact(&server, "bob", "dir/a", text).await;
+    }
+    let from = "artifact://dir/a";
+    let missing = pb::InputSpec {
+        pin: true,
+        ..input("artifact://none")
+    };
+    let answer = stage_inputs(&server, &workspace, [missing]).await;
+    check_refused(answer, Code::NotFound, Reason::ArtifactNotFound);
+    // Without an earlier use, a pinned artifact is the newest version.
+    assert_eq!(
+        stage_artifact(&server, &workspace, from, true).await,
+        took(1, "one")
+    );
+    assert_eq!(save_artifact(&server, "ada", "dir/a", "two").await, 2);
+    assert_eq!(
+        stage_artifact(&server, &workspace, from, true).await,
+        took(1, "one")
+    );
+    // The pin also applies to another path, and after a restart.
+    let server = server.restart(|_| {}).await;
+    let elsewhere = pb::InputSpec {
+        pin: true,
+        to: "work/copy".into(),
+        ..input(from)
+    };
+    assert_eq!(
+        stage_one(&server, &workspace, elsewhere).await,
+        ("work/copy".into(), "one".into())
+    );
+    // Another workspace has no pin.
+    let second = server.workspace().await;
+    assert_eq!(
+        stage_artifact(&server, &second, from, true).await,
+        took(2, "two")
+    );
+    // Without `pin` the newest version is used, and a version number selects that version. The pin is the version used
+    // last.
+    assert_eq!(
+        stage_artifact(&server, &workspace, from, false).await,
+        took(2, "two")
+    );
+    assert_eq!(
+        stage_artifact(&server, &workspace, from, true).await,
+        took(2, "two")
+    );
+    let zero = stage_artifact(&server, &workspace, "artifact://dir/a@0", true).await;
+    assert_eq!(zero, took(0, "zero"));
+    assert_eq!(
+        stage_artifact(&server, &workspace, from, true).await,
+        took(0, "zero")
+    );
+    // Pins are in the daemon's record, which no command can change.
+    let recorded = server.get_workspace(&workspace).await.inputs;
+    assert!(
+        recorded.iter().any(|input| input.version == 0),
+        "{recorded:?}"
+    );
+    assert!(server.stop().await);
+}

@@ -1,0 +1,29 @@
+//! Tests of the whole daemon in this process, with the fake engine, whose guests are real guest processes.
+//!
+//! `server` starts a daemon, `dir` keeps its files, `collector` receives its traces; every other module tests one part.
+
+mod access;
+mod artifacts;
+mod collector;
+mod collects;
+mod config;
+mod connections;
+mod dir;
+mod discovery;
+mod doctor;
+mod execs;
+mod files;
+mod front;
+mod inputs;
+mod internal_pool;
+mod json_logs;
+mod limits;
+mod pool;
+mod problems;
+mod publish;
+mod reconcile;
+mod server;
+mod skill_content;
+mod skills;
+mod state_disk;
+mod traces;

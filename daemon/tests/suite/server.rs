@@ -1,0 +1,230 @@
+//! Harness for tests of the whole daemon: a server in this process with the fake engine, the real guest, and a client
+//! connected to its socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use skilld::config::Config;
+use skilld::engine::fake::FakeEngine;
+use skilld::server::Server;
+use skilld::shutdown::Tasks;
+use skilld_client::Client;
+use skilld_proto::v1::{CreateWorkspaceRequest, Workspace};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::dir::TaskDir;
+
+/// Maximum time that a test waits for one condition.
+const WAIT_MAX: Duration = Duration::from_secs(50);
+
+/// Calls `look` until it returns a value. For conditions that no event reports.
+pub(crate) async fn wait_until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        tick.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(started.elapsed() < WAIT_MAX, "timed out: {what}");
+    }
+}
+
+/// Running server of one test, in a temporary directory.
+pub(crate) struct TestServer {
+    /// Client that is connected to the server.
+    pub(crate) client: Client,
+    stop: mpsc::Sender<()>,
+    run: JoinHandle<bool>,
+    /// Engine of the server. Dropping it after the server kills the containers.
+    pub(crate) engine: Arc<FakeEngine>,
+    config: Config,
+    tasks: Tasks,
+    dir: TaskDir,
+}
+
+/// State directory and engine of a stopped server.
+pub(crate) struct StoppedServer {
+    /// Configuration of the next start.
+    pub(crate) config: Config,
+    engine: Arc<FakeEngine>,
+    tasks: Tasks,
+    dir: TaskDir,
+}
+
+impl StoppedServer {
+    /// Starts a server on the same state and engine.
+    pub(crate) async fn start(self) -> TestServer {
+        let Self {
+            config,
+            engine,
+            tasks,
+            dir,
+        } = self;
+        let endpoint = format!("unix:{}", config.socket.display());
+        let server = Server::start(config.clone(), Arc::clone(&engine) as _)
+            .await
+            .expect("started");
+        let (stop, signals) = mpsc::channel(2);
+        let run = tasks.spawn(server.run(signals));
+        let client = Client::connect(&endpoint).await.expect("connected");
+        TestServer {
+            client,
+            stop,
+            run,
+            engine,
+            config,
+            tasks,
+            dir,
+        }
+    }
+}
+
+impl TestServer {
+    /// Starts a server with the default configuration, one warm container and the settings in `toml`. `skills` are
+    /// pairs of a folder's name and the front matter of its SKILL.md.
+    pub(crate) async fn start(toml: &str, skills: &[(&str, &str)]) -> Self {
+        Self::start_after(toml, skills, |_| {}).await
+    }
+
+    /// Starts a server like [`Self::start`], after `prepare` was called with the path of the future state directory.
+    pub(crate) async fn start_after(
+        toml: &str,
+        skills: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
+        let tasks = Tasks::default();
+        let dir = TaskDir::new(&tasks.for_skills().tracker);
+        let root = dir.path().join("skills");
+        std::fs::create_dir(&root).expect("mkdir");
+        for (name, front) in skills {
+            let text = format!("---\n{front}\n---\n# Body\n");
+            std::fs::create_dir(root.join(name)).expect("mkdir");
+            std::fs::write(root.join(name).join("SKILL.md"), text).expect("write");
+        }
+        let base = format!(
+            "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n\
+             pools.default.warm_up = []\npools.office.warm = 0\npools.office.max = 0\n",
+            dir.path().join("state"),
+            guest_path(),
+        );
+        let config = Config::from_toml(&(base + toml))
+            .expect("configuration")
+            .config;
+        prepare(&config.state_dir);
+        let engine = Arc::new(FakeEngine::new());
+        let state = StoppedServer {
+            config,
+            engine,
+            tasks,
+            dir,
+        };
+        state.start().await
+    }
+
+    /// Stops the server and starts it again on the same state and engine. Calls `between` with the state directory
+    /// while no server is running.
+    pub(crate) async fn restart(self, between: impl FnOnce(&Path)) -> Self {
+        let stopped = self.shut_down().await;
+        between(&stopped.config.state_dir);
+        stopped.start().await
+    }
+
+    /// Stops the server and starts it again, which must fail. Returns the error.
+    pub(crate) async fn fail_to_restart(self) -> (skilld::error::Error, StoppedServer) {
+        let stopped = self.shut_down().await;
+        let engine = Arc::clone(&stopped.engine);
+        let started = Server::start(stopped.config.clone(), engine as _).await;
+        (started.expect_err("it must not start"), stopped)
+    }
+
+    /// Stops the server and keeps its state and engine.
+    pub(crate) async fn shut_down(self) -> StoppedServer {
+        for _ in 0..2 {
+            // Without open calls the server stops at the first signal.
+            let _ended = self.stop.send(()).await;
+        }
+        assert!(self.run.await.expect("no panic"), "stopped in time");
+        StoppedServer {
+            config: self.config,
+            engine: self.engine,
+            tasks: self.tasks,
+            dir: self.dir,
+        }
+    }
+
+    /// Returns the state directory.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.config.state_dir
+    }
+
+    /// Claims a workspace and returns its name.
+    pub(crate) async fn workspace(&self) -> String {
+        let created = self
+            .client
+            .create_workspace(CreateWorkspaceRequest::default())
+            .await;
+        created.expect("claimed").name
+    }
+
+    /// Returns a workspace, which must exist.
+    pub(crate) async fn get_workspace(&self, name: &str) -> Workspace {
+        self.client.get_workspace(name).await.expect("exists")
+    }
+
+    /// Drains and stops the server. Returns `true` if all tasks ended in time.
+    pub(crate) async fn stop(self) -> bool {
+        stop(self.stop, self.run).await
+    }
+}
+
+async fn stop(signals: mpsc::Sender<()>, run: JoinHandle<bool>) -> bool {
+    signals.send(()).await.expect("running");
+    // The server may have stopped before the second signal.
+    signals.send(()).await.unwrap_or_default();
+    run.await.expect("no panic")
+}
+
+/// Returns the sorted names of what a directory holds.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("read dir");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("entry").file_name();
+    let names = entries.map(|entry| name(entry).into_string().expect("UTF-8"));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// Asserts that a directory holds nothing.
+#[track_caller]
+pub(crate) fn assert_empty(dir: &Path) {
+    assert_eq!(names(dir), Vec::<String>::new(), "{}", dir.display());
+}
+
+/// Returns the path of the guest binary: from SKILLD_GUEST, else from this build, else from `make guest`.
+pub(crate) fn guest_path() -> PathBuf {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the Makefile names the guest this way"
+    )]
+    if let Ok(path) = std::env::var("SKILLD_GUEST") {
+        return path.into();
+    }
+    let own = std::env::current_exe().expect("own path");
+    let target = own
+        .parent()
+        .and_then(Path::parent)
+        .expect("target directory");
+    let beside = target.join("skilld-guest");
+    if beside.is_file() {
+        return beside;
+    }
+    let config = Config::from_toml("").expect("defaults").config;
+    assert!(
+        config.engine.guest_path.is_file(),
+        "no guest binary: run `make guest`"
+    );
+    config.engine.guest_path
+}

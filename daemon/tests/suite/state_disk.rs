@@ -1,0 +1,362 @@
+//! Tests of a state directory on a full or read-only disk, with the fake engine and the real guest. The disk is a small
+//! tmpfs, so these tests do nothing without root.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::server::{TestServer, wait_until};
+use futures::stream;
+use skilld_client::{Client, Error, RetryPolicy, SaveTarget};
+use skilld_proto::v1::{self as pb, Reason};
+use tonic::Code;
+
+/// Mounted tmpfs. Dropping it unmounts it.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// Mounts a tmpfs that has room for several copies of a debug build of the guest.
+    fn mount(path: &Path) -> Self {
+        fs::create_dir_all(path).expect("mkdir");
+        let tmpfs = Self(path.to_owned());
+        tmpfs.run(
+            "mount",
+            &[
+                "-t",
+                "tmpfs",
+                "-o",
+                "size=320m,nr_inodes=2000",
+                "skilld-test",
+            ],
+        );
+        tmpfs
+    }
+
+    /// Mounts a read-only view of the disk over it. The kernel does not remount a disk read-only while a file is open for
+    /// writing.
+    fn cover(&self) {
+        let path = self.0.to_string_lossy();
+        self.run("mount", &["--bind", &path]);
+        self.run("mount", &["-o", "remount,bind,ro"]);
+    }
+
+    /// Removes the read-only view.
+    fn uncover(&self) {
+        self.run("umount", &["-l"]);
+    }
+
+    fn run(&self, program: &str, args: &[&str]) {
+        let status = Command::new(program).args(args).arg(&self.0).status();
+        assert!(status.expect("it runs").success(), "{program} {args:?}");
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // A failed test may have left the read-only view mounted.
+        let unmount = || Command::new("umount").arg("-l").arg(&self.0).output();
+        while unmount().is_ok_and(|unmounted| unmounted.status.success()) {}
+    }
+}
+
+/// Resource that the state disk lacks.
+#[derive(Debug, Clone, Copy)]
+enum Shortage {
+    Bytes,
+    Inodes,
+    Writes,
+}
+
+impl Shortage {
+    /// Causes the shortage.
+    fn begin(self, disk: &Tmpfs) {
+        let filler = disk.0.join("filler");
+        fs::create_dir(&filler).expect("mkdir");
+        match self {
+            Self::Bytes => {
+                let mut file = fs::File::create(filler.join("0")).expect("create");
+                for size in [1 << 20, 4 << 10, 1] {
+                    let piece = vec![0; size];
+                    while file.write_all(&piece).is_ok() {}
+                }
+            }
+            Self::Inodes => {
+                let more = |number: &u32| fs::File::create(filler.join(number.to_string())).is_ok();
+                let made = (0..4000).take_while(more).count();
+                assert!(made < 4000, "inodes have no limit here");
+            }
+            Self::Writes => disk.cover(),
+        }
+    }
+
+    /// Ends the shortage.
+    fn end(self, disk: &Tmpfs) {
+        if let Self::Writes = self {
+            disk.uncover();
+        }
+        fs::remove_dir_all(disk.0.join("filler")).expect("removed");
+    }
+
+    /// Returns the expected gRPC code, error reason and problem code.
+    fn expected(self) -> (Code, Reason, &'static str) {
+        match self {
+            Self::Bytes | Self::Inodes => (
+                Code::ResourceExhausted,
+                Reason::StateDiskFull,
+                "state.disk_full",
+            ),
+            Self::Writes => (
+                Code::Unavailable,
+                Reason::StateDiskReadOnly,
+                "state.disk_read_only",
+            ),
+        }
+    }
+}
+
+/// Waits until the default pool has one warm container and starts none.
+async fn wait_until_warm(server: &TestServer) {
+    wait_until("the pool is warm", async || {
+        let pool = server.client.get_pool("default").await.expect("pool");
+        (pool.warm == 1 && pool.booting == 0).then_some(())
+    })
+    .await;
+}
+
+async fn state_problems(client: &Client) -> Vec<pb::Problem> {
+    let mut problems = client.problems().await.expect("problems");
+    problems.retain(|problem| problem.code.starts_with("state."));
+    problems
+}
+
+async fn save(client: &Client, bytes: usize) -> Result<pb::Artifact, Error> {
+    let scope = pb::ArtifactScope {
+        app: "app".into(),
+        user: "ada".into(),
+        session: "1".into(),
+    };
+    let source = std::io::Cursor::new(vec![7; bytes]);
+    client
+        .save_artifact(SaveTarget::new("a.bin", scope), source)
+        .await
+}
+
+async fn publish(client: &Client) -> Result<pb::Skill, Error> {
+    let message = |name: &str, payload| pb::PublishSkillRequest {
+        name: name.to_owned(),
+        payload: Some(payload),
+    };
+    let header = pb::PublishSkillHeader::default();
+    let messages = [
+        message(
+            "skills/x",
+            pb::publish_skill_request::Payload::Header(header),
+        ),
+        message(
+            "",
+            pb::publish_skill_request::Payload::Data(vec![7; 64 << 10].into()),
+        ),
+    ];
+    let answer = client.skills().publish_skill(stream::iter(messages)).await;
+    Ok(answer?.into_inner())
+}
+
+/// Checks that a call failed with the error of the shortage.
+fn check_error<T: std::fmt::Debug>(what: &str, shortage: Shortage, answer: Result<T, Error>) {
+    let error = answer.expect_err(what);
+    let (code, reason, _) = shortage.expected();
+    assert_eq!(
+        (error.code(), error.reason()),
+        (Some(code), Some(reason)),
+        "{what} with a shortage of {shortage:?}: {error}"
+    );
+    let message = error.to_string();
+    assert!(
+        message.contains("a disk of the server"),
+        "no remedy: {message}"
+    );
+    assert!(
+        !message.contains("/slots/"),
+        "a path of the host: {message}"
+    );
+}
+
+/// Returns files that exist only while the daemon writes something.
+fn temporary_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("list") {
+        let path = entry.expect("entry").path();
+        let name = path.file_name().expect("name").to_string_lossy();
+        let beneath = ["tmp", "pending"]
+            .iter()
+            .any(|parent| dir.ends_with(parent));
+        if beneath || name.starts_with(".tmp") || name.starts_with(".stage-") || name.contains('#')
+        {
+            found.push(path.clone());
+        } else if path.is_dir() && !path.is_symlink() {
+            found.extend(temporary_files(&path));
+        }
+    }
+    found
+}
+
+/// Checks that all writing calls fail with the reason of the shortage, and that it is listed as a problem.
+async fn check_failures(client: &Client, workspace: &str, shortage: Shortage) {
+    // Labels make the metadata of this workspace larger than one memory page.
+    let labels = (0..32).map(|number| (format!("{number:0128}"), "v".repeat(128)));
+    let labelled = pb::CreateWorkspaceRequest {
+        labels: labels.collect(),
+        ..Default::default()
+    };
+    for request in [pb::CreateWorkspaceRequest::default(), labelled] {
+        for _ in 0..5 {
+            let claimed = client.create_workspace(request.clone());
+            check_error("a claim", shortage, claimed.await);
+        }
+    }
+    let request = pb::RenewWorkspaceRequest {
+        name: workspace.to_owned(),
+        ..Default::default()
+    };
+    let renewed = client.workspaces().renew_workspace(request).await;
+    check_error("a renewal", shortage, renewed.map_err(Error::from));
+    check_error(
+        "staging",
+        shortage,
+        client.stage_skills(workspace, &["one"]).await,
+    );
+    for bytes in [10, 3 << 20] {
+        check_error("saving an artifact", shortage, save(client, bytes).await);
+    }
+    check_error("publishing", shortage, publish(client).await);
+    let problems = state_problems(client).await;
+    let codes: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.code.as_str())
+        .collect();
+    assert_eq!(codes, [shortage.expected().2]);
+    for problem in &problems {
+        let message = &problem.message;
+        assert!(message.contains("running commands go on"), "{message}");
+        let names_disk = format!("the disk of the state directory {}", problem.subject);
+        assert!(message.contains(&names_disk), "{message}");
+    }
+}
+
+/// Checks that the metadata of every slot is valid JSON.
+fn check_metadata(state_dir: &Path) {
+    let slots = fs::read_dir(state_dir.join("slots")).expect("slots");
+    let files = slots.map(|slot| slot.expect("slot").path().join("skills/.metadata.json"));
+    // A slot that is being created or removed has no metadata file or an empty one.
+    let texts = files.filter_map(|file| fs::read_to_string(file).ok());
+    for text in texts.filter(|text| !text.is_empty()) {
+        let parsed = serde_json::from_str::<serde_json::Value>(&text);
+        assert!(parsed.is_ok(), "{parsed:?} in {text:?}");
+    }
+}
+
+/// Runs a daemon through a shortage and checks errors, recovery and clean-up.
+async fn check_shortage(shortage: Shortage) {
+    if !nix::unistd::geteuid().is_root() {
+        // Mounting a disk requires root.
+        return;
+    }
+    let mut disk = None;
+    let skills = [("one", "name: one\ndescription: d")];
+    let toml = "engine.reconcile_interval = \"100ms\"\n";
+    let server = TestServer::start_after(toml, &skills, |state_dir| {
+        disk = Some(Tmpfs::mount(state_dir));
+    })
+    .await;
+    let disk = disk.expect("mounted");
+    let client = server.client.clone().with_retry(RetryPolicy::none());
+    let workspace = server.workspace().await;
+    wait_until_warm(&server).await;
+    let containers = server.engine.container_ids();
+    assert_eq!(state_problems(&client).await, []);
+
+    shortage.begin(&disk);
+    check_failures(&client, &workspace, shortage).await;
+    check_metadata(&disk.0);
+    wait_until("the warm container is given back", async || {
+        let pool = client.get_pool("default").await.expect("pool");
+        (pool.warm == 1).then_some(())
+    })
+    .await;
+    wait_until("boots that failed are cleaned up", async || {
+        (server.engine.container_ids() == containers).then_some(())
+    })
+    .await;
+    let listed = pb::ListExecsRequest {
+        workspace: workspace.clone(),
+        ..Default::default()
+    };
+    client.list_execs(listed).await.expect("it goes on");
+
+    shortage.end(&disk);
+    assert_eq!(state_problems(&client).await, [], "the problem is gone");
+    let claimed = client.create_workspace(pb::CreateWorkspaceRequest::default());
+    claimed.await.expect("claimed");
+    client
+        .stage_skills(&workspace, &["one"])
+        .await
+        .expect("staged");
+    save(&client, 3 << 20).await.expect("saved");
+    let now = server.engine.container_ids();
+    let kept = containers.iter().all(|id| now.contains(id));
+    assert!(kept, "a container was lost: {containers:?}, {now:?}");
+    wait_until_warm(&server).await;
+    wait_until("what was left is gone", async || {
+        let slots = fs::read_dir(disk.0.join("slots")).expect("slots").count();
+        (slots == 3 && temporary_files(&disk.0).is_empty()).then_some(())
+    })
+    .await;
+    let stopped = server.shut_down().await;
+    drop(disk);
+    drop(stopped);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_state_disk_is_reported_and_costs_no_warm_container() {
+    check_shortage(Shortage::Bytes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_disk_without_inodes_is_reported_and_costs_no_warm_container() {
+    check_shortage(Shortage::Inodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn read_only_state_disk_is_reported_and_costs_no_warm_container() {
+    check_shortage(Shortage::Writes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_half_written_at_a_crash_is_repaired_at_the_start() {
+    let server = TestServer::start("", &[]).await;
+    server.workspace().await;
+    let slots = server.state_dir().join("slots");
+    let find = || {
+        let entries = fs::read_dir(&slots).expect("slots");
+        let mut files =
+            entries.map(|slot| slot.expect("slot").path().join("skills/.metadata.json"));
+        let is_workspace = |path: &PathBuf| {
+            fs::read_to_string(path).is_ok_and(|text| text.contains("workspaces/"))
+        };
+        files.find(is_workspace).expect("the workspace's")
+    };
+    let file = find();
+    let whole = fs::read_to_string(&file).expect("text");
+    let server = server
+        .restart(|_| {
+            let half = format!("{{\"workspace\": \"new\"{whole}");
+            fs::write(&file, half).expect("write");
+        })
+        .await;
+    wait_until("it is whole", async || {
+        (fs::read_to_string(&file).expect("text") == whole).then_some(())
+    })
+    .await;
+    assert!(server.stop().await);
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The functional and the security suite on a Podman of its own, as root. Run by `make test-podman`, which builds what it
+# needs; Docker is needed only for the image. Usage: tests/podman.sh [FILTER]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly image=skilld/base:latest filter=${1-}
+
+# Kept short, since the paths of sockets end at 107 bytes.
+dir=$(mktemp -d /tmp/skp.XXXXXX)
+mkdir "$dir/tmp"
+service=
+finish() {
+    local status=$? left=
+    trap - EXIT
+    if [ -n "$service" ]; then
+        left=$("${podman[@]}" ps --all --quiet --filter label=io.skilld.instance 2>/dev/null) || true
+        "${podman[@]}" rm --all --force --volumes >/dev/null 2>&1 || true
+        kill "$service" && wait "$service" || true
+        tail -n 20 "$dir/log" | sed 's/^/podman: /' >&2
+    fi
+    # Layers of a storage driver that are still mounted.
+    awk -v dir="$dir/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount
+    rm -rf "$dir"
+    [ -z "$left" ] || { echo "podman: containers are left: $left" >&2 && exit 1; }
+    exit "$status"
+}
+trap finish EXIT
+
+base=(podman --root "$dir/root" --runroot "$dir/run" --tmpdir "$dir/state" --cgroup-manager cgroupfs)
+options=()
+# The fastest storage driver, and an OCI runtime that can use the host's control groups: crun refuses hybrid ones.
+works() {
+    podman=("${base[@]}" --storage-driver overlay "${options[@]}")
+    "${podman[@]}" image exists "$image" || "${podman[@]}" load --quiet --input "$dir/image" || return
+    "${podman[@]}" run --rm --network none --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$image" true
+}
+docker save --output "$dir/image" "$image"
+found=
+for runtime in crun runc; do
+    for mount_program in '' fuse-overlayfs; do
+        options=(--runtime "$runtime")
+        [ -z "$mount_program" ] || options+=(--storage-opt "overlay.mount_program=$(command -v "$mount_program")") || continue
+        if works >"$dir/why" 2>&1; then
+            found=1
+            break 2
+        fi
+    done
+done
+[ -n "$found" ] || { cat "$dir/why" >&2 && echo 'podman: no container starts' >&2 && exit 1; }
+rm "$dir/image"
+echo "podman: $("${podman[@]}" --version), options ${options[*]}" >&2
+
+"${podman[@]}" system service --time=0 "unix://$dir/podman.sock" 2>"$dir/log" &
+service=$!
+for _ in {1..100}; do
+    [ ! -S "$dir/podman.sock" ] || break
+    sleep 0.1
+done
+ulimit -Sn "$(ulimit -Hn)"
+TMPDIR="$dir/tmp" DOCKER_HOST="unix://$dir/podman.sock" \
+    cargo test --locked --no-fail-fast -p skilld-tests --test functional --test security -- ${filter:+"$filter"}
