@@ -64,6 +64,14 @@ impl DoctorRun {
     }
 }
 
+/// Copies a program in a process of its own. A copy by this process could not be run for a moment (`ETXTBSY`) when
+/// another test starts a process meanwhile, which inherits the file opened for writing.
+fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let copied = Command::new("cp").args([from, to]).output()?;
+    ensure!(copied.status.success(), "{copied:?}");
+    Ok(())
+}
+
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -238,9 +246,9 @@ fn doctor_of_a_user_without_rights_reports_what_that_user_lacks() -> Result<()> 
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
     // The user must be able to run the programs, wherever the repository is.
     let program = dir.path().join("skilld");
-    fs::copy(binaries::binary("skilld")?, &program)?;
+    copy_program(&binaries::binary("skilld")?, &program)?;
     let guest = dir.path().join("guest");
-    fs::copy(binaries::guest()?, &guest)?;
+    copy_program(&binaries::guest()?, &guest)?;
     fs::set_permissions(&guest, PermissionsExt::from_mode(0o755))?;
     let root = dir.path().join("skills");
     fs::create_dir(&root)?;
