@@ -115,7 +115,8 @@ build: preflight-rust ## build skilld and skillctl for release
 deb: build guest ## pack the Debian package: target/dist/skilld_VERSION_ARCH.deb
 	@$(PACKAGE) deb
 
-dist: build guest preflight-python ## pack the tarball of a release, its SBOM and SHA256SUMS, into target/dist
+# Not beside `deb`, whose package is in the checksums.
+dist: build guest preflight-python $(filter deb,$(MAKECMDGOALS)) ## pack the tarball of a release, its SBOM and SHA256SUMS, into target/dist
 	@$(PACKAGE) dist
 
 daemon-image: build guest preflight-docker ## make the image skilld/daemon of the daemon

@@ -59,9 +59,10 @@ skillctl() { "$BIN/skillctl" --endpoint "unix:$dir/run/skilld.sock" "$@"; }
 is_warm() { skillctl pool list | grep -qE '^default +1/1'; }
 
 pack() {
-    local package
+    local package version
+    version=$("$BIN/skilld" --version | cut -d ' ' -f 2)
     for package in deb dist image; do deploy/package.sh "$package"; done
-    deb=$(echo "$TARGET"/dist/skilld_*.deb) tarball=$(echo "$TARGET"/dist/skilld-*.tar.gz) sbom=${tarball%.tar.gz}.cdx.json
+    deb=$(echo "$TARGET/dist/skilld_${version}_"*.deb) tarball=$(echo "$TARGET/dist/skilld-$version-"*.tar.gz) sbom=${tarball%.tar.gz}.cdx.json
 }
 
 check_tarball() {
@@ -207,9 +208,10 @@ check_compose() {
     fi
     make_places
     sed -E "/$drop/d; s#image: skilld/daemon#&\n    labels: [\"io.skilld.test=$dir\"]#" deploy/compose.yaml | localize >"$dir/compose.yaml"
-    compose+=(--project-name "skilld-test-$$" --file "$dir/compose.yaml")
-    SKILLD_GROUP=65534 "${compose[@]}" config >/dev/null
-    SKILLD_GROUP=65534 "${compose[@]}" up -d skilld 2>"$dir/log" || { cat "$dir/log" >&2; fail 'compose.yaml does not start'; }
+    printf 'SKILLD_GROUP=65534\nGRAFANA_PASSWORD=secret\n' >"$dir/env"
+    compose+=(--project-name "skilld-test-$$" --env-file "$dir/env" --file "$dir/compose.yaml")
+    "${compose[@]}" config >/dev/null
+    "${compose[@]}" up -d skilld 2>"$dir/log" || { cat "$dir/log" >&2; fail 'compose.yaml does not start'; }
     use_daemon
     skillctl drain --remove >/dev/null
     "${compose[@]}" down --volumes 2>/dev/null

@@ -113,7 +113,7 @@ impl Interceptor for Credentials {
                 headers.insert("authorization", header.clone());
             }
             Some(Token::File(file)) => {
-                headers.insert("authorization", file.header()?);
+                headers.insert("authorization", file.header());
             }
         }
         if let Some(tenant) = &self.tenant {
@@ -124,17 +124,17 @@ impl Interceptor for Credentials {
 }
 
 impl TokenFile {
-    /// Returns the header with the file's token, read again if the file has changed.
-    fn header(&self) -> Result<MetadataValue<Ascii>, Status> {
+    /// Returns the header with the file's token, read again if the file has changed. While the file has no token, for
+    /// instance because it is being written, this is the last one.
+    fn header(&self) -> MetadataValue<Ascii> {
         // No holder panics, and both values are replaced together.
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if modified(&self.path) != read.0 {
-            *read = read_token(&self.path).map_err(|problem| {
-                let path = self.path.display();
-                Status::unauthenticated(format!("the token file {path} cannot be used: {problem}"))
-            })?;
+        if modified(&self.path) != read.0
+            && let Ok(token) = read_token(&self.path)
+        {
+            *read = token;
         }
-        Ok(read.1.clone())
+        read.1.clone()
     }
 }
 
@@ -168,4 +168,42 @@ fn header_of(text: &str) -> Result<MetadataValue<Ascii>, String> {
         .map_err(|_| "it is not a token".to_owned())?;
     header.set_sensitive(true);
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(credentials: &mut Credentials) -> String {
+        let request = credentials.call(tonic::Request::new(())).expect("a token");
+        let header = request.metadata().get("authorization").expect("a header");
+        header.to_str().expect("text").to_owned()
+    }
+
+    #[test]
+    fn while_a_token_file_is_written_the_last_token_counts() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut second = 0;
+        let mut write = |text: &str| {
+            second += 1;
+            std::fs::write(file.path(), text).expect("writes");
+            let modified = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(second);
+            file.as_file()
+                .set_modified(modified)
+                .expect("sets the time");
+        };
+        write("first\n");
+        let source = TokenSource::File(file.path().to_owned());
+        let mut credentials = Credentials::new(Some(&source), None).expect("a token");
+        for (text, expected) in [
+            ("first\n", "Bearer first"),
+            ("", "Bearer first"),
+            ("second\n", "Bearer second"),
+        ] {
+            write(text);
+            assert_eq!(header(&mut credentials), expected);
+        }
+        drop(file);
+        assert_eq!(header(&mut credentials), "Bearer second");
+    }
 }

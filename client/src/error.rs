@@ -185,6 +185,12 @@ impl Failure {
     pub fn hint(&self) -> Option<String> {
         hint::status_hint(self)
     }
+
+    /// Returns `true` if a quota of the tenant is used up; `false` for limits of the whole daemon.
+    #[must_use]
+    pub fn is_tenant_quota(&self) -> bool {
+        self.reason == Some(Reason::QuotaExceeded) && self.metadata.contains_key("used")
+    }
 }
 
 /// First words of an advice that suggests similar names.
@@ -296,5 +302,25 @@ mod tests {
         let said = failure("skill dem does not exist").to_string();
         let wanted = "skill dem does not exist (SKILL_NOT_FOUND); did you mean demo or other?";
         assert_eq!(said, wanted);
+    }
+
+    #[test]
+    fn a_rate_of_a_tenant_is_no_matter_of_pools() {
+        let failure = |metadata: &[(&str, &str)]| Failure {
+            code: Code::ResourceExhausted,
+            reason: Some(Reason::QuotaExceeded),
+            message: "refused".to_owned(),
+            metadata: metadata
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            retry_after: Some(Duration::from_millis(3)),
+            violations: Vec::new(),
+            resource: None,
+        };
+        let rate = failure(&[("used", "400"), ("limit", "400")]);
+        assert_eq!(rate.hint().as_deref(), Some("try again in 3ms"));
+        let of_the_daemon = failure(&[("limit", "400")]).hint();
+        assert!(of_the_daemon.is_some_and(|hint| hint.contains("enlarge the pool")));
     }
 }

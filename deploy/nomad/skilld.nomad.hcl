@@ -5,6 +5,12 @@ variable "image" {
   default = "skilld/daemon:0.1.0"
 }
 
+# The image from which the daemon makes containers.
+variable "workspace_image" {
+  type    = string
+  default = "skilld/base:latest"
+}
+
 # The group of the socket, and so of the clients.
 variable "group" {
   type    = number
@@ -20,6 +26,14 @@ job "skilld" {
   }
 
   group "skilld" {
+    # A system job is not placed again: it waits for a Docker that is away or an image that is missing.
+    restart {
+      attempts = 10
+      interval = "5m"
+      delay    = "15s"
+      mode     = "delay"
+    }
+
     task "skilld" {
       driver = "docker"
       user   = "0:${var.group}"
@@ -79,6 +93,10 @@ job "skilld" {
         data        = <<-END
           [skills]
           roots = ["/srv/skills"]
+
+          [pools.default]
+          image = "${var.workspace_image}"
+          pull = "missing"
         END
       }
 

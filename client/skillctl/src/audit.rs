@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 
@@ -19,6 +19,8 @@ use verification::{ChainReport, verify_chain};
 
 /// Path that stands for stdin.
 const STDIN: &str = "-";
+/// First bytes of a file that gzip compressed (RFC 1952, section 2.3.1).
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Check audit logs.
 #[derive(Debug, Subcommand)]
@@ -98,6 +100,11 @@ impl LogInput {
         let limit = u64::try_from(chain::LINE_BYTES_MAX).unwrap_or(u64::MAX);
         let mut begin = reader.by_ref().take(limit);
         begin.read_until(b'\n', &mut line).map_err(failed)?;
+        if line.starts_with(&GZIP_MAGIC) {
+            bail!(
+                "{name} is compressed: run `zcat -f FILE… | skillctl audit verify -`, the oldest file first"
+            );
+        }
         let header = LineHeader::parse(&line).ok();
         Ok(Self {
             name,

@@ -60,6 +60,8 @@ impl ConnectionArgs {
         let pair = pairs
             .into_iter()
             .find(|(cert, key)| cert.is_some() || key.is_some());
+        // The daemon judges a call with a token by the token alone, also if the connection has a certificate.
+        let variable_token = variables.token.filter(|_| pair.is_none());
         let (cert_file, key_file) = pair.unwrap_or((variables.cert_file, variables.key_file));
         Ok(ConnectOptions {
             endpoint: endpoint
@@ -72,7 +74,7 @@ impl ConnectionArgs {
                 .or(variables.ca_file),
             cert_file,
             key_file,
-            token: token_file.map(TokenSource::File).or(variables.token),
+            token: token_file.map(TokenSource::File).or(variable_token),
             tenant: self.tenant.clone().or(context.tenant).or(variables.tenant),
         })
     }

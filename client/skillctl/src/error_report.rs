@@ -148,6 +148,9 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
             "--token-file, SKILLD_TOKEN, or a context (`skillctl context --help`) has the credential",
         ),
         Reason::PermissionDenied => Some("`skillctl whoami` shows your tenant and role"),
+        Reason::QuotaExceeded if failure.is_tenant_quota() => {
+            Some("`skillctl usage` shows your quotas and what is held")
+        }
         Reason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
         Reason::Unspecified
         | Reason::InvalidRequest

@@ -102,12 +102,16 @@ fn nearest_hint(failure: &Failure) -> Option<String> {
 
 /// Returns the advice for a pool or quota that is used up.
 fn exhausted_hint(failure: &Failure) -> String {
-    match failure.retry_after {
-        Some(wait) => format!(
-            "try again in {}; if that does not help, read faster, delete a workspace, or enlarge the pool",
-            humantime::format_duration(wait)
+    let Some(wait) = failure.retry_after else {
+        return "delete what is no longer needed, or ask for more".into();
+    };
+    let again = format!("try again in {}", humantime::format_duration(wait));
+    match failure.is_tenant_quota() {
+        // Of a tenant's quotas only the rates say when to try again.
+        true => again,
+        false => format!(
+            "{again}; if that does not help, read faster, delete a workspace, or enlarge the pool"
         ),
-        None => "delete what is no longer needed, or ask for more".into(),
     }
 }
 

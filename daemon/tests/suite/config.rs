@@ -465,18 +465,14 @@ fn reference() -> String {
     let (mut comment, mut section) = (Vec::new(), String::new());
     for line in DEFAULT_TOML.lines() {
         if let Some(words) = line.strip_prefix('#') {
-            // An empty comment line ends a paragraph.
-            let words = words.trim();
-            comment.push(if words.is_empty() { "\n\n" } else { words }.to_owned());
+            comment.push(words);
             continue;
         }
         if let Some(name) = line.strip_prefix('[') {
             section = name.trim_end_matches(']').to_owned();
             page.push_str(&format!("\n## [{section}]\n"));
         }
-        let text = std::mem::take(&mut comment)
-            .join(" ")
-            .replace(" \n\n ", "\n\n");
+        let text = markdown(&std::mem::take(&mut comment));
         if !text.is_empty() && line.is_empty() || line.starts_with('[') && !text.is_empty() {
             page.push_str(&format!("\n{text}\n"));
         } else if let Some((key, value)) = line.split_once(" = ") {
@@ -491,6 +487,22 @@ fn reference() -> String {
         }
     }
     page
+}
+
+/// Returns a comment as text. Indented lines are an example; an empty line ends a paragraph.
+fn markdown(comment: &[&str]) -> String {
+    const INDENT: &str = "   ";
+    let mut blocks = Vec::new();
+    for paragraph in comment.split(|line| line.trim().is_empty()) {
+        for run in paragraph.chunk_by(|a, b| a.starts_with(INDENT) == b.starts_with(INDENT)) {
+            let lines = run.iter().map(|line| line.trim()).collect::<Vec<_>>();
+            blocks.push(match run[0].starts_with(INDENT) {
+                true => format!("```toml\n{}\n```", lines.join("\n")),
+                false => lines.join(" "),
+            });
+        }
+    }
+    blocks.join("\n\n")
 }
 
 #[test]

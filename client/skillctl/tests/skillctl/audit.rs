@@ -42,6 +42,20 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
+fn a_compressed_file_is_named_and_no_broken_chain() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let compressed = dir.path().join("audit.log.2.gz");
+    std::fs::write(&compressed, b"\x1f\x8b\x08\x00\x00\x00\x00\x00").expect("writes");
+    let output = verify(&[], &[&compressed]);
+    let stderr = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "");
+    assert!(
+        stderr.contains("audit.log.2.gz is compressed") && stderr.contains("zcat -f"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn an_intact_log_is_verified_over_its_files_in_any_order() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let lines = lines(9);

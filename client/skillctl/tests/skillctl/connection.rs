@@ -131,6 +131,23 @@ async fn a_certificate_gets_no_key_of_another_source() {
 }
 
 #[tokio::test]
+async fn the_certificate_of_a_context_precedes_the_token_of_a_variable() {
+    let fake = fake();
+    let pair = ["--cert-file", "client.pem", "--key-file", "client.key"];
+    let endpoint = ["--endpoint", "https://127.0.0.1:1"];
+    let set = ["context", "set", "prod"];
+    stderr(without_endpoint(
+        &fake,
+        &[&set[..], &pair, &endpoint].concat(),
+    ))
+    .await;
+    let mut command = without_endpoint(&fake, &["--context", "prod", "whoami"]);
+    command.env("SKILLD_TOKEN", "no token");
+    let error = stderr(command).await;
+    assert!(error.contains("client.pem"), "{error}");
+}
+
+#[tokio::test]
 async fn the_token_itself_precedes_a_file_of_variables() {
     let (fake, server) = (fake(), HeaderServer::start().await);
     let mut command = with_variables(&fake, &["--endpoint", &server.endpoint]);
