@@ -37,6 +37,7 @@ mod revocation_list;
 mod secret_key_file;
 mod tenant_limits;
 mod tenant_name;
+mod tenant_permits;
 mod tenants_file;
 mod tls_settings;
 mod tokens_file;
@@ -58,6 +59,7 @@ pub(crate) use protected_file::{Secrecy, read_protected_file, read_protected_tex
 pub(crate) use secret_key_file::SecretKeyFile;
 pub use tenant_limits::{RateLimit, TenantLimits};
 pub use tenant_name::{DEFAULT_TENANT, TenantName};
+pub use tenant_permits::{TenantPermit, TenantPermits};
 pub(crate) use tls_settings::{HTTP1, HTTP2, TlsSettings, open_tls};
 pub(crate) use watched_file::WatchedFile;
 pub use watched_file::{FileProblem, FileProblems};
@@ -139,6 +141,12 @@ impl AccessControl {
     #[must_use]
     pub fn problems(&self) -> &FileProblems {
         &self.problems
+    }
+
+    /// Returns `true` if callers are authenticated, so that there may be several tenants.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.authenticators.is_some()
     }
 
     /// Counts a call against the rate of its principal's own tenant, also if the call means another tenant or is not

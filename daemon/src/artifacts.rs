@@ -24,10 +24,10 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{AccessControl, TenantName};
+use crate::access::{AccessControl, TenantName, TenantPermits};
 use crate::config::ArtifactsConfig;
 use crate::error::{Error, Result};
 use crate::shutdown::Tasks;
@@ -79,7 +79,7 @@ struct ArtifactsState {
     /// Longest wait of a save for its permit.
     patience: Duration,
     saves_max: usize,
-    saves: Semaphore,
+    saves: TenantPermits,
     publishing: Vec<Mutex<()>>,
     ledger: ByteLedger,
     retention: RetentionPolicy,
@@ -160,12 +160,13 @@ impl Artifacts {
         patience: Duration,
         access: Option<Arc<AccessControl>>,
     ) -> Self {
+        let is_shared = access.as_ref().is_some_and(|access| access.is_on());
         Self(Arc::new(ArtifactsState {
             store: Arc::new(store),
             bytes_max: config.bytes_max,
             patience,
             saves_max: config.saves_max,
-            saves: Semaphore::new(config.saves_max),
+            saves: TenantPermits::new(config.saves_max, is_shared),
             publishing: std::iter::repeat_with(Mutex::default)
                 .take(NAME_LOCKS)
                 .collect(),
@@ -180,6 +181,14 @@ impl Artifacts {
     /// returns the versions that something else needs: these stay.
     pub fn start_retention(&self, referenced: ReferencedVersions) {
         retention::start_sweeps(Arc::clone(&self.0), referenced);
+    }
+
+    /// Waits until artifacts of a tenant can be saved after the start: with a quota, its bytes are counted first. Ends
+    /// after `patience` at the latest.
+    pub async fn wait_until_counted(&self, tenant: &TenantName, patience: Duration) {
+        if self.0.quota(tenant).is_some() {
+            self.0.ledger.wait_until_counted(patience).await;
+        }
     }
 
     /// Returns the bytes of a tenant's artifacts: until all were counted after the start, those that were found so far.

@@ -19,6 +19,7 @@ mod input_source_error;
 mod metadata;
 mod retry_advice;
 mod skills_error;
+mod status_reason;
 
 pub(crate) use code_name::code_name;
 use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
@@ -26,6 +27,7 @@ pub use error_text::{MissingImageRemedy, Violation};
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
 pub use skilld_skills::error::ErrorChain as Chain;
+pub(crate) use status_reason::reason_of;
 
 /// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a
 /// rate limit of their own.

@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
-use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::TenantName;
+use crate::access::{TenantName, TenantPermits};
 use crate::artifacts::{ArtifactRef, ArtifactScope, ArtifactVersionId, Artifacts, RequestedScope};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -142,7 +142,7 @@ struct StagerContext {
     /// `None` if the configuration forbids URLs.
     fetcher: Option<UrlFetcher>,
     /// Permits for fetched files, which stay on the host's disk until the guest has them.
-    fetches: Semaphore,
+    fetches: TenantPermits,
     entries_max: u64,
     bytes_max: u64,
     /// Directory for fetched files, which have no name in it.
@@ -160,7 +160,7 @@ impl InputStager {
                 roots: host_folder::HostRoots::new(files.host_roots.clone()),
                 artifacts,
                 fetcher: files.input_urls.then_some(fetcher),
-                fetches: Semaphore::new(FETCHES_MAX),
+                fetches: TenantPermits::new(FETCHES_MAX, config.auth.is_some()),
                 entries_max: files.archive_entries_max,
                 bytes_max: files.stage_bytes_max,
                 state_dir: config.state_dir.clone(),

@@ -16,12 +16,12 @@ use prometheus_client::registry::Registry;
 use tonic::Code;
 
 mod queue_wait;
-mod tenant_filter;
+mod sample_filter;
 
 pub use queue_wait::QueueWaitTimer;
 
 use crate::error::code_name;
-use tenant_filter::retain_tenant;
+use sample_filter::retain_visible;
 
 /// Upper bounds of the buckets of all durations, in seconds: from a call that the daemon answers by itself to a stream
 /// that a command keeps open.
@@ -208,7 +208,7 @@ impl Metrics {
         &self,
         format: MetricsFormat,
         snapshot: Box<dyn Collector>,
-        tenant: Option<&str>,
+        is_visible: Option<&dyn Fn(&str, &str) -> bool>,
     ) -> Result<String, fmt::Error> {
         let registry = self.registry(snapshot);
         let mut page = String::new();
@@ -216,8 +216,8 @@ impl Metrics {
             MetricsFormat::OpenMetrics => text::encode(&mut page, &registry)?,
             MetricsFormat::Prometheus => prometheus_text::encode(&mut page, &registry)?,
         }
-        Ok(match tenant {
-            Some(tenant) => retain_tenant(&page, tenant),
+        Ok(match is_visible {
+            Some(is_visible) => retain_visible(&page, is_visible),
             None => page,
         })
     }
@@ -316,4 +316,4 @@ fn duration_histogram() -> Histogram {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::access::AccessControl;
+use crate::access::{AccessControl, TenantPermits};
 use crate::artifacts::Artifacts;
 use crate::audit::AuditLog;
 use crate::collect::on_exit_collector::OnExitCollector;
@@ -27,6 +27,7 @@ pub mod exec;
 mod exec_observer;
 pub mod file;
 mod missing_packages;
+mod observer_view;
 mod prepare_skill;
 pub mod relay;
 pub mod relay_budget;
@@ -75,7 +76,7 @@ pub struct ServiceDependencies {
     /// Stager of inputs by reference.
     pub inputs: InputStager,
     /// Permits for archives that are received and unpacked at the same time.
-    pub publishes: Arc<Semaphore>,
+    pub publishes: TenantPermits,
     /// Wakes the task that removes unused skills from the store.
     pub sweep: Notify,
     /// Time at which the daemon started.

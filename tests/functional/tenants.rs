@@ -211,6 +211,9 @@ async fn usage_counters_add_up_for_known_execs() -> Result<()> {
     let killed = client.kill_exec(&format!("{workspace}/execs/d")).await?;
     let result = killed.result.context("a result")?;
     cpu += micros(result.user_time)? + micros(result.sys_time)?;
+    let ran = client.get_usage().await?.since_start.context("counters")?;
+    let out = ran.bytes_out - before.bytes_out;
+    assert!((300_005..320_000).contains(&out), "{out}");
     wait_for_held(client, 0).await?;
     let usage = wait::until("all are counted", COUNTED_WITHIN, async || {
         let usage = client.get_usage().await?;
@@ -223,8 +226,6 @@ async fn usage_counters_add_up_for_known_execs() -> Result<()> {
     assert_eq!(count_of(&after, Reason::KilledByClient), 1);
     assert!(cpu > 0);
     assert_eq!(micros(after.cpu_time)?, cpu);
-    let out = after.bytes_out - before.bytes_out;
-    assert!((300_005..320_000).contains(&out), "{out}");
     let counted = usage.days.iter().flat_map(|day| day.counters.iter());
     let counted = counted.flat_map(|it| it.execs.iter()).map(|it| it.count);
     assert_eq!(counted.sum::<i64>(), 4, "the days add up to the same");

@@ -89,6 +89,8 @@ async fn a_lock_on_a_staged_file_stays_in_its_workspace() -> Result<()> {
         "/run/skilld/skilld-guest",
         "/etc/passwd",
         "/etc/group",
+        "/etc/hosts",
+        "/etc/resolv.conf",
         "/workspace/skills/.metadata.json",
     ];
     for workspace in [&first, &second] {

@@ -112,13 +112,18 @@ impl Skills {
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn catalogue(&self) -> Result<Arc<Catalogue>> {
-        Ok(self.view(&self.catalogue.snapshot().await?))
+        self.view(&self.catalogue.snapshot().await?).await
     }
 
     /// Returns the part of a snapshot that the scope sees.
-    fn view(&self, catalogue: &Arc<Catalogue>) -> Arc<Catalogue> {
+    async fn view(&self, catalogue: &Arc<Catalogue>) -> Result<Arc<Catalogue>> {
+        if let Some(known) = Catalogue::known_view(catalogue, &self.scope) {
+            return Ok(known);
+        }
+        let (catalogue, scope) = (Arc::clone(catalogue), self.scope.clone());
         let skills_max = self.library.options.skills_max;
-        Catalogue::view(catalogue, &self.scope, skills_max)
+        let make = move || Ok(Catalogue::make_view(&catalogue, &scope, skills_max));
+        self.tasks.blocking(make).await
     }
 
     /// Looks for changes in all folders now, without asking servers.
@@ -127,7 +132,7 @@ impl Skills {
     /// `Draining` when the daemon stops first.
     pub async fn rescan(&self) -> Result<Arc<Catalogue>> {
         let catalogue = self.catalogue.rescan(ScanExtent::Changed).await?;
-        Ok(self.view(&catalogue))
+        self.view(&catalogue).await
     }
 
     /// Returns all skills and problems.
@@ -175,7 +180,7 @@ impl Skills {
     pub async fn refresh(&self, by: Option<Instant>) -> Result<Listing> {
         let pending = self.library.sources.remote.refresh(by).await?;
         let catalogue = self.catalogue.rescan(ScanExtent::Everything).await?;
-        let catalogue = self.view(&catalogue);
+        let catalogue = self.view(&catalogue).await?;
         let mut listing = Listing::new(&catalogue, None, usize::MAX, ValidationProfile::Lenient);
         let is_listed = |problem: &Problem| {
             let mut problems = catalogue.problems.iter();
@@ -289,7 +294,7 @@ impl Skills {
         let publish = move || library.publish((&tenant, bytes_quota), &name, file, kind, skills);
         let published = self.tasks.blocking_in(&self.permits, publish).await?;
         let catalogue = self.catalogue.rescan(ScanExtent::Published).await?;
-        let catalogue = self.view(&catalogue);
+        let catalogue = self.view(&catalogue).await?;
         // Only now may the digest be collected: it is referenced, or was deleted meanwhile.
         Ok(published.into_skill(&catalogue.skills))
     }

@@ -87,7 +87,7 @@ impl Authenticators {
                 .find_map(|name| Some((name, tenants.certificate(name)?)));
             let (name, member) = known.ok_or_else(|| {
                 let names = certificate.names.iter().take(3).cloned();
-                refused(format!(
+                unauthenticated(format!(
                     "no tenant has a name of the client certificate ({})",
                     names.collect::<Vec<_>>().join(", ")
                 ))
@@ -104,7 +104,7 @@ impl Authenticators {
             && accepts(Authenticator::Peer)
         {
             let member = tenants.peer(uid, gid).ok_or_else(|| {
-                refused(format!(
+                unauthenticated(format!(
                     "no tenant has the user with uid {uid} and gid {gid}"
                 ))
             })?;
@@ -116,7 +116,7 @@ impl Authenticators {
                 None,
             )));
         }
-        Err(refused(describe_missing(accepts)))
+        Err(unauthenticated(describe_missing(accepts)))
     }
 
     fn authenticate_bearer(
@@ -129,26 +129,27 @@ impl Authenticators {
             let principal = self.workspace_tokens.verify(token);
             return principal
                 .map(Arc::new)
-                .ok_or_else(|| refused("the workspace token is not of this server"));
+                .ok_or_else(|| unauthenticated("the workspace token is not of this server"));
         }
         if token.starts_with(TOKEN_PREFIX) {
             let tokens = self.tokens.as_ref();
             let tokens = tokens.filter(|_| accepts(Authenticator::Token));
-            let tokens = tokens.ok_or_else(|| refused("this listener accepts no tokens"))?;
+            let tokens =
+                tokens.ok_or_else(|| unauthenticated("this listener accepts no tokens"))?;
             let found = tokens.current().find(token);
-            return found.ok_or_else(|| refused("the token is unknown or was revoked"));
+            return found.ok_or_else(|| unauthenticated("the token is unknown or was revoked"));
         }
         let keys = self.web_tokens.as_ref();
         let keys = keys.filter(|_| accepts(Authenticator::Jwt));
         let (config, keys) = keys.ok_or_else(|| {
-            refused(format!(
+            unauthenticated(format!(
                 "the authorization header has no token that this listener accepts; a token begins with {TOKEN_PREFIX}"
             ))
         })?;
         let principal = keys.current().verify(token, config, SystemTime::now());
         principal
             .map(Arc::new)
-            .map_err(|why| refused(format!("the JSON web token {why}")))
+            .map_err(|why| unauthenticated(format!("the JSON web token {why}")))
     }
 
     /// Checks expiry, tenant and role of a principal, and finds the tenant that the request means.
@@ -162,11 +163,11 @@ impl Authenticators {
             && expires <= SystemTime::now()
         {
             let time = humantime::format_rfc3339_seconds(expires);
-            return Err(refused(format!("the credential expired at {time}")));
+            return Err(unauthenticated(format!("the credential expired at {time}")));
         }
         let tenants = self.tenants.current();
         let Some(own) = tenants.tenant(&principal.tenant) else {
-            return Err(refused(format!(
+            return Err(unauthenticated(format!(
                 "tenant {} is not configured on this server",
                 principal.tenant
             )));
@@ -216,7 +217,7 @@ fn member_principal(
     }
 }
 
-pub(super) fn refused(why: impl Into<String>) -> Error {
+pub(super) fn unauthenticated(why: impl Into<String>) -> Error {
     Error::Unauthenticated { why: why.into() }
 }
 

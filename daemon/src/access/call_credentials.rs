@@ -1,5 +1,6 @@
 //! Credentials of one call, as they arrived: the peer of its connection and two headers.
 
+use std::hash::Hash;
 use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
@@ -57,6 +58,17 @@ impl CallCredentials {
             tenant: headers.get(TENANT_HEADER).cloned(),
             repeated: is_repeated(AUTHORIZATION.as_str()) || is_repeated(TENANT_HEADER),
         }
+    }
+
+    /// Returns what is equal for calls of one connection with the same headers, as long as one of them is open.
+    pub(super) fn identity(&self) -> impl Eq + Hash + use<> {
+        let peer = self.peer.as_ref().map(|peer| Arc::as_ptr(peer).addr());
+        (
+            peer,
+            self.authorization.clone(),
+            self.tenant.clone(),
+            self.repeated,
+        )
     }
 
     pub(super) fn peer(&self) -> Option<&ConnectionPeer> {

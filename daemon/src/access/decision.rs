@@ -84,7 +84,9 @@ impl AccessControl {
         let principal = self.find_principal(call);
         let caller = principal.and_then(|principal| self.find_caller(call, principal, required));
         // The credential may have moved to another tenant.
-        caller.is_ok_and(|caller| caller.tenant() == tenant)
+        caller.is_ok_and(|caller| {
+            caller.tenant() == tenant && self.workspace_lookup.check(caller.principal()).is_ok()
+        })
     }
 
     fn find_principal(&self, call: &CallCredentials) -> Result<Arc<Principal>> {

@@ -103,11 +103,20 @@ impl OpenStreams {
     ) -> usize {
         // Verifying signatures takes time, during which calls begin and end.
         let open = self.lock().open.clone();
-        let mut ended = 0;
+        let (mut verdicts, mut ended) = (HashMap::new(), 0);
         for (id, stream) in open {
             if let Some(revoked_at) = stream.revoked_at {
                 stream.close_if_overdue(revoked_at);
-            } else if !is_valid(&stream.credentials, stream.required, &stream.tenant) {
+                continue;
+            }
+            // A connection may have hundreds of streams with the same token.
+            let (credentials, required, tenant) =
+                (&stream.credentials, stream.required, &stream.tenant);
+            let key = (credentials.identity(), required, tenant.clone());
+            let verdict = verdicts
+                .entry(key)
+                .or_insert_with(|| is_valid(credentials, required, tenant));
+            if !*verdict {
                 stream.revoked.cancel();
                 if let Some(stream) = self.lock().open.get_mut(&id) {
                     stream.revoked_at = Some(Instant::now());

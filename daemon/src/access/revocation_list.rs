@@ -45,7 +45,7 @@ impl RevocationList {
     }
 
     /// Returns why the list may miss revoked certificates, and what to do; `None` if it is current.
-    pub(crate) fn fault(&self, now: SystemTime) -> Option<String> {
+    pub(crate) fn find_fault(&self, now: SystemTime) -> Option<String> {
         let issuer = &self.issuer;
         if !self.is_of_authority {
             return Some(format!(

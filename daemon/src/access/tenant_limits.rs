@@ -106,53 +106,56 @@ impl Default for TenantLimits {
 }
 
 impl RawLimits {
-    /// Checks the quotas of a section, with those of `default` in place of absent ones. `place` names the section in
+    /// Checks the quotas of a section, with those of `default` in place of absent ones. `config_key` names the section in
     /// faults.
     pub(super) fn check(
         &self,
         default: Option<&Self>,
-        place: &str,
+        config_key: &str,
         faults: &mut Vec<String>,
     ) -> TenantLimits {
         let pick = |key: fn(&Self) -> Option<&RawAmount>| key(self).or(default.and_then(key));
         let mut take = |key: &str, read: Result<Amount, String>| {
             read.unwrap_or_else(|why| {
-                faults.push(format!("{place}.{key}: {why}"));
+                faults.push(format!("{config_key}.{key}: {why}"));
                 None
             })
         };
         let workspaces = take(
             "workspaces",
-            whole_number(pick(|raw| raw.workspaces.as_ref())),
+            parse_whole_number(pick(|raw| raw.workspaces.as_ref())),
         );
-        let memory_bytes = take("memory", size(pick(|raw| raw.memory.as_ref())));
-        let cpu_millis = take("cpus", cores(pick(|raw| raw.cpus.as_ref())));
-        let execs = take("execs", whole_number(pick(|raw| raw.execs.as_ref())));
-        let streams = take("streams", whole_number(pick(|raw| raw.streams.as_ref())));
+        let memory_bytes = take("memory", parse_size(pick(|raw| raw.memory.as_ref())));
+        let cpu_millis = take("cpus", parse_cores(pick(|raw| raw.cpus.as_ref())));
+        let execs = take("execs", parse_whole_number(pick(|raw| raw.execs.as_ref())));
+        let streams = take(
+            "streams",
+            parse_whole_number(pick(|raw| raw.streams.as_ref())),
+        );
         let artifact_bytes = pick(|raw| raw.artifact_bytes.as_ref());
-        let artifact_bytes = take("artifact_bytes", size(artifact_bytes));
+        let artifact_bytes = take("artifact_bytes", parse_size(artifact_bytes));
         let published_bytes = pick(|raw| raw.published_bytes.as_ref());
-        let published_bytes = take("published_bytes", size(published_bytes));
+        let published_bytes = take("published_bytes", parse_size(published_bytes));
         let connections = pick(|raw| raw.connections.as_ref());
-        let connections = take("connections", whole_number(connections));
+        let connections = take("connections", parse_whole_number(connections));
         let creates = pick(|raw| raw.workspace_creates_per_minute.as_ref());
-        let creates = take("workspace_creates_per_minute", rate(creates));
+        let creates = take("workspace_creates_per_minute", parse_rate(creates));
         let requests = pick(|raw| raw.requests_per_second.as_ref());
-        let requests = take("requests_per_second", rate(requests));
+        let requests = take("requests_per_second", parse_rate(requests));
         let weight = self
             .weight
             .or(default.and_then(|raw| raw.weight))
             .unwrap_or(1);
         if !(1..=WEIGHT_MAX).contains(&weight) {
             faults.push(format!(
-                "{place}.weight: must be between 1 and {WEIGHT_MAX}"
+                "{config_key}.weight: must be between 1 and {WEIGHT_MAX}"
             ));
         }
         let mut burst = |key: &str, burst: fn(&Self) -> Option<u32>| {
             let burst = burst(self).or(default.and_then(burst));
             if burst == Some(0) {
                 faults.push(format!(
-                    "{place}.{key}: must be at least 1; without it the burst is as large as the rate"
+                    "{config_key}.{key}: must be at least 1; without it the burst is as large as the rate"
                 ));
             }
             burst
@@ -170,16 +173,16 @@ impl RawLimits {
             connections,
             creates: RateLimit::new(creates, Duration::from_secs(60), creates_burst),
             requests: RateLimit::new(requests, Duration::from_secs(1), requests_burst),
-            workspace_lifetime_max: self.lifetime(default, place, faults),
+            workspace_lifetime_max: self.parse_lifetime(default, config_key, faults),
             weight: weight.clamp(1, WEIGHT_MAX),
         }
     }
 
     /// Checks the longest lifetime of a workspace.
-    fn lifetime(
+    fn parse_lifetime(
         &self,
         default: Option<&Self>,
-        place: &str,
+        config_key: &str,
         faults: &mut Vec<String>,
     ) -> Option<Duration> {
         let text = self.workspace_lifetime_max.as_ref();
@@ -191,7 +194,7 @@ impl RawLimits {
         let lifetime = parsed.filter(|time| !time.is_zero());
         if lifetime.is_none() {
             faults.push(format!(
-                "{place}.workspace_lifetime_max: {text:?} is not a time over zero; write it like \"8h\", or \
+                "{config_key}.workspace_lifetime_max: {text:?} is not a time over zero; write it like \"8h\", or \
                  \"unlimited\""
             ));
         }
@@ -216,7 +219,7 @@ fn is_unlimited(amount: &RawAmount) -> bool {
     matches!(amount, RawAmount::Text(text) if text == UNLIMITED)
 }
 
-fn whole_number(amount: Option<&RawAmount>) -> Result<Amount, String> {
+fn parse_whole_number(amount: Option<&RawAmount>) -> Result<Amount, String> {
     match amount {
         None => Ok(None),
         Some(amount) if is_unlimited(amount) => Ok(None),
@@ -229,7 +232,7 @@ fn whole_number(amount: Option<&RawAmount>) -> Result<Amount, String> {
     }
 }
 
-fn size(amount: Option<&RawAmount>) -> Result<Amount, String> {
+fn parse_size(amount: Option<&RawAmount>) -> Result<Amount, String> {
     let wrong = || "must be a size like \"8GiB\", 0 or \"unlimited\"".to_owned();
     match amount {
         None => Ok(None),
@@ -243,7 +246,7 @@ fn size(amount: Option<&RawAmount>) -> Result<Amount, String> {
     }
 }
 
-fn cores(amount: Option<&RawAmount>) -> Result<Amount, String> {
+fn parse_cores(amount: Option<&RawAmount>) -> Result<Amount, String> {
     match amount {
         None => Ok(None),
         Some(amount) if is_unlimited(amount) => Ok(None),
@@ -254,8 +257,8 @@ fn cores(amount: Option<&RawAmount>) -> Result<Amount, String> {
     }
 }
 
-fn rate(amount: Option<&RawAmount>) -> Result<Amount, String> {
-    let rate = whole_number(amount)?;
+fn parse_rate(amount: Option<&RawAmount>) -> Result<Amount, String> {
+    let rate = parse_whole_number(amount)?;
     if rate.is_some_and(|rate| !(1..=u64::from(RATE_MAX)).contains(&rate)) {
         return Err(format!(
             "must be between 1 and {RATE_MAX}, or \"unlimited\""

@@ -166,11 +166,11 @@ impl TenantsFile {
         let tenants: BTreeMap<TenantName, TenantConfig> = tenants.collect();
         let mut peers = Vec::new();
         for (index, rule) in raw.peers.into_iter().enumerate() {
-            let place = format!("peers.{index}");
+            let config_key = format!("peers.{index}");
             if rule.uid.is_none() && rule.gid.is_none() {
-                faults.push(format!("{place}: needs uid or gid"));
+                faults.push(format!("{config_key}: needs uid or gid"));
             }
-            let member = check_member(&tenants, &place, rule.tenant, &rule.roles, faults);
+            let member = check_member(&tenants, &config_key, rule.tenant, &rule.roles, faults);
             peers.extend(member.map(|member| PeerRule {
                 uid: rule.uid,
                 gid: rule.gid,
@@ -179,15 +179,15 @@ impl TenantsFile {
         }
         let mut certificates = HashMap::new();
         for (index, rule) in raw.certificates.into_iter().enumerate() {
-            let place = format!("certificates.{index}");
-            let member = check_member(&tenants, &place, rule.tenant, &rule.roles, faults);
+            let config_key = format!("certificates.{index}");
+            let member = check_member(&tenants, &config_key, rule.tenant, &rule.roles, faults);
             let Some(member) = member else {
                 continue;
             };
             let name = rule.name.clone();
             if let Some(other) = certificates.insert(rule.name, member) {
                 faults.push(format!(
-                    "{place}.name: {name:?} belongs to tenant {} already; a name belongs to one tenant",
+                    "{config_key}.name: {name:?} belongs to tenant {} already; a name belongs to one tenant",
                     other.tenant
                 ));
             }
@@ -231,18 +231,20 @@ impl TenantsFile {
 fn check_tenant(
     own: &RawLimits,
     default: Option<&RawLimits>,
-    place: &str,
+    config_key: &str,
     known: &KnownNames,
     faults: &mut Vec<String>,
 ) -> TenantConfig {
     for pool in own.pools.iter().flatten() {
         if !known.pools.contains(pool) {
-            faults.push(format!("{place}.pools: there is no pool {pool:?}"));
+            faults.push(format!("{config_key}.pools: there is no pool {pool:?}"));
         }
     }
     for root in own.roots.iter().flatten() {
         if !known.roots.contains(root) {
-            faults.push(format!("{place}.roots: {root:?} is not in skills.roots"));
+            faults.push(format!(
+                "{config_key}.roots: {root:?} is not in skills.roots"
+            ));
         }
     }
     let pick = |key: fn(&RawLimits) -> Option<&BTreeSet<String>>| {
@@ -252,27 +254,27 @@ fn check_tenant(
     TenantConfig {
         pools: pick(|raw| raw.pools.as_ref()),
         roots: pick(|raw| raw.roots.as_ref()),
-        limits: Arc::new(own.check(default, place, faults)),
+        limits: Arc::new(own.check(default, config_key, faults)),
     }
 }
 
 /// Checks tenant and roles of a rule; `None` if it has no role.
 fn check_member(
     tenants: &BTreeMap<TenantName, TenantConfig>,
-    place: &str,
+    config_key: &str,
     tenant: TenantName,
     roles: &[String],
     faults: &mut Vec<String>,
 ) -> Option<Membership> {
     if !tenants.contains_key(&tenant) {
         faults.push(format!(
-            "{place}.tenant: there is no section [tenants.{tenant}]"
+            "{config_key}.tenant: there is no section [tenants.{tenant}]"
         ));
     }
     match Role::highest_of(roles.iter().map(String::as_str)) {
         Ok(role) => Some(Membership { tenant, role }),
         Err(why) => {
-            faults.push(format!("{place}.roles: {why}"));
+            faults.push(format!("{config_key}.roles: {why}"));
             None
         }
     }

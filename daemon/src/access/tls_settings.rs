@@ -69,7 +69,7 @@ impl TlsSettings {
     /// Returns why the lists may miss revoked certificates; `None` if they are current.
     pub(crate) fn revocation_fault(&self, now: SystemTime) -> Option<String> {
         let faults = self.revocation_lists.iter();
-        let faults: Vec<String> = faults.filter_map(|list| list.fault(now)).collect();
+        let faults: Vec<String> = faults.filter_map(|list| list.find_fault(now)).collect();
         (!faults.is_empty()).then(|| faults.join("; "))
     }
 }
@@ -86,19 +86,19 @@ impl TlsConfig {
     }
 }
 
-/// Loads all files of a listener, and watches them. `place` is the configuration key of the listener, `protocol` the
+/// Loads all files of a listener, and watches them. `config_key` is the configuration key of the listener, `protocol` the
 /// only one that it offers. `is_required` refuses clients without a certificate in the handshake.
 ///
 /// # Errors
 /// [`Error`] that names the faulty file.
 pub(crate) fn open_tls(
-    place: &str,
+    config_key: &str,
     config: TlsConfig,
     is_required: bool,
     protocol: &'static [u8],
     problems: &FileProblems,
 ) -> Result<Arc<WatchedFile<TlsSettings>>, Error> {
-    let (key, paths) = (format!("{place}.tls"), config.paths());
+    let (key, paths) = (format!("{config_key}.tls"), config.paths());
     let load = move || load_tls(&config, is_required, protocol);
     WatchedFile::open(&key, paths, problems, load).map(Arc::new)
 }

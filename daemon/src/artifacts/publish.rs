@@ -11,7 +11,7 @@ use tokio::sync::MutexGuard;
 use super::backend::{CreateOutcome, invisible_operation, visible_operation};
 use super::byte_ledger::ByteReservation;
 use super::record::{FoundVersion, VersionRecord};
-use super::retention::ReferencedVersions;
+use super::retention::{ReferencedVersions, RemovalReason};
 use super::upload::{ArtifactUpload, WrittenData};
 use super::{
     Artifact, ArtifactName, ArtifactScope, ArtifactVersionId, ArtifactsState, CONCURRENT_MAX,
@@ -188,11 +188,12 @@ impl ArtifactsState {
     }
 
     /// Removes some versions of one artifact for retention, in ascending order of their numbers, which are never given
-    /// again. A version stays if something refers to it meanwhile, or if it got its number from another one after the
-    /// latter's deletion.
+    /// again. A version stays if something refers to it meanwhile, if the reason for its removal is gone because others
+    /// were deleted, or if it got its number from another one after the latter's deletion.
     pub(super) async fn discard(
         &self,
         versions: &[FoundVersion],
+        reason: RemovalReason,
         referenced: &ReferencedVersions,
     ) -> Result<DiscardOutcome> {
         let mut outcome = DiscardOutcome::default();
@@ -206,8 +207,13 @@ impl ArtifactsState {
             let referenced_versions = referenced.collect();
             let is_referenced = |found: &FoundVersion| referenced_versions.contains(&found.id);
             let some = some.iter().cloned();
-            let (stay, some): (Vec<_>, Vec<_>) = some.partition(is_referenced);
+            let (stay, mut some): (Vec<_>, Vec<_>) = some.partition(is_referenced);
             outcome.referenced += stay.len() as u64;
+            while let Some(newest) = some.last()
+                && !self.is_still_surplus(&newest.id, reason).await?
+            {
+                some.pop();
+            }
             if let Some(last) = some.last() {
                 self.record_high_water(scope, name, last.id.version).await?;
             }

@@ -60,6 +60,17 @@ pub(super) struct SweepOutcome {
     pub(super) failed: u64,
 }
 
+/// Reason why the policy does not keep a version.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RemovalReason {
+    /// It is too old.
+    Age,
+    /// Its artifact has this number of newer versions.
+    Versions(u64),
+    /// Its tenant holds more bytes than these.
+    Bytes(u64),
+}
+
 /// Versions to remove, by the key prefix of their artifact.
 type Victims = BTreeMap<Path, Vec<FoundVersion>>;
 
@@ -208,9 +219,10 @@ impl ArtifactsState {
             });
             let mut found = self.read_records(candidates.collect(), outcome).await?;
             found.sort_unstable_by_key(|(newer, ..)| *newer);
-            let (mut expired, mut readable) = (Vec::new(), BTreeMap::<Path, u64>::new());
+            let (mut expired, mut surplus) = (Vec::new(), Vec::new());
+            let mut readable = BTreeMap::<Path, u64>::new();
             for (newer, records, found) in found {
-                let mut is_expired = policy.is_too_old(found.create_time, now);
+                let mut is_surplus = false;
                 if let Some(kept) = policy.versions.filter(|kept| newer >= *kept) {
                     let readable = match readable.entry(records.clone()) {
                         Entry::Occupied(known) => known.into_mut(),
@@ -218,14 +230,21 @@ impl ArtifactsState {
                             none.insert(self.count_readable_newer(&found.id, kept).await?)
                         }
                     };
-                    is_expired |= *readable >= kept;
+                    is_surplus = *readable >= kept;
                     *readable += 1;
                 }
-                if is_expired {
+                if policy.is_too_old(found.create_time, now) {
                     expired.push((records, found));
+                } else if is_surplus {
+                    surplus.push((records, found));
                 }
             }
-            outcome.expired += self.remove(expired, referenced, outcome).await?;
+            let reason = RemovalReason::Age;
+            outcome.expired += self.remove(expired, reason, referenced, outcome).await?;
+            if let Some(kept) = policy.versions {
+                let reason = RemovalReason::Versions(kept);
+                outcome.expired += self.remove(surplus, reason, referenced, outcome).await?;
+            }
         }
         Ok(())
     }
@@ -253,6 +272,23 @@ impl ArtifactsState {
             }
         }
         Ok(readable)
+    }
+
+    /// Returns `false` if the reason for removing a version is gone: what is newer, or other versions of its tenant, were
+    /// deleted meanwhile.
+    pub(super) async fn is_still_surplus(
+        &self,
+        id: &ArtifactVersionId,
+        reason: RemovalReason,
+    ) -> Result<bool> {
+        Ok(match reason {
+            RemovalReason::Age => true,
+            RemovalReason::Versions(kept) => self.count_readable_newer(id, kept).await? >= kept,
+            RemovalReason::Bytes(limit) => {
+                let excess = self.ledger.excess_over(limit);
+                excess.contains_key(id.scope.tenant())
+            }
+        })
     }
 
     /// Removes the oldest versions of tenants that hold too many bytes. Returns `true` if a further walk may find more.
@@ -299,7 +335,8 @@ impl ArtifactsState {
                 self.ledger.request_recount();
             }
             let victims = oldest.heap.into_iter().map(|old| (old.records, old.found));
-            outcome.displaced += self.remove(victims.collect(), referenced, outcome).await?;
+            let (victims, reason) = (victims.collect(), RemovalReason::Bytes(limit));
+            outcome.displaced += self.remove(victims, reason, referenced, outcome).await?;
         }
         Ok(outcome.displaced > before && !self.ledger.excess_over(limit).is_empty())
     }
@@ -336,6 +373,7 @@ impl ArtifactsState {
     async fn remove(
         &self,
         victims: Vec<(Path, FoundVersion)>,
+        reason: RemovalReason,
         referenced: &ReferencedVersions,
         outcome: &mut SweepOutcome,
     ) -> Result<u64> {
@@ -349,7 +387,8 @@ impl ArtifactsState {
         let mut removing = futures::stream::iter(by_artifact.into_values())
             .map(|mut versions| async move {
                 versions.sort_unstable_by_key(|found| found.id.version);
-                (self.discard(&versions, referenced).await, versions.len())
+                let discarded = self.discard(&versions, reason, referenced).await;
+                (discarded, versions.len())
             })
             .buffer_unordered(CONCURRENT_REMOVALS_MAX);
         let mut removed = 0;

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::upload::{ArtifactUpload, WrittenData};
 use super::{Artifact, ArtifactName, ArtifactScope, ArtifactsState, SaveOptions};
-use crate::access::TenantName;
+use crate::access::{TenantName, TenantPermit};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 
@@ -30,7 +30,7 @@ impl ArtifactsState {
                 self.ledger.wait_until_counted(self.patience).await;
             }
             self.ledger.check_room(tenant, 0, quota)?;
-            self.acquire_permit().await
+            self.acquire_permit(tenant).await
         };
         let _permit = tokio::select! {
             permit = wait => permit?,
@@ -44,7 +44,8 @@ impl ArtifactsState {
             .write(&mut upload, name, &save, (data, check_size), &gone)
             .await;
         let written = written.and_then(|written| {
-            let room = self.ledger.reserve(tenant, written.size, quota)?;
+            // An upload may take hours, in which the quota may have changed.
+            let room = self.ledger.reserve(tenant, written.size, self.quota(tenant))?;
             Ok((written, room))
         });
         let (written, room) = match written {
@@ -70,7 +71,7 @@ impl ArtifactsState {
     }
 
     /// Returns the quota of a tenant's artifacts in bytes, as it is now; `None` if they are not limited.
-    fn quota(&self, tenant: &TenantName) -> Option<u64> {
+    pub(super) fn quota(&self, tenant: &TenantName) -> Option<u64> {
         let access = self.access.as_ref()?;
         match access.limits(tenant) {
             Some(limits) => limits.artifact_bytes,
@@ -123,8 +124,8 @@ impl ArtifactsState {
     }
 
     /// Waits for a permit to save.
-    async fn acquire_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
-        let permit = tokio::time::timeout(self.patience, self.saves.acquire()).await;
+    async fn acquire_permit(&self, tenant: &TenantName) -> Result<TenantPermit> {
+        let permit = tokio::time::timeout(self.patience, self.saves.acquire(tenant)).await;
         let permit = permit.map_err(|_| Error::QuotaExceeded {
             subject: "saves of artifacts at once (artifacts.saves_max)".into(),
             limit: self.saves_max as u64,

@@ -15,7 +15,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LineHash([u8; 32]);
 
-/// Place of a line in its chain.
+/// Position of a line in its chain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub(crate) struct ChainPosition {
     /// Number of the line, from 1; 0 before the first one.

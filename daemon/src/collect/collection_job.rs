@@ -8,10 +8,10 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_collection::State;
 use skilld_proto::v1::exec_result;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::collection_saver::{CollectionAbort, CollectionSaver, SaveAs};
+use crate::access::TenantPermits;
 use crate::artifacts::Artifacts;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
@@ -33,7 +33,7 @@ pub(super) struct CollectorContext {
     /// Time limit of one collection.
     pub(super) timeout: Duration,
     /// Permits of running collections.
-    pub(super) permits: Semaphore,
+    pub(super) permits: TenantPermits,
     /// Number of records that were written, by which old ones are pruned.
     pub(super) records_written: AtomicU64,
 }
@@ -139,8 +139,10 @@ impl CollectorContext {
     ) -> Result<pb::CollectSummary, PartialCollection> {
         // Every holder of a turn or a permit ends within its own deadline, so both waits are bounded.
         let _turn = job.workspace.collections().acquire_turn().await;
+        let tenant = job.workspace.key().tenant();
         let wait_max = self.timeout * PERMIT_WAIT_TIMEOUTS;
-        let permit = tokio::time::timeout(wait_max, self.permits.acquire()).await;
+        self.artifacts.wait_until_counted(tenant, wait_max).await;
+        let permit = tokio::time::timeout(wait_max, self.permits.acquire(tenant)).await;
         let _permit = permit.map_err(|_| "too much else is being collected".to_owned())?;
         let deadline = Instant::now() + self.timeout;
         let late = || format!("it took longer than {:?}", self.timeout);

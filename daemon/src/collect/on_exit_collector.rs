@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use prost::Message;
 use skilld_proto::v1 as pb;
-use tokio::sync::Semaphore;
 
 use super::collection_job::{CollectionJob, CollectorContext};
+use crate::access::TenantPermits;
 use crate::artifacts::Artifacts;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
@@ -54,14 +54,14 @@ enum JobRecordOutcome {
 }
 
 impl OnExitCollector {
-    /// Creates a collector. `timeout` limits each collection.
+    /// Creates a collector. `timeout` limits each collection; `is_shared` is `true` if there may be several tenants.
     #[must_use]
-    pub fn new(artifacts: Artifacts, tasks: Tasks, timeout: Duration) -> Self {
+    pub fn new(artifacts: Artifacts, tasks: Tasks, (timeout, is_shared): (Duration, bool)) -> Self {
         Self(Arc::new(CollectorContext {
             artifacts,
             tasks,
             timeout,
-            permits: Semaphore::new(CONCURRENT_MAX),
+            permits: TenantPermits::new(CONCURRENT_MAX, is_shared),
             records_written: AtomicU64::new(0),
         }))
     }
@@ -267,7 +267,8 @@ mod tests {
             .config;
         let wait = Duration::from_secs(5);
         let artifacts = Artifacts::open(&config.artifacts, dir.path(), wait, (None, &tasks)).await;
-        let collector = OnExitCollector::new(artifacts.expect("a store"), tasks.clone(), wait);
+        let collector =
+            OnExitCollector::new(artifacts.expect("a store"), tasks.clone(), (wait, false));
         let collections = Arc::new(OutputCollectionTracker::new(dir.path(), false, 10));
         let mut execs = Vec::new();
         for id in ["a", "b", "c"] {

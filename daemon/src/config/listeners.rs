@@ -275,7 +275,7 @@ fn check_authenticators(
     let tls = listener.address.tls();
     require(
         !listener.authenticators.is_empty(),
-        "has no authenticators, so nobody could use it: set authenticators = [\"peer\"], or of \"mtls\", \"token\", \
+        "has no authenticators, so no client could use it: set authenticators = [\"peer\"], or of \"mtls\", \"token\", \
          \"jwt\"",
     );
     require(

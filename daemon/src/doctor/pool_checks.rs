@@ -67,7 +67,7 @@ fn check_image(config: &Config, pool: &PoolConfig, state: Option<&ImageState>) -
             format!(
                 "image {image} is not there: skilld pulls it, and the pool serves once it is there"
             ),
-            format!("run `docker pull {image}` to have it at once"),
+            format!("run `docker pull {image}` (with Podman `podman pull`) to have it at once"),
         ),
         Some(ImageState::Missing) if is_default => {
             let finding = format!("image {image} is not there: skilld does not start without it");

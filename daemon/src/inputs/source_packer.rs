@@ -126,7 +126,7 @@ impl SourcePacker<'_> {
             let why = "is a URL, and files.input_urls does not allow them here".to_owned();
             return Err(job.source_error(InputSourceError::Forbidden(why)));
         };
-        let permit = self.inner.fetches.acquire().await;
+        let permit = self.inner.fetches.acquire(self.scope.tenant()).await;
         let _permit = permit.map_err(|_| Error::Draining)?;
         let (state_dir, tasks) = (self.inner.state_dir.clone(), &self.inner.tasks);
         let make = move || {

@@ -14,8 +14,15 @@ impl Collector for NoSnapshot {
     }
 }
 
+/// Returns the page of metrics, without those of a snapshot.
+pub(crate) fn page_of(metrics: &Metrics) -> String {
+    page(metrics, MetricsFormat::Prometheus, None)
+}
+
 fn page(metrics: &Metrics, format: MetricsFormat, tenant: Option<&str>) -> String {
-    let page = metrics.encode(format, Box::new(NoSnapshot), tenant);
+    let is_visible = |label: &str, value: &str| label != "tenant" || Some(value) == tenant;
+    let is_visible: &dyn Fn(&str, &str) -> bool = &is_visible;
+    let page = metrics.encode(format, Box::new(NoSnapshot), tenant.map(|_| is_visible));
     page.expect("encoded")
 }
 
@@ -59,7 +66,10 @@ fn a_tenant_sees_no_samples_of_others() {
     assert!(own.ends_with("# EOF\n"), "{own}");
     // A label whose name ends like that of the tenant is another one.
     let line = "x{subtenant=\"b\",y=\"1\"} 1\n";
-    assert_eq!(retain_tenant(line, "a"), line);
+    let is_visible = |label: &str, value: &str| (label, value) == ("tenant", "a");
+    assert_eq!(retain_visible(line, &is_visible), line);
+    let pool = "x{pool=\"p\",tenant=\"a\"} 1\n";
+    assert_eq!(retain_visible(pool, &is_visible), "");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,10 +14,11 @@ use tonic::{Request, Response, Status, Streaming};
 use super::SharedDependencies;
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
+use super::observer_view::restrict_exec;
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, UploadLimits, upload_stream};
 use super::writable_skills::find_writable_script;
-use crate::access::{Caller, Role};
+use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::collect::on_exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
@@ -384,10 +385,8 @@ impl ExecService for ExecRpc {
                 SUMMARIES_BYTES_MAX,
             )
             .await?;
-        if caller.role() < Role::User {
-            for exec in &mut page.execs {
-                exec.effective_spec = None;
-            }
+        for exec in &mut page.execs {
+            restrict_exec(&caller, exec);
         }
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last

@@ -159,24 +159,10 @@ impl Drop for ExecObserver {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
     use std::time::Duration;
 
-    use prometheus_client::collector::Collector;
-    use prometheus_client::encoding::DescriptorEncoder;
-
     use super::*;
-    use crate::metrics::MetricsFormat;
-
-    /// Snapshot without metrics.
-    #[derive(Debug)]
-    struct NoSnapshot;
-
-    impl Collector for NoSnapshot {
-        fn encode(&self, _encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            Ok(())
-        }
-    }
+    use crate::metrics::tests::page_of;
 
     /// Returns the samples of execs after a stream with these events was dropped.
     fn samples_after(events: Vec<Event>) -> Vec<String> {
@@ -192,8 +178,7 @@ mod tests {
             observer.observe_event(&pb::ExecEvent { seq: 1, event });
         }
         drop(observer);
-        let page = metrics.encode(MetricsFormat::Prometheus, Box::new(NoSnapshot), None);
-        let page = page.expect("encoded");
+        let page = page_of(&metrics);
         let lines = page.lines();
         let is_wanted = |line: &&str| {
             line.starts_with("skilld_execs_total{") || line.contains("start_seconds_count")

@@ -178,12 +178,8 @@ impl SkillService for SkillRpc {
     ) -> Result<Response<pb::Skill>, Status> {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
-        let skill = skill_publish::receive_archive(
-            &self.0,
-            (self.0.skills.of(&caller), caller.limits().published_bytes),
-            request.into_inner(),
-        )
-        .await?;
+        let archive = request.into_inner();
+        let skill = skill_publish::receive_archive(&self.0, &caller, archive).await?;
         Ok(Response::new(wire::skill_message(&skill, String::new())))
     }
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Seek;
-use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -14,8 +13,9 @@ use tonic::Streaming;
 
 use super::convert::skill_publish as wire;
 use super::{SharedDependencies, upload};
+use crate::access::Caller;
 use crate::error::{Chain, Error, Result};
-use crate::skills::{Skill, Skills};
+use crate::skills::Skill;
 
 /// Interval between removals of unused skills, if no call wakes the task.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
@@ -28,7 +28,7 @@ const UPLOAD_TIMES: u32 = 10;
 /// See `PublishSkill` in the API.
 pub async fn receive_archive(
     shared: &SharedDependencies,
-    (skills, bytes_quota): (Skills, Option<u64>),
+    caller: &Caller,
     mut client: Streaming<pb::PublishSkillRequest>,
 ) -> Result<Skill> {
     let first = upload::first_message(&mut client, shared, "header").await?;
@@ -37,10 +37,11 @@ pub async fn receive_archive(
     let busy = Error::Deadline {
         doing: "waiting for other archives to be published (skills.publishes_max)",
     };
-    let place = Arc::clone(&shared.publishes).acquire_owned();
-    let Ok(Ok(place)) = tokio::time::timeout(patience, place).await else {
+    let permit = shared.publishes.acquire(caller.tenant());
+    let Ok(Ok(permit)) = tokio::time::timeout(patience, permit).await else {
         return Err(busy);
     };
+    let (skills, bytes_quota) = (shared.skills.of(caller), caller.limits().published_bytes);
     let file = skills.create_upload().await?;
     let bytes = write_archive(shared, client, file, &wanted.sha256);
     let slow = |_| Error::Deadline {
@@ -51,7 +52,7 @@ pub async fn receive_archive(
         .map_err(slow)??;
     // Unpacking goes on when the client is gone, and keeps its permit until its end.
     let publish = shared.tasks.spawn(async move {
-        let _place = place;
+        let _permit = permit;
         skills
             .publish(wanted.name, file, wanted.kind, bytes_quota)
             .await

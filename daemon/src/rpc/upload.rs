@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{FutureExt, Stream, stream};
+use skilld_proto::v1::Reason;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Streaming;
 
 use super::SharedDependencies;
 use crate::config::ServerConfig;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reason_of};
 
 /// Error of a stream whose client sent nothing for `server.upload_timeout`.
 const SILENCE_ERROR: Error = Error::Deadline {
@@ -177,7 +178,8 @@ where
     }
 }
 
-/// Converts the status of a client's stream that cannot be read: the client went away, or a message is too large.
+/// Converts the status of a client's stream that cannot be read: the client went away, a message is too large, or the
+/// server ends the stream.
 fn stream_error(status: &tonic::Status, message_bytes_max: u64) -> Error {
     let message: String = status.message().chars().take(256).collect();
     if status.code() == tonic::Code::OutOfRange {
@@ -187,5 +189,13 @@ fn stream_error(status: &tonic::Status, message_bytes_max: u64) -> Error {
             limit: message_bytes_max,
         };
     }
-    Error::invalid("data", format!("the stream broke off: {message}"))
+    match reason_of(status) {
+        Some(Reason::AuditUnavailable) => Error::AuditUnavailable {
+            why: "the record of this call was not written".to_owned(),
+        },
+        Some(Reason::Deadline) => Error::Deadline {
+            doing: "waiting for the request",
+        },
+        _ => Error::invalid("data", format!("the stream broke off: {message}")),
+    }
 }

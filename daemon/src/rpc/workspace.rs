@@ -9,7 +9,8 @@ use tonic::{Request, Response, Status};
 
 use super::SharedDependencies;
 use super::convert::{self, workspace as wire};
-use crate::access::{Caller, Role};
+use super::observer_view::restrict_workspace;
+use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::error::Error;
 use crate::workspace::Workspace;
@@ -116,11 +117,9 @@ impl WorkspaceService for WorkspaceRpc {
     }
 }
 
-/// Makes the message of a workspace. Callers that may not run commands see no values of environment variables.
+/// Makes the message of a workspace, as far as the caller may see it.
 fn visible_message(caller: &Caller, workspace: &Workspace) -> pb::Workspace {
     let mut message = wire::workspace_message(&workspace.snapshot());
-    if caller.role() < Role::User {
-        message.env.clear();
-    }
+    restrict_workspace(caller, &mut message);
     message
 }

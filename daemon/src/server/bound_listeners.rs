@@ -48,7 +48,7 @@ impl BoundListeners {
             metrics: Vec::new(),
         };
         for (index, listener) in config.listeners.iter().enumerate() {
-            let place = format!("listeners.{index}");
+            let config_key = format!("listeners.{index}");
             let authenticators = &listener.authenticators;
             let problems = bound.access.problems();
             match &listener.address {
@@ -60,13 +60,18 @@ impl BoundListeners {
                 ListenAddress::Tcp { address, tls } => {
                     let tls = tls.as_ref();
                     let listener =
-                        Listener::bind_tcp(&place, *address, tls, authenticators, problems)?;
+                        Listener::bind_tcp(&config_key, *address, tls, authenticators, problems)?;
                     bound.api.push(listener);
                 }
                 ListenAddress::Metrics { address, tls } => {
                     let tls = tls.as_ref();
-                    let listener =
-                        MetricsListener::bind(&place, *address, tls, authenticators, problems)?;
+                    let listener = MetricsListener::bind(
+                        &config_key,
+                        *address,
+                        tls,
+                        authenticators,
+                        problems,
+                    )?;
                     bound.metrics.push(listener);
                 }
             }

@@ -9,7 +9,6 @@ use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use skilld_proto::v1::{Reason, RunExecRequest};
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use tonic_types::StatusExt;
 
 use super::methods::{AuditClass, MethodTraits};
 use crate::access::{ConnectionPeer, PeerAddress, Principal, TENANT_HEADER, TenantName};
@@ -17,7 +16,7 @@ use crate::audit::{
     AuditFault, AuditLog, AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome,
     CallStage, CreatedResource, ExecDescription, TraceParent,
 };
-use crate::error::Error;
+use crate::error::{Error, reason_of};
 use crate::exec::script_arguments::build_script_arguments;
 
 /// Kinds of names that a record may have. The first field of other requests may be anything, for instance a query.
@@ -220,13 +219,6 @@ fn audit_peer(peer: Option<&ConnectionPeer>) -> AuditPeer {
         // Only tests call without a connection.
         None => AuditPeer::Process { uid: 0, pid: None },
     }
-}
-
-/// Returns the reason in the details of a status.
-pub(super) fn reason_of(status: &Status) -> Option<Reason> {
-    let details = status.get_error_details();
-    let name = &details.error_info()?.reason;
-    Reason::from_str_name(&format!("REASON_{name}"))
 }
 
 /// Returns `true` if a call that fails for this reason was not allowed.

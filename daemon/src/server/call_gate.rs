@@ -9,7 +9,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tracing::Span;
 
-use super::call_audit::{AuditEndGuard, CallAudit, reason_of};
+use super::call_audit::{AuditEndGuard, CallAudit};
 use super::connections::ConnectionHandle;
 use super::methods::{AuditClass, MethodTraits};
 use super::refusal_table::{RefusalTable, RefusedCalls};
@@ -17,7 +17,7 @@ use crate::access::{
     AccessControl, CallCredentials, Caller, CredentialKind, MethodAccess, Principal, StreamGuard,
 };
 use crate::audit::AuditLog;
-use crate::error::Error;
+use crate::error::{Error, reason_of};
 use crate::telemetry::trace_span::{self, PRINCIPAL_ATTRIBUTE};
 use crate::usage::{ByteMeter, UsageLedger};
 
@@ -92,7 +92,8 @@ impl CallGate {
                 principal.as_deref(),
             ))
         };
-        if let Some(connection) = connection.filter(|_| caller.is_some()) {
+        // A connection beyond a quota counts for no tenant, so it stays one of those that are closed first.
+        if let Some(connection) = connection.filter(|_| authorized.is_ok() && caller.is_some()) {
             connection.set_authenticated();
         }
         let checked = authorized.and_then(|stream| {
@@ -113,9 +114,15 @@ impl CallGate {
                 tracing::info!(%error, "refused a call");
                 let has_credential = !matches!(error, Error::Unauthenticated { .. });
                 let status = Status::from(error);
-                let id = principal.as_ref().map(|principal| principal.id.clone());
+                let key = principal.map(|principal| {
+                    (
+                        principal.via,
+                        principal.tenant.clone(),
+                        principal.id.clone(),
+                    )
+                });
                 let refused = RefusedCalls {
-                    peer: peer.as_ref().map(|peer| (peer.address.owner(), id)),
+                    peer: peer.as_ref().map(|peer| (peer.address.owner(), key)),
                     reason: reason_of(&status),
                 };
                 let make_record = || Some(make_audit(self.audit.as_ref()?).refusal_record(&status));

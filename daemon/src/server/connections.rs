@@ -61,7 +61,7 @@ struct OpenConnection {
     /// `true` once a call of an accepted principal arrived, or any call while authentication is off.
     is_authenticated: bool,
     accepted: Instant,
-    /// Place of the connection among those of each tenant whose principals called on it.
+    /// Unit of the quota of connections, of each tenant whose principals called on it.
     tenants: Vec<HeldUnit>,
     /// Time of the accept, or of the most recent begin or end of a call.
     last_use: Instant,
@@ -260,7 +260,7 @@ impl ConnectionHandle {
         })
     }
 
-    /// Counts the connection for a tenant, unless it counts already. `take` reserves its place.
+    /// Counts the connection for a tenant, unless it counts already. `take` reserves its unit.
     ///
     /// # Errors
     /// Those of `take`.
@@ -343,7 +343,7 @@ mod tests {
         Arc::new(ConnectionPeer::new(address, String::new(), BTreeSet::new()))
     }
 
-    fn place(table: &ConnectionTable, uid: u32) -> (ConnectionGuard, bool) {
+    fn admit(table: &ConnectionTable, uid: u32) -> (ConnectionGuard, bool) {
         match table.admit(peer(uid), &CancellationToken::new()) {
             ConnectionAdmission::Free(guard) => (guard, false),
             ConnectionAdmission::Replaced(guard) => (guard, true),
@@ -358,14 +358,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_connection_that_was_idle_for_the_longest_time_goes_first() {
         let table = ConnectionTable::new(3, 3);
-        let (first, _) = place(&table, 1);
+        let (first, _) = admit(&table, 1);
         pass(1).await;
-        let (second, _) = place(&table, 1);
+        let (second, _) = admit(&table, 1);
         pass(1).await;
-        let (third, _) = place(&table, 1);
+        let (third, _) = admit(&table, 1);
         pass(1).await;
         drop(first.handle().open_call(CallPriority::Work));
-        let (fourth, replaced) = place(&table, 1);
+        let (fourth, replaced) = admit(&table, 1);
         assert!(replaced && second.cut.is_cancelled());
         for kept in [&first, &third, &fourth] {
             assert!(!kept.cut.is_cancelled());
@@ -373,25 +373,25 @@ mod tests {
         // What was closed gives no place back a second time, and takes no call.
         assert!(second.handle().open_call(CallPriority::Work).is_none());
         drop(second);
-        assert!(place(&table, 1).1 && third.cut.is_cancelled());
+        assert!(admit(&table, 1).1 && third.cut.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_its_first_call_goes_before_an_older_one_with_calls() {
         let table = ConnectionTable::new(2, 2);
-        let (used, _) = place(&table, 1);
+        let (used, _) = admit(&table, 1);
         drop(used.handle().open_call(CallPriority::Work));
         pass(10).await;
-        let (silent, _) = place(&table, 1);
+        let (silent, _) = admit(&table, 1);
         pass(2000).await;
-        let (_third, _) = place(&table, 1);
+        let (_third, _) = admit(&table, 1);
         assert!(silent.cut.is_cancelled() && !used.cut.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_with_a_call_is_never_closed_for_another() {
         let table = ConnectionTable::new(1, 1);
-        let (first, _) = place(&table, 1);
+        let (first, _) = admit(&table, 1);
         let call = first.handle().open_call(CallPriority::Work).expect("open");
         assert!(matches!(
             table.admit(peer(1), &CancellationToken::new()),
@@ -399,7 +399,7 @@ mod tests {
         ));
         assert!(!first.cut.is_cancelled());
         drop(call);
-        assert!(place(&table, 1).1 && first.cut.is_cancelled());
+        assert!(admit(&table, 1).1 && first.cut.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
@@ -408,7 +408,7 @@ mod tests {
         let mut calls = Vec::new();
         let mut greedy = Vec::new();
         for _ in 0..3 {
-            let (guard, _) = place(&table, 1);
+            let (guard, _) = admit(&table, 1);
             calls.push(guard.handle().open_call(CallPriority::Work).expect("open"));
             greedy.push(guard);
         }
@@ -416,11 +416,11 @@ mod tests {
             table.admit(peer(1), &CancellationToken::new()),
             ConnectionAdmission::Full
         ));
-        let (other, replaced) = place(&table, 2);
+        let (other, replaced) = admit(&table, 2);
         assert!(!replaced);
         // All places are taken: a third user gets one of the user with the most, as long as that has an idle one.
         drop(calls.pop());
-        let (_third, replaced) = place(&table, 3);
+        let (_third, replaced) = admit(&table, 3);
         assert!(replaced && greedy[2].cut.is_cancelled() && !other.cut.is_cancelled());
     }
 
@@ -429,7 +429,7 @@ mod tests {
         let table = ConnectionTable::new(3, 3);
         let (mut connections, mut calls) = (Vec::new(), Vec::new());
         for kind in [CallPriority::Watch, CallPriority::Work, CallPriority::Watch] {
-            let (guard, _) = place(&table, 1);
+            let (guard, _) = admit(&table, 1);
             calls.push(guard.handle().open_call(kind).expect("open"));
             connections.push(guard);
             pass(1).await;
@@ -439,13 +439,13 @@ mod tests {
             panic!("three connections");
         };
         let work = first.handle().open_call(CallPriority::Work);
-        assert!(place(&table, 1).1 && third.cut.is_cancelled());
+        assert!(admit(&table, 1).1 && third.cut.is_cancelled());
         drop(work);
         pass(1).await;
-        let (fourth, _) = place(&table, 1);
+        let (fourth, _) = admit(&table, 1);
         assert!(!first.cut.is_cancelled(), "the idle one went");
         let _work = fourth.handle().open_call(CallPriority::Work);
-        assert!(place(&table, 1).1 && first.cut.is_cancelled());
+        assert!(admit(&table, 1).1 && first.cut.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
@@ -453,14 +453,14 @@ mod tests {
         let table = ConnectionTable::new(4, 3);
         let (mut greedy, mut calls) = (Vec::new(), Vec::new());
         for _ in 0..3 {
-            let (guard, _) = place(&table, 1);
+            let (guard, _) = admit(&table, 1);
             calls.push(guard.handle().open_call(CallPriority::Watch).expect("open"));
             greedy.push(guard);
             pass(1).await;
         }
-        let (other, _) = place(&table, 2);
+        let (other, _) = admit(&table, 2);
         // The other's connection is idle, but it has no more than its share.
-        let (_third, replaced) = place(&table, 3);
+        let (_third, replaced) = admit(&table, 3);
         assert!(replaced && greedy.first().expect("three").cut.is_cancelled());
         assert!(!other.cut.is_cancelled());
     }
@@ -470,11 +470,11 @@ mod tests {
         let table = ConnectionTable::new(4, 4);
         let (mut busy, mut calls) = (Vec::new(), Vec::new());
         for _ in 0..3 {
-            let (guard, _) = place(&table, 1);
+            let (guard, _) = admit(&table, 1);
             calls.push(guard.handle().open_call(CallPriority::Work).expect("open"));
             busy.push(guard);
         }
-        let (other, _) = place(&table, 2);
+        let (other, _) = admit(&table, 2);
         let more = table.admit(peer(1), &CancellationToken::new());
         assert!(matches!(more, ConnectionAdmission::Full));
         assert!(!other.cut.is_cancelled());
@@ -485,7 +485,7 @@ mod tests {
         let table = ConnectionTable::new(6, 6);
         let mut clients: Vec<ConnectionGuard> = Vec::new();
         for _ in 0..3 {
-            let (guard, _) = place(&table, 1);
+            let (guard, _) = admit(&table, 1);
             guard.handle().set_authenticated();
             drop(guard.handle().open_call(CallPriority::Work));
             clients.push(guard);
@@ -494,14 +494,14 @@ mod tests {
         let mut strangers: Vec<(ConnectionGuard, ConnectionCallGuard)> = Vec::new();
         for uid in 10..30 {
             // A health check, which needs no credential.
-            let (guard, _) = place(&table, uid);
+            let (guard, _) = admit(&table, uid);
             let watch = guard.handle().open_call(CallPriority::Watch);
             strangers.push((guard, watch.expect("open")));
             pass(1100).await;
         }
         assert!(clients.iter().all(|client| !client.cut.is_cancelled()));
         // The client gets the place of a stranger although that has fewer connections.
-        let (more, replaced) = place(&table, 1);
+        let (more, replaced) = admit(&table, 1);
         assert!(replaced && !more.cut.is_cancelled());
         assert!(clients.iter().all(|client| !client.cut.is_cancelled()));
         let open = strangers.iter().filter(|(it, _)| !it.cut.is_cancelled());
@@ -511,10 +511,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_stranger_with_the_most_connections_loses_one_first() {
         let table = ConnectionTable::new(4, 4);
-        let (single, _) = place(&table, 1);
-        let greedy: Vec<ConnectionGuard> = (0..3).map(|_| place(&table, 2).0).collect();
+        let (single, _) = admit(&table, 1);
+        let greedy: Vec<ConnectionGuard> = (0..3).map(|_| admit(&table, 2).0).collect();
         pass(2000).await;
-        assert!(place(&table, 3).1);
+        assert!(admit(&table, 3).1);
         assert!(!single.cut.is_cancelled());
         assert_eq!(greedy.iter().filter(|it| it.cut.is_cancelled()).count(), 1);
     }

@@ -58,12 +58,12 @@ impl Listener {
         })
     }
 
-    /// Binds a TCP socket. `place` is the configuration key of the listener.
+    /// Binds a TCP socket. `config_key` is the configuration key of the listener.
     ///
     /// # Errors
     /// [`Error`] if the address cannot be used or a file of TLS is faulty. The message says what to do.
     pub(super) fn bind_tcp(
-        place: &str,
+        config_key: &str,
         address: SocketAddr,
         tls: Option<&TlsConfig>,
         authenticators: &BTreeSet<Authenticator>,
@@ -71,9 +71,9 @@ impl Listener {
     ) -> Result<Self> {
         // With other credentials, a client without a certificate may still call.
         let is_required = *authenticators == BTreeSet::from([Authenticator::Mtls]);
-        let tls = tls.map(|tls| open_tls(place, tls.clone(), is_required, HTTP2, problems));
+        let tls = tls.map(|tls| open_tls(config_key, tls.clone(), is_required, HTTP2, problems));
         Ok(Self {
-            socket: BoundSocket::Tcp(bind_tcp_listener(place, address)?, tls.transpose()?),
+            socket: BoundSocket::Tcp(bind_tcp_listener(config_key, address)?, tls.transpose()?),
             authenticators: authenticators.clone(),
         })
     }
@@ -179,13 +179,13 @@ impl Listener {
     }
 }
 
-/// Binds a TCP socket. `place` is the configuration key of the listener.
+/// Binds a TCP socket. `config_key` is the configuration key of the listener.
 ///
 /// # Errors
 /// [`Error::Io`] that names the address and its key.
-pub(super) fn bind_tcp_listener(place: &str, address: SocketAddr) -> Result<TcpListener> {
+pub(super) fn bind_tcp_listener(config_key: &str, address: SocketAddr) -> Result<TcpListener> {
     bind_reusable(address).map_err(|source| Error::Io {
-        operation: format!("listen on {address} ({place}.address)"),
+        operation: format!("listen on {address} ({config_key}.address)"),
         source,
     })
 }

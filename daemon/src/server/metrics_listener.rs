@@ -22,7 +22,7 @@ use tonic::Code;
 use super::listener::{ACCEPT_PAUSE, bind_tcp_listener};
 use super::metrics_snapshot::MetricsSources;
 use crate::access::{
-    AccessControl, CallCredentials, ConnectionPeer, FileProblems, HTTP1, PeerAddress, Role,
+    AccessControl, CallCredentials, Caller, ConnectionPeer, FileProblems, HTTP1, PeerAddress, Role,
     TlsSettings, WatchedFile, open_tls,
 };
 use crate::config::{Authenticator, TlsConfig};
@@ -210,14 +210,23 @@ impl MetricsPage {
             response.headers_mut().insert(ALLOW, allow);
             return response;
         }
-        let tenant = match self.authorize(headers, peer) {
-            Ok(tenant) => tenant,
+        let caller = match self.authorize(headers, peer) {
+            Ok(caller) => caller,
             Err(error) => return access_refusal(&error),
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let format = MetricsFormat::for_accept_header(accept.unwrap_or_default());
         let snapshot = Box::new(self.sources.take_snapshot());
-        match self.metrics.encode(format, snapshot, tenant.as_deref()) {
+        let is_visible = caller.map(|caller| {
+            move |label: &str, value: &str| match label {
+                "pool" => caller.may_use_pool(value),
+                _ => caller.tenant().as_str() == value,
+            }
+        });
+        let is_visible = is_visible
+            .as_ref()
+            .map(|visible| visible as &dyn Fn(&_, &_) -> _);
+        match self.metrics.encode(format, snapshot, is_visible) {
             Ok(page) => {
                 let mut response = Response::new(page);
                 let content_type = HeaderValue::from_static(format.content_type());
@@ -231,26 +240,32 @@ impl MetricsPage {
         }
     }
 
-    /// Returns the tenant whose samples the client may see; `None` means all.
-    fn authorize(&self, headers: &HeaderMap, peer: &Arc<ConnectionPeer>) -> Result<Option<String>> {
+    /// Returns the caller if the client may see only the samples of its tenant; `None` means all.
+    fn authorize(&self, headers: &HeaderMap, peer: &Arc<ConnectionPeer>) -> Result<Option<Caller>> {
         if peer.authenticators.is_empty() {
             return Ok(None);
         }
         let credentials = CallCredentials::new(Some(Arc::clone(peer)), headers);
         let principal = self.access.authenticate(&credentials)?;
+        self.access.count_request(&principal)?;
         let caller = self.access.admit(&credentials, principal, Role::Observer)?;
         caller.require_whole_tenant()?;
         let sees_all = caller.role() == Role::Admin;
-        Ok((!sees_all).then(|| caller.tenant().to_string()))
+        Ok((!sees_all).then_some(caller))
     }
 }
 
 fn access_refusal(error: &Error) -> Response<String> {
     tracing::info!(%error, "refused a request for metrics");
-    if error.kind().0 != Code::Unauthenticated {
-        return refusal(StatusCode::FORBIDDEN, &error.to_string());
+    let status = match error.kind().0 {
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::FORBIDDEN,
+    };
+    let mut response = refusal(status, &error.to_string());
+    if status != StatusCode::UNAUTHORIZED {
+        return response;
     }
-    let mut response = refusal(StatusCode::UNAUTHORIZED, &error.to_string());
     let scheme = HeaderValue::from_static("Bearer");
     response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
     response

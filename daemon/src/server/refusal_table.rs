@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::ConnectionOwner;
+use crate::access::{ConnectionOwner, CredentialKind, TenantName};
 use crate::audit::{AuditLog, AuditPeer, AuditRecord, CallStage};
 use crate::shutdown::Tasks;
 
@@ -36,12 +36,15 @@ const DELAYED_MAX: usize = 1024;
 /// Refused calls that share their records.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RefusedCalls {
-    /// Owner of the connection, and id of the principal if an authenticator knows the credential. `None` stands for all
-    /// peers without a window of their own.
-    pub(super) peer: Option<(ConnectionOwner, Option<String>)>,
+    /// Owner of the connection, and the principal if an authenticator knows the credential. `None` stands for all peers
+    /// without a window of their own.
+    pub(super) peer: Option<(ConnectionOwner, Option<PrincipalKey>)>,
     /// Reason of the refusal; `None` if its status names none.
     pub(super) reason: Option<Reason>,
 }
+
+/// Kind of a principal's credential, its tenant and its id. Ids are unique only within both.
+pub(super) type PrincipalKey = (CredentialKind, TenantName, String);
 
 /// Table of refused calls.
 #[derive(Debug)]

@@ -175,7 +175,7 @@ impl http_body::Body for TimedRequestBody {
             && awaited.deadline.poll_unpin(context).is_ready()
         {
             self.awaited = None;
-            return Poll::Ready(Some(Err(not_arrived())));
+            return Poll::Ready(Some(Err(missing_request())));
         }
         let frame = ready!(polled).transpose().map_err(broken);
         if let (Some(meter), Ok(Some(frame))) = (&self.meter, &frame) {
@@ -189,7 +189,7 @@ impl http_body::Body for TimedRequestBody {
             Poll::Ready(frame.transpose())
         } else {
             // The connection is closing: the call ends with it, before its handler has begun.
-            Poll::Ready(Some(Err(not_arrived())))
+            Poll::Ready(Some(Err(missing_request())))
         }
     }
 
@@ -211,7 +211,7 @@ fn broken(status: Status) -> Status {
 }
 
 /// Makes the status of a call whose request did not arrive.
-fn not_arrived() -> Status {
+fn missing_request() -> Status {
     let doing = "waiting for the request";
     Error::Deadline { doing }.into()
 }

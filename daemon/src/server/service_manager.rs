@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_nobody_reads_is_an_error_and_no_wait() {
+    fn a_report_without_a_reader_is_an_error_and_no_wait() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");
         let missing = send_report(&path.clone().into_os_string(), "READY=1");

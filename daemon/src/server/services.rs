@@ -14,12 +14,12 @@ use skilld_proto::v1::server_service_server::ServerServiceServer;
 use skilld_proto::v1::skill_service_server::SkillServiceServer;
 use skilld_proto::v1::tenant_service_server::TenantServiceServer;
 use skilld_proto::v1::workspace_service_server::WorkspaceServiceServer;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::access::AccessControl;
+use crate::access::{AccessControl, TenantPermits};
 use crate::artifacts::{Artifacts, ReferencedVersions};
 use crate::audit::AuditLog;
 use crate::collect::on_exit_collector::OnExitCollector;
@@ -122,7 +122,8 @@ pub(super) async fn boot_services(
     tasks.spawn(Arc::clone(&context).save_usage_periodically());
     let environments = Environments::new(store, context, packages);
     let timeout = config.files.collect_on_exit_timeout;
-    let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), timeout);
+    let is_shared = config.auth.is_some();
+    let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), (timeout, is_shared));
     for workspace in registry.list_all() {
         on_exit.resume(workspace);
     }
@@ -141,7 +142,7 @@ pub(super) async fn boot_services(
         artifacts,
         on_exit,
         inputs,
-        publishes: Arc::new(Semaphore::new(config.skills.publishes_max)),
+        publishes: TenantPermits::new(config.skills.publishes_max, is_shared),
         sweep: Notify::new(),
         start_time: SystemTime::now(),
     })

@@ -13,6 +13,7 @@ mod metrics_listener;
 mod quotas;
 mod rotation;
 mod skills;
+mod slow_uploads;
 mod streams;
 mod tenants;
 mod timing;

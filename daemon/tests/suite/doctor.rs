@@ -187,7 +187,7 @@ fn doctor_reports_a_socket_that_is_not_dockers() {
         ("DOCKER_HOST", host.as_str()),
         ("SKILLD_ENGINE__TIMEOUT", "2s"),
     ];
-    std::thread::scope(|scope| {
+    let (code, lines) = std::thread::scope(|scope| {
         scope.spawn(|| {
             // One connection of the test for access, and those of the client.
             for stream in listener.incoming().flatten() {
@@ -199,16 +199,17 @@ fn doctor_reports_a_socket_that_is_not_dockers() {
                 drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n\x1b[2J!"));
             }
         });
-        let (code, lines) = doctor(dir.path(), &[], &env);
-        assert_eq!(code, Some(1));
-        let finding = find(&lines, "docker")[0]["finding"].as_str().expect("text");
-        assert!(
-            finding.contains("does not answer as Docker does"),
-            "{finding}"
-        );
+        let report = doctor(dir.path(), &[], &env);
         let mut end = std::os::unix::net::UnixStream::connect(&socket).expect("connect");
         end.write_all(b"END").expect("write");
+        report
     });
+    assert_eq!(code, Some(1));
+    let finding = find(&lines, "docker")[0]["finding"].as_str().expect("text");
+    assert!(
+        finding.contains("does not answer as Docker does"),
+        "{finding}"
+    );
     fs::write(dir.path().join("file"), "").expect("write");
     let host = format!("unix://{}", dir.path().join("file").display());
     let (_, lines) = doctor(dir.path(), &[], &[("DOCKER_HOST", host.as_str())]);

@@ -36,7 +36,7 @@ pub struct Catalogue {
     /// Scans of all sources, from which the views of tenants are made; empty in a view.
     scans: Vec<Arc<SourceScanResult>>,
     /// Views of tenants that were asked for.
-    views: Mutex<HashMap<SkillScope, Arc<Catalogue>>>,
+    views: Mutex<HashMap<SkillScope, Arc<OnceLock<Arc<Catalogue>>>>>,
     /// `true` if this is the view of a tenant.
     pub(crate) is_view: bool,
 }
@@ -78,29 +78,40 @@ impl Catalogue {
         Self { scans, ..self }
     }
 
-    /// Returns what a scope sees of a catalogue of all sources. The first call for a scope makes its view.
-    pub(crate) fn view(this: &Arc<Self>, scope: &SkillScope, skills_max: usize) -> Arc<Self> {
+    /// Returns what a scope sees of a catalogue of all sources, if a call of [`Self::make_view`] was before this one.
+    pub(crate) fn known_view(this: &Arc<Self>, scope: &SkillScope) -> Option<Arc<Self>> {
+        match scope {
+            SkillScope::Single => Some(Arc::clone(this)),
+            SkillScope::Tenant { .. } => this.view_cell(scope).get().map(Arc::clone),
+        }
+    }
+
+    /// Returns what a scope sees of a catalogue of all sources. The first call for a tenant makes its view, for which it
+    /// reads all scans; a second one waits for it, and other tenants do not. Blocks.
+    pub(crate) fn make_view(this: &Arc<Self>, scope: &SkillScope, skills_max: usize) -> Arc<Self> {
         let SkillScope::Tenant { name, .. } = scope else {
             return Arc::clone(this);
         };
-        // No code panics while it holds the lock. Two first calls of a tenant wait for one view.
-        let mut views = this.views.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = views.get(scope) {
-            return Arc::clone(known);
-        }
-        let is_own = |scan: &&Arc<SourceScanResult>| scan.source.tenant.as_ref() == Some(name);
-        let is_granted = |scan: &&Arc<SourceScanResult>| {
-            scan.source.tenant.is_none() && scope.sees_root(&scan.source.root)
+        let make = || {
+            let is_own = |scan: &&Arc<SourceScanResult>| scan.source.tenant.as_ref() == Some(name);
+            let is_granted = |scan: &&Arc<SourceScanResult>| {
+                scan.source.tenant.is_none() && scope.sees_root(&scan.source.root)
+            };
+            let own = this.scans.iter().filter(is_own);
+            let own = own.map(|scan| Arc::new(scan.with_rank(0)));
+            let granted = this.scans.iter().filter(is_granted).map(Arc::clone);
+            let scans: Vec<_> = own.chain(granted).collect();
+            let mut view = assemble_catalogue(&scans, skills_max, Arc::clone(&this.link_policy));
+            (view.generation, view.is_view) = (this.generation, true);
+            Arc::new(view)
         };
-        let own = this.scans.iter().filter(is_own);
-        let own = own.map(|scan| Arc::new(scan.with_rank(0)));
-        let granted = this.scans.iter().filter(is_granted).map(Arc::clone);
-        let scans: Vec<_> = own.chain(granted).collect();
-        let mut view = assemble_catalogue(&scans, skills_max, Arc::clone(&this.link_policy));
-        (view.generation, view.is_view) = (this.generation, true);
-        let view = Arc::new(view);
-        views.insert(scope.clone(), Arc::clone(&view));
-        view
+        Arc::clone(this.view_cell(scope).get_or_init(make))
+    }
+
+    fn view_cell(&self, scope: &SkillScope) -> Arc<OnceLock<Arc<Self>>> {
+        // No code panics while it holds the lock.
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(views.entry(scope.clone()).or_default())
     }
 
     /// Returns the problems of what tenants other than the default one published.

@@ -6,7 +6,7 @@ use super::*;
 use crate::artifacts::counting::count_bytes;
 use crate::artifacts::index_walk::{IndexWalk, PAGE_MAX, VISITED_MAX};
 use crate::artifacts::record::FoundVersion;
-use crate::artifacts::retention::SweepOutcome;
+use crate::artifacts::retention::{RemovalReason, SweepOutcome};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -471,10 +471,33 @@ async fn sweep_spares_a_new_version_with_the_number_of_a_deleted_one() {
         deleted.expect("deleted");
         assert_eq!(save(&artifacts, &scope, "a", b"new").await.version, 0);
         let (victims, referenced) = ([found.expect("there")], nothing());
-        let discarded = artifacts.0.discard(&victims, &referenced).await;
+        let discarded = artifacts.0.discard(&victims, RemovalReason::Age, &referenced).await;
         assert_eq!(discarded.expect("done").count, 0);
         let loaded = load(&artifacts, &scope, "a", Some(0)).await;
         assert_eq!(loaded.expect("it is another version"), b"new");
+    }
+}
+
+#[tokio::test]
+async fn sweep_keeps_the_last_version_although_the_newer_one_was_deleted_meanwhile() {
+    for place in Place::each() {
+        let artifacts = place.open().await;
+        let scope = scope_of("a", "1");
+        let store = &artifacts.0.store;
+        let mut victims = Vec::new();
+        for bytes in [b"0", b"1", b"2"] {
+            let saved = save(&artifacts, &scope, "a", bytes).await;
+            let records = key::name_key(&store.base, &scope, &saved.name);
+            let path = key::version_key(&records, saved.version);
+            victims.extend(FoundVersion::read(store, &path).await.expect("read"));
+        }
+        let newest = victims.pop().expect("three").id;
+        let deleted = artifacts.delete(&scope, &newest.name, Some(newest.version));
+        deleted.await.expect("deleted");
+        let (reason, referenced) = (RemovalReason::Versions(1), nothing());
+        let discarded = artifacts.0.discard(&victims, reason, &referenced).await;
+        assert_eq!(discarded.expect("done").count, 1);
+        assert_eq!(versions(&artifacts, &scope, "a").await, [1]);
     }
 }
 

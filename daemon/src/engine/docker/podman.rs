@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use answers::{ContainerAnswer, ContainerEntry, CreateAnswer};
 use container_spec::podman_spec;
 use native_api::call_podman;
-use support_files::SupportFiles;
+use support_files::{SupportFiles, install_seccomp_profile};
 
 mod answers;
 mod container_spec;
@@ -52,8 +52,8 @@ const EVENT_NAMES: [&str; 4] = ["died", "remove", "pause", "unpause"];
 pub(super) struct PodmanEngine {
     /// Client for the calls in which Podman is like Docker.
     docker: DockerEngine,
-    /// Files that containers are created with, once [`Engine::prepare`] has written them.
-    files: OnceLock<SupportFiles>,
+    /// Seccomp profile, once [`Engine::prepare`] has written it.
+    seccomp: OnceLock<PathBuf>,
 }
 
 // === impl PodmanEngine ===
@@ -65,7 +65,7 @@ impl PodmanEngine {
         docker.host.apparmor = false;
         Self {
             docker,
-            files: OnceLock::new(),
+            seccomp: OnceLock::new(),
         }
     }
 
@@ -96,10 +96,10 @@ impl Engine for PodmanEngine {
 
     async fn prepare(&self, state_dir: &Path) -> Result<()> {
         let state_dir = state_dir.to_owned();
-        let install = move || SupportFiles::install(&state_dir);
-        let files = self.docker.tasks.blocking(install).await?;
-        // A repetition writes the same files.
-        let _ = self.files.set(files);
+        let install = move || install_seccomp_profile(&state_dir);
+        let seccomp = self.docker.tasks.blocking(install).await?;
+        // A repetition writes the same file.
+        let _ = self.seccomp.set(seccomp);
         Ok(())
     }
 
@@ -120,10 +120,13 @@ impl Engine for PodmanEngine {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<String> {
-        let files = self.files.get().ok_or_else(|| {
+        let seccomp = self.seccomp.get().cloned().ok_or_else(|| {
             Error::Internal("a container was requested before the files for Podman".to_owned())
         })?;
-        let body = podman_spec(&spec.name, create_body(spec, &self.docker.host), files);
+        let slot_dir = spec.slot_dir.clone();
+        let write = move || SupportFiles::write(seccomp, &slot_dir);
+        let files = self.docker.tasks.blocking(write).await?;
+        let body = podman_spec(&spec.name, create_body(spec, &self.docker.host), &files);
         let created = self
             .call::<CreateAnswer>(Method::POST, CREATE_PATH, body.to_string())
             .await?;

@@ -1,21 +1,8 @@
 //! Tests of the measurement of calls.
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-
 use super::*;
 use crate::error::Error;
-use crate::metrics::MetricsFormat;
-
-/// Snapshot without metrics.
-#[derive(Debug)]
-struct NoSnapshot;
-
-impl Collector for NoSnapshot {
-    fn encode(&self, _encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        Ok(())
-    }
-}
+use crate::metrics::tests::page_of;
 
 /// Calls a path whose handler gives `answer`, reads the body to its end, and returns the page of metrics.
 async fn measure(path: &str, answer: Option<Response<Body>>) -> String {
@@ -44,8 +31,7 @@ async fn measure(path: &str, answer: Option<Response<Body>>) -> String {
             frame.expect("frame");
         }
     }
-    let page = metrics.encode(MetricsFormat::Prometheus, Box::new(NoSnapshot), None);
-    page.expect("encoded")
+    page_of(&metrics)
 }
 
 fn sample(method: &str, code: &str) -> String {

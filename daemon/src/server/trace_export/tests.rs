@@ -1,28 +1,15 @@
 //! Tests of the queue, of the counts and of the files of the export.
 
-use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 
 use opentelemetry::trace::Tracer;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
 
 use super::*;
 use crate::config::Config;
-use crate::metrics::MetricsFormat;
+use crate::metrics::tests::page_of;
 
 /// Text that no message may have.
 const CANARY: &str = "canary-7b1f";
-
-/// Snapshot without metrics.
-#[derive(Debug)]
-struct NoSnapshot;
-
-impl Collector for NoSnapshot {
-    fn encode(&self, _encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        Ok(())
-    }
-}
 
 fn config(text: &str) -> Config {
     Config::from_toml(text).expect("configuration").config
@@ -30,8 +17,7 @@ fn config(text: &str) -> Config {
 
 /// Returns the samples of spans.
 fn samples(metrics: &Metrics) -> Vec<String> {
-    let page = metrics.encode(MetricsFormat::Prometheus, Box::new(NoSnapshot), None);
-    let page = page.expect("encoded");
+    let page = page_of(metrics);
     let samples = page.lines().filter(|line| line.starts_with("skilld_trace"));
     samples.map(str::to_owned).collect()
 }

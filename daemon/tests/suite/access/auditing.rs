@@ -7,6 +7,7 @@ use serde_json::Value;
 use skilld_client::{Client, ConnectOptions};
 use skilld_proto::v1 as pb;
 use tonic::Code;
+use tonic_types::StatusExt;
 
 use super::harness::{AccessServer, connect, token};
 use super::quotas::{create, set_quotas};
@@ -336,13 +337,10 @@ async fn a_storm_of_hangups_while_rotating_loses_no_record() {
     drop(files);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
-    let server = AccessServer::start_with_audit_disk().await;
-    let path = server.path("small/audit.log");
-    let admin = server.client("a", "admin").await;
-    create_workspace(&admin, "doomed").await.expect("created");
-    let filler = std::fs::File::create(server.path("small/filler")).expect("file");
+/// Fills the disk of the audit log, and returns the path of the file that does.
+fn fill_disk(server: &AccessServer) -> PathBuf {
+    let path = server.path("small/filler");
+    let filler = std::fs::File::create(&path).expect("file");
     let mut block = 1 << 16;
     while block > 0 {
         match std::io::Write::write(&mut &filler, &vec![0; block]) {
@@ -350,6 +348,46 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
             Err(_) => block /= 2,
         }
     }
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_uploads_with_the_reason() {
+    let server = AccessServer::start_with_audit_disk().await;
+    let user = server.client("a", "user").await;
+    create_workspace(&user, "w").await.expect("created");
+    fill_disk(&server);
+    let start = Instant::now();
+    let refused = loop {
+        let header = pb::stage_files_request::Payload::Header(pb::StageFilesHeader {
+            path: "work/x".to_owned(),
+            ..Default::default()
+        });
+        let upload = pb::StageFilesRequest {
+            workspace: "workspaces/w".to_owned(),
+            payload: Some(header),
+        };
+        let uploads = futures::stream::iter([upload]);
+        if let Err(status) = user.files().stage_files(uploads).await {
+            break status;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "never refused");
+    };
+    // Also of the first refused call, whose request breaks off because its record is not written.
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let details = refused.get_error_details();
+    let info = details.error_info().expect("a reason");
+    assert_eq!(info.reason, "AUDIT_UNAVAILABLE");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
+    let server = AccessServer::start_with_audit_disk().await;
+    let path = server.path("small/audit.log");
+    let admin = server.client("a", "admin").await;
+    create_workspace(&admin, "doomed").await.expect("created");
+    let filler = fill_disk(&server);
     let start = Instant::now();
     let refused = loop {
         match create_workspace(&admin, "new").await {
@@ -383,8 +421,7 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
         .delete_workspace("workspaces/doomed")
         .await
         .expect("a deletion is never refused");
-    drop(filler);
-    std::fs::remove_file(server.path("small/filler")).expect("room again");
+    std::fs::remove_file(filler).expect("room again");
     let start = Instant::now();
     while let Err(error) = create_workspace(&admin, "again").await {
         assert_eq!(

@@ -14,7 +14,7 @@ const SIZE: usize = 1000;
 /// Size of seven of them.
 const SEVEN: i64 = 7000;
 
-async fn save(client: &Client, name: &str, bytes: usize) -> Result<pb::Artifact, Error> {
+pub(super) async fn save(client: &Client, name: &str, bytes: usize) -> Result<pb::Artifact, Error> {
     let target = SaveTarget::new(name, pb::ArtifactScope::default());
     let data = std::io::Cursor::new(vec![7; bytes]);
     client.save_artifact(target, data).await

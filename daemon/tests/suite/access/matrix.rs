@@ -4,11 +4,12 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_client::{Client, ConnectOptions, Transport};
-use skilld_proto::v1::{FILE_DESCRIPTOR_SET, METHOD_ROLES, Role};
+use skilld_proto::v1::{CreateWorkspaceTokenRequest, FILE_DESCRIPTOR_SET, METHOD_ROLES, Role};
 use tonic::{Code, Status};
 
 use super::authority::Validity;
 use super::harness::{AccessServer, ROLES, connect, token};
+use super::tenants::claim;
 use super::web_tokens::claims;
 
 /// Path of an rpc, and the number of the role that it requires.
@@ -54,7 +55,7 @@ async fn call(channel: Transport, path: &str) -> Code {
 async fn check(client: &Client, number: usize, credential: &str) {
     for (path, required) in all_methods() {
         if path.ends_with("/Drain") && number == ROLES.len() {
-            // It would end the server; `every_role_may_call_what_it_permits` calls it last.
+            // It would end the server; `every_role_may_call_what_it_permits_by_token` calls it last.
             continue;
         }
         let code = call(client.channel(), &path).await;
@@ -126,6 +127,49 @@ async fn every_role_may_call_what_it_permits_by_user_of_the_host() {
         )
         .await;
     }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_role_below_admin_reaches_another_tenant_by_any_rpc() {
+    let server = AccessServer::start().await;
+    for role in &ROLES[..4] {
+        let options = ConnectOptions {
+            tenant: Some("b".to_owned()),
+            ..server.with_token(token("a", role))
+        };
+        let client = connect(&options).await;
+        for (path, _) in all_methods() {
+            let code = call(client.channel(), &path).await;
+            assert_eq!(code, Code::PermissionDenied, "{path} as {role}");
+        }
+    }
+    assert!(server.stop().await);
+}
+
+/// The rpcs that a token for one workspace may call. A new rpc is refused until it is named here.
+const WITH_WORKSPACE_TOKEN: [&str; 0] = [];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_token_may_call_the_rpcs_of_this_list_and_no_other() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "tenant_admin").await;
+    claim(&admin, "own").await.expect("claimed");
+    let request = CreateWorkspaceTokenRequest {
+        workspace: "workspaces/own".to_owned(),
+        ..Default::default()
+    };
+    let minted = admin.create_workspace_token(request).await.expect("minted");
+    let agent = connect(&server.with_token(minted.token)).await;
+    let mut allowed = Vec::new();
+    for (path, _) in all_methods() {
+        let code = call(agent.channel(), &path).await;
+        assert_ne!(code, Code::Unauthenticated, "{path}");
+        if code != Code::PermissionDenied {
+            allowed.push(path.trim_start_matches("/skilld.v1.").to_owned());
+        }
+    }
+    assert_eq!(allowed, WITH_WORKSPACE_TOKEN);
     assert!(server.stop().await);
 }
 

@@ -226,7 +226,7 @@ async fn tls_1_2_and_1_3_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_open_handshakes_keep_nobody_out() {
+async fn half_open_handshakes_keep_no_client_out() {
     let server = AccessServer::start().await;
     let mut half_open = Vec::new();
     for index in 0..HALF_OPEN {
@@ -247,7 +247,7 @@ async fn half_open_handshakes_keep_nobody_out() {
         let mut byte = [0; 64];
         let closing = tokio::time::timeout(Duration::from_secs(30), stream.read(&mut byte));
         let read = closing.await.expect("closed in time");
-        assert!(matches!(read, Ok(0..=64) | Err(_)));
+        assert!(matches!(read, Ok(0) | Err(_)));
     }
     assert_eq!(client.get_principal().await.expect("served").id, "a-user");
     assert!(server.stop().await);

@@ -4,6 +4,7 @@ use skilld_proto::v1 as pb;
 use tonic::{Code, Status};
 
 use super::harness::{AccessServer, connect};
+use super::streams::OpenStream;
 use super::tenants::{Refusals, all_moves, attempt, claim, write_file};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,10 +58,13 @@ async fn a_workspace_token_ends_with_its_workspace() {
         agent.skills().list_skills(request).await.map(drop)
     };
     list_skills().await.expect("it reads skills");
+    let mut stream = OpenStream::open(&agent).await;
     admin
         .delete_workspace("workspaces/own")
         .await
         .expect("deleted");
+    let ended = stream.end().await;
+    assert_eq!(ended.code(), Code::Unauthenticated, "{ended}");
     // A later workspace of the same name is another one.
     for is_recreated in [false, true] {
         if is_recreated {

@@ -1,4 +1,6 @@
-//! Files in the state directory that Podman needs and that Docker takes in a request or writes by itself.
+//! Files that Podman needs and that Docker takes in a request or writes by itself: the seccomp profile in the state
+//! directory, and two files in the directory of each slot. Containers share no file, because a lock on it would reach
+//! another tenant.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -30,36 +32,52 @@ pub(super) struct SupportFiles {
 }
 
 impl SupportFiles {
-    /// Writes the files below the state directory, unless they are there with the same contents. Blocks.
+    /// Writes the files of a container into the directory of its slot. Blocks.
     ///
     /// # Errors
     ///
-    /// `Error::Io` if a file can't be read or written.
-    pub(super) fn install(state_dir: &Path) -> Result<Self> {
-        let dir = state_dir.join(DIRECTORY);
-        let failed = |source| Error::Io {
-            operation: format!("write the files for Podman into {}", dir.display()),
-            source,
-        };
-        if let Err(error) = fs::create_dir(&dir)
-            && error.kind() != io::ErrorKind::AlreadyExists
-        {
-            return Err(failed(error));
-        }
-        let install = |name: &str, contents: &str, mode: u32| {
-            let path = dir.join(name);
-            install_file(&dir, &path, contents.as_bytes(), mode).map_err(failed)?;
-            Ok::<_, Error>(path)
-        };
+    /// `Error::Io` if a file can't be written.
+    pub(super) fn write(seccomp: PathBuf, slot_dir: &Path) -> Result<Self> {
         let resolv_conf = format!(
             "nameserver {NAME_SERVER}\nsearch {DNS_SEARCH}\noptions {}\n",
             DNS_OPTIONS.join(" ")
         );
+        let write = |name: &str, contents: &str| {
+            let path = slot_dir.join(name);
+            install_file(slot_dir, &path, contents.as_bytes(), MODE_MOUNTED)
+                .map_err(|source| write_error(slot_dir, source))?;
+            Ok::<_, Error>(path)
+        };
         Ok(Self {
-            seccomp: install("seccomp.json", seccomp::profile(), MODE_PRIVATE)?,
-            hosts: install("hosts", HOSTS, MODE_MOUNTED)?,
-            resolv_conf: install("resolv.conf", &resolv_conf, MODE_MOUNTED)?,
+            hosts: write("hosts", HOSTS)?,
+            resolv_conf: write("resolv.conf", &resolv_conf)?,
+            seccomp,
         })
+    }
+}
+
+/// Writes the seccomp profile below the state directory, unless it is there with the same contents. Blocks.
+///
+/// # Errors
+///
+/// `Error::Io` if it can't be read or written.
+pub(super) fn install_seccomp_profile(state_dir: &Path) -> Result<PathBuf> {
+    let dir = state_dir.join(DIRECTORY);
+    if let Err(error) = fs::create_dir(&dir)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(write_error(&dir, error));
+    }
+    let path = dir.join("seccomp.json");
+    install_file(&dir, &path, seccomp::profile().as_bytes(), MODE_PRIVATE)
+        .map_err(|source| write_error(&dir, source))?;
+    Ok(path)
+}
+
+fn write_error(dir: &Path, source: io::Error) -> Error {
+    Error::Io {
+        operation: format!("write the files for Podman into {}", dir.display()),
+        source,
     }
 }
 
@@ -92,45 +110,48 @@ mod tests {
     #[test]
     fn seccomp_profile_is_a_private_file_that_a_start_repairs() {
         let state = tempfile::tempdir().expect("a directory");
-        let files = SupportFiles::install(state.path()).expect("written");
-        assert_eq!(files.seccomp, state.path().join("podman/seccomp.json"));
+        let path = install_seccomp_profile(state.path()).expect("written");
+        assert_eq!(path, state.path().join("podman/seccomp.json"));
+        let read = || fs::read_to_string(&path).expect("read");
+        assert_eq!(read(), seccomp::profile());
+        assert_eq!(mode(&path), 0o600);
+
+        fs::write(&path, r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#).expect("written");
+        let again = install_seccomp_profile(state.path()).expect("written again");
+        assert_eq!(again, path);
+        assert_eq!(read(), seccomp::profile());
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("changed");
+        install_seccomp_profile(state.path()).expect("written again");
+        assert_eq!(mode(&path), 0o600);
+        let names = fs::read_dir(state.path().join("podman"))
+            .expect("listed")
+            .count();
+        assert_eq!(names, 1);
+    }
+
+    #[test]
+    fn every_slot_has_files_of_its_own() {
+        let slot = tempfile::tempdir().expect("a directory");
+        let files = SupportFiles::write("/profile".into(), slot.path()).expect("written");
         let read = |path: &Path| fs::read_to_string(path).expect("read");
-        assert_eq!(read(&files.seccomp), seccomp::profile());
-        assert_eq!(mode(&files.seccomp), 0o600);
-        assert_eq!(
-            (mode(&files.hosts), mode(&files.resolv_conf)),
-            (0o644, 0o644)
-        );
+        assert_eq!(files.hosts, slot.path().join("hosts"));
+        assert_eq!(files.resolv_conf, slot.path().join("resolv.conf"));
+        assert_eq!(read(&files.hosts), HOSTS);
         assert_eq!(
             read(&files.resolv_conf),
             "nameserver 127.0.0.1\nsearch .\noptions timeout:1 attempts:1\n"
         );
-
-        let before = fs::metadata(&files.hosts).expect("metadata");
-        fs::write(&files.seccomp, r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#).expect("written");
-        let again = SupportFiles::install(state.path()).expect("written again");
-        assert_eq!(again, files);
-        assert_eq!(read(&files.seccomp), seccomp::profile());
-        fs::set_permissions(&files.seccomp, Permissions::from_mode(0o666)).expect("changed");
-        SupportFiles::install(state.path()).expect("written again");
-        assert_eq!(mode(&files.seccomp), 0o600);
-        // What is right stays: containers have it mounted.
-        let after = fs::metadata(&files.hosts).expect("metadata");
         assert_eq!(
-            std::os::unix::fs::MetadataExt::ino(&before),
-            std::os::unix::fs::MetadataExt::ino(&after)
+            (mode(&files.hosts), mode(&files.resolv_conf)),
+            (0o644, 0o644)
         );
-        let names = fs::read_dir(state.path().join("podman"))
-            .expect("listed")
-            .count();
-        assert_eq!(names, 3);
     }
 
     #[test]
     fn unwritable_state_directory_is_an_error_that_names_it() {
         let state = tempfile::tempdir().expect("a directory");
         fs::write(state.path().join("podman"), "").expect("written");
-        let error = SupportFiles::install(state.path()).expect_err("not a directory");
+        let error = install_seccomp_profile(state.path()).expect_err("not a directory");
         assert!(
             error
                 .to_string()
