@@ -45,7 +45,9 @@ impl ArtifactsState {
             .await;
         let written = written.and_then(|written| {
             // An upload may take hours, in which the quota may have changed.
-            let room = self.ledger.reserve(tenant, written.size, self.quota(tenant))?;
+            let room = self
+                .ledger
+                .reserve(tenant, written.size, self.quota(tenant))?;
             Ok((written, room))
         });
         let (written, room) = match written {

@@ -114,7 +114,7 @@ impl CallGate {
                 tracing::info!(%error, "refused a call");
                 let has_credential = !matches!(error, Error::Unauthenticated { .. });
                 let status = Status::from(error);
-                let key = principal.map(|principal| {
+                let key = principal.as_ref().map(|principal| {
                     (
                         principal.via,
                         principal.tenant.clone(),

@@ -471,7 +471,10 @@ async fn sweep_spares_a_new_version_with_the_number_of_a_deleted_one() {
         deleted.expect("deleted");
         assert_eq!(save(&artifacts, &scope, "a", b"new").await.version, 0);
         let (victims, referenced) = ([found.expect("there")], nothing());
-        let discarded = artifacts.0.discard(&victims, RemovalReason::Age, &referenced).await;
+        let discarded = artifacts
+            .0
+            .discard(&victims, RemovalReason::Age, &referenced)
+            .await;
         assert_eq!(discarded.expect("done").count, 0);
         let loaded = load(&artifacts, &scope, "a", Some(0)).await;
         assert_eq!(loaded.expect("it is another version"), b"new");

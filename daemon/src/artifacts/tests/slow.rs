@@ -7,6 +7,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
+use tokio::sync::Semaphore;
 
 use super::*;
 

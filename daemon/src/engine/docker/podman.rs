@@ -8,7 +8,7 @@
 //! | remove | fails if another process removes the same container |
 //! | events | other names, and none for a process that ran out of memory |
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use bollard::errors::Error as DockerError;

@@ -82,9 +82,13 @@ async fn slow_uploads_of_one_tenant_keep_no_other_tenant_waiting() {
     let saved = timeout(PROMPT, save(&b, "artifacts/b", 1)).await;
     saved.expect("tenant b does not wait").expect("saved");
     let published = timeout(PROMPT, try_publish(&b, "of-b", "1.0", "b")).await;
-    published.expect("tenant b does not wait").expect("published");
+    published
+        .expect("tenant b does not wait")
+        .expect("published");
     drop(slow);
     let saved = timeout(PROMPT, save(&a, "artifacts/a", 1)).await;
-    saved.expect("what ended gives its permit back").expect("saved");
+    saved
+        .expect("what ended gives its permit back")
+        .expect("saved");
     assert!(server.stop().await);
 }
