@@ -386,7 +386,7 @@ impl ExecService for ExecRpc {
             )
             .await?;
         for exec in &mut page.execs {
-            restrict_exec(&caller, exec);
+            restrict_exec(caller.role(), exec);
         }
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last

@@ -3,19 +3,19 @@
 
 use skilld_proto::v1 as pb;
 
-use crate::access::{Caller, Role};
+use crate::access::Role;
 
-/// Removes from a workspace what `caller` may not see.
-pub(super) fn restrict_workspace(caller: &Caller, workspace: &mut pb::Workspace) {
-    if caller.role() < Role::User {
+/// Removes from a workspace what a caller with this role may not see.
+pub(super) fn restrict_workspace(role: Role, workspace: &mut pb::Workspace) {
+    if role < Role::User {
         workspace.env.clear();
         workspace.inputs.clear();
     }
 }
 
-/// Removes from an exec what `caller` may not see.
-pub(super) fn restrict_exec(caller: &Caller, exec: &mut pb::Exec) {
-    if caller.role() >= Role::User {
+/// Removes from an exec what a caller with this role may not see.
+pub(super) fn restrict_exec(role: Role, exec: &mut pb::Exec) {
+    if role >= Role::User {
         return;
     }
     exec.effective_spec = None;
@@ -26,5 +26,48 @@ pub(super) fn restrict_exec(caller: &Caller, exec: &mut pb::Exec) {
     if let Some(collection) = &mut exec.collection {
         collection.summary = None;
         collection.error.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observer_sees_no_names_of_files_of_an_exec() {
+        let text = || "canary".to_owned();
+        let exec = pb::Exec {
+            effective_spec: Some(pb::ExecSpec {
+                argv: vec![text()],
+                ..Default::default()
+            }),
+            result: Some(pb::ExecResult {
+                spawn_failure: Some(pb::SpawnFailure {
+                    errno: 2,
+                    message: text(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            collection: Some(pb::ExecCollection {
+                state: pb::exec_collection::State::Failed.into(),
+                summary: Some(pb::CollectSummary {
+                    outside: vec![text()],
+                    artifacts: vec![text()],
+                    ..Default::default()
+                }),
+                error: text(),
+            }),
+            ..Default::default()
+        };
+        let mut seen = exec.clone();
+        restrict_exec(Role::User, &mut seen);
+        assert_eq!(seen, exec);
+        restrict_exec(Role::Observer, &mut seen);
+        assert!(!format!("{seen:?}").contains("canary"), "{seen:?}");
+        let failure = seen.result.and_then(|result| result.spawn_failure);
+        assert_eq!(failure.expect("still there").errno, 2);
+        let collection = seen.collection.expect("still there");
+        assert_eq!(collection.state(), pb::exec_collection::State::Failed);
     }
 }

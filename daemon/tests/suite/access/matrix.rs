@@ -148,7 +148,38 @@ async fn no_role_below_admin_reaches_another_tenant_by_any_rpc() {
 }
 
 /// The rpcs that a token for one workspace may call. A new rpc is refused until it is named here.
-const WITH_WORKSPACE_TOKEN: [&str; 0] = [];
+const WITH_WORKSPACE_TOKEN: [&str; 30] = [
+    "AccessService/GetPrincipal",
+    "WorkspaceService/GetWorkspace",
+    "WorkspaceService/ListWorkspaces",
+    "WorkspaceService/RenewWorkspace",
+    "WorkspaceService/DeleteWorkspace",
+    "SkillService/ListSkills",
+    "SkillService/GetSkill",
+    "SkillService/SearchSkills",
+    "SkillService/ListSkillFiles",
+    "SkillService/ReadSkillFile",
+    "SkillService/PreflightSkill",
+    "FileService/StageSkills",
+    "FileService/StageInputs",
+    "FileService/StageFiles",
+    "FileService/ListFiles",
+    "FileService/ReadFile",
+    "FileService/CollectOutputs",
+    "ExecService/RunExec",
+    "ExecService/StartExec",
+    "ExecService/AttachExec",
+    "ExecService/PollExec",
+    "ExecService/WriteStdin",
+    "ExecService/StreamStdin",
+    "ExecService/SignalExec",
+    "ExecService/KillExec",
+    "ExecService/ResizeTerminal",
+    "ExecService/GetExec",
+    "ExecService/ListExecs",
+    "ExecService/DeleteExec",
+    "ServerService/GetServerInfo",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_token_may_call_the_rpcs_of_this_list_and_no_other() {
