@@ -63,11 +63,11 @@ pub(super) struct SweepOutcome {
 /// Reason why the policy does not keep a version.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RemovalReason {
-    /// It is too old.
+    /// Age of the version.
     Age,
-    /// Its artifact has this number of newer versions.
+    /// Number of newer versions of its artifact: at least this many.
     Versions(u64),
-    /// Its tenant holds more bytes than these.
+    /// Bytes of its tenant: more than these.
     Bytes(u64),
 }
 

@@ -1,5 +1,5 @@
-//! What callers that may not run commands see of workspaces and execs: neither commands, nor values of environment
-//! variables, nor names of files.
+//! View that callers without the role user have of workspaces and execs: without commands, values of environment
+//! variables and names of files.
 
 use skilld_proto::v1 as pb;
 

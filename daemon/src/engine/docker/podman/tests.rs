@@ -56,11 +56,16 @@ async fn podman_gets_the_seccomp_profile_as_a_file_of_the_state_directory() {
     assert!(info.apparmor && !info.rootless);
     // Podman ignores the runtime of a request, so no pool may ask for another one.
     assert_eq!(info.oci_runtimes, ["crun"]);
-    engine.create(&spec()).await.expect_err("not prepared");
+    let slot = tempfile::tempdir().expect("a directory");
+    let spec = ContainerSpec {
+        slot_dir: slot.path().to_owned(),
+        ..spec()
+    };
+    engine.create(&spec).await.expect_err("not prepared");
 
     let state = tempfile::tempdir().expect("a directory");
     engine.prepare(state.path()).await.expect("prepared");
-    assert_eq!(engine.create(&spec()).await.expect("created"), "abc");
+    assert_eq!(engine.create(&spec).await.expect("created"), "abc");
     let requests = requests.lock().expect("requests");
     let [(request, body)] = requests.as_slice() else {
         panic!("{requests:?}");
@@ -75,6 +80,12 @@ async fn podman_gets_the_seccomp_profile_as_a_file_of_the_state_directory() {
     let written = std::fs::read_to_string(file).expect("the profile");
     assert_eq!(written, crate::engine::seccomp::profile());
     assert!(!body.to_string().contains("apparmor"), "{body}");
+    for (name, target) in [("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")] {
+        let file = slot.path().join(name).display().to_string();
+        let mounts = body["mounts"].as_array().expect("mounts");
+        let is_mounted = |mount: &Value| mount["source"] == file && mount["destination"] == target;
+        assert!(mounts.iter().any(is_mounted), "{body}");
+    }
 }
 
 #[tokio::test]
@@ -94,7 +105,11 @@ async fn container_that_podman_creates_without_a_limit_is_removed() {
     .await;
     let state = tempfile::tempdir().expect("a directory");
     engine.prepare(state.path()).await.expect("prepared");
-    let error = engine.create(&spec()).await.expect_err("no limit of swap");
+    let spec = ContainerSpec {
+        slot_dir: state.path().to_owned(),
+        ..spec()
+    };
+    let error = engine.create(&spec).await.expect_err("no limit of swap");
     assert!(error.to_string().contains("without swap"), "{error}");
     assert_eq!(*removed.lock().expect("count"), 1);
 }
