@@ -21,6 +21,7 @@ mod sample_filter;
 pub use queue_wait::QueueWaitTimer;
 
 use crate::error::code_name;
+pub use sample_filter::SampleFilter;
 use sample_filter::retain_visible;
 
 /// Upper bounds of the buckets of all durations, in seconds: from a call that the daemon answers by itself to a stream
@@ -208,7 +209,7 @@ impl Metrics {
         &self,
         format: MetricsFormat,
         snapshot: Box<dyn Collector>,
-        is_visible: Option<&dyn Fn(&str, &str) -> bool>,
+        is_visible: Option<&SampleFilter<'_>>,
     ) -> Result<String, fmt::Error> {
         let registry = self.registry(snapshot);
         let mut page = String::new();

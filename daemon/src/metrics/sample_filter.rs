@@ -3,8 +3,11 @@
 /// Labels whose value decides who sees a sample. Their values have no character that is escaped.
 const LABELS: [&str; 2] = ["tenant", "pool"];
 
-/// Returns a page without the samples for which `is_visible` is false of the name and the value of a label.
-pub(super) fn retain_visible(page: &str, is_visible: &dyn Fn(&str, &str) -> bool) -> String {
+/// Decision by the name and the value of a label.
+pub type SampleFilter<'a> = dyn Fn(&str, &str) -> bool + 'a;
+
+/// Returns a page without the samples for which `is_visible` is false of a label.
+pub(super) fn retain_visible(page: &str, is_visible: &SampleFilter<'_>) -> String {
     let is_kept = |line: &&str| {
         let mut named = LABELS
             .iter()

@@ -21,7 +21,7 @@ pub(crate) fn page_of(metrics: &Metrics) -> String {
 
 fn page(metrics: &Metrics, format: MetricsFormat, tenant: Option<&str>) -> String {
     let is_visible = |label: &str, value: &str| label != "tenant" || Some(value) == tenant;
-    let is_visible: &dyn Fn(&str, &str) -> bool = &is_visible;
+    let is_visible: &SampleFilter<'_> = &is_visible;
     let page = metrics.encode(format, Box::new(NoSnapshot), tenant.map(|_| is_visible));
     page.expect("encoded")
 }

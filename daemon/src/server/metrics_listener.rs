@@ -27,7 +27,7 @@ use crate::access::{
 };
 use crate::config::{Authenticator, TlsConfig};
 use crate::error::{Error, Result};
-use crate::metrics::{Metrics, MetricsFormat};
+use crate::metrics::{Metrics, MetricsFormat, SampleFilter};
 use crate::shutdown::Tasks;
 
 /// Maximum number of connections. Others wait in the kernel's queue.
@@ -225,7 +225,7 @@ impl MetricsPage {
         });
         let is_visible = is_visible
             .as_ref()
-            .map(|visible| visible as &dyn Fn(&_, &_) -> _);
+            .map(|visible| visible as &SampleFilter<'_>);
         match self.metrics.encode(format, snapshot, is_visible) {
             Ok(page) => {
                 let mut response = Response::new(page);
@@ -257,10 +257,13 @@ impl MetricsPage {
 
 fn access_refusal(error: &Error) -> Response<String> {
     tracing::info!(%error, "refused a request for metrics");
-    let status = match error.kind().0 {
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        _ => StatusCode::FORBIDDEN,
+    let code = error.kind().0;
+    let status = if code == Code::Unauthenticated {
+        StatusCode::UNAUTHORIZED
+    } else if code == Code::ResourceExhausted {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::FORBIDDEN
     };
     let mut response = refusal(status, &error.to_string());
     if status != StatusCode::UNAUTHORIZED {

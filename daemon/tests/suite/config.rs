@@ -496,7 +496,8 @@ fn markdown(comment: &[&str]) -> String {
     for paragraph in comment.split(|line| line.trim().is_empty()) {
         for run in paragraph.chunk_by(|a, b| a.starts_with(INDENT) == b.starts_with(INDENT)) {
             let lines = run.iter().map(|line| line.trim()).collect::<Vec<_>>();
-            blocks.push(match run[0].starts_with(INDENT) {
+            let is_example = run.first().is_some_and(|line| line.starts_with(INDENT));
+            blocks.push(match is_example {
                 true => format!("```toml\n{}\n```", lines.join("\n")),
                 false => lines.join(" "),
             });
