@@ -23,7 +23,7 @@ docs/access.md | | not run: changes files of the host; skillctl_does_what_docs_a
 docs/access.md | Tokens for one workspace | not run: wants a daemon of its own; skillctl_does_what_docs_access_shows runs the commands
 docs/artifacts.md | Artifacts with skillctl | recipes_for_artifacts_do_what_they_say
 docs/artifacts.md | Artifacts with grpcurl | recipes_for_artifacts_do_what_they_say
-docs/audit.md | Rotation | not run: reads the logs of the host; stdin_is_read_and_an_incomplete_end_is_a_note pipes a log
+docs/audit.md | Rotation | not run: reads the logs of the host; the tests of skillctl pipe a log to it
 docs/backup.md | | not run: changes the services of the host
 docs/backup.md | Restore | not run: changes the services of the host
 docs/backup.md | Why a copy is refused | not run: changes the services of the host
