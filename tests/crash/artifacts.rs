@@ -62,9 +62,10 @@ fn files(daemon: &Daemon, beneath: &str) -> Result<(usize, u64)> {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
                 sum(&entry.path(), found)?;
-            } else {
+            } else if let Ok(metadata) = entry.metadata() {
+                // Others were removed since the directory was read.
                 found.0 += 1;
-                found.1 += entry.metadata()?.len();
+                found.1 += metadata.len();
             }
         }
         Ok(())

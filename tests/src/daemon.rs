@@ -458,14 +458,14 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
         .stderr(log)
         .kill_on_drop(true);
     let mut child = command.spawn().context("start skilld")?;
-    match tokio::time::timeout(START_TIMEOUT, serving(dir, &mut child)).await {
-        Ok(Ok((client, info))) => Ok((child, client, info)),
-        Ok(Err(error)) => bail!("{error:#}; its log:\n{}", read_log(dir)),
-        Err(_) => bail!(
-            "skilld did not serve within {START_TIMEOUT:?}; its log:\n{}",
-            read_log(dir)
-        ),
-    }
+    let failure = match tokio::time::timeout(START_TIMEOUT, serving(dir, &mut child)).await {
+        Ok(Ok((client, info))) => return Ok((child, client, info)),
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(_) => format!("skilld did not serve within {START_TIMEOUT:?}"),
+    };
+    // A process that is ending holds the lock of its state directory, which the next one needs.
+    drop(child.kill().await);
+    bail!("{failure}; its log:\n{}", read_log(dir))
 }
 
 /// Polls until the daemon serves: no event across processes tells that a socket has appeared.
