@@ -8,6 +8,11 @@ readonly image=skilld/base:latest filter=${1-}
 # Kept short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skp.XXXXXX)
 mkdir "$dir/tmp"
+# A test runs programs of its own directory as another user.
+chmod 0711 "$dir"
+# The registries of tests speak plain HTTP, which Docker takes from loopback addresses.
+printf '[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n' >"$dir/registries.conf"
+export CONTAINERS_REGISTRIES_CONF=$dir/registries.conf
 service=
 finish() {
     local status=$? left=

@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.." || exit 1
 # since the paths of sockets end at 107 bytes.
 TMPDIR=$(mktemp -d /tmp/skt.XXXXXX) || exit 1
 export TMPDIR
+# A test runs programs of its own directory as another user.
+chmod 0711 "$TMPDIR"
 # For tests without Docker, in memory where the host has at least 2 GB of it to spare and lets programs run from there.
 MEMORY=$(mktemp -d /dev/shm/skt.XXXXXX 2>/dev/null) || MEMORY=
 can_run() { printf '#!/bin/sh\n' >"$1/run" && chmod +x "$1/run" && "$1/run"; }

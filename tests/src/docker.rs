@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bollard::Docker;
-use bollard::models::{ContainerCreateBody, ContainerSummary, HostConfig};
+use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
-    CreateContainerOptions, ListContainersOptionsBuilder, ListVolumesOptionsBuilder,
-    RemoveContainerOptionsBuilder,
+    CreateContainerOptions, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder,
 };
 
 use crate::test_image::TEST_LABEL;
@@ -59,17 +58,23 @@ pub async fn has_image(name: &str) -> Result<bool> {
 /// # Errors
 /// When Docker does not answer.
 pub async fn containers(instance: &str) -> Result<Vec<String>> {
-    let label = format!("{LABEL_INSTANCE}={instance}");
-    let filters = HashMap::from([("label", vec![label.as_str()])]);
-    let options = ListContainersOptionsBuilder::default()
-        .all(true)
-        .filters(&filters)
-        .build();
-    let list = connect()?.list_containers(Some(options)).await?;
-    Ok(list
-        .into_iter()
-        .filter_map(|container| container.id)
-        .collect())
+    list_containers(&[
+        "--all",
+        &format!("--filter=label={LABEL_INSTANCE}={instance}"),
+    ])
+    .await
+}
+
+/// Returns the ids of containers. The client library knows no container in the state `stopped`, which Podman has.
+async fn list_containers(options: &[&str]) -> Result<Vec<String>> {
+    let listed = tokio::process::Command::new("docker")
+        .args(["ps", "--quiet", "--no-trunc"])
+        .args(options)
+        .output()
+        .await?;
+    ensure!(listed.status.success(), "{listed:?}");
+    let ids = String::from_utf8(listed.stdout)?;
+    Ok(ids.lines().map(str::to_owned).collect())
 }
 
 /// Returns the names of the volumes of one daemon instance.
@@ -184,10 +189,8 @@ impl Sleeper {
     /// # Errors
     /// When Docker does not answer.
     pub async fn runs(&self) -> Result<bool> {
-        let list = ListContainersOptionsBuilder::default().build();
-        let running = connect()?.list_containers(Some(list)).await?;
-        let is_it = |container: &ContainerSummary| container.id.as_deref() == Some(&self.id);
-        Ok(running.iter().any(is_it))
+        let running = list_containers(&["--filter=status=running"]).await?;
+        Ok(running.contains(&self.id))
     }
 }
 
