@@ -55,7 +55,8 @@ done
 rm "$dir/image"
 echo "podman: $("${podman[@]}" --version), options ${options[*]}" >&2
 
-"${podman[@]}" system service --time=0 "unix://$dir/podman.sock" 2>"$dir/log" &
+# In the directory of this run: Podman's monitors leave a file `oom` where the service was started.
+(cd "$dir" && exec "${podman[@]}" system service --time=0 "unix://$dir/podman.sock") 2>"$dir/log" &
 service=$!
 for _ in {1..100}; do
     [ ! -S "$dir/podman.sock" ] || break
