@@ -13,8 +13,8 @@ use super::byte_quotas::save;
 use super::harness::AccessServer;
 use super::skills::try_publish;
 
-/// Time within which the daemon serves what does not wait.
-const PROMPT: Duration = Duration::from_secs(10);
+/// Time within which the daemon serves what does not wait. A slow upload lasts twice as long.
+const PROMPT: Duration = Duration::from_secs(30);
 /// Time after which a call counts as waiting. One that would be served later only costs another round.
 const WAITING: Duration = Duration::from_millis(300);
 
