@@ -236,7 +236,7 @@ impl From<Status> for Failure {
             .unwrap_or_default();
         Self {
             code: status.code(),
-            reason: info.and_then(|info| Reason::from_str_name(&format!("REASON_{}", info.reason))),
+            reason: info.and_then(|info| Reason::from_error_info_name(&info.reason)),
             message: describe_status(&status),
             metadata: info
                 .map(|info| info.metadata.clone().into_iter().collect())

@@ -467,7 +467,7 @@ impl From<Error> for Status {
             message = format!("internal error; the server's log has it under {request_id}");
             metadata = HashMap::from([("request_id".to_owned(), request_id)]);
         }
-        let name = reason.as_str_name().trim_start_matches("REASON_");
+        let name = reason.error_info_name();
         let mut details = ErrorDetails::with_error_info(name, ERROR_DOMAIN, metadata);
         if let Error::Invalid(violations) = &error {
             for violation in violations {

@@ -41,7 +41,7 @@ pub mod software_inventory_cache;
 pub mod workspace_key;
 pub mod workspace_table;
 
-use lease::{HoldError, LeaseGuard, WorkspaceLease, too_many_users};
+use lease::{HoldError, LeaseGuard, WorkspaceLease};
 use output_collection_tracker::OutputCollectionTracker;
 use record::SlotRecord;
 use running_execs::RunningExecs;
@@ -104,8 +104,6 @@ pub struct Slot {
     inputs: Arc<Mutex<()>>,
     collections: Arc<OutputCollectionTracker>,
     running_execs: Arc<RunningExecs>,
-    /// Maximum number of requests that use the workspace at the same time.
-    users_max: u64,
 }
 
 /// Handle of a claimed slot.
@@ -337,7 +335,7 @@ impl Workspace {
             .as_ref()
             .filter(|guest| !guest.lost.is_cancelled());
         if let (Some(guest), Some(lease)) = (guest, &view.lease) {
-            match lease.try_hold(self.slot.users_max) {
+            match lease.try_hold() {
                 Ok(held) => {
                     return Ok(WorkspaceGrant {
                         guest: guest.client.clone(),
@@ -346,7 +344,7 @@ impl Workspace {
                         _use: held,
                     });
                 }
-                Err(HoldError::Full) => return Err(too_many_users(self.slot.users_max)),
+                Err(HoldError::Full) => return Err(lease.full_error()),
                 Err(HoldError::Closed) => {}
             }
         }

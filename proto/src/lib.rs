@@ -19,6 +19,23 @@ pub mod v1 {
     pub const METHOD_ROLES: &[(&str, i32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
 }
 
+/// Prefix of the reasons' names in the API, which `ErrorInfo.reason` leaves out.
+const REASON_PREFIX: &str = "REASON_";
+
+impl v1::Reason {
+    /// Returns the name of the reason in `ErrorInfo.reason`, for instance `SKILL_NOT_FOUND`.
+    #[must_use]
+    pub fn error_info_name(self) -> &'static str {
+        self.as_str_name().trim_start_matches(REASON_PREFIX)
+    }
+
+    /// Returns the reason with this name in `ErrorInfo.reason`; `None` for one that this build does not know.
+    #[must_use]
+    pub fn from_error_info_name(name: &str) -> Option<Self> {
+        Self::from_str_name(&format!("{REASON_PREFIX}{name}"))
+    }
+}
+
 /// Private protocol between daemon and guest.
 pub mod guest {
     /// Version 1 of the protobuf package.

@@ -86,10 +86,7 @@ fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
         .violations
         .iter()
         .map(|violation| json!({"field": violation.field, "description": violation.description}));
-    let reason = failure.reason.map(|reason| {
-        let name = reason.as_str_name();
-        name.strip_prefix("REASON_").unwrap_or(name)
-    });
+    let reason = failure.reason.map(Reason::error_info_name);
     let retry_after = failure.retry_after.map(|wait| wait.as_secs_f64());
     fields.insert("code".into(), code_name(failure.code).into());
     fields.insert("reason".into(), reason.into());

@@ -230,8 +230,7 @@ fn write_code<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Err
 }
 
 fn write_reason<S: Serializer>(reason: &Option<Reason>, serializer: S) -> Result<S::Ok, S::Error> {
-    let name = reason.map_or("", |reason| reason.as_str_name());
-    serializer.serialize_str(name.trim_start_matches("REASON_"))
+    serializer.serialize_str(reason.map_or("", Reason::error_info_name))
 }
 
 fn write_microseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

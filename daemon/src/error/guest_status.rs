@@ -22,7 +22,7 @@ impl Error {
             .error_info()
             .filter(|info| info.domain == ERROR_DOMAIN)
             .and_then(|info| {
-                let reason = Reason::from_str_name(&format!("REASON_{}", info.reason))?;
+                let reason = Reason::from_error_info_name(&info.reason)?;
                 Some((reason, info.metadata.clone()))
             });
         match known {

@@ -15,7 +15,6 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::body::Body;
 use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
 use tracing::Span;
 
 use super::call_audit::AuditEndGuard;
@@ -23,7 +22,7 @@ use super::call_layer::OpenCallGuard;
 use super::request_body::ConnectionProtection;
 use crate::access::StreamGuard;
 use crate::audit::CreatedResource;
-use crate::error::Error;
+use crate::error::{Error, reason_of};
 use crate::usage::ByteMeter;
 
 /// Response body that counts its call as open and ends a stream at its deadline or at the server's stop. All fields are
@@ -95,12 +94,8 @@ pub(super) fn revoked_error() -> Error {
 /// Returns `true` for the status of a call that failed because its guest's connection ended. The daemon's stop cuts
 /// these connections, so such a status during the stop is the stop's.
 pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
-    let lost = Reason::GuestLost.as_str_name();
-    Status::from_header_map(headers).is_some_and(|status| {
-        let details = status.get_error_details();
-        let info = details.error_info();
-        info.is_some_and(|info| lost.strip_prefix("REASON_") == Some(info.reason.as_str()))
-    })
+    let status = Status::from_header_map(headers);
+    status.is_some_and(|status| reason_of(&status) == Some(Reason::GuestLost))
 }
 
 impl GuardedResponseBody {

@@ -15,7 +15,7 @@ use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::guest::GuestLink;
 use crate::pool::{Pool, SlotReport};
-use crate::workspace::lease::{self, HoldError, WorkspaceLease};
+use crate::workspace::lease::{HoldError, WorkspaceLease};
 use crate::workspace::output_collection_tracker::OutputCollectionTracker;
 use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
 use crate::workspace::shared_slot_context::SharedSlotContext;
@@ -113,7 +113,6 @@ impl SlotActor {
             staging: Arc::default(),
             collections: Arc::clone(&collections),
             running_execs: Arc::default(),
-            users_max: lease::users_max(context.config.execs.execs_max),
             inputs: Arc::default(),
         };
         let actor = Self {
@@ -322,10 +321,9 @@ impl SlotActor {
         else {
             return Err(self.not_ready_error());
         };
-        let users_max = lease::users_max(self.context.config.execs.execs_max);
-        let held = match lease.try_hold(users_max) {
+        let held = match lease.try_hold() {
             Ok(held) => held,
-            Err(HoldError::Full) => return Err(lease::too_many_users(users_max)),
+            Err(HoldError::Full) => return Err(lease.full_error()),
             // Only a request to collect gets here while the workspace ends.
             Err(HoldError::Closed) => lease.hold(),
         };

@@ -34,6 +34,8 @@ struct LeaseState {
     /// Number of requests that use the workspace. It is not idle while this exceeds 0. [`CLOSED`] is added once the
     /// workspace ends.
     users: AtomicU64,
+    /// Maximum number of requests for [`WorkspaceLease::try_hold`].
+    users_max: u64,
 }
 
 /// Bit of the number of users that is set once the workspace ends.
@@ -53,9 +55,10 @@ pub enum HoldError {
 pub struct LeaseGuard(Arc<LeaseState>);
 
 impl WorkspaceLease {
-    /// Creates a lease that ends `remaining` from now, or `idle` after its last use.
+    /// Creates a lease that ends `remaining` from now, or `idle` after its last use. `users_max` requests may use the
+    /// workspace at the same time.
     #[must_use]
-    pub fn new(idle: Duration, remaining: Duration) -> Self {
+    pub fn new(idle: Duration, remaining: Duration, users_max: u64) -> Self {
         Self {
             shared: Arc::new(LeaseState {
                 epoch: Instant::now(),
@@ -64,6 +67,7 @@ impl WorkspaceLease {
                 end_ms: AtomicU64::new(to_millis(remaining)),
                 last_use_ms: AtomicU64::new(0),
                 users: AtomicU64::new(0),
+                users_max,
             }),
         }
     }
@@ -75,12 +79,12 @@ impl WorkspaceLease {
         LeaseGuard(Arc::clone(&self.shared))
     }
 
-    /// Marks the workspace as used until the guard is dropped, unless it ends or `users_max` requests use it.
+    /// Marks the workspace as used until the guard is dropped, unless it ends or as many requests as may use it do.
     ///
     /// # Errors
     /// [`HoldError`].
-    pub fn try_hold(&self, users_max: u64) -> Result<LeaseGuard, HoldError> {
-        let more = |users| (users < users_max).then(|| users + 1);
+    pub fn try_hold(&self) -> Result<LeaseGuard, HoldError> {
+        let more = |users| (users < self.shared.users_max).then(|| users + 1);
         match self
             .shared
             .users
@@ -89,6 +93,14 @@ impl WorkspaceLease {
             Ok(_) => Ok(LeaseGuard(Arc::clone(&self.shared))),
             Err(users) if users & CLOSED != 0 => Err(HoldError::Closed),
             Err(_) => Err(HoldError::Full),
+        }
+    }
+
+    /// Returns the error for a request that [`Self::try_hold`] refused as [`HoldError::Full`].
+    pub(super) fn full_error(&self) -> Error {
+        Error::QuotaExceeded {
+            subject: "the number of calls to a workspace at once".to_owned(),
+            limit: self.shared.users_max,
         }
     }
 
@@ -241,21 +253,13 @@ pub(super) fn users_max(execs_max: u32) -> u64 {
     GUEST_CALLS_MAX - OWN_CALLS_MAX - u64::from(execs_max.min(EXECS_MAX))
 }
 
-/// Error for a request beyond [`users_max`].
-pub(super) fn too_many_users(limit: u64) -> Error {
-    Error::QuotaExceeded {
-        subject: "the number of calls to a workspace at once".to_owned(),
-        limit,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn idle_timeout_starts_when_the_last_guard_is_dropped() {
-        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(100));
+        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(100), 960);
         let user = lease.hold();
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(!lease.is_idle(), "in use");
@@ -269,7 +273,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lifetime_ends_a_workspace_that_is_in_use() {
-        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20));
+        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20), 960);
         let _user = lease.hold();
         tokio::time::advance(Duration::from_secs(19)).await;
         assert!(!lease.is_over());
@@ -279,7 +283,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn renew_moves_both_ends() {
-        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20));
+        let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20), 960);
         tokio::time::advance(Duration::from_secs(9)).await;
         lease.renew(Some(Duration::from_secs(30)), Some(Duration::from_secs(40)));
         assert_eq!(lease.deadline() - Instant::now(), Duration::from_secs(30));
@@ -293,18 +297,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_keeps_a_workspace_or_finds_it_closed() {
         let idle = Duration::from_secs(10);
-        let lease = WorkspaceLease::new(idle, Duration::from_secs(100));
-        let user = lease.try_hold(1).expect("free");
-        assert_eq!(lease.try_hold(1).expect_err("full"), HoldError::Full);
+        let lease = WorkspaceLease::new(idle, Duration::from_secs(100), 1);
+        let user = lease.try_hold().expect("free");
+        assert_eq!(lease.try_hold().expect_err("full"), HoldError::Full);
         tokio::time::advance(idle).await;
         assert!(!lease.close_if_idle(), "in use");
         drop(user);
         assert!(!lease.close_if_idle(), "just used");
         tokio::time::advance(idle).await;
         assert!(lease.close_if_idle());
-        assert_eq!(lease.try_hold(1).expect_err("closed"), HoldError::Closed);
+        assert_eq!(lease.try_hold().expect_err("closed"), HoldError::Closed);
         // A collection may use it until the end.
         drop(lease.hold());
-        assert_eq!(lease.try_hold(1).expect_err("closed"), HoldError::Closed);
+        assert_eq!(lease.try_hold().expect_err("closed"), HoldError::Closed);
     }
 }

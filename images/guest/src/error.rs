@@ -185,7 +185,7 @@ impl Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason, metadata) = error.parts();
-        let reason = reason.as_str_name().trim_start_matches("REASON_");
+        let reason = reason.error_info_name();
         let metadata: HashMap<String, String> = metadata
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value))

@@ -8,7 +8,7 @@ use super::SlotActor;
 use super::collection_flush::PendingWorkspaceEnd;
 use crate::error::Result;
 use crate::fault::{self, Point};
-use crate::workspace::lease::{WorkspaceLease, from_unix_ms, unix_ms};
+use crate::workspace::lease::{WorkspaceLease, from_unix_ms, unix_ms, users_max};
 use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
 
 impl SlotActor {
@@ -92,6 +92,7 @@ impl SlotActor {
         self.lease = Some(WorkspaceLease::new(
             Duration::from_millis(claim.idle_timeout_ms),
             remaining,
+            users_max(self.context.config.execs.execs_max),
         ));
     }
 

@@ -223,7 +223,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
     );
     // The workspace has nothing to collect.
     slot.collections.finish_adoption();
-    actor.lease = Some(WorkspaceLease::new(idle, remaining));
+    actor.lease = Some(WorkspaceLease::new(idle, remaining, 960));
     (actor, slot)
 }
 
@@ -397,7 +397,7 @@ fn nothing_is_granted_while_the_end_waits_for_collections() {
         let workspace = Workspace { key, slot };
         let during = async {
             collections.flush_requested().await;
-            assert_eq!(before.try_hold(960).expect_err("ends"), HoldError::Closed);
+            assert_eq!(before.try_hold().expect_err("ends"), HoldError::Closed);
             let refused = workspace.grant().await.expect_err("ends");
             assert!(
                 matches!(refused, Error::WorkspaceNotReady { .. }),
