@@ -137,7 +137,12 @@ impl Supervisor {
             let mut message = [0; protocol::REPORT_BYTES];
             let read = ready.try_io(|socket| {
                 let fd = socket.get_ref().as_raw_fd();
-                Ok(recv(fd, &mut message, MsgFlags::empty())?)
+                let mut receive = || recv(fd, &mut message, MsgFlags::empty());
+                match receive()? {
+                    // A read at the very moment of the close sees the end first and ECONNRESET only after it.
+                    0 => Ok(receive()?),
+                    length => Ok(length),
+                }
             });
             match read {
                 Err(_would_block) => {}
@@ -349,6 +354,8 @@ pub(crate) fn output_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     /// Returns a supervisor whose other end is in the test's hand.
@@ -368,6 +375,13 @@ mod tests {
         started.expect("sent");
     }
 
+    fn send_report(end: &OwnedFd, report: SupervisorReport) {
+        let message = report.encode();
+        let parts = [IoSlice::new(&message)];
+        let sent = sendmsg::<()>(end.as_raw_fd(), &parts, &[], MsgFlags::empty(), None);
+        sent.expect("sent");
+    }
+
     #[tokio::test]
     async fn only_a_launch_that_was_not_read_may_be_given_to_another_supervisor() {
         let (supervisor, end) = pair();
@@ -383,18 +397,34 @@ mod tests {
         assert_eq!(supervisor.spawn_report().await, Err(Errno::EPIPE));
     }
 
+    /// The guest may still count the socket as readable from the report before, and so read at the moment of the end.
+    #[tokio::test]
+    async fn a_supervisor_that_ends_while_its_report_is_read_did_not_read_the_launch() {
+        for round in 0..8_000 {
+            let (supervisor, end) = pair();
+            send_report(&end, SupervisorReport::Empty);
+            assert_eq!(supervisor.report().await, Some(SupervisorReport::Empty));
+            launch(&supervisor);
+            let both = Arc::new(Barrier::new(2));
+            let other = Arc::clone(&both);
+            let ending = std::thread::spawn(move || {
+                other.wait();
+                drop(end);
+            });
+            both.wait();
+            for _ in 0..round % 400 {
+                std::hint::spin_loop();
+            }
+            let seen = supervisor.spawn_report().await;
+            assert_eq!(seen, Err(Errno::ECONNRESET), "round {round}");
+            ending.join().expect("ended");
+        }
+    }
+
     #[tokio::test]
     async fn a_report_is_not_lost_because_an_order_was_not_read() {
         let (supervisor, end) = pair();
-        let report = SupervisorReport::Empty.encode();
-        let sent = sendmsg::<()>(
-            end.as_raw_fd(),
-            &[IoSlice::new(&report)],
-            &[],
-            MsgFlags::empty(),
-            None,
-        );
-        sent.expect("sent");
+        send_report(&end, SupervisorReport::Empty);
         supervisor
             .send(&[IoSlice::new(&SupervisorOrder::Kill.encode())], &[])
             .expect("sent");
