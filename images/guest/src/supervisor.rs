@@ -139,7 +139,8 @@ impl Supervisor {
                 let fd = socket.get_ref().as_raw_fd();
                 let mut receive = || recv(fd, &mut message, MsgFlags::empty());
                 match receive()? {
-                    // A read at the very moment of the close sees the end first and ECONNRESET only after it.
+                    // A read at the very moment of the close may see the end before what precedes it: a report, or
+                    // ECONNRESET.
                     0 => Ok(receive()?),
                     length => Ok(length),
                 }
@@ -354,7 +355,7 @@ pub(crate) fn output_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -397,27 +398,58 @@ mod tests {
         assert_eq!(supervisor.spawn_report().await, Err(Errno::EPIPE));
     }
 
-    /// The guest may still count the socket as readable from the report before, and so read at the moment of the end.
+    /// Sends a report, if there is one, and closes the socket, in a thread that waits until it may. Returns when it runs.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it stands for another process; the test joins it"
+    )]
+    fn closing(
+        end: OwnedFd,
+        report: Option<SupervisorReport>,
+    ) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
+        let (runs, may_close) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (started, permitted) = (Arc::clone(&runs), Arc::clone(&may_close));
+        let thread = std::thread::spawn(move || {
+            started.store(true, Ordering::Release);
+            while !permitted.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            if let Some(report) = report {
+                send_report(&end, report);
+            }
+            drop(end);
+        });
+        while !runs.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        (may_close, thread)
+    }
+
     #[tokio::test]
-    async fn a_supervisor_that_ends_while_its_report_is_read_did_not_read_the_launch() {
-        for round in 0..8_000 {
+    async fn what_precedes_the_end_is_read_at_the_moment_of_the_end_too() {
+        let report = SupervisorReport::Started { pid: 7 };
+        for round in 0..20_000 {
             let (supervisor, end) = pair();
+            // The guest counts the socket as readable from here on.
             send_report(&end, SupervisorReport::Empty);
             assert_eq!(supervisor.report().await, Some(SupervisorReport::Empty));
             launch(&supervisor);
-            let both = Arc::new(Barrier::new(2));
-            let other = Arc::clone(&both);
-            let ending = std::thread::spawn(move || {
-                other.wait();
-                drop(end);
-            });
-            both.wait();
-            for _ in 0..round % 400 {
+            let is_launched = round % 2 == 0;
+            if is_launched {
+                recv(end.as_raw_fd(), &mut [0; 4096], MsgFlags::empty()).expect("read");
+            }
+            let (may_close, thread) = closing(end, is_launched.then_some(report));
+            may_close.store(true, Ordering::Release);
+            for _ in 0..round % 100 {
                 std::hint::spin_loop();
             }
             let seen = supervisor.spawn_report().await;
-            assert_eq!(seen, Err(Errno::ECONNRESET), "round {round}");
-            ending.join().expect("ended");
+            let expected = is_launched.then_some(report).ok_or(Errno::ECONNRESET);
+            assert_eq!(seen, expected, "round {round}");
+            thread.join().expect("closed");
         }
     }
 
