@@ -376,6 +376,10 @@ mod tests {
         started.expect("sent");
     }
 
+    fn read_launch(end: &OwnedFd) {
+        recv(end.as_raw_fd(), &mut [0; 4096], MsgFlags::empty()).expect("read");
+    }
+
     fn send_report(end: &OwnedFd, report: SupervisorReport) {
         let message = report.encode();
         let parts = [IoSlice::new(&message)];
@@ -392,25 +396,23 @@ mod tests {
 
         let (supervisor, end) = pair();
         launch(&supervisor);
-        let mut read = [0; 4096];
-        recv(end.as_raw_fd(), &mut read, MsgFlags::empty()).expect("read");
+        read_launch(&end);
         drop(end);
         assert_eq!(supervisor.spawn_report().await, Err(Errno::EPIPE));
     }
 
-    /// Sends a report, if there is one, and closes the socket, in a thread that waits until it may. Returns when it runs.
+    /// Spawns a thread that sends a report, if there is one, and closes the socket, once the test permits it. Returns the
+    /// permission and the thread when the thread runs.
     #[expect(
         clippy::disallowed_methods,
-        reason = "it stands for another process; the test joins it"
+        reason = "the thread stands for a supervisor's process; the test joins it"
     )]
-    fn closing(
+    fn spawn_closer(
         end: OwnedFd,
         report: Option<SupervisorReport>,
     ) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
-        let (runs, may_close) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
+        let runs = Arc::new(AtomicBool::new(false));
+        let may_close = Arc::new(AtomicBool::new(false));
         let (started, permitted) = (Arc::clone(&runs), Arc::clone(&may_close));
         let thread = std::thread::spawn(move || {
             started.store(true, Ordering::Release);
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_precedes_the_end_is_read_at_the_moment_of_the_end_too() {
+    async fn neither_a_report_nor_an_unread_launch_is_lost_while_the_supervisor_ends() {
         let report = SupervisorReport::Started { pid: 7 };
         for round in 0..20_000 {
             let (supervisor, end) = pair();
@@ -437,17 +439,17 @@ mod tests {
             send_report(&end, SupervisorReport::Empty);
             assert_eq!(supervisor.report().await, Some(SupervisorReport::Empty));
             launch(&supervisor);
-            let is_launched = round % 2 == 0;
-            if is_launched {
-                recv(end.as_raw_fd(), &mut [0; 4096], MsgFlags::empty()).expect("read");
+            let is_read = round % 2 == 0;
+            if is_read {
+                read_launch(&end);
             }
-            let (may_close, thread) = closing(end, is_launched.then_some(report));
+            let (may_close, thread) = spawn_closer(end, is_read.then_some(report));
             may_close.store(true, Ordering::Release);
             for _ in 0..round % 100 {
                 std::hint::spin_loop();
             }
             let seen = supervisor.spawn_report().await;
-            let expected = is_launched.then_some(report).ok_or(Errno::ECONNRESET);
+            let expected = is_read.then_some(report).ok_or(Errno::ECONNRESET);
             assert_eq!(seen, expected, "round {round}");
             thread.join().expect("closed");
         }
