@@ -99,18 +99,6 @@ mirror() {
     echo "${uri:-http://deb.debian.org/debian$1}"
 }
 
-install_mmdebstrap() {
-    local packages='mmdebstrap debian-archive-keyring'
-    command -v apt-get >/dev/null ||
-        { say "no registry answers: install $packages, then run make image again" && return 1; }
-    [ "$(id -u)" = 0 ] ||
-        { say "no registry answers: run 'sudo apt-get install $packages uidmap', then make image again" && return 1; }
-    # An index that can't be fetched is only a fault if the packages are not found without it.
-    apt-get update -qq || true
-    # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
-}
-
 # Prints the image's settings from the Dockerfile as options of docker import.
 list_settings() { sed -nE 's/^(ENV|WORKDIR|USER|CMD) /--change=&/p' Dockerfile; }
 
@@ -165,8 +153,7 @@ from_registry() {
 }
 
 from_mmdebstrap() {
-    { command -v mmdebstrap >/dev/null && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; } ||
-        step 'install mmdebstrap' install_mmdebstrap || return 1
+    ../tests/setup.sh mmdebstrap || { say 'then run make image again' && return 1; }
     step "make a Debian $suite with mmdebstrap" run_mmdebstrap
 }
 
