@@ -41,6 +41,9 @@ mod workspaces;
 
 pub use program::PRINTED;
 
+/// Deadline of everything that usually takes less than a second. A busy machine pauses for seconds.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
 /// State of the fake daemon that tests read and change.
 #[derive(Default)]
 pub struct State {

@@ -14,7 +14,7 @@ use skilld_client::v1::{
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::{FakeExec, refusal};
+use super::{DEADLINE, FakeExec, refusal};
 
 /// Maximum number of bytes that a pipe holds without a reader.
 const PIPE_BYTES: usize = 64 * 1024;
@@ -223,10 +223,7 @@ pub async fn write(
 /// Waits until the input of an exec satisfies a condition.
 pub async fn until(running: &FakeExec, what: impl Fn(&Input) -> bool) -> Input {
     let mut input: watch::Receiver<Input> = running.input.subscribe();
-    let seen = tokio::time::timeout(
-        std::time::Duration::from_secs(20),
-        input.wait_for(|input| what(input)),
-    );
+    let seen = tokio::time::timeout(DEADLINE, input.wait_for(|input| what(input)));
     match seen.await {
         Ok(input) => input.expect("is kept").clone(),
         Err(_) => panic!("never came: {:?}", running.input.borrow()),

@@ -1,8 +1,7 @@
 //! Attempts to connect: a peer that does not answer, and files that are not what they should be.
 
-use std::time::Duration;
-
 use skilld_client::{Client, ConnectOptions, Error};
+use skilld_testing::DEADLINE;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -18,7 +17,7 @@ async fn a_peer_without_an_answer_ends_the_tls_handshake_in_time() {
         ca_file: Some(authorities.path().to_owned()),
         ..ConnectOptions::new(format!("https://127.0.0.1:{port}"))
     };
-    let connected = timeout(Duration::from_secs(12), Client::connect_with(&options)).await;
+    let connected = timeout(DEADLINE, Client::connect_with(&options)).await;
     let error = connected.expect("in time").expect_err("no answer");
     assert!(matches!(error, Error::Connect { .. }), "{error}");
     assert!(error.to_string().contains("timeout"), "{error}");

@@ -1,9 +1,11 @@
 //! The words of the command line: where options end, where commands start, and what the everyday verbs do.
 
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
@@ -312,12 +314,23 @@ async fn completion_offers_the_names_that_the_daemon_knows() {
         (vec!["skillctl", "exec", "w", "--skill", "c"], "csv-report"),
         (vec!["skillctl", "cp", "w"], "w:"),
     ] {
-        let lines = completions(&fake, &words).await;
-        assert!(
-            lines.iter().any(|line| line == offered),
-            "{words:?}: {lines:?}"
-        );
+        check_offered(&fake, &words, offered).await;
     }
+}
+
+/// Number of tries of a completion, which offers nothing if the daemon's answer is late.
+const TRIES: usize = 5;
+
+/// Checks that a word is among those that complete the last one.
+async fn check_offered(fake: &Fake, words: &[impl AsRef<OsStr> + Debug], offered: &str) {
+    let mut lines = Vec::new();
+    for _ in 0..TRIES {
+        lines = completions(fake, words).await;
+        if lines.iter().any(|line| line == offered) {
+            return;
+        }
+    }
+    panic!("{words:?}: {lines:?}");
 }
 
 /// Completes the last word as a shell does.
@@ -347,8 +360,14 @@ async fn artifacts_are_completed_in_the_scope_of_the_line() {
         ),
     ] {
         let words = [vec!["skillctl"], words].concat();
-        completions(&fake, &words).await;
-        let asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
+        let mut asked = Vec::new();
+        for _ in 0..TRIES {
+            completions(&fake, &words).await;
+            asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
+            if !asked.is_empty() {
+                break;
+            }
+        }
         let wanted = ArtifactScope {
             app: app.into(),
             user: user.into(),
@@ -370,6 +389,27 @@ async fn bash_with_completion(fake: &Fake) -> Pty {
     .await;
     bash.shows("ready").await;
     bash
+}
+
+/// Types a line and a tab until bash completes it.
+async fn type_to_be_completed(bash: &mut Pty, fake: &Fake, line: &str, added: &str) {
+    for _ in 0..TRIES {
+        fake.state.lock().artifact_scopes.clear();
+        bash.types(&format!("skillctl {line}\t")).await;
+        // Readline shows what it adds, or the whole word anew.
+        let limit = Duration::from_secs(20);
+        if bash.shows_within(added, limit).await.is_some() {
+            return;
+        }
+        clear_line(bash).await;
+    }
+    panic!("bash does not complete {line} with {added}");
+}
+
+/// Kills the line. A Ctrl-C would also take away what is typed after it.
+async fn clear_line(bash: &mut Pty) {
+    bash.types("\x15echo ne''xt\n").await;
+    bash.shows("next").await;
 }
 
 #[tokio::test]
@@ -398,12 +438,8 @@ async fn bash_completes_values_after_an_equals_sign_and_in_quotes() {
         ("exec w --skill=", "csv-report ", None),
         ("exec w --skill=\"csv-r", "eport\" ", None),
     ] {
-        bash.types(&format!("skillctl {line}\t")).await;
-        // Readline shows what it adds, or the whole word anew.
-        bash.shows(added).await;
-        // Kills the line. A Ctrl-C would also take away what is typed after it.
-        bash.types("\x15echo ne''xt\n").await;
-        bash.shows("next").await;
+        type_to_be_completed(&mut bash, &fake, line, added).await;
+        clear_line(&mut bash).await;
         let asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
         let users: Vec<_> = asked.iter().map(|scope| scope.user.as_str()).collect();
         assert_eq!(users, Vec::from_iter(user), "{line}");
@@ -427,8 +463,7 @@ async fn names_with_a_meaning_to_the_shell_never_reach_the_line_in_bash() {
         .map(|name| (format!("artifacts/{name}"), (0, b"x".to_vec())))
         .into();
     let mut bash = bash_with_completion(&fake).await;
-    bash.types("skillctl artifact load f\t").await;
-    bash.shows("ine.csv ").await;
+    type_to_be_completed(&mut bash, &fake, "artifact load f", "ine.csv ").await;
     bash.types("\x15").await;
     for line in ["artifact load a\t\n", "artifact load \"b\t\"\n"] {
         bash.types(&format!("skillctl {line}")).await;
@@ -446,8 +481,7 @@ async fn words_that_are_not_utf8_are_no_panic() {
     let odd = OsStr::from_bytes(b"\xff");
     let words = ["skillctl", "exec", "--cwd"].map(OsStr::new);
     let words = [&words[..], &[odd, OsStr::new("w")]].concat();
-    let lines = completions(&fake, &words).await;
-    assert!(lines.iter().any(|line| line == "w"), "{lines:?}");
+    check_offered(&fake, &words, "w").await;
     let output = skillctl(&fake, &["-o", "json", "exec", "w", "--timeout"])
         .arg(odd)
         .output()

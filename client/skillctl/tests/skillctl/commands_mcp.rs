@@ -7,7 +7,6 @@
 )]
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -19,10 +18,7 @@ use crate::commands::skillctl;
 use crate::commands_tool::{answer_both, fake, signal};
 use skilld_testing::mcp::{ON_STDIO_TOOLS, on_stdio};
 use skilld_testing::skills::Kit;
-use skilld_testing::{Fake, RunExec, refusal};
-
-/// Longer than anything takes that ends.
-const PATIENCE: Duration = Duration::from_secs(25);
+use skilld_testing::{DEADLINE, Fake, RunExec, refusal};
 
 /// A client on stdio. All that comes must be the protocol's.
 pub(crate) struct Client {
@@ -85,7 +81,7 @@ impl Client {
     }
 
     async fn line(&mut self) -> Value {
-        let line = tokio::time::timeout(PATIENCE, self.said.next_line()).await;
+        let line = tokio::time::timeout(DEADLINE, self.said.next_line()).await;
         let line = line
             .expect("says something")
             .expect("is read")
@@ -157,7 +153,7 @@ impl Client {
             ..
         } = self;
         drop((stdin, said));
-        let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
+        let ended = tokio::time::timeout(DEADLINE, child.wait()).await;
         ended.expect("ends").expect("ran")
     }
 }
@@ -488,7 +484,7 @@ async fn is_killed(fake: &Fake) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, killed)
+    tokio::time::timeout(DEADLINE, killed)
         .await
         .expect("is killed");
 }
@@ -509,7 +505,7 @@ async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running
         asked.wait_for(|count| *count > 0).await.expect("is kept");
         if by_signal {
             signal(&client.child, Signal::TERM);
-            let ended = tokio::time::timeout(PATIENCE, client.child.wait()).await;
+            let ended = tokio::time::timeout(DEADLINE, client.child.wait()).await;
             assert!(ended.expect("ends").expect("ran").success());
         } else {
             assert!(client.end().await.success());
@@ -536,7 +532,7 @@ async fn a_second_signal_does_not_wait_for_the_end_of_the_workspace() {
     let mut asked = fake.state.deletes.subscribe();
     asked.wait_for(|count| *count > 0).await.expect("is kept");
     signal(&client.child, Signal::TERM);
-    let ended = tokio::time::timeout(PATIENCE, client.child.wait()).await;
+    let ended = tokio::time::timeout(DEADLINE, client.child.wait()).await;
     assert_eq!(ended.expect("ends").expect("ran").code(), Some(130));
 }
 

@@ -16,9 +16,9 @@ use tokio::sync::watch;
 
 use crate::commands::skillctl;
 use crate::commands_tool::fake;
-use skilld_testing::Fake;
 use skilld_testing::mcp::{ON_STDIO_TOOLS, on_stdio};
 use skilld_testing::skills::Kit;
+use skilld_testing::{DEADLINE, Fake};
 
 /// A server; ends with this value.
 struct Server {
@@ -111,7 +111,7 @@ async fn a_change_of_the_tools_is_told_to_every_client() {
     }
     // A client that has only just come may not listen yet.
     let mut heard = false;
-    for _ in 0..20 {
+    for _ in 0..60 {
         call(&one, "load_skill_md", json!({"skill_id": "local"})).await;
         let wait = Duration::from_secs(1);
         let told = tokio::time::timeout(wait, other_heard.wait_for(|count| *count > 0)).await;
@@ -196,8 +196,8 @@ impl Server {
                 tokio::task::yield_now().await;
             }
         };
-        let within = Duration::from_secs(20);
-        tokio::time::timeout(within, again).await.expect("a place")
+        let place = tokio::time::timeout(DEADLINE, again).await;
+        place.expect("a place")
     }
 }
 

@@ -8,7 +8,6 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -21,10 +20,7 @@ use crate::commands::skillctl;
 use skilld_testing::collection_messages::message;
 use skilld_testing::mcp::McpServer;
 use skilld_testing::skills::Kit;
-use skilld_testing::{Fake, RunExec};
-
-/// Longer than anything takes that ends.
-const PATIENCE: Duration = Duration::from_secs(25);
+use skilld_testing::{DEADLINE, Fake, RunExec};
 
 pub(crate) fn fake() -> Fake {
     let fake = Fake::start();
@@ -51,7 +47,7 @@ async fn run(fake: &Fake, words: &[&str]) -> Output {
 }
 
 async fn ended(command: &mut Command) -> Output {
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = tokio::time::timeout(DEADLINE, command.output()).await;
     output.expect("ends").expect("runs")
 }
 
@@ -101,7 +97,7 @@ pub(crate) async fn answer_both(fake: &Fake, before: u32) {
 }
 
 async fn wait(child: Child) -> Output {
-    let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+    let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await;
     output.expect("ends").expect("runs")
 }
 
@@ -511,11 +507,11 @@ async fn connections_to_servers_of_cards_are_closed_also_where_the_session_is_ke
     )
     .await;
     assert_eq!(server.opened(), 1);
-    let closed = tokio::time::timeout(PATIENCE, server.has_closed(1)).await;
+    let closed = tokio::time::timeout(DEADLINE, server.has_closed(1)).await;
     closed.expect("is closed");
     // The next call connects anew.
     call(&fake, "echo", &json!({"x": 1}), &more).await;
-    let closed = tokio::time::timeout(PATIENCE, server.has_closed(2)).await;
+    let closed = tokio::time::timeout(DEADLINE, server.has_closed(2)).await;
     closed.expect("is closed");
 }
 

@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use crate::commands::{fake, skillctl};
 use skilld_testing::collection_messages::{file, names, summary};
-use skilld_testing::{Fake, RunExec};
+use skilld_testing::{DEADLINE, Fake, RunExec};
 
 /// Starts it and waits for its first line.
 async fn start(fake: &Fake, words: &[&str]) -> Child {
@@ -98,7 +98,7 @@ async fn a_reader_that_leaves_ends_it_quietly() {
     let mut stdout = child.stdout.take().expect("a pipe");
     stdout.read_exact(&mut first).await.expect("reads");
     drop(stdout);
-    let ended = tokio::time::timeout(Duration::from_secs(10), child.wait_with_output()).await;
+    let ended = tokio::time::timeout(DEADLINE, child.wait_with_output()).await;
     let output = ended.expect("does not wait unread").expect("ends");
     assert_eq!(output.status.code(), Some(141));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -116,7 +116,7 @@ async fn interrupted_before_it_started(fake: &Fake) -> Option<i32> {
     let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
     calls.wait_for(|count| *count > 0).await.expect("is kept");
     signal(&child, "-INT").await;
-    let ended = tokio::time::timeout(Duration::from_secs(10), child.wait()).await;
+    let ended = tokio::time::timeout(DEADLINE, child.wait()).await;
     ended.expect("ends soon").expect("ends").code()
 }
 
@@ -161,7 +161,7 @@ async fn ctrl_c_while_collecting_leaves_no_half_file() {
                 tick.tick().await;
             }
         };
-        let begun = tokio::time::timeout(Duration::from_secs(10), begun).await;
+        let begun = tokio::time::timeout(DEADLINE, begun).await;
         begun.expect("writes a temporary file");
         signal(&child, "-INT").await;
         assert_eq!(child.wait().await.expect("ends").code(), Some(130));

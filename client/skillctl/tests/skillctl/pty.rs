@@ -13,7 +13,8 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of every wait for a program.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A terminal and what runs in it.
 pub(crate) struct Pty {
@@ -62,29 +63,32 @@ impl Pty {
 
     /// Waits until this is shown, and takes all up to its end.
     pub(crate) async fn shows(&mut self, text: &str) -> String {
+        let shown = self.shows_within(text, DEADLINE).await;
+        shown.unwrap_or_else(|| {
+            let screen = String::from_utf8_lossy(&self.screen);
+            panic!("{text:?} never came after {screen:?}")
+        })
+    }
+
+    /// The same; `None` if this is not shown within a time.
+    pub(crate) async fn shows_within(&mut self, text: &str, limit: Duration) -> Option<String> {
         let find = |screen: &[u8]| {
             let mut windows = screen.windows(text.len());
             windows.position(|window| window == text.as_bytes())
         };
-        loop {
-            if let Some(at) = find(&self.screen) {
-                let rest = self.screen.split_off(at + text.len());
-                let shown = std::mem::replace(&mut self.screen, rest);
-                return String::from_utf8_lossy(&shown).into_owned();
-            }
-            let mut space = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.master.read(&mut space));
-            match read.await {
-                Ok(read) => {
-                    let shown = space.get(..read.expect("reads"));
-                    self.screen.extend(shown.expect("fits"));
+        let reading = async {
+            loop {
+                if let Some(at) = find(&self.screen) {
+                    let rest = self.screen.split_off(at + text.len());
+                    let shown = std::mem::replace(&mut self.screen, rest);
+                    return String::from_utf8_lossy(&shown).into_owned();
                 }
-                Err(_) => panic!(
-                    "{text:?} never came after {:?}",
-                    String::from_utf8_lossy(&self.screen)
-                ),
+                let mut space = [0; 4096];
+                let read = self.master.read(&mut space).await.expect("reads");
+                self.screen.extend(space.get(..read).expect("fits"));
             }
-        }
+        };
+        tokio::time::timeout(limit, reading).await.ok()
     }
 
     pub(crate) async fn types(&mut self, keys: &str) {
@@ -109,7 +113,7 @@ impl Pty {
 
     /// Waits for the end of the program; the terminal has to be as it was before.
     pub(crate) async fn ends(&mut self) -> Option<i32> {
-        self.ends_within(PATIENCE).await
+        self.ends_within(DEADLINE).await
     }
 
     pub(crate) async fn ends_within(&mut self, limit: Duration) -> Option<i32> {

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use crate::commands::{fake, skillctl};
 use skilld_testing::live::{Fault, until};
-use skilld_testing::{Fake, noise};
+use skilld_testing::{DEADLINE, Fake, noise};
 
 /// Starts an exec with its stdin open.
 async fn start(client: &Client, words: &[&str]) {
@@ -302,7 +302,7 @@ async fn exec_i_sends_bytes_as_they_come() {
     for byte in *b"hello" {
         stdin.write_all(&[byte]).await.expect("writes");
         let mut echo = [0];
-        let read = tokio::time::timeout(Duration::from_secs(10), stdout.read_exact(&mut echo));
+        let read = tokio::time::timeout(DEADLINE, stdout.read_exact(&mut echo));
         read.await.expect("comes back").expect("reads");
         assert_eq!(echo, [byte]);
     }

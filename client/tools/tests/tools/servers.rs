@@ -223,22 +223,31 @@ async fn a_tools_name_that_is_taken_is_refused_with_both_owners() {
 
 #[tokio::test]
 async fn a_server_that_hangs_or_floods_ends_only_its_call() {
+    let late = |error: &Value| error["message"].to_string().contains("did not answer");
     let server = McpServer::start(&["echo", "hangs", "floods"]).await;
-    let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
-    let mut options = allowing(&[&server.url]);
-    options.timeout = Some(Duration::from_secs(2));
-    let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
-    talk.load("remote").await;
-    let (code, message) = talk.refused("hangs", json!({})).await;
-    assert_eq!(code, "MCP_FAILED");
-    assert!(message.contains("did not answer"), "{message}");
-    let (code, message) = talk.refused("floods", json!({})).await;
-    assert_eq!(code, "MCP_FAILED", "{message}");
-    assert!(
-        message.contains("more than 1048576: ask for less of it"),
-        "{message}"
-    );
-    talk.ok("echo", json!({})).await;
+    // A busy machine delays the other calls beyond a short time, too.
+    for seconds in [1, 10, 60] {
+        let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
+        let mut options = allowing(&[&server.url]);
+        options.timeout = Some(Duration::from_secs(seconds));
+        let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
+        talk.load("remote").await;
+        let mut call = async |tool: &str| talk.call(tool, json!({})).await;
+        let hangs = call("hangs").await.expect_err("no answer");
+        assert_eq!(hangs["error"], "MCP_FAILED", "{hangs}");
+        assert!(late(&hangs), "{hangs}");
+        let floods = call("floods").await.expect_err("too much");
+        assert_eq!(floods["error"], "MCP_FAILED", "{floods}");
+        let echo = call("echo").await;
+        if late(&floods) || echo.as_ref().is_err_and(late) {
+            continue;
+        }
+        let cut = "more than 1048576: ask for less of it";
+        assert!(floods["message"].to_string().contains(cut), "{floods}");
+        echo.expect("it goes on");
+        return;
+    }
+    panic!("no call after the one that hangs is answered");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Running commands: outcomes, failures to spawn, timeouts, trees.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
@@ -9,7 +9,12 @@ use skilld_proto::v1::spawn_failure::Stage;
 use tonic::Code;
 
 use crate::kills::kill;
-use crate::support::{Guest, duration, reason, until};
+use crate::support::{DEADLINE, Guest, SeenEvents, duration, in_time, reason, until};
+
+fn wall_time(seen: &SeenEvents) -> Duration {
+    let wall = seen.result.as_ref().and_then(|result| result.wall_time);
+    Duration::try_from(wall.expect("a time")).expect("a duration")
+}
 
 #[tokio::test]
 async fn outcomes_are_the_programs_own() {
@@ -17,14 +22,9 @@ async fn outcomes_are_the_programs_own() {
     let seen = guest.run(guest.request("true", &["true"])).await;
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
     assert_eq!(seen.reason(), Reason::Exited);
+    assert!(wall_time(&seen) > Duration::ZERO);
     assert!(seen.started.expect("started").pid > 1);
-    let result = seen.result.expect("a result");
-    assert!(result.peak_memory_bytes > 0);
-    let wall = Duration::try_from(result.wall_time.expect("a time")).expect("a duration");
-    assert!(
-        wall > Duration::ZERO && wall < Duration::from_secs(2),
-        "{wall:?}"
-    );
+    assert!(seen.result.expect("a result").peak_memory_bytes > 0);
 
     let seen = guest.sh("code", "echo out; echo err >&2; exit 41").await;
     assert_eq!(seen.outcome(), Outcome::ExitCode(41));
@@ -46,12 +46,12 @@ async fn outcomes_are_the_programs_own() {
 async fn wall_time_counts_from_the_spawn() {
     let guest = Guest::start().await;
     // Supervisors are forked ahead of need: the next one has waited for as long as this runs.
-    let seen = guest.sh("first", "sleep 1").await;
-    let first = seen.result.and_then(|result| result.wall_time);
-    assert_eq!(first.expect("a time").seconds, 1);
+    let first = wall_time(&guest.sh("first", "sleep 1").await);
+    assert!(first >= Duration::from_secs(1), "{first:?}");
+    let begin = Instant::now();
     let seen = guest.run(guest.request("second", &["true"])).await;
-    let second = seen.result.and_then(|result| result.wall_time);
-    assert_eq!(second.expect("a time").seconds, 0, "{second:?}");
+    let (second, took) = (wall_time(&seen), begin.elapsed());
+    assert!(second <= took, "{second:?} of {took:?}");
 }
 
 #[tokio::test]
@@ -373,7 +373,9 @@ async fn an_exec_that_is_collected_is_kept_until_the_daemon_has_heard_of_its_end
         exec_id: "job".to_owned(),
     };
     client.wait_exec(wait).await.expect("told");
+    let begin = Instant::now();
     while client.get_exec(asked()).await.is_ok() {
+        assert!(begin.elapsed() < DEADLINE, "never forgotten");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -389,7 +391,7 @@ async fn stdin_arrives_whole_whatever_pipes_a_tenant_holds() {
     ])
     .await;
     let script = "mkfifo p{1..1200}; for j in 0 1 2; do
-        (for i in {1..400}; do exec {fd}<>p$((j * 400 + i)); done; touch held$j; exec sleep 100) &
+        (for i in {1..400}; do exec {fd}<>p$((j * 400 + i)); done; touch held$j; exec sleep 1000) &
         done; wait";
     let holder = guest.request("holder", &["bash", "-c", script]);
     let mut client = guest.client.clone();
@@ -402,8 +404,8 @@ async fn stdin_arrives_whole_whatever_pipes_a_tenant_holds() {
             let source = Some(v1::stdin::Source::Data(vec![b'x'; bytes].into()));
             spec.stdin = Some(v1::Stdin { source });
         }
-        let seen = tokio::time::timeout(Duration::from_secs(10), guest.run(request)).await;
-        let seen = seen.expect("the guest does not wait for a program");
+        // The guest does not wait for a program.
+        let seen = in_time("the end", guest.run(request)).await;
         assert_eq!(seen.stdout(), format!("{bytes}\n"));
     }
     kill(&guest, "holder", 0).await;

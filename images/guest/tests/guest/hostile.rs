@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use proptest::collection::btree_map;
@@ -22,7 +21,7 @@ use skilld_proto::v1::stage_files_header::Kind;
 
 use crate::collects::{collect, spec};
 use crate::files::header;
-use crate::support::{Guest, shortest_of_three};
+use crate::support::{Guest, in_time};
 
 fn unlimited(globs: &[&str]) -> v1::CollectSpec {
     v1::CollectSpec {
@@ -130,10 +129,11 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
     let file = fs::File::create(guest.workspace().join("out/a-hole")).expect("made");
     file.set_len(1 << 40).expect("sparse");
     fs::write(guest.workspace().join("out/small"), "small").expect("made");
-    let begin = Instant::now();
+    // To read all of it would take minutes.
     let mut cut = spec(&["out/*"]);
     cut.max_file_bytes = 1 << 20;
-    let got = collect(&guest, cut).await.expect("collected");
+    let got = in_time("a file that is cut", collect(&guest, cut)).await;
+    let got = got.expect("collected");
     assert_eq!(got.paths(), ["out/a-hole", "out/small"]);
     assert_eq!(
         (got.files[0].0.size, got.files[0].1.len()),
@@ -144,10 +144,10 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
     let mut skipped = spec(&["out/*"]);
     skipped.max_file_bytes = 1 << 41;
     skipped.max_total_bytes = 1 << 20;
-    let got = collect(&guest, skipped).await.expect("collected");
+    let got = in_time("a file that is skipped", collect(&guest, skipped)).await;
+    let got = got.expect("collected");
     assert_eq!(got.paths(), ["out/small"]);
     assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
-    assert!(begin.elapsed() < Duration::from_secs(20));
 }
 
 /// A command can set the modification time of a file, but not its change time.
@@ -222,8 +222,8 @@ async fn an_archive_holds_any_name() {
     }
 }
 
-/// Longest time of a short call during a long one; the guest turns to other calls after a millisecond.
-const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Minimum number of short calls that the guest answers during a long one. It turns to them after each millisecond.
+const ANSWERS_MIN: usize = 20;
 
 /// The guest has one thread. A short call must not wait for a long one.
 #[tokio::test]
@@ -239,16 +239,20 @@ async fn a_huge_collect_lets_others_have_their_turn() {
         if format == v1::CollectFormat::TarGz {
             wanted.max_file_bytes = 16 << 20;
         }
-        let shortest = shortest_of_three(ANSWER_MAX, async |_| {
-            time_answers_during(&guest, wanted.clone()).await
-        })
-        .await;
-        assert!(shortest < ANSWER_MAX, "{format:?}: {shortest:?}");
+        let mut answers = 0;
+        // Again if this process paused during the collection.
+        for _ in 0..5 {
+            answers = count_answers_during(&guest, wanted.clone()).await;
+            if answers > ANSWERS_MIN {
+                break;
+            }
+        }
+        assert!(answers > ANSWERS_MIN, "{format:?}: {answers}");
     }
 }
 
-/// Collects the hole and the 20,000 files, and returns the longest time that a call took meanwhile.
-async fn time_answers_during(guest: &Guest, wanted: v1::CollectSpec) -> Duration {
+/// Collects the hole and the 20,000 files, and returns how many short calls were answered meanwhile.
+async fn count_answers_during(guest: &Guest, wanted: v1::CollectSpec) -> usize {
     let is_whole = wanted.format() == v1::CollectFormat::Files;
     let done = AtomicBool::new(false);
     // The helper `collect` hashes 512 MiB on this thread, and the calls would wait for it.
@@ -268,22 +272,19 @@ async fn time_answers_during(guest: &Guest, wanted: v1::CollectSpec) -> Duration
         (received, returned)
     };
     let asking = async {
-        let (mut asked, mut slowest) = (0, Duration::ZERO);
+        let mut answers = 0;
         while !done.load(Ordering::Relaxed) {
-            let begin = Instant::now();
             let hello = wire::HelloRequest::default();
             guest.client.clone().hello(hello).await.expect("hello");
-            slowest = slowest.max(begin.elapsed());
-            asked += 1;
+            answers += 1;
             tokio::task::yield_now().await;
         }
-        (asked, slowest)
+        answers
     };
-    let ((received, returned), (asked, slowest)) = tokio::join!(collecting, asking);
+    let ((received, returned), answers) = tokio::join!(collecting, asking);
     assert_eq!(returned, 20_001);
     assert!(!is_whole || received == 512 << 20, "{received}");
-    assert!(asked > 20, "{asked}");
-    slowest
+    answers
 }
 
 #[tokio::test]

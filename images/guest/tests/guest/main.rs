@@ -1,6 +1,7 @@
 //! The guest as the daemon sees it: the real binary, in a directory of its own, over a Unix socket.
 
 mod archives;
+mod blocked_writes;
 mod collects;
 mod ends;
 mod execs;

@@ -9,7 +9,7 @@ use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 
-use crate::support::{Guest, duration, status_kib, until};
+use crate::support::{DEADLINE, Guest, duration, in_time, until};
 
 /// Returns the direct children of a process, zombies included, with their states.
 fn children(pid: u32) -> Vec<(u32, char)> {
@@ -57,8 +57,6 @@ async fn two_hundred_execs_leave_no_zombie_and_no_descriptor() {
     .await;
     assert!(children(pid).len() <= 16, "{:?}", children(pid));
     until("descriptors are closed", || fds() <= before + 1).await;
-    let rss = status_kib(pid, "VmRSS:");
-    println!("VmRSS after 200 execs: {rss} KiB");
 }
 
 #[tokio::test]
@@ -111,7 +109,7 @@ async fn a_killed_supervisor_neither_loses_nor_invents_an_exit() {
     let mut total = 0;
     let begin = Instant::now();
     while total == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "never ready");
+        assert!(begin.elapsed() < DEADLINE, "never ready");
         let exec = client
             .get_exec(get.clone())
             .await
@@ -174,10 +172,8 @@ async fn a_fork_bomb_is_ended_by_its_timeout() {
     if let Some(spec) = &mut request.spec {
         spec.timeout = duration(500);
     }
-    let begin = Instant::now();
     let seen = guest.run(request).await;
     assert_eq!(seen.reason(), Reason::Timeout);
-    println!("{} ms", begin.elapsed().as_millis());
     let supervisors = children(guest.child.id());
     until("nothing is left", || {
         supervisors.iter().all(|(pid, _)| children(*pid).is_empty())
@@ -229,42 +225,8 @@ async fn shutdown_kills_everything_and_refuses_what_comes_after() {
         if exec.state() == v1::ExecState::Closed {
             break;
         }
-        assert!(begin.elapsed() < Duration::from_secs(5), "{exec:?}");
+        assert!(begin.elapsed() < DEADLINE, "{exec:?}");
     }
-}
-
-/// A debug build is larger than the shipped one, but its idle size has a bound too.
-#[tokio::test]
-async fn an_idle_guest_is_small() {
-    let guest = Guest::start().await;
-    guest.sh("one", "seq 1000").await;
-    let rss = status_kib(guest.child.id(), "VmRSS:");
-    let anonymous = status_kib(guest.child.id(), "RssAnon:");
-    println!("idle: VmRSS {rss} KiB, RssAnon {anonymous} KiB");
-    assert!(anonymous <= 5 * 1024, "{anonymous} KiB");
-}
-
-/// Prints figures; the bounds are loose, since builds and machines differ.
-#[tokio::test]
-async fn an_exec_takes_about_as_long_as_its_program() {
-    let guest = Guest::start().await;
-    let mut times = Vec::new();
-    for number in 0..300 {
-        let request = guest.request(&format!("t{number}"), &["true"]);
-        let begin = Instant::now();
-        guest.run(request).await;
-        times.push(begin.elapsed());
-    }
-    times.sort();
-    println!(
-        "true: p50 {:?}, p90 {:?}, p99 {:?}",
-        times[150], times[270], times[297]
-    );
-    assert!(times[150] < Duration::from_millis(20), "{:?}", times[150]);
-    let begin = Instant::now();
-    let seen = guest.sh("bulk", "head -c 200000000 /dev/zero").await;
-    assert_eq!(seen.out.len(), 200_000_000);
-    println!("200 MB of output in {:?}", begin.elapsed());
 }
 
 #[tokio::test]
@@ -277,21 +239,16 @@ async fn a_warm_up_runs_to_its_end_and_leaves_nothing() {
         timeout: duration(millis),
     };
     let script = format!("echo noise; (sleep 0.2; touch {}) &", mark.display());
-    let ran = guest.client.warm_up(run(script, 5_000)).await;
+    let ran = guest.client.warm_up(run(script, 600_000)).await;
     ran.expect("it ran");
     assert!(mark.exists(), "it answers when all of it has ended");
 
     let begin = Instant::now();
-    let ran = guest
-        .client
-        .warm_up(run("setsid sleep 1000 & sleep 1000".into(), 200))
-        .await;
+    let endless = run("setsid sleep 1000 & sleep 1000".into(), 200);
+    let ran = in_time("the end", guest.client.warm_up(endless)).await;
     ran.expect("it was ended");
     let took = begin.elapsed();
-    assert!(
-        took >= Duration::from_millis(200) && took < Duration::from_secs(2),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(200), "{took:?}");
     let below: Vec<_> = children(guest.child.id())
         .iter()
         .flat_map(|(pid, _)| children(*pid))

@@ -1,28 +1,31 @@
 //! Writes to stdin: no byte is lost or written twice, and no write waits for a program that has ended.
 
-use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::exec_result::Outcome;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::support::{Guest, SeenEvents, reason, status_kib, until};
+use crate::support::{DEADLINE, Guest, SeenEvents, in_time, process_state, reason, until};
 
-/// Starts a program whose stdin is open.
-async fn start(guest: &Guest, id: &str, argv: &[&str]) {
+/// Number of tries in which the machine must not pause at the wrong moment once.
+pub(crate) const TRIES: usize = 10;
+
+/// Starts a program whose stdin is open, and returns its pid.
+pub(crate) async fn start(guest: &Guest, id: &str, argv: &[&str]) -> String {
     let mut request = guest.request(id, argv);
     if let Some(spec) = &mut request.spec {
         let source = Some(v1::stdin::Source::Open(true));
         spec.stdin = Some(v1::Stdin { source });
     }
     let mut client = guest.client.clone();
-    client.start_exec(request).await.expect("started");
+    let started = client.start_exec(request).await.expect("started");
+    started.into_inner().pid.to_string()
 }
 
 pub(crate) fn message(
@@ -41,7 +44,7 @@ pub(crate) fn message(
 }
 
 /// Builds a write that can be repeated at any offset and waits only a moment.
-fn known(id: &str, write_id: &str, data: &[u8]) -> wire::WriteStdinRequest {
+pub(crate) fn known(id: &str, write_id: &str, data: &[u8]) -> wire::WriteStdinRequest {
     wire::WriteStdinRequest {
         write_id: write_id.to_owned(),
         wait: Some(prost_types::Duration {
@@ -73,7 +76,10 @@ pub(crate) async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Re
     Ok(answer.into_inner().committed_offset)
 }
 
-async fn stream(guest: &Guest, messages: Vec<wire::WriteStdinRequest>) -> Result<u64, Status> {
+pub(crate) async fn stream(
+    guest: &Guest,
+    messages: Vec<wire::WriteStdinRequest>,
+) -> Result<u64, Status> {
     let mut client = guest.client.clone();
     let answer = client.stream_stdin(tokio_stream::iter(messages)).await?;
     Ok(answer.into_inner().committed_offset)
@@ -84,7 +90,7 @@ pub(crate) async fn all(guest: &Guest, id: &str) -> SeenEvents {
     SeenEvents::all(stream).await.expect("ends well")
 }
 
-async fn kill(guest: &Guest, id: &str) -> v1::Exec {
+pub(crate) async fn kill(guest: &Guest, id: &str) -> v1::Exec {
     let request = wire::KillExecRequest {
         exec_id: id.to_owned(),
         grace: Some(prost_types::Duration::default()),
@@ -120,7 +126,7 @@ pub(crate) async fn says(guest: &Guest, id: &str, text: &str) {
         if said.ends_with(text) {
             return;
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "said {said:?}");
+        assert!(begin.elapsed() < DEADLINE, "said {said:?}");
     }
 }
 
@@ -132,6 +138,15 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
     let status = answer.expect_err(why);
     assert_eq!((status.code(), &*reason(&status)), (code, why), "{status}");
     status
+}
+
+/// Checks that a write was refused because its program has ended. The guest takes the program for one that only closed
+/// its stdin if it hears of the end late.
+pub(crate) fn assert_ended<T: std::fmt::Debug>(answer: Result<T, Status>) {
+    let status = answer.expect_err("the program has ended");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let reasons = ["EXEC_NOT_RUNNING", "STDIN_CLOSED"];
+    assert!(reasons.contains(&&*reason(&status)), "{status}");
 }
 
 #[tokio::test]
@@ -193,8 +208,9 @@ async fn stdin_retry_same_offset() {
 #[tokio::test]
 async fn a_write_with_an_id_goes_on_where_it_was_left_whoever_wrote_in_between() {
     let guest = Guest::start().await;
-    start(&guest, "cat", &["cat"]).await;
+    let pid = start(&guest, "cat", &["cat"]).await;
     signal(&guest, "cat", 19).await;
+    until("it is stopped", || process_state(&pid) == Some('T')).await;
     let long: Vec<u8> = (0..200_000_u32).map(|n| b'a' + (n % 26) as u8).collect();
     let mut client = guest.client.clone();
     let mut put = async |write| client.write_stdin(write).await.expect("taken").into_inner();
@@ -229,37 +245,14 @@ async fn a_write_with_an_id_goes_on_where_it_was_left_whoever_wrote_in_between()
 }
 
 #[tokio::test]
-async fn an_end_whose_turn_does_not_come_is_told_as_not_written() {
-    let guest = Guest::start().await;
-    start(&guest, "deaf", &["sleep", "1000"]).await;
-    let long = message("deaf", None, &[b'x'; 200_000], false);
-    let mut blocked = Box::pin(write(&guest, long));
-    let stuck = tokio::time::timeout(Duration::from_millis(100), &mut blocked).await;
-    assert!(stuck.is_err(), "the pipe is full");
-    let mut client = guest.client.clone();
-    let end = wire::WriteStdinRequest {
-        eof: true,
-        ..known("deaf", "end", b"")
-    };
-    let told = client.write_stdin(end).await.expect("told").into_inner();
-    assert_eq!((told.unwritten_bytes, told.eof_unwritten), (0, true));
-    // An offset that nobody has reached is wrong whoever has the turn.
-    let beyond = wire::WriteStdinRequest {
-        offset: Some(1 << 20),
-        ..known("deaf", "", b"0123456789")
-    };
-    let beyond = client.write_stdin(beyond).await;
-    assert_refused(beyond, Code::OutOfRange, "INVALID_REQUEST");
-    kill(&guest, "deaf").await;
-    assert_refused(blocked.await, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
-}
-
-#[tokio::test]
 async fn equal_writes_with_ids_of_their_own_are_all_written() {
     let guest = Guest::start().await;
     start(&guest, "cat", &["cat"]).await;
     for id in ["a", "b", "b", "a"] {
-        let line = known("cat", id, b"1\n");
+        let line = wire::WriteStdinRequest {
+            wait: None,
+            ..known("cat", id, b"1\n")
+        };
         write(&guest, line).await.expect("written");
     }
     write(&guest, message("cat", None, b"", true))
@@ -327,93 +320,21 @@ async fn writers_are_taken_in_turn() {
 }
 
 #[tokio::test]
-async fn stdin_1gib_not_read() {
-    let guest = Guest::start().await;
-    start(&guest, "deaf", &["sleep", "100"]).await;
-    let before = status_kib(guest.child.id(), "VmRSS");
-    let (sender, receiver) = mpsc::channel(1);
-    let mut client = guest.client.clone();
-    let mut call = Box::pin(
-        client
-            .stream_stdin(ReceiverStream::new(receiver))
-            .into_future(),
-    );
-    let mut sent: u64 = 0;
-    let feed = async {
-        let chunk = vec![b'x'; 256 * 1024];
-        while sent < 1 << 30 {
-            let message = message("deaf", None, &chunk, false);
-            let stuck =
-                tokio::time::timeout(Duration::from_millis(500), sender.send(message)).await;
-            if stuck.is_err() {
-                return;
-            }
-            sent += chunk.len() as u64;
-        }
-        panic!("nothing held it back");
-    };
-    tokio::select! {
-        answer = &mut call => panic!("answered {answer:?}"),
-        () = feed => {}
-    }
-    assert!(sent < 32 << 20, "{sent} bytes are on their way");
-    let grown = status_kib(guest.child.id(), "VmRSS").saturating_sub(before);
-    assert!(grown < 16 * 1024, "{grown} KiB more");
-    // The guest answers others, and a kill ends it all.
-    let begin = Instant::now();
-    assert_eq!(guest.sh("other", "echo hi").await.stdout(), "hi\n");
-    let (answer, killed) = tokio::join!(call, kill(&guest, "deaf"));
-    assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
-    assert_eq!(
-        killed.result.expect("a result").reason(),
-        Reason::KilledByClient
-    );
-    let took = begin.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
-}
-
-#[tokio::test]
-async fn stdin_ignored_large_input() {
-    let guest = Guest::start().await;
-    start(&guest, "ignore", &["bash", "-c", "sleep 0.3; echo fine"]).await;
-    let chunk = vec![b'x'; 256 * 1024];
-    let messages = vec![message("ignore", None, &chunk, false); 40];
-    let (answer, seen) = tokio::join!(stream(&guest, messages), all(&guest, "ignore"));
-    assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
-    assert_eq!(seen.outcome(), Outcome::ExitCode(0));
-    assert_eq!((seen.reason(), &*seen.stdout()), (Reason::Exited, "fine\n"));
-}
-
-#[tokio::test]
-async fn a_write_to_a_finished_exec_fails_at_once() {
+async fn a_write_to_a_finished_exec_fails() {
     let guest = Guest::start().await;
     start(&guest, "done", &["true"]).await;
     all(&guest, "done").await;
     let fails = async |messages: Vec<wire::WriteStdinRequest>| {
-        let begin = Instant::now();
         let answer = if messages.len() == 1 {
             write(&guest, messages[0].clone()).await
         } else {
             stream(&guest, messages).await
         };
-        let took = begin.elapsed();
         assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
-        took
     };
-    // Beside a call that waits for nothing, so that a busy machine is not taken for a slow guest.
-    let (mut times, mut idle) = (Vec::new(), Vec::new());
-    for _ in 0..10 {
-        let begin = Instant::now();
-        says(&guest, "done", "").await;
-        idle.push(begin.elapsed());
-        times.push(fails(vec![message("done", None, b"x", false)]).await);
-        times.push(fails(vec![message("done", Some(0), b"x", true)]).await);
-        times.push(fails(vec![message("done", None, b"x", false); 2]).await);
-    }
-    times.sort();
-    idle.sort();
-    let most = idle[5] + Duration::from_millis(10);
-    assert!(times[15] < most, "{times:?}, {idle:?}");
+    fails(vec![message("done", None, b"x", false)]).await;
+    fails(vec![message("done", Some(0), b"x", true)]).await;
+    fails(vec![message("done", None, b"x", false); 2]).await;
     // Without a stdin to write to it fails too.
     guest.sh("null", "true").await;
     fails(vec![message("null", None, b"x", false)]).await;
@@ -427,32 +348,6 @@ async fn a_write_to_a_finished_exec_fails_at_once() {
     fails(vec![message("none", None, b"x", false)]).await;
     let nobody = write(&guest, message("nobody", None, b"x", false)).await;
     assert_refused(nobody, Code::NotFound, "EXEC_NOT_FOUND");
-}
-
-#[tokio::test]
-async fn a_blocked_write_fails_when_the_exec_ends() {
-    let guest = Guest::start().await;
-    let script = "echo $$; exec sleep 100";
-    start(&guest, "blocked", &["bash", "-c", script]).await;
-    let blocked = |offset| write(&guest, message("blocked", offset, &[0; 1 << 20], false));
-    let mut first = Box::pin(blocked(None));
-    let mut second = Box::pin(blocked(Some(0)));
-    let both = futures::future::join(&mut first, &mut second);
-    let stuck = tokio::time::timeout(Duration::from_millis(300), both).await;
-    assert!(stuck.is_err(), "the pipe holds less");
-    let killer = async {
-        kill(&guest, "blocked").await;
-        Instant::now()
-    };
-    let timed = async {
-        let answers = futures::future::join(first, second).await;
-        (answers, Instant::now())
-    };
-    let (killed, ((first, second), failed)) = tokio::join!(killer, timed);
-    assert_refused(first, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
-    assert_refused(second, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
-    let late = failed.saturating_duration_since(killed);
-    assert!(late < Duration::from_millis(10), "{late:?}");
 }
 
 #[tokio::test]
@@ -520,8 +415,10 @@ async fn a_stream_that_breaks_off_leaves_stdin_open() {
         .send(message("broken", None, b"half ", false))
         .await
         .expect("sent");
-    let dropped = tokio::time::timeout(Duration::from_millis(300), call).await;
-    assert!(dropped.is_err(), "it waits for more");
+    tokio::select! {
+        answer = call => panic!("it waits for more: {answer:?}"),
+        () = says(&guest, "broken", "half ") => {}
+    }
     assert_eq!(
         write(&guest, message("broken", Some(5), b"and half\n", true))
             .await
@@ -542,15 +439,22 @@ async fn a_silent_stream_ends_with_the_exec() {
         .send(message("short", None, b"abc", false))
         .await
         .expect("sent");
-    let answer = tokio::time::timeout(Duration::from_secs(5), call).await;
-    let answer = answer.expect("it does not wait for the client");
+    let answer = in_time("an answer before the client's end", call).await;
     assert_refused(answer, Code::FailedPrecondition, "EXEC_NOT_RUNNING");
     drop(sender);
     // One that ends in time was written, whatever became of the exec.
-    start(&guest, "whole", &["head", "-c", "3"]).await;
-    let messages = vec![message("whole", None, b"abc", false)];
-    assert_eq!(stream(&guest, messages).await.expect("written"), 3);
-    assert_eq!(all(&guest, "whole").await.stdout(), "abc");
+    for number in 0..TRIES {
+        let id = format!("whole{number}");
+        start(&guest, &id, &["head", "-c", "3"]).await;
+        let answer = stream(&guest, vec![message(&id, None, b"abc", false)]).await;
+        assert_eq!(all(&guest, &id).await.stdout(), "abc");
+        if let Ok(committed) = answer {
+            assert_eq!(committed, 3);
+            return;
+        }
+        assert_ended(answer);
+    }
+    panic!("none was written");
 }
 
 #[tokio::test]
@@ -572,20 +476,4 @@ async fn the_effective_spec_says_where_stdin_comes_from_and_not_what_it_is() {
     let empty = v1::stdin::Source::Data(Default::default());
     assert_eq!(of("given", Some(given)).await, Some(empty));
     assert_eq!(of("none", None).await, None);
-}
-
-#[tokio::test]
-async fn writes_that_wait_are_bounded() {
-    let guest = Guest::start().await;
-    start(&guest, "full", &["sleep", "100"]).await;
-    let blocked = || write(&guest, message("full", None, &[0; 1 << 20], false));
-    let waiting = futures::future::join_all((0..8).map(|_| blocked()));
-    let mut waiting = Box::pin(waiting);
-    let stuck = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
-    assert!(stuck.is_err(), "the pipe holds less");
-    assert_refused(blocked().await, Code::ResourceExhausted, "QUOTA_EXCEEDED");
-    // One that is given up makes room for another.
-    drop(waiting);
-    let again = tokio::time::timeout(Duration::from_millis(500), blocked()).await;
-    assert!(again.is_err(), "it waits as the others did");
 }

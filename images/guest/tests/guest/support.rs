@@ -18,6 +18,9 @@ use tonic_types::StatusExt;
 
 pub(crate) type Client = GuestServiceClient<Channel>;
 
+/// Deadline of everything that usually takes less than a second. A busy machine pauses for seconds.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
 const MESSAGE_MAX: usize = 4 * 1024 * 1024;
 
 /// A guest process and the daemon's end of its socket.
@@ -39,8 +42,6 @@ pub(crate) struct SeenEvents {
     pub(crate) result: Option<v1::ExecResult>,
     pub(crate) total: Option<v1::StreamOffsets>,
     pub(crate) heartbeats: usize,
-    /// Time from the start of the stream to Exited.
-    pub(crate) exited_after: Option<Duration>,
     pub(crate) seqs: Vec<u64>,
 }
 
@@ -168,20 +169,21 @@ impl Drop for Guest {
     }
 }
 
-/// Runs up to three rounds until one takes less than `most`, and returns the shortest time. Each round gets a name of its
-/// own. Other work of the machine only lengthens a time.
-pub(crate) async fn shortest_of_three(
-    most: Duration,
-    mut round: impl AsyncFnMut(&str) -> Duration,
-) -> Duration {
-    let mut shortest = Duration::MAX;
-    for name in ["round-1", "round-2", "round-3"] {
-        shortest = shortest.min(round(name).await);
-        if shortest < most {
-            break;
+/// Runs rounds with longer and longer times, in milliseconds, until one returns `true`. A round returns `false` if its
+/// time was over too early, because the machine was busy. Each round gets a name of its own.
+pub(crate) async fn with_longer_times(mut round: impl AsyncFnMut(&str, u64) -> bool) {
+    for (name, millis) in [("round-1", 500), ("round-2", 5_000), ("round-3", 60_000)] {
+        if round(name, millis).await {
+            return;
         }
     }
-    shortest
+    panic!("a minute is too short");
+}
+
+/// Waits for a future; panics at the deadline.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let ended = tokio::time::timeout(DEADLINE, future).await;
+    ended.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 async fn accept(listener: &UnixListener) -> Client {
@@ -216,17 +218,33 @@ async fn channel(stream: UnixStream) -> Channel {
 impl SeenEvents {
     /// Reads a stream to its end.
     pub(crate) async fn all(mut stream: Streaming<v1::ExecEvent>) -> Result<Self, Status> {
-        let begin = Instant::now();
         let mut seen = Self::default();
         while let Some(event) = stream.message().await? {
-            seen.take(event, begin);
+            seen.take(event);
         }
         assert!(seen.total.is_some(), "a stream ends with Closed");
         assert!(seen.seqs.is_sorted(), "{:?}", seen.seqs);
         Ok(seen)
     }
 
-    pub(crate) fn take(&mut self, event: v1::ExecEvent, begin: Instant) {
+    /// Takes the events of an open stream until a condition holds; panics at the deadline.
+    pub(crate) async fn take_until(
+        &mut self,
+        stream: &mut Streaming<v1::ExecEvent>,
+        what: &str,
+        holds: impl Fn(&Self) -> bool,
+    ) {
+        let taking = async {
+            while !holds(self) {
+                let event = stream.message().await.expect("an event");
+                self.take(event.expect("open"));
+            }
+        };
+        let taken = tokio::time::timeout(DEADLINE, taking).await;
+        assert!(taken.is_ok(), "never {what}: {:?}", self.stdout());
+    }
+
+    pub(crate) fn take(&mut self, event: v1::ExecEvent) {
         self.seqs.push(event.seq);
         match event.event.expect("an event") {
             Event::Started(started) => {
@@ -238,7 +256,6 @@ impl SeenEvents {
             Event::Exited(exited) => {
                 assert!(self.result.is_none() && self.total.is_none());
                 self.result = exited.result;
-                self.exited_after = Some(begin.elapsed());
             }
             Event::Closed(closed) => {
                 assert!(self.result.is_some() && self.total.is_none());
@@ -305,28 +322,24 @@ pub(crate) fn reason(status: &Status) -> String {
     info.reason
 }
 
-/// Returns a field of /proc/PID/status, in KiB.
-pub(crate) fn status_kib(pid: u32, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let line = status
-        .lines()
-        .find(|line| line.starts_with(field))
-        .expect("the field");
-    let number = line.split_whitespace().nth(1).expect("a number");
-    number.parse().expect("a number")
-}
-
-/// Waits until a condition of the outside world holds; panics after ten seconds.
+/// Waits until a condition of the outside world holds; panics at the deadline.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "never: {what}");
+        assert!(begin.elapsed() < DEADLINE, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
+/// Returns the state of a process as the kernel names it, such as `S` (sleeping) and `T` (stopped); `None` if there is
+/// no such process.
+pub(crate) fn process_state(pid: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.chars().next()
+}
+
 /// Returns `true` if a process exists and is no zombie.
 pub(crate) fn alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
+    process_state(pid).is_some_and(|state| state != 'Z')
 }

@@ -129,7 +129,8 @@ async fn a_chain_of_forks_does_not_outlive_its_exec_without_a_supervisor() {
 async fn real_time_signals_arrive() {
     let guest = Guest::start().await;
     let script = "trap 'echo rt >> heard' 34; trap 'echo max >> heard' 64; \
-                  [ $0 = orphan ] && sleep 0.1 && kill -9 $PPID && sleep 0.1; echo > $0.ready; while :; do sleep 0.01; done";
+                  [ $0 = orphan ] && sleep 0.1 && kill -9 $PPID && while [ -e /proc/$PPID ]; do sleep 0.01; done; \
+                  echo > $0.ready; while :; do sleep 0.01; done";
     for id in ["child", "orphan"] {
         let request = guest.request(id, &["bash", "-c", script, id]);
         guest

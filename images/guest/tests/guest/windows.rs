@@ -6,7 +6,7 @@ use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Outcome;
 
-use crate::support::{Guest, SeenEvents, configuration, duration, status_kib, until};
+use crate::support::{DEADLINE, Guest, SeenEvents, configuration, duration, until};
 
 const MEBI: u64 = 1024 * 1024;
 
@@ -45,7 +45,7 @@ async fn get(guest: &Guest, id: &str) -> Option<v1::Exec> {
 async fn closed(guest: &Guest, id: &str) {
     let begin = Instant::now();
     while get(guest, id).await.expect("there").state() != v1::ExecState::Closed {
-        assert!(begin.elapsed() < Duration::from_secs(20), "never closed");
+        assert!(begin.elapsed() < DEADLINE, "never closed");
     }
 }
 
@@ -64,11 +64,12 @@ async fn stdout_and_stderr_have_windows_of_their_own() {
         .stderr
         < 70_000
     {
-        assert!(begin.elapsed() < Duration::from_secs(10), "never full");
+        assert!(begin.elapsed() < DEADLINE, "never full");
     }
     std::fs::write(guest.workspace().join("go"), "").expect("written");
     let said = guest.workspace().join("said");
     until("the other stream is open", || said.exists()).await;
+    until_total(&guest, "block", 4).await;
     let poll = wire::PollExecRequest {
         exec_id: "block".to_owned(),
         wait: duration(5000),
@@ -105,11 +106,9 @@ async fn stalled_reader_is_isolated() {
     let mut client = guest.client.clone();
     let waiting = client.run_exec(block).await.expect("runs").into_inner();
     // The program does not wait for it, nor do others for the one that waits for its reader.
-    let begin = Instant::now();
     closed(&guest, "dropping").await;
     let seen = guest.sh("other", "head -c 20000000 /dev/zero").await;
     assert_eq!((seen.out.len(), seen.gaps.len()), (20_000_000, 0));
-    assert!(begin.elapsed() < Duration::from_secs(15));
     assert_eq!(
         get(&guest, "waiting").await.expect("there").state(),
         v1::ExecState::Running
@@ -136,13 +135,12 @@ async fn a_stalled_second_reader_does_not_stop_a_blocking_program() {
     let mut client = guest.client.clone();
     let starter = client.run_exec(block).await.expect("runs").into_inner();
     let stalled = guest.attach("both", 0).await;
-    std::fs::write(guest.workspace().join("go"), "").expect("written");
     let begin = Instant::now();
+    std::fs::write(guest.workspace().join("go"), "").expect("written");
     let seen = SeenEvents::all(starter).await.expect("ends well");
     assert_eq!((seen.out.len() as u64, seen.gaps.len()), (MUCH, 0));
     let took = begin.elapsed();
-    let grace = Duration::from_secs(5);
-    assert!(took > grace && took < 3 * grace, "{took:?}");
+    assert!(took > Duration::from_secs(5), "no grace: {took:?}");
     // It gets what was on its way, is told of all that it missed, and gets the rest.
     let seen = SeenEvents::all(stalled).await.expect("ends well");
     let lost: u64 = seen.gaps.iter().map(|(from, to)| to - from).sum();
@@ -159,24 +157,26 @@ async fn a_stalled_run_exec_loses_nothing_to_a_second_reader() {
     let starter = client.run_exec(block).await.expect("runs").into_inner();
     let mut second = guest.attach("both", 0).await;
     std::fs::write(guest.workspace().join("go"), "").expect("written");
-    let (begin, mut seen) = (Instant::now(), SeenEvents::default());
+    let mut seen = SeenEvents::default();
     // Longer than the grace of a reader that may lose its place.
     let grace = Duration::from_millis(6500);
     while let Ok(event) = tokio::time::timeout(grace, second.message()).await {
         let event = event.expect("no error").expect("the program waits");
-        seen.take(event, begin);
+        seen.take(event);
     }
     assert!((seen.out.len() as u64) < MUCH && seen.total.is_none());
     let rest = async {
         while let Some(event) = second.message().await.expect("no error") {
-            seen.take(event, begin);
+            seen.take(event);
         }
         seen
     };
     let (starter, second) = tokio::join!(SeenEvents::all(starter), rest);
-    for seen in [starter.expect("ends well"), second] {
-        assert_eq!((seen.out.len() as u64, seen.gaps.len()), (MUCH, 0));
-    }
+    let starter = starter.expect("ends well");
+    assert_eq!((starter.out.len() as u64, starter.gaps.len()), (MUCH, 0));
+    // The second one may lose its place if this process pauses for longer than the grace.
+    let lost: u64 = second.gaps.iter().map(|(from, to)| to - from).sum();
+    assert_eq!(second.out.len() as u64 + lost, MUCH);
 }
 
 #[tokio::test]
@@ -189,10 +189,9 @@ async fn all_output_together_is_bounded() {
         ..Default::default()
     })
     .await;
-    let before = status_kib(guest.child.id(), "VmRSS");
     // Sixteen that run and sixteen that ended, of four MiB each.
     let each = 4 * MEBI;
-    let endless = "head -c 6000000 /dev/zero; sleep 100";
+    let endless = "head -c 6000000 /dev/zero; sleep 1000";
     for number in 0..16 {
         let id = format!("runs{number}");
         let on_full = v1::OnFull::DropOldest;
@@ -210,7 +209,13 @@ async fn all_output_together_is_bounded() {
             if total.expect("offsets").stdout == 6_000_000 {
                 break;
             }
-            assert!(begin.elapsed() < Duration::from_secs(30), "{id} never ran");
+            assert!(begin.elapsed() < DEADLINE, "{id} never ran");
+        }
+        // Some of the others are forgotten by then.
+        let id = format!("ended{number}");
+        let runs = |exec: v1::Exec| exec.state() != v1::ExecState::Closed;
+        while get(&guest, &id).await.is_some_and(runs) {
+            assert!(begin.elapsed() < DEADLINE, "{id} never ended");
         }
     }
     let mut held = 0;
@@ -227,8 +232,6 @@ async fn all_output_together_is_bounded() {
     }
     // Each that runs may keep 64 KiB of each stream whatever the others hold.
     assert!(held <= 8 * MEBI + 17 * 64 * 1024, "{held} in {kept} execs");
-    let grown = status_kib(guest.child.id(), "VmRSS").saturating_sub(before);
-    assert!(grown < 24 * 1024, "{grown} KiB more");
 }
 
 /// Starts a guest whose windows together may hold one MiB.
@@ -242,21 +245,29 @@ async fn tight() -> Guest {
 
 /// Starts an exec whose output fills the rest of one MiB while it runs.
 async fn hold(guest: &Guest, id: &str) {
-    let script = "head -c 4000000 /dev/zero; sleep 100";
+    let script = "head -c 4000000 /dev/zero; sleep 1000";
     let holder = request(guest, id, script, v1::OnFull::Block, 4_000_000);
     start(guest, holder).await;
-    until_total(guest, id, 64 * 1024).await;
-    // Nothing more comes: the next one finds everything taken.
-    let mut before = 0;
-    loop {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let exec = get(guest, id).await.expect("there");
-        let now = exec.total.expect("offsets").stdout;
-        if now == before {
-            return;
-        }
-        before = now;
+    // The next one finds everything taken.
+    let begin = Instant::now();
+    while held_bytes(guest).await <= MEBI {
+        assert!(begin.elapsed() < DEADLINE, "never full");
     }
+}
+
+/// Returns how many bytes of stdout all execs together retain.
+async fn held_bytes(guest: &Guest) -> u64 {
+    let request = wire::ListExecsRequest {
+        page_size: 100,
+        ..Default::default()
+    };
+    let listed = guest.client.clone().list_execs(request).await;
+    let execs = listed.expect("a list").into_inner().execs;
+    let held = |exec: &v1::Exec| {
+        let (total, oldest) = (exec.total.expect("offsets"), exec.oldest.expect("offsets"));
+        total.stdout - oldest.stdout
+    };
+    execs.iter().map(held).sum()
 }
 
 async fn until_total(guest: &Guest, id: &str, bytes: u64) {
@@ -266,7 +277,7 @@ async fn until_total(guest: &Guest, id: &str, bytes: u64) {
         if exec.total.expect("offsets").stdout >= bytes {
             return;
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "never {bytes}");
+        assert!(begin.elapsed() < DEADLINE, "never {bytes}");
     }
 }
 
@@ -317,7 +328,7 @@ async fn a_spent_budget_costs_ended_execs_their_output_and_not_their_results() {
 async fn a_blocked_exec_goes_on_as_soon_as_others_leave_room() {
     let guest = tight().await;
     hold(&guest, "holder").await;
-    let script = "head -c 500000 /dev/zero; sleep 100";
+    let script = "head -c 500000 /dev/zero; sleep 1000";
     let waiting = request(&guest, "waits", script, v1::OnFull::Block, 4_000_000);
     start(&guest, waiting).await;
     // What each may hold whatever the others do.
