@@ -23,6 +23,11 @@ mod retention;
 mod slow;
 mod start;
 
+/// Maximum time that a test waits for one change of the store's files.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+/// Time for which a save may wait for its permit. The daemon ends a save that makes no progress for twice as long.
+const PERMIT_WAIT: Duration = Duration::from_secs(60);
+
 /// Kind of the store under test: a shared directory without fsync, or objects in memory that behave as a bucket.
 struct Place {
     dir: TempDir,
@@ -78,7 +83,7 @@ impl Place {
             }
         };
         store.probe().await.expect("usable");
-        Artifacts::over(store, &config, Duration::from_secs(5), None)
+        Artifacts::over(store, &config, PERMIT_WAIT, None)
     }
 
     /// Waits until some parts of a save are there.
@@ -113,7 +118,7 @@ impl Place {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), looking)
+        tokio::time::timeout(WAIT_MAX, looking)
             .await
             .expect("in time");
     }

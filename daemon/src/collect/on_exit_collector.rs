@@ -265,7 +265,7 @@ mod tests {
         let config = crate::config::Config::from_toml("")
             .expect("defaults")
             .config;
-        let wait = Duration::from_secs(5);
+        let wait = Duration::from_secs(60);
         let artifacts = Artifacts::open(&config.artifacts, dir.path(), wait, (None, &tasks)).await;
         let collector =
             OnExitCollector::new(artifacts.expect("a store"), tasks.clone(), (wait, false));

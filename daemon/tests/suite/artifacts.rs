@@ -11,7 +11,7 @@ use skilld_proto::v1::{self as pb, Reason};
 use tonic::{Code, Status};
 
 mod backend;
-use crate::server::{TestServer, wait_until};
+use crate::server::{TestServer, wait_until, within};
 
 fn scope(session: &str) -> pb::ArtifactScope {
     pb::ArtifactScope {
@@ -364,7 +364,7 @@ async fn save_over_a_limit_or_with_wrong_checksum_leaves_no_files() {
 
 #[tokio::test]
 async fn broken_or_invalid_upload_leaves_no_files() {
-    let server = TestServer::start("server.upload_timeout = \"1s\"\n", &[]).await;
+    let server = TestServer::start("", &[]).await;
     let begin = || header("artifacts/a", pb::SaveArtifactHeader::default());
     // Streams of invalid messages.
     let wrong = [
@@ -393,14 +393,8 @@ async fn broken_or_invalid_upload_leaves_no_files() {
         Reason::LimitExceeded,
     );
     wait_until_empty(&server).await;
-    // A silent client.
-    let some = || stream::iter([begin(), data(pattern(1 << 20)), data(pattern(1 << 20))]);
-    let refused = send(&server, some().chain(stream::pending()))
-        .await
-        .map_err(Error::from);
-    check_refused(refused, Code::DeadlineExceeded, Reason::Deadline);
-    wait_until_empty(&server).await;
     // The client disconnects in the middle.
+    let some = || stream::iter([begin(), data(pattern(1 << 20)), data(pattern(1 << 20))]);
     let sending = send(&server, some().chain(stream::pending()));
     tokio::select! {
         ended = sending => panic!("{ended:?}"),
@@ -408,6 +402,18 @@ async fn broken_or_invalid_upload_leaves_no_files() {
     }
     wait_until_empty(&server).await;
     assert_eq!(save(&server, "a", b"x").await.expect("saved").version, 0);
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn silent_upload_times_out_and_leaves_no_files() {
+    let server = TestServer::start("server.upload_timeout = \"300ms\"\n", &[]).await;
+    let begin = header("artifacts/a", pb::SaveArtifactHeader::default());
+    let some = [begin, data(pattern(1 << 20)), data(pattern(1 << 20))];
+    let refused = within(send(&server, stream::iter(some).chain(stream::pending()))).await;
+    let refused = refused.map_err(Error::from);
+    check_refused(refused, Code::DeadlineExceeded, Reason::Deadline);
+    wait_until_empty(&server).await;
     assert!(server.stop().await);
 }
 

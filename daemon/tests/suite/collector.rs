@@ -1,7 +1,6 @@
 //! Collector of spans for tests: an OTLP receiver that keeps every request with its headers.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -19,8 +18,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-/// Maximum time that a test waits for one export.
-const EXPORTED_WITHIN: Duration = Duration::from_secs(20);
+use crate::server::WAIT_MAX;
 
 /// Maximum number of requests that a test has not looked at. The collector does not answer further ones.
 const REQUESTS_MAX: usize = 1024;
@@ -77,7 +75,7 @@ impl Collector {
             if let Some(span) = self.spans.iter().find(|span| span.name == name) {
                 return span.clone();
             }
-            let next = tokio::time::timeout(EXPORTED_WITHIN, self.received.recv()).await;
+            let next = tokio::time::timeout(WAIT_MAX, self.received.recv()).await;
             let next = next.unwrap_or_else(|_| panic!("no {name} among {:?}", self.names()));
             self.keep(next.expect("it runs"));
         }

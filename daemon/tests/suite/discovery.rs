@@ -7,7 +7,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use skilld::config::Config;
 use skilld::shutdown::Tasks;
@@ -23,9 +22,7 @@ mod hostile;
 mod names;
 mod plugins;
 use crate::dir::TaskDir;
-use crate::server::TestServer;
-
-const DEADLINE: Duration = Duration::from_secs(30);
+use crate::server::{TestServer, wait_until};
 
 /// With and without a kernel that tells of changes.
 const WATCHING: [usize; 2] = [65_536, 0];

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 mod uploads;
-use crate::server::TestServer;
+use crate::server::{TestServer, wait_until, within};
 
 /// Returns a header without mode and checksum.
 fn header(kind: Kind, path: &str) -> pb::StageFilesHeader {

@@ -5,9 +5,10 @@ mod lifecycle;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::dir::TaskDir;
+use crate::server::{wait_until, within};
 use skilld::config::Config;
 use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
@@ -24,9 +25,6 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
-
-/// Maximum time that a test waits for one event.
-const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Daemon in this process.
 struct TestDaemon {
@@ -89,15 +87,12 @@ fn config(dir: &Path, text: &str, change: impl FnOnce(&mut Config)) -> Config {
         dir.display().to_string()
     );
     let mut config = Config::from_toml(&text).expect("configuration").config;
+    // A pause of the machine must not end a connection or a stop.
+    config.server.handshake_timeout = Duration::from_secs(600);
+    config.server.keepalive_timeout = Duration::from_secs(600);
+    config.server.stop_timeout = Duration::from_secs(60);
     change(&mut config);
     config
-}
-
-/// Awaits a future for at most [`WAIT_MAX`].
-async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(WAIT_MAX, future)
-        .await
-        .expect("takes too long")
 }
 
 fn reason(status: &Status) -> String {
@@ -394,8 +389,8 @@ async fn unary_call_ends_at_its_deadline() {
         config.server.unary_timeout = Duration::from_millis(200);
     })
     .await;
+    // The claim itself would fail after ten seconds, with another reason.
     daemon.engine.start_without_guest();
-    let start = Instant::now();
     let request = pb::CreateWorkspaceRequest::default();
     let status = within(daemon.client().await.workspaces().create_workspace(request))
         .await
@@ -404,11 +399,6 @@ async fn unary_call_ends_at_its_deadline() {
         (status.code(), reason(&status).as_str()),
         (Code::DeadlineExceeded, "DEADLINE"),
         "{status:?}"
-    );
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
     );
 }
 
@@ -420,7 +410,13 @@ async fn silent_connection_is_closed_after_the_handshake_timeout() {
     .await;
     let path = daemon.dir.path().join("skilld.sock");
     // A client that connected before the silent ones and completed its handshake.
-    let client = daemon.client().await;
+    let client = wait_until("a client completes its handshake in time", async || {
+        let client = Client::connect(&daemon.endpoint()).await.ok()?;
+        let request = pb::GetServerInfoRequest {};
+        client.server().get_server_info(request).await.ok()?;
+        Some(client)
+    })
+    .await;
     // No bytes, and an incomplete preface.
     for sent in [&b""[..], b"PRI * HTTP/2"] {
         let mut stream = UnixStream::connect(&path).await.expect("connect");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dir::TaskDir;
-use crate::server::{guest_path, wait_until};
+use crate::server::{WAIT_MAX, guest_path, wait_until};
 use bytes::Bytes;
 use futures::stream;
 use skilld::config::Config;
@@ -84,7 +84,7 @@ fn shell(text: &str) -> InternalCommand {
         // The fake engine's containers have no /workspace.
         cwd: "/".to_owned(),
         stdin: None,
-        timeout: Duration::from_secs(20),
+        timeout: WAIT_MAX,
         output_bytes_max: 1 << 20,
         stderr_tail_bytes: 8,
     }

@@ -14,6 +14,7 @@ mod doctor;
 mod execs;
 mod files;
 mod front;
+mod frozen_guests;
 mod inputs;
 mod internal_pool;
 mod json_logs;

@@ -26,7 +26,7 @@ use tonic_types::StatusExt;
 mod rpcs;
 mod store;
 use crate::dir::TaskDir;
-use crate::server::{TestServer, assert_empty, names};
+use crate::server::{TestServer, assert_empty, names, wait_until, within};
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::server::{StoppedServer, TestServer, wait_until};
+use crate::server::{StoppedServer, TestServer, wait_until, within};
 use skilld::engine::fake::{EngineOperation, FakeEngine};
 use skilld::engine::{ContainerLimits, ContainerSpec, Engine, LABEL_INSTANCE};
 use skilld_client::Error;
@@ -122,13 +122,10 @@ async fn containers_of_lost_creations_are_removed_without_a_restart() {
     assert_eq!(known.len(), 2);
     let late = server.engine.carry_out_lost_creations();
     assert_eq!(late.len(), 2);
-    let started = Instant::now();
     wait_until("they are removed", async || {
         (server.engine.container_ids() == known).then_some(())
     })
     .await;
-    let took = started.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
     assert!(server.stop().await);
 }
 
@@ -159,12 +156,12 @@ async fn start_removes_all_orphans_after_one_refused_removal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn start_waits_for_slow_removals_for_a_limited_time() {
     let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"50ms\"\n";
-    // More containers than the engine removes in the 5.3 s of the start, 16 at a time.
-    let (stopped, engine, known) = stop_with_orphans(toml, 500).await;
+    // The engine removes 16 at a time, which takes 31 s; the start lasts 5.3 s.
+    let (stopped, engine, known) = stop_with_orphans(toml, 2000).await;
     engine.set_delay(EngineOperation::Remove, Duration::from_millis(250));
     let server = stopped.start().await;
     let left = engine.container_ids().len() - known.len();
-    assert!((1..400).contains(&left), "{left} are left");
+    assert!((1..2000).contains(&left), "{left} are left");
     engine.set_delay(EngineOperation::Remove, Duration::ZERO);
     wait_until("they are removed", async || {
         (engine.container_ids() == known).then_some(())
@@ -178,10 +175,7 @@ async fn orphans_that_cannot_be_removed_delay_a_start_for_a_limited_time() {
     let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"50ms\"\n";
     let (stopped, engine, known) = stop_with_orphans(toml, 40).await;
     engine.set_delay(EngineOperation::Remove, HANG);
-    let started = Instant::now();
-    let server = stopped.start().await;
-    let took = started.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    let server = within(stopped.start()).await;
     wait_until("every orphan had its turn", async || {
         (engine.call_count(EngineOperation::Remove) >= 40).then_some(())
     })
@@ -252,10 +246,8 @@ async fn container_that_cannot_be_removed_is_quarantined_until_it_is_gone() {
     let record = claimed_record(&server);
     server.engine.set_delay(EngineOperation::Remove, HANG);
 
-    let asked = Instant::now();
-    server.client.delete_workspace(&stuck).await.expect("gone");
-    let took = asked.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    let deleted = within(server.client.delete_workspace(&stuck)).await;
+    deleted.expect("gone, long before the engine removes it");
     let error = server.client.get_workspace(&stuck).await.expect_err("gone");
     assert_eq!(error.reason(), Some(Reason::WorkspaceNotFound));
     let problems = quarantine_problems(&server).await;
@@ -298,14 +290,15 @@ async fn container_that_cannot_be_removed_is_quarantined_until_it_is_gone() {
     assert!(!server.engine.container_ids().contains(&container));
     let left = read_records(server.state_dir()).into_iter();
     assert!(left.into_iter().all(|left| left["number"] != *number));
-    let drained = server
-        .client
-        .drain(DrainRequest {
+    // A removal that takes longer than the short timeout is repeated.
+    wait_until("nothing is in the way", async || {
+        let request = DrainRequest {
             remove: true,
             execs: true,
-        })
-        .await;
-    drained.expect("nothing is in the way");
+        };
+        server.client.drain(request).await.ok()
+    })
+    .await;
     assert_eq!(server.engine.container_ids(), Vec::<String>::new());
     assert!(server.stop().await);
 }
@@ -347,6 +340,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
         .set_delay(EngineOperation::Remove, Duration::ZERO);
     wait_until_freed(&server).await;
     assert!(!server.engine.container_ids().contains(&container));
+    wait_until_warm(&server, 1).await;
     let created = server.client.create_workspace(create_request("more")).await;
     created.expect("room");
     let workspace = server.get_workspace(&lost).await;

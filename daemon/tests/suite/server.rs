@@ -16,8 +16,16 @@ use tokio::task::JoinHandle;
 
 use crate::dir::TaskDir;
 
-/// Maximum time that a test waits for one condition.
-const WAIT_MAX: Duration = Duration::from_secs(50);
+/// Maximum time that a test waits for one event or condition. Only a failing test waits so long, so that a pause of the
+/// machine fails none.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// Configuration keys of timeouts that a pause of the machine must not reach, and their values in tests.
+const SERVER_TIMEOUTS: [(&str, &str); 3] = [
+    ("server.handshake_timeout", "10m"),
+    ("server.keepalive_timeout", "10m"),
+    ("server.stop_timeout", "1m"),
+];
 
 /// Calls `look` until it returns a value. For conditions that no event reports.
 pub(crate) async fn wait_until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
@@ -30,6 +38,25 @@ pub(crate) async fn wait_until<T>(what: &str, mut look: impl AsyncFnMut() -> Opt
         }
         assert!(started.elapsed() < WAIT_MAX, "timed out: {what}");
     }
+}
+
+/// Awaits a future for at most [`WAIT_MAX`].
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(WAIT_MAX, future)
+        .await
+        .expect("takes too long")
+}
+
+/// Returns the lines of [`SERVER_TIMEOUTS`], without the keys that `toml` sets itself.
+pub(crate) fn long_timeouts(toml: &str) -> String {
+    lines_unless_set(&SERVER_TIMEOUTS, toml)
+}
+
+fn lines_unless_set(keys: &[(&str, &str)], toml: &str) -> String {
+    let absent = keys.iter().filter(|(key, _)| !toml.contains(key));
+    absent
+        .map(|(key, value)| format!("{key} = {value:?}\n"))
+        .collect()
 }
 
 /// Running server of one test, in a temporary directory.
@@ -110,7 +137,9 @@ impl TestServer {
             dir.path().join("state"),
             guest_path(),
         );
-        let config = Config::from_toml(&(base + toml))
+        let timeouts =
+            long_timeouts(toml) + &lines_unless_set(&[("pools.default.claim_timeout", "1m")], toml);
+        let config = Config::from_toml(&(base + &timeouts + toml))
             .expect("configuration")
             .config;
         prepare(&config.state_dir);

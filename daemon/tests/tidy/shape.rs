@@ -22,8 +22,9 @@ const LIBRARY_HOMES: &[(&str, &[&str])] = &[
 
 /// Returns the findings of every rule of this module for one Rust file.
 pub(crate) fn check_file_shape(file: &SourceFile<'_>) -> Vec<Finding> {
-    let rules: [fn(&SourceFile<'_>) -> Vec<Finding>; 8] = [
+    let rules: [fn(&SourceFile<'_>) -> Vec<Finding>; 9] = [
         begins_with_module_comment,
+        functional_tests_say_why_they_need_docker,
         product_file_is_not_too_long,
         file_is_not_mod_rs,
         libraries_stay_in_their_place,
@@ -78,6 +79,17 @@ fn begins_with_module_comment(file: &SourceFile<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let message = "begin with `//!`: what this file owns and what it never does";
+    vec![file.finding(1, message)]
+}
+
+/// A test with Docker costs seconds. What an in-process suite can prove is proved there.
+fn functional_tests_say_why_they_need_docker(file: &SourceFile<'_>) -> Vec<Finding> {
+    let is_functional = file.path.starts_with("tests/e2e/functional/");
+    let says_why = |line: &str| line.starts_with("//! Docker: ");
+    if !is_functional || file.text.lines().any(says_why) {
+        return Vec::new();
+    }
+    let message = "say in a line `//! Docker: …` what no test in process can refuse or break, or move the tests there";
     vec![file.finding(1, message)]
 }
 
@@ -214,6 +226,14 @@ fn files_without_a_comment_or_with_too_many_lines_are_found() {
         "//! A.\n",
         &["name it after its folder"],
     );
+}
+
+#[test]
+fn functional_tests_that_do_not_say_why_they_need_docker_are_found() {
+    let path = "tests/e2e/functional/a.rs";
+    check_shape(path, "//! Tests a.\n", &["//! Docker: "]);
+    check_shape(path, "//! Tests a.\n//! Docker: its mounts.\n", &[]);
+    check_shape("tests/e2e/crash/a.rs", "//! Tests a.\n", &[]);
 }
 
 #[test]

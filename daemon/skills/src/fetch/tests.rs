@@ -19,8 +19,8 @@ use server::{Reply, Server};
 /// Options for tests, with timeouts long enough for a busy machine.
 pub(crate) fn bounds() -> FetchOptions {
     FetchOptions {
-        connect_timeout: Duration::from_secs(20),
-        timeout: Duration::from_secs(30),
+        connect_timeout: Duration::from_secs(300),
+        timeout: Duration::from_secs(300),
         proxy: None,
     }
 }

@@ -50,9 +50,9 @@ impl Slow {
         let bucket = StoreKind::Bucket(Arc::clone(&self.memory) as _);
         let objects = Arc::clone(self) as _;
         let base = Path::from("a/prefix");
-        let store =
-            ArtifactBackend::over(objects, bucket, base, Duration::from_secs(1), &place.tasks);
-        Artifacts::over(store, &config, Duration::from_secs(5), None)
+        let timeout = Duration::from_secs(300);
+        let store = ArtifactBackend::over(objects, bucket, base, timeout, &place.tasks);
+        Artifacts::over(store, &config, PERMIT_WAIT, None)
     }
 
     /// Waits until so many requests stand at a gate, or have passed one.
@@ -277,7 +277,7 @@ async fn a_deletion_of_many_versions_lets_a_save_have_its_turn() {
     }
     // Some versions are gone and the others cannot go yet.
     slow.deletions.add_permits(CONCURRENT_MAX);
-    let saved = tokio::time::timeout(Duration::from_secs(30), saving).await;
+    let saved = tokio::time::timeout(WAIT_MAX, saving).await;
     assert_eq!(saved.expect("its turn came").version, versions as u64);
     slow.deletions.add_permits(4);
     deleting.await.expect("deleted");

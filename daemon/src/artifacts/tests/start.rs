@@ -118,9 +118,8 @@ async fn start_cleans_an_exclusive_store() {
     let place = Place::new();
     let config = defaults();
     let state_dir = place.dir.path();
-    let patience = Duration::from_secs(5);
     let scope = scope("", "", "");
-    let first = Artifacts::open(&config, state_dir, patience, (None, &place.tasks))
+    let first = Artifacts::open(&config, state_dir, PERMIT_WAIT, (None, &place.tasks))
         .await
         .expect("opened");
     save(&first, &scope, "a", b"a").await;
@@ -151,7 +150,7 @@ async fn start_cleans_an_exclusive_store() {
         ),
         (2, 2, 6)
     );
-    let again = Artifacts::open(&config, state_dir, patience, (None, &place.tasks))
+    let again = Artifacts::open(&config, state_dir, PERMIT_WAIT, (None, &place.tasks))
         .await
         .expect("opened");
     place.gone("artifacts/pending/").await;
@@ -175,13 +174,8 @@ async fn a_store_that_cannot_be_opened_is_a_clear_start_error() {
     std::fs::write(&file, "").expect("written");
     let mut config = defaults();
     config.storage = ArtifactStorage::Directory(file.join("beneath"));
-    let opened = Artifacts::open(
-        &config,
-        place.dir.path(),
-        Duration::from_secs(5),
-        (None, &place.tasks),
-    )
-    .await;
+    let opened =
+        Artifacts::open(&config, place.dir.path(), PERMIT_WAIT, (None, &place.tasks)).await;
     let error = opened.expect_err("refused").to_string();
     assert!(
         error.starts_with("the artifact store cannot be used: ") && error.contains("beneath"),

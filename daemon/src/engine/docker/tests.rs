@@ -7,6 +7,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::engine::ContainerEventKind;
 
+/// Deadline of each call, which no engine of these tests reaches but the silent one.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Fake engine that responds to one request per connection.
 pub(super) struct FakeSocket {
     dir: tempfile::TempDir,
@@ -56,7 +59,7 @@ impl FakeSocket {
 
     pub(super) async fn connect(&self) -> Result<Arc<dyn Engine>> {
         let path = self.dir.path().join("docker.sock");
-        connect_engine(&path.to_string_lossy(), Duration::from_secs(5), None).await
+        connect_engine(&path.to_string_lossy(), CALL_TIMEOUT, None).await
     }
 }
 
@@ -134,14 +137,14 @@ async fn connect_error_says_what_to_do_when_docker_is_missing_or_stopped() {
         error.to_string()
     };
     let path = missing.to_string_lossy().into_owned();
-    let error = connect_engine(&path, Duration::from_secs(5), None)
+    let error = connect_engine(&path, CALL_TIMEOUT, None)
         .await
         .expect_err("no socket");
     assert!(text(error).contains("not running or not installed"));
 
     // A socket file without a listener.
     drop(std::os::unix::net::UnixListener::bind(&missing).expect("bound"));
-    let error = connect_engine(&path, Duration::from_secs(5), None)
+    let error = connect_engine(&path, CALL_TIMEOUT, None)
         .await
         .expect_err("no process listens");
     assert!(text(error).contains("no process listens"));

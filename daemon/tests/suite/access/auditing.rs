@@ -1,7 +1,6 @@
 //! Audit log of a whole server: who did what, what is refused while it cannot be written, and what is never in it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use skilld_client::{Client, ConnectOptions};
@@ -11,6 +10,7 @@ use tonic_types::StatusExt;
 
 use super::harness::{AccessServer, connect, token};
 use super::quotas::{create, set_quotas};
+use crate::server::wait_until;
 
 /// Reads the lines of an audit log.
 fn lines(path: &PathBuf) -> Vec<Value> {
@@ -24,18 +24,10 @@ fn lines(path: &PathBuf) -> Vec<Value> {
 
 /// Waits until the log has a line for which `is_wanted` is true, and returns it.
 async fn wait_for(path: &PathBuf, is_wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = lines(path).into_iter().find(&is_wanted) {
-            return found;
-        }
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "{:#?}",
-            lines(path)
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_until("the log has the line", async || {
+        lines(path).into_iter().find(&is_wanted)
+    })
+    .await
 }
 
 async fn create_workspace(
@@ -195,21 +187,43 @@ async fn the_end_of_a_call_names_what_it_created() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_without_a_credential_has_two_records_and_delays_no_other_client() {
     const FLOOD: usize = 300;
+    // A pause of the machine may let the delay pass before the other client is served.
+    const ROUNDS: usize = 5;
     let server = AccessServer::start_with("audit.file = {audit}\n").await;
     let path = server.path("audit.log");
     let (nobody, user) = (
         connect(&server.tls()).await,
         server.client("a", "user").await,
     );
-    let flood = futures::future::join_all((0..FLOOD).map(|_| nobody.get_principal()));
-    let mut flood = std::pin::pin!(flood);
-    tokio::select! {
-        _ = &mut flood => panic!("the answers beyond the first hundred are delayed"),
-        served = user.get_principal() => assert_eq!(served.expect("served").id, "a-user"),
-    }
-    for refused in flood.await {
-        let error = refused.expect_err("no credential");
-        assert_eq!(error.code(), Some(Code::Unauthenticated), "{error}");
+    let mut refusals = 0;
+    let served_first = async || {
+        let flood = futures::future::join_all((0..FLOOD).map(|_| nobody.get_principal()));
+        let mut flood = std::pin::pin!(flood);
+        // The answers beyond the first hundred are delayed.
+        let early = tokio::select! {
+            ended = &mut flood => Some(ended),
+            served = user.get_principal() => {
+                assert_eq!(served.expect("served").id, "a-user");
+                None
+            }
+        };
+        let is_first = early.is_none();
+        let refused = match early {
+            Some(ended) => ended,
+            None => flood.await,
+        };
+        for refused in refused {
+            let error = refused.expect_err("no credential");
+            assert_eq!(error.code(), Some(Code::Unauthenticated), "{error}");
+        }
+        is_first
+    };
+    for round in 1.. {
+        refusals += FLOOD;
+        if served_first().await {
+            break;
+        }
+        assert!(round < ROUNDS, "the flood delays another client");
     }
     let files = server.stop_keeping_files().await;
     let mut refused = lines(&path);
@@ -221,7 +235,7 @@ async fn a_flood_without_a_credential_has_two_records_and_delays_no_other_client
         (&first["event"], &others["event"]),
         (&"call_ended".into(), &"calls_refused".into())
     );
-    assert_eq!(others["refusals"], FLOOD - 1);
+    assert_eq!(others["refusals"], refusals - 1);
     assert!(others["peer_address"].is_string() && others["decision"] == "refused");
     drop(files);
 }
@@ -239,16 +253,17 @@ async fn a_loop_of_calls_that_a_role_forbids_has_two_records_and_takes_from_its_
     }
     let rate = "requests_per_second = 1\nrequests_burst = 5";
     set_quotas(&server, rate, "requests_per_second", 1).await;
-    let mut codes = Vec::new();
-    for _ in 0..20 {
-        codes.push(
-            create(&observer, "w")
-                .await
-                .expect_err("an observer")
-                .code(),
-        );
-    }
-    assert!(codes.contains(&Code::ResourceExhausted), "{codes:?}");
+    wait_until("one of twenty calls at once is refused", async || {
+        let calls = (0..20).map(|_| create(&observer, "w"));
+        let answers = futures::future::join_all(calls).await;
+        let mut statuses = answers
+            .into_iter()
+            .map(|answer| answer.expect_err("an observer"));
+        statuses
+            .any(|status| status.code() == Code::ResourceExhausted)
+            .then_some(())
+    })
+    .await;
     let files = server.stop_keeping_files().await;
     let mut refused = lines(&path);
     refused.retain(|line| line["reason"] == "PERMISSION_DENIED");
@@ -357,8 +372,7 @@ async fn a_full_disk_refuses_uploads_with_the_reason() {
     let user = server.client("a", "user").await;
     create_workspace(&user, "w").await.expect("created");
     fill_disk(&server);
-    let start = Instant::now();
-    let refused = loop {
+    let refused = wait_until("an upload is refused", async || {
         let header = pb::stage_files_request::Payload::Header(pb::StageFilesHeader {
             path: "work/x".to_owned(),
             ..Default::default()
@@ -368,11 +382,9 @@ async fn a_full_disk_refuses_uploads_with_the_reason() {
             payload: Some(header),
         };
         let uploads = futures::stream::iter([upload]);
-        if let Err(status) = user.files().stage_files(uploads).await {
-            break status;
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "never refused");
-    };
+        user.files().stage_files(uploads).await.err()
+    })
+    .await;
     // Also of the first refused call, whose request breaks off because its record is not written.
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     let details = refused.get_error_details();
@@ -388,18 +400,18 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
     let admin = server.client("a", "admin").await;
     create_workspace(&admin, "doomed").await.expect("created");
     let filler = fill_disk(&server);
-    let start = Instant::now();
-    let refused = loop {
+    let refused = wait_until("a change is refused", async || {
         match create_workspace(&admin, "new").await {
-            Err(error) if error.code() == Some(Code::Unavailable) => break error,
+            Err(error) if error.code() == Some(Code::Unavailable) => Some(error),
             Err(error) => panic!("{error}"),
-            Ok(workspace) => admin
-                .delete_workspace(&workspace.name)
-                .await
-                .expect("deleted"),
+            Ok(workspace) => {
+                let deleted = admin.delete_workspace(&workspace.name).await;
+                deleted.expect("deleted");
+                None
+            }
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "never refused");
-    };
+    })
+    .await;
     assert_eq!(
         refused.reason(),
         Some(pb::Reason::AuditUnavailable),
@@ -422,16 +434,15 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
         .await
         .expect("a deletion is never refused");
     std::fs::remove_file(filler).expect("room again");
-    let start = Instant::now();
-    while let Err(error) = create_workspace(&admin, "again").await {
-        assert_eq!(
-            error.reason(),
-            Some(pb::Reason::AuditUnavailable),
-            "{error}"
-        );
-        assert!(start.elapsed() < Duration::from_secs(20), "never recovers");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_until("the log recovers", async || {
+        let reason = match create_workspace(&admin, "again").await {
+            Ok(_) => return Some(()),
+            Err(error) => error.reason(),
+        };
+        assert_eq!(reason, Some(pb::Reason::AuditUnavailable));
+        None
+    })
+    .await;
     wait_for(&path, |line| line["resource"] == "workspaces/again").await;
     assert!(server.stop().await);
 }

@@ -7,7 +7,7 @@ use tonic::Code;
 use super::harness::AccessServer;
 use super::quotas::{CLIENTS, set_quotas, usage};
 use super::skills::try_publish;
-use super::streams::ENDED_WITHIN;
+use crate::server::wait_until;
 
 /// Size of each artifact in bytes.
 const SIZE: usize = 1000;
@@ -167,14 +167,10 @@ async fn stored_bytes_are_exact_after_a_restart() {
     assert_eq!((before[0], before[2]), (2 * 1000 + 2, 4 * 1000 + 9));
     assert!(before[1] > 0 && before[1] == before[3], "{before:?}");
     let server = server.restart().await;
-    let start = std::time::Instant::now();
-    while amounts(&server).await != before {
-        assert!(
-            start.elapsed() < ENDED_WITHIN,
-            "{:?}",
-            amounts(&server).await
-        );
-    }
+    wait_until(&format!("the amounts are {before:?} again"), async || {
+        (amounts(&server).await == before).then_some(())
+    })
+    .await;
     // A save that comes while the artifacts are counted waits for the end of the count.
     let limit = before[0] + 10;
     let keys = format!("artifact_bytes = \"{limit}B\"");

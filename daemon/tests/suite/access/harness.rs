@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::authority::{Authority, Validity, install};
 use super::web_tokens::WebTokenIssuer;
 use crate::dir::TaskDir;
-use crate::server::guest_path;
+use crate::server::{guest_path, long_timeouts, wait_until};
 
 /// Names of the roles, the lowest first.
 pub(crate) const ROLES: [&str; 5] = ["observer", "user", "publisher", "tenant_admin", "admin"];
@@ -179,7 +179,7 @@ impl AccessServer {
             .replace("{cert}", &quoted(path("server.crt")))
             .replace("{key}", &quoted(path("server.key")));
         let usual = configuration(dir.path(), files.path()).replace(ROLE_MAX, role_max);
-        let text = lines + &usual + &tables;
+        let text = long_timeouts(&lines) + &lines + &usual + &tables;
         let config = Config::from_toml(&text).expect("configuration").config;
         let engine = Arc::new(FakeEngine::new());
         let server = Server::start(config.clone(), Arc::clone(&engine) as _);
@@ -207,6 +207,11 @@ impl AccessServer {
     /// Returns the path of a file of the identities.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
+    }
+
+    /// Returns the state directory.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.config.state_dir
     }
 
     /// Returns options for the TLS listener without credentials.
@@ -297,9 +302,18 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Connects, which must succeed.
+/// Connects, which must succeed. A handshake that timed out, because the machine paused, is repeated.
 pub(crate) async fn connect(options: &ConnectOptions) -> Client {
-    Client::connect_with(options).await.expect("connected")
+    wait_until("connected", async || {
+        let error = match Client::connect_with(options).await {
+            Ok(client) => return Some(client),
+            Err(error) => error.to_string(),
+        };
+        let words = ["timeout", "timed out", "deadline"];
+        assert!(words.iter().any(|word| error.contains(word)), "{error}");
+        None
+    })
+    .await
 }
 
 /// Returns the configuration of a daemon with its state in `state` and its identities in `files`.
@@ -332,6 +346,7 @@ role_max = "admin"
 [pools.default]
 warm = 1
 warm_up = []
+claim_timeout = "1m"
 [pools.office]
 warm = 0
 max = 0

@@ -1,25 +1,21 @@
 //! Quotas of what tenants hold: fifty clients at once take exactly as much as each permits, and an end gives it back.
 
-use std::time::Instant;
-
 use skilld_client::Client;
 use skilld_proto::v1 as pb;
 use tonic::Status;
 
 use super::harness::{AccessServer, connect};
 use super::quotas::{CLIENTS, check_refusal, create, set_quotas, usage};
-use super::streams::{ENDED_WITHIN, OpenStream};
+use super::streams::OpenStream;
+use crate::server::wait_until;
 
 /// Waits until a tenant holds this amount of a resource.
 async fn wait_for_usage(client: &Client, resource: &str, amount: i64) {
-    let start = Instant::now();
-    loop {
+    wait_until(&format!("{resource}: {amount}"), async || {
         let (used, _) = usage(client, resource).await;
-        if used == amount {
-            return;
-        }
-        assert!(start.elapsed() < ENDED_WITHIN, "{resource}: still {used}");
-    }
+        (used == amount).then_some(())
+    })
+    .await;
 }
 
 /// Runs the tries of all clients at once. Returns those that succeeded, after checking the refusals of the others.
@@ -165,11 +161,14 @@ async fn a_connection_counts_for_every_tenant_that_calls_on_it() {
         .await
         .expect("in the name of a");
     assert_eq!(usage.into_inner().tenant, "a");
-    let start = Instant::now();
-    // The connections that set the quota end by themselves.
-    while connections(&channel.list_tenants().await.expect("listed"), "a") > 0 {
-        assert!(start.elapsed() < ENDED_WITHIN, "still counted");
-    }
+    wait_until(
+        "the connections that set the quota have ended",
+        async || {
+            let list = channel.list_tenants().await.expect("listed");
+            (connections(&list, "a") == 0).then_some(())
+        },
+    )
+    .await;
     let user = server.client("a", "user").await;
     user.get_principal().await.expect("the only one");
     let second = server.client("a", "user").await;
@@ -216,10 +215,11 @@ async fn set_quotas_as_b(server: &AccessServer, keys: &str) {
             .find(|it| it.resource == "connections");
         found.expect("connections").limit
     };
-    let start = Instant::now();
-    while limit(admin.list_tenants().await.expect("listed")) != Some(0) {
-        assert!(start.elapsed() < ENDED_WITHIN, "not in force");
-    }
+    wait_until("the quota is in force", async || {
+        let list = admin.list_tenants().await.expect("listed");
+        (limit(list) == Some(0)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,15 +233,12 @@ async fn a_burst_of_zero_and_a_wrong_amount_are_faults_of_the_file() {
     let text = tenants_text("admin").replace("[tenants.a]\n", &format!("[tenants.a]\n{keys}\n"));
     install(&server.path("tenants.toml"), &text, 0o644);
     let admin = server.client("a", "admin").await;
-    let start = Instant::now();
-    let message = loop {
+    let message = wait_until("the file is a problem", async || {
         let mut problems = admin.problems().await.expect("problems").into_iter();
         let found = problems.find(|problem| problem.subject == "auth.tenants_file");
-        if let Some(found) = found {
-            break found.message;
-        }
-        assert!(start.elapsed() < ENDED_WITHIN, "no problem");
-    };
+        found.map(|problem| problem.message)
+    })
+    .await;
     for key in ["requests_burst", "workspace_creates_burst"] {
         let fault = format!(
             "tenants.a.{key}: must be at least 1; without it the burst is as large as the rate"

@@ -1,7 +1,5 @@
 //! Streams that are open as long as their clients want, for tests of what ends them.
 
-use std::time::Duration;
-
 use skilld_client::Client;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -10,8 +8,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-/// Longest time until a stream ends whose credential is no longer valid. It is looked for every two seconds.
-pub(crate) const ENDED_WITHIN: Duration = Duration::from_secs(20);
+use crate::server::within;
 
 /// Stream of reflection, which is open as long as its client wants.
 pub(crate) struct OpenStream {
@@ -49,7 +46,7 @@ impl OpenStream {
 
     /// Waits for the end of the stream and returns its status.
     pub(crate) async fn end(&mut self) -> Status {
-        let reading = async {
+        within(async {
             loop {
                 match self.answers.message().await {
                     Ok(Some(_)) => {}
@@ -57,10 +54,8 @@ impl OpenStream {
                     Err(status) => return status,
                 }
             }
-        };
-        tokio::time::timeout(ENDED_WITHIN, reading)
-            .await
-            .expect("the stream ends in time")
+        })
+        .await
     }
 }
 

@@ -78,6 +78,7 @@ async fn a_workspace_token_ends_with_its_workspace() {
         let code = refused.expect_err("another workspace").code();
         assert_eq!(code, Some(Code::Unauthenticated));
     }
+    drop(stream);
     assert!(server.stop().await);
 }
 

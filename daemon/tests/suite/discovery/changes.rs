@@ -53,18 +53,15 @@ async fn a_change_is_in_the_list_after_a_scan() {
 }
 
 /// Waits until a skill is listed with this description, without a request to look for changes.
-async fn is_listed(fixture: &Fixture, name: &str, description: &str) -> Duration {
-    let started = Instant::now();
-    loop {
+async fn wait_until_listed(fixture: &Fixture, name: &str, description: &str) {
+    let what = format!("{name} is listed with the description {description}");
+    wait_until(&what, async || {
         let listing = fixture.skills.list().await.expect("list");
         let mut skills = listing.skills.iter();
-        let found = skills.find(|skill| skill.name == name);
-        if found.is_some_and(|skill| skill.front_matter.description == description) {
-            return started.elapsed();
-        }
-        assert!(started.elapsed() < DEADLINE, "{name} {description}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        let found = skills.find(|skill| skill.name == name)?;
+        (found.front_matter.description == description).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,16 +69,16 @@ async fn a_change_is_listed_by_itself_watched_or_not() {
     for watches_max in WATCHING {
         let fixture = Fixture::with(|config| config.watches_max = watches_max);
         fixture.skill("a/csv", "csv");
-        is_listed(&fixture, "csv", "d").await;
+        wait_until_listed(&fixture, "csv", "d").await;
         fixture.document("a/csv/SKILL.md", "csv", "edited", "");
-        is_listed(&fixture, "csv", "edited").await;
+        wait_until_listed(&fixture, "csv", "edited").await;
         fixture.document("a/new/deep/SKILL.md", "deep", "added", "");
-        is_listed(&fixture, "deep", "added").await;
+        wait_until_listed(&fixture, "deep", "added").await;
         fixture.document("a/new/deep/SKILL.md", "deep", "edited", "");
-        is_listed(&fixture, "deep", "edited").await;
+        wait_until_listed(&fixture, "deep", "edited").await;
         fs::rename(fixture.path("a/new"), fixture.path("b/new")).expect("rename");
         fixture.document("b/new/deep/SKILL.md", "deep", "moved", "");
-        is_listed(&fixture, "deep", "moved").await;
+        wait_until_listed(&fixture, "deep", "moved").await;
     }
 }
 
@@ -228,11 +225,11 @@ async fn pages_hold_every_skill_once_whatever_comes_and_goes() {
 
 /// Waits until health says so of a service.
 async fn becomes(server: &TestServer, service: &str, serving: bool) {
-    let started = Instant::now();
-    while server.client.is_serving(service).await.expect("health") != serving {
-        assert!(started.elapsed() < DEADLINE, "{service} {serving}");
-        tokio::task::yield_now().await;
-    }
+    wait_until(&format!("{service} {serving}"), async || {
+        let found = server.client.is_serving(service).await.expect("health");
+        (found == serving).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! Tests of starting, draining and stopping the server.
 
+use std::time::Instant;
+
 use super::*;
 
 #[tokio::test]
@@ -113,41 +115,39 @@ async fn signal_drains_then_stops() {
 #[tokio::test]
 async fn second_signal_ends_the_drain() {
     let daemon = TestDaemon::start("", |config| {
-        config.server.stop_timeout = Duration::from_secs(2);
+        config.server.drain_timeout = Duration::from_secs(3600);
     })
     .await;
     let client = daemon.client().await;
     let (_sender, call) = begin_upload(&client).await;
     daemon.signal().await;
     daemon.signal().await;
-    let start = Instant::now();
-    // The client neither sends nor disconnects; the daemon closes its connection after half of the stop timeout.
+    // The client neither sends nor disconnects.
     assert!(daemon.wait_for_end().await, "everything ended");
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
-    assert!(within(call).await.expect("no panic").is_err());
+    check_ended_by_the_stop(call).await;
+}
+
+/// Checks that an upload did not end at the limit for the first message of a stream, as it would without a stop.
+async fn check_ended_by_the_stop(call: JoinHandle<Result<(), Status>>) {
+    let ended = within(call).await.expect("no panic");
+    let status = ended.expect_err("an upload without a message");
+    assert_ne!(status.code(), Code::DeadlineExceeded, "{status:?}");
 }
 
 #[tokio::test]
 async fn drain_ends_at_its_timeout() {
     let daemon = TestDaemon::start("", |config| {
         config.server.drain_timeout = Duration::from_millis(300);
-        config.server.stop_timeout = Duration::from_secs(2);
     })
     .await;
     let client = daemon.client().await;
-    let (_sender, _call) = begin_upload(&client).await;
+    let (_sender, call) = begin_upload(&client).await;
     let start = Instant::now();
     daemon.signal().await;
     assert!(daemon.wait_for_end().await);
     let took = start.elapsed();
-    assert!(
-        took >= Duration::from_millis(300) && took < Duration::from_secs(5),
-        "{took:?}"
-    );
+    assert!(took >= Duration::from_millis(300), "{took:?}");
+    check_ended_by_the_stop(call).await;
 }
 
 #[test]

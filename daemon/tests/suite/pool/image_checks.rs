@@ -122,18 +122,26 @@ async fn image_check_refuses_what_is_no_image_or_no_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn number_of_image_checks_at_once_is_limited() {
-    let server = TestServer::start("", &[]).await;
+    let server = TestServer::start("engine.boot_timeout = \"10m\"\n", &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
-    server
-        .engine
-        .set_delay(EngineOperation::Start, Duration::from_secs(2));
+    let started = server.engine.call_count(EngineOperation::Start);
     let check = || check_image(&server, "an/image:1", "");
-    let answers = tokio::join!(check(), check(), check());
-    let answers = [answers.0, answers.1, answers.2];
-    let (done, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
-    assert_eq!((done.len(), refused.len()), (2, 1));
-    for refused in refused {
-        assert_eq!(error_reason(refused), Reason::QuotaExceeded);
-    }
+    // The containers of two checks start and never answer.
+    server.engine.start_without_guest();
+    let third = async {
+        wait_until("two checks have begun", async || {
+            (server.engine.call_count(EngineOperation::Start) >= started + 2).then_some(())
+        })
+        .await;
+        check().await
+    };
+    let refused = tokio::select! {
+        ended = futures::future::join(check(), check()) => panic!("they wait: {ended:?}"),
+        refused = third => refused,
+    };
+    assert_eq!(error_reason(refused), Reason::QuotaExceeded);
+    // A check whose client has gone gives its turn back.
+    server.engine.start_with_guest();
+    wait_until("a check has its turn", async || check().await.ok()).await;
     assert!(server.stop().await);
 }

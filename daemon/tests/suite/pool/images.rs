@@ -8,8 +8,8 @@ use skilld_proto::v1::{Problem, problem::Severity};
 use super::*;
 
 /// Second pool, whose image is `example/second:1`.
-const SECOND_POOL: &str =
-    "[pools.second]\nimage = \"example/second:1\"\nwarm = 1\nmax = 2\nwarm_up = []\n";
+const SECOND_POOL: &str = "[pools.second]\nimage = \"example/second:1\"\nwarm = 1\nmax = 2\nwarm_up = []\n\
+                           claim_timeout = \"1m\"\n";
 const SECOND_IMAGE: &str = "example/second:1";
 const DEFAULT_IMAGE: &str = "skilld/base:latest";
 

@@ -138,21 +138,17 @@ async fn start_without_engine_removes_no_workspace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_does_not_wait_for_a_hanging_engine() {
-    let server = TestServer::start("server.stop_timeout = \"2s\"\n", &[]).await;
+    let server = TestServer::start("", &[]).await;
     server.workspace().await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let looks = server.engine.call_count(EngineOperation::Inspect);
-    let hang = Duration::from_secs(30);
+    let hang = Duration::from_secs(3600);
     server.engine.set_delay(EngineOperation::Inspect, hang);
     let containers = server.engine.container_ids();
     server.engine.kill_container(&containers[0]).await;
-    let started = Instant::now();
-    while server.engine.call_count(EngineOperation::Inspect) < looks + 2 {
-        assert!(
-            started.elapsed() < DEADLINE,
-            "the daemon does not inspect the container"
-        );
-        tokio::task::yield_now().await;
-    }
+    wait_until("the daemon inspects the container", async || {
+        (server.engine.call_count(EngineOperation::Inspect) >= looks + 2).then_some(())
+    })
+    .await;
     assert!(server.stop().await, "in time");
 }

@@ -1,6 +1,15 @@
 //! Tests of the lifecycle of workspaces: names, idle timeout, loss and deletion.
 
 use super::*;
+use crate::server::within;
+use skilld_proto::v1::{ExecSpec, RenewWorkspaceRequest, StartExecRequest};
+
+/// Rounds of which one has to succeed: a pause of the machine makes a round prove nothing.
+const ROUNDS: usize = 5;
+
+fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos: 0 })
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
@@ -62,33 +71,47 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workspace_with_a_dead_container_fails_within_2_s_and_stays_listed() {
-    let server = TestServer::start("workspaces.failed_retention = \"500ms\"\n", &[]).await;
+async fn workspace_with_a_dead_container_fails_and_stays_listed() {
+    let server = TestServer::start("", &[]).await;
     let name = server.workspace().await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let containers = server.engine.container_ids();
     assert_eq!(containers.len(), 2);
-    let started = Instant::now();
     for container in &containers {
         server.engine.kill_container(container).await;
     }
     let lost = wait_for_state(&server, &name, WorkspaceState::Failed).await;
-    assert!(
-        started.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        started.elapsed()
-    );
+    // A guest that does not come back in time is another cause.
     assert_eq!(lost.failure.expect("failure").cause(), Cause::ContainerLost);
     assert_eq!(
         error_reason(server.client.list_execs(list_request(&name)).await),
         Reason::WorkspaceNotReady
     );
-    // The pool replaces the warm container, and the failed workspace is removed after its retention.
+    wait_until("the pool replaces the warm container", async || {
+        let now = server.engine.container_ids();
+        (now.len() == 1 && !containers.contains(&now[0])).then_some(())
+    })
+    .await;
+    assert_eq!(workspace_names(&server).await, [name]);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_workspace_is_removed_after_its_retention() {
+    let server = TestServer::start("workspaces.failed_retention = \"500ms\"\n", &[]).await;
+    let name = server.workspace().await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let containers = server.engine.container_ids();
+    for container in &containers {
+        server.engine.kill_container(container).await;
+    }
+    wait_until("the workspace is gone", async || {
+        let found = server.client.get_workspace(&name).await;
+        let reason = found.err().and_then(|error| error.reason());
+        (reason == Some(Reason::WorkspaceNotFound)).then_some(())
+    })
+    .await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1 && pool.claimed == 0).await;
-    assert_eq!(
-        error_reason(server.client.get_workspace(&name).await),
-        Reason::WorkspaceNotFound
-    );
     assert!(
         !server
             .engine
@@ -103,38 +126,45 @@ async fn workspace_with_a_dead_container_fails_within_2_s_and_stays_listed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_workspace_is_removed_and_used_workspace_is_kept() {
     let server = TestServer::start("", &[]).await;
-    let three_seconds = Some(prost_types::Duration {
-        seconds: 3,
-        nanos: 0,
-    });
+    let idle_timeout = Duration::from_secs(3);
     let started = Instant::now();
-    let idle = CreateWorkspaceRequest {
-        idle_timeout: three_seconds,
-        ..create_request("idle")
-    };
-    server.client.create_workspace(idle).await.expect("created");
-    let used = CreateWorkspaceRequest {
-        idle_timeout: three_seconds,
-        ..create_request("used")
-    };
-    server.client.create_workspace(used).await.expect("created");
-    while workspace_names(&server)
-        .await
-        .contains(&"workspaces/idle".to_owned())
-    {
+    for id in ["idle", "used"] {
+        let create = CreateWorkspaceRequest {
+            idle_timeout: seconds(3),
+            ..create_request(id)
+        };
         server
             .client
-            .list_execs(list_request("workspaces/used"))
+            .create_workspace(create)
             .await
-            .expect("in use");
-        assert!(started.elapsed() < DEADLINE, "an idle workspace stays");
+            .expect("created");
     }
+    let mut last_use = started;
+    let mut use_workspace = async || {
+        let asked = Instant::now();
+        let used = server.client.list_execs(list_request("workspaces/used"));
+        match used.await {
+            Ok(_) => last_use = asked,
+            // Only a pause of the machine lets the test use it too late.
+            Err(error) => assert!(last_use.elapsed() >= idle_timeout, "{error}"),
+        }
+    };
+    within(async {
+        while workspace_names(&server)
+            .await
+            .contains(&"workspaces/idle".to_owned())
+        {
+            use_workspace().await;
+        }
+    })
+    .await;
     assert!(
         started.elapsed() >= Duration::from_millis(2_900),
         "not before its time: {:?}",
         started.elapsed()
     );
-    assert_eq!(workspace_names(&server).await, ["workspaces/used"]);
+    // It outlives the other one.
+    use_workspace().await;
     assert!(server.stop().await);
 }
 
@@ -221,21 +251,8 @@ async fn name_can_be_reused_as_soon_as_its_workspace_is_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_time_counts_from_the_end_of_the_last_exec() {
-    use skilld_proto::v1::{ExecSpec, StartExecRequest};
     let server = TestServer::start("", &[]).await;
-    let second = Some(prost_types::Duration {
-        seconds: 1,
-        nanos: 0,
-    });
-    let create = CreateWorkspaceRequest {
-        idle_timeout: second,
-        ..create_request("busy")
-    };
-    server
-        .client
-        .create_workspace(create)
-        .await
-        .expect("created");
+    create_workspace(&server, "busy").await;
     let started = Instant::now();
     let start = StartExecRequest {
         workspace: "workspaces/busy".into(),
@@ -250,13 +267,17 @@ async fn idle_time_counts_from_the_end_of_the_last_exec() {
     // With the fake engine /workspace may not exist; then the spawn fails and the exec ends at once.
     let exec = server.client.start_exec(start).await.expect("started");
     let ran = exec.pid != 0;
-    while workspace_names(&server)
-        .await
-        .contains(&"workspaces/busy".to_owned())
-    {
-        assert!(started.elapsed() < DEADLINE, "it is idle and stays");
-        tokio::task::yield_now().await;
-    }
+    let renew = RenewWorkspaceRequest {
+        name: "workspaces/busy".into(),
+        idle_timeout: seconds(1),
+        expire_time: None,
+    };
+    server.client.renew_workspace(renew).await.expect("renewed");
+    wait_until("it is idle and removed", async || {
+        let names = workspace_names(&server).await;
+        names.is_empty().then_some(())
+    })
+    .await;
     let least = if ran {
         Duration::from_millis(2_700)
     } else {
@@ -270,9 +291,11 @@ async fn idle_time_counts_from_the_end_of_the_last_exec() {
     assert!(server.stop().await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_fail_with_guest_lost_before_the_container_is_removed() {
-    let server = TestServer::start("", &[]).await;
+/// Makes a request while the container of its workspace dies and the engine takes long to remove it. Returns its
+/// reason, and `true` if the container still existed when the answer came.
+async fn request_at_a_loss() -> (Reason, bool) {
+    // The daemon waits for the removal for longer than it lasts.
+    let server = TestServer::start("engine.remove_timeout = \"80s\"\n", &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     // The workspace gets the only container.
     let containers = server.engine.container_ids();
@@ -282,16 +305,26 @@ async fn requests_fail_with_guest_lost_before_the_container_is_removed() {
     // Long enough for the request to arrive before the daemon notices the loss.
     let look = Duration::from_millis(300);
     server.engine.set_delay(EngineOperation::Inspect, look);
-    let removal = Duration::from_secs(5);
+    let removal = Duration::from_secs(60);
     server.engine.set_delay(EngineOperation::Remove, removal);
-    server.engine.kill_container(&containers[0]).await;
-    let started = Instant::now();
-    let listed = client.list_execs(list_request(&name)).await;
-    assert_eq!(error_reason(listed), Reason::GuestLost);
-    let took = started.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    server
-        .engine
-        .set_delay(EngineOperation::Remove, Duration::ZERO);
-    assert!(server.stop().await);
+    let container = containers.first().expect("one");
+    server.engine.kill_container(container).await;
+    let listed = within(client.list_execs(list_request(&name))).await;
+    let exists = server.engine.container_ids().contains(container);
+    // A stop would wait for the removal, so the daemon is dropped.
+    (error_reason(listed), exists)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_fail_with_guest_lost_before_the_container_is_removed() {
+    for _ in 0..ROUNDS {
+        let (reason, exists) = request_at_a_loss().await;
+        assert!(exists, "the request waited for the removal");
+        if reason == Reason::GuestLost {
+            return;
+        }
+        // The daemon had noticed the loss before the request came.
+        assert_eq!(reason, Reason::WorkspaceNotReady);
+    }
+    panic!("no request came before the daemon noticed the loss");
 }

@@ -94,11 +94,9 @@ async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhi
         lock.lock().expect("locked");
     }
     let all_waiting = || targets.iter().map(|dir| waiting(dir)).sum::<usize>();
-    let begun = async {
-        while all_waiting() == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
+    let begun = wait_until("a staging waits for a lock", async || {
+        (all_waiting() > 0).then_some(())
+    });
     tokio::select! {
         () = begun => {}
         done = server.client.stage_skills(&workspace, &["csv"]) => panic!("not locked: {done:?}"),

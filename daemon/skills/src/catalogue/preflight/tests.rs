@@ -329,14 +329,12 @@ fn the_work_for_one_skill_is_bounded() {
         .map(|name| (name.as_str(), "import json\n"))
         .collect();
     files.push(("scripts/0.py", &long));
-    let started = std::time::Instant::now();
     let found = check(&FrontMatter::default(), &files, &[]);
     assert!((1000..=2000).contains(&found.len()), "{}", found.len());
-    assert!(started.elapsed() < std::time::Duration::from_secs(20));
 }
 
 #[test]
-fn what_is_not_there_is_looked_for_without_comparing_it_to_all_files() {
+fn what_is_not_there_is_needed_beside_few_and_many_files() {
     let packages: String = (0..1_000)
         .map(|n| format!("\"pa{n:03}\": \"1\","))
         .collect();
@@ -349,20 +347,15 @@ fn what_is_not_there_is_looked_for_without_comparing_it_to_all_files() {
         .requires
         .bins
         .extend((0..200).map(|n| format!("b{n}")));
-    let seconds = |files: usize| {
+    for files in [20, 2_000] {
         let names: Vec<String> = (0..files).map(|n| format!("data/pa{n}.txt")).collect();
         let mut all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
         all.push(("package.json", &package));
         all.push(("bin/only-here", ""));
         let dir = skill(&all);
         let manifest = Manifest::read(dir.path()).expect("manifest");
-        let started = std::time::Instant::now();
         let needs = collect_needs(&front, &manifest).expect("collected");
-        let elapsed = started.elapsed().as_secs_f64();
         // A program's name is what it is: the file in bin/ is no other one's.
         assert_eq!(needs.len(), 1_000 + 201);
-        elapsed
-    };
-    let (few, many) = (seconds(20), seconds(2_000));
-    assert!(many < few * 20.0 + 0.5, "{few} s, then {many} s");
+    }
 }

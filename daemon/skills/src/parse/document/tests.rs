@@ -773,6 +773,9 @@ fn bombs_of_keys() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
+/// Deadline of reading a text, which usually takes less than a second.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 #[test]
 fn bombs_are_refused_in_bounded_time() {
     for (name, yaml, code) in bombs().into_iter().chain(bombs_of_keys()) {
@@ -785,27 +788,21 @@ fn bombs_are_refused_in_bounded_time() {
             "{name}: {problems:?}"
         );
         assert!(problems.len() < 200, "{name}");
-        // A debug build on a machine that does other things as well.
-        assert!(elapsed < Duration::from_secs(20), "{name}: {elapsed:?}");
+        // An alias bomb that was expanded would take hours.
+        assert!(elapsed < DEADLINE, "{name}: {elapsed:?}");
     }
-}
-
-/// Seconds that reading takes.
-fn seconds(text: &str) -> f64 {
-    let started = Instant::now();
-    let document = of(text);
-    assert!(document.findings.problems(ValidationProfile::Lenient).len() < 200);
-    started.elapsed().as_secs_f64()
 }
 
 #[test]
 fn what_stands_before_the_front_matter_is_read_once() {
-    let text = |count: usize| format!("{}{}", "<!---->\n".repeat(count), good(""));
-    let (few, many) = (text(12_500), text(125_000));
+    let many = format!("{}{}", "<!---->\n".repeat(125_000), good(""));
     assert!(many.len() < SKILL_MD_BYTES_MAX);
-    // Ten times as much takes about ten times as long, and a hundred times if all is counted again and again.
-    let (few, many) = (seconds(&few), seconds(&many));
-    assert!(many < few * 40.0 + 0.5, "{few} s, then {many} s");
+    // Minutes, if the lines before each of them were counted again.
+    let started = Instant::now();
+    let document = of(&many);
+    assert!(document.findings.problems(ValidationProfile::Lenient).len() < 200);
+    let elapsed = started.elapsed();
+    assert!(elapsed < DEADLINE, "{elapsed:?}");
     let document = of(&format!("<!-- a\n-->\n\n<!-- b -->\n{}", good("x: [")));
     let lines = document.findings.problems(ValidationProfile::Lenient);
     let line = |code: &str| {

@@ -469,7 +469,7 @@ async fn a_server_that_says_nothing_holds_neither_the_start_nor_the_other_roots(
     let daemon = fixture.daemon(&["/silent", "/x.zip"]);
     daemon.remote.start();
     fixture.server.received(2).await;
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while daemon.nth_source(1).folders == SourceFolders::Missing {
         assert!(Instant::now() < deadline, "the other root is held up");
         tokio::time::sleep(Duration::from_millis(10)).await;

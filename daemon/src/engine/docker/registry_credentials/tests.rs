@@ -93,7 +93,7 @@ async fn answer_of(script: &str) -> (bool, String) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
     let program = program.display().to_string();
     let (success, output) = loop {
-        let run = tokio::time::timeout(HELPER_TIMEOUT, run_helper(&program, "ghcr.io"));
+        let run = tokio::time::timeout(Duration::from_secs(60), run_helper(&program, "ghcr.io"));
         match run.await.expect("it ends") {
             // Another test forked while the program was being written; its child still holds it open.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {

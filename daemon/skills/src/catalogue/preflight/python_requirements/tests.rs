@@ -1,5 +1,7 @@
 //! Tests of the reader of Python imports, with text that only resembles an import.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 fn names(found: &[LocatedName]) -> Vec<(&str, usize)> {
@@ -75,7 +77,8 @@ fn lines_are_those_of_the_file() {
 
 #[test]
 fn hostile_source_is_read_in_little_time() {
-    let started = std::time::Instant::now();
+    // Less than a second is usual; what grows with the square of the length takes minutes.
+    const DEADLINE: Duration = Duration::from_secs(60);
     for text in [
         "(".repeat(200_000),
         "'".repeat(200_001),
@@ -88,12 +91,15 @@ fn hostile_source_is_read_in_little_time() {
         "\0\u{1}\u{7f}\u{2028}".repeat(10_000),
         "# /// script\n".repeat(20_000),
     ] {
+        let started = Instant::now();
         find_imports(&text);
         read_script_block(&text);
         read_requirements(&text);
         read_project(&text);
+        let elapsed = started.elapsed();
+        let begin: String = text.chars().take(20).collect();
+        assert!(elapsed < DEADLINE, "{begin:?}: {elapsed:?}");
     }
-    assert!(started.elapsed() < std::time::Duration::from_secs(20));
 }
 
 #[test]
