@@ -5,8 +5,11 @@ SHELL := bash
 
 TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+# The programs of a release, and those that tests run: debug builds, made once beside the tests themselves.
 BIN := $(TARGET)/release
 GUEST := $(TARGET)/$(TRIPLE)/guest/skilld-guest
+TEST_BIN := $(TARGET)/debug
+TEST_GUEST := $(TARGET)/$(TRIPLE)/debug/skilld-guest
 PACKAGE = BIN='$(BIN)' GUEST='$(GUEST)' TARGET='$(TARGET)' deploy/package.sh
 STATE ?= $(CURDIR)/.demo
 # Not taken from the environment, where the names are common.
@@ -31,38 +34,38 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help demo test test-podman unit compat soak fuzz check tools bench token-report guest image base-image office-image image-lock build run fmt lint doc clean preflight deb dist daemon-image test-packages
+.PHONY: help demo test test-podman unit compat soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+	@printf '\nAs root on Debian or Ubuntu, missing packages of the system are installed and Docker is started; SKILLD_SETUP=no only names them.\n'
 
-demo: build guest base-image ## run a sample skill on a CSV through a private daemon, and time it against docker run
-	@BIN='$(BIN)' GUEST='$(GUEST)' tests/demo.sh
+demo: setup-rust setup-docker ## run a sample skill on a CSV through a private daemon, and time it against docker run
+	@$(if $(SKILLD_BIN_DIR),BIN='$(BIN)' GUEST='$(GUEST)') TARGET='$(TARGET)' TRIPLE='$(TRIPLE)' tests/demo.sh
 
-test: preflight-python preflight-prometheus build guest base-image ## every test, end to end on real Docker; ends by proving that nothing is left
-	@tests/run.sh
+test: setup-rust setup-docker setup-python setup-prometheus setup-npm ## every test, end to end on real Docker; ends by proving that nothing is left
+	@SKILLD_BIN_DIR='$(TEST_BIN)' SKILLD_GUEST='$(TEST_GUEST)' tests/run.sh
 
-test-podman: build guest base-image ## the functional and the security suite on a Podman of its own, as root (TEST=NAME for some tests)
-	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' tests/podman.sh '$(TEST)'
+test-podman: programs base-image ## the functional and the security suite on a Podman of its own, as root (TEST=NAME for some tests)
+	@tests/podman.sh '$(TEST)'
 
-unit: preflight-rust ## every test that needs no Docker (TEST='-p skilld --test suite pool::' for some of them)
+unit: setup-rust ## every test that needs no Docker (TEST='-p skilld --test suite pool::' for some of them)
 	cargo build --locked -p skilld-guest
-	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests)
+	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests --exclude skilld-bench)
 
-compat: preflight-python build guest base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one), or a report over your skills in DIR=… (POOL=default|office, JSON=1)
+compat: setup-python $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one), or a report over your skills in DIR=… (POOL=default|office, JSON=1)
 ifeq ($(DIR),)
-	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
-		cargo test --locked -p skilld-tests --test compat
+	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') cargo test --locked --test e2e -- compat::
 else
-	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --quiet --locked -p skilld-tests --bin collection-report -- \
+	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --quiet --locked -p skilld-bench --bin collection-report -- \
 		--dir '$(DIR)' $(if $(POOL),--pool '$(POOL)') $(if $(JSON),-o json)
 endif
 
 soak: build guest base-image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
 	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \
-		cargo test --locked -p skilld-tests --test load -- soak --nocapture
+		cargo test --release --locked -p skilld-bench --test release -- soak --nocapture
 
-fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
+fuzz: setup-rust ## fuzz what comes from outside, each target for FUZZ_SECONDS (default 300); needs a C++ compiler
 	@for target in images/guest/request images/guest/supervisor images/guest/archive images/guest/window images/guest/globs \
 		daemon/front_matter daemon/card daemon/archive daemon/paths; do \
 		name=$${target##*/} && cd $(CURDIR)/$${target%/*}/fuzz && mkdir -p found/$$name && \
@@ -70,12 +73,16 @@ fuzz: preflight-rust ## fuzz what comes from outside, each target for FUZZ_SECON
 			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=found/$$name- found/$$name corpus/$$name || exit 1; \
 	done
 
-check: preflight-rust tools ## formatting, lints, documentation, dependencies and the fuzzers' lock files, all warnings refused
+check: setup-rust ## formatting, lints, documentation, dependencies and the fuzzers' lock files, all warnings refused
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo clippy --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked -p skilld-proto -p skilld-client -p skilld-tools
 	@for fuzz in images/guest/fuzz daemon/fuzz; do \
 		cargo metadata --locked --format-version 1 --manifest-path $$fuzz/Cargo.toml > /dev/null || exit 1; done
+	@if tests/changed.sh Cargo.lock deny.toml Cargo.toml '*/Cargo.toml'; then $(MAKE) --no-print-directory dependencies; \
+		else echo 'check: the dependencies are those of origin/main, and are not checked again: make dependencies'; fi
+
+dependencies: tools ## unused crates, licences, versions that are compiled twice, advisories
 	cargo machete --skip-target-dir
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
 	@if GIT_TERMINAL_PROMPT=0 timeout 20 git ls-remote --quiet $(ADVISORIES) HEAD > /dev/null 2>&1; then cargo deny --locked check advisories; \
@@ -83,47 +90,67 @@ check: preflight-rust tools ## formatting, lints, documentation, dependencies an
 
 # In the debug profile, which compiles in a third of the time and is fast enough for these two.
 tools: export CARGO_PROFILE_DEV_DEBUG := 0
-tools: preflight-rust
+tools: setup-rust
 	@command -v cargo-machete > /dev/null || cargo install --locked --debug --quiet cargo-machete@$(CARGO_MACHETE)
 	@command -v cargo-deny > /dev/null || cargo install --locked --debug --quiet cargo-deny@$(CARGO_DENY)
 
 bench: build guest base-image office-image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
-	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-tests --bin bench -- --record
+	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-bench --bin bench -- --record
 
-token-report: preflight-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 writes tests/bench/results/
-	cargo run --locked -p skilld-tests --example token-report -- $(if $(DIR),--dir '$(DIR)') $(if $(RECORD),--record)
+token-report: setup-rust ## count what skills cost in prompts, over skills/ and DIR=…; RECORD=1 writes tests/bench/results/
+	cargo run --locked -p skilld-bench --bin token-report -- $(if $(DIR),--dir '$(DIR)') $(if $(RECORD),--record)
 
-guest: preflight-rust ## build the static guest, PID 1 of every container
+release-check: build guest base-image ## sizes, memory and speed of a release, and what only its programs can show; needs an idle machine
+	cargo clippy --release -p skilld-bench --all-targets --locked -- -D warnings
+	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo test --release --locked -p skilld-bench
+
+# With SKILLD_BIN_DIR and SKILLD_GUEST, the programs that they name are used, and none is built: the tests run the targets
+# of README.md in this way.
+ifdef SKILLD_BIN_DIR
+# A daemon refuses variables of this prefix that it does not know.
+unexport SKILLD_BIN_DIR SKILLD_GUEST
+BIN := $(SKILLD_BIN_DIR)
+GUEST := $(SKILLD_GUEST)
+build guest:
+	@:
+else
+build: setup-rust ## build skilld and skillctl for release
+	cargo build --release --locked -p skilld -p skillctl
+
+guest: setup-rust ## build the static guest of a release, PID 1 of every container
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile guest -p skilld-guest --target $(TRIPLE)
+endif
 
-image: preflight-docker ## make the image skilld/base:latest, or another one (IMAGE=office), unless it is up to date
+image: setup-docker ## make the image skilld/base:latest, or another one (IMAGE=office), unless it is up to date
 	@images/build.sh '$(IMAGE)'
 
 # The image that tests, demo and benchmarks use, whatever IMAGE says.
-base-image: preflight-docker
+base-image: setup-docker
 	@images/build.sh base
 
-office-image: preflight-docker
+office-image: setup-docker
 	@images/build.sh office
 
-image-lock: preflight-docker preflight-python ## record the current versions of an image's packages (IMAGE=office), and make it
+image-lock: setup-docker setup-python ## record the current versions of an image's packages (IMAGE=office), and make it
 	@images/build.sh --lock '$(IMAGE)'
 
-build: preflight-rust ## build skilld and skillctl for release
-	cargo build --release --locked -p skilld -p skillctl
+# One build of everything, so that no crate is compiled twice: cargo resolves the features of all packages together.
+programs: setup-rust ## build the tests and the programs that they run, in the debug profile
+	cargo test --no-run --locked
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked -p skilld-guest --target $(TRIPLE)
 
 deb: build guest ## pack the Debian package: target/dist/skilld_VERSION_ARCH.deb
 	@$(PACKAGE) deb
 
 # Not beside `deb`, whose package is in the checksums.
-dist: build guest preflight-python $(filter deb,$(MAKECMDGOALS)) ## pack the tarball of a release, its SBOM and SHA256SUMS, into target/dist
+dist: build guest setup-python $(filter deb,$(MAKECMDGOALS)) ## pack the tarball of a release, its SBOM and SHA256SUMS, into target/dist
 	@$(PACKAGE) dist
 
-daemon-image: build guest preflight-docker ## make the image skilld/daemon of the daemon
+daemon-image: build guest setup-docker ## make the image skilld/daemon of the daemon
 	@$(PACKAGE) image
 
-test-packages: build guest base-image preflight-python ## install the packages, and use what they installed
-	@BIN='$(BIN)' GUEST='$(GUEST)' TARGET='$(TARGET)' tests/packages.sh
+test-packages: programs base-image setup-python ## install packages of the programs that tests run, and use what they installed
+	@BIN='$(TEST_BIN)' GUEST='$(TEST_GUEST)' TARGET='$(TARGET)/test-packages' tests/packages.sh
 
 run: build guest base-image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
 	SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'
@@ -139,5 +166,5 @@ doc: ## build and name the documentation of the crates
 clean: ## remove build output and the state of make run
 	cargo clean && tests/clean.sh .demo
 
-preflight-%:
-	@tests/preflight.sh $*
+setup-%:
+	@tests/setup.sh $*

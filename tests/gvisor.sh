@@ -16,5 +16,4 @@ done < <(grep -v '^#' tests/gvisor-differences.txt | grep .)
 
 # Two at a time: each container is a kernel of its own. What hangs there must not hang the suite.
 SKILLD_TEST_OCI_RUNTIME=runsc timeout --kill-after=10 1200 \
-    cargo test --workspace --test functional --test security --locked --no-fail-fast \
-    --features skilld/fault-points -- --test-threads=2 --exact "${skipped[@]}"
+    cargo test --locked --test e2e -- functional:: security:: --test-threads=2 "${skipped[@]}"

@@ -136,7 +136,7 @@ check_deb() {
     # shellcheck disable=SC1091
     release=$(. /etc/os-release 2>/dev/null && [ "$ID" = debian ] && echo "$VERSION_CODENAME") ||
         { say 'skipped: this host is no Debian, so its programs may not run in one'; return; }
-    command -v mmdebstrap >/dev/null || { say 'skipped: mmdebstrap is not installed'; return; }
+    tests/setup.sh mmdebstrap || { say 'skipped: mmdebstrap is not installed'; return; }
     make_debian "$release"
     start_systemd "skilld/debian-test:$release"
     until_so "${in[@]}" docker info

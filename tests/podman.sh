@@ -3,7 +3,9 @@
 # needs; Docker is needed only for the image. Usage: tests/podman.sh [FILTER]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-readonly image=skilld/base:latest filter=${1-}
+readonly image=skilld/base:latest
+filters=(functional:: security::)
+[ -z "${1-}" ] || filters=("$1")
 
 # Kept short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skp.XXXXXX)
@@ -64,4 +66,4 @@ for _ in {1..100}; do
 done
 ulimit -Sn "$(ulimit -Hn)"
 TMPDIR="$dir/tmp" DOCKER_HOST="unix://$dir/podman.sock" \
-    cargo test --locked --no-fail-fast -p skilld-tests --test functional --test security -- ${filter:+"$filter"}
+    cargo test --locked --test e2e -- "${filters[@]}"

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Every test, and then the proof that nothing of theirs is left. Run by `make test`, which builds what it needs.
+# Every test, and then the proof that nothing of theirs is left. Run by `make test`.
+#
+# What needs no compiler runs in the background, beside the compiler and the tests that need no image. Each step prints
+# its number, its duration and what is left; the end lists the ten slowest tests.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
+: "${SKILLD_BIN_DIR:?is set by make test}" "${SKILLD_GUEST:?is set by make test}"
 # Everything temporary goes below here: what is left can then be told from what belongs to others. Kept short,
 # since the paths of sockets end at 107 bytes.
 TMPDIR=$(mktemp -d /tmp/skt.XXXXXX) || exit 1
@@ -17,21 +21,15 @@ if [ -z "$MEMORY" ] || ! can_run "$MEMORY" || (($(df --output=avail --block-size
     MEMORY=$(mktemp -d "$TMPDIR/memory.XXXXXX") || exit 1
 fi
 rm -f "$MEMORY/run"
-export MEMORY
+# Outside of TMPDIR, whose content the last steps look for.
+logs=$(mktemp -d /tmp/skilld-test-logs.XXXXXX) || exit 1
+export MEMORY TEST_TIMES=$logs/times
+: >"$TEST_TIMES"
 # The calls of make below are none of the jobs of the make that runs this.
 unset MAKEFLAGS MFLAGS
 before=$(tests/leftovers.sh --containers)
-failed=()
 # Some open hundreds of connections; the limit is often 1024.
 ulimit -Sn "$(ulimit -Hn)"
-
-step() {
-    local name=$1 start=$SECONDS
-    shift
-    echo "test: $name …" >&2
-    "$@" || failed+=("$name")
-    echo "test: $name took $((SECONDS - start)) s" >&2
-}
 
 # As a workspace would: an unprivileged uid, no network, nothing writable but /tmp.
 skills() { # image, directory of tests
@@ -40,13 +38,33 @@ skills() { # image, directory of tests
         python3 -B -m unittest discover -s "$2"
 }
 
+# The office image takes minutes to make: its sample is tested where the image exists.
+sample_skills() {
+    skills base tests/skills || return
+    ! docker image inspect skilld/office:latest >/dev/null 2>&1 || skills office tests/skills/office
+}
+
+# One selection of packages for all calls of cargo, since cargo resolves features by it.
+runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
+cargo_test() { env "$runner=$PWD/tests/runner.sh" cargo test --locked --no-fail-fast "$@"; }
+
+in_process() {
+    # They wait for timers and processes more than they compute.
+    TMPDIR=$MEMORY RUST_TEST_THREADS=$((8 * $(nproc))) TEST_WITHOUT=e2e cargo_test
+}
+
+# The cases of the office image run where it exists; `make compat` builds it.
+end_to_end() { # module, options of the test program …
+    SKILLD_COMPAT_WITHOUT_OFFICE=1 RUST_TEST_THREADS=$((4 * $(nproc))) cargo_test --test e2e -- "$1::" "${@:2}"
+}
+
 # What README.md tells a new user to type first.
 first_steps() {
     make --no-print-directory demo && make --no-print-directory image guest build || return
-    local state="$TMPDIR/run" skillctl=${CARGO_TARGET_DIR:-target}/release/skillctl daemon pools failed=1
+    local state="$TMPDIR/run" skillctl=$SKILLD_BIN_DIR/skillctl daemon pools failed=1
     setsid make --no-print-directory run STATE="$state" &
     daemon=$!
-    for _ in {1..600}; do
+    for _ in {1..1200}; do
         pools=$("$skillctl" --endpoint "unix:$state/skilld.sock" -o json pool list 2>/dev/null)
         ! grep -qE '"warm": *[1-9]' <<<"$pools" || { failed=0 && break; }
         sleep 0.1
@@ -58,24 +76,71 @@ first_steps() {
     return "$failed"
 }
 
-# The office image and its sample are checked where it exists: making it takes minutes.
-step 'the images' tests/images.sh
-step 'the sample skills' skills base tests/skills
-! docker image inspect skilld/office:latest >/dev/null 2>&1 ||
-    step 'the sample skill of the office image' skills office tests/skills/office
-step 'builds of environments' python3 -B -m unittest discover -s tests/environments
-step 'the documents' tests/docs.sh
-# With the fault points: tests/crash/faults.rs runs the daemon that this builds beside the tests, and no other one has them.
-runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
-# The cases of the office image run where it exists; `make compat` builds it.
-step 'the crates' env "$runner=$PWD/tests/runner.sh" SKILLD_COMPAT_WITHOUT_OFFICE=1 cargo test --workspace --locked --no-fail-fast --features skilld/fault-points
-step 'gVisor' tests/gvisor.sh
-step 'the first steps' first_steps
+# Each lane appends a line for each of its steps that ends.
+results=$logs/results
+: >"$results"
+total=0
+step() { # name, command …
+    local name=$1 start=$SECONDS result=ok
+    shift
+    echo "test: $name …" >&3
+    "$@" || result=FAILED
+    echo "$result $name" >>"$results"
+    echo "test: $name: $result, $((SECONDS - start)) s; $(wc -l <"$results") of $total steps done" >&3
+    [ "$result" = ok ]
+}
+# A step whose output is shown only if it fails.
+quiet_step() { # name, command …
+    local log=$logs/quiet.$BASHPID
+    step "$@" >"$log" 2>&1 || { sed 's/^/    /' "$log" >&3 && return 1; }
+}
+exec 3>&2
+
+# Without a compiler, and without the foreground's images and tests but for the base image.
+background_lane() {
+    # Ends when the process does.
+    tail --pid="$1" -f /dev/null
+    quiet_step 'the images' tests/images.sh
+    quiet_step 'the sample skills' sample_skills
+    quiet_step 'builds of environments' python3 -B -m unittest discover -s tests/environments
+    quiet_step 'the documents' tests/docs.sh
+    quiet_step "Docker's engine" tests/engine-checks.sh
+}
+foreground_lane() {
+    step 'compile the tests and their programs' make --no-print-directory programs || return
+    step 'tests without Docker' in_process
+    wait "$base_image" || { echo 'test: without the base image no test with Docker runs' >&2 && return; }
+    step 'what only Docker can refuse' end_to_end functional
+    step 'security' end_to_end security
+    step 'crashes' end_to_end crash
+    step 'load' end_to_end load --test-threads=1
+    step 'clients of others' end_to_end foreign
+    step 'published shapes of skills' end_to_end compat
+    step 'gVisor' tests/gvisor.sh
+    step 'the first steps' first_steps
+}
+total=$(declare -f background_lane foreground_lane | grep -cE '^ +(quiet_)?step ')
+# The base image, and the two proofs at the end.
+total=$((total + 3))
+
+echo "test: $total steps; on two cores about 20 minutes if everything is compiled, 10 minutes if nothing is" >&2
+quiet_step 'the base image' images/build.sh base &
+base_image=$!
+background_lane "$base_image" &
+background=$!
+foreground_lane
+wait "$background"
 step 'nothing is left in memory' env -u TMPDIR -u MEMORY tests/leftovers.sh "$MEMORY" "$before"
 step 'nothing is left' env -u TMPDIR tests/leftovers.sh "$TMPDIR" "$before"
 
-if ((${#failed[@]})); then
-    printf 'test: failed: %s\n' "${failed[@]}" >&2
+echo 'test: the ten slowest tests:' >&2
+sort -rn "$TEST_TIMES" | head -n 10 | sed 's/^/test:   /' >&2
+failed=$(sed -n 's/^FAILED /test: failed: /p' "$results")
+done_steps=$(wc -l <"$results")
+rm -rf "$logs"
+if [ -n "$failed" ] || ((done_steps < total)); then
+    echo "${failed:-test: failed}" >&2
+    echo "test: $((total - done_steps)) steps did not run" >&2
     exit 1
 fi
-echo "test: everything passed in $SECONDS s"
+echo "test: everything passed in $SECONDS s, on $(docker info --format 'Docker {{.ServerVersion}}, {{.Driver}}, cgroup v{{.CgroupVersion}}')"

@@ -1,17 +1,46 @@
 #!/usr/bin/env bash
-# Runs one test binary for cargo, which tests/run.sh tells to do so. Tests that need no Docker keep their files in MEMORY:
-# they write and sync thousands of small ones, which takes a disk longer than all the rest of the tests.
+# Runs one test program for cargo, which tests/run.sh tells to do so: ends it after a time limit, and adds a line with the
+# duration of each test to the file TEST_TIMES. Passes over the program whose name TEST_WITHOUT is.
 set -euo pipefail
-# Time limit of one test binary, in seconds; the longest takes less than half of it on two busy cores. When a test hangs,
-# the other binaries still run.
-limit_s=900
-if [ "${CARGO_PKG_NAME-}" != skilld-tests ]; then
-    export TMPDIR=$MEMORY
-    # They wait for timers and processes more than they compute.
-    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
-fi
+[[ $(basename "$1") != "${TEST_WITHOUT:--}"-* ]] || exit 0
+# Time limit of one test program, in seconds: several times what the longest takes on two busy cores. When a test hangs,
+# the other programs still run.
+limit_s=1200
+
+# What every process of the program waits for, for whoever looks for the reason of a hang.
+print_stacks() { # process
+    local pid task
+    for pid in "$1" $(pgrep --parent "$1" || true); do
+        echo "test: process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | cut -c1-200)"
+        for task in "/proc/$pid/task/"*; do
+            echo "test:   $(cat "$task/comm"): $(tr '\n' ' ' <"$task/stack")"
+        done
+        ! command -v gdb >/dev/null || timeout 60 gdb --batch -ex 'thread apply all backtrace' --pid "$pid"
+    done 2>/dev/null
+}
+
+run_program() { # program, arguments …
+    local test timer ended code=0
+    # Not with the program's output, whose reader waits until no process has it open.
+    sleep "$limit_s" >/dev/null 2>&1 &
+    timer=$!
+    # libtest prints durations only with an unstable option, which this variable permits.
+    RUSTC_BOOTSTRAP=1 "$@" -Z unstable-options --report-time &
+    test=$!
+    trap 'kill "$test" "$timer" 2>/dev/null; exit 130' INT TERM
+    wait -n -p ended "$test" "$timer" || code=$?
+    if [ "$ended" = "$timer" ]; then
+        echo "test: $1 is ended after $limit_s s: one of its tests that ran for over 60 seconds hangs" >&2
+        print_stacks "$test" >&2
+        kill -KILL "$test"
+        code=124
+    fi
+    kill "$timer" 2>/dev/null || true
+    return "$code"
+}
+
 code=0
-timeout --foreground --kill-after=10 "$limit_s" "$@" || code=$?
-((SECONDS < limit_s)) ||
-    echo "test: $1 was ended after $limit_s s: one of its tests that ran for over 60 seconds hangs" >&2
+run_program "$@" | awk -v times="$TEST_TIMES" '
+    { print; fflush() }
+    /^test .* \.\.\. ok <[0-9.]+s>$/ { gsub(/[<>s]/, "", $NF); print $NF " s  " $2 >>times }' || code=$?
 exit "$code"

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
-use skilld_tests::{docker, results};
+use skilld_bench::results;
+use skilld_tests::docker;
 
 /// The host, its Docker, and the measured version.
 #[derive(Debug)]

@@ -29,7 +29,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use skilld_tests::{docker, results};
+use skilld_bench::results;
+use skilld_tests::docker;
 use tokio::signal::unix::{SignalKind, signal};
 
 use environment::Environment;

@@ -19,7 +19,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.syscall.restype = ctypes.c_long
@@ -150,13 +149,11 @@ def network():
     outside = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     outside.settimeout(2)
     check("connect to 10.0.0.1", attempt(lambda: outside.connect(("10.0.0.1", 80))), "ENETUNREACH")
-    began = time.monotonic()
     try:
         answer = socket.getaddrinfo("example.com", 80)[0][4][0]
     except socket.gaierror as error:
         answer = error.args[1]
-    took = time.monotonic() - began
-    check("name lookup", f"{answer} after {took:.3f} s", "fails within 1 s", "failure" in answer.lower() and took < 1)
+    check("name lookup", answer, "fails", "failure" in answer.lower())
     with open("/etc/resolv.conf") as lines:
         servers = [line.split()[1] for line in lines if line.startswith("nameserver")]
     check("name servers", servers, ["127.0.0.1"])

@@ -5,14 +5,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Path of `skilld` or `skillctl`.
+/// Path of `skilld` or `skillctl`: in the directory SKILLD_BIN_DIR, or in that of the caller's own profile.
 ///
 /// # Errors
 /// When it was not built.
 pub fn binary(name: &str) -> Result<PathBuf> {
     existing(match std::env::var_os("SKILLD_BIN_DIR") {
         Some(dir) => PathBuf::from(dir).join(name),
-        None => target_dir()?.join("release").join(name),
+        None => profile_dir()?.join(name),
     })
 }
 
@@ -21,21 +21,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
 /// # Errors
 /// When it was not built.
 pub fn example(name: &str) -> Result<PathBuf> {
-    existing(target_dir()?.join("debug/examples").join(name))
-}
-
-/// Path of the daemon with fault points. It is not in `target/release`: `make test` builds it beside the tests.
-///
-/// # Errors
-/// When it was not built.
-pub fn skilld_faults() -> Result<PathBuf> {
-    let path = target_dir()?.join("debug/skilld-faults");
-    ensure!(
-        path.exists(),
-        "{} is missing: run `cargo build -p skilld --features fault-points`, or `make test`",
-        path.display()
-    );
-    Ok(path)
+    existing(profile_dir()?.join("examples").join(name))
 }
 
 /// Returns the daemon as a command without the SKILLD_ variables of the environment. The daemon would read every one of
@@ -59,7 +45,7 @@ pub fn without_settings(binary: PathBuf) -> Command {
     command
 }
 
-/// Path of the static guest.
+/// Path of the static guest: SKILLD_GUEST, or that of the caller's own profile. A release has a profile of its own for it.
 ///
 /// # Errors
 /// When it was not built.
@@ -68,7 +54,15 @@ pub fn guest() -> Result<PathBuf> {
         Some(path) => PathBuf::from(path),
         None => {
             let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-            target_dir()?.join(triple).join("guest/skilld-guest")
+            let profile = profile_dir()?;
+            let profile = profile.file_name().context("a profile")?;
+            let profile = if profile == "release" {
+                "guest".as_ref()
+            } else {
+                profile
+            };
+            let directory = target_dir()?.join(triple).join(profile);
+            directory.join("skilld-guest")
         }
     })
 }
@@ -80,24 +74,31 @@ pub fn repository() -> &'static Path {
     tests.parent().unwrap_or(tests)
 }
 
-/// Directory `target/`, found from the test's own binary in `target/debug/deps/`.
+/// Directory `target/`.
 ///
 /// # Errors
-/// When the test was not built by cargo.
+/// When the caller was not built by cargo.
 pub fn target_dir() -> Result<PathBuf> {
+    let profile = profile_dir()?;
+    Ok(profile.parent().unwrap_or(&profile).to_owned())
+}
+
+/// Directory of the caller's profile, such as `target/debug/`, found from the caller's own binary in it or in its `deps/`.
+fn profile_dir() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
-    let dir = exe
-        .ancestors()
-        .find(|dir| dir.join("CACHEDIR.TAG").exists());
-    Ok(dir
-        .context("the test does not run from cargo's target directory")?
-        .to_owned())
+    let is_profile = |dir: &&Path| {
+        let parent = dir.parent();
+        parent.is_some_and(|parent| parent.join("CACHEDIR.TAG").exists())
+    };
+    let dir = exe.ancestors().find(is_profile);
+    let dir = dir.context("the program does not run from cargo's target directory")?;
+    Ok(dir.to_owned())
 }
 
 fn existing(path: PathBuf) -> Result<PathBuf> {
     ensure!(
         path.exists(),
-        "{} is missing: run `make build guest`, or `make test`",
+        "{} is missing: run `make programs` for tests, `make build guest` for a release",
         path.display()
     );
     Ok(path)

@@ -1,6 +1,7 @@
 //! Helpers that the end-to-end tests and the benchmarks share: a private daemon, real Docker, short forms of calls.
 //!
-//! The binaries are those of `make test`, found by SKILLD_BIN_DIR and SKILLD_GUEST.
+//! The binaries are those that cargo built with the program that uses this library, unless SKILLD_BIN_DIR and
+//! SKILLD_GUEST name others.
 
 #[path = "../../daemon/tests/suite/access/authority.rs"]
 #[expect(
@@ -10,6 +11,7 @@
 mod authority;
 pub mod binaries;
 pub mod daemon;
+pub mod default_daemon;
 pub mod disks;
 pub mod docker;
 pub mod exec;
@@ -20,7 +22,6 @@ pub mod package_index;
 pub mod processes;
 pub mod proxy;
 pub mod refusal;
-pub mod results;
 pub mod shared_daemon;
 pub mod test_image;
 pub mod usage;
@@ -29,5 +30,6 @@ pub mod wait;
 mod web_tokens;
 
 pub use daemon::{Daemon, Options};
+pub use default_daemon::DefaultDaemon;
 pub use refusal::{expect_refusal, expect_refusal_with};
 pub use shared_daemon::SharedDaemon;

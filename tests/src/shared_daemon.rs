@@ -17,10 +17,10 @@ use crate::web_tokens::{WebTokenIssuer, claims};
 use crate::{binaries, wait};
 
 /// Time within which the daemon notices that a file of identities changed.
-const NOTICED_WITHIN: Duration = Duration::from_secs(20);
+const NOTICED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Time within which the daemon logs where it serves.
-const LOGGED_WITHIN: Duration = Duration::from_secs(20);
+const LOGGED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Daemon that serves a Unix socket and TLS. Its [`Daemon::client`] is an admin of the tenant `ops`.
 pub struct SharedDaemon {

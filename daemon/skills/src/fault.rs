@@ -1,8 +1,8 @@
 //! Fault points: places in the code where a crash test can kill the daemon, between two steps of a slot's or an artifact's
-//! lifecycle. They have no effect without the feature `fault-points`, which no shipped binary has.
+//! lifecycle. Only debug builds have them: with `debug_assertions` off, as in a release, they are empty.
 //!
 //! `FAULT_POINT=claim.recorded:2` ends the process with SIGKILL when it reaches that point for the second time; without
-//! a number, for the first time. The suite `tests/crash` kills the daemon at each [`Point`].
+//! a number, for the first time. The suite `tests/e2e/crash` kills the daemon at each [`Point`].
 
 /// Defines the enum of fault points together with the list of all of them, so that the list is complete.
 macro_rules! fault_points {
@@ -146,19 +146,19 @@ fault_points! {
 }
 
 /// Kills the process if this fault point is selected.
-#[cfg(not(feature = "fault-points"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 pub const fn reach(_point: Point) {}
 
 /// Returns `true` if the process is to be killed when it next reaches one of these points.
-#[cfg(not(feature = "fault-points"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 #[must_use]
 pub const fn will_kill_at(_points: &[Point]) -> bool {
     false
 }
 
-#[cfg(feature = "fault-points")]
+#[cfg(debug_assertions)]
 pub use armed::{reach, will_kill_at};
 
 /// Runs `work`, or waits for ever if `hold` is `true`, so that a concurrent fault point kills the process first.
@@ -169,7 +169,7 @@ pub async fn hold_if<T>(hold: bool, work: impl Future<Output = T>) -> T {
     work.await
 }
 
-#[cfg(feature = "fault-points")]
+#[cfg(debug_assertions)]
 mod armed {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -172,7 +172,7 @@ mod tests {
                         ratio: 200,
                     },
                     fetch: crate::fetch::FetchOptions {
-                        connect_timeout: Duration::from_secs(10),
+                        connect_timeout: minutes(5),
                         timeout: minutes(5),
                         proxy: None,
                     },

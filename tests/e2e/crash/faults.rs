@@ -1,0 +1,332 @@
+//! The daemon dies between every two steps of a slot's life, once at each of [`Point::ALL`], and is started again on the
+//! same state. Nothing may be left over, nothing may have two owners, nothing may be half there.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use skilld::fault::Point;
+use skilld_client::{Client, RetryPolicy};
+use skilld_proto::v1::exec_collection::State;
+use skilld_proto::v1::{
+    CollectSpec, CreateWorkspaceRequest, DeleteWorkspaceRequest, ListWorkspacesRequest,
+    RenewWorkspaceRequest, RunExecRequest, SaveAsArtifacts, StartExecRequest, Workspace,
+    WorkspaceState,
+};
+use skilld_tests::{Daemon, Options, docker, exec, files, wait};
+
+use crate::crash::{DEADLINE, containers, read, sh};
+
+/// Workspace that is being created, renewed, lost or deleted.
+const TARGET: &str = "workspaces/target";
+/// Workspace that must not be affected.
+const NEIGHBOUR: &str = "workspaces/neighbour";
+/// Time from one renewal to the next.
+const RENEWED_SECONDS: i64 = 7200;
+
+pub(crate) fn points(action: &str) -> impl Iterator<Item = Point> {
+    let of_it = move |point: &Point| point.name().starts_with(action);
+    Point::ALL.iter().copied().filter(of_it)
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_boot() -> Result<()> {
+    for point in points("boot.") {
+        // The second boot is for the target: nothing is warm, so each claim waits for its own.
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_disk() -> Result<()> {
+    for point in points("disk.") {
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_claim() -> Result<()> {
+    for point in points("claim.") {
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_renewal_and_a_loss() -> Result<()> {
+    for point in points("renew.").chain(points("loss.")) {
+        crash_at(point, 1).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_delete() -> Result<()> {
+    for point in points("delete.") {
+        crash_at(point, 1).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_collection() -> Result<()> {
+    for point in points("collect.") {
+        crash_at(point, 1).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_fault_point_is_crashed_at() {
+    let actions = [
+        "boot.",
+        "disk.",
+        "claim.",
+        "renew.",
+        "stage.",
+        "collect.",
+        "loss.",
+        "delete.",
+        "environment.",
+        "publish.",
+        "unpublish.",
+        "clear.",
+        "save.",
+        "discard.",
+    ];
+    let tested: usize = actions.iter().map(|action| points(action).count()).sum();
+    assert_eq!(tested, Point::ALL.len());
+}
+
+async fn crash_at(point: Point, times: u32) -> Result<()> {
+    let on_disk = point.name().starts_with("disk.");
+    let booting = on_disk || point.name().starts_with("boot.");
+    let options = Options::default()
+        .set("pools.default.warm", if booting { "0" } else { "1" })
+        .set(
+            "pools.default.storage",
+            if on_disk { "disk" } else { "tmpfs" },
+        )
+        // A claim may wait for the boot of its container.
+        .set("pools.default.claim_timeout", "80s")
+        .dies_at(&format!("{}:{times}", point.name()));
+    let mut daemon = Daemon::start_with(options).await?;
+    let client = daemon.client.clone().with_retry(RetryPolicy::none());
+    create(&client, NEIGHBOUR).await?;
+    sh(&client, NEIGHBOUR, "echo mine > file").await?;
+    let mut counting = client
+        .run_exec(RunExecRequest {
+            workspace: NEIGHBOUR.to_owned(),
+            exec_id: "count".to_owned(),
+            spec: Some(exec::shell("echo 1; read -r < <(sleep 1); echo 2; exit 3")),
+            ..RunExecRequest::default()
+        })
+        .await?;
+    read(&mut counting, 2).await?;
+
+    let answered = provoke(point, &daemon, &client).await?;
+    assert_eq!(daemon.wait().await?, None, "it was not killed");
+    daemon.heal("pools.default.warm", "1");
+    daemon.restart().await?;
+
+    found(point, &daemon, answered).await?;
+    usable(&daemon).await?;
+    let counted = exec::attach(
+        &daemon.client,
+        &format!("{NEIGHBOUR}/execs/count"),
+        skilld_proto::v1::StreamOffsets::default(),
+    )
+    .await?;
+    assert_eq!(
+        (counted.text().as_str(), counted.exit_code()),
+        ("1\n2\n", Some(3))
+    );
+    assert_eq!(sh(&daemon.client, NEIGHBOUR, "cat file").await?, "mine\n");
+    daemon.stop().await
+}
+
+/// Makes the calls that lead to the fault point, and returns what the client was told before it.
+async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Option<Workspace>> {
+    let (action, _) = point.name().split_once('.').context("no action")?;
+    if matches!(action, "boot" | "disk" | "claim") {
+        let made = create(client, TARGET).await;
+        // What happens after the answer's last step may still let it through.
+        assert!(made.is_err() || point == Point::BootOffered, "{made:?}");
+        return Ok(made.ok());
+    }
+    let target = create(client, TARGET).await?;
+    sh(client, TARGET, "echo target > file").await?;
+    daemon.warm(1).await?;
+    match action {
+        "renew" => {
+            let request = RenewWorkspaceRequest {
+                name: TARGET.to_owned(),
+                idle_timeout: Some(prost_types::Duration {
+                    seconds: RENEWED_SECONDS,
+                    nanos: 0,
+                }),
+                ..RenewWorkspaceRequest::default()
+            };
+            let renewed = client.workspaces().renew_workspace(request).await;
+            assert!(renewed.is_err(), "{renewed:?}");
+        }
+        "collect" => {
+            // Whether it is answered before the end is a race.
+            let _started = client.execs().start_exec(collecting()).await;
+        }
+        "loss" => docker::remove(&daemon.container(TARGET)?).await?,
+        _ => {
+            let deleted = client.delete_workspace(TARGET).await;
+            assert!(deleted.is_err(), "it was answered before it was killed");
+        }
+    }
+    Ok(Some(target))
+}
+
+/// Returns the request of an exec whose two files become artifacts.
+fn collecting() -> StartExecRequest {
+    let mut spec = exec::shell("echo one > $OUTPUT_DIR/one; echo two > $OUTPUT_DIR/two");
+    spec.collect = Some(CollectSpec {
+        globs: vec!["out/**".to_owned()],
+        save_as_artifacts: Some(SaveAsArtifacts::default()),
+        ..CollectSpec::default()
+    });
+    StartExecRequest {
+        workspace: TARGET.to_owned(),
+        exec_id: "job".to_owned(),
+        spec: Some(spec),
+    }
+}
+
+/// Checks that each file is one version of one artifact.
+async fn collected_once(point: Point, daemon: &Daemon) -> Result<()> {
+    let name = format!("{TARGET}/execs/job");
+    if point == Point::CollectNoted {
+        // The exec never started; its id is free.
+        let unknown = daemon.client.get_exec(&name).await;
+        assert!(unknown.is_err(), "{unknown:?}");
+        daemon.client.start_exec(collecting()).await?;
+    }
+    let collection = wait::until("the outputs are collected", DEADLINE, async || {
+        let exec = daemon.client.get_exec(&name).await?;
+        Ok(exec
+            .collection
+            .filter(|found| found.state() != State::Pending))
+    })
+    .await?;
+    assert_eq!(collection.state(), State::Done, "{collection:?}");
+    let artifacts = collection.summary.unwrap_or_default().artifacts;
+    assert_eq!(artifacts, ["artifact://out/one@0", "artifact://out/two@0"]);
+    let spec = CollectSpec {
+        changed_since_exec: String::new(),
+        ..collecting()
+            .spec
+            .and_then(|spec| spec.collect)
+            .context("a spec")?
+    };
+    let again = files::collect(&daemon.client, TARGET, spec).await?;
+    let next = ["artifact://out/one@1", "artifact://out/two@1"];
+    assert_eq!(again.summary.artifacts, next, "something came twice");
+    Ok(())
+}
+
+async fn create(client: &Client, name: &str) -> Result<Workspace> {
+    let request = CreateWorkspaceRequest {
+        name: name.to_owned(),
+        request_id: format!("the one for {name}"),
+        ..CreateWorkspaceRequest::default()
+    };
+    Ok(client
+        .workspaces()
+        .create_workspace(request)
+        .await?
+        .into_inner())
+}
+
+/// Checks that the restarted daemon reports a possible state of the target.
+async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Result<()> {
+    let listed = daemon
+        .client
+        .list_workspaces(ListWorkspacesRequest::default())
+        .await?
+        .workspaces;
+    let neighbour = listed.iter().find(|one| one.name == NEIGHBOUR);
+    assert_eq!(
+        neighbour.map(Workspace::state),
+        Some(WorkspaceState::Ready),
+        "the neighbour"
+    );
+    let target = listed.iter().find(|one| one.name == TARGET);
+    assert_eq!(
+        listed.len(),
+        1 + usize::from(target.is_some()),
+        "{listed:?}"
+    );
+    let state = target.map(Workspace::state);
+    let (action, _) = point.name().split_once('.').context("no action")?;
+    match (action, point) {
+        ("boot" | "disk", _) if answered.is_none() => assert_eq!(state, None),
+        ("claim", Point::ClaimRecorded | Point::ClaimDone | Point::ClaimListed) => {
+            assert_eq!(state, Some(WorkspaceState::Ready));
+        }
+        ("claim", _) => assert_eq!(state, None),
+        ("renew", _) => {
+            let idle = target.and_then(|one| one.idle_timeout).context("a lease")?;
+            let renewed = point == Point::RenewRecorded;
+            assert_eq!(idle.seconds == RENEWED_SECONDS, renewed, "{idle:?}");
+        }
+        ("loss", _) => assert_eq!(state, Some(WorkspaceState::Failed)),
+        ("delete", Point::DeleteBegun) => assert_eq!(state, Some(WorkspaceState::Ready)),
+        ("delete", _) => assert_eq!(state, None),
+        _ => assert_eq!(state, Some(WorkspaceState::Ready)),
+    }
+    if state == Some(WorkspaceState::Ready) && matches!(action, "renew" | "delete") {
+        assert_eq!(sh(&daemon.client, TARGET, "cat file").await?, "target\n");
+    }
+    if action == "collect" {
+        collected_once(point, daemon).await?;
+    }
+    if state == Some(WorkspaceState::Failed) {
+        daemon.client.delete_workspace(TARGET).await?;
+    }
+    Ok(())
+}
+
+/// Checks that the pool fills, that the same request returns the one workspace, and that every slot has one owner.
+async fn usable(daemon: &Daemon) -> Result<()> {
+    let client = &daemon.client;
+    create(client, TARGET).await?;
+    let who =
+        "import json; print(json.load(open(\"/workspace/skills/.metadata.json\"))[\"workspace\"])";
+    let told = sh(client, TARGET, &format!("python3 -c '{who}'")).await?;
+    assert_eq!(told.trim(), TARGET);
+    create(client, "workspaces/third").await?;
+    sh(client, "workspaces/third", "true").await?;
+    daemon.warm(1).await?;
+
+    let records = daemon.records()?;
+    let slots = std::fs::read_dir(daemon.state_dir().join("slots"))?.count();
+    let field = |name: &str| -> BTreeSet<String> {
+        let values = records.iter().filter_map(|record| record.pointer(name));
+        values.map(Value::to_string).collect()
+    };
+    // Three workspaces and a warm slot, each with a uid and a container of its own.
+    assert_eq!((records.len(), slots), (4, 4), "{records:?}");
+    assert_eq!(field("/claim/workspace").len(), 3, "{records:?}");
+    assert_eq!(field("/uid").len(), 4, "{records:?}");
+    let recorded: BTreeSet<String> = field("/container_id")
+        .iter()
+        .map(|id| id.trim_matches('"').to_owned())
+        .collect();
+    assert_eq!(recorded, containers(daemon).await?);
+    let delete = |name: &str| DeleteWorkspaceRequest {
+        name: name.to_owned(),
+        allow_missing: false,
+    };
+    for name in [TARGET, "workspaces/third"] {
+        client.workspaces().delete_workspace(delete(name)).await?;
+    }
+    Ok(())
+}

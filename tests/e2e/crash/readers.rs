@@ -1,0 +1,98 @@
+//! Readers that stall: the daemon bounds the bytes that it buffers for them, and other readers do not notice.
+
+use anyhow::{Context, Result};
+use skilld_client::Client;
+use skilld_proto::v1::{AttachExecRequest, ExecSpec, Retain, StreamOffsets};
+use skilld_tests::{Daemon, Options, exec};
+
+use crate::crash::{refusal, with_deadline};
+
+/// Number of clients with stalled readers; each has one connection.
+const CLIENTS: usize = 8;
+const STREAMS: usize = 16;
+const OUTPUT: usize = 16 << 20;
+/// Value of `server.relay_bytes_max`. The stalled readers would take some 130 MiB if they could.
+const BUDGET: &str = "32MiB";
+
+/// Reads all output of an exec, and retries while stalled readers hold all buffer permits.
+async fn read_in_turn(client: &Client, name: &str) -> Result<exec::Outcome> {
+    loop {
+        let error = match exec::attach(client, name, StreamOffsets::default()).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => error,
+        };
+        let failure = error
+            .downcast_ref::<skilld_client::Error>()
+            .and_then(skilld_client::Error::failure);
+        let Some(wait) = failure.and_then(|failure| failure.retry_after) else {
+            return Err(error);
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[tokio::test]
+async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
+    let options = Options::default().set("server.relay_bytes_max", BUDGET);
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let workspace = exec::workspace(client).await?.name;
+    let name = format!("{workspace}/execs/much");
+    let spec = ExecSpec {
+        retain: Some(Retain {
+            stdout_bytes: i64::try_from(OUTPUT)? + 1,
+            ..Retain::default()
+        }),
+        ..exec::shell(&format!("yes 0123456789abcde | head -c {OUTPUT}"))
+    };
+    exec::start(client, &workspace, "much", spec).await?;
+    exec::attach(client, &name, StreamOffsets::default()).await?;
+
+    let mut stalled = Vec::new();
+    for _ in 0..CLIENTS {
+        let other = Client::connect(&daemon.endpoint()).await?;
+        for _ in 0..STREAMS {
+            let attach = AttachExecRequest {
+                name: name.clone(),
+                ..AttachExecRequest::default()
+            };
+            let mut events = other.attach_exec(attach).await?;
+            events.next().await?.context("an event")?;
+            stalled.push(events);
+        }
+    }
+    // Whoever reads gets all of it meanwhile, byte for byte.
+    let expected: Vec<u8> = b"0123456789abcde\n".repeat(OUTPUT / 16);
+    for _ in 0..2 {
+        let reading = read_in_turn(client, &name);
+        let outcome = with_deadline("the reader has all", reading).await?;
+        assert!(outcome.stdout == expected, "{} bytes", outcome.stdout.len());
+    }
+
+    // Those that lost their place are told so, with what to do; the rest of what they had comes first.
+    let mut displaced = 0;
+    for mut events in stalled {
+        let ending = async {
+            loop {
+                match events.next().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Ok(None),
+                    Err(error) => return Ok(Some(error)),
+                }
+            }
+        };
+        if let Some(error) = with_deadline("the stream ends", ending).await? {
+            let failure = error.failure().context("a status")?;
+            assert!(failure.retry_after.is_some(), "no RetryInfo: {failure:?}");
+            let told = refusal(Err::<(), _>(error))?;
+            assert_eq!(
+                told,
+                ("ResourceExhausted".into(), "REASON_QUOTA_EXCEEDED".into())
+            );
+            displaced += 1;
+        }
+    }
+    let readers = CLIENTS * STREAMS;
+    assert!(displaced >= readers / 2, "{displaced} of {readers}");
+    daemon.stop().await
+}

@@ -1,0 +1,88 @@
+//! The daemon dies between every two steps of replacing a staged skill by its newer version.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use skilld::fault::Point;
+use skilld_client::RetryPolicy;
+use skilld_tests::exec::workspace;
+use skilld_tests::{Daemon, Options};
+
+use crate::crash::faults::points;
+use crate::crash::sh;
+
+/// Writes a version of the skill: two files that contain its number.
+fn write(root: &Path, version: &str) -> Result<()> {
+    let dir = root.join("pair");
+    fs::create_dir_all(&dir)?;
+    fs::write(
+        dir.join("SKILL.md"),
+        "---\nname: pair\ndescription: Two files of one version.\n---\n",
+    )?;
+    fs::write(dir.join("a"), version)?;
+    Ok(fs::write(dir.join("b"), version)?)
+}
+
+/// Returns the entries beside and beneath a slot's `skills/` that are no skills.
+fn leftovers(daemon: &Daemon) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for slot in fs::read_dir(daemon.state_dir().join("slots"))? {
+        let slot = slot?.path();
+        for dir in [slot.clone(), slot.join("skills")] {
+            for entry in fs::read_dir(dir)? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                if name.starts_with(".stage-") || name.starts_with(".replaced-") {
+                    found.push(name);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_a_restaging() -> Result<()> {
+    for point in points("stage.") {
+        crash_at(point).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+async fn crash_at(point: Point) -> Result<()> {
+    let root = tempfile::tempdir()?;
+    fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
+    write(root.path(), "1")?;
+    // The first staging replaces nothing.
+    let times = if point == Point::StageReplacing { 1 } else { 2 };
+    let options = Options::default()
+        .skills(root.path())
+        .dies_at(&format!("{}:{times}", point.name()));
+    let mut daemon = Daemon::start_with(options).await?;
+    let client = daemon.client.clone().with_retry(RetryPolicy::none());
+    let name = workspace(&client).await?.name;
+    client.stage_skills(&name, &["pair"]).await?;
+    write(root.path(), "2")?;
+    client.refresh_skills().await?;
+    let answer = client.stage_skills(&name, &["pair"]).await;
+    assert!(answer.is_err(), "it was answered before it was killed");
+    assert_eq!(daemon.wait().await?, None, "it was not killed");
+    daemon.heal("pools.default.warm", "1");
+    daemon.restart().await?;
+
+    let client = &daemon.client;
+    let read = "cat /workspace/skills/pair/a /workspace/skills/pair/b";
+    let there = sh(client, &name, read).await?;
+    let newer = !matches!(point, Point::StagePrepared | Point::StageReplacing);
+    assert_eq!(there, if newer { "22" } else { "11" }, "one whole version");
+    client.stage_skills(&name, &["pair"]).await?;
+    assert_eq!(sh(client, &name, read).await?, "22");
+    // Whatever was left is gone after a staging that had something to do.
+    write(root.path(), "3")?;
+    client.refresh_skills().await?;
+    client.stage_skills(&name, &["pair"]).await?;
+    assert_eq!(sh(client, &name, read).await?, "33");
+    assert_eq!(leftovers(&daemon)?, Vec::<String>::new());
+    daemon.stop().await
+}

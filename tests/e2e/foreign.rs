@@ -1,0 +1,36 @@
+//! Foreign clients, which know the API by reflection only, and a foreign object store.
+
+mod access;
+mod buf;
+mod documents;
+mod help;
+mod integrations;
+mod mcp;
+mod operations;
+mod prometheus;
+mod python;
+mod recipes;
+mod s3;
+mod venv;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
+
+/// Time limit of every command and every wait of these tests, more than ten times what is usual on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs a command that must succeed, and returns what it wrote to stdout.
+async fn output(command: &mut Command) -> Result<String> {
+    let ended = tokio::time::timeout(LIMIT, command.kill_on_drop(true).output()).await;
+    let output = ended.with_context(|| format!("{command:?} did not end"))??;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} ended with {}:\n{}{said}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}

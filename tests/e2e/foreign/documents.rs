@@ -1,0 +1,228 @@
+//! Lists the test that runs each command block of README.md and docs/, or the reason why none does, and checks the
+//! list.
+//!
+//! The tests of this suite read the blocks from the documents, so a changed block is what they run. This file checks
+//! that they do so: from the source of each listed test, that the test exists and names the document and the section.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use skilld_tests::binaries;
+
+/// Every section with command blocks: `document | title | coverage` a line, without a title before the first section.
+/// The coverage is the test of this package that runs the blocks as they are in the document; `the first steps`, the
+/// step of tests/run.sh that runs their `make` targets; or `not run`, with the reason. A test that a reason names
+/// exists.
+const SECTIONS: &str = "
+README.md | Try it | the first steps
+README.md | Build and start | the first steps
+README.md | Run a skill | the_quick_start_does_what_it_says
+README.md | From any language | buf_does_what_the_readme_shows
+docs/access.md | | not run: changes files of the host; skillctl_does_what_docs_access_shows runs the commands with files of its own
+docs/access.md | Tokens for one workspace | not run: wants a daemon of its own; skillctl_does_what_docs_access_shows runs the commands
+docs/artifacts.md | Artifacts with skillctl | recipes_for_artifacts_do_what_they_say
+docs/artifacts.md | Artifacts with grpcurl | recipes_for_artifacts_do_what_they_say
+docs/audit.md | Rotation | not run: reads the logs of the host; the tests of skillctl pipe a log to it
+docs/backup.md | | not run: changes the services of the host
+docs/backup.md | Restore | not run: changes the services of the host
+docs/backup.md | Why a copy is refused | not run: changes the services of the host
+docs/backup.md | Directories of a version that did not bind them | not run: changes the services of the host
+docs/backup.md | Move to another disk or host | not run: changes the services of the host
+docs/backup.md | An instance file that was lost | not run: changes the services of the host
+docs/benchmarks.md | | not run: takes an idle machine and a quarter of an hour
+docs/benchmarks.md | What skills cost in prompts | not run: tests/bench/tokens is this program and tests itself
+docs/conformance.md | | not run: tests/run.sh runs the script and every test
+docs/deploy.md | | not run: tests/packages.sh packs with the script of these targets
+docs/deploy.md | Debian package | not run: tests/packages.sh installs the package in a container
+docs/deploy.md | Workspaces on disk | not run: changes the services of the host
+docs/deploy.md | Tarball | not run: changes the programs of the host; tests/packages.sh unpacks the tarball
+docs/deploy.md | Prepare the host | not run: changes the groups of the host
+docs/deploy.md | Start it | not run: tests/packages.sh runs the block with directories of its own
+docs/deploy.md | Compose | not run: tests/packages.sh starts the daemon of the file with directories of its own
+docs/deploy.md | Kubernetes | not run: needs a cluster; tests/packages.sh checks the manifest against its schema
+docs/deploy.md | Nomad | not run: needs a cluster; tests/packages.sh parses the job
+docs/exec.md | Before the recipes | what_recipes_want_can_be_had
+docs/exec.md | skillctl | skillctl_recipes_do_what_they_say
+docs/exec.md | A terminal with skillctl | not run: needs a terminal; a_shell_in_a_terminal_feels_like_a_login has one
+docs/exec.md | grpcurl | grpcurl_recipes_do_what_they_say
+docs/exec.md | Python, generated code | python_recipes_with_generated_code_do_what_they_say
+docs/exec.md | Python, by reflection | python_recipes_by_reflection_do_what_they_say
+docs/files.md | Staging with skillctl | recipes_for_inputs_do_what_they_say
+docs/files.md | Staging with grpcurl | recipes_for_inputs_do_what_they_say
+docs/files.md | Collecting with skillctl | recipes_for_outputs_do_what_they_say
+docs/files.md | Collecting with grpcurl | recipes_for_outputs_do_what_they_say
+docs/files.md | Collecting with Python | recipes_for_outputs_do_what_they_say
+docs/images.md | Build an image | not run: takes minutes; tests/run.sh makes and checks the base image
+docs/images.md | Update the versions | not run: takes minutes, and changes the lock files
+docs/images.md | Bring your own image | not run: tests/images.sh builds the example in a directory of its own
+docs/integrations.md | Claude Code | not run: needs Claude Code
+docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_skills
+docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/integrations.md | An Anthropic-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/operations.md | Credentials of registries | not run: needs an account of a registry
+docs/operations.md | Check the host | not run: doctor_finds_nothing_that_fails_on_the_host_of_the_tests runs the program
+docs/operations.md | Install the programs | deploying_takes_what_was_built_and_no_compiler
+docs/operations.md | Start the service | not run: changes the services of the host
+docs/operations.md | Upgrade | not run: changes the services of the host
+docs/operations.md | Drain | drain_and_watch_do_what_docs_operations_says
+docs/operations.md | Watch | drain_and_watch_do_what_docs_operations_says
+docs/podman.md | | not run: changes the services of the host; tests/podman.sh runs two suites on a Podman of its own
+docs/security.md | | not run: tests/run.sh runs the script and every test
+docs/metrics.md | | not run: wants a listener of its own; tests/e2e/foreign/prometheus.rs reads the page
+docs/skillctl.md | | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | Images | not run: an_image_is_checked_as_a_pool_would_use_it checks the default image
+docs/skillctl.md | JSON | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | Completion | what_docs_skillctl_shows_does_what_it_says
+docs/tools-agent-zero.md | | not run: the tests of the client call every tool of the family
+docs/tools-sherma.md | | not run: the tests of the client call every tool of the family
+docs/tools-trpc.md | | not run: the tests of the client call every tool of the family
+docs/tools.md | From a shell | skill_tools_are_used_from_a_shell_as_the_document_says
+docs/skills.md | Publishing with skillctl | recipes_for_publishing_do_what_they_say
+docs/skills.md | The store with skillctl | recipes_for_publishing_do_what_they_say
+docs/skills.md | Scripts with skillctl | recipes_for_scripts_do_what_they_say
+docs/skills.md | Reading with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
+docs/skills.md | Checking with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
+docs/skills.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
+docs/skills.md | Check your own collection | not run: the suite of `make compat` runs the program
+";
+
+/// First words of a line that is a command.
+const PROGRAMS: [&str; 14] = [
+    "agent",
+    "apt-get",
+    "buf",
+    "cargo",
+    "curl",
+    "docker",
+    "export",
+    "grpcurl",
+    "install",
+    "make",
+    "python",
+    "skillctl",
+    "sudo",
+    "systemctl",
+];
+
+/// Command blocks of each section, which is a document and a title.
+type Sections = BTreeMap<(String, String), Vec<String>>;
+
+/// Returns the sections of all documents that have command blocks, and the indented lines that are commands.
+fn read_documents() -> Result<(Sections, Vec<String>)> {
+    let root = binaries::repository();
+    let mut names = vec!["README.md".to_owned()];
+    for entry in fs::read_dir(root.join("docs"))? {
+        let name = entry?.file_name();
+        names.push(format!("docs/{}", name.to_str().context("a name")?));
+    }
+    let (mut sections, mut indented) = (Sections::new(), Vec::new());
+    for name in names.iter().filter(|name| name.ends_with(".md")) {
+        let (mut title, mut in_block, mut block) = (String::new(), false, None);
+        for line in fs::read_to_string(root.join(name))?.lines() {
+            if let Some(language) = line.strip_prefix("```") {
+                in_block = !in_block;
+                if let Some(code) = block.take() {
+                    let section = (name.clone(), title.clone());
+                    sections.entry(section).or_default().push(code);
+                } else if matches!(language, "sh" | "bash" | "python") {
+                    block = Some(String::new());
+                }
+            } else if let Some(code) = &mut block {
+                code.push_str(line);
+                code.push('\n');
+            } else if !in_block && line.starts_with("##") {
+                line.trim_start_matches('#').trim().clone_into(&mut title);
+            } else if let Some(code) = line.strip_prefix("    ").filter(|_| !in_block)
+                && PROGRAMS.contains(&code.split(' ').next().unwrap_or_default())
+            {
+                indented.push(format!("{name}: {code}"));
+            }
+        }
+    }
+    Ok((sections, indented))
+}
+
+/// Checks that one of these files has the test and names the document and the section, whose blocks it then reads and
+/// runs.
+fn check_test(files: &[String], test: &str, document: &str, title: &str) -> Result<()> {
+    let file = files
+        .iter()
+        .find(|file| file.contains(&format!("fn {test}(")));
+    let file = file.with_context(|| format!("no test {test} for {document}, {title:?}"))?;
+    for name in [document, title] {
+        ensure!(
+            file.contains(&format!("\"{name}\"")),
+            "the file of {test} does not name {name:?}, so it does not run {document}, {title:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Checks that the step `the first steps` makes the targets that these blocks make.
+fn check_first_steps(blocks: &[String]) -> Result<()> {
+    let script = fs::read_to_string(binaries::repository().join("tests/run.sh"))?;
+    ensure!(
+        script.contains(" step 'the first steps' first_steps\n"),
+        "tests/run.sh has no such step"
+    );
+    let lines = blocks.iter().flat_map(|block| block.lines());
+    let targets = lines.filter_map(|line| line.strip_prefix("make ")?.split('#').next());
+    // `make test` is that script.
+    for targets in targets.map(str::trim).filter(|targets| *targets != "test") {
+        let command = format!("make --no-print-directory {targets}");
+        ensure!(script.contains(&command), "tests/run.sh has no `{command}`");
+    }
+    Ok(())
+}
+
+/// Reads the modules of a suite beneath `tests/e2e/`, without this one.
+fn read_tests(suite: &str) -> Result<Vec<String>> {
+    let directory = binaries::repository().join("tests/e2e").join(suite);
+    let list = fs::read_to_string(directory.with_extension("rs"))?;
+    let modules = list
+        .lines()
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let files = modules.map(|module| directory.join(format!("{module}.rs")));
+    // A module with a `path` attribute is elsewhere.
+    files
+        .filter(|file| !file.ends_with("documents.rs") && file.exists())
+        .map(|file| Ok(fs::read_to_string(file)?))
+        .collect()
+}
+
+#[test]
+fn every_command_block_of_the_documents_has_a_test_or_a_reason() -> Result<()> {
+    let (found, indented) = read_documents()?;
+    assert_eq!(indented, [""; 0], "commands stand in fenced blocks");
+    let (tests, functional) = (read_tests("foreign")?, read_tests("functional")?);
+    let mut listed = BTreeSet::new();
+    for row in SECTIONS.trim().lines() {
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [document, title, coverage] = columns[..] else {
+            anyhow::bail!("not a row: {row}");
+        };
+        let section = (document.to_owned(), title.to_owned());
+        let blocks = found.get(&section);
+        let blocks = blocks.with_context(|| format!("{section:?} has no command block"))?;
+        if coverage == "the first steps" {
+            check_first_steps(blocks)?;
+        } else if let Some(reason) = coverage.strip_prefix("not run: ") {
+            for name in reason.split(' ').filter(|word| word.contains('_')) {
+                let test = format!("fn {name}(");
+                let exists = functional
+                    .iter()
+                    .chain(&tests)
+                    .any(|file| file.contains(&test));
+                ensure!(exists, "no test {name}, which a reason names");
+            }
+        } else {
+            check_test(&tests, coverage, document, title)?;
+        }
+        listed.insert(section);
+    }
+    let found: BTreeSet<_> = found.into_keys().collect();
+    assert_eq!(found, listed);
+    Ok(())
+}

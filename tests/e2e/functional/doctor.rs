@@ -1,0 +1,275 @@
+//! `skilld doctor` and `skilld --check` on this host and its Docker, each run as the real binary.
+//!
+//! Docker: the reports are about a real Docker, its images and runtimes, and the rights of a real user.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use skilld_tests::{Daemon, Options, binaries};
+
+/// Image that no Docker has.
+const NO_IMAGE: &str = "skilld-test/no-such-image:1";
+/// User without an account and without permission for Docker.
+const STRANGER: u32 = 2_999_999;
+
+/// Returns the daemon's binary as a command with settings that this host can meet.
+fn skilld(state_dir: &Path) -> Result<Command> {
+    let mut command = binaries::skilld()?;
+    command
+        .env("SKILLD_STATE_DIR", state_dir)
+        .env("SKILLD_ENGINE__GUEST_PATH", binaries::guest()?)
+        // A range that no user of a usual host has.
+        .env("SKILLD_ENGINE__UID_BASE", "3000000")
+        .env("SKILLD_POOLS__OFFICE__WARM", "0")
+        .env("SKILLD_POOLS__OFFICE__MAX", "0");
+    Ok(command)
+}
+
+/// Lines of a report, and the exit code of its program.
+struct DoctorRun {
+    code: Option<i32>,
+    lines: Vec<Value>,
+}
+
+impl DoctorRun {
+    fn start(mut command: Command) -> Result<Self> {
+        let output = command.args(["doctor", "-o", "json"]).output()?;
+        ensure!(output.stderr.is_empty(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        let lines = report["checks"].as_array().context("lines")?.clone();
+        let count = |state: &str| lines.iter().filter(|line| line["state"] == state).count();
+        for (field, state) in [("ok", "ok"), ("warnings", "warning"), ("failed", "failed")] {
+            ensure!(report[field] == count(state), "{field} of {report}");
+        }
+        Ok(Self {
+            code: output.status.code(),
+            lines,
+        })
+    }
+
+    /// Returns the lines of one check.
+    fn find(&self, check: &str) -> Vec<&Value> {
+        let lines = self.lines.iter();
+        lines.filter(|line| line["check"] == check).collect()
+    }
+
+    /// Returns the only line of one check.
+    fn line(&self, check: &str) -> Result<&Value> {
+        let found = self.find(check);
+        ensure!(found.len() == 1, "{check}: {found:?}");
+        Ok(found[0])
+    }
+}
+
+/// Copies a program in a process of its own. A copy by this process could not be run for a moment (`ETXTBSY`) when
+/// another test starts a process meanwhile, which inherits the file opened for writing.
+fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let copied = Command::new("cp").args([from, to]).output()?;
+    ensure!(copied.status.success(), "{copied:?}");
+    Ok(())
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn doctor_finds_nothing_that_fails_on_the_host_of_the_tests() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let state_dir = dir.path().join("s");
+    let run = DoctorRun::start(skilld(&state_dir)?)?;
+    let failed: Vec<_> = run
+        .lines
+        .iter()
+        .filter(|line| line["state"] == "failed")
+        .collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(run.code, Some(0), "warnings do not count");
+    for check in [
+        "docker",
+        "docker.version",
+        "docker.limits",
+        "docker.seccomp",
+        "guest",
+    ] {
+        assert_eq!(run.line(check)?["state"], "ok", "{check}");
+    }
+    let driver = Command::new("docker")
+        .args(["info", "--format", "{{.Driver}}"])
+        .output()?;
+    let driver = String::from_utf8(driver.stdout)?;
+    let line = run.line("docker.storage_driver")?;
+    assert!(
+        line["finding"]
+            .as_str()
+            .is_some_and(|text| text.starts_with(driver.trim())),
+        "{line}"
+    );
+    let is_slow = ["fuse-overlayfs", "vfs"].contains(&driver.trim());
+    assert_eq!(line["state"] == "warning", is_slow, "{line}");
+    let image = run.line("pool.image")?;
+    assert!(
+        image["finding"]
+            .as_str()
+            .is_some_and(|text| text.contains("skilld/base"))
+    );
+
+    let output = skilld(&state_dir)?.arg("doctor").output()?;
+    assert_eq!(output.status.code(), Some(0));
+    let printed = String::from_utf8(output.stdout)?;
+    let remedies = printed
+        .lines()
+        .filter(|line| line.trim_start().starts_with("remedy: "));
+    let warnings = printed.lines().filter(|line| line.starts_with("warning  "));
+    assert_eq!(remedies.count(), warnings.count(), "{printed}");
+    let totals = printed.lines().last().context("totals")?;
+    assert!(totals.ends_with(", failed 0"), "{printed}");
+    assert!(!state_dir.exists(), "the doctor makes nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn doctor_works_beside_a_daemon_on_the_same_state_directory() -> Result<()> {
+    let daemon = Daemon::start().await?;
+    let mut command = skilld(&daemon.state_dir())?;
+    command.envs(daemon.settings());
+    daemon.warm(1).await?;
+    let containers = daemon.containers().await?;
+    let run = DoctorRun::start(command)?;
+    assert_eq!(run.line("state_dir.mode")?["state"], "ok");
+    assert_eq!(run.line("pool.image")?["state"], "ok");
+    // The daemon goes on: it serves, with the same containers.
+    daemon.client.get_pool("default").await?;
+    assert_eq!(daemon.containers().await?, containers);
+    daemon.stop().await
+}
+
+#[test]
+fn doctor_and_check_name_a_pool_whose_image_is_missing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let state_dir = dir.path().join("s");
+    let with = |key: &str, value: &str| -> Result<Command> {
+        let mut command = skilld(&state_dir)?;
+        command.env(key, value);
+        Ok(command)
+    };
+    let missing = || with("SKILLD_POOLS__DEFAULT__IMAGE", NO_IMAGE);
+    let run = DoctorRun::start(missing()?)?;
+    assert_eq!(run.code, Some(1));
+    let line = run.line("pool.image")?;
+    assert_eq!(line["state"], "failed");
+    assert_eq!(line["subject"], "pool default");
+    assert!(
+        line["finding"]
+            .as_str()
+            .is_some_and(|text| text.contains(NO_IMAGE)),
+        "{line}"
+    );
+    assert!(
+        line["remedy"]
+            .as_str()
+            .is_some_and(|text| text.contains("docker pull")),
+        "{line}"
+    );
+
+    let output = missing()?.arg("--check").output()?;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(NO_IMAGE));
+    let expected = format!("error: pool default: image {NO_IMAGE} is not there");
+    assert!(stderr(&output).contains(&expected), "{output:?}");
+
+    // A pool beside the default one waits for its image: the daemon starts without it.
+    let mut other = with("SKILLD_POOLS__OTHER__IMAGE", NO_IMAGE)?;
+    let output = other.arg("--check").output()?;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        stderr(&output).contains("warning: pool other: image"),
+        "{output:?}"
+    );
+
+    let output = skilld(&state_dir)?.arg("--check").output()?;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn doctor_and_check_name_an_oci_runtime_that_docker_does_not_know() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let unknown = || -> Result<Command> {
+        let mut command = skilld(&dir.path().join("s"))?;
+        command.env("SKILLD_POOLS__DEFAULT__OCI_RUNTIME", "no-such-runtime");
+        Ok(command)
+    };
+    let run = DoctorRun::start(unknown()?)?;
+    assert_eq!(run.code, Some(1));
+    let line = run.line("pool.runtime")?;
+    assert_eq!(line["state"], "failed");
+    assert!(
+        line["remedy"]
+            .as_str()
+            .is_some_and(|text| text.contains("runc")),
+        "{line}"
+    );
+    let output = unknown()?.arg("--check").output()?;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let expected = "error: pool default: OCI runtime no-such-runtime is not registered";
+    assert!(stderr(&output).contains(expected), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn doctor_of_a_user_without_rights_reports_what_that_user_lacks() -> Result<()> {
+    let dir = tempfile::Builder::new().prefix("skd").tempdir()?;
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
+    // The user must be able to run the programs, wherever the repository is.
+    let program = dir.path().join("skilld");
+    copy_program(&binaries::binary("skilld")?, &program)?;
+    let guest = dir.path().join("guest");
+    copy_program(&binaries::guest()?, &guest)?;
+    fs::set_permissions(&guest, PermissionsExt::from_mode(0o755))?;
+    let root = dir.path().join("skills");
+    fs::create_dir(&root)?;
+    fs::set_permissions(&root, PermissionsExt::from_mode(0o700))?;
+    let mut command = binaries::without_settings(program);
+    command
+        .uid(STRANGER)
+        .gid(STRANGER)
+        .env("SKILLD_STATE_DIR", dir.path().join("s"))
+        .env("SKILLD_ENGINE__GUEST_PATH", &guest)
+        .env("SKILLD_SKILLS__ROOTS", format!("[{:?}]", root.display()));
+    let run = DoctorRun::start(command)?;
+    assert_eq!(run.code, Some(1));
+    assert_eq!(run.line("user")?["state"], "warning");
+    assert_eq!(run.line("guest")?["state"], "ok");
+    for check in ["docker", "root", "state_dir.mode"] {
+        assert_eq!(run.line(check)?["state"], "failed", "{check}");
+    }
+    let docker = run.line("docker")?;
+    assert!(
+        docker["finding"]
+            .as_str()
+            .is_some_and(|text| text.contains("no permission")),
+        "{docker}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn daemon_warns_at_its_start_when_pools_promise_more_memory_than_the_host_has() -> Result<()>
+{
+    let promised = "the pools promise";
+    let daemon = Daemon::start_with(Options::default().set("skills.builds_max", "100000")).await?;
+    let log = daemon.log();
+    let warning = log
+        .lines()
+        .find(|line| line.contains("WARN") && line.contains(promised));
+    let warning = warning.context("a warning")?;
+    assert!(warning.contains("builds 100000 × 3.0 GiB"), "{warning}");
+    daemon.stop().await
+}

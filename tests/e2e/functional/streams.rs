@@ -1,0 +1,79 @@
+//! Execs whose client has gone.
+//!
+//! Docker: the guest kills or keeps a container's processes when a client's connection to the daemon ends.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::exec_result::Reason as Ended;
+use skilld_client::v1::{AttachExecRequest, ExecEvent, ExecState, OnDisconnect, RunExecRequest};
+use skilld_client::{Client, MessageStream};
+use skilld_tests::exec::{shell, workspace};
+use skilld_tests::{Daemon, Options, wait};
+
+/// Time limit of the kill of an exec whose grace period is over.
+const KILLED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Starts a program that prints a line and goes on, and reads the line.
+async fn stream(
+    client: &Client,
+    ws: &str,
+    id: &str,
+    then: OnDisconnect,
+) -> Result<MessageStream<ExecEvent>> {
+    let mut spec = shell("echo up; sleep 1000");
+    spec.set_on_disconnect(then);
+    let request = RunExecRequest {
+        workspace: ws.to_owned(),
+        exec_id: id.to_owned(),
+        spec: Some(spec),
+        ..RunExecRequest::default()
+    };
+    let mut events = client.run_exec(request).await?;
+    says_something(&mut events).await?;
+    Ok(events)
+}
+
+async fn says_something(events: &mut MessageStream<ExecEvent>) -> Result<()> {
+    while let Some(event) = events.next().await? {
+        if matches!(event.event, Some(Event::Output(_))) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("it said nothing")
+}
+
+async fn state(client: &Client, ws: &str, id: &str) -> Result<ExecState> {
+    Ok(client.get_exec(&format!("{ws}/execs/{id}")).await?.state())
+}
+
+#[tokio::test]
+async fn on_disconnect_kill_and_keep() -> Result<()> {
+    let options = Options::default().set("execs.disconnect_grace", "5s");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let ws = workspace(client).await?.name;
+    let left = stream(client, &ws, "left", OnDisconnect::Kill).await?;
+    let back = stream(client, &ws, "back", OnDisconnect::Kill).await?;
+    let kept = stream(client, &ws, "kept", OnDisconnect::Keep).await?;
+    let disconnected = Instant::now();
+    drop((left, back, kept));
+    let request = AttachExecRequest {
+        name: format!("{ws}/execs/back"),
+        ..AttachExecRequest::default()
+    };
+    let mut back = client.attach_exec(request).await?;
+    says_something(&mut back).await?;
+    let result = wait::until("the abandoned exec is killed", KILLED_WITHIN, async || {
+        Ok(client.get_exec(&format!("{ws}/execs/left")).await?.result)
+    })
+    .await?;
+    ensure!(result.reason() == Ended::KilledByClient, "{result:?}");
+    let waited = disconnected.elapsed();
+    ensure!(waited >= Duration::from_millis(4500), "{waited:?}");
+    // Their clients have gone for as long.
+    ensure!(state(client, &ws, "back").await? == ExecState::Running);
+    ensure!(state(client, &ws, "kept").await? == ExecState::Running);
+    daemon.stop().await
+}

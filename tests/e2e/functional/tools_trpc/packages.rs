@@ -1,0 +1,118 @@
+//! Packages that a skill names and that the daemon cannot install: the model reads it when it loads the skill.
+//!
+//! Docker: the real image decides which packages are missing, and real builds fail or succeed.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use skilld_tests::{Daemon, Options};
+use skilld_tools::ToolOptions;
+
+use super::Talk;
+use crate::functional::environments::Fixture;
+
+/// Loads a skill in a new conversation. Returns the warnings of the result.
+async fn load(daemon: &Daemon, skill: &str) -> Result<Value> {
+    let mut talk = Talk::new(daemon, "packages", ToolOptions::default())?;
+    let loaded = talk.call("skill_load", json!({"skill": skill})).await?;
+    Ok(loaded["warnings"].clone())
+}
+
+fn contains(warnings: &Value, part: &str) -> bool {
+    let warnings = warnings.as_array();
+    let mut texts = warnings.into_iter().flatten().filter_map(Value::as_str);
+    texts.any(|text| text.contains(part))
+}
+
+async fn fixture() -> Result<Fixture> {
+    let fixture = Fixture::new().await?;
+    for (name, requirements) in [
+        ("absent", "skilld-no-such-package\nrequests\n"),
+        ("editable", "-e .\nskilld-compat-greeting\n"),
+        ("letters", "skilld-compat-letters\n"),
+        // The image has this one.
+        ("provided", "requests\n"),
+    ] {
+        fixture.skill(name, &[("requirements.txt", requirements)])?;
+    }
+    fixture.skill("plain", &[])?;
+    Ok(fixture)
+}
+
+#[tokio::test]
+async fn loading_a_skill_whose_packages_cannot_be_installed_says_which_and_why() -> Result<()> {
+    let fixture = fixture().await?;
+    let daemon = Daemon::start_with(fixture.options()).await?;
+    // The names of missing packages come from a container of the image.
+    daemon.warm(1).await?;
+    for skill in ["absent", "letters", "provided", "plain"] {
+        // Whether a build succeeds is known when it was tried, which the first run does.
+        assert_eq!(load(&daemon, skill).await?, Value::Null, "{skill}");
+    }
+    let warnings = load(&daemon, "editable").await?;
+    let said = "packages of this skill are not installed: skilld-compat-greeting; scripts that import them will fail. \
+                Reason: requirements.txt:1: \"-e .\" is an option of pip";
+    assert!(contains(&warnings, said), "{warnings}");
+
+    let mut talk = Talk::new(&daemon, "packages", ToolOptions::default())?;
+    let run = |skill: &str, command: &str| json!({"skill": skill, "command": command});
+    let failing = run("absent", "python3 -c 'import skilld_no_such_package'");
+    let failed = talk.call("skill_run", failing).await?;
+    let said = "packages of this skill may not be installed, and scripts that import them will fail: the packages of \
+                skill absent were not built";
+    assert!(contains(&failed["warnings"], said), "{failed}");
+    let well = talk
+        .call("skill_run", run("absent", "python3 -c 'import requests'"))
+        .await?;
+    assert_eq!(
+        (&well["exit_code"], &well["warnings"]),
+        (&json!(0), &Value::Null)
+    );
+    let python = run("letters", "python3 -c 'import skilld_compat_letters'");
+    let well = talk.call("skill_run", python).await?;
+    assert_eq!(
+        (&well["exit_code"], &well["warnings"]),
+        (&json!(0), &Value::Null)
+    );
+    let warnings = load(&daemon, "absent").await?;
+    let said = "packages of this skill are not installed: skilld-no-such-package; scripts that import them will fail. \
+                Reason: the packages of skill absent were not built";
+    assert!(contains(&warnings, said), "{warnings}");
+    assert_eq!(load(&daemon, "letters").await?, Value::Null);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn loading_a_skill_names_its_packages_if_this_daemon_does_not_install_them() -> Result<()> {
+    let fixture = fixture().await?;
+    let skills = fixture.skills();
+    let options = || Options::default().skills(&skills);
+    for (options, reason) in [
+        (options(), "no source from which the packages"),
+        (
+            options().set("skills.environment_builds", "never"),
+            "this daemon builds no environments",
+        ),
+        (
+            options().set("skills.environment_builds", "prepare"),
+            "skillctl skill prepare letters",
+        ),
+    ] {
+        let daemon = Daemon::start_with(options).await?;
+        daemon.warm(1).await?;
+        let warnings = load(&daemon, "letters").await?;
+        let said = "packages of this skill are not installed: skilld-compat-letters; scripts that import them will fail";
+        assert!(
+            contains(&warnings, said) && contains(&warnings, reason),
+            "{warnings}"
+        );
+        for skill in ["provided", "plain"] {
+            assert_eq!(
+                load(&daemon, skill).await?,
+                Value::Null,
+                "{reason}: {skill}"
+            );
+        }
+        daemon.stop().await?;
+    }
+    Ok(())
+}

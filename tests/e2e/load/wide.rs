@@ -1,0 +1,98 @@
+//! Output that exceeds the memory of the container: none of it has to fit in.
+
+use anyhow::{Context, Result, ensure};
+use skilld_client::Client;
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::exec_event::output::Content;
+use skilld_client::v1::exec_result::Outcome;
+use skilld_client::v1::{AttachExecRequest, Exec, ExecState, OnFull};
+use skilld_tests::exec::{argv, start, workspace};
+use skilld_tests::{Daemon, wait};
+
+use crate::load::{DEADLINE, MIB, alone, options, with_deadline};
+
+/// Bytes of output: four times the memory of the container, in which a guest that kept them would be killed.
+const BYTES: u64 = 2_000_000_000;
+/// Number of bytes that one client reads; the rest is written without a reader.
+const READ_BYTES: u64 = 500_000_000;
+/// Bytes of a stream that the guest retains.
+const WINDOW: u64 = 4 * MIB;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_larger_than_the_containers_memory_reports_each_gap() -> Result<()> {
+    let _alone = alone().await;
+    let daemon = Daemon::start_with(options()?).await?;
+    let client = &daemon.client;
+    let name = workspace(client).await?.name;
+    daemon.warm(1).await?;
+    let mut spec = argv([
+        "sh",
+        "-c",
+        r#"yes | head -c "$1""#,
+        "sh",
+        &BYTES.to_string(),
+    ]);
+    spec.set_on_full(OnFull::DropOldest);
+    let exec = start(client, &name, "", spec).await?;
+    let reading = read_some(client, &exec.name);
+    with_deadline("a client has read its part", reading).await?;
+    let ended = ended(client, &exec.name).await?;
+
+    let total = ended.total.context("no total")?;
+    assert_eq!((total.stdout, total.stderr), (BYTES, 0));
+    let result = ended.result.context("no result")?;
+    assert_eq!(result.outcome, Some(Outcome::ExitCode(0)));
+    let kept = ended.oldest.context("no oldest")?.stdout;
+    assert_eq!(BYTES - kept, WINDOW, "the window holds its size");
+    assert_eq!(result.dropped_bytes.context("dropped")?.stdout, kept);
+    daemon.stop().await
+}
+
+/// Reads from the start and checks every byte; the daemon must report each gap.
+async fn read_some(client: &Client, name: &str) -> Result<()> {
+    let request = AttachExecRequest {
+        name: name.to_owned(),
+        ..AttachExecRequest::default()
+    };
+    let mut events = client.attach_exec(request).await?;
+    let (mut at, mut read) = (0, 0);
+    let expected: Vec<u8> = b"y\n".iter().copied().cycle().take(65_537).collect();
+    while read < READ_BYTES {
+        let event = events.next().await?.context("the stream ended")?;
+        match event.event.context("an empty event")? {
+            Event::Output(output) => {
+                let Some(Content::Data(data)) = output.content else {
+                    anyhow::bail!("no bytes");
+                };
+                ensure!(output.offset == at, "{} follows {at}", output.offset);
+                let first = usize::try_from(at % 2)?;
+                ensure!(
+                    data == expected[first..first + data.len()],
+                    "other bytes at {at}"
+                );
+                at += u64::try_from(data.len())?;
+                read += u64::try_from(data.len())?;
+            }
+            Event::Gap(gap) => {
+                ensure!(gap.from == at && gap.to > at, "{gap:?} follows {at}");
+                at = gap.to;
+            }
+            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) => {}
+            // The program was faster than the reader.
+            Event::Closed(_) => {
+                ensure!(at == BYTES, "closed at {at}");
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the end of an exec without reading its output.
+async fn ended(client: &Client, name: &str) -> Result<Exec> {
+    wait::until("the exec is over", DEADLINE, async || {
+        let exec = client.get_exec(name).await?;
+        Ok((exec.state() == ExecState::Closed).then_some(exec))
+    })
+    .await
+}
