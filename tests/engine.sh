@@ -6,10 +6,13 @@
 #
 # The host's engine has its log in /var/log/skilld-dockerd.log and its process id in /var/run/docker.pid; that of DIR
 # has `log` and `docker.pid` there, and answers at unix://DIR/docker.sock. It shares nothing with the host's engine but
-# the kernel, and has no network. DIR is short, since the paths of sockets end at 107 bytes.
+# the kernel and, where one runs as a service, containerd; it has no network. DIR is short, since the paths of sockets end
+# at 107 bytes.
 set -euo pipefail
 
 readonly answer_timeout_s=60 stop_timeout_s=60
+# Process id of the engine of the host that this script started. `stop` ends no other one.
+readonly started=/var/run/skilld-dockerd.pid
 action=${1-} dir=${2-}
 if [ -n "$dir" ]; then
     export DOCKER_HOST=unix://$dir/docker.sock
@@ -67,6 +70,7 @@ start() {
         fi
         sleep 0.2
     done
+    [ -n "$dir" ] || cp "$pid_file" "$started"
 }
 
 # Returns 0 once the process has ended, 1 after the timeout.
@@ -80,12 +84,13 @@ await_end() { # pid
 
 stop() {
     local pid mount
+    if [ -z "$dir" ] && ! cmp --silent "$pid_file" "$started"; then return; fi
     if names_running "$pid_file" dockerd; then
         pid=$(<"$pid_file")
         kill "$pid"
         await_end "$pid" || { echo "Docker's engine (process $pid) did not end within $stop_timeout_s s" >&2 && return 1; }
     fi
-    [ -n "$dir" ] || return 0
+    [ -n "$dir" ] || { rm -f "$started" && return 0; }
     # The deepest first.
     awk -v dir="$dir/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo | sort -r |
         while read -r mount; do umount --lazy "$mount"; done
@@ -93,5 +98,5 @@ stop() {
 
 case $action in
 start | stop) "$action" ;;
-*) sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,12p >&2 && exit 2 ;;
+*) sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,9p >&2 && exit 2 ;;
 esac

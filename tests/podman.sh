@@ -5,7 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly image=skilld/base:latest
 filters=(functional:: security::)
-[ -z "${1-}" ] || filters=("$1")
+case ${1-} in
+'') ;;
+functional::* | security::*) filters=("$1") ;;
+*) echo "podman: a test of functional:: or security::, not $1" >&2 && exit 2 ;;
+esac
 
 # Kept short, since the paths of sockets end at 107 bytes.
 dir=$(mktemp -d /tmp/skp.XXXXXX)

@@ -21,26 +21,36 @@ print_stacks() { # process
 
 run_program() { # program, arguments …
     local test timer ended code=0
+    # In process groups of their own, which can be ended whole.
+    set -m
     # Not with the program's output, whose reader waits until no process has it open.
     sleep "$limit_s" >/dev/null 2>&1 &
     timer=$!
     # libtest prints durations only with an unstable option, which this variable permits.
-    RUSTC_BOOTSTRAP=1 "$@" -Z unstable-options --report-time &
+    RUSTC_BOOTSTRAP=1 "$@" -Z unstable-options --report-time </dev/null &
     test=$!
-    trap 'kill "$test" "$timer" 2>/dev/null; exit 130' INT TERM
+    set +m
+    trap 'kill -- "-$test" "-$timer" 2>/dev/null; exit 130' INT TERM
     wait -n -p ended "$test" "$timer" || code=$?
     if [ "$ended" = "$timer" ]; then
         echo "test: $1 is ended after $limit_s s: one of its tests that ran for over 60 seconds hangs" >&2
         print_stacks "$test" >&2
-        kill -KILL "$test"
+        kill -KILL -- "-$test"
         code=124
     fi
     kill "$timer" 2>/dev/null || true
     return "$code"
 }
 
+# Not by awk, which reads a pipe in blocks: a test that hangs is to be seen at once.
+note_durations() {
+    local line
+    while IFS= read -r line || [ -n "$line" ]; do
+        printf '%s\n' "$line"
+        [[ ! $line =~ ^test\ (.*)\ \.\.\.\ ok\ \<([0-9.]+)s\>$ ]] || echo "${BASH_REMATCH[2]} s  ${BASH_REMATCH[1]}" >>"$TEST_TIMES"
+    done
+}
+
 code=0
-run_program "$@" | awk -v times="$TEST_TIMES" '
-    { print; fflush() }
-    /^test .* \.\.\. ok <[0-9.]+s>$/ { gsub(/[<>s]/, "", $NF); print $NF " s  " $2 >>times }' || code=$?
+run_program "$@" | note_durations || code=$?
 exit "$code"

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Makes ready what a target of the Makefile needs from the system. Nothing else installs packages of the system.
 #
-#   setup.sh rust|docker|python|prometheus|npm|mmdebstrap …
+#   setup.sh rust|docker|python|prometheus|npm|tools|mmdebstrap …
 #
 # As root on Debian or Ubuntu it installs the packages that are missing and starts Docker's engine, and prints a line for
 # each of these steps. Other users, and everybody with SKILLD_SETUP=no, get the names of what is missing and the commands
 # that help. An engine that runs, and one that DOCKER_HOST or a context of Docker names, are left alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Debian has dockerd there, where not every user looks for programs.
+PATH=$PATH:/usr/sbin:/sbin
 
 packages=() missing=0
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -54,10 +56,17 @@ check_npm() {
     has npm || advise 'npm' 'install Node.js from https://nodejs.org, which brings npm in one folder'
 }
 
-# Makes images where no registry answers.
+# Programs of the tests and their scripts.
+check_tools() {
+    has openssl || want 'openssl' openssl
+    has pgrep || want 'pgrep' procps
+    ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) || advise 'bash 5.1' "this is $BASH_VERSION"
+}
+
+# Makes images where no registry answers. Other users than root need programs of uidmap for it.
 check_mmdebstrap() {
     { has mmdebstrap && [ -e /usr/share/keyrings/debian-archive-keyring.gpg ]; } ||
-        want 'mmdebstrap, since no image registry answers' mmdebstrap debian-archive-keyring
+        want 'mmdebstrap, which makes images where no registry answers' mmdebstrap debian-archive-keyring uidmap
 }
 
 install_packages() {
@@ -72,7 +81,7 @@ install_packages() {
     fi
     DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends \
         -o DPkg::Lock::Timeout=300 "${packages[@]}" >>"$log" 2>&1 ||
-        { tail -n 20 "$log" >&2 && say "apt-get could not install ${packages[*]}; its last lines are above" && return 1; }
+        { tail -n 20 "$log" >&2; rm -f "$log"; say "apt-get could not install ${packages[*]}; its last lines are above"; return 1; }
     rm -f "$log"
     # Its tests start one of their own; the service of the package listens on all addresses.
     if is_systemd && [[ " ${packages[*]} " = *' prometheus '* ]]; then systemctl disable --now --quiet prometheus; fi
@@ -83,7 +92,9 @@ answers() { timeout 20 docker version >/dev/null 2>&1; }
 is_systemd() { [ -d /run/systemd/system ]; }
 
 # Returns 0 if Docker's client talks to the engine of this host.
-is_own_engine() { [ -z "${DOCKER_HOST-}" ] && [[ $(docker context show 2>/dev/null || echo default) = default ]]; }
+is_own_engine() {
+    [ -z "${DOCKER_HOST-}" ] && [[ $(docker context inspect --format '{{.Name}}' 2>/dev/null || echo default) = default ]]
+}
 
 start_engine() {
     local start=$SECONDS why
@@ -98,7 +109,7 @@ start_engine() {
     else
         if is_systemd; then
             say "starting Docker's engine: systemctl start docker"
-            systemctl start docker || { journalctl --unit docker --lines 20 --no-pager >&2 || true; return 1; }
+            { systemctl start docker && answers; } || { journalctl --unit docker --lines 20 --no-pager >&2 || true; return 1; }
         else
             say "starting Docker's engine; its log is /var/log/skilld-dockerd.log, its process id in /var/run/docker.pid"
             tests/engine.sh start

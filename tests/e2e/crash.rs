@@ -62,7 +62,7 @@ async fn containers(daemon: &Daemon) -> Result<BTreeSet<String>> {
 }
 
 /// Runs shell text that must succeed, and returns what it printed.
-async fn sh(client: &Client, workspace: &str, text: &str) -> Result<String> {
+async fn run_shell(client: &Client, workspace: &str, text: &str) -> Result<String> {
     let outcome = exec::run(client, workspace, exec::shell(text)).await?;
     assert_eq!(
         outcome.exit_code(),
@@ -74,7 +74,7 @@ async fn sh(client: &Client, workspace: &str, text: &str) -> Result<String> {
 }
 
 /// Reads a stream of events until this many bytes of stdout have come.
-async fn read(events: &mut MessageStream<ExecEvent>, bytes: usize) -> Result<Vec<u8>> {
+async fn read_bytes(events: &mut MessageStream<ExecEvent>, bytes: usize) -> Result<Vec<u8>> {
     let reading = async {
         let mut read = Vec::new();
         while read.len() < bytes {
@@ -83,11 +83,11 @@ async fn read(events: &mut MessageStream<ExecEvent>, bytes: usize) -> Result<Vec
         }
         Ok::<_, anyhow::Error>(read)
     };
-    with_deadline("there is output", reading).await
+    with_deadline("the exec prints enough", reading).await
 }
 
 /// Reads a stream that breaks, checks that it reports no end of the exec, and returns code and reason of the error.
-async fn broken_off(
+async fn read_until_broken(
     mut events: impl BorrowMut<MessageStream<ExecEvent>>,
 ) -> Result<(String, String)> {
     let breaking = async {
@@ -98,7 +98,7 @@ async fn broken_off(
                     "an end was made up: {event:?}"
                 ),
                 Ok(None) => anyhow::bail!("the stream ended as if all had come"),
-                Err(error) => return refusal(Err::<(), _>(error)),
+                Err(error) => return expect_status(Err::<(), _>(error)),
             }
         }
     };
@@ -106,8 +106,8 @@ async fn broken_off(
 }
 
 /// Returns code and reason of a call that must have failed.
-fn refusal<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<(String, String)> {
-    let error = answer.err().context("it was answered well")?;
+fn expect_status<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<(String, String)> {
+    let error = answer.err().context("the call succeeded")?;
     let reason = error.reason().context(error.to_string())?;
     Ok((
         format!("{:?}", error.code().context("code")?),

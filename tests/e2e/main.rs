@@ -1,5 +1,5 @@
-//! Everything that needs a real daemon on real Docker, one module per suite. `make test` runs each suite by itself; one
-//! test runs with `cargo test -p skilld-tests --test e2e security::container::`.
+//! Everything that needs a real daemon on real Docker, one module per suite. `make test` runs each suite by itself. Once
+//! `make programs` has built the programs, `cargo test --test e2e security::container::` runs some of the tests.
 //!
 //! | module | proves |
 //! |---|---|

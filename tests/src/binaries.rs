@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Path of `skilld` or `skillctl`: in the directory SKILLD_BIN_DIR, or in that of the caller's own profile.
+/// Returns the path of `skilld` or `skillctl`: in the directory SKILLD_BIN_DIR, or in that of the caller's profile.
 ///
 /// # Errors
 /// When it was not built.
@@ -16,7 +16,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Path of an example of the client, which `cargo test` builds beside the tests.
+/// Returns the path of an example of the client, which `cargo test` builds beside the tests.
 ///
 /// # Errors
 /// When it was not built.
@@ -45,7 +45,8 @@ pub fn without_settings(binary: PathBuf) -> Command {
     command
 }
 
-/// Path of the static guest: SKILLD_GUEST, or that of the caller's own profile. A release has a profile of its own for it.
+/// Returns the path of the static guest: SKILLD_GUEST, or that of the caller's profile. A release has a profile of its
+/// own for it.
 ///
 /// # Errors
 /// When it was not built.
@@ -67,14 +68,14 @@ pub fn guest() -> Result<PathBuf> {
     })
 }
 
-/// Root directory of the repository.
+/// Returns the root directory of the repository.
 #[must_use]
 pub fn repository() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().unwrap_or(tests)
 }
 
-/// Directory `target/`.
+/// Returns the directory `target/`.
 ///
 /// # Errors
 /// When the caller was not built by cargo.
@@ -83,7 +84,8 @@ pub fn target_dir() -> Result<PathBuf> {
     Ok(profile.parent().unwrap_or(&profile).to_owned())
 }
 
-/// Directory of the caller's profile, such as `target/debug/`, found from the caller's own binary in it or in its `deps/`.
+/// Returns the directory of the caller's profile, such as `target/debug/`, found from the caller's own binary in it or
+/// in its `deps/`.
 fn profile_dir() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
     let is_profile = |dir: &&Path| {

@@ -125,8 +125,8 @@ impl Daemon {
     pub async fn start_with(options: Options) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("skd").tempdir()?;
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
-        let process = std::process::id() % 10_000;
-        let number = process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
+        let process = std::process::id() % 4_000;
+        let number = process * 1000 + NEXT.fetch_add(1, Ordering::Relaxed) % 1000;
         let mut options = options;
         // The base comes first, so that a test's own settings win.
         let roots: Vec<String> = options

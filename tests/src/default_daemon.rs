@@ -85,7 +85,7 @@ impl DefaultDaemon {
     /// Returns a share in the daemon and the name of a workspace that [`DefaultDaemon::workspace`] claims.
     ///
     /// # Errors
-    /// When the daemon does not serve in time, or as it answers.
+    /// When the daemon does not serve in time, or refuses the workspace.
     pub async fn with_workspace() -> Result<(Self, String)> {
         let daemon = Self::share().await?;
         let workspace = daemon.workspace().await?;
@@ -95,7 +95,7 @@ impl DefaultDaemon {
     /// Claims a workspace of the default pool, and returns its name. It is deleted when the share is given back.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// When the daemon refuses the workspace.
     pub async fn workspace(&self) -> Result<String> {
         self.claim(CreateWorkspaceRequest::default()).await
     }
@@ -103,7 +103,7 @@ impl DefaultDaemon {
     /// Claims a workspace with other limits than the default pool's.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// When the daemon refuses the workspace.
     pub async fn sized(&self, limits: WorkspaceLimits) -> Result<String> {
         self.claim(CreateWorkspaceRequest {
             limits: Some(limits),
@@ -115,7 +115,7 @@ impl DefaultDaemon {
     /// Claims a workspace as requested.
     ///
     /// # Errors
-    /// As the daemon answers.
+    /// When the daemon refuses the workspace.
     pub async fn claim(&self, request: CreateWorkspaceRequest) -> Result<String> {
         let name = self.client.create_workspace(request).await?.name;
         let mut workspaces = self.workspaces.lock().ok().context("a poisoned lock")?;
@@ -147,7 +147,7 @@ impl DefaultDaemon {
         let stopped = daemon.stop().await;
         // The daemon's process and connections belong to it.
         drop(runtime);
-        stopped.context("the daemon that tests share")
+        stopped.context("the daemon that tests share, whose last user this test is")
     }
 }
 

@@ -188,6 +188,10 @@ impl FakeServices {
             None => ExecState::Running,
         };
         let never_ran = |result: &ExecResult| result.spawn_failure.is_some();
+        let (start_time, collection) = {
+            let state = self.lock();
+            (state.start_time, state.collection.clone())
+        };
         Ok(Exec {
             name: name.to_owned(),
             state: state.into(),
@@ -198,7 +202,8 @@ impl FakeServices {
             effective_spec: Some(running.spec),
             result,
             total,
-            start_time: self.lock().start_time,
+            start_time,
+            collection,
             ..Default::default()
         })
     }
@@ -321,6 +326,9 @@ impl ExecService for FakeServices {
             return Err(status);
         }
         self.lock().polls.push(request.clone());
+        if self.lock().polls_hang {
+            std::future::pending::<()>().await;
+        }
         let (stdout, stderr, _) = Self::so_far(&running);
         let at = request.offsets.unwrap_or_default();
         if at.stdout > stdout.len() as u64 || at.stderr > stderr.len() as u64 {
@@ -353,6 +361,8 @@ impl ExecService for FakeServices {
                 false => state.faults.pop_front(),
             }
         };
+        let mut held = self.holds_writes.subscribe();
+        held.wait_for(|held| !held).await.expect("is kept");
         match fault {
             Some(Fault::Half | Fault::Deadline) => {
                 request.data.truncate(request.data.len() / 2);

@@ -71,8 +71,12 @@ pub struct State {
     pub poll_refusals: VecDeque<Status>,
     /// Requests of PollExec that came.
     pub polls: Vec<v1::PollExecRequest>,
+    /// Set if PollExec never ends.
+    pub polls_hang: bool,
     /// Start time that every exec reports.
     pub start_time: Option<prost_types::Timestamp>,
+    /// Collection that every exec reports; `None` for none.
+    pub collection: Option<v1::ExecCollection>,
     /// Grace period of the last kill.
     pub grace: Option<prost_types::Duration>,
     /// Bytes of staged files by path.
@@ -190,6 +194,8 @@ pub struct FakeServices {
     pub got_skills: Arc<watch::Sender<u32>>,
     /// GetSkill waits while this is `true`.
     pub holds_skills: Arc<watch::Sender<bool>>,
+    /// WriteStdin waits while this is `true`.
+    pub holds_writes: Arc<watch::Sender<bool>>,
     /// Counts calls of DeleteWorkspace.
     pub deletes: Arc<watch::Sender<u32>>,
 }

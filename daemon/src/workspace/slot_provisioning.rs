@@ -306,7 +306,35 @@ fn write_readable(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::engine::Engine;
+    use crate::engine::fake::FakeEngine;
+    use crate::shutdown::Tasks;
+
+    #[tokio::test]
+    async fn each_setting_of_execs_arrives_in_its_own_field_of_the_request() {
+        let text = "[execs]\ncount_max = 11\nretained_max = 12\nretain_bytes_total = \"65MiB\"\n\
+                    leak_grace = \"13s\"\ndisconnect_grace = \"14s\"\nkill_grace = \"15s\"\nheartbeat = \"16s\"\n";
+        let config = Arc::new(Config::from_toml(text).expect("valid").config);
+        let engine = Arc::new(FakeEngine::new());
+        let info = engine.describe().await.expect("described");
+        let tasks = Tasks::default();
+        let context = SharedSlotContext::new(&config, engine, info, &tasks, "instance", 0);
+        let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+        let expected = pb::ConfigureRequest {
+            workspace: "workspaces/w".to_owned(),
+            execs_max: 11,
+            retained_execs_max: 12,
+            retain_bytes_total: 65 << 20,
+            leak_grace: seconds(13),
+            disconnect_grace: seconds(14),
+            kill_grace: seconds(15),
+            heartbeat: seconds(16),
+        };
+        assert_eq!(configure_request(&context, "w"), expected);
+    }
 
     #[test]
     fn wheels_that_cannot_be_read_are_not_mounted() {

@@ -140,7 +140,7 @@ async fn failed_exec_saves_no_empty_artifact() {
         .await
         .expect("started")
         .name;
-    wait_until("it has ended", async || {
+    wait_until("the exec has ended", async || {
         let exec = server.client.get_exec(&name).await.expect("there");
         (exec.state() == pb::ExecState::Closed).then_some(())
     })
@@ -241,7 +241,7 @@ async fn exec_is_collected_if_its_client_disconnects_during_the_start() {
     // The same request returns the same exec, whether or not the first call started it.
     let request = start_request(&workspace, "job-0".to_owned(), asked);
     let again = server.client.start_exec(request).await.expect("started");
-    wait_until("it is collected", async || {
+    wait_until("the exec is collected", async || {
         let exec = server.client.get_exec(&again.name).await.expect("there");
         let state = exec.collection.as_ref().map(pb::ExecCollection::state);
         (state == Some(State::Done)).then_some(())
@@ -258,7 +258,7 @@ async fn workspace_that_expired_during_downtime_is_collected_before_removal() {
     asked.collect = Some(spec(&["out/x"], ""));
     let request = start_request(&workspace, "job".to_owned(), asked);
     let exec = server.client.start_exec(request).await.expect("started");
-    wait_until("it is collected", async || {
+    wait_until("the exec is collected", async || {
         let exec = server.client.get_exec(&exec.name).await.expect("there");
         let state = exec.collection.as_ref().map(pb::ExecCollection::state);
         (state == Some(State::Done)).then_some(())

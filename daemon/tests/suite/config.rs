@@ -421,6 +421,22 @@ fn invalid_configuration_exits_64_and_names_the_key() {
 }
 
 #[test]
+fn refused_check_makes_no_state_directory() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let state_dir = dir.path().join("state");
+    let arguments = ["--check", "--state-dir", state_dir.to_str().expect("utf-8")];
+    let env = [("SKILLD_POOLS__DEFAULT__STORAGE", "nfs")];
+    let output = skilld(&arguments, &env);
+    assert_eq!(output.status.code(), Some(64));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("pools.default.storage: \"nfs\" is not a storage"),
+        "{stderr}"
+    );
+    assert!(!state_dir.exists(), "{stderr}");
+}
+
+#[test]
 fn missing_guest_is_reported_with_a_remedy() {
     let output = Command::new(env!("CARGO_BIN_EXE_skilld"))
         .arg("--check")

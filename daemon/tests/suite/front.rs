@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dir::TaskDir;
-use crate::server::{wait_until, within};
+use crate::server::{connect, wait_until, within};
 use skilld::config::Config;
 use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
 use skilld::shutdown::Tasks;
-use skilld_client::Client;
-use skilld_client::Transport;
+use skilld_client::{Client, ConnectOptions, Transport};
 use skilld_proto::v1 as pb;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -58,7 +57,7 @@ impl TestDaemon {
     }
 
     async fn client(&self) -> Client {
-        Client::connect(&self.endpoint()).await.expect("connect")
+        connect(&ConnectOptions::new(self.endpoint())).await
     }
 
     async fn channel(&self) -> Transport {

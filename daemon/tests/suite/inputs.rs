@@ -1,5 +1,5 @@
-//! Tests of StageInputs with a client, a whole server and the real guest: inputs from URLs, pinned artifacts, and
-//! stops.
+//! Tests of StageInputs with a client, a whole server and the real guest: inputs from URLs and the host, requests of which
+//! one input fails, pinned artifacts, and stops.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,6 +16,8 @@ use tonic::Code;
 
 use crate::frozen_guests::FrozenGuests;
 use crate::server::{TestServer, within};
+
+mod host_roots;
 
 /// Settings that allow inputs from a web server on this host.
 const LOOPBACK: &str = "files.input_urls = true\nfiles.input_private_addresses = true\n";
@@ -84,10 +86,8 @@ async fn read_text(server: &TestServer, workspace: &str, path: &str) -> String {
     String::from_utf8(data).expect("text")
 }
 
-/// Checks that the workspace has no inputs, neither in its record nor on disk.
-async fn check_nothing_staged(server: &TestServer, workspace: &str) {
-    let view = server.get_workspace(workspace).await;
-    assert_eq!(view.inputs, []);
+/// Returns the paths of all files in the working directory of a workspace.
+async fn list_work_files(server: &TestServer, workspace: &str) -> Vec<String> {
     let listed = server
         .client
         .list_files(pb::ListFilesRequest {
@@ -98,11 +98,21 @@ async fn check_nothing_staged(server: &TestServer, workspace: &str) {
         })
         .await
         .expect("listed");
-    let files = listed.files.iter();
-    let files: Vec<_> = files
-        .filter(|file| file.r#type() == pb::FileType::File)
-        .collect();
-    assert!(files.is_empty(), "{files:?}");
+    let files = listed.files.into_iter();
+    let files = files.filter(|file| file.r#type() == pb::FileType::File);
+    files.map(|file| file.path).collect()
+}
+
+/// Checks that the workspace has no inputs in its record, and only these files in its working directory.
+async fn check_files(server: &TestServer, workspace: &str, expected: &[&str]) {
+    let view = server.get_workspace(workspace).await;
+    assert_eq!(view.inputs, []);
+    assert_eq!(list_work_files(server, workspace).await, expected);
+}
+
+/// Checks that the workspace has no inputs, neither in its record nor on disk.
+async fn check_nothing_staged(server: &TestServer, workspace: &str) {
+    check_files(server, workspace, &[]).await;
 }
 
 fn check_refused<T: std::fmt::Debug>(
@@ -238,18 +248,57 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
     assert!(server.stop().await);
 }
 
+/// Path of a file that a workspace has before inputs are staged, and its text.
+const OLDER: (&str, &str) = ("work/inputs/older", "older");
+
+/// References to what other sources do not have or do not permit, each with its code and reason.
+const UNAVAILABLE: [(&str, Code, Reason); 4] = [
+    (
+        "workspace://work/nothing",
+        Code::NotFound,
+        Reason::FileNotFound,
+    ),
+    (
+        "skill://nothing/SKILL.md",
+        Code::NotFound,
+        Reason::SkillNotFound,
+    ),
+    (
+        "artifact://nothing",
+        Code::NotFound,
+        Reason::ArtifactNotFound,
+    ),
+    (
+        "host:///etc/passwd",
+        Code::PermissionDenied,
+        Reason::PermissionDenied,
+    ),
+];
+
+/// Checks that a request is refused and stages neither of its inputs: the older file keeps its bytes.
+async fn check_none_staged(
+    server: &TestServer,
+    workspace: &str,
+    inputs: [pb::InputSpec; 2],
+    code: Code,
+    reason: Reason,
+) {
+    let answer = stage_inputs(server, workspace, inputs).await;
+    let message = check_refused(answer, code, reason);
+    assert!(!message.is_empty(), "{reason:?}");
+    check_files(server, workspace, &[OLDER.0]).await;
+    assert_eq!(read_text(server, workspace, OLDER.0).await, OLDER.1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() {
     let long = "x".repeat(2000);
+    let metadata = "302 Found\r\nLocation: http://169.254.169.254/\r\n";
     let web = WebPages::default()
         .page("/fine", OK, "fine")
         .page("/long", OK, &long)
         .page("/broken", "500 Internal Server Error\r\n", "")
-        .page(
-            "/metadata",
-            "302 Found\r\nLocation: http://169.254.169.254/\r\n",
-            "",
-        )
+        .page("/metadata", metadata, "")
         .page("/file", "302 Found\r\nLocation: file:///etc/passwd\r\n", "")
         .serve()
         .await;
@@ -259,8 +308,14 @@ async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() 
     )
     .await;
     let workspace = server.workspace().await;
+    let uploaded = server.client.upload_bytes(&workspace, OLDER.0, OLDER.1);
+    uploaded.await.expect("staged");
+    let fine = pb::InputSpec {
+        to: OLDER.0.to_owned(),
+        ..input(&web.url("/fine"))
+    };
     let pinned = format!("/fine#sha256={}", "0".repeat(64));
-    for (target, code, reason) in [
+    let of_the_server = [
         ("/nothing", Code::NotFound, Reason::FileNotFound),
         ("/long", Code::ResourceExhausted, Reason::LimitExceeded),
         ("/broken", Code::FailedPrecondition, Reason::FetchFailed),
@@ -275,23 +330,19 @@ async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() 
             Code::InvalidArgument,
             Reason::ChecksumMismatch,
         ),
-    ] {
-        let inputs = [input(&web.url("/fine")), input(&web.url(target))];
-        let message = check_refused(
-            stage_inputs(&server, &workspace, inputs).await,
-            code,
-            reason,
-        );
-        assert!(!message.is_empty(), "{target}");
-        check_nothing_staged(&server, &workspace).await;
+    ]
+    .map(|(target, code, reason)| (web.url(target), code, reason));
+    let of_others = UNAVAILABLE.map(|(from, code, reason)| (from.to_owned(), code, reason));
+    for (from, code, reason) in of_the_server.into_iter().chain(of_others) {
+        let inputs = [fine.clone(), input(&from)];
+        check_none_staged(&server, &workspace, inputs, code, reason).await;
     }
     let wrong = pb::InputSpec {
         sha256: "0".repeat(64),
         ..input(&web.url("/fine"))
     };
-    let answer = stage_inputs(&server, &workspace, [wrong]).await;
-    check_refused(answer, Code::InvalidArgument, Reason::ChecksumMismatch);
-    check_nothing_staged(&server, &workspace).await;
+    let (code, reason) = (Code::InvalidArgument, Reason::ChecksumMismatch);
+    check_none_staged(&server, &workspace, [fine, wrong], code, reason).await;
     assert!(server.stop().await);
 }
 
@@ -348,8 +399,7 @@ async fn urls_that_differ_in_their_query_do_not_overwrite_one_another() {
     assert!(server.stop().await);
 }
 
-/// Rounds of which one has to succeed: a pause of the machine, during which the daemon gives up a guest that does not
-/// answer, makes a round prove nothing.
+/// Number of rounds; one without a pause of the machine is enough.
 const ROUNDS: usize = 5;
 
 /// Request to stage an artifact of `ada`.
@@ -373,7 +423,7 @@ async fn stage_late() -> Result<(String, String, usize), String> {
     // Longer than sending the archive takes, and shorter than the daemon waits for a guest.
     request.set_timeout(Duration::from_secs(2));
     let late = server.client.files().stage_inputs(request).await;
-    late.expect_err("nobody waits any longer");
+    late.expect_err("the client gave up");
     drop(frozen);
     // The daemon stages this input after it has completed the first one.
     let second = stage_inputs(&server, &workspace, [input("artifact://second/a.csv")]).await;
@@ -437,7 +487,7 @@ async fn stop_does_not_wait_for_a_guest_that_is_staging_inputs() {
     let mut results = Vec::new();
     for _ in 0..ROUNDS {
         let result = stop_while_staging().await;
-        // The guest has the archive, and nobody knows whether it is in place.
+        // The guest has the archive, and the daemon does not know whether it is in place.
         if result == (Some(Code::Aborted), true) {
             return;
         }

@@ -1,6 +1,7 @@
 //! Tests of the whole daemon in this process, with the fake engine, whose guests are real guest processes.
 //!
-//! `server` starts a daemon, `dir` keeps its files, `collector` receives its traces; every other module tests one part.
+//! `server` starts a daemon, `dir` keeps its files, `workspace_mount` lets commands find their workspace, `collector`
+//! receives traces; every other module tests one part.
 
 mod access;
 mod artifacts;
@@ -28,3 +29,4 @@ mod skill_content;
 mod skills;
 mod state_disk;
 mod traces;
+mod workspace_mount;

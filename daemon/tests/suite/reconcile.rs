@@ -98,7 +98,7 @@ fn claimed_record(server: &TestServer) -> serde_json::Value {
 
 /// Waits until no container is quarantined.
 async fn wait_until_freed(server: &TestServer) {
-    wait_until("it is freed", async || {
+    wait_until("no container is quarantined", async || {
         quarantine_problems(server).await.is_empty().then_some(())
     })
     .await;
@@ -122,7 +122,7 @@ async fn containers_of_lost_creations_are_removed_without_a_restart() {
     assert_eq!(known.len(), 2);
     let late = server.engine.carry_out_lost_creations();
     assert_eq!(late.len(), 2);
-    wait_until("they are removed", async || {
+    wait_until("the orphans are removed", async || {
         (server.engine.container_ids() == known).then_some(())
     })
     .await;
@@ -163,7 +163,7 @@ async fn start_waits_for_slow_removals_for_a_limited_time() {
     let left = engine.container_ids().len() - known.len();
     assert!((1..2000).contains(&left), "{left} are left");
     engine.set_delay(EngineOperation::Remove, Duration::ZERO);
-    wait_until("they are removed", async || {
+    wait_until("the orphans are removed", async || {
         (engine.container_ids() == known).then_some(())
     })
     .await;
@@ -182,7 +182,7 @@ async fn orphans_that_cannot_be_removed_delay_a_start_for_a_limited_time() {
     .await;
     assert!(engine.in_flight_calls_max(EngineOperation::Remove) <= 16);
     engine.set_delay(EngineOperation::Remove, Duration::ZERO);
-    wait_until("they are removed", async || {
+    wait_until("the orphans are removed", async || {
         (engine.container_ids() == known).then_some(())
     })
     .await;
@@ -200,12 +200,12 @@ async fn container_of_a_boot_in_progress_is_never_removed() {
         .engine
         .set_delay(EngineOperation::Start, Duration::from_secs(1));
     server.workspace().await;
-    wait_until("it is created", async || {
+    wait_until("the container is created", async || {
         (server.engine.container_ids().len() == 2).then_some(())
     })
     .await;
     let listed = server.engine.call_count(EngineOperation::List);
-    wait_until("it is listed many times", async || {
+    wait_until("the engine lists many times", async || {
         (server.engine.call_count(EngineOperation::List) >= listed + 20).then_some(())
     })
     .await;
@@ -224,7 +224,10 @@ async fn slot_directories_without_a_slot_are_deleted() {
     wait_until_warm(&server, 1).await;
     let left = server.state_dir().join("slots/4000");
     std::fs::create_dir_all(left.join("run")).expect("mkdir");
-    wait_until("it is deleted", async || (!left.exists()).then_some(())).await;
+    wait_until("the directory is deleted", async || {
+        (!left.exists()).then_some(())
+    })
+    .await;
     assert_eq!(
         read_records(server.state_dir()).len(),
         1,
@@ -316,7 +319,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
     let container = record["container_id"].as_str().expect("id").to_owned();
     server.engine.set_delay(EngineOperation::Remove, HANG);
     server.engine.kill_container(&container).await;
-    let problem = wait_until("it is listed", async || {
+    let problem = wait_until("the quarantine is listed", async || {
         quarantine_problems(&server).await.pop()
     })
     .await;
@@ -363,7 +366,7 @@ async fn deleted_failed_workspace_keeps_its_slot_until_its_container_is_gone() {
     let container = record["container_id"].as_str().expect("id").to_owned();
     server.engine.set_delay(EngineOperation::Remove, HANG);
     server.engine.kill_container(&container).await;
-    wait_until("it is listed", async || {
+    wait_until("the quarantine is listed", async || {
         quarantine_problems(&server).await.pop()
     })
     .await;
@@ -413,7 +416,7 @@ async fn unavailable_engine_causes_no_quarantine() {
     .await;
     assert!(quarantine_problems(&server).await.is_empty());
     server.engine.set_unavailable(false);
-    wait_until("it is deleted", async || {
+    wait_until("the workspace is deleted", async || {
         let listed = server.client.get_workspace(&workspace).await;
         listed.is_err().then_some(())
     })

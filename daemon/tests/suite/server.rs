@@ -9,12 +9,13 @@ use skilld::config::Config;
 use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
 use skilld::shutdown::Tasks;
-use skilld_client::Client;
+use skilld_client::{Client, ConnectOptions};
 use skilld_proto::v1::{CreateWorkspaceRequest, Workspace};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::dir::TaskDir;
+use crate::workspace_mount::{hide_workspaces, write_mounting_guest};
 
 /// Maximum time that a test waits for one event or condition. Only a failing test waits so long, so that a pause of the
 /// machine fails none.
@@ -45,6 +46,20 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(WAIT_MAX, future)
         .await
         .expect("takes too long")
+}
+
+/// Connects, which must succeed. A handshake that timed out, because the machine paused, is repeated.
+pub(crate) async fn connect(options: &ConnectOptions) -> Client {
+    wait_until("the client is connected", async || {
+        let error = match Client::connect_with(options).await {
+            Ok(client) => return Some(client),
+            Err(error) => error.to_string(),
+        };
+        let words = ["timeout", "timed out", "deadline"];
+        assert!(words.iter().any(|word| error.contains(word)), "{error}");
+        None
+    })
+    .await
 }
 
 /// Returns the lines of [`SERVER_TIMEOUTS`], without the keys that `toml` sets itself.
@@ -96,7 +111,7 @@ impl StoppedServer {
             .expect("started");
         let (stop, signals) = mpsc::channel(2);
         let run = tasks.spawn(server.run(signals));
-        let client = Client::connect(&endpoint).await.expect("connected");
+        let client = connect(&ConnectOptions::new(endpoint)).await;
         TestServer {
             client,
             stop,
@@ -111,13 +126,30 @@ impl StoppedServer {
 
 impl TestServer {
     /// Starts a server with the default configuration, one warm container and the settings in `toml`. `skills` are
-    /// pairs of a folder's name and the front matter of its SKILL.md.
+    /// pairs of a folder's name and the front matter of its SKILL.md; no skill is found if `toml` sets `skills.roots`.
     pub(crate) async fn start(toml: &str, skills: &[(&str, &str)]) -> Self {
         Self::start_after(toml, skills, |_| {}).await
     }
 
+    /// Starts a server like [`Self::start`] without skills, whose workspaces are at `/workspace` for the commands that run
+    /// in them. Without that, no command of a client starts.
+    pub(crate) async fn start_with_commands(toml: &str) -> Self {
+        let guest = |dir: &Path| write_mounting_guest(dir, &guest_path());
+        Self::start_with_guest(guest, toml, &[], |_| {}).await
+    }
+
     /// Starts a server like [`Self::start`], after `prepare` was called with the path of the future state directory.
     pub(crate) async fn start_after(
+        toml: &str,
+        skills: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
+        Self::start_with_guest(|_| guest_path(), toml, skills, prepare).await
+    }
+
+    /// Starts a server with the guest that `guest` returns for the test's directory.
+    async fn start_with_guest(
+        guest: impl FnOnce(&Path) -> PathBuf,
         toml: &str,
         skills: &[(&str, &str)],
         prepare: impl FnOnce(&Path),
@@ -132,14 +164,18 @@ impl TestServer {
             std::fs::write(root.join(name).join("SKILL.md"), text).expect("write");
         }
         let base = format!(
-            "state_dir = {:?}\nengine.guest_path = {:?}\nskills.roots = [{root:?}]\npools.default.warm = 1\n\
-             pools.default.warm_up = []\npools.office.warm = 0\npools.office.max = 0\n",
+            "state_dir = {:?}\nengine.guest_path = {:?}\npools.default.warm = 1\npools.default.warm_up = []\n\
+             pools.office.warm = 0\npools.office.max = 0\n",
             dir.path().join("state"),
-            guest_path(),
+            guest(dir.path()),
         );
+        let roots = match toml.contains("skills.roots") {
+            true => String::new(),
+            false => format!("skills.roots = [{root:?}]\n"),
+        };
         let timeouts =
             long_timeouts(toml) + &lines_unless_set(&[("pools.default.claim_timeout", "1m")], toml);
-        let config = Config::from_toml(&(base + &timeouts + toml))
+        let config = Config::from_toml(&(base + &roots + &timeouts + toml))
             .expect("configuration")
             .config;
         prepare(&config.state_dir);
@@ -187,6 +223,11 @@ impl TestServer {
     /// Returns the state directory.
     pub(crate) fn state_dir(&self) -> &Path {
         &self.config.state_dir
+    }
+
+    /// Lets later containers of a server that [`Self::start_with_commands`] started have no `/workspace`.
+    pub(crate) fn hide_workspaces(&self) {
+        hide_workspaces(self.dir.path());
     }
 
     /// Claims a workspace and returns its name.

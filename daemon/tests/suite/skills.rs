@@ -283,33 +283,48 @@ fn a_name_never_vanishes_while_it_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_can_stage_the_same_skill_at_once() {
     let fixture = Fixture::new();
-    fixture.skill("csv", "1");
-    fixture.skills.rescan().await.expect("scanned");
-    let stagings = (0..16).map(|slot| {
-        let target = fixture.path(&format!("state/slots/t{}/skills", slot % 8));
+    let mut digests = Vec::new();
+    for version in ["1", "2"] {
+        fixture.skill("csv", version);
+        let staged = fixture.stage("s1", &["csv"]).await.expect("staged");
+        digests.push(staged[0].digest.clone());
+    }
+    // Each slot gets two calls, one for each version.
+    let stagings = (0..16).map(|call| {
+        let target = fixture.path(&format!("state/slots/t{}/skills", call % 8));
         fs::create_dir_all(&target).expect("mkdir");
         let skills = fixture.skills.clone();
+        let digest = digests[call / 8].clone();
         async move {
-            let csv = SkillRef::parse("skills", "csv").expect("valid");
+            let csv = SkillRef::parse("skills", &format!("csv@sha256:{digest}")).expect("valid");
             let leased = skills.lease_to_stage(vec![csv]).await.expect("listed");
             let staged = skills.stage(&target, leased).await.expect("staged");
             assert!(target.join("csv/SKILL.md").exists());
-            staged[0].digest.clone()
+            assert_eq!(staged[0].digest, digest);
         }
     });
-    let digests = futures::future::join_all(stagings).await;
-    assert!(digests.iter().all(|digest| *digest == digests[0]));
-    assert_eq!(
-        names(&fixture.path("state/skills/sha256")),
-        [digests[0].clone()]
-    );
-    assert_empty(&fixture.path("state/skills/tmp"));
+    futures::future::join_all(stagings).await;
     for slot in 0..8 {
-        assert_eq!(
-            names(&fixture.path(&format!("state/slots/t{slot}"))),
-            ["skills", "staged"]
+        let slot = fixture.path(&format!("state/slots/t{slot}"));
+        assert_eq!(names(&slot), ["skills", "staged"]);
+        // The slot has the version whose digest is noted beside it.
+        let noted = fs::read_to_string(slot.join("staged/csv")).expect("noted");
+        let version = 1 + digests
+            .iter()
+            .position(|digest| *digest == noted)
+            .expect("one");
+        let skill = slot.join("skills/csv");
+        let script = fs::read_to_string(skill.join("bin/run.sh")).expect("a script");
+        assert_eq!(script, format!("echo {version}\n"));
+        let document = fs::read_to_string(skill.join("SKILL.md")).expect("a document");
+        assert!(
+            document.contains(&format!("\nversion: {version}\n")),
+            "{document}"
         );
     }
+    digests.sort();
+    assert_eq!(names(&fixture.path("state/skills/sha256")), digests);
+    assert_empty(&fixture.path("state/skills/tmp"));
 }
 
 #[tokio::test]

@@ -354,7 +354,7 @@ async fn metadata_half_written_at_a_crash_is_repaired_at_the_start() {
             fs::write(&file, half).expect("write");
         })
         .await;
-    wait_until("it is whole", async || {
+    wait_until("the file is whole", async || {
         (fs::read_to_string(&file).expect("text") == whole).then_some(())
     })
     .await;

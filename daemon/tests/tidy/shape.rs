@@ -82,7 +82,8 @@ fn begins_with_module_comment(file: &SourceFile<'_>) -> Vec<Finding> {
     vec![file.finding(1, message)]
 }
 
-/// A test with Docker costs seconds. What an in-process suite can prove is proved there.
+/// Returns a finding if a functional test does not say why it needs Docker. A test with Docker costs seconds, so an
+/// in-process suite proves what it can.
 fn functional_tests_say_why_they_need_docker(file: &SourceFile<'_>) -> Vec<Finding> {
     let is_functional = file.path.starts_with("tests/e2e/functional/");
     let says_why = |line: &str| line.starts_with("//! Docker: ");

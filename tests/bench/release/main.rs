@@ -12,6 +12,7 @@ mod budget;
 mod memory;
 mod soak;
 mod times;
+mod transfers;
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use skilld_proto::v1::workspace_failure::Cause;
 use skilld_proto::v1::{RunExecRequest, WorkspaceState};
 use skilld_tests::{Daemon, Options, docker, exec, wait};
 
-use crate::crash::{DEADLINE, broken_off, containers, read, refusal, sh};
+use crate::crash::{DEADLINE, containers, expect_status, read_bytes, read_until_broken, run_shell};
 
 #[tokio::test]
 async fn a_volume_that_docker_left_is_removed() -> Result<()> {
@@ -36,12 +36,12 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
         ..RunExecRequest::default()
     };
     let mut events = client.run_exec(request).await?;
-    read(&mut events, 8).await?;
+    read_bytes(&mut events, 8).await?;
 
     docker::remove(&container).await?;
     // The exec's own timeout of five minutes is far away.
     assert_eq!(
-        broken_off(&mut events).await?,
+        read_until_broken(&mut events).await?,
         ("Aborted".into(), "REASON_GUEST_LOST".into())
     );
     let failed = wait::until("the workspace has failed", DEADLINE, async || {
@@ -55,7 +55,7 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
 
     let exec = exec::run(client, &workspace, exec::shell("true")).await;
     let exec = exec.err().context("it ran")?.downcast()?;
-    let refused = refusal(Err::<(), skilld_client::Error>(exec))?;
+    let refused = expect_status(Err::<(), skilld_client::Error>(exec))?;
     assert_eq!(
         refused,
         (
@@ -63,9 +63,9 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
             "REASON_WORKSPACE_NOT_READY".into()
         )
     );
-    assert_eq!(sh(client, &neighbour, "echo fine").await?, "fine\n");
+    assert_eq!(run_shell(client, &neighbour, "echo fine").await?, "fine\n");
     client.delete_workspace(&workspace).await?;
-    let gone = refusal(client.get_workspace(&workspace).await)?;
+    let gone = expect_status(client.get_workspace(&workspace).await)?;
     assert_eq!(gone.1, "REASON_WORKSPACE_NOT_FOUND");
     daemon.stop().await
 }
@@ -78,14 +78,21 @@ async fn a_removed_warm_container_is_replaced() -> Result<()> {
     for container in &before {
         docker::remove(container).await?;
     }
-    let replaced = wait::until("it is replaced", DEADLINE, async || {
-        let now = containers(&daemon).await?;
-        let pool = daemon.client.get_pool("default").await?;
-        Ok((pool.warm == 1 && now.is_disjoint(&before) && now.len() == 1).then_some(()))
-    });
+    let replaced = wait::until(
+        "the removed warm container is replaced",
+        DEADLINE,
+        async || {
+            let now = containers(&daemon).await?;
+            let pool = daemon.client.get_pool("default").await?;
+            Ok((pool.warm == 1 && now.is_disjoint(&before) && now.len() == 1).then_some(()))
+        },
+    );
     replaced.await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
-    assert_eq!(sh(&daemon.client, &workspace, "echo new").await?, "new\n");
+    assert_eq!(
+        run_shell(&daemon.client, &workspace, "echo new").await?,
+        "new\n"
+    );
     daemon.stop().await
 }
 
@@ -112,7 +119,7 @@ async fn a_claim_never_gets_a_dead_container() -> Result<()> {
         match exec::run(&daemon.client, &workspace, exec::shell("echo here")).await {
             Ok(outcome) => assert_eq!(outcome.text(), "here\n"),
             Err(error) => {
-                let refused = refusal(Err::<(), skilld_client::Error>(error.downcast()?))?;
+                let refused = expect_status(Err::<(), skilld_client::Error>(error.downcast()?))?;
                 assert!(
                     ["REASON_GUEST_LOST", "REASON_WORKSPACE_NOT_READY"].contains(&&*refused.1),
                     "{refused:?}"

@@ -12,7 +12,7 @@ use skilld_tests::{Daemon, binaries, docker, exec, wait};
 use tokio::process::Command;
 
 use crate::crash::start::fails;
-use crate::crash::{DEADLINE, containers, sh};
+use crate::crash::{DEADLINE, containers, run_shell};
 
 fn id(state_dir: &Path) -> Result<String> {
     let text = std::fs::read_to_string(state_dir.join("instance"))?;
@@ -58,7 +58,7 @@ async fn serves(state_dir: &Path, env: &[(&str, &str)]) -> Result<()> {
 async fn a_copied_state_directory_leaves_the_originals_workspaces_alone() -> Result<()> {
     let daemon = Daemon::start().await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
-    sh(&daemon.client, &workspace, "echo before > file").await?;
+    run_shell(&daemon.client, &workspace, "echo before > file").await?;
     daemon.warm(1).await?;
     let before = containers(&daemon).await?;
     let dir = tempfile::tempdir()?;
@@ -88,7 +88,7 @@ async fn a_copied_state_directory_leaves_the_originals_workspaces_alone() -> Res
 
     assert_eq!(containers(&daemon).await?, before);
     assert_eq!(
-        sh(&daemon.client, &workspace, "cat file").await?,
+        run_shell(&daemon.client, &workspace, "cat file").await?,
         "before\n"
     );
     daemon.stop().await
@@ -116,6 +116,9 @@ async fn an_emptied_instance_file_is_refused_and_its_workspaces_survive() -> Res
     // The remedy of the message: the id that the containers carry, and nothing else.
     std::fs::write(&file, text.lines().next().context("no id")?)?;
     daemon.restart().await?;
-    assert_eq!(sh(&daemon.client, &workspace, "echo here").await?, "here\n");
+    assert_eq!(
+        run_shell(&daemon.client, &workspace, "echo here").await?,
+        "here\n"
+    );
     daemon.stop().await
 }

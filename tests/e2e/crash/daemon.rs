@@ -1,18 +1,18 @@
 //! The daemon is killed with SIGKILL and started again on the same state.
 
 use anyhow::{Context, Result};
-use skilld_client::{Client, MessageStream};
+use skilld_client::{Client, MessageStream, RetryPolicy};
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_result::Outcome;
 use skilld_proto::v1::{
-    AttachExecRequest, ExecEvent, ExecResult, ListWorkspacesRequest, Reason, RunExecRequest,
-    StreamOffsets, WorkspaceState,
+    AttachExecRequest, ExecEvent, ExecResult, ExecSpec, ListWorkspacesRequest, Reason,
+    RunExecRequest, Stdin, StreamOffsets, Terminal, WorkspaceState, WriteStdinRequest, stdin,
 };
 use skilld_tests::docker::{LABEL_INSTANCE, Sleeper};
 use skilld_tests::exec::{self, stdout};
 use skilld_tests::{Daemon, Options, docker};
 
-use crate::crash::{COUNT, check_count, containers, read, sh, with_deadline};
+use crate::crash::{COUNT, check_count, containers, read_bytes, run_shell, with_deadline};
 
 #[tokio::test]
 async fn a_killed_daemon_loses_nothing() -> Result<()> {
@@ -20,7 +20,7 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
     let client = daemon.client.clone();
     let workspace = exec::workspace(&client).await?.name;
     client.stage_skills(&workspace, &["text-stats"]).await?;
-    sh(
+    run_shell(
         &client,
         &workspace,
         "echo kept > kept.txt; echo out > ../out/result",
@@ -36,7 +36,7 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
         ..RunExecRequest::default()
     };
     let mut events = client.run_exec(request).await?;
-    let mut output = read(&mut events, 800).await?;
+    let mut output = read_bytes(&mut events, 800).await?;
     daemon.crash().await?;
     output.extend(until_broken(&mut events).await?);
     daemon.restart().await?;
@@ -63,9 +63,12 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
         "containers were made anew"
     );
     let kept = "cat kept.txt ../out/result; test -r $SKILLS_DIR/text-stats/SKILL.md && echo staged";
-    assert_eq!(sh(&client, &workspace, kept).await?, "kept\nout\nstaged\n");
+    assert_eq!(
+        run_shell(&client, &workspace, kept).await?,
+        "kept\nout\nstaged\n"
+    );
 
-    sh(&client, &workspace, "touch stop").await?;
+    run_shell(&client, &workspace, "touch stop").await?;
     let name = format!("{workspace}/execs/count");
     let reading = rest(&client, &name, output.len() as u64);
     let (rest, total, result) = with_deadline("the exec ends", reading).await?;
@@ -145,11 +148,121 @@ async fn a_resuming_stream_outlives_a_killed_daemon() -> Result<()> {
             crashed = true;
             daemon.crash().await?;
             daemon.restart().await?;
-            sh(&daemon.client, &workspace, "touch stop").await?;
+            run_shell(&daemon.client, &workspace, "touch stop").await?;
         }
     }
     check_count(&output)?;
     assert_eq!((crashed, ends), (true, 2));
+    daemon.stop().await
+}
+
+/// Starts a `cat` with an open stdin, and returns its name once it prints what it reads, and nothing else: a terminal
+/// does not show the typed keys.
+async fn start_cat(client: &Client, workspace: &str, terminal: Option<Terminal>) -> Result<String> {
+    let hide_keys = if terminal.is_some() {
+        "stty -echo; "
+    } else {
+        ""
+    };
+    let spec = ExecSpec {
+        terminal,
+        stdin: Some(Stdin {
+            source: Some(stdin::Source::Open(true)),
+        }),
+        ..exec::shell(&format!("{hide_keys}echo ready; exec cat"))
+    };
+    let name = exec::start(client, workspace, "", spec).await?.name;
+    let request = AttachExecRequest {
+        name: name.clone(),
+        ..AttachExecRequest::default()
+    };
+    let mut events = client.attach_exec(request).await?;
+    read_bytes(&mut events, "ready\n".len()).await?;
+    Ok(name)
+}
+
+/// Returns a write of the same line to each of two execs: at an offset of the first one's stdin, and with an id to the
+/// second one. The client may repeat both.
+fn line_writes(
+    [by_offset, by_id]: &[String; 2],
+    offset: usize,
+    line: &str,
+) -> [WriteStdinRequest; 2] {
+    let write = |name: &str| WriteStdinRequest {
+        name: name.to_owned(),
+        data: line.to_owned().into(),
+        ..WriteStdinRequest::default()
+    };
+    [
+        WriteStdinRequest {
+            offset: Some(offset as u64),
+            ..write(by_offset)
+        },
+        WriteStdinRequest {
+            write_id: line.trim_end().to_owned(),
+            ..write(by_id)
+        },
+    ]
+}
+
+#[tokio::test]
+async fn keys_typed_around_a_crash_are_written_once() -> Result<()> {
+    let mut daemon = Daemon::start().await?;
+    let workspace = exec::workspace(&daemon.client).await?.name;
+    let terminal = Some(Terminal::default());
+    let execs = [
+        start_cat(&daemon.client, &workspace, terminal).await?,
+        start_cat(&daemon.client, &workspace, None).await?,
+    ];
+    let mut typed = String::new();
+    for round in 0..4 {
+        let lines = ["before", "during", "after"].map(|word| format!("{word}-{round}\n"));
+        let mut offset = typed.len();
+        let [before, during, after] = lines.each_ref().map(|line| {
+            let writes = line_writes(&execs, offset, line);
+            offset += line.len();
+            writes
+        });
+        for write in before.clone() {
+            daemon.client.write_stdin(write).await?;
+        }
+        let impatient = daemon.client.clone().with_retry(RetryPolicy::none());
+        let writing = async {
+            for write in during.clone() {
+                // The kill decides whether these keys arrive.
+                drop(impatient.write_stdin(write).await);
+            }
+        };
+        let crashing = async {
+            // In each round the write has got further.
+            for _ in 0..4 * round {
+                tokio::task::yield_now().await;
+            }
+            daemon.crash().await
+        };
+        let ((), crashed) = tokio::join!(writing, crashing);
+        crashed?;
+        daemon.restart().await?;
+        // The client repeats what it has no answer for. An answer to `before` may have been lost, too.
+        for write in before.into_iter().chain(during).chain(after) {
+            daemon.client.write_stdin(write).await?;
+        }
+        typed += &lines.concat();
+    }
+    for (name, newline) in execs.iter().zip(["\r\n", "\n"]) {
+        let end = WriteStdinRequest {
+            name: name.clone(),
+            eof: true,
+            ..WriteStdinRequest::default()
+        };
+        let ended = daemon.client.write_stdin(end).await?;
+        assert_eq!(ended.committed_offset, typed.len() as u64);
+        let reading = exec::attach(&daemon.client, name, StreamOffsets::default());
+        let outcome = with_deadline("cat ends", reading).await?;
+        let expected = format!("ready\n{typed}").replace('\n', newline);
+        assert_eq!(outcome.text(), expected);
+        assert_eq!(outcome.exit_code(), Some(0));
+    }
     daemon.stop().await
 }
 
@@ -188,7 +301,10 @@ async fn a_restart_adopts_all_containers() -> Result<()> {
     // What was adopted can be claimed, and what was claimed works.
     names.push(exec::workspace(&daemon.client).await?.name);
     for name in &names {
-        assert_eq!(sh(&daemon.client, name, "echo here").await?, "here\n");
+        assert_eq!(
+            run_shell(&daemon.client, name, "echo here").await?,
+            "here\n"
+        );
     }
     daemon.stop().await
 }
@@ -209,7 +325,10 @@ async fn foreign_containers_are_untouched() -> Result<()> {
     assert!(!orphan.runs().await?, "the orphan is still there");
     assert!(stranger.runs().await? && other.runs().await?);
     assert_eq!(containers(&daemon).await?, own);
-    assert_eq!(sh(&daemon.client, &workspace, "echo fine").await?, "fine\n");
+    assert_eq!(
+        run_shell(&daemon.client, &workspace, "echo fine").await?,
+        "fine\n"
+    );
     // The end of this daemon, with everything that it has, is not theirs either.
     daemon.stop().await?;
     assert!(stranger.runs().await? && other.runs().await?);
@@ -245,7 +364,10 @@ async fn damaged_slots_are_cleaned_and_the_others_go_on() -> Result<()> {
     for gone in ["61", "62", "x"] {
         assert!(!slots.join(gone).exists(), "{gone} is left");
     }
-    assert_eq!(sh(&daemon.client, &good, "echo fine").await?, "fine\n");
+    assert_eq!(
+        run_shell(&daemon.client, &good, "echo fine").await?,
+        "fine\n"
+    );
     let unknown = daemon.client.get_workspace(&bad).await;
     let reason = unknown.expect_err("it has no record").reason();
     assert_eq!(reason, Some(Reason::WorkspaceNotFound));

@@ -6,7 +6,7 @@ use skilld_client::RetryPolicy;
 use skilld_proto::v1::CreateWorkspaceRequest;
 use skilld_tests::{Daemon, exec, wait};
 
-use crate::crash::{DEADLINE, containers, refusal, sh};
+use crate::crash::{DEADLINE, containers, expect_status, run_shell};
 
 /// Sets how many descriptors the daemon may have, and returns how many it could have before.
 fn limit(daemon: &Daemon, current: u64) -> Result<u64> {
@@ -39,7 +39,7 @@ async fn a_shortage_of_descriptors_has_a_reason_and_costs_no_warm_container() ->
     let had = limit(&daemon, lowest_free(&daemon)?)?;
     for _ in 0..3 {
         let claimed = client.create_workspace(CreateWorkspaceRequest::default());
-        let refused = refusal(claimed.await)?;
+        let refused = expect_status(claimed.await)?;
         let expected = ("ResourceExhausted".into(), "REASON_TOO_MANY_FILES".into());
         assert_eq!(refused, expected);
     }
@@ -49,11 +49,14 @@ async fn a_shortage_of_descriptors_has_a_reason_and_costs_no_warm_container() ->
         .find(|problem| problem.code == "state.too_many_files");
     let message = &short.with_context(|| format!("{problems:?}"))?.message;
     assert!(message.contains("LimitNOFILE"), "{message}");
-    assert_eq!(sh(&client, &workspace, "echo on").await?, "on\n");
+    assert_eq!(run_shell(&client, &workspace, "echo on").await?, "on\n");
 
     limit(&daemon, had)?;
     let claimed = exec::workspace(&client).await?.name;
-    assert_eq!(sh(&client, &claimed, "echo claimed").await?, "claimed\n");
+    assert_eq!(
+        run_shell(&client, &claimed, "echo claimed").await?,
+        "claimed\n"
+    );
     assert!(
         before.contains(&daemon.container(&claimed)?),
         "it was warm before"

@@ -15,7 +15,7 @@ use skilld_proto::v1::{
 use skilld_tests::{Daemon, Options, docker, exec, usage, wait};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::crash::{DEADLINE, broken_off, read, refusal};
+use crate::crash::{DEADLINE, expect_status, read_bytes, read_until_broken};
 
 /// Command that prints a line, waits for its input and prints the input.
 const ASK: &str =
@@ -34,16 +34,16 @@ async fn drain_and_stop_end_streams_with_unavailable_and_leave_execs_running() -
     let workspace = exec::workspace(&client).await?.name;
     let name = format!("{workspace}/execs/ask");
     let mut running = client.run_exec(ask(&workspace)).await?;
-    read(&mut running, 6).await?;
+    read_bytes(&mut running, 6).await?;
     let attach = AttachExecRequest {
         name: name.clone(),
         ..AttachExecRequest::default()
     };
     let mut attached = client.attach_exec(attach).await?;
-    read(&mut attached, 6).await?;
+    read_bytes(&mut attached, 6).await?;
     let polling = async {
         let polled = client.execs().poll_exec(poll(&name)).await;
-        refusal(polled.map_err(skilld_client::Error::from))
+        expect_status(polled.map_err(skilld_client::Error::from))
     };
     let (typist, typed) = tokio::sync::mpsc::channel(1);
     typist
@@ -58,12 +58,12 @@ async fn drain_and_stop_end_streams_with_unavailable_and_leave_execs_running() -
             .execs()
             .stream_stdin(ReceiverStream::new(typed))
             .await;
-        refusal(written.map_err(skilld_client::Error::from))
+        expect_status(written.map_err(skilld_client::Error::from))
     };
 
     let mut typing = Box::pin(typing);
     tokio::select! {
-        heard = read(&mut running, 6) => assert_eq!(heard?, b"heard\n"),
+        heard = read_bytes(&mut running, 6) => assert_eq!(heard?, b"heard\n"),
         typed = &mut typing => anyhow::bail!("it was not kept open: {typed:?}"),
     }
 
@@ -75,8 +75,8 @@ async fn drain_and_stop_end_streams_with_unavailable_and_leave_execs_running() -
         Ok::<_, anyhow::Error>(())
     };
     let (running, attached, polled, typed, ended) = tokio::join!(
-        broken_off(running),
-        broken_off(attached),
+        read_until_broken(running),
+        read_until_broken(attached),
         polling,
         typing,
         ending
@@ -123,7 +123,7 @@ async fn start_tied_exec(client: &Client, workspace: &str) -> Result<MessageStre
         ..RunExecRequest::default()
     };
     let mut events = client.run_exec(request).await?;
-    read(&mut events, 6).await?;
+    read_bytes(&mut events, 6).await?;
     Ok(events)
 }
 
@@ -167,7 +167,7 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
     let mut execs = client.execs();
     let blocked = async {
         let written = execs.write_stdin(request).await;
-        refusal(written.map_err(skilld_client::Error::from))
+        expect_status(written.map_err(skilld_client::Error::from))
     };
     let ending = async {
         // It goes the same way as the write and after it.

@@ -8,7 +8,7 @@ use skilld_tests::docker::{self, Sleeper};
 use skilld_tests::proxy::Proxy;
 use skilld_tests::{Daemon, Options, exec, wait};
 
-use crate::crash::{DEADLINE, containers, refusal, sh, with_deadline};
+use crate::crash::{DEADLINE, containers, expect_status, run_shell, with_deadline};
 
 async fn health(daemon: &Daemon, serving: bool) -> Result<()> {
     let what = if serving {
@@ -37,7 +37,7 @@ async fn docker_stops_while_serving() -> Result<()> {
     let doomed = exec::workspace(&client).await?.name;
     daemon.warm(1).await?;
     let container = daemon.container(&doomed)?;
-    sh(&client, &workspace, "echo before > file").await?;
+    run_shell(&client, &workspace, "echo before > file").await?;
 
     proxy.close().await?;
     health(&daemon, false).await?;
@@ -51,21 +51,21 @@ async fn docker_stops_while_serving() -> Result<()> {
     );
     // What is there goes on: commands, files, and the container that is warm.
     assert_eq!(
-        sh(&client, &workspace, "cat file; echo after >> file").await?,
+        run_shell(&client, &workspace, "cat file; echo after >> file").await?,
         "before\n"
     );
     let claimed = exec::workspace(&client).await?.name;
-    assert_eq!(sh(&client, &claimed, "echo warm").await?, "warm\n");
+    assert_eq!(run_shell(&client, &claimed, "echo warm").await?, "warm\n");
 
     nothing_is_made(&client).await?;
     let delete = || client.delete_workspace(&doomed);
     let refused = ("Unavailable".into(), "REASON_ENGINE_UNAVAILABLE".into());
-    assert_eq!(refusal(delete().await)?, refused);
+    assert_eq!(expect_status(delete().await)?, refused);
     assert_eq!(
         client.get_workspace(&doomed).await?.state(),
         WorkspaceState::Closing
     );
-    assert_eq!(refusal(delete().await)?, refused);
+    assert_eq!(expect_status(delete().await)?, refused);
     assert!(containers(&daemon).await?.contains(&container));
 
     proxy.reopen()?;
@@ -76,7 +76,7 @@ async fn docker_stops_while_serving() -> Result<()> {
     };
     client.workspaces().delete_workspace(request).await?;
     assert_eq!(
-        sh(&client, &workspace, "cat file").await?,
+        run_shell(&client, &workspace, "cat file").await?,
         "before\nafter\n"
     );
     assert!(
@@ -100,13 +100,19 @@ async fn a_labelled_container_that_no_slot_knows_is_removed_while_it_serves() ->
     let known = containers(&daemon).await?;
     let orphan = Sleeper::start(&[(docker::LABEL_INSTANCE, &daemon.info.instance)]).await?;
     let foreign = Sleeper::start(&[(docker::LABEL_INSTANCE, "another")]).await?;
-    wait::until("it is removed", DEADLINE, async || {
+    wait::until("the orphaned container is removed", DEADLINE, async || {
         Ok((containers(&daemon).await? == known).then_some(()))
     })
     .await?;
     assert!(!orphan.runs().await?);
-    assert!(foreign.runs().await?, "it is not ours");
-    assert_eq!(sh(&daemon.client, &workspace, "echo on").await?, "on\n");
+    assert!(
+        foreign.runs().await?,
+        "a container of another daemon was removed"
+    );
+    assert_eq!(
+        run_shell(&daemon.client, &workspace, "echo on").await?,
+        "on\n"
+    );
     daemon.stop().await
 }
 
@@ -121,7 +127,7 @@ async fn nothing_is_made(client: &Client) -> Result<()> {
         let error = claimed.err().context("made without an engine")?;
         let failure = error.failure().context("a status")?;
         assert!(failure.retry_after.is_some(), "no RetryInfo: {failure:?}");
-        let refused = refusal(Err::<(), _>(error))?;
+        let refused = expect_status(Err::<(), _>(error))?;
         assert_eq!(
             refused,
             ("Unavailable".into(), "REASON_ENGINE_UNAVAILABLE".into())

@@ -13,7 +13,7 @@ use skilld_tests::package_index::{MAKE_WHEELS, PackageIndex, make_packages};
 use skilld_tests::{Daemon, Options, wait};
 
 use crate::crash::faults::points;
-use crate::crash::{DEADLINE, containers, sh};
+use crate::crash::{DEADLINE, containers, run_shell};
 
 /// Adds a skill with one requirement.
 fn add_skill(root: &Path, name: &str, requirement: &str) -> Result<()> {
@@ -123,6 +123,6 @@ async fn crash_at(point: Point) -> Result<()> {
         (2, 2, 0)
     );
     let read = format!("test -x {}/venv/bin/python && echo built", built.path);
-    assert_eq!(sh(&daemon.client, &name, &read).await?, "built\n");
+    assert_eq!(run_shell(&daemon.client, &name, &read).await?, "built\n");
     daemon.stop().await
 }

@@ -15,7 +15,7 @@ use skilld_proto::v1::{
 };
 use skilld_tests::{Daemon, Options, docker, exec, files, wait};
 
-use crate::crash::{DEADLINE, containers, read, sh};
+use crate::crash::{DEADLINE, containers, read_bytes, run_shell};
 
 /// Workspace that is being created, renewed, lost or deleted.
 const TARGET: &str = "workspaces/target";
@@ -29,10 +29,23 @@ pub(crate) fn points(action: &str) -> impl Iterator<Item = Point> {
     Point::ALL.iter().copied().filter(of_it)
 }
 
+/// Number of the fault points of a boot in the first of two tests, which run at the same time.
+fn first_half_of_a_boot() -> usize {
+    points("boot.").count() / 2
+}
+
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_boot() -> Result<()> {
-    for point in points("boot.") {
+async fn crash_between_every_two_steps_of_the_first_half_of_a_boot() -> Result<()> {
+    for point in points("boot.").take(first_half_of_a_boot()) {
         // The second boot is for the target: nothing is warm, so each claim waits for its own.
+        crash_at(point, 2).await.context(point.name())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn crash_between_every_two_steps_of_the_second_half_of_a_boot() -> Result<()> {
+    for point in points("boot.").skip(first_half_of_a_boot()) {
         crash_at(point, 2).await.context(point.name())?;
     }
     Ok(())
@@ -115,7 +128,7 @@ async fn crash_at(point: Point, times: u32) -> Result<()> {
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     create(&client, NEIGHBOUR).await?;
-    sh(&client, NEIGHBOUR, "echo mine > file").await?;
+    run_shell(&client, NEIGHBOUR, "echo mine > file").await?;
     let mut counting = client
         .run_exec(RunExecRequest {
             workspace: NEIGHBOUR.to_owned(),
@@ -124,7 +137,7 @@ async fn crash_at(point: Point, times: u32) -> Result<()> {
             ..RunExecRequest::default()
         })
         .await?;
-    read(&mut counting, 2).await?;
+    read_bytes(&mut counting, 2).await?;
 
     let answered = provoke(point, &daemon, &client).await?;
     assert_eq!(daemon.wait().await?, None, "it was not killed");
@@ -143,7 +156,10 @@ async fn crash_at(point: Point, times: u32) -> Result<()> {
         (counted.text().as_str(), counted.exit_code()),
         ("1\n2\n", Some(3))
     );
-    assert_eq!(sh(&daemon.client, NEIGHBOUR, "cat file").await?, "mine\n");
+    assert_eq!(
+        run_shell(&daemon.client, NEIGHBOUR, "cat file").await?,
+        "mine\n"
+    );
     daemon.stop().await
 }
 
@@ -157,7 +173,7 @@ async fn provoke(point: Point, daemon: &Daemon, client: &Client) -> Result<Optio
         return Ok(made.ok());
     }
     let target = create(client, TARGET).await?;
-    sh(client, TARGET, "echo target > file").await?;
+    run_shell(client, TARGET, "echo target > file").await?;
     daemon.warm(1).await?;
     match action {
         "renew" => {
@@ -283,7 +299,10 @@ async fn found(point: Point, daemon: &Daemon, answered: Option<Workspace>) -> Re
         _ => assert_eq!(state, Some(WorkspaceState::Ready)),
     }
     if state == Some(WorkspaceState::Ready) && matches!(action, "renew" | "delete") {
-        assert_eq!(sh(&daemon.client, TARGET, "cat file").await?, "target\n");
+        assert_eq!(
+            run_shell(&daemon.client, TARGET, "cat file").await?,
+            "target\n"
+        );
     }
     if action == "collect" {
         collected_once(point, daemon).await?;
@@ -300,10 +319,10 @@ async fn usable(daemon: &Daemon) -> Result<()> {
     create(client, TARGET).await?;
     let who =
         "import json; print(json.load(open(\"/workspace/skills/.metadata.json\"))[\"workspace\"])";
-    let told = sh(client, TARGET, &format!("python3 -c '{who}'")).await?;
+    let told = run_shell(client, TARGET, &format!("python3 -c '{who}'")).await?;
     assert_eq!(told.trim(), TARGET);
     create(client, "workspaces/third").await?;
-    sh(client, "workspaces/third", "true").await?;
+    run_shell(client, "workspaces/third", "true").await?;
     daemon.warm(1).await?;
 
     let records = daemon.records()?;

@@ -13,7 +13,8 @@ use skilld_tests::proxy::Proxy;
 use skilld_tests::{Daemon, Options, docker, exec, wait};
 
 use crate::crash::{
-    COUNT, DEADLINE, broken_off, check_count, containers, read, refusal, sh, with_deadline,
+    COUNT, DEADLINE, check_count, containers, expect_status, read_bytes, read_until_broken,
+    run_shell, with_deadline,
 };
 
 /// Starts [`COUNT`], waits until it prints, and returns its further events.
@@ -25,7 +26,7 @@ async fn counting(client: &Client, workspace: &str) -> Result<MessageStream<Exec
         ..RunExecRequest::default()
     };
     let mut events = client.run_exec(request).await?;
-    read(&mut events, 8).await?;
+    read_bytes(&mut events, 8).await?;
     Ok(events)
 }
 
@@ -34,7 +35,7 @@ async fn refused_call(client: &Client, workspace: &str) -> Result<String> {
     let name = format!("{workspace}/execs/count");
     let asked = async { Ok(client.get_exec(&name).await) };
     let asked = with_deadline("the call is refused", asked).await?;
-    Ok(refusal(asked)?.1)
+    Ok(expect_status(asked)?.1)
 }
 
 /// Checks that an open stream and the calls that follow report the loss.
@@ -49,12 +50,12 @@ async fn all_hear(
         loop {
             match client.get_exec(&name).await {
                 Ok(exec) => assert!(exec.result.is_none(), "an end was made up: {exec:?}"),
-                Err(error) => return Ok(refusal(Err::<(), _>(error))?.1),
+                Err(error) => return Ok(expect_status(Err::<(), _>(error))?.1),
             }
         }
     };
     let asked = with_deadline("a call reports the loss", asked);
-    let ((_, streamed), asked) = tokio::try_join!(broken_off(events), asked)?;
+    let ((_, streamed), asked) = tokio::try_join!(read_until_broken(events), asked)?;
     assert_eq!(streamed, "REASON_GUEST_LOST");
     let reasons = ["REASON_GUEST_LOST", "REASON_WORKSPACE_NOT_READY"];
     assert!(reasons.contains(&asked.as_str()), "{asked}");
@@ -71,7 +72,7 @@ async fn becomes(client: &Client, name: &str, state: WorkspaceState) -> Result<W
 
 /// Lets [`COUNT`] end, reads its events from the first to the last and checks them.
 async fn counted(client: &Client, workspace: &str) -> Result<()> {
-    sh(client, workspace, "touch stop").await?;
+    run_shell(client, workspace, "touch stop").await?;
     let name = format!("{workspace}/execs/count");
     let reading = exec::attach(client, &name, StreamOffsets::default());
     let outcome = with_deadline("the exec ends", reading).await?;
@@ -83,7 +84,7 @@ async fn counted(client: &Client, workspace: &str) -> Result<()> {
 /// Waits until calls succeed again.
 async fn reachable(client: &Client, workspace: &str) -> Result<()> {
     let name = format!("{workspace}/execs/count");
-    wait::until("it can be reached", DEADLINE, async || {
+    wait::until("the guest can be reached", DEADLINE, async || {
         Ok(client.get_exec(&name).await.ok().map(drop))
     })
     .await
@@ -167,19 +168,23 @@ async fn no_fabricated_exit_when_the_guest_is_killed_from_the_host() -> Result<(
     let failed = becomes(client, &workspace, WorkspaceState::Failed).await?;
     let failure = failed.failure.context("failure")?;
     assert_eq!(failure.cause(), Cause::ContainerLost, "{failure:?}");
-    assert_eq!(sh(client, &neighbour, "echo fine").await?, "fine\n");
+    assert_eq!(run_shell(client, &neighbour, "echo fine").await?, "fine\n");
 
-    // One that nobody has is replaced.
+    // A warm container, which no client has claimed, is replaced.
     let claimed = daemon.container(&neighbour)?;
     let ours = containers(&daemon).await?;
     let warm = ours.iter().find(|id| **id != claimed && **id != container);
     let warm = warm.context("a warm one")?;
     let pid = docker::pid(warm).await?.context("it runs")?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-    wait::until("it is replaced", DEADLINE, async || {
-        let pool = client.get_pool("default").await?;
-        Ok((pool.warm == 1 && !containers(&daemon).await?.contains(warm)).then_some(()))
-    })
+    wait::until(
+        "the killed warm container is replaced",
+        DEADLINE,
+        async || {
+            let pool = client.get_pool("default").await?;
+            Ok((pool.warm == 1 && !containers(&daemon).await?.contains(warm)).then_some(()))
+        },
+    )
     .await?;
     daemon.stop().await
 }
@@ -194,7 +199,7 @@ async fn a_guest_that_hangs_is_noticed() -> Result<()> {
     let pid = docker::pid(&daemon.container(&workspace)?).await?;
     let pid = Pid::from_raw(pid.context("it runs")?);
     kill(pid, Signal::SIGSTOP)?;
-    let (_, reason) = broken_off(&mut events).await?;
+    let (_, reason) = read_until_broken(&mut events).await?;
     assert_eq!(reason, "REASON_GUEST_LOST");
     kill(pid, Signal::SIGCONT)?;
     reachable(client, &workspace).await?;
@@ -235,7 +240,7 @@ async fn containers_that_end_with_docker_are_reported() -> Result<()> {
     })
     .await?;
     let new = exec::workspace(&client).await?.name;
-    assert_eq!(sh(&client, &new, "echo new").await?, "new\n");
+    assert_eq!(run_shell(&client, &new, "echo new").await?, "new\n");
     daemon.stop().await
 }
 
@@ -250,9 +255,9 @@ async fn execs_go_on_while_docker_is_away() -> Result<()> {
     let workspace = exec::workspace(client).await?.name;
     let mut events = counting(client, &workspace).await?;
     proxy.close().await?;
-    read(&mut events, 1000).await?;
+    read_bytes(&mut events, 1000).await?;
     proxy.reopen()?;
-    sh(client, &workspace, "touch stop").await?;
+    run_shell(client, &workspace, "touch stop").await?;
     let ending = async {
         while events.next().await?.is_some() {}
         Ok(())
@@ -272,7 +277,10 @@ async fn an_end_for_lack_of_memory_is_reported() -> Result<()> {
     // The kernel takes a command first. That the container has met its limit is what the engine remembers.
     let bomb = exec::run(client, &workspace, exec::shell("tail /dev/zero")).await?;
     assert_eq!(bomb.signal(), Some(9));
-    assert_eq!(sh(client, &workspace, "echo usable").await?, "usable\n");
+    assert_eq!(
+        run_shell(client, &workspace, "echo usable").await?,
+        "usable\n"
+    );
     let mut events = counting(client, &workspace).await?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     all_hear(client, &workspace, &mut events).await?;

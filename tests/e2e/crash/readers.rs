@@ -5,7 +5,7 @@ use skilld_client::Client;
 use skilld_proto::v1::{AttachExecRequest, ExecSpec, Retain, StreamOffsets};
 use skilld_tests::{Daemon, Options, exec};
 
-use crate::crash::{refusal, with_deadline};
+use crate::crash::{expect_status, with_deadline};
 
 /// Number of clients with stalled readers; each has one connection.
 const CLIENTS: usize = 8;
@@ -84,7 +84,7 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
         if let Some(error) = with_deadline("the stream ends", ending).await? {
             let failure = error.failure().context("a status")?;
             assert!(failure.retry_after.is_some(), "no RetryInfo: {failure:?}");
-            let told = refusal(Err::<(), _>(error))?;
+            let told = expect_status(Err::<(), _>(error))?;
             assert_eq!(
                 told,
                 ("ResourceExhausted".into(), "REASON_QUOTA_EXCEEDED".into())

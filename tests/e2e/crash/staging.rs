@@ -11,7 +11,7 @@ use skilld_tests::exec::workspace;
 use skilld_tests::{Daemon, Options};
 
 use crate::crash::faults::points;
-use crate::crash::sh;
+use crate::crash::run_shell;
 
 /// Writes a version of the skill: two files that contain its number.
 fn write(root: &Path, version: &str) -> Result<()> {
@@ -73,16 +73,16 @@ async fn crash_at(point: Point) -> Result<()> {
 
     let client = &daemon.client;
     let read = "cat /workspace/skills/pair/a /workspace/skills/pair/b";
-    let there = sh(client, &name, read).await?;
+    let there = run_shell(client, &name, read).await?;
     let newer = !matches!(point, Point::StagePrepared | Point::StageReplacing);
     assert_eq!(there, if newer { "22" } else { "11" }, "one whole version");
     client.stage_skills(&name, &["pair"]).await?;
-    assert_eq!(sh(client, &name, read).await?, "22");
+    assert_eq!(run_shell(client, &name, read).await?, "22");
     // Whatever was left is gone after a staging that had something to do.
     write(root.path(), "3")?;
     client.refresh_skills().await?;
     client.stage_skills(&name, &["pair"]).await?;
-    assert_eq!(sh(client, &name, read).await?, "33");
+    assert_eq!(run_shell(client, &name, read).await?, "33");
     assert_eq!(leftovers(&daemon)?, Vec::<String>::new());
     daemon.stop().await
 }

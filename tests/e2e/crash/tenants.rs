@@ -9,7 +9,7 @@ use skilld_client::Client;
 use skilld_proto::v1::{Reason, TenantUsage};
 use skilld_tests::{Daemon, Options, docker, exec, usage, wait};
 
-use crate::crash::{DEADLINE, refusal};
+use crate::crash::{DEADLINE, expect_status};
 
 /// Starts a daemon on whose socket this user is an admin of tenant `a`, with these quotas.
 async fn start(files: &Path, quotas: &str) -> Result<Daemon> {
@@ -84,14 +84,14 @@ async fn held_amounts_are_exact_after_the_daemon_was_killed() -> Result<()> {
         String::from("ResourceExhausted"),
         Reason::QuotaExceeded.as_str_name().to_owned(),
     );
-    assert_eq!(refusal(refused)?, quota);
+    assert_eq!(expect_status(refused)?, quota);
     exec::start(&client, &second, "x4", exec::shell("sleep 600")).await?;
     let refused = exec::start(&client, &second, "x5", exec::shell("true")).await;
     let error = refused
         .err()
         .context("the quota is 4")?
         .downcast::<skilld_client::Error>()?;
-    assert_eq!(refusal(Err::<(), _>(error))?, quota);
+    assert_eq!(expect_status(Err::<(), _>(error))?, quota);
 
     client.kill_exec(&format!("{first}/execs/x1")).await?;
     wait_for_held(&client, "execs", 3).await?;

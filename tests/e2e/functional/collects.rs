@@ -3,7 +3,7 @@
 //! Docker: files of real commands are saved while clients, the daemon, workspaces and containers go away.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -20,12 +20,14 @@ use skilld_client::v1::exec_collection::State;
 use skilld_client::v1::skipped_file::Reason as Skipped;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, ExecCollection, ExecSpec, ListExecsRequest, Reason,
-    RenewWorkspaceRequest, SaveAsArtifacts, WorkspaceState,
+    SaveAsArtifacts, WorkspaceState,
 };
 use skilld_client::{Client, Error};
 use skilld_tests::exec::{run, shell, start, workspace};
 use skilld_tests::files::{collect, globs};
 use skilld_tests::{Daemon, Options, docker, expect_refusal, wait};
+
+use crate::functional::workspaces::expire_soon;
 
 /// Time within which a collection has to end.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -308,23 +310,18 @@ async fn a_workspace_ends_after_its_outputs_are_collected() -> Result<()> {
         let written = shell("until [ -s $OUTPUT_DIR/x ]; do sleep 0.01; done");
         run(client, workspace, written).await?;
     }
-    let end = SystemTime::now() + Duration::from_secs(3);
-    let expiring = RenewWorkspaceRequest {
-        name: expired.clone(),
-        expire_time: Some(end.into()),
-        ..RenewWorkspaceRequest::default()
-    };
-    client.renew_workspace(expiring).await?;
+    expire_soon(client, &expired).await?;
     client.delete_workspace(&deleted).await?;
     let store = Store::of(&daemon.state_dir()).await?;
     assert_eq!(store.versions("deleted/out/x").await?.len(), 1);
-    wait::until("the other one has expired", PATIENCE, async || match client
-        .get_workspace(&expired)
-        .await
-    {
-        Err(Error::Status(_)) => Ok(Some(())),
-        other => other.map(|_| None).map_err(Into::into),
-    })
+    wait::until(
+        "the other workspace has expired",
+        PATIENCE,
+        async || match client.get_workspace(&expired).await {
+            Err(Error::Status(_)) => Ok(Some(())),
+            other => other.map(|_| None).map_err(Into::into),
+        },
+    )
     .await?;
     assert_eq!(store.versions("expired/out/x").await?.len(), 1);
     daemon.stop().await

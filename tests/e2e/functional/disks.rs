@@ -240,6 +240,8 @@ async fn a_lost_workspace_gives_its_disk_back() -> Result<()> {
 async fn no_container_takes_the_reserve_of_the_hosts_disk() -> Result<()> {
     let options = on_disk("64MiB")
         .set("pools.default.warm", "0")
+        // No container ever comes.
+        .set("pools.default.claim_timeout", "1s")
         .set("workspaces.disk_reserve", "1024TiB");
     let daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
@@ -249,7 +251,11 @@ async fn no_container_takes_the_reserve_of_the_hosts_disk() -> Result<()> {
     };
     let refused = client.create_workspace(request).await;
     assert!(refused.is_err(), "{refused:?}");
-    assert!(daemon.log().contains("workspaces.disk_reserve"));
+    wait::until("the log names the reserve", UNMOUNT_TIMEOUT, async || {
+        let is_named = daemon.log().contains("workspaces.disk_reserve");
+        Ok(is_named.then_some(()))
+    })
+    .await?;
     // A further attempt may be under way.
     wait::until("no file of a disk is left", UNMOUNT_TIMEOUT, async || {
         let mut slots = fs::read_dir(daemon.state_dir().join("slots"))?;

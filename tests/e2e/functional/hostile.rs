@@ -39,7 +39,8 @@ async fn beside<T>(
     };
     let watching = async {
         while !done.load(Ordering::Relaxed) {
-            let outcome = run(client, neighbour, shell("true")).await?;
+            let running = tokio::time::timeout(IN_TIME, run(client, neighbour, shell("true")));
+            let outcome = running.await.context("the neighbour's command hangs")??;
             ensure!(outcome.exit_code() == Some(0), "{outcome:?}");
         }
         Ok(())

@@ -297,10 +297,11 @@ async fn a_private_image_is_pulled_with_the_credentials_of_dockers_client() -> R
     let daemon = Daemon::start_with(with_private_pool(&pinned, dir.path())).await?;
     let pool = wait::until("the image is pulled", LIMIT, async || {
         let pool = daemon.client.get_pool("private").await?;
-        Ok(Some(pool).filter(|pool| !pool.image_id.is_empty()))
+        // The pull is a problem until the pool has learned of its end.
+        let is_there = !pool.image_id.is_empty() && pool.problem.is_empty();
+        Ok(is_there.then_some(pool))
     })
     .await?;
-    assert_eq!(pool.problem, "");
     let request = CreateWorkspaceRequest {
         pool: "private".to_owned(),
         ..CreateWorkspaceRequest::default()

@@ -165,6 +165,14 @@ async fn a_reference_or_place_that_leads_out_is_refused() -> Result<()> {
         let staged = stage(client, &name, [reference(from, to)]).await;
         expect_refusal(staged, reason).with_context(|| format!("{from} → {to}"))?;
     }
+    // The configuration lists no directory of the host.
+    let staged = stage(client, &name, [reference("host:///etc/passwd", "")]).await;
+    let failure = expect_refusal(staged, Reason::PermissionDenied)?;
+    assert!(
+        failure.message.contains("files.host_roots"),
+        "{}",
+        failure.message
+    );
     assert_eq!(client.get_workspace(&name).await?.inputs, []);
     daemon.stop().await
 }

@@ -76,7 +76,7 @@ async fn sixteen_claims_at_once_get_a_container_each() -> Result<()> {
     });
     for job in join_all(jobs).await {
         let (number, text) = job?;
-        // Nobody finds what another one left.
+        // No workspace has the files of another one.
         assert_eq!(text, format!("inputs\n{number}\n"));
     }
     daemon.stop().await

@@ -5,8 +5,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
+use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{ExecSpec, StreamOffsets};
 use skilld_tests::exec::{attach, run, shell, start, workspace};
 use skilld_tests::{Daemon, Options};
@@ -99,12 +101,17 @@ async fn commands_keep_the_version_they_began_with_through_200_restagings() -> R
     }
     let dir = skills_dir(&daemon, &name)?;
     assert!(replaced(&dir)? >= 1, "the readers' version is kept");
+    // One reader is killed, the others end by themselves.
+    let killed = readers.remove(0);
+    client.kill_exec_after(&killed, Duration::ZERO).await?;
+    let killed = attach(client, &killed, StreamOffsets::default()).await?;
+    assert_eq!(killed.reason(), Ended::KilledByClient, "{killed:?}");
     run(client, &name, shell("touch $WORK_DIR/stop")).await?;
     for reader in readers {
         let outcome = attach(client, &reader, StreamOffsets::default()).await?;
         assert_eq!(outcome.text(), "1 True\n", "{}", outcome.error_text());
     }
-    // Nobody uses them any more: the next one that has something to do removes them.
+    // No command uses the replaced versions any more: the next staging removes them.
     client
         .stage_skills(&name, &[&format!("pair@{first}")])
         .await?;

@@ -10,6 +10,10 @@ use skilld_client::v1::{ExecLimits, ExecSpec, ExecState, StreamOffsets, Workspac
 use skilld_tests::DefaultDaemon;
 use skilld_tests::exec::{argv, attach, run, shell, start};
 
+/// Python program that makes 100 processes, none of which ends by itself.
+pub(crate) const FORKS: &str =
+    "import os, time\nfor i in range(100):\n  if os.fork() == 0: time.sleep(1000)";
+
 /// Claims a workspace of 96 MiB of memory, 16 MiB and 1,024 files of disk, and 64 processes.
 async fn small(daemon: &DefaultDaemon) -> Result<String> {
     let limits = WorkspaceLimits {
@@ -87,8 +91,6 @@ async fn an_oom_kill_in_a_chain_that_exits_with_0_is_counted() -> Result<()> {
 
 #[tokio::test]
 async fn a_program_that_the_pids_limit_stopped_says_so() -> Result<()> {
-    const FORKS: &str =
-        "import os, time\nfor i in range(100):\n  if os.fork() == 0: time.sleep(1000)";
     let daemon = DefaultDaemon::share().await?;
     let client = &daemon.client;
     let name = small(&daemon).await?;

@@ -12,6 +12,8 @@ use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{shell, workspace};
 use skilld_tests::{Daemon, Options, wait};
 
+/// Grace periods within which a stream has to be attached again. The longer one is for a machine that stands still.
+const GRACES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// Time limit of the kill of an exec whose grace period is over.
 const KILLED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -48,9 +50,11 @@ async fn state(client: &Client, ws: &str, id: &str) -> Result<ExecState> {
     Ok(client.get_exec(&format!("{ws}/execs/{id}")).await?.state())
 }
 
-#[tokio::test]
-async fn on_disconnect_kill_and_keep() -> Result<()> {
-    let options = Options::default().set("execs.disconnect_grace", "5s");
+/// Leaves three execs, attaches to one of them again, and checks which one is killed. Returns `false` if the machine
+/// was too slow to attach within the grace period.
+async fn leave_and_return(grace: Duration) -> Result<bool> {
+    let seconds = format!("{}s", grace.as_secs());
+    let options = Options::default().set("execs.disconnect_grace", &seconds);
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let ws = workspace(client).await?.name;
@@ -65,15 +69,31 @@ async fn on_disconnect_kill_and_keep() -> Result<()> {
     };
     let mut back = client.attach_exec(request).await?;
     says_something(&mut back).await?;
-    let result = wait::until("the abandoned exec is killed", KILLED_WITHIN, async || {
+    if disconnected.elapsed() >= grace {
+        daemon.stop().await?;
+        return Ok(false);
+    }
+    let limit = grace + KILLED_WITHIN;
+    let result = wait::until("the abandoned exec is killed", limit, async || {
         Ok(client.get_exec(&format!("{ws}/execs/left")).await?.result)
     })
     .await?;
     ensure!(result.reason() == Ended::KilledByClient, "{result:?}");
     let waited = disconnected.elapsed();
-    ensure!(waited >= Duration::from_millis(4500), "{waited:?}");
+    ensure!(waited + Duration::from_millis(500) >= grace, "{waited:?}");
     // Their clients have gone for as long.
     ensure!(state(client, &ws, "back").await? == ExecState::Running);
     ensure!(state(client, &ws, "kept").await? == ExecState::Running);
-    daemon.stop().await
+    daemon.stop().await?;
+    Ok(true)
+}
+
+#[tokio::test]
+async fn on_disconnect_kill_and_keep() -> Result<()> {
+    for grace in GRACES {
+        if leave_and_return(grace).await? {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("no stream was attached again within {GRACES:?}")
 }

@@ -40,7 +40,7 @@ async fn pty_in_a_container_is_a_terminal_of_the_size_and_name_that_was_asked() 
         run(client, &name, spec).await?.text(),
         "7 10000\r\nvt100\r\n"
     );
-    // Typing into it on the user's behalf is what nobody may.
+    // No command may type into its terminal on the user's behalf.
     let inject = "import fcntl, sys\nfor call in 0x5412, 0x541c:\n  try: fcntl.ioctl(0, call, b'x'); print('typed')\n  except OSError as e: print(e.errno)";
     let outcome = run(client, &name, terminal(argv(["python3", "-c", inject]))).await?;
     assert_eq!(outcome.text(), "1\r\n1\r\n");

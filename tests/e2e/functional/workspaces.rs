@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use skilld_client::v1::create_workspace_request::Expiry;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_result::Reason as Ended;
@@ -19,6 +19,9 @@ use skilld_tests::{Daemon, DefaultDaemon, Options, expect_refusal, wait};
 
 /// Time limit of the end of a workspace whose time is over.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
+/// Times until a workspace expires, in seconds. The longer ones are for a machine that stands still before the daemon
+/// reads the request. All are shorter than an exec's default timeout.
+const EXPIRES_IN_S: [u64; 3] = [3, 30, 60];
 
 pub(crate) fn named(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
@@ -240,6 +243,24 @@ async fn an_idle_workspace_is_removed_and_a_busy_one_is_not() -> Result<()> {
     daemon.stop().await
 }
 
+/// Makes a workspace expire within [`EXPIRES_IN_S`]. The daemon refuses a time that is over when it reads the request.
+pub(crate) async fn expire_soon(client: &Client, name: &str) -> Result<()> {
+    for seconds in EXPIRES_IN_S {
+        let end = SystemTime::now() + Duration::from_secs(seconds);
+        let request = RenewWorkspaceRequest {
+            name: name.to_owned(),
+            expire_time: Some(end.into()),
+            ..RenewWorkspaceRequest::default()
+        };
+        match client.renew_workspace(request).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.reason() == Some(Reason::InvalidRequest) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    bail!("the daemon read no request within {EXPIRES_IN_S:?} seconds")
+}
+
 /// Reads to the exec's end, and returns why it ended.
 async fn why(events: &mut MessageStream<ExecEvent>) -> Result<Ended> {
     loop {
@@ -269,13 +290,7 @@ async fn an_exec_is_told_whether_its_workspace_expired_or_was_deleted() -> Resul
         if expected == Ended::KilledByClient {
             client.delete_workspace(&name).await?;
         } else {
-            let end = SystemTime::now() + Duration::from_secs(3);
-            let expiring = RenewWorkspaceRequest {
-                name: name.clone(),
-                expire_time: Some(end.into()),
-                ..RenewWorkspaceRequest::default()
-            };
-            client.renew_workspace(expiring).await?;
+            expire_soon(client, &name).await?;
         }
         assert_eq!(why(&mut events).await?, expected);
     }

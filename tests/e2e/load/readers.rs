@@ -15,7 +15,9 @@ use skilld_tests::{Daemon, wait};
 use crate::load::{DEADLINE, MIB, alone, options, with_deadline};
 
 /// Bytes of output, more than a connection's flow-control window between client and daemon (64 MiB).
-const WIDE: u64 = 300 * MIB;
+const WIDE: u64 = 100 * MIB;
+/// Bytes of output of the exec with stalled readers, which runs while they attach.
+const NOISY: u64 = 8 * WIDE;
 /// Number of stalled streams, more than that window has room for (32).
 const STALLED: usize = 40;
 
@@ -86,9 +88,9 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let name = workspace(client).await?.name;
     daemon.warm(1).await?;
 
-    // With DROP_OLDEST nobody waits for those that do not read: not the program, not another reader of the same exec on the
-    // same connection, not another exec.
-    let noisy = start(client, &name, "", zeros(10 * WIDE, OnFull::DropOldest)).await?;
+    // With DROP_OLDEST neither the program, nor another reader of the same exec on the same connection, nor another exec
+    // waits for the readers that do not read.
+    let noisy = start(client, &name, "", zeros(NOISY, OnFull::DropOldest)).await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
         let mut events = open(client, &noisy.name).await?;
@@ -98,7 +100,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     }
     let reading = async { drain(open(client, &noisy.name).await?).await };
     let (read, lost) = with_deadline("the reader that reads has all", reading).await?;
-    assert_eq!(read + lost, 10 * WIDE);
+    assert_eq!(read + lost, NOISY);
     let ended = closed(client, &noisy.name).await?;
     let outcome = ended.result.and_then(|result| result.outcome);
     assert_eq!(outcome, Some(Outcome::ExitCode(0)));

@@ -15,9 +15,9 @@ use crate::load::{DEADLINE, alone, with_deadline};
 /// Minimum number of processes of a busy tree; the default pool allows 512.
 const BUSY_MIN: usize = 480;
 /// Number of calls that each guest has to answer.
-const CALLS: usize = 100;
+const CALLS: usize = 30;
 /// Timeouts of a tree that must reach its size before, in seconds. The longer ones are for a busy machine.
-const TIMEOUTS_S: [u64; 3] = [20, 60, 180];
+const TIMEOUTS_S: [u64; 3] = [10, 60, 180];
 
 /// Program in which every process leads a session, ignores each signal that can be ignored, and forks again every millisecond.
 const BOMB: &str = "

@@ -13,7 +13,7 @@ use skilld_tests::{Daemon, usage, wait};
 
 use crate::load::{DEADLINE, alone, options, with_deadline};
 
-const EXECS: usize = 5_000;
+const EXECS: usize = 2_000;
 const AT_ONCE: usize = 64;
 /// Default of `execs.retained_max`.
 const RETAINED: usize = 256;

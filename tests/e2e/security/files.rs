@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use skilld_client::{Client, Error, TransferProgress, v1::Reason};
+use skilld_client::{Client, Error, SaveTarget, TransferProgress, v1::Reason};
 use skilld_proto::v1::skipped_file::Reason as SkipReason;
 use skilld_proto::v1::{
-    CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ReadFileRequest,
+    ArtifactScope, CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ReadFileRequest,
 };
-use skilld_tests::{Daemon, DefaultDaemon, exec};
+use skilld_tests::{Daemon, DefaultDaemon, exec, expect_refusal};
 
 use crate::security::{DEADLINE, python, sh};
 
@@ -186,6 +186,10 @@ async fn collect_skips_what_is_not_a_file() -> Result<()> {
     ] {
         let refused = read(client, &workspace, path).await.err().context(path)?;
         assert_eq!(refused.reason(), Some(reason), "{path}: {refused}");
+        // SaveArtifact reads the file on the client's behalf.
+        let target = SaveTarget::new("saved", ArtifactScope::default());
+        let saved = client.save_artifact_from(target, &workspace, path).await;
+        expect_refusal(saved, reason).with_context(|| format!("{path} as an artifact"))?;
     }
     daemon.stop().await
 }

@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
@@ -377,6 +376,9 @@ async fn artifacts_are_completed_in_the_scope_of_the_line() {
     }
 }
 
+/// Prompt of bash. The terminal hands each key to readline once bash shows it.
+const PROMPT: &str = "ready> ";
+
 /// A bash that has read the completion script as docs/skillctl.md says.
 async fn bash_with_completion(fake: &Fake) -> Pty {
     let options = ["--norc", "--noprofile", "-i"];
@@ -384,32 +386,29 @@ async fn bash_with_completion(fake: &Fake) -> Pty {
     let program = Path::new(env!("CARGO_BIN_EXE_skillctl"));
     let directory = program.parent().expect("is in a directory").display();
     bash.types(&format!(
-        "unset HISTFILE; PATH='{directory}':$PATH; source <(skillctl completion bash); echo re''ady\n"
+        "unset HISTFILE; PATH='{directory}':$PATH; source <(skillctl completion bash); PS1='re''ady> '\n"
     ))
     .await;
-    bash.shows("ready").await;
+    bash.shows(PROMPT).await;
     bash
 }
 
-/// Types a line and a tab until bash completes it.
-async fn type_to_be_completed(bash: &mut Pty, fake: &Fake, line: &str, added: &str) {
+/// Types a line and a tab at the prompt until bash completes it, and then clears the line.
+async fn check_completed(bash: &mut Pty, fake: &Fake, line: &str, added: &str) {
+    let mut shown = String::new();
     for _ in 0..TRIES {
         fake.state.lock().artifact_scopes.clear();
-        bash.types(&format!("skillctl {line}\t")).await;
-        // Readline shows what it adds, or the whole word anew.
-        let limit = Duration::from_secs(20);
-        if bash.shows_within(added, limit).await.is_some() {
+        // Readline reads the next key when the completion has ended. It shows what it adds, or the whole word anew.
+        // Ctrl-U clears the line; a Ctrl-C would also take away what is typed after it.
+        let keys = format!("skillctl {line}\t\x15echo do''ne\n");
+        bash.types(&keys).await;
+        shown = bash.shows("done").await;
+        bash.shows(PROMPT).await;
+        if shown.contains(added) {
             return;
         }
-        clear_line(bash).await;
     }
-    panic!("bash does not complete {line} with {added}");
-}
-
-/// Kills the line. A Ctrl-C would also take away what is typed after it.
-async fn clear_line(bash: &mut Pty) {
-    bash.types("\x15echo ne''xt\n").await;
-    bash.shows("next").await;
+    panic!("bash does not complete {line} with {added}: {shown:?}");
 }
 
 #[tokio::test]
@@ -438,8 +437,7 @@ async fn bash_completes_values_after_an_equals_sign_and_in_quotes() {
         ("exec w --skill=", "csv-report ", None),
         ("exec w --skill=\"csv-r", "eport\" ", None),
     ] {
-        type_to_be_completed(&mut bash, &fake, line, added).await;
-        clear_line(&mut bash).await;
+        check_completed(&mut bash, &fake, line, added).await;
         let asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
         let users: Vec<_> = asked.iter().map(|scope| scope.user.as_str()).collect();
         assert_eq!(users, Vec::from_iter(user), "{line}");
@@ -463,8 +461,7 @@ async fn names_with_a_meaning_to_the_shell_never_reach_the_line_in_bash() {
         .map(|name| (format!("artifacts/{name}"), (0, b"x".to_vec())))
         .into();
     let mut bash = bash_with_completion(&fake).await;
-    type_to_be_completed(&mut bash, &fake, "artifact load f", "ine.csv ").await;
-    bash.types("\x15").await;
+    check_completed(&mut bash, &fake, "artifact load f", "ine.csv ").await;
     for line in ["artifact load a\t\n", "artifact load \"b\t\"\n"] {
         bash.types(&format!("skillctl {line}")).await;
         bash.types("echo ne''xt\n").await;

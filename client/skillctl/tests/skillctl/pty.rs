@@ -63,15 +63,6 @@ impl Pty {
 
     /// Waits until this is shown, and takes all up to its end.
     pub(crate) async fn shows(&mut self, text: &str) -> String {
-        let shown = self.shows_within(text, DEADLINE).await;
-        shown.unwrap_or_else(|| {
-            let screen = String::from_utf8_lossy(&self.screen);
-            panic!("{text:?} never came after {screen:?}")
-        })
-    }
-
-    /// The same; `None` if this is not shown within a time.
-    pub(crate) async fn shows_within(&mut self, text: &str, limit: Duration) -> Option<String> {
         let find = |screen: &[u8]| {
             let mut windows = screen.windows(text.len());
             windows.position(|window| window == text.as_bytes())
@@ -88,7 +79,11 @@ impl Pty {
                 self.screen.extend(space.get(..read).expect("fits"));
             }
         };
-        tokio::time::timeout(limit, reading).await.ok()
+        let shown = tokio::time::timeout(DEADLINE, reading).await;
+        shown.unwrap_or_else(|_| {
+            let screen = String::from_utf8_lossy(&self.screen);
+            panic!("{text:?} never came after {screen:?}")
+        })
     }
 
     pub(crate) async fn types(&mut self, keys: &str) {

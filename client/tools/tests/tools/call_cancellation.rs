@@ -73,6 +73,21 @@ async fn give_up(fake: &Fake, tools: &Toolset, name: &str, arguments: Value) -> 
     ended.expect("is given up")
 }
 
+/// Polls a session for as long as a call can wait, and gives the call up when `given_up` resolves.
+async fn give_up_poll(
+    tools: &Toolset,
+    state: &SessionState,
+    id: &Value,
+    given_up: impl Future<Output = ()>,
+) -> CancelOutcome {
+    let arguments = json!({"session_id": id, "yield_ms": 60_000});
+    let poll = tool_call("", "skill_poll_session", arguments);
+    let session = session();
+    let polling = tools.call_cancellable(&session, state, poll, given_up);
+    let ended = tokio::time::timeout(DEADLINE, polling).await;
+    ended.expect("is given up")
+}
+
 /// Gives up a call of each tool that starts something, with a daemon that is `ready` for it.
 async fn all_is_ended(ready: impl Fn(&Fake)) {
     for (family, name, arguments) in calls() {
@@ -106,26 +121,31 @@ async fn a_look_at_a_command_is_given_up_at_once_and_ends_nothing() {
     let fake = Fake::start();
     let tools = toolset(&fake, Family::Trpc).await;
     let (session, mut state) = (session(), SessionState::new());
-    let call = |name: &str, arguments| tool_call("", name, arguments);
-    let start = call(
-        "skill_exec",
-        json!({"skill": "demo", "command": "hold", "yield_ms": 1}),
-    );
+    let arguments = json!({"skill": "demo", "command": "hold", "yield_ms": 1});
+    let start = tool_call("", "skill_exec", arguments);
     let started = tools.call(&session, &state, start).await.expect("starts");
     state.apply(&started.delta);
     let id = started.result["session_id"].clone();
     assert!(id.is_string(), "{}", started.result);
-    let look = call(
-        "skill_poll_session",
-        json!({"session_id": id, "yield_ms": 60_000}),
-    );
-    let looking = tools.call_cancellable(&session, &state, look, std::future::ready(()));
-    // A look that waited for its time would be finished.
-    let ended = looking.await;
-    assert!(
-        matches!(ended, CancelOutcome::Cancelled(Ok(()))),
-        "{ended:?}"
-    );
+    {
+        // The daemon never answers: a call that waits for its answer never ends.
+        let mut daemon = fake.state.lock();
+        daemon.polls.clear();
+        daemon.polls_hang = true;
+    }
+    let asked = async {
+        while fake.state.lock().polls.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let during = give_up_poll(&tools, &state, &id, asked).await;
+    let before = give_up_poll(&tools, &state, &id, std::future::ready(())).await;
+    for ended in [during, before] {
+        assert!(
+            matches!(ended, CancelOutcome::Cancelled(Ok(()))),
+            "{ended:?}"
+        );
+    }
     let execs: Vec<_> = fake.state.lock().execs.values().cloned().collect();
     assert_eq!(execs.len(), 1);
     assert!(!*execs[0].killed.borrow(), "it goes on");

@@ -15,6 +15,7 @@ mod mistakes;
 mod offer;
 mod policy;
 mod run_warnings;
+mod session_kills;
 mod sessions;
 mod skill_commands;
 mod skill_files;

@@ -18,7 +18,8 @@ use tokio::task::JoinHandle;
 use super::authority::{Authority, Validity, install};
 use super::web_tokens::WebTokenIssuer;
 use crate::dir::TaskDir;
-use crate::server::{guest_path, long_timeouts, wait_until};
+pub(crate) use crate::server::connect;
+use crate::server::{guest_path, long_timeouts};
 
 /// Names of the roles, the lowest first.
 pub(crate) const ROLES: [&str; 5] = ["observer", "user", "publisher", "tenant_admin", "admin"];
@@ -300,20 +301,6 @@ impl Drop for SmallDisk {
             .status();
         drop(unmounted);
     }
-}
-
-/// Connects, which must succeed. A handshake that timed out, because the machine paused, is repeated.
-pub(crate) async fn connect(options: &ConnectOptions) -> Client {
-    wait_until("connected", async || {
-        let error = match Client::connect_with(options).await {
-            Ok(client) => return Some(client),
-            Err(error) => error.to_string(),
-        };
-        let words = ["timeout", "timed out", "deadline"];
-        assert!(words.iter().any(|word| error.contains(word)), "{error}");
-        None
-    })
-    .await
 }
 
 /// Returns the configuration of a daemon with its state in `state` and its identities in `files`.

@@ -121,7 +121,7 @@ async fn a_container_that_cannot_be_removed_counts_until_it_is_gone() {
     server
         .engine
         .set_delay(EngineOperation::Remove, Duration::ZERO);
-    wait_until("it no longer counts", async || {
+    wait_until("the removed workspace no longer counts", async || {
         (usage(&user, "workspaces").await.0 == 0).then_some(())
     })
     .await;
@@ -252,7 +252,7 @@ async fn a_quota_of_streams_counts_open_ones() {
         stream.assert_open().await;
     }
     drop(streams);
-    wait_until("they no longer count", async || {
+    wait_until("the ended streams no longer count", async || {
         (usage(&user, "streams").await.0 == 0).then_some(())
     })
     .await;

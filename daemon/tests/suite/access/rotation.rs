@@ -288,30 +288,64 @@ async fn a_faulty_new_version_of_a_file_keeps_the_old_one_and_is_a_problem() {
     };
     let (tokens, tenants) = ("auth.tokens_file", "auth.tenants_file");
     let (jwks, tls) = ("auth.jwt.jwks_file", "listeners.1.tls");
-    for version in [
-        faulty("tokens", tokens, &all_tokens(), 0o644, "mode 0644"),
-        faulty("tokens", tokens, "x", 0o600, "line 1"),
-        faulty("jwks.json", jwks, &doubled, 0o644, "kid \"k1\""),
-        faulty(
-            "tenants.toml",
-            tenants,
-            &certificates,
-            0o644,
-            "belongs to tenant a",
-        ),
-        faulty(
-            "tenants.toml",
-            tenants,
-            "[tenants.a]\nx = 1",
-            0o644,
-            "unknown field",
-        ),
-        faulty("server.key", tls, "no key", 0o600, "no private key"),
-        faulty("revoked.pem", tls, "", 0o644, "no list"),
+    let unknown_field = "[tenants.a]\nx = 1";
+    // The daemon looks at its files every two seconds, so faulty versions of several files share a round.
+    for versions in [
+        vec![
+            faulty("tokens", tokens, &all_tokens(), 0o644, "mode 0644"),
+            faulty("jwks.json", jwks, &doubled, 0o644, "kid \"k1\""),
+            faulty(
+                "tenants.toml",
+                tenants,
+                &certificates,
+                0o644,
+                "belongs to tenant a",
+            ),
+            faulty("server.key", tls, "no key", 0o600, "no private key"),
+        ],
+        vec![
+            faulty("tokens", tokens, "x", 0o600, "line 1"),
+            faulty(
+                "tenants.toml",
+                tenants,
+                unknown_field,
+                0o644,
+                "unknown field",
+            ),
+            faulty("revoked.pem", tls, "", 0o644, "no list"),
+        ],
     ] {
-        version.check(&server, &admin).await;
+        check_faulty_versions(&server, &admin, &versions).await;
     }
     assert!(server.stop().await);
+}
+
+/// Installs the versions, waits for their problems, and mends the files.
+async fn check_faulty_versions(server: &AccessServer, admin: &Client, versions: &[FaultyVersion]) {
+    let read = |version: &FaultyVersion| std::fs::read_to_string(server.path(version.file));
+    let good: Vec<String> = versions
+        .iter()
+        .map(|version| read(version).expect("read"))
+        .collect();
+    for version in versions {
+        install(&server.path(version.file), &version.text, version.mode);
+    }
+    for version in versions {
+        let message = version.wait_for_problem(admin, true).await;
+        assert!(message.contains(version.word), "{message}");
+    }
+    for tenant in TENANTS {
+        let client = server.client(tenant, "user").await;
+        assert_eq!(principal_code(&client).await, Code::Ok);
+    }
+    for (version, good) in versions.iter().zip(&good) {
+        let is_secret = version.file == "tokens" || version.file.ends_with(".key");
+        let mode = if is_secret { 0o600 } else { 0o644 };
+        install(&server.path(version.file), good, mode);
+    }
+    for version in versions {
+        version.wait_for_problem(admin, false).await;
+    }
 }
 
 /// New version of a file that must not come into force.
@@ -326,25 +360,10 @@ struct FaultyVersion {
 }
 
 impl FaultyVersion {
-    /// Installs the version, waits for its problem, and mends the file.
-    async fn check(&self, server: &AccessServer, admin: &Client) {
-        let path = server.path(self.file);
-        let good = std::fs::read_to_string(&path).expect("read");
-        install(&path, &self.text, self.mode);
-        let message = self.wait_for_problem(admin, true).await;
-        assert!(message.contains(self.word), "{message}");
-        for tenant in TENANTS {
-            let client = server.client(tenant, "user").await;
-            assert_eq!(principal_code(&client).await, Code::Ok, "{}", self.file);
-        }
-        let is_secret = self.file == "tokens" || self.file.ends_with(".key");
-        install(&path, &good, if is_secret { 0o600 } else { 0o644 });
-        self.wait_for_problem(admin, false).await;
-    }
-
     /// Waits until the file has a problem, or has none any more. Returns the problem's message.
     async fn wait_for_problem(&self, admin: &Client, is_wanted: bool) -> String {
-        wait_until(&format!("{} {is_wanted}", self.key), async || {
+        let what = format!("{} has a problem: {is_wanted}", self.key);
+        wait_until(&what, async || {
             let mut problems = admin.problems().await.expect("problems").into_iter();
             let found = problems.find(|problem| problem.subject == self.key);
             let message = found.map(|problem| problem.message);

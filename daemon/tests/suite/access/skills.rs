@@ -143,7 +143,7 @@ async fn a_tenant_sees_the_roots_that_it_was_granted() {
         &format!("[tenants.b]\nroots = [{root:?}]\n"),
     );
     install(&server.path("tenants.toml"), &granted, 0o644);
-    wait_until("it sees one of them", async || {
+    wait_until("tenant b sees only the skill of its root", async || {
         (names(&b).await.len() == 1).then_some(())
     })
     .await;

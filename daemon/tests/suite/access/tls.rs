@@ -273,7 +273,7 @@ async fn a_client_without_a_certificate_is_told_that_it_needs_one() {
         endpoint: format!("https://localhost:{port}"),
         ..server.tls()
     };
-    wait_until("it is told", async || {
+    wait_until("the error names the certificate", async || {
         let text = Client::connect_with(&options).await.err()?.to_string();
         text.contains("requires a client certificate").then_some(())
     })

@@ -114,14 +114,20 @@ async fn daemon_serves_while_the_image_of_its_default_pool_is_pulled() {
     assert_eq!(failure.message, expected);
     assert!(failure.retry_after.is_some());
     let serving = || async { server.client.is_serving("").await.expect("health") };
-    wait_until("it is reported", async || (!serving().await).then_some(())).await;
+    wait_until("the daemon is not serving", async || {
+        (!serving().await).then_some(())
+    })
+    .await;
     create_in(&server, "second")
         .await
         .expect("the other pool works");
     server.engine.release_pulls();
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     create_in(&server, "").await.expect("its image is there");
-    wait_until("it is reported", async || serving().await.then_some(())).await;
+    wait_until("the daemon is serving", async || {
+        serving().await.then_some(())
+    })
+    .await;
     let problems = server.client.problems().await.expect("problems");
     let left = problems
         .iter()

@@ -4,7 +4,7 @@ use super::*;
 use crate::server::within;
 use skilld_proto::v1::{ExecSpec, RenewWorkspaceRequest, StartExecRequest};
 
-/// Rounds of which one has to succeed: a pause of the machine makes a round prove nothing.
+/// Number of rounds; one without a pause of the machine is enough.
 const ROUNDS: usize = 5;
 
 fn seconds(seconds: i64) -> Option<prost_types::Duration> {
@@ -19,8 +19,13 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
         ..create_request("same")
     };
     let creates = (0..16).map(|_| server.client.create_workspace(request.clone()));
-    for workspace in futures::future::join_all(creates).await {
-        assert_eq!(workspace.expect("one for all").name, "workspaces/same");
+    let created = futures::future::join_all(creates).await.into_iter();
+    let created: Vec<Workspace> = created.map(|one| one.expect("one for all")).collect();
+    let create_time = created[0].create_time;
+    assert!(create_time.is_some());
+    for workspace in &created {
+        assert_eq!(workspace.name, "workspaces/same");
+        assert_eq!(workspace.create_time, create_time);
     }
     assert_eq!(workspace_names(&server).await, ["workspaces/same"]);
     wait_for_pool(&server, "calm", |pool| pool.claimed == 1 && pool.warm == 1).await;
@@ -32,7 +37,10 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
     // The client generates a request id for each call without one.
     for taken in [create_request("same"), create_request("same"), two] {
         let answer = server.client.create_workspace(taken).await;
-        assert_eq!(error_reason(answer), Reason::IdTaken);
+        let error = answer.expect_err("taken");
+        assert_eq!(error.reason(), Some(Reason::IdTaken), "{error}");
+        let failure = error.failure().expect("a status");
+        assert_eq!(failure.resource.as_deref(), Some("workspaces/same"));
     }
     // Two requests of a client that sends no request ids.
     for _ in 0..2 {
@@ -66,7 +74,8 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
         .create_workspace(existing)
         .await
         .expect("the one there is");
-    assert!(found.labels.is_empty(), "it was not changed");
+    assert!(found.labels.is_empty(), "the workspace was not changed");
+    assert_eq!(found.create_time, create_time);
     assert!(server.stop().await);
 }
 
@@ -273,7 +282,7 @@ async fn idle_time_counts_from_the_end_of_the_last_exec() {
         expire_time: None,
     };
     server.client.renew_workspace(renew).await.expect("renewed");
-    wait_until("it is idle and removed", async || {
+    wait_until("the idle workspace is removed", async || {
         let names = workspace_names(&server).await;
         names.is_empty().then_some(())
     })
@@ -293,7 +302,7 @@ async fn idle_time_counts_from_the_end_of_the_last_exec() {
 
 /// Makes a request while the container of its workspace dies and the engine takes long to remove it. Returns its
 /// reason, and `true` if the container still existed when the answer came.
-async fn request_at_a_loss() -> (Reason, bool) {
+async fn request_while_removing() -> (Reason, bool) {
     // The daemon waits for the removal for longer than it lasts.
     let server = TestServer::start("engine.remove_timeout = \"80s\"\n", &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
@@ -318,7 +327,7 @@ async fn request_at_a_loss() -> (Reason, bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_fail_with_guest_lost_before_the_container_is_removed() {
     for _ in 0..ROUNDS {
-        let (reason, exists) = request_at_a_loss().await;
+        let (reason, exists) = request_while_removing().await;
         assert!(exists, "the request waited for the removal");
         if reason == Reason::GuestLost {
             return;

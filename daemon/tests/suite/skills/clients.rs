@@ -124,3 +124,55 @@ async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhi
     assert_eq!(skills().await, ["csv"]);
     assert!(server.stop().await);
 }
+
+/// Writes a version of a skill beneath a root.
+fn write_version(root: &Path, name: &str, version: &str) {
+    fs::create_dir_all(root.join(name)).expect("mkdir");
+    let text = format!("---\nname: {name}\ndescription: d\nversion: {version}\n---\n# Body\n");
+    fs::write(root.join(name).join("SKILL.md"), text).expect("write");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workspace_has_the_versions_that_it_records_after_many_calls_at_once() {
+    let skills = ["csv", "pdf"];
+    let server = TestServer::start("", &FRONTS).await;
+    let workspace = server.workspace().await;
+    let root = PathBuf::from(server.client.get_skill("csv").await.expect("there").root);
+    // Digests of both skills in each version.
+    let mut digests = Vec::new();
+    for version in ["1", "2"] {
+        for name in skills {
+            write_version(&root, name, version);
+        }
+        let request = pb::RefreshSkillsRequest {};
+        let refreshed = server.client.skills().refresh_skills(request).await;
+        refreshed.expect("refreshed");
+        let staged = server.client.stage_skills(&workspace, &skills).await;
+        let staged = staged.expect("staged").into_iter();
+        digests.push(staged.map(|skill| skill.digest).collect::<Vec<_>>());
+    }
+    // Each of the four combinations is asked for four times.
+    let calls = (0..16).map(|call| {
+        let of_csv = format!("csv@{}", digests[call % 2][0]);
+        let of_pdf = format!("pdf@{}", digests[call / 2 % 2][1]);
+        let (client, workspace) = (server.client.clone(), workspace.clone());
+        async move { client.stage_skills(&workspace, &[of_csv, of_pdf]).await }
+    });
+    for staged in futures::future::join_all(calls).await {
+        staged.expect("staged");
+    }
+    let recorded = server.get_workspace(&workspace).await.skills;
+    let slots = fs::read_dir(server.state_dir().join("slots")).expect("slots");
+    let mut dirs = slots.map(|slot| slot.expect("a slot").path().join("skills"));
+    let dir = dirs.find(|dir| dir.join("csv").is_dir()).expect("staged");
+    assert_eq!(recorded.len(), skills.len(), "{recorded:?}");
+    for (at, name) in skills.iter().enumerate() {
+        let text = fs::read_to_string(dir.join(name).join("SKILL.md")).expect("a document");
+        let is_new = text.contains("\nversion: 2\n");
+        assert!(is_new || text.contains("\nversion: 1\n"), "{text}");
+        let expected = &digests[usize::from(is_new)][at];
+        let found = recorded.iter().find(|skill| skill.name == *name);
+        assert_eq!(&found.expect("recorded").digest, expected, "{text}");
+    }
+    assert!(server.stop().await);
+}

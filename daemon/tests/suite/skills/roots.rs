@@ -1,4 +1,4 @@
-//! Roots: nested folders, unreadable ones, and links that lead out of them.
+//! Roots: nested folders, unreadable ones, links that lead out of them, and URLs.
 
 use super::*;
 
@@ -105,4 +105,76 @@ async fn links_in_a_root_are_followed_only_into_roots() {
         .map(|problem| problem.code)
         .collect();
     assert_eq!(codes, ["root.link_outside"]);
+}
+
+/// Listener that never answers, and the URL of an archive that it seems to have.
+fn silent_listener() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = listener.local_addr().expect("bound");
+    (listener, format!("http://{address}/skills.zip"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_answers_before_its_deadline_and_reports_what_is_pending() {
+    let (_listener, url) = silent_listener();
+    let settings = format!(
+        "skills.roots = [{url:?}]\nskills.allow_private_addresses = true\nskills.refresh_timeout = \"1h\"\n\
+         fetch.timeout = \"1h\"\n"
+    );
+    let server = TestServer::start(&settings, &[]).await;
+    let mut answered = None;
+    // A pause of the machine may last until the deadline has passed.
+    for seconds in [4, 20, 80] {
+        let mut request = tonic::Request::new(pb::RefreshSkillsRequest {});
+        request.set_timeout(Duration::from_secs(seconds));
+        match server.client.skills().refresh_skills(request).await {
+            Ok(answer) => {
+                answered = Some(answer.into_inner());
+                break;
+            }
+            // The client or the server noticed that the deadline has passed.
+            Err(status) => {
+                let passed = [tonic::Code::Cancelled, tonic::Code::DeadlineExceeded];
+                assert!(passed.contains(&status.code()), "{status}");
+            }
+        }
+    }
+    let problems = answered.expect("answered before a deadline").problems;
+    let pending: Vec<(&str, &str)> = problems
+        .iter()
+        .map(|problem| (problem.code.as_str(), problem.subject.as_str()))
+        .collect();
+    assert_eq!(pending, [("root.pending", url.as_str())]);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn private_addresses_that_inputs_may_have_are_refused_for_roots() {
+    let (listener, url) = silent_listener();
+    let by_name = url.replace("127.0.0.1", "localhost");
+    let settings = format!(
+        "skills.roots = [{url:?}, {by_name:?}]\nfiles.input_urls = true\nfiles.input_private_addresses = true\n"
+    );
+    let server = TestServer::start(&settings, &[]).await;
+    let refused = wait_until("both roots are refused", async || {
+        let request = pb::ListSkillsRequest::default();
+        let listed = server.client.skills().list_skills(request).await;
+        let problems = listed.expect("listed").into_inner().problems.into_iter();
+        let refused = problems.filter(|problem| problem.code == "root.refused");
+        let refused: Vec<pb::Problem> = refused.collect();
+        (refused.len() == 2).then_some(refused)
+    })
+    .await;
+    for problem in &refused {
+        let message = &problem.message;
+        assert!(
+            message.contains("allowed in the configuration"),
+            "{message}"
+        );
+    }
+    listener.set_nonblocking(true).expect("set");
+    let connection = listener.accept();
+    let kind = connection.expect_err("no connection was made").kind();
+    assert_eq!(kind, std::io::ErrorKind::WouldBlock);
+    assert!(server.stop().await);
 }

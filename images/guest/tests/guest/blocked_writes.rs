@@ -15,7 +15,7 @@ use crate::stdin::{
 use crate::support::{Guest, in_time, reason};
 
 #[tokio::test]
-async fn an_end_whose_turn_does_not_come_is_told_as_not_written() {
+async fn an_end_whose_turn_does_not_come_is_reported_as_unwritten() {
     let guest = Guest::start().await;
     start(&guest, "deaf", &["sleep", "1000"]).await;
     let long = message("deaf", None, &[b'x'; 200_000], false);
@@ -26,7 +26,7 @@ async fn an_end_whose_turn_does_not_come_is_told_as_not_written() {
         let mut written = true;
         while written {
             let probe = client.write_stdin(known("deaf", "", b"x")).await;
-            written = probe.expect("told").into_inner().unwritten_bytes == 0;
+            written = probe.expect("an answer").into_inner().unwritten_bytes == 0;
         }
     };
     tokio::select! {
@@ -37,9 +37,10 @@ async fn an_end_whose_turn_does_not_come_is_told_as_not_written() {
         eof: true,
         ..known("deaf", "end", b"")
     };
-    let told = client.write_stdin(end).await.expect("told").into_inner();
-    assert_eq!((told.unwritten_bytes, told.eof_unwritten), (0, true));
-    // An offset that nobody has reached is wrong whoever has the turn.
+    let answer = client.write_stdin(end).await.expect("an answer");
+    let answer = answer.into_inner();
+    assert_eq!((answer.unwritten_bytes, answer.eof_unwritten), (0, true));
+    // An offset beyond all writes is wrong, whichever write has the turn.
     let beyond = wire::WriteStdinRequest {
         offset: Some(1 << 20),
         ..known("deaf", "", b"0123456789")
@@ -73,14 +74,14 @@ async fn stdin_1gib_not_read() {
             }
             sent += chunk.len() as u64;
         }
-        panic!("nothing held it back");
+        panic!("nothing held the writes back");
     };
     tokio::select! {
         answer = &mut call => panic!("answered {answer:?}"),
         () = feed => {}
     }
     assert!(sent < 32 << 20, "{sent} bytes are on their way");
-    // The guest answers others, and a kill ends it all.
+    // The guest answers other calls, and a kill ends the exec and the write.
     let other = in_time("another exec", guest.sh("other", "echo hi")).await;
     assert_eq!(other.stdout(), "hi\n");
     let both = async { tokio::join!(call, kill(&guest, "deaf")) };
@@ -127,7 +128,7 @@ async fn a_write_that_its_programs_end_breaks_says_that_it_has_ended() {
         let id = format!("try{number}");
         start(&guest, &id, &["sleep", "0.1"]).await;
         let broken = write(&guest, message(&id, None, &[0; 1 << 20], false)).await;
-        let status = broken.expect_err("nobody reads it");
+        let status = broken.expect_err("the program reads nothing");
         if reason(&status) == "EXEC_NOT_RUNNING" {
             return;
         }

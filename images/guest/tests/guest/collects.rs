@@ -197,33 +197,37 @@ async fn archives_hold_the_same_files() {
 #[tokio::test]
 async fn changed_since_exec_leaves_out_what_was_there() {
     let guest = Guest::start().await;
-    guest
-        .sh(
-            "before",
-            "echo old > out/old; echo same > out/same; sleep 0.02",
-        )
-        .await;
-    guest
-        .sh(
-            "exec",
-            "echo new > out/new; echo more >> out/same; touch -d 1999-01-01 out/back",
-        )
-        .await;
+    let before = "echo old > out/old; echo same > out/same; mkdir images; echo old > images/old; \
+                  sleep 0.02";
+    guest.sh("before", before).await;
+    let script = "echo new > out/new; echo more >> out/same; touch -d 1999-01-01 out/back; \
+                  echo new > images/new; echo new > top; echo new > .hidden; \
+                  echo new > work/new; mkdir -p runs/exec; echo new > runs/exec/new";
+    guest.sh("exec", script).await;
     let mut wanted = spec(&["out/*"]);
     wanted.changed_since_exec = "workspaces/test/execs/exec".to_owned();
     let got = collect(&guest, wanted.clone()).await.expect("collected");
     assert_eq!(got.paths(), ["out/back", "out/new", "out/same"]);
     assert_eq!(got.summary.matched, 3);
+    // Files that are in none of the directories that globs collect.
+    let outside = ["/workspace/images/new", "/workspace/top"];
+    assert_eq!(got.summary.outside, outside);
+    assert!(!got.summary.outside_cut);
     // What a later one made or changed is not its own.
-    guest
-        .sh("later", "sleep 0.02; echo x > out/later; echo x >> out/new")
-        .await;
+    let later = "sleep 0.02; echo x > out/later; echo x >> out/new; echo x > late";
+    guest.sh("later", later).await;
     wanted.until_exec_end = true;
     let got = collect(&guest, wanted.clone()).await.expect("collected");
     assert_eq!(got.paths(), ["out/back", "out/same"]);
+    assert_eq!(got.summary.outside, outside);
     wanted.until_exec_end = false;
     let got = collect(&guest, wanted.clone()).await.expect("collected");
     assert_eq!(got.summary.matched, 4);
+    let outside = ["/workspace/images/new", "/workspace/late", "/workspace/top"];
+    assert_eq!(got.summary.outside, outside);
+    // Without an exec there is no time to compare with.
+    let all = collect(&guest, spec(&["out/*"])).await.expect("collected");
+    assert_eq!(all.summary.outside, [""; 0]);
     wanted.changed_since_exec = "workspaces/test/execs/none".to_owned();
     let refused = collect(&guest, wanted).await.expect_err("unknown");
     assert_eq!(reason(&refused), "EXEC_NOT_FOUND");

@@ -10,6 +10,9 @@ use crate::support::{
     Guest, SeenEvents, alive, configuration, duration, in_time, reason, until, with_longer_times,
 };
 
+/// Longest grace of a kill, in milliseconds.
+const GRACE_MAX: u64 = 60_000;
+
 pub(crate) async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
     let request = wire::KillExecRequest {
         exec_id: id.to_owned(),
@@ -25,6 +28,18 @@ pub(crate) async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
 const ESCAPEE: &str = "trap '' TERM; \
     setsid bash -c 'trap \"\" TERM; (setsid bash -c \"trap : TERM; echo \\$\\$ > $0; while :; do sleep 1; done\" &) ; sleep 100' \"$PWD/$1\" & \
     while :; do sleep 1; done";
+
+/// Shell text whose handler of SIGTERM leaves two processes in sessions of their own, which ignore SIGTERM and print
+/// their pids.
+const SPAWNS_ON_TERM: &str = "leave='trap \"\" TERM; echo $$ > $0; sleep 1000; sleep 1000'; \
+    spawn() { setsid bash -c \"$leave\" $0.child & (setsid bash -c \"$leave\" $0.orphan &); }; \
+    trap spawn TERM; echo $$ > $0.up; while :; do sleep 0.02; done";
+/// Names of the files with the pids of [`SPAWNS_ON_TERM`], behind the name of the exec.
+const SPAWNED: [&str; 2] = [".child", ".orphan"];
+
+/// Shell text that leaves a process in a session of its own and an orphan, and prints their pids.
+const STRAGGLERS: &str = "setsid sleep 1000 & echo $! > $0.session; \
+    (sleep 1000 & echo $! > $0.orphan); echo done";
 
 async fn pid_in(guest: &Guest, name: &str) -> String {
     let file = guest.workspace().join(name);
@@ -60,7 +75,8 @@ async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
         let wall = seen.result.and_then(|result| result.wall_time);
         let wall = Duration::try_from(wall.expect("a time")).expect("positive");
         assert!(wall >= least && wall <= took, "{wall:?} of {took:?}");
-        until("nothing is left", || !alive(pid.trim())).await;
+        // Every process of the exec holds its output, so the stream ends when none is left.
+        assert!(!alive(pid.trim()));
         let exec = kill(&guest, id, 0).await;
         assert_eq!(exec.state(), v1::ExecState::Closed);
         true
@@ -83,15 +99,67 @@ async fn kill_answers_when_nothing_is_left() {
         Reason::KilledByClient
     );
 
-    // The answer does not wait for the end of the grace, which is far beyond the deadline.
+    // The answer does not wait for the end of the grace, which is not before the deadline.
     client
         .start_exec(guest.request("tame", &["sleep", "1000"]))
         .await
         .expect("started");
-    let exec = kill(&guest, "tame", 600_000).await;
+    let exec = kill(&guest, "tame", GRACE_MAX).await;
     let result = exec.result.expect("a result");
     assert_eq!(result.outcome, Some(Outcome::Signal(15)));
     assert_eq!(result.reason(), Reason::KilledByClient);
+}
+
+#[tokio::test]
+async fn a_kill_leaves_nothing_that_a_handler_of_sigterm_has_started() {
+    let guest = Guest::start().await;
+    let request = guest.request("wild", &["bash", "-c", SPAWNS_ON_TERM, "wild"]);
+    let mut client = guest.client.clone();
+    client.start_exec(request).await.expect("started");
+    let leader = pid_in(&guest, "wild.up").await;
+    // The second kill ends the grace of the first, in which the handler runs.
+    let second = async {
+        let mut pids = vec![leader];
+        for name in SPAWNED {
+            pids.push(pid_in(&guest, &format!("wild{name}")).await);
+        }
+        assert!(pids.iter().all(|pid| alive(pid)));
+        let exec = kill(&guest, "wild", 0).await;
+        assert!(!pids.iter().any(|pid| alive(pid)));
+        exec
+    };
+    let (first, second) = tokio::join!(kill(&guest, "wild", GRACE_MAX), second);
+    for exec in [first, second] {
+        let result = exec.result.expect("a result");
+        assert_eq!(result.outcome, Some(Outcome::Signal(9)));
+        assert_eq!(result.reason(), Reason::KilledByClient);
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_leaves_nothing_that_a_handler_of_sigterm_has_started() {
+    with_longer_times(async |id, millis| {
+        let guest = Guest::configured(wire::ConfigureRequest {
+            kill_grace: duration(millis),
+            ..configuration()
+        })
+        .await;
+        let mut request = guest.request(id, &["bash", "-c", SPAWNS_ON_TERM, id]);
+        if let Some(spec) = &mut request.spec {
+            spec.timeout = duration(millis);
+        }
+        let seen = guest.run(request).await;
+        assert_eq!(seen.reason(), Reason::Timeout);
+        let pids = SPAWNED.map(|name| {
+            let file = guest.workspace().join(format!("{id}{name}"));
+            std::fs::read_to_string(file).unwrap_or_default()
+        });
+        assert!(!pids.iter().any(|pid| alive(pid.trim())));
+        let has_spawned = pids.iter().all(|pid| pid.ends_with('\n'));
+        assert!(!has_spawned || seen.outcome() == Outcome::Signal(9));
+        has_spawned
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -117,44 +185,60 @@ async fn a_background_child_that_holds_the_pipe_does_not_delay_exited() {
 #[tokio::test]
 async fn a_background_child_is_killed_after_its_grace_or_kept() {
     let guest = Guest::start().await;
-    let begin = Instant::now();
-    let script = "sleep 1000 & echo $! > pid; echo done";
-    let seen = in_time("the end", guest.sh("bg", script)).await;
-    let closed = begin.elapsed();
-    assert!(closed >= Duration::from_millis(500), "{closed:?}");
-    assert_eq!(seen.out, b"done\n");
-    let pid = pid_in(&guest, "pid").await;
-    until("the straggler is killed", || !alive(&pid)).await;
-
-    let mut keep = guest.request("keep", &["bash", "-c", "sleep 1000 & echo $! > kept"]);
-    if let Some(spec) = &mut keep.spec {
-        spec.stragglers = v1::Stragglers::Keep.into();
+    let leave = async |id: &str, stragglers: v1::Stragglers| {
+        let mut request = guest.request(id, &["bash", "-c", STRAGGLERS, id]);
+        if let Some(spec) = &mut request.spec {
+            spec.stragglers = stragglers.into();
+        }
+        let seen = in_time("the end", guest.run(request)).await;
+        assert_eq!(seen.out, b"done\n");
+        let files = [format!("{id}.session"), format!("{id}.orphan")];
+        [
+            pid_in(&guest, &files[0]).await,
+            pid_in(&guest, &files[1]).await,
+        ]
+    };
+    for (id, stragglers) in [
+        ("default", v1::Stragglers::Unspecified),
+        ("kill", v1::Stragglers::Kill),
+    ] {
+        let begin = Instant::now();
+        let killed = leave(id, stragglers).await;
+        let closed = begin.elapsed();
+        assert!(closed >= Duration::from_millis(500), "{closed:?}");
+        // Both hold the output, so the stream ends when none is left.
+        assert!(!killed.iter().any(|pid| alive(pid)), "{killed:?}");
     }
-    in_time("the end", guest.run(keep)).await;
-    let kept = pid_in(&guest, "kept").await;
-    assert!(alive(&kept));
+
+    let kept = leave("keep", v1::Stragglers::Keep).await;
+    assert!(kept.iter().all(|pid| alive(pid)), "{kept:?}");
     kill(&guest, "keep", 0).await;
-    assert!(!alive(&kept));
+    assert!(!kept.iter().any(|pid| alive(pid)), "{kept:?}");
 }
 
 #[tokio::test]
 async fn silence_and_output_have_limits() {
     let guest = Guest::start().await;
-    // Each pause is a fifth of the time, and all together are longer than it.
+    // Each stream alone is silent for longer than the time, but both together are not.
     with_longer_times(async |id, silence| {
-        let pause = format!("sleep {}.{:03}", silence / 5000, silence / 5 % 1000);
-        let script = format!("for i in 1 2 3 4 5 6 7 8; do echo $i; {pause}; done; sleep 1000");
+        let pause = silence * 3 / 5;
+        let pause = format!("sleep {}.{:03}", pause / 1000, pause % 1000);
+        let script = format!(
+            "echo 1; {pause}; echo a >&2; {pause}; echo 2; {pause}; echo b >&2; sleep 1000"
+        );
         let mut silent = guest.request(id, &["bash", "-c", &script]);
         if let Some(spec) = &mut silent.spec {
             spec.no_output_timeout = duration(silence);
         }
         let seen = guest.run(silent).await;
         assert_eq!(seen.reason(), Reason::NoOutputTimeout);
-        seen.out == b"1\n2\n3\n4\n5\n6\n7\n8\n"
+        seen.out == b"1\n2\n" && seen.err == b"a\nb\n"
     })
     .await;
 
-    let mut loud = guest.request("loud", &["yes"]);
+    // The limit is that of both streams together. Neither holds all of it, because the program waits for both.
+    let script = "while :; do echo 123456789; echo abcdefghi >&2; done";
+    let mut loud = guest.request("loud", &["bash", "-c", script]);
     if let Some(spec) = &mut loud.spec {
         spec.limits = Some(v1::ExecLimits {
             output_bytes: 100_001,
@@ -163,7 +247,10 @@ async fn silence_and_output_have_limits() {
     }
     let seen = guest.run(loud).await;
     assert_eq!(seen.reason(), Reason::OutputLimit);
-    assert_eq!(seen.out.len(), 100_001);
+    assert_eq!(seen.out.len() + seen.err.len(), 100_001);
+    for (bytes, line) in [(&seen.out, b"123456789\n"), (&seen.err, b"abcdefghi\n")] {
+        assert!(!bytes.is_empty() && line.repeat(10_001).starts_with(bytes));
+    }
 
     let mut files = guest.request("files", &["bash", "-c", "ulimit -n; ulimit -f; ulimit -t"]);
     if let Some(spec) = &mut files.spec {

@@ -230,11 +230,12 @@ async fn a_broken_connection_changes_nothing_for_the_exec() {
 #[tokio::test]
 async fn text_comes_in_whole_characters() {
     let guest = Guest::start().await;
-    let script = r"printf 'a\xc3'; sleep 0.05; printf '\xa9b\xff\xe2\x82'";
+    // NUL bytes and carriage returns are characters like others.
+    let script = r"printf 'a\0\r\xc3'; sleep 0.05; printf '\xa9b\xff\r\n\0\xe2\x82'";
     let mut request = guest.request("text", &["bash", "-c", script]);
     request.format = v1::OutputFormat::Text.into();
     let seen = guest.run(request).await;
-    assert_eq!(seen.text, "a\u{e9}b\u{fffd}\u{fffd}");
+    assert_eq!(seen.text, "a\0\r\u{e9}b\u{fffd}\r\n\0\u{fffd}");
 }
 
 #[tokio::test]
@@ -306,7 +307,7 @@ async fn output_is_kept_for_as_long_as_asked() {
     }
     guest.run(guest.request("long", &["true"])).await;
     guest.run(request).await;
-    forgotten(&guest, "brief").await;
+    wait_until_forgotten(&guest, "brief").await;
     let get = wire::GetExecRequest {
         exec_id: "long".to_owned(),
     };
@@ -315,7 +316,7 @@ async fn output_is_kept_for_as_long_as_asked() {
 }
 
 /// Waits until an exec is forgotten; panics at the deadline.
-async fn forgotten(guest: &Guest, id: &str) {
+async fn wait_until_forgotten(guest: &Guest, id: &str) {
     let get = wire::GetExecRequest {
         exec_id: id.to_owned(),
     };
@@ -390,7 +391,7 @@ async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
         let total = killed.total.expect("offsets").stdout;
         assert!(total > 100_000, "what was in the pipe: {killed:?}");
         if after_exit.is_some() {
-            forgotten(&guest, id).await;
+            wait_until_forgotten(&guest, id).await;
             continue;
         }
         let seen = SeenEvents::all(guest.attach(id, 0).await).await;

@@ -13,8 +13,8 @@ use crate::support::{Guest, configuration, duration, in_time, reason, until, wit
 /// Longest wait and longest settle time of a poll, in milliseconds. The guest cuts longer ones.
 const WAIT_MAX: u64 = 60_000;
 const SETTLE_MAX: u64 = 10_000;
-/// Deadline of a poll that does not wait for its time to be over: shorter than the longest wait, and far longer than
-/// an answer takes.
+/// Deadline of a poll that does not wait for its time to be over. It is less than a minute, because the guest cuts each
+/// wait to one: a poll that waits in vain answers before a longer deadline.
 const EARLY: Duration = Duration::from_secs(50);
 
 /// Output of many polls, joined.
@@ -128,7 +128,7 @@ async fn a_poll_answers_at_once_when_the_exec_ends() {
     let result = answer.result.expect("a result");
     assert_eq!(result.outcome, Some(Outcome::ExitCode(7)));
 
-    // Whoever comes after the end hears everything at once.
+    // A poll after the end has everything at once.
     start(&guest, "end", "printf bye; exit 7").await;
     let all = PolledOutput::all(&guest, request("end", v1::StreamOffsets::default())).await;
     assert_eq!(all.out, b"bye");
@@ -215,7 +215,7 @@ async fn a_poll_ends_when_its_wait_is_over() {
     let script = "while sleep 0.02; do echo x; echo > said; done";
     start(&guest, "busy", script).await;
     let said = guest.workspace().join("said");
-    until("it says something", || said.exists()).await;
+    until("the program has printed a line", || said.exists()).await;
     let brief = wire::PollExecRequest {
         wait: duration(300),
         settle_time: duration(SETTLE_MAX),
@@ -449,7 +449,7 @@ async fn a_poll_says_what_is_gone_or_refuses() {
         .await
         .expect_err("beyond");
     assert_eq!(reason(&refused), "INVALID_REQUEST");
-    let refused = try_poll(&guest, request("nobody", v1::StreamOffsets::default()))
+    let refused = try_poll(&guest, request("missing", v1::StreamOffsets::default()))
         .await
         .expect_err("no exec");
     assert_eq!(reason(&refused), "EXEC_NOT_FOUND");

@@ -13,7 +13,7 @@ use tonic_types::StatusExt;
 
 use crate::support::{DEADLINE, Guest, SeenEvents, in_time, process_state, reason, until};
 
-/// Number of tries in which the machine must not pause at the wrong moment once.
+/// Number of tries; one without a pause of the machine is enough.
 pub(crate) const TRIES: usize = 10;
 
 /// Starts a program whose stdin is open, and returns its pid.
@@ -141,7 +141,7 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
 }
 
 /// Checks that a write was refused because its program has ended. The guest takes the program for one that only closed
-/// its stdin if it hears of the end late.
+/// its stdin if the guest hears of the end late.
 pub(crate) fn assert_ended<T: std::fmt::Debug>(answer: Result<T, Status>) {
     let status = answer.expect_err("the program has ended");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
@@ -210,7 +210,7 @@ async fn a_write_with_an_id_goes_on_where_it_was_left_whoever_wrote_in_between()
     let guest = Guest::start().await;
     let pid = start(&guest, "cat", &["cat"]).await;
     signal(&guest, "cat", 19).await;
-    until("it is stopped", || process_state(&pid) == Some('T')).await;
+    until("the program stops", || process_state(&pid) == Some('T')).await;
     let long: Vec<u8> = (0..200_000_u32).map(|n| b'a' + (n % 26) as u8).collect();
     let mut client = guest.client.clone();
     let mut put = async |write| client.write_stdin(write).await.expect("taken").into_inner();
@@ -416,7 +416,7 @@ async fn a_stream_that_breaks_off_leaves_stdin_open() {
         .await
         .expect("sent");
     tokio::select! {
-        answer = call => panic!("it waits for more: {answer:?}"),
+        answer = call => panic!("answered before the end of the stream: {answer:?}"),
         () = says(&guest, "broken", "half ") => {}
     }
     assert_eq!(

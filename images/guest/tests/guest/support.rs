@@ -21,6 +21,9 @@ pub(crate) type Client = GuestServiceClient<Channel>;
 /// Deadline of everything that usually takes less than a second. A busy machine pauses for seconds.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Flag in `/proc/PID/stat` of a process that exits (include/linux/sched.h).
+const PF_EXITING: u32 = 0x4;
+
 const MESSAGE_MAX: usize = 4 * 1024 * 1024;
 
 /// A guest process and the daemon's end of its socket.
@@ -331,15 +334,25 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Returns the fields of `/proc/PID/stat` behind the program's name; `None` if there is no such process.
+fn stat_fields(pid: &str) -> Option<String> {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    Some(fields.to_owned())
+}
+
 /// Returns the state of a process as the kernel names it, such as `S` (sleeping) and `T` (stopped); `None` if there is
 /// no such process.
 pub(crate) fn process_state(pid: &str) -> Option<char> {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    fields.chars().next()
+    stat_fields(pid)?.chars().next()
 }
 
-/// Returns `true` if a process exists and is no zombie.
+/// Returns `true` if a process exists and can still run: it is no zombie, and the kernel does not end it. A process
+/// closes its streams before the kernel calls it a zombie, so a reader may see their end first.
 pub(crate) fn alive(pid: &str) -> bool {
-    process_state(pid).is_some_and(|state| state != 'Z')
+    stat_fields(pid).is_some_and(|fields| {
+        let flags = fields.split_ascii_whitespace().nth(6);
+        let flags: u32 = flags.and_then(|flags| flags.parse().ok()).unwrap_or(0);
+        !fields.starts_with('Z') && flags & PF_EXITING == 0
+    })
 }

@@ -291,18 +291,30 @@ async fn pty_idle_costs_nothing_and_stays_up() {
     let run = request(&guest, "idle", script);
     let (mut stream, mut seen) = run_typed(&guest, run).await;
     read_to(&mut seen, &mut stream, "up\r\n").await;
-    // A loop that spins on the descriptor never sleeps.
+    // A guest that spins on the descriptor never sleeps, and one that polls it wakes again and again.
     let pid = guest.child.id().to_string();
-    let mut asleep = 0;
-    until("the guest sleeps", || {
-        let sleeps = process_state(&pid) == Some('S');
-        asleep = if sleeps { asleep + 1 } else { 0 };
-        asleep == 20
-    })
-    .await;
+    let sleeps = || process_state(&pid) == Some('S');
+    until("the guest sleeps", sleeps).await;
+    let (begin, before) = (Instant::now(), count_sleeps(&pid));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    until("the guest still sleeps", sleeps).await;
+    let sleeps = count_sleeps(&pid) - before;
+    let elapsed = begin.elapsed();
+    let most = 25 * (elapsed.as_secs() + 1);
+    assert!(sleeps < most, "{sleeps} in {elapsed:?}");
     write(&guest, "idle", b"late\r").await;
     read_all(&mut seen, &mut stream).await;
     assert_eq!(seen.stdout(), "up\r\nlate\r\n");
+}
+
+/// Returns how often a process has gone to sleep to wait for an event.
+fn count_sleeps(pid: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let field = |line: &str| {
+        let count = line.strip_prefix("voluntary_ctxt_switches:")?;
+        count.trim().parse::<u64>().ok()
+    };
+    status.lines().find_map(field).expect("the field")
 }
 
 #[tokio::test]
@@ -400,7 +412,7 @@ async fn an_end_that_a_full_terminal_does_not_take_is_waited_for_no_longer_than_
             ..Default::default()
         };
         let written = in_time("the answer", client.write_stdin(request)).await;
-        written.expect("told").into_inner()
+        written.expect("an answer").into_inner()
     };
     let begin = Instant::now();
     loop {

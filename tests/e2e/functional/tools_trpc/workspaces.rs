@@ -44,10 +44,14 @@ async fn a_session_goes_on_when_its_container_was_lost() -> Result<()> {
     talk.call("skill_run", run.clone()).await?;
     let workspace = talk.session.workspace_id();
     docker::remove(&daemon.container(&workspace)?).await?;
-    wait::until("it is lost", Duration::from_secs(60), async || {
-        let found = daemon.client.get_workspace(&workspace).await?;
-        Ok((found.state() == WorkspaceState::Failed).then_some(()))
-    })
+    wait::until(
+        "the workspace is lost",
+        Duration::from_secs(60),
+        async || {
+            let found = daemon.client.get_workspace(&workspace).await?;
+            Ok((found.state() == WorkspaceState::Failed).then_some(()))
+        },
+    )
     .await?;
     assert_eq!(talk.call("skill_run", run).await?["stdout"], "here\n");
     let again = talk

@@ -115,27 +115,6 @@ async fn waits_are_the_references_and_the_calls() {
 }
 
 #[tokio::test]
-async fn killing_returns_the_end_of_what_was_printed_and_what_it_came_to() {
-    let mut talk = Talk::with_options(|options| options.output_bytes_max = 8).await;
-    let (_, id) = started(&mut talk, "cat").await;
-    let write =
-        json!({"session_id": id, "chars": "0123456789abcdef", "poll_lines": 1, "yield_ms": 1});
-    let seen = talk.call("skill_write_stdin", write).await;
-    assert_eq!(seen["output"], "01234567");
-    let killed = talk
-        .call("skill_kill_session", json!({"session_id": id}))
-        .await;
-    check_fields(&killed, &json!({"ok": true, "status": "killed"}));
-    check_fields(&killed, &json!({"output": "cdef", "lost_bytes": 4}));
-    assert_eq!(killed["result"]["reason"], "killed_by_client");
-    // Once more it is the same, and the output is not there twice.
-    let again = talk
-        .call("skill_kill_session", json!({"session_id": id}))
-        .await;
-    check_fields(&again, &json!({"output": "", "result": killed["result"]}));
-}
-
-#[tokio::test]
 async fn sessions_of_skills_and_of_the_workspace_are_two_kinds() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let (_, of_skill) = started(&mut talk, "ask").await;

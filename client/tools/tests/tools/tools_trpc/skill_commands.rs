@@ -202,8 +202,8 @@ async fn outputs_are_asked_for_as_the_call_says() {
         assert_eq!(json!(spec.globs), wanted["globs"], "{line}");
         let limits = json!([spec.max_files, spec.max_file_bytes, spec.max_total_bytes]);
         assert_eq!(limits, wanted["limits"], "{line}");
-        let of_this_run = spec.changed_since_exec.contains("/execs/");
-        assert!(of_this_run, "only of this run: {line}");
+        let is_of_this_run = spec.changed_since_exec.contains("/execs/") && spec.until_exec_end;
+        assert!(is_of_this_run, "only of this run: {line}");
         let prefix = spec.save_as_artifacts.map(|save| save.prefix);
         assert_eq!(json!(prefix), wanted["prefix"], "{line}");
     }

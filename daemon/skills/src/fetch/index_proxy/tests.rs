@@ -284,8 +284,7 @@ async fn a_head_that_is_not_complete_within_ten_seconds_ends_the_connection() {
         let answer = proxy.exchange(begun).await;
         assert_eq!(answer, "", "{begun:?}");
         let passed = begin.elapsed();
-        let limit = HEAD_TIMEOUT..HEAD_TIMEOUT + Duration::from_secs(1);
-        assert!(limit.contains(&passed), "{begun:?}: {passed:?}");
+        assert!(passed >= HEAD_TIMEOUT, "{begun:?}: {passed:?}");
     }
 }
 

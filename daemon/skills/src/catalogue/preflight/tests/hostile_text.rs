@@ -1,4 +1,4 @@
-//! Hostile text: no reader panics, and none reads a text again and again.
+//! Hostile text: no reader panics, and none takes longer than a deadline.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use super::super::{
     shell_translation,
 };
 
-/// Deadline of reading one text, which usually takes less than a second. It would take minutes if the time grew with the
-/// square of the length.
+/// Deadline of reading one text, which usually takes less than a second. If the time grew with the square of the length,
+/// 256 KiB would take minutes, but 64 KiB perhaps less than the deadline.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Maximum number of names in one need of a text.
@@ -205,6 +205,7 @@ fn hostile_text_is_read_in_time_that_grows_with_its_length() {
         "\u{1f600}",
     ];
     for piece in pieces {
+        // Longer texts for all pieces and readers would take the gate minutes.
         let text = piece.repeat((64 << 10) / piece.len());
         read_in_time(&format!("{piece:?}"), || read_as_everything(&text));
     }

@@ -1,0 +1,80 @@
+//! Kills of commands that go on between calls: the output, the result and the files that come with the answer.
+
+use serde_json::json;
+use skilld_client::v1;
+use skilld_tools::ToolOptions;
+
+use super::{Talk, file, run, summary};
+use crate::conversation::check_fields;
+
+#[tokio::test]
+async fn killing_returns_the_end_of_what_was_printed_and_what_it_came_to() {
+    let mut talk = Talk::with_options(|options| options.output_bytes_max = 8).await;
+    let mut arguments = run("cat");
+    arguments["yield_ms"] = 1.into();
+    let id = talk.call("skill_exec", arguments).await["session_id"].clone();
+    let write =
+        json!({"session_id": id, "chars": "0123456789abcdef", "poll_lines": 1, "yield_ms": 1});
+    let seen = talk.call("skill_write_stdin", write).await;
+    assert_eq!(seen["output"], "01234567");
+    let killed = talk
+        .call("skill_kill_session", json!({"session_id": id}))
+        .await;
+    check_fields(&killed, &json!({"ok": true, "status": "killed"}));
+    check_fields(&killed, &json!({"output": "cdef", "lost_bytes": 4}));
+    assert_eq!(killed["result"]["reason"], "killed_by_client");
+    // Once more it is the same, and the output is not there twice.
+    let again = talk
+        .call("skill_kill_session", json!({"session_id": id}))
+        .await;
+    check_fields(&again, &json!({"output": "", "result": killed["result"]}));
+}
+
+/// The daemon saves the files when the command ends; the calls only report them.
+#[tokio::test]
+async fn killing_returns_the_files_that_the_daemon_has_saved_and_saves_none_again() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    {
+        let files = [
+            file("out/a", b"saved\n", 6, true),
+            vec![summary(v1::CollectSummary::default())],
+        ];
+        let mut daemon = talk.fake.state.lock();
+        daemon.collect = files.concat();
+        daemon.collection = Some(v1::ExecCollection {
+            state: v1::exec_collection::State::Done.into(),
+            summary: Some(v1::CollectSummary {
+                artifacts: vec!["artifact://out/a@0".into()],
+                ..Default::default()
+            }),
+            ..Default::default()
+        });
+    }
+    let mut arguments = run("hold");
+    arguments["yield_ms"] = 1.into();
+    arguments["outputs"] = json!({"globs": ["out/*"], "inline": true, "save": true});
+    let id = talk.call("skill_exec", arguments).await["session_id"].clone();
+    let planned = talk.spec().collect.expect("a collection by the daemon");
+    assert!(planned.save_as_artifacts.is_some());
+    talk.calls();
+    let kill = json!({"session_id": id});
+    let killed = talk.call("skill_kill_session", kill.clone()).await;
+    let result = &killed["result"];
+    let saved = json!([{"name": "out/a", "version": 0, "ref": "artifact://out/a@0"}]);
+    assert_eq!(result["artifact_files"], saved);
+    assert_eq!(result["output_files"].as_array().map(Vec::len), Some(1));
+    let saved = json!({"name": "out/a", "content": "saved\n", "artifact": "artifact://out/a@0"});
+    check_fields(&result["output_files"][0], &saved);
+    assert_eq!(result.get("warnings"), None);
+    // Later calls repeat the result and collect nothing.
+    for tool in ["skill_kill_session", "skill_poll_session"] {
+        let again = talk.call(tool, kill.clone()).await;
+        assert_eq!(again["result"], *result, "{tool}");
+    }
+    let calls = talk.calls();
+    let collections = calls.iter().filter(|call| call.ends_with("CollectOutputs"));
+    assert_eq!(collections.count(), 1, "{calls:?}");
+    let spec = talk.fake.state.lock().collect_spec.take();
+    let spec = spec.expect("a collection by the call");
+    assert!(spec.until_exec_end && spec.save_as_artifacts.is_none());
+}
