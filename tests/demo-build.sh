@@ -12,18 +12,17 @@ export CARGO_INCREMENTAL=0
 # Usual duration of the steps on two cores, in seconds.
 readonly programs_s=260 guest_s=45 image_s=60 steps=4
 log=$(mktemp -d)
-image=
 finish() {
-    # What still runs when a build fails or Ctrl-C ends it.
-    [ -z "$image" ] || kill "$image" 2>/dev/null || true
+    # The builds ignore the Ctrl-C of the terminal, since they run in the background.
+    jobs -rp | xargs --no-run-if-empty kill 2>/dev/null || true
     rm -rf "$log"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
 # On a terminal the line is replaced every second, else there is one at most every minute.
-end=$'\n' pause_s=60
-[ ! -t 1 ] || end=$'\r' pause_s=1
+end=$'\n' clear='' pause_s=60
+[ ! -t 1 ] || end='' clear=$'\r\e[K' pause_s=1
 
 # Prints the time that is usually left, from seconds.
 time_left() {
@@ -41,16 +40,15 @@ await() { # number, title, process, file, usual seconds until all steps are done
     local start=$SECONDS shown=1 line crates=
     while kill -0 "$3" 2>/dev/null; do
         if ((SECONDS - start > shown)); then
-            [ "$6" = 0 ] || crates=" ($(grep -c '^ *Compiling ' "$4") of $6 crates)"
+            [ "$6" = 0 ] || crates=" ($(grep -c '^ *Compiling ' "$4" || true) of $6 crates)"
             line="step $1 of $steps: $2$crates, $(time_left $(($5 - (SECONDS - start))))"
-            printf '%-110s%s' "$line" "$end"
+            printf '%s%s%s' "$clear" "$line" "$end"
             shown=$((SECONDS - start + pause_s - 1))
         fi
         sleep 0.2
     done
     wait "$3" || { printf '\n' && tail -n 40 "$4" && return 1; }
-    # Blanks over what the line had before.
-    printf '%-110s\n' "step $1 of $steps: $2: $((SECONDS - start)) s"
+    printf '%s%s\n' "$clear" "step $1 of $steps: $2: $((SECONDS - start)) s"
 }
 
 # Prints the number of crates that a build of these packages compiles at most.
@@ -67,5 +65,4 @@ RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked -p skilld-guest -
 await 2 'the guest, the first process of each container' $! "$log/guest" "$guest_s" "$(count_crates -p skilld-guest)"
 
 await 3 'the image of the containers' "$image" "$log/image" "$image_s" 0
-image=
 echo "step 4 of $steps: the demo"

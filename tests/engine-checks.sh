@@ -19,6 +19,7 @@ kill_processes() { processes | xargs --no-run-if-empty kill -KILL 2>/dev/null ||
 
 finish() {
     local code=$?
+    trap '' EXIT INT TERM
     # Its process has nothing of the directory in its arguments.
     timeout 60 docker rm --force kept >/dev/null 2>&1 || true
     kill_processes

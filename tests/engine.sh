@@ -57,7 +57,7 @@ launch() {
 start() {
     local deadline=$((SECONDS + answer_timeout_s)) engine
     ! answers || return 0
-    [ -z "$dir" ] || { mkdir -p "$dir" && echo '{}' >"$dir/config.json"; }
+    [ -z "$dir" ] || { mkdir -p "$dir" && { [ -e "$dir/config.json" ] || echo '{}' >"$dir/config.json"; }; }
     remove_stale_pid_files
     launch &
     engine=$!
@@ -98,5 +98,5 @@ stop() {
 
 case $action in
 start | stop) "$action" ;;
-*) sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,9p >&2 && exit 2 ;;
+*) sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,10p >&2 && exit 2 ;;
 esac

@@ -25,11 +25,11 @@ rm -f "$MEMORY/run"
 logs=$(mktemp -d /tmp/skilld-test-logs.XXXXXX) || exit 1
 export MEMORY TEST_TIMES=$logs/times
 : >"$TEST_TIMES"
-# Process groups that run in the background.
-groups=()
+# Ends what still runs in the background.
 finish() {
     local group
-    for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done
+    for group in $(jobs -rp); do kill -- "-$group" 2>/dev/null; done
+    wait
     rm -rf "$logs"
 }
 trap finish EXIT
@@ -39,7 +39,6 @@ in_background() {
     set -m
     "$@" </dev/null &
     set +m
-    groups+=($!)
 }
 # The calls of make below are none of the jobs of the make that runs this.
 unset MAKEFLAGS MFLAGS
@@ -108,7 +107,8 @@ step() { # name, command …
 # A step whose output is shown only if it fails, but for what it installs.
 quiet_step() { # name, command …
     local log=$logs/quiet.$BASHPID
-    step "$@" > >(tee "$log" | grep --line-buffered '^setup: ' >&3) 2>&1 || { sed 's/^/    /' "$log" >&3 && return 1; }
+    step "$@" 2>&1 | tee "$log" | grep --line-buffered -E '^setup: |: skipped: ' >&3
+    [ "${PIPESTATUS[0]}" = 0 ] || { sed 's/^/    /' "$log" >&3 && return 1; }
 }
 exec 3>&2
 
@@ -123,7 +123,7 @@ background_lane() {
     quiet_step "Docker's engine" tests/engine-checks.sh
 }
 foreground_lane() {
-    step 'compile the tests and their programs' make --no-print-directory programs || { kill -- "-$background"; return; }
+    step 'compile the tests and their programs' make --no-print-directory programs || return
     step 'tests without Docker' in_process
     wait "$base_image" || { echo 'test: without the base image no test with Docker runs' >&2 && return; }
     step 'what only Docker can refuse' end_to_end functional
@@ -148,6 +148,9 @@ base_image=$!
 in_background background_lane "$base_image"
 background=$!
 foreground_lane
+# The lanes of a gate that could not go on.
+for group in $(jobs -rp); do kill -- "-$group" 2>/dev/null; done
+wait
 step 'nothing is left in memory' env -u TMPDIR -u MEMORY tests/leftovers.sh "$MEMORY" "$before"
 step 'nothing is left' env -u TMPDIR tests/leftovers.sh "$TMPDIR" "$before"
 

@@ -21,7 +21,8 @@ print_stacks() { # process
 
 run_program() { # program, arguments …
     local test timer ended code=0
-    # In process groups of their own, which can be ended whole.
+    # In process groups of their own, which are ended whole if the program hangs or crashes: what it started may have its
+    # output open, whose reader would wait.
     set -m
     # Not with the program's output, whose reader waits until no process has it open.
     sleep "$limit_s" >/dev/null 2>&1 &
@@ -38,6 +39,7 @@ run_program() { # program, arguments …
         kill -KILL -- "-$test"
         code=124
     fi
+    ((code <= 128)) || kill -KILL -- "-$test" 2>/dev/null || true
     kill "$timer" 2>/dev/null || true
     return "$code"
 }

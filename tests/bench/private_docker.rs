@@ -22,6 +22,8 @@ impl PrivateDocker {
         let docker = Self {
             directory: tempfile::Builder::new().prefix("skb").tempdir()?,
         };
+        let settings = r#"{"storage-driver": "overlay2"}"#;
+        std::fs::write(docker.directory.path().join("config.json"), settings)?;
         docker.run_script("start").await?;
         match docker.prepare(images).await {
             Ok(()) => Ok(docker),

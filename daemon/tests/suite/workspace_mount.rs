@@ -35,6 +35,11 @@ exec unshare --mount sh -euc '
 pub(crate) fn write_mounting_guest(dir: &Path, guest: &Path) -> PathBuf {
     let program = dir.join("mounting-guest");
     let guest = guest.canonicalize().expect("a guest");
+    let is_hidden = |path: &Path| path.starts_with("/workspace");
+    assert!(
+        !is_hidden(&guest) && !is_hidden(dir),
+        "the guests of these tests have a /workspace of their own: move the target directory and TMPDIR elsewhere"
+    );
     let text = SCRIPT
         .replace("{guest}", &guest.display().to_string())
         .replace("{marker}", &marker_file(dir).display().to_string());

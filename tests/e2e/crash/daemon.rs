@@ -243,7 +243,7 @@ async fn keys_typed_around_a_crash_are_written_once() -> Result<()> {
         let ((), crashed) = tokio::join!(writing, crashing);
         crashed?;
         daemon.restart().await?;
-        // The client repeats what it has no answer for. An answer to `before` may have been lost, too.
+        // The client repeats everything, as if no answer had reached it.
         for write in before.into_iter().chain(during).chain(after) {
             daemon.client.write_stdin(write).await?;
         }

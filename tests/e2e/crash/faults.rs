@@ -29,14 +29,14 @@ pub(crate) fn points(action: &str) -> impl Iterator<Item = Point> {
     Point::ALL.iter().copied().filter(of_it)
 }
 
-/// Number of the fault points of a boot in the first of two tests, which run at the same time.
-fn first_half_of_a_boot() -> usize {
+/// Returns the number of the fault points of a boot in the first of two tests, which run at the same time.
+fn count_first_half_of_boot_points() -> usize {
     points("boot.").count() / 2
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_the_first_half_of_a_boot() -> Result<()> {
-    for point in points("boot.").take(first_half_of_a_boot()) {
+async fn crash_between_every_two_steps_of_the_count_first_half_of_boot_points() -> Result<()> {
+    for point in points("boot.").take(count_first_half_of_boot_points()) {
         // The second boot is for the target: nothing is warm, so each claim waits for its own.
         crash_at(point, 2).await.context(point.name())?;
     }
@@ -45,7 +45,7 @@ async fn crash_between_every_two_steps_of_the_first_half_of_a_boot() -> Result<(
 
 #[tokio::test]
 async fn crash_between_every_two_steps_of_the_second_half_of_a_boot() -> Result<()> {
-    for point in points("boot.").skip(first_half_of_a_boot()) {
+    for point in points("boot.").skip(count_first_half_of_boot_points()) {
         crash_at(point, 2).await.context(point.name())?;
     }
     Ok(())

@@ -31,7 +31,11 @@ fn leftovers(daemon: &Daemon) -> Result<Vec<String>> {
     for slot in fs::read_dir(daemon.state_dir().join("slots"))? {
         let slot = slot?.path();
         for dir in [slot.clone(), slot.join("skills")] {
-            for entry in fs::read_dir(dir)? {
+            // A slot that is being made or removed lacks a folder.
+            let Ok(entries) = fs::read_dir(dir) else {
+                continue;
+            };
+            for entry in entries {
                 let name = entry?.file_name().to_string_lossy().into_owned();
                 if name.starts_with(".stage-") || name.starts_with(".replaced-") {
                     found.push(name);

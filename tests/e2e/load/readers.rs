@@ -9,14 +9,14 @@ use skilld_client::v1::{
     AttachExecRequest, Exec, ExecEvent, ExecSpec, ExecState, OnFull, Retain, StreamOffsets,
 };
 use skilld_client::{Client, MessageStream};
-use skilld_tests::exec::{argv, attach, run, start, workspace};
+use skilld_tests::exec::{argv, attach, run, shell, start, workspace};
 use skilld_tests::{Daemon, wait};
 
 use crate::load::{DEADLINE, MIB, alone, options, with_deadline};
 
 /// Bytes of output, more than a connection's flow-control window between client and daemon (64 MiB).
 const WIDE: u64 = 100 * MIB;
-/// Bytes of output of the exec with stalled readers, which runs while they attach.
+/// Bytes of output of the exec with stalled readers, which it writes once they are attached.
 const NOISY: u64 = 8 * WIDE;
 /// Number of stalled streams, more than that window has room for (32).
 const STALLED: usize = 40;
@@ -90,7 +90,11 @@ async fn stalled_reader_is_isolated() -> Result<()> {
 
     // With DROP_OLDEST neither the program, nor another reader of the same exec on the same connection, nor another exec
     // waits for the readers that do not read.
-    let noisy = start(client, &name, "", zeros(NOISY, OnFull::DropOldest)).await?;
+    let text =
+        "until [ -e $WORK_DIR/attached ]; do sleep 0.05; done; exec head -c \"$1\" /dev/zero";
+    let mut spec = argv(["bash", "-c", text, "bash", &NOISY.to_string()]);
+    spec.set_on_full(OnFull::DropOldest);
+    let noisy = start(client, &name, "", spec).await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
         let mut events = open(client, &noisy.name).await?;
@@ -98,6 +102,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
         events.next().await?.context("Started")?;
         stalled.push(events);
     }
+    run(client, &name, shell("touch $WORK_DIR/attached")).await?;
     let reading = async { drain(open(client, &noisy.name).await?).await };
     let (read, lost) = with_deadline("the reader that reads has all", reading).await?;
     assert_eq!(read + lost, NOISY);

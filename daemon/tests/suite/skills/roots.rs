@@ -107,7 +107,7 @@ async fn links_in_a_root_are_followed_only_into_roots() {
     assert_eq!(codes, ["root.link_outside"]);
 }
 
-/// Listener that never answers, and the URL of an archive that it seems to have.
+/// Returns a listener that never answers, and the URL of an archive that it seems to have.
 fn silent_listener() -> (std::net::TcpListener, String) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("bound");
