@@ -8,8 +8,8 @@ use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::exec_event::output::Content;
 use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{
-    AttachExecRequest, CreateWorkspaceRequest, Exec, ExecEvent, ExecResult, ExecSpec, OutputStream,
-    RunExecRequest, StartExecRequest, StreamOffsets, Workspace, WorkspaceLimits,
+    AttachExecRequest, CreateWorkspaceRequest, Exec, ExecEvent, ExecResult, ExecSpec, OnFull,
+    OutputStream, RunExecRequest, StartExecRequest, StreamOffsets, Workspace, WorkspaceLimits,
 };
 
 /// Events of one exec, collected.
@@ -194,6 +194,46 @@ pub async fn attach(client: &Client, name: &str, offsets: StreamOffsets) -> Resu
     let started = Instant::now();
     let events = client.attach_exec(request).await?;
     gather(events, offsets, started).await
+}
+
+/// Reads all output of an exec as [`attach`] does, and retries while stalled readers hold all buffer permits.
+///
+/// # Errors
+/// As [`attach`], but for refusals that say when to retry.
+pub async fn attach_in_turn(client: &Client, name: &str) -> Result<Outcome> {
+    loop {
+        let error = match attach(client, name, StreamOffsets::default()).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => error,
+        };
+        let failure = error
+            .downcast_ref::<skilld_client::Error>()
+            .and_then(skilld_client::Error::failure);
+        let Some(wait) = failure.and_then(|failure| failure.retry_after) else {
+            return Err(error);
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// Opens the stream of an exec's events, from the beginning of its output.
+///
+/// # Errors
+/// When the daemon refuses the call.
+pub async fn open_events(client: &Client, name: &str) -> Result<MessageStream<ExecEvent>> {
+    let request = AttachExecRequest {
+        name: name.to_owned(),
+        ..AttachExecRequest::default()
+    };
+    Ok(client.attach_exec(request).await?)
+}
+
+/// Returns a spec that writes so many zeros.
+#[must_use]
+pub fn zeros(bytes: u64, on_full: OnFull) -> ExecSpec {
+    let mut spec = argv(["head", "-c", &bytes.to_string(), "/dev/zero"]);
+    spec.set_on_full(on_full);
+    spec
 }
 
 /// Reads events to the end of their stream, and checks their order and that no byte is missing or comes twice.

@@ -1,13 +1,11 @@
 //! Memory of daemon and guest while output exceeds it and readers stall, and what workspaces with one environment share.
 
 use anyhow::{Context, Result};
+use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{
-    AttachExecRequest, ExecEvent, ExecSpec, ExecState, OnFull, Retain, StreamOffsets,
-};
-use skilld_client::{Client, MessageStream};
-use skilld_tests::exec::{argv, attach, shell, start, workspace};
+use skilld_client::v1::{ExecSpec, ExecState, OnFull, Retain, StreamOffsets};
+use skilld_tests::exec::{argv, attach, attach_in_turn, open_events, shell, start, workspace};
 use skilld_tests::large_package::LargePackage;
 use skilld_tests::{Daemon, Options, usage, wait};
 
@@ -20,14 +18,6 @@ const READ_BYTES: u64 = 1_000_000_000;
 /// Maximum resident bytes: the idle process, one window of 4 MiB and the bytes in flight.
 const DAEMON_MAX: u64 = 48 * MIB;
 const GUEST_MAX: u64 = 16 * MIB;
-
-async fn open(client: &Client, name: &str) -> Result<MessageStream<ExecEvent>> {
-    let request = AttachExecRequest {
-        name: name.to_owned(),
-        ..AttachExecRequest::default()
-    };
-    Ok(client.attach_exec(request).await?)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_larger_than_memory_keep_daemon_and_guest_small() -> Result<()> {
@@ -44,7 +34,7 @@ async fn outputs_larger_than_memory_keep_daemon_and_guest_small() -> Result<()> 
     let mut spec = argv(["sh", "-c", r#"yes | head -c "$1""#, "sh", &bytes]);
     spec.set_on_full(OnFull::DropOldest);
     let exec = start(client, &name, "", spec).await?;
-    let mut events = open(client, &exec.name).await?;
+    let mut events = open_events(client, &exec.name).await?;
     let mut read = 0;
     while read < READ_BYTES {
         let Some(event) = events.next().await? else {
@@ -77,23 +67,6 @@ const RETAINED_BYTES: usize = 16 << 20;
 /// Value of `server.relay_bytes_max` in MiB. Unbounded, the stalled readers would take some 130 MiB.
 const RELAY_MIB: u64 = 32;
 
-/// Reads all output of an exec, and retries while stalled readers hold all buffer permits.
-async fn read_in_turn(client: &Client, name: &str) -> Result<usize> {
-    loop {
-        let error = match attach(client, name, StreamOffsets::default()).await {
-            Ok(outcome) => return Ok(outcome.stdout.len()),
-            Err(error) => error,
-        };
-        let failure = error
-            .downcast_ref::<skilld_client::Error>()
-            .and_then(skilld_client::Error::failure);
-        let Some(wait) = failure.and_then(|failure| failure.retry_after) else {
-            return Err(error);
-        };
-        tokio::time::sleep(wait).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
     let _alone = alone().await;
@@ -118,14 +91,17 @@ async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
     for _ in 0..CLIENTS {
         let other = Client::connect(&daemon.endpoint()).await?;
         for _ in 0..STREAMS {
-            let mut events = open(&other, &name).await?;
+            let mut events = open_events(&other, &name).await?;
             events.next().await?.context("an event")?;
             stalled.push(events);
         }
     }
     let mut most = 0;
     for _ in 0..2 {
-        assert_eq!(read_in_turn(client, &name).await?, RETAINED_BYTES);
+        assert_eq!(
+            attach_in_turn(client, &name).await?.stdout.len(),
+            RETAINED_BYTES
+        );
         most = most.max(usage::resident(pid)?.saturating_sub(before));
     }
     println!("{} stalled readers: {} KiB", stalled.len(), most / 1024);

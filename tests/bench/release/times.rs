@@ -7,14 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{
-    AttachExecRequest, ExecEvent, ExecSpec, ListExecsRequest, OnFull, Reason, RunExecRequest,
-    WorkspaceState,
-};
-use skilld_client::{Client, MessageStream};
-use skilld_tests::exec::{argv, run, shell, start, stdout, workspace};
+use skilld_client::v1::{ListExecsRequest, OnFull, Reason, RunExecRequest, WorkspaceState};
+use skilld_tests::exec::{argv, open_events, run, shell, start, stdout, workspace, zeros};
 use skilld_tests::{Daemon, Options, docker, processes, wait};
 
 use crate::{DEADLINE, MIB, alone, options, shortest_of_three};
@@ -178,25 +175,11 @@ const STALLED: usize = 40;
 /// Maximum factor by which stalled streams may slow down another one.
 const SLOWER_MAX: u32 = 3;
 
-fn zeros(bytes: u64, on_full: OnFull) -> ExecSpec {
-    let mut spec = argv(["head", "-c", &bytes.to_string(), "/dev/zero"]);
-    spec.set_on_full(on_full);
-    spec
-}
-
-async fn open(client: &Client, name: &str) -> Result<MessageStream<ExecEvent>> {
-    let request = AttachExecRequest {
-        name: name.to_owned(),
-        ..AttachExecRequest::default()
-    };
-    Ok(client.attach_exec(request).await?)
-}
-
 /// Runs an exec with a reader, and returns the time until the reader had everything.
 async fn time_reader(client: &Client, workspace: &str) -> Result<Duration> {
     let begin = Instant::now();
     let exec = start(client, workspace, "", zeros(WIDE, OnFull::Block)).await?;
-    let mut events = open(client, &exec.name).await?;
+    let mut events = open_events(client, &exec.name).await?;
     let mut read = 0;
     while let Some(event) = events.next().await? {
         if let Some(Event::Output(output)) = event.event
@@ -221,7 +204,7 @@ async fn stalled_readers_slow_no_other_one() -> Result<()> {
     let noisy = start(client, &name, "", zeros(10 * WIDE, OnFull::DropOldest)).await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
-        let mut events = open(client, &noisy.name).await?;
+        let mut events = open_events(client, &noisy.name).await?;
         // It has begun, so what is sent to it fills its window.
         events.next().await?.context("Started")?;
         stalled.push(events);

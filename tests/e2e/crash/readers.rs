@@ -14,23 +14,6 @@ const OUTPUT: usize = 16 << 20;
 /// Value of `server.relay_bytes_max`. The stalled readers would take some 130 MiB if they could.
 const BUDGET: &str = "32MiB";
 
-/// Reads all output of an exec, and retries while stalled readers hold all buffer permits.
-async fn read_in_turn(client: &Client, name: &str) -> Result<exec::Outcome> {
-    loop {
-        let error = match exec::attach(client, name, StreamOffsets::default()).await {
-            Ok(outcome) => return Ok(outcome),
-            Err(error) => error,
-        };
-        let failure = error
-            .downcast_ref::<skilld_client::Error>()
-            .and_then(skilld_client::Error::failure);
-        let Some(wait) = failure.and_then(|failure| failure.retry_after) else {
-            return Err(error);
-        };
-        tokio::time::sleep(wait).await;
-    }
-}
-
 #[tokio::test]
 async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
     let options = Options::default().set("server.relay_bytes_max", BUDGET);
@@ -64,7 +47,7 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
     // Whoever reads gets all of it meanwhile, byte for byte.
     let expected: Vec<u8> = b"0123456789abcde\n".repeat(OUTPUT / 16);
     for _ in 0..2 {
-        let reading = read_in_turn(client, &name);
+        let reading = exec::attach_in_turn(client, &name);
         let outcome = with_deadline("the reader has all", reading).await?;
         assert!(outcome.stdout == expected, "{} bytes", outcome.stdout.len());
     }

@@ -5,11 +5,9 @@ use futures::future::try_join_all;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_event::output::Content;
 use skilld_client::v1::exec_result::Outcome;
-use skilld_client::v1::{
-    AttachExecRequest, Exec, ExecEvent, ExecSpec, ExecState, OnFull, Retain, StreamOffsets,
-};
+use skilld_client::v1::{Exec, ExecEvent, ExecState, OnFull, Retain, StreamOffsets};
 use skilld_client::{Client, MessageStream};
-use skilld_tests::exec::{argv, attach, run, shell, start, workspace};
+use skilld_tests::exec::{argv, attach, open_events, run, shell, start, workspace, zeros};
 use skilld_tests::{Daemon, wait};
 
 use crate::load::{DEADLINE, MIB, alone, options, with_deadline};
@@ -20,20 +18,6 @@ const WIDE: u64 = 100 * MIB;
 const NOISY: u64 = 8 * WIDE;
 /// Number of stalled streams, more than that window has room for (32).
 const STALLED: usize = 40;
-
-fn zeros(bytes: u64, on_full: OnFull) -> ExecSpec {
-    let mut spec = argv(["head", "-c", &bytes.to_string(), "/dev/zero"]);
-    spec.set_on_full(on_full);
-    spec
-}
-
-async fn open(client: &Client, name: &str) -> Result<MessageStream<ExecEvent>> {
-    let request = AttachExecRequest {
-        name: name.to_owned(),
-        ..AttachExecRequest::default()
-    };
-    Ok(client.attach_exec(request).await?)
-}
 
 /// Reads to the end, and returns the bytes of stdout that came and those reported as lost.
 async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
@@ -63,7 +47,7 @@ async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
 /// Runs an exec with a reader, who must get all of its output.
 async fn run_with_reader(client: &Client, workspace: &str) -> Result<()> {
     let exec = start(client, workspace, "", zeros(WIDE, OnFull::Block)).await?;
-    let reading = async { drain(open(client, &exec.name).await?).await };
+    let reading = async { drain(open_events(client, &exec.name).await?).await };
     let (read, lost) = with_deadline("another exec is read", reading).await?;
     ensure!(
         (read, lost) == (WIDE, 0),
@@ -97,13 +81,13 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let noisy = start(client, &name, "", spec).await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
-        let mut events = open(client, &noisy.name).await?;
+        let mut events = open_events(client, &noisy.name).await?;
         // It has begun, so what is sent to it fills its window.
         events.next().await?.context("Started")?;
         stalled.push(events);
     }
     run(client, &name, shell("touch $WORK_DIR/attached")).await?;
-    let reading = async { drain(open(client, &noisy.name).await?).await };
+    let reading = async { drain(open_events(client, &noisy.name).await?).await };
     let (read, lost) = with_deadline("the reader that reads has all", reading).await?;
     assert_eq!(read + lost, NOISY);
     let ended = closed(client, &noisy.name).await?;
@@ -113,9 +97,9 @@ async fn stalled_reader_is_isolated() -> Result<()> {
 
     // With BLOCK the exec that is not read waits, and only it.
     let waits = start(client, &name, "", zeros(WIDE, OnFull::Block)).await?;
-    let mut idle = open(client, &waits.name).await?;
+    let mut idle = open_events(client, &waits.name).await?;
     idle.next().await?.context("Started")?;
-    let reader = open(client, &waits.name).await?;
+    let reader = open_events(client, &waits.name).await?;
     run_with_reader(client, &name).await?;
     let waiting = client.get_exec(&waits.name).await?;
     assert_eq!(waiting.state(), ExecState::Running);
