@@ -47,7 +47,11 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            env: Vec::new(),
+            // A busy machine may not run a test for longer than the default, and its connection would be closed.
+            env: vec![(
+                "SKILLD_SERVER__KEEPALIVE_TIMEOUT".to_owned(),
+                "10m".to_owned(),
+            )],
             skill_roots: vec![binaries::repository().join("skills")],
             config: None,
             fault: None,

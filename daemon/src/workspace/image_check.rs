@@ -23,14 +23,14 @@ mod image_findings;
 
 pub use image_findings::ImageFinding;
 
-/// Time limit of one command of a check.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of one command of a check. The first start of Python from a cold disk takes seconds.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes of output of one command of a check.
 const PROBE_OUTPUT_BYTES_MAX: u64 = 4096;
 /// Maximum number of bytes of the end of stderr in a finding.
 const PROBE_STDERR_BYTES: usize = 200;
 /// Longest wait for the list of an image's programs.
-const INVENTORY_TIMEOUT: Duration = Duration::from_secs(10);
+const INVENTORY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Result of the check of an image.
 #[derive(Debug, Clone, Default)]
