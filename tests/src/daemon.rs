@@ -47,11 +47,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // A busy machine may not run a test for longer than the default, and its connection would be closed.
-            env: vec![(
-                "SKILLD_SERVER__KEEPALIVE_TIMEOUT".to_owned(),
-                "10m".to_owned(),
-            )],
+            env: Vec::new(),
             skill_roots: vec![binaries::repository().join("skills")],
             config: None,
             fault: None,
@@ -157,7 +153,7 @@ impl Daemon {
             ("SKILLD_ENGINE__BOOT_TIMEOUT", "120s".to_owned()),
             ("SKILLD_ENGINE__TIMEOUT", "120s".to_owned()),
             ("SKILLD_SERVER__HANDSHAKE_TIMEOUT", "60s".to_owned()),
-            ("SKILLD_SERVER__KEEPALIVE_TIMEOUT", "60s".to_owned()),
+            ("SKILLD_SERVER__KEEPALIVE_TIMEOUT", "10m".to_owned()),
             // Whether a host has the image of this pool must not change what a test sees.
             ("SKILLD_POOLS__OFFICE__WARM", "0".to_owned()),
             ("SKILLD_POOLS__OFFICE__MAX", "0".to_owned()),

@@ -1,7 +1,11 @@
 //! Images that tests make: a name of their own, a label by which leftovers are found, and their removal.
 
-use std::process::Command;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
 
 /// Label of what tests make in Docker. Its value on an image is the directory of temporary files, by which
 /// tests/leftovers.sh finds the images of a run.
@@ -21,6 +25,34 @@ impl TestImage {
             "skilld-test/{kind}:{}-{number}",
             std::process::id()
         ))
+    }
+
+    /// Builds an image on top of the base image with these instructions of a Dockerfile, which copy from `context`.
+    ///
+    /// # Errors
+    /// What Docker says when it builds no image.
+    pub fn build(kind: &str, instructions: &str, context: Option<&Path>) -> Result<Self> {
+        let image = Self::named(kind);
+        let mut command = Command::new("docker");
+        // With a cache, tests at the same time share the images of their first steps, and the first one that ends
+        // removes them from under the others.
+        command.args(["build", "--network", "none", "--force-rm", "--no-cache"]);
+        command.args(["--tag", image.name(), "--label", &Self::label()]);
+        match context {
+            None => command.arg("-"),
+            Some(context) => command.args(["--file", "-"]).arg(context),
+        };
+        let mut build = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut input = build.stdin.take().context("no stdin")?;
+        write!(input, "FROM skilld/base:latest\n{instructions}")?;
+        drop(input);
+        let built = build.wait_with_output()?;
+        ensure!(built.status.success(), "{built:?}");
+        Ok(image)
     }
 
     /// Returns the name, `NAME:TAG`.

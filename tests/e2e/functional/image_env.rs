@@ -2,39 +2,20 @@
 //!
 //! Docker: the variables come from a real image's configuration and reach real commands.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use skilld_client::v1::{CheckImageRequest, ExecSpec, PreflightSkillRequest, Programs};
 use skilld_tests::exec::{argv, run, shell, shell_stdout, workspace};
 use skilld_tests::test_image::TestImage;
 use skilld_tests::{Daemon, Options};
 
-/// Builds an image on top of the base image with these instructions of a Dockerfile, none of which runs anything.
-fn derive_image(kind: &str, instructions: &str) -> Result<TestImage> {
-    let image = TestImage::named(kind);
-    let mut build = Command::new("docker")
-        .args(["build", "--network", "none", "--tag", image.name()])
-        .args(["--label", &TestImage::label(), "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let mut input = build.stdin.take().context("no stdin")?;
-    write!(input, "FROM skilld/base:latest\n{instructions}")?;
-    drop(input);
-    ensure!(build.wait()?.success(), "docker build failed");
-    Ok(image)
-}
-
 #[tokio::test]
 async fn commands_get_the_variables_of_their_image_and_the_daemons_own_win() -> Result<()> {
-    let image = derive_image(
+    let image = TestImage::build(
         "variables",
         "ENV FOO=bar BOTH=image HOME=/root USER=app SKILLS_DIR=/opt/skills SKILLD_NONCE=1
 ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
 ",
+        None,
     )?;
     let options = Options::default().set("pools.default.image", image.name());
     let daemon = Daemon::start_with(options).await?;
@@ -86,9 +67,10 @@ ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
 
 #[tokio::test]
 async fn checks_of_images_and_skills_know_the_variables_of_the_image() -> Result<()> {
-    let image = derive_image(
+    let image = TestImage::build(
         "checked",
         "ENV REPORT_KEY=1 ODD-NAME=1 PATH=/usr/lib/git-core:/tmp:$PATH\n",
+        None,
     )?;
     let root = tempfile::tempdir()?;
     let skill = root.path().join("report");

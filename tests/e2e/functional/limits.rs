@@ -129,10 +129,10 @@ async fn output_beyond_its_limit_ends_the_exec_at_that_byte() -> Result<()> {
     )
     .await?;
     assert_eq!(outcome.reason(), Ended::OutputLimit, "{:?}", outcome.result);
-    assert_eq!(
-        (outcome.stderr.len(), outcome.stdout.len()),
-        (600_000, 400_001)
-    );
+    // `head` leaves part of its bytes in the pipe, and nothing orders the reads of two pipes.
+    let (errors, output) = (outcome.stderr.len(), outcome.stdout.len());
+    assert_eq!(errors + output, 1_000_001, "{errors} and {output}");
+    assert!((1..=600_000).contains(&errors), "{errors}");
     assert!(outcome.stdout.starts_with(b"y\ny\n"));
     // As much as is allowed is allowed.
     let outcome = run(client, &name, spec("head -c 1000001 /dev/zero")).await?;

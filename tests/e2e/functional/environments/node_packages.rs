@@ -16,7 +16,6 @@ const IMPORT: &str = "import { version } from 'skilld-compat-units'; console.log
 
 /// Builds an image of skilld/base with the npm of this host.
 async fn build_npm_image() -> Result<TestImage> {
-    let image = TestImage::named("npm");
     let found = Command::new("bash")
         .args(["-c", "readlink -f \"$(command -v npm)\""])
         .output()
@@ -25,25 +24,9 @@ async fn build_npm_image() -> Result<TestImage> {
     // The program is in bin/ of the package.
     let npm = Path::new(found.trim()).ancestors().nth(2);
     let npm = npm.context("this host has no npm")?;
-    let context = tempfile::tempdir()?;
-    let file = context.path().join("Dockerfile");
-    let text = "FROM skilld/base:latest\nUSER root\nCOPY . /usr/local/lib/node_modules/npm\n\
-                RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm\n";
-    fs::write(&file, text)?;
-    let built = Command::new("docker")
-        .args(["build", "--force-rm", "--network", "none"])
-        .args([
-            "--tag",
-            image.name(),
-            "--label",
-            &TestImage::label(),
-            "--file",
-        ])
-        .args([&file, npm])
-        .output()
-        .await?;
-    ensure!(built.status.success(), "{built:?}");
-    Ok(image)
+    let instructions = "USER root\nCOPY . /usr/local/lib/node_modules/npm\n\
+                        RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm\n";
+    TestImage::build("npm", instructions, Some(npm))
 }
 
 /// Returns a package.json and a package-lock.json for one version of a package.
