@@ -30,7 +30,7 @@ impl TestImage {
     /// Builds an image on top of the base image with these instructions of a Dockerfile, which copy from `context`.
     ///
     /// # Errors
-    /// What Docker says when it builds no image.
+    /// When Docker builds no image; its output is in the error.
     pub fn build(kind: &str, instructions: &str, context: Option<&Path>) -> Result<Self> {
         let image = Self::named(kind);
         let mut command = Command::new("docker");
@@ -44,7 +44,7 @@ impl TestImage {
         };
         let mut build = command
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
         let mut input = build.stdin.take().context("no stdin")?;

@@ -76,6 +76,20 @@ impl Talk {
         self.try_call(name, arguments).await.context(made)
     }
 
+    /// Calls a tool, and polls the command's session until its end: a call may return when output has been quiet.
+    async fn run_to_end(&mut self, name: &str, arguments: Value) -> Result<Value, ToolError> {
+        let poll = match name {
+            "workspace_exec" => "workspace_write_stdin",
+            _ => "skill_poll_session",
+        };
+        let mut result = self.try_call(name, arguments).await?;
+        while result["status"] == "running" {
+            let arguments = json!({"session_id": result["session_id"], "yield_ms": 60000});
+            result = self.try_call(poll, arguments).await?;
+        }
+        Ok(result)
+    }
+
     async fn expect_refusal(&mut self, name: &str, arguments: Value) -> String {
         let before = self.state.clone();
         let error = self.try_call(name, arguments).await.expect_err("refused");

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use skilld_tests::{Daemon, DefaultDaemon};
-use skilld_tools::{ToolError, ToolOptions};
+use skilld_tools::ToolOptions;
 
 use super::Talk;
 
@@ -127,20 +127,6 @@ fn ways(command: &str) -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Calls a tool, and polls the command's session until its end: a call may return when output has been quiet.
-async fn run_to_end(talk: &mut Talk, tool: &str, arguments: Value) -> Result<Value, ToolError> {
-    let poll = match tool {
-        "workspace_exec" => "workspace_write_stdin",
-        _ => "skill_poll_session",
-    };
-    let mut result = talk.try_call(tool, arguments).await?;
-    while result["status"] == "running" {
-        let arguments = json!({"session_id": result["session_id"], "yield_ms": 60000});
-        result = talk.try_call(poll, arguments).await?;
-    }
-    Ok(result)
-}
-
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "lists of names, on one daemon")]
 async fn a_program_is_denied_under_each_of_its_names_and_wherever_a_copy_lies() -> Result<()> {
@@ -194,7 +180,7 @@ async fn a_program_is_denied_under_each_of_its_names_and_wherever_a_copy_lies() 
         "work/x/other --version",
     ] {
         for (tool, arguments) in ways(command) {
-            let result = run_to_end(&mut talk, tool, arguments).await?;
+            let result = talk.run_to_end(tool, arguments).await?;
             assert_eq!(result["exit_code"], 0, "{tool} {command}: {result}");
         }
     }
@@ -217,7 +203,7 @@ async fn a_program_is_denied_under_each_of_its_names_and_wherever_a_copy_lies() 
         ("cat --version", false),
     ] {
         for (tool, arguments) in ways(command) {
-            let ran = run_to_end(&mut talk, tool, arguments).await;
+            let ran = talk.run_to_end(tool, arguments).await;
             let ran = ran.is_ok_and(|result| result["exit_code"] == 0);
             assert_eq!(ran, runs, "{tool} {command}");
         }

@@ -70,16 +70,7 @@ async fn an_interactive_session_goes_on_over_turns_and_gives_each_byte_once() ->
     assert_eq!(second["offset"], json!(prompt.len()));
 
     let last = json!({"session_id": id, "eof": true, "yield_ms": 60000});
-    let mut last = next.call("skill_write_stdin", last).await?;
-    if last["status"] == "running" {
-        // It printed and was quiet before it ended.
-        last = next
-            .call(
-                "skill_poll_session",
-                json!({"session_id": id, "yield_ms": 60000}),
-            )
-            .await?;
-    }
+    let last = next.run_to_end("skill_write_stdin", last).await?;
     assert_eq!(last["status"], "exited", "{last}");
     assert_eq!(last["exit_code"], 0);
     let result = last["result"].clone();
