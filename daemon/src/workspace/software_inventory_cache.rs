@@ -13,8 +13,8 @@ use crate::pool::Pool;
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::slot_table::SlotTable;
 
-/// Longest wait for the guest's answer. The guest itself gives up earlier.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the guest's answer: some 200,000 entries from a slow disk.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Inventories by image id.
 #[derive(Debug, Default)]

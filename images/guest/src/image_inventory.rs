@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1::{InventoryRequest, InventoryResponse};
 
@@ -21,9 +20,9 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin
 const NAMES_MAX: usize = 20_000;
 /// Maximum size of one list, in bytes. All lists fit into one message.
 const BYTES_MAX: usize = 700 << 10;
-/// Limits of a scan: directory entries in all, and time.
+/// Maximum number of directory entries of a scan. There is no limit of time: on a busy machine it would cut lists that
+/// the daemon takes for whole.
 const ENTRIES_MAX: usize = 200_000;
-const TIME_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of directories of PATH that are scanned.
 const DIRECTORIES_MAX: usize = 64;
 /// Python modules that are part of the interpreter and have no file.
@@ -83,7 +82,6 @@ impl NameList {
 #[derive(Debug)]
 struct InventoryScan {
     entries: usize,
-    until: Instant,
     programs: NameList,
     packages: NameList,
     modules: NameList,
@@ -98,7 +96,6 @@ pub(crate) async fn scan_image(request: &InventoryRequest) -> InventoryResponse 
     };
     let mut scan = InventoryScan {
         entries: 0,
-        until: Instant::now() + TIME_MAX,
         programs: NameList::default(),
         packages: NameList::default(),
         modules: NameList::default(),
@@ -133,12 +130,12 @@ pub(crate) async fn scan_image(request: &InventoryRequest) -> InventoryResponse 
 }
 
 impl InventoryScan {
-    /// Returns the names in a directory, within the time that is left. Empty if the directory cannot be read.
+    /// Returns the names in a directory, within the number that is left. Empty if the directory cannot be read.
     fn list_names(&mut self, dir: &Path) -> Vec<String> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             self.entries += 1;
-            if self.entries > ENTRIES_MAX || Instant::now() > self.until {
+            if self.entries > ENTRIES_MAX {
                 break;
             }
             // Skills cannot ask for names that are not UTF-8.
