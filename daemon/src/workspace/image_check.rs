@@ -157,7 +157,7 @@ async fn probe_image(
     let python = run_probe(&slot, &["python3", "-c", version]).await?;
     probes.python = python.map(|text| printable_line(&text));
     let write =
-        "cd \"$WORK_DIR\" && echo ok > .probe && echo ok > /tmp/.probe && rm .probe /tmp/.probe";
+        "cd \"$WORK_DIR\" && echo ok > .probe && echo ok > /tmp/.probe && rm -f .probe /tmp/.probe";
     probes.write_fault = run_probe(&slot, &["sh", "-c", write]).await?.err();
     let locale = "command -v locale >/dev/null || exit 0; locale charmap";
     let charmap = run_probe(&slot, &["sh", "-c", locale]).await?;
