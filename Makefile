@@ -53,9 +53,9 @@ unit: setup-rust ## every test that needs no Docker (TEST='-p skilld --test suit
 	cargo build --locked -p skilld-guest
 	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests --exclude skilld-bench)
 
-compat: setup-python $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one), or a report over your skills in DIR=… (POOL=default|office, JSON=1)
+compat: setup-python$(if $(DIR),,+npm) $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one) and the samples for agent frameworks, or a report over your skills in DIR=… (POOL=default|office, JSON=1)
 ifeq ($(DIR),)
-	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') cargo test --locked --test e2e -- compat::
+	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') cargo test --locked --test e2e -- compat:: $(if $(CASE),,foreign::frameworks::)
 else
 	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --quiet --locked -p skilld-bench --bin collection-report -- \
 		--dir '$(DIR)' $(if $(POOL),--pool '$(POOL)') $(if $(JSON),-o json)

@@ -32,7 +32,7 @@ END
 }
 
 add_programs() {
-    install -D -m 755 -t "$root/usr/bin" "$BIN/skilld" "$BIN/skillctl"
+    install -D -m 755 --strip -t "$root/usr/bin" "$BIN/skilld" "$BIN/skillctl"
     install -D -m 755 "$GUEST" "$root/usr/lib/skilld/skilld-guest"
     install -d "$root/etc/skilld"
     print_config >"$root/etc/skilld/skilld.toml"
@@ -49,8 +49,8 @@ add_all() {
     "$BIN/skilld" --man-page >"$share/man/man8/skilld.8"
     "$BIN/skillctl" man-pages "$share/man/man1"
     gzip -9n "$share"/man/man?/*
-    cp README.md CHANGELOG.md "$share/doc/skilld/"
-    cp -r docs "$share/doc/skilld/"
+    # The documents, and what they link to.
+    cp -r --parents -t "$share/doc/skilld" ./*.md LICENSE docs proto/skilld skills client/tools/examples tests/bench/results
     cp LICENSE "$share/doc/skilld/copyright"
     cp -r deploy/compose.yaml deploy/systemd deploy/prometheus deploy/grafana deploy/kubernetes deploy/nomad "$share/doc/skilld/examples/"
 }
@@ -103,7 +103,9 @@ make_dist() {
     local name
     name=skilld-$version-$(uname -m)
     add_all
-    cp LICENSE README.md "$root/"
+    cp LICENSE "$root/"
+    # Its links are relative to the documents.
+    ln -s usr/share/doc/skilld/README.md "$root/README.md"
     mv "$root" "$work/$name"
     set_times "$work/$name"
     tar --create --sort=name --owner=0 --group=0 --numeric-owner --directory "$work" "$name" |

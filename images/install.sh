@@ -50,20 +50,30 @@ add_snapshot() {
         -o APT::Update::Error-Mode=any -o Acquire::Retries=0 -o Acquire::http::Timeout=10 || rm "$list"
 }
 
+# Passes apt's output on, and says after every 100 packages how far it is.
+show_progress() {
+    local line count=0
+    while IFS= read -r line; do
+        echo "$line"
+        [[ $line != 'Unpacking '* ]] || ((++count % 100)) || say "    $count Debian packages are unpacked, of $1 in all"
+    done
+}
+
 # A locked version has priority over every other one, also over an installed newer one. Where no source has it, apt takes
 # the current version of the suite. Updates of a stable Debian are fixes, so a build does not fail on the day of one.
 install_debian() {
-    local packages
+    local packages all='an unknown number'
     cp dpkg.cfg /etc/dpkg/dpkg.cfg.d/skilld
     apt update
     if [ "${LOCKED:-1}" = 1 ]; then
+        all=$(grep -vc '^#' packages.lock)
         awk -F= '!/^#/ { printf "Package: %s\nPin: version %s\nPin-Priority: 1001\n\n", $1, $2 }' packages.lock \
             >/etc/apt/preferences.d/skilld
         if [ -n "$(superseded)" ]; then add_snapshot; fi
     fi
     mapfile -t packages < <(grep -v '^#' packages.txt)
     apt --allow-downgrades dist-upgrade
-    apt --no-install-recommends --allow-downgrades install "${packages[@]}"
+    apt --no-install-recommends --allow-downgrades install "${packages[@]}" | show_progress "$all"
     apt autoclean
 }
 
@@ -122,13 +132,52 @@ configure_installers() {
     printf '%s\n' 'offline = true' 'python-downloads = "never"' 'python-preference = "only-system"' >/etc/uv/uv.toml
 }
 
+# Makes `uv venv` in a command give the packages of the image to the environment, as `python3 -m venv` does there: the
+# programs of a skill's .venv come first in each later command. uv has no setting for it.
+wrap_uv() {
+    mkdir -p /usr/local/libexec
+    mv /usr/local/bin/uv /usr/local/libexec/uv
+    cat >/usr/local/bin/uv <<'EOF'
+#!/bin/sh
+uv=/usr/local/libexec/uv
+[ -n "${WORKSPACE_DIR-}" ] || exec $uv "$@"
+case " $* " in *' --system-site-packages '*) exec $uv "$@" ;; esac
+for argument; do
+    case $argument in
+    venv | virtualenv | v) set -- "$@" --system-site-packages && break ;;
+    -*) ;;
+    *) break ;;
+    esac
+done
+exec $uv "$@"
+EOF
+    chmod 755 /usr/local/bin/uv
+}
+
+# Writes wheels that hold no code and lead to the packages of the image. With them pip and uv find these packages in a
+# virtual environment that does not see them.
+write_wheels() {
+    { cat redirect_wheels.py && cat <<'PYTHON'; } | python3 -I -
+import pathlib
+
+folder = pathlib.Path("wheels")
+folder.mkdir()
+found = list_distributions(sys.path)
+directories = list(dict.fromkeys(item.directory for item in found.values()))
+for name, item in found.items():
+    write_redirect_wheel(folder, item, f"zz_skilld_image_{name}.pth", directories)
+PYTHON
+}
+
 case ${1-} in
 install)
     step 'Debian packages' install_debian
     check_debian
     step 'Python packages' install_python
     configure_installers
+    wrap_uv
     if [ -e configure.sh ]; then step 'configuration' bash configure.sh; fi
+    step 'wheels of the packages' write_wheels
     step 'caches' make_caches
     ;;
 clean)

@@ -34,7 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let public = |file: &FileDescriptor| !file.name().starts_with("skilld/guest/");
     std::fs::write(out.join("skilld.v1.bin"), encode_files(&pool, public))?;
     std::fs::write(out.join("all.bin"), encode_files(&pool, |_| true))?;
-    std::fs::write(out.join("method_roles.rs"), method_roles(&pool)?)?;
+    for (option, file) in [
+        ("required_role", "method_roles.rs"),
+        ("effect", "method_effects.rs"),
+    ] {
+        std::fs::write(out.join(file), method_options(&pool, option)?)?;
+    }
 
     tonic_prost_build::configure()
         // Daemon, guest and client connect themselves, so generated code needs no connect().
@@ -60,20 +65,21 @@ fn encode_files(pool: &DescriptorPool, is_wanted: impl Fn(&FileDescriptor) -> bo
     EncodedFileDescriptorSet { files }.encode_to_vec()
 }
 
-/// Writes the table of methods and the roles that they require as a Rust expression.
-fn method_roles(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
-    let role_option = pool
-        .get_extension_by_name("skilld.v1.required_role")
-        .ok_or("the option required_role is missing")?;
+/// Writes the table of methods and the numbers of one of their options, which is an enum, as a Rust expression.
+fn method_options(pool: &DescriptorPool, option: &str) -> Result<String, Box<dyn Error>> {
+    let extension = pool
+        .get_extension_by_name(&format!("skilld.v1.{option}"))
+        .ok_or_else(|| format!("the option {option} is missing"))?;
     let mut table = String::from("&[\n");
     for service in pool.services() {
         for method in service.methods() {
             let options = method.options();
-            if options.has_extension(&role_option) {
-                let role = options.get_extension(&role_option);
-                let role = role.as_enum_number().ok_or("a role is not an enum")?;
+            if options.has_extension(&extension) {
+                let value = options.get_extension(&extension);
+                let number = value.as_enum_number();
+                let number = number.ok_or_else(|| format!("{option} is not an enum"))?;
                 let (service, method) = (service.full_name(), method.name());
-                writeln!(table, "    (\"/{service}/{method}\", {role}),")?;
+                writeln!(table, "    (\"/{service}/{method}\", {number}),")?;
             }
         }
     }

@@ -54,12 +54,12 @@ trap 'exit 130' INT TERM
 # A closed pipe, as after `make demo | head`, is a failed write and not the end of this script before its time.
 trap '' PIPE
 
-# Asks until it is so, for at most 60 s, and gives up at once when the daemon is gone.
+# Asks until it is so, for at most 300 s, and gives up at once when the daemon is gone.
 until_so() {
-    local deadline=$((SECONDS + 60))
+    local deadline=$((SECONDS + 300))
     until "$@" >/dev/null 2>&1; do
         kill -0 "$daemon" 2>/dev/null || { echo "demo: the daemon ended; its log:" >&2; exit 1; }
-        ((SECONDS < deadline)) || { echo "demo: waited 60 s for: $*" >&2; exit 1; }
+        ((SECONDS < deadline)) || { echo "demo: waited 300 s for: $*" >&2; exit 1; }
         sleep 0.02
     done
 }
@@ -108,8 +108,11 @@ row() { # label, column, note
 }
 
 say 'A daemon with a private state directory'
-# In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order.
-env -u SKILLD_SETUP SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
+# In a session of its own, so that a Ctrl-C reaches this script alone, which then ends it in good order. With time for a
+# busy machine.
+env -u SKILLD_SETUP SKILLD_ENGINE__TIMEOUT=120s SKILLD_ENGINE__BOOT_TIMEOUT=120s SKILLD_ENGINE__REMOVE_TIMEOUT=80s \
+    SKILLD_POOLS__DEFAULT__CLAIM_TIMEOUT=80s SKILLD_POOLS__OFFICE__CLAIM_TIMEOUT=80s SKILLD_SERVER__STOP_TIMEOUT=60s \
+    SKILLD_ENGINE__GUEST_PATH="$GUEST" SKILLD_SKILLS__ROOTS="[\"$PWD/skills\"]" SKILLD_POOLS__DEFAULT__WARM=1 \
     SKILLD_POOLS__OFFICE__WARM="$office_warm" SKILLD_POOLS__OFFICE__MAX="$((2 * office_warm))" \
     TMPDIR="$dir" setsid "$BIN/skilld" --state-dir "$dir/state" 2>"$dir/log" 3>&- 4>&- &
 daemon=$!

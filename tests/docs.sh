@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks what the documents say against the repository: links lead to files, and each promise has its test.
+# Checks what the documents say against the repository: links lead to files, and each promise has its test. With the
+# directory of a package's documents, checks only its links.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "${1:-$(dirname "$0")/..}"
 
 faults=0
 fault() { echo "docs: $*" >&2; faults=$((faults + 1)); }
@@ -11,6 +12,11 @@ for document in *.md docs/*.md; do
         [ -e "$(dirname "$document")/$link" ] || fault "$document links to $link, which does not exist"
     done < <(grep -oE '\]\([^):#]+[)#]' "$document" | sed 's/^](//; s/[)#]$//')
 done
+
+if [ $# = 1 ]; then
+    ((faults == 0)) && exit
+    exit 1
+fi
 
 # The last cell of each row that begins a promise: one or more names of tests, or why there is none.
 for document in docs/security.md docs/conformance.md; do

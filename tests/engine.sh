@@ -10,7 +10,7 @@
 # at 107 bytes.
 set -euo pipefail
 
-readonly answer_timeout_s=60 stop_timeout_s=60
+readonly answer_timeout_s=180 stop_timeout_s=180
 # Process id of the engine of the host that this script started. `stop` ends no other one.
 readonly started=/var/run/skilld-dockerd.pid
 action=${1-} dir=${2-}
@@ -27,7 +27,7 @@ fi
 readonly action dir log pid_file exec_root arguments
 
 # An engine without answer is waited for by the callers below, which have a deadline of their own.
-answers() { timeout 10 docker version >/dev/null 2>&1; }
+answers() { timeout 60 docker version >/dev/null 2>&1; }
 
 # Returns 0 if the process that a file names runs, is not a zombie, and has this name.
 names_running() { # file, name

@@ -14,5 +14,5 @@ mapfile -t tests < <(cargo test --locked --quiet --test e2e -- --list |
 ((${#tests[@]} > 0)) || exit 1
 
 # Two at a time: each container is a kernel of its own. What hangs there must not hang the suite.
-SKILLD_TEST_OCI_RUNTIME=runsc timeout --kill-after=10 1200 \
+SKILLD_TEST_OCI_RUNTIME=runsc timeout --kill-after=10 3600 \
     cargo test --locked --test e2e -- --test-threads=2 --exact "${tests[@]}"

@@ -49,8 +49,8 @@ if [ "${1-}" = --containers ]; then
 fi
 readonly dir=$1 before=$2
 
-# What was just told to end may need a moment.
-for _ in {1..20}; do
+# What was just told to end may need a moment, and a busy machine many of them.
+for _ in {1..240}; do
     found=$(left)
     [ -n "$found" ] || break
     sleep 0.5

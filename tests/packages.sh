@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs skilld, installs each package and uses what it installed. Run by `make test-packages`, which builds what it needs.
 #
-#   the tarball    its checksums and SBOM, and that packing it again gives the same bytes
+#   the tarball    its checksums and SBOM, and that packing it again gives the same bytes; its files, as those of the deb
 #   the unit       its exposure by systemd-analyze
 #   the manifests  against schemas and parsers; neither Kubernetes nor Nomad runs here
 #   the deb        in a container that runs systemd and a Docker of its own: tests/packages/systemd.sh
@@ -46,11 +46,11 @@ step() {
     say "$name: $((SECONDS - start)) s"
 }
 
-# Asks until it is so, for at most 60 s.
+# Asks until it is so, for at most 300 s.
 until_so() {
-    local deadline=$((SECONDS + 60))
+    local deadline=$((SECONDS + 300))
     until "$@" >/dev/null 2>&1; do
-        ((SECONDS < deadline)) || fail "waited 60 s for: $*"
+        ((SECONDS < deadline)) || fail "waited 300 s for: $*"
         sleep 0.1
     done
 }
@@ -65,6 +65,17 @@ pack() {
     deb=$(echo "$TARGET/dist/skilld_${version}_"*.deb) tarball=$(echo "$TARGET/dist/skilld-$version-"*.tar.gz) sbom=${tarball%.tar.gz}.cdx.json
 }
 
+# The programs have no symbols, and the links of the documents lead to what is shipped.
+check_files() { # directory
+    local program
+    for program in "$1"/usr/bin/*; do
+        readelf --wide --sections "$program" >"$dir/sections"
+        ! grep -qF .symtab "$dir/sections" || fail "$program is not stripped"
+    done
+    tests/docs.sh "$1/usr/share/doc/skilld"
+    rm -r "$1"
+}
+
 check_tarball() {
     (cd "$TARGET/dist" && sha256sum --check --quiet SHA256SUMS)
     local sums file
@@ -76,7 +87,9 @@ check_tarball() {
     for file in LICENSE README.md etc/skilld/skilld.toml usr/lib/skilld/skilld-guest usr/lib/systemd/system/skilld.service; do
         [ -s "$dir/tarball/$file" ] || fail "the tarball lacks $file"
     done
-    rm -r "$dir/tarball"
+    check_files "$dir/tarball"
+    dpkg-deb --extract "$deb" "$dir/deb"
+    check_files "$dir/deb"
 }
 
 check_unit() {

@@ -3,9 +3,10 @@
 # duration of each test to the file TEST_TIMES. Passes over the program whose name TEST_WITHOUT is.
 set -euo pipefail
 [[ $(basename "$1") != "${TEST_WITHOUT:--}"-* ]] || exit 0
-# Time limit of one test program, in seconds: several times what the longest takes on two busy cores. When a test hangs,
+# Time limit of one test program, in seconds: several times what the longest takes on two busy cores, also where other
+# programs keep them busy. When a test hangs,
 # the other programs still run.
-limit_s=1200
+limit_s=3600
 
 # What every process of the program waits for, for whoever looks for the reason of a hang.
 print_stacks() { # process

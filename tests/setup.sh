@@ -51,7 +51,8 @@ check_python() { python3 -c 'import venv, ensurepip' 2>/dev/null || want 'python
 # The suite of foreign clients has a real Prometheus scrape the daemon and check the alerts.
 check_prometheus() { { has prometheus && has promtool; } || want 'prometheus with promtool' prometheus; }
 
-# The tests copy npm's own folder into an image; Debian's package spreads npm's modules over the system.
+# The tests install an agent framework with it and copy its own folder into an image; Debian's package spreads npm's modules
+# over the system.
 check_npm() {
     has npm || advise 'npm' 'install Node.js from https://nodejs.org, which brings npm in one folder'
 }
@@ -87,7 +88,7 @@ install_packages() {
     if is_systemd && [[ " ${packages[*]} " = *' prometheus '* ]]; then systemctl disable --now --quiet prometheus; fi
 }
 
-answers() { timeout 20 docker version >/dev/null 2>&1; }
+answers() { timeout 60 docker version >/dev/null 2>&1; }
 
 is_systemd() { [ -d /run/systemd/system ]; }
 
@@ -98,7 +99,7 @@ is_own_engine() {
 
 start_engine() {
     local start=$SECONDS why
-    why=$(timeout 20 docker version 2>&1 >/dev/null) && return
+    why=$(timeout 60 docker version 2>&1 >/dev/null) && return
     why=${why%%$'\n'*}
     if [[ $why = *'permission denied'* ]]; then
         advise 'permission to use Docker' "sudo usermod -aG docker $(id -un), then log in again; or work as root"

@@ -56,6 +56,7 @@ impl SaveTarget {
                 sha256: self.sha256.clone(),
                 workspace,
                 path,
+                ..SaveArtifactHeader::default()
             })),
         }
     }

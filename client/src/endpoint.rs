@@ -218,12 +218,9 @@ fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
         problem: problem.to_owned(),
     };
     if let Some(path) = socket_path(endpoint) {
-        return if path.starts_with('/') {
-            Ok(format!("unix:{path}"))
-        } else {
-            Err(bad(
-                "the path of a socket is absolute: unix:/path/to/skilld.sock",
-            ))
+        return match std::path::absolute(path) {
+            Ok(path) => Ok(format!("unix:{}", path.display())),
+            Err(_) => Err(bad("write unix:/path/to/skilld.sock")),
         };
     }
     if let Some(rest) = endpoint.strip_prefix("https://") {
@@ -250,7 +247,7 @@ fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
     }
 }
 
-/// Returns the path in `unix:/path`, `unix:///path` or `/path`.
+/// Returns the path in `unix:/path`, `unix:relative/path`, `unix:///path` or `/path`.
 pub(crate) fn socket_path(endpoint: &str) -> Option<&str> {
     endpoint
         .strip_prefix("unix://")
@@ -282,6 +279,9 @@ mod tests {
                 "unix:/run/s.sock"
             );
         }
+        let here = std::path::absolute("run/s.sock").expect("a directory");
+        let relative = parse_endpoint("unix:run/s.sock").expect("understood");
+        assert_eq!(relative, format!("unix:{}", here.display()));
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
             ("http://127.0.0.1", "port"),
             ("https://127.0.0.1", "PORT"),
             ("https://:7", "PORT"),
-            ("unix:skilld.sock", "absolute"),
+            ("unix:", "unix:/"),
             ("localhost:7", "unix:/"),
             ("", "unix:/"),
         ] {

@@ -78,7 +78,7 @@ pub enum Error {
         /// Description and place of the fault.
         problem: String,
     },
-    /// A file's name, as the server gave it, leads out of the target directory or through a link.
+    /// A file's name, as the server gave it, leads out of the target directory.
     #[error("refused to write {path:?}: {problem}")]
     UnsafeName {
         /// Path as the server sent it.
@@ -154,7 +154,8 @@ impl From<Status> for Error {
 /// Status of a failed call, with its details decoded.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Status code; UNAVAILABLE promises that nothing was started.
+    /// Status code. UNAVAILABLE promises that nothing was started if `reason` is set: the gRPC library makes it too, for
+    /// a connection that broke in the middle of a call.
     pub code: Code,
     /// Reason that skilld gave; `None` if another party answered, such as a proxy.
     pub reason: Option<Reason>,

@@ -33,7 +33,7 @@ retried_calls! { ExecServiceClient:
     list_execs(request: ListExecsRequest) -> ListExecsResponse = ListExecsRequest { workspace: workspace_name(&request.workspace), ..request };
 
     /// Kills an exec if it runs and forgets it with its output.
-    delete_exec(name: &str) -> () = DeleteExecRequest { name: exec_name(name) };
+    delete_exec(name: &str) -> () = DeleteExecRequest { name: exec_name(name), allow_missing: false };
 }
 
 impl Client {

@@ -24,7 +24,7 @@
 //! `admin`, `access` (one file per service), [`Download`], [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`],
 //! [`Error`]. The crate `skilld-tools` offers the skill tools on top of these calls.
 //!
-//! The client repeats calls that the server answered with UNAVAILABLE, which promises that nothing was started, and
+//! The client repeats calls that skilld itself answered with UNAVAILABLE, which promises that nothing was started, and
 //! calls for which no connection could be made. After a broken connection it also repeats calls that have the same
 //! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal.
 //! It repeats nothing else.

@@ -19,13 +19,13 @@ use rustix::fs::OFlags;
 use tokio_util::io::ReaderStream;
 
 use crate::Error;
+use crate::files::collect::SkippedFile;
 use crate::files::local_tree::io_error;
 use crate::files::upload::CHUNK_BYTES;
 
 mod archive_writer;
 mod folder_walk;
 mod ignore_rules;
-mod skill_name;
 
 /// Limits of an archive. The defaults exceed what a skill needs; a server's own limits are in its `ServerInfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,21 +45,27 @@ impl Default for PackLimits {
     }
 }
 
+/// File name of a skill card.
+const CARD: &str = "skill-card.json";
+/// Endings of the file names of archives.
+const ENDINGS: [&str; 4] = [".tar.gz", ".tgz", ".tar", ".zip"];
+
 /// Archive of one skill, ready to be published any number of times.
 #[derive(Debug)]
 pub struct SkillArchive {
     file: File,
     path: PathBuf,
     name: String,
+    skipped: Vec<SkippedFile>,
     bytes: u64,
     sha256: String,
 }
 
 impl SkillArchive {
-    /// Packs a folder. Links within it become what they lead to; a link that leads out, a FIFO and the like are
-    /// refused. Folders of version control, caches, `node_modules`, `.venv`, backups of editors, and the files that a
-    /// `.skillignore` in the folder names are left out. A `.skillignore` has the syntax of `.gitignore`; `!name` takes
-    /// something back in.
+    /// Packs a folder. Links within it become what they lead to. What a skill can't have is left out: other links, FIFOs,
+    /// sockets and devices; [`Self::skipped`] names it. Also left out, without being named, are folders of version
+    /// control, caches, `node_modules`, `.venv`, backups of editors, and the files that a `.skillignore` in the folder
+    /// names. A `.skillignore` has the syntax of `.gitignore`; `!name` takes something back in.
     ///
     /// Blocking: it reads every file once and needs as much room in the directory for temporary files as the archive
     /// has bytes.
@@ -69,12 +75,15 @@ impl SkillArchive {
     /// [`Error::Pack`] names a file that cannot be packed, [`Error::Io`] one that cannot be read.
     pub fn pack(folder: &Path, limits: PackLimits) -> Result<Self, Error> {
         let packed = folder_walk::SkillFolder::open(folder)?.walk(limits)?;
+        // `.` and links have names elsewhere.
+        let real = folder.canonicalize().unwrap_or_default();
         let mut file = tempfile::tempfile().map_err(io_error(&std::env::temp_dir()))?;
         let (bytes, sha256) = archive_writer::write_archive(&packed, &mut file)?;
         Ok(Self {
             file,
             path: folder.to_owned(),
-            name: skill_name::name_of_folder(&packed),
+            name: file_name(&real),
+            skipped: packed.skipped,
             bytes,
             sha256,
         })
@@ -99,17 +108,23 @@ impl SkillArchive {
         Ok(Self {
             file,
             path: path.to_owned(),
-            name: skill_name::name_of_archive(path),
+            name: archive_stem(path),
+            skipped: Vec::new(),
             bytes,
             sha256,
         })
     }
 
-    /// Returns the name that the card or SKILL.md gives, else that of the folder or archive. The server refuses a name
-    /// that is not the skill's.
+    /// Returns the name of the folder or archive, for a skill whose documents name none.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub fn file_name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns what the folder has and the archive does not because a skill can't have it, sorted by path.
+    #[must_use]
+    pub fn skipped(&self) -> &[SkippedFile] {
+        &self.skipped
     }
 
     /// Returns the size of the archive in bytes.
@@ -148,7 +163,34 @@ fn refused(path: &Path, problem: String) -> Error {
 
 /// Returns `true` for the names of files that describe a skill.
 fn is_document(name: &OsStr) -> bool {
-    ["SKILL.md", skill_name::CARD]
+    ["SKILL.md", CARD]
         .iter()
         .any(|document| name.eq_ignore_ascii_case(document))
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Returns the archive's file name without the ending that marks an archive.
+fn archive_stem(path: &Path) -> String {
+    let name = file_name(path);
+    let stems = ENDINGS.iter().filter_map(|end| name.strip_suffix(end));
+    stems
+        .min_by_key(|stem| stem.len())
+        .unwrap_or(&name)
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_is_called_as_its_file() {
+        for path in ["a/csv.tar.gz", "csv.tgz", "csv.zip", "csv.tar", "csv"] {
+            assert_eq!(archive_stem(Path::new(path)), "csv");
+        }
+    }
 }

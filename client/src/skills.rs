@@ -34,7 +34,7 @@ retried_calls! { SkillServiceClient:
 
     /// Removes what was published: `name@version` or `name@sha256:digest`, or all of it with `name` alone. Workspaces
     /// keep what they have.
-    delete_skill(name: &str) -> () = DeleteSkillRequest { name: skill_name(name) };
+    delete_skill(name: &str) -> () = DeleteSkillRequest { name: skill_name(name), allow_missing: false };
 
     /// Reads all roots again, remote ones from their servers. A root that is not done when the call has to be answered
     /// is a problem `root.pending`.
@@ -90,8 +90,9 @@ impl Client {
         Download::open(messages, part).await
     }
 
-    /// Publishes an archive as a version of a skill; what is published already is left as it is. Its sha256 goes first,
-    /// so the server takes all of it or nothing. Repeated only where nothing was started.
+    /// Publishes an archive as a version of a skill; what is published already is left as it is. With an empty name the
+    /// skill has the name that its documents give. The archive's sha256 goes first, so the server takes all of it or
+    /// nothing. Repeated only where nothing was started.
     ///
     /// # Errors
     ///
@@ -103,11 +104,15 @@ impl Client {
         progress: TransferProgress,
     ) -> Result<Skill, Error> {
         let unreadable = Mutex::new(None);
+        let name = match name {
+            "" => String::new(),
+            name => skill_name(name),
+        };
         let published =
             self.retry_call((), async |stub: &mut SkillServiceClient<Transport>, ()| {
                 let upload = Upload {
                     header: PublishSkillRequest {
-                        name: skill_name(name),
+                        name: name.clone(),
                         payload: Some(Payload::Header(PublishSkillHeader {
                             // The server finds out by itself.
                             kind: 0,

@@ -25,6 +25,7 @@ mod authenticators;
 mod call_credentials;
 mod caller;
 mod certificate;
+mod client_trust;
 mod connection_peer;
 mod decision;
 mod held_counter;
@@ -37,7 +38,6 @@ mod revocation_list;
 mod secret_key_file;
 mod tenant_limits;
 mod tenant_name;
-mod tenant_permits;
 mod tenants_file;
 mod tls_settings;
 mod tokens_file;
@@ -57,9 +57,9 @@ pub use open_streams::StreamGuard;
 pub use principal::{BoundWorkspace, CredentialKind, Principal};
 pub(crate) use protected_file::{Secrecy, read_protected_file, read_protected_text};
 pub(crate) use secret_key_file::SecretKeyFile;
+pub use skilld_skills::{DAEMON_HOLDER, TenantPermit, TenantPermits};
 pub use tenant_limits::{RateLimit, TenantLimits};
 pub use tenant_name::{DEFAULT_TENANT, TenantName};
-pub use tenant_permits::{TenantPermit, TenantPermits};
 pub(crate) use tls_settings::{HTTP1, HTTP2, TlsSettings, open_tls};
 pub(crate) use watched_file::WatchedFile;
 pub use watched_file::{FileProblem, FileProblems};
@@ -278,7 +278,7 @@ impl AccessControl {
     }
 
     /// Makes a token for one workspace, and the principal for which it stands. The token expires at `expires`, in whole
-    /// seconds.
+    /// seconds. Calls with the same `request_id` make tokens of one principal.
     ///
     /// # Errors
     /// [`Error::AuthenticationOff`].
@@ -288,12 +288,16 @@ impl AccessControl {
         workspace: BoundWorkspace,
         role: Role,
         expires: SystemTime,
+        request_id: Option<&str>,
     ) -> Result<(String, Principal)> {
         let authenticators = self.authenticators.as_ref();
         let key = &authenticators
             .ok_or(Error::AuthenticationOff)?
             .workspace_tokens;
-        let id = uuid::Uuid::now_v7().simple().to_string();
+        let id = match request_id {
+            None => uuid::Uuid::now_v7().simple().to_string(),
+            Some(request_id) => key.principal_id(caller.tenant(), &workspace, request_id),
+        };
         let principal = Principal {
             id,
             tenant: caller.tenant().clone(),

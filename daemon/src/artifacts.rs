@@ -12,19 +12,21 @@
 //! store. A deletion takes the steps in reverse. Every crash leaves a marker, by which `garbage.rs` finds the
 //! leftovers.
 //!
-//! `byte_ledger.rs` knows the bytes of each tenant and gives saves their room within a quota; `retention.rs` removes
+//! `byte_ledger.rs` knows what each tenant holds and gives saves their room within the quotas; `retention.rs` removes
 //! versions that the configuration does not keep.
 //!
 //! Bytes are streamed in both directions and never held in memory as a whole.
 
+use std::collections::HashMap;
 use std::path::Path as FilePath;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
-use tokio::sync::{Mutex, watch};
+use object_store::path::Path;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{AccessControl, TenantName, TenantPermits};
@@ -51,6 +53,7 @@ mod upload;
 #[cfg(test)]
 mod tests;
 
+pub use byte_ledger::HeldArtifacts;
 pub use name::{
     ArtifactName, ArtifactRef, ArtifactScope, NAME_BYTES_MAX, RequestedScope, SCOPE_BYTES_MAX,
     VERSION_MAX,
@@ -59,12 +62,10 @@ pub use record::ArtifactVersionId;
 pub use retention::ReferencedVersions;
 
 use backend::ArtifactBackend;
-use byte_ledger::ByteLedger;
+use byte_ledger::{ArtifactQuotas, ByteLedger};
 use record::VersionRecord;
 use retention::RetentionPolicy;
 
-/// Number of locks by which saves of the same name publish one after the other instead of competing for a number.
-const NAME_LOCKS: usize = 64;
 /// Maximum number of records that are read, or versions that are removed, at the same time.
 const CONCURRENT_MAX: usize = 16;
 
@@ -80,7 +81,9 @@ struct ArtifactsState {
     patience: Duration,
     saves_max: usize,
     saves: TenantPermits,
-    publishing: Vec<Mutex<()>>,
+    /// Locks of the names whose versions are being changed, by the key prefix of their records: saves of one name take
+    /// turns instead of competing for a number. Tenants share no prefix, so none waits for another one's turn.
+    publishing: Mutex<HashMap<Path, Weak<tokio::sync::Mutex<()>>>>,
     ledger: ByteLedger,
     retention: RetentionPolicy,
     /// Source of the tenants' quotas; `None` in tests without any.
@@ -108,13 +111,15 @@ pub struct Artifact {
     pub create_time: SystemTime,
 }
 
-/// Options for saving an artifact: its MIME type and its expected SHA-256.
+/// Options for saving an artifact: its MIME type, its expected SHA-256 and its idempotency key.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions {
     /// MIME type; `None` detects it from the content, then from the name.
     pub mime_type: Option<String>,
     /// Expected SHA-256 as 64 hex digits; `None` skips the check.
     pub sha256: Option<String>,
+    /// Key by which a repeated save finds the version of the first one; `None` always makes a new version.
+    pub request_id: Option<String>,
 }
 
 /// Page of a listing of artifacts, with the position of the next page.
@@ -167,9 +172,7 @@ impl Artifacts {
             patience,
             saves_max: config.saves_max,
             saves: TenantPermits::new(config.saves_max, is_shared),
-            publishing: std::iter::repeat_with(Mutex::default)
-                .take(NAME_LOCKS)
-                .collect(),
+            publishing: Mutex::default(),
             ledger: ByteLedger::default(),
             retention: RetentionPolicy::new(config),
             access,
@@ -183,17 +186,17 @@ impl Artifacts {
         retention::start_sweeps(Arc::clone(&self.0), referenced);
     }
 
-    /// Waits until artifacts of a tenant can be saved after the start: with a quota, its bytes are counted first. Ends
+    /// Waits until artifacts of a tenant can be saved after the start: with a quota of bytes, these are counted first. Ends
     /// after `patience` at the latest.
     pub async fn wait_until_counted(&self, tenant: &TenantName, patience: Duration) {
-        if self.0.quota(tenant).is_some() {
+        if self.0.quotas(tenant).bytes.is_some() {
             self.0.ledger.wait_until_counted(patience).await;
         }
     }
 
-    /// Returns the bytes of a tenant's artifacts: until all were counted after the start, those that were found so far.
+    /// Returns what a tenant's artifacts take: until all were counted after the start, what was found so far.
     #[must_use]
-    pub fn bytes_of(&self, tenant: &TenantName) -> u64 {
+    pub fn held_by(&self, tenant: &TenantName) -> HeldArtifacts {
         self.0.ledger.used(tenant)
     }
 

@@ -1,4 +1,5 @@
-//! Audit log: one JSON line for each decision about a call, chained by hashes, in a file of its own.
+//! Audit log: one JSON line for each decision about a call, chained by hashes and authenticated with the instance's key,
+//! in a file of its own.
 //!
 //! [`AuditLog`] is the handle that the layers call. A thread of its own owns the file (`writer.rs`); records reach it
 //! through a bounded queue, and those that wait share one write. Handles never touch the file.
@@ -11,7 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `record.rs`, `argv_key.rs` | records as the layers make them; fingerprints of command lines |
-//! | `line.rs`, `chain.rs` | one line as JSON; the keys and hashes of the chain, which skillctl compiles too |
+//! | `line.rs`, `chain.rs` | one line as JSON; the keys, hashes and MACs of the chain, which skillctl compiles too |
 //! | `record_queue.rs`, `status.rs` | what handles and writer share |
 //! | `writer.rs`, `log_file.rs`, `chain_file.rs` | the thread that owns the file; the file; the chain's position |
 //! | `fault.rs` | reasons why records can't be written |
@@ -92,12 +93,13 @@ impl AuditLog {
         let (node, state_dir) = (config.node.clone(), state_dir.to_owned());
         let sync_interval = config.sync_interval;
         let start = move || {
+            let key = ArgvKey::load_or_create(&state_dir)?;
             let options = WriterOptions {
                 path,
                 node: node.unwrap_or_else(read_hostname),
                 sync_interval,
+                key: key.chain_key(),
             };
-            let key = ArgvKey::load_or_create(&state_dir)?;
             let writer = AuditWriter::start(options, &state_dir, shared, writer_tasks, guard)?;
             Ok((key, writer))
         };

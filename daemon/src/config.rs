@@ -7,6 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `sources.rs` | merges the sources, deserializes them, reports where each faulty value was given |
+//! | `fault_text.rs` | words the faults that serde and the TOML parser find |
 //! | `derived_defaults.rs` | fills keys that are empty: sockets, guest binary, roots, cache |
 //! | `listeners.rs`, `auth.rs`, `role.rs` | addresses to serve at; who may do what |
 //! | `sections.rs`, `pools.rs`, `fetch.rs`, `skills.rs`, `artifacts.rs`, `audit.rs`, `traces.rs` | one struct per section |
@@ -28,6 +29,7 @@ mod auth;
 mod derived_defaults;
 mod environment;
 pub mod environments;
+mod fault_text;
 mod fetch;
 mod listeners;
 mod pools;
@@ -144,8 +146,8 @@ pub struct SkillsConfig {
 // === impl Config ===
 
 impl Config {
-    /// Loads the configuration from all sources and checks that the guest binary exists and that the directory of wheels
-    /// is readable.
+    /// Loads the configuration from all sources and checks that the guest binary exists, and that the directory of wheels
+    /// and the file of authorities are readable.
     ///
     /// # Errors
     /// All faults together.
@@ -161,9 +163,17 @@ impl Config {
                 sources.place("engine.guest_path"),
             ));
         }
-        if let Some(fault) = loaded.config.skills.environments.wheelhouse_fault() {
-            let place = sources.place("skills.wheelhouse");
-            faults.push(format!("skills.wheelhouse: {fault}{place}"));
+        let environments = &loaded.config.skills.environments;
+        for (key, fault) in [
+            ("skills.wheelhouse", environments.wheelhouse_fault()),
+            (
+                "skills.package_ca_file",
+                environments.read_authorities().err(),
+            ),
+        ] {
+            if let Some(fault) = fault {
+                faults.push(format!("{key}: {fault}{}", sources.place(key)));
+            }
         }
         if faults.is_empty() {
             return Ok(loaded);
@@ -242,7 +252,17 @@ fn parse_and_check(
     let mut faults = FaultList::new(&place);
     let mut parsed = sources.parse(derived, &mut faults);
     if let Some(ParsedConfig { config, .. }) = &mut parsed {
-        config.skills.options.remote.fetch = config.fetch.clone();
+        if sources.is_given("skills.package_ca_file") {
+            // The file of SSL_CERT_FILE is read by the libraries of TLS themselves.
+            let ca_file = &config.skills.environments.ca_file;
+            config.fetch.ca_file.clone_from(ca_file);
+            config.artifacts.ca_file.clone_from(ca_file);
+        }
+        let remote = &mut config.skills.options.remote;
+        remote.fetch = config.fetch.clone();
+        // The URL in a published card comes from a client, as that of an input does.
+        remote.published_urls = config.files.input_urls;
+        remote.published_private_addresses = config.files.input_private_addresses;
         let mut listeners = config.listeners.iter();
         if !listeners.any(|listener| listener.address.serves_api()) {
             config.listeners.push(config.default_listener());

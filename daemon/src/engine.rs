@@ -22,6 +22,8 @@ pub mod oci_runtime;
 pub mod seccomp;
 pub mod workspace_disk;
 
+/// Host name of every container.
+pub const HOST_NAME: &str = "sandbox";
 /// Container label that holds the id of the daemon instance that owns the container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
 /// Container label that holds the name of the slot.
@@ -131,6 +133,19 @@ pub struct EngineInfo {
     pub rootless: bool,
     /// `true` if the kernel enforces CPU quotas.
     pub cpu_quota: bool,
+    /// Number of processor cores of the host; 0 if the engine does not report it.
+    pub cores: u64,
+}
+
+impl EngineInfo {
+    /// Returns as much of a limit on CPU time as the host has, both in thousandths of a core.
+    #[must_use]
+    pub fn usable_cpu_millis(&self, limit: u64) -> u64 {
+        match self.cores {
+            0 => limit,
+            cores => limit.min(cores.saturating_mul(1000)),
+        }
+    }
 }
 
 /// Container image, as the engine describes it.
@@ -221,8 +236,8 @@ pub struct ContainerSpec {
     pub labels: HashMap<String, String>,
     /// Digest of the image, from [`ImageInfo::id`].
     pub image_id: String,
-    /// Directory of the slot on the host. The container gets read-only bind mounts of `run/`, `skills/`, `mnt/`,
-    /// `passwd` and `group` at /run/skilld, /workspace/skills, /mnt, /etc/passwd and /etc/group.
+    /// Directory of the slot on the host. The container gets read-only bind mounts of `run/`, `skills/` and `mnt/` at
+    /// /run/skilld, /workspace/skills and /mnt, and of `passwd`, `group` and `hosts` in /etc.
     pub slot_dir: PathBuf,
     /// User and group id of the workspace and of all processes in it; never 0.
     pub uid: u32,

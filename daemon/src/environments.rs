@@ -9,14 +9,17 @@
 //!
 //! A build goes on when its callers go away, and the next call finds its environment. A build that failed is not repeated
 //! for a while, so that a skill whose packages do not exist is staged as fast as any other.
+//!
+//! Each tenant has environments of its own. Their builds take turns, and their sizes have a share of the store each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, broadcast};
 use tokio::time::Instant;
 
+use crate::access::{AccessControl, TenantName, TenantPermits};
 use crate::config::environments::{EnvironmentBuilds, EnvironmentOptions};
 use crate::engine::ImageInfo;
 use crate::error::{Chain, Error, Result};
@@ -76,6 +79,8 @@ pub enum AwaitedEnvironment {
 /// Request for the environment of one skill.
 #[derive(Debug, Clone)]
 pub struct EnvironmentRequest {
+    /// Tenant for which the environment is.
+    pub tenant: TenantName,
     /// Name of the skill, for messages.
     pub skill: String,
     /// Packages that the skill needs.
@@ -87,12 +92,13 @@ pub struct EnvironmentRequest {
 }
 
 impl EnvironmentRequest {
-    /// Makes the request for a skill in the image that a pool's new containers have.
+    /// Makes the request of a tenant for a skill in the image that a pool's new containers have.
     ///
     /// # Errors
     /// [`Error::PoolExhausted`] while the engine does not have the image.
-    pub fn for_pool(skill: StagedSkill, pool: &Arc<Pool>) -> Result<Self> {
+    pub fn for_pool(tenant: &TenantName, skill: StagedSkill, pool: &Arc<Pool>) -> Result<Self> {
         Ok(Self {
+            tenant: tenant.clone(),
             skill: skill.name,
             need: skill.environment_need,
             pool: Arc::clone(pool),
@@ -119,8 +125,10 @@ struct EnvironmentBuilder {
     fetcher: UrlFetcher,
     policy: BuildPolicy,
     builds: BuildTable,
-    /// Permits for builds that run at the same time.
-    permits: Semaphore,
+    /// Permits for builds that run at the same time, which tenants get in turns.
+    permits: TenantPermits,
+    /// Source of the tenants' quotas.
+    access: Arc<AccessControl>,
 }
 
 impl Environments {
@@ -130,6 +138,7 @@ impl Environments {
         store: Arc<EnvironmentStore>,
         context: Arc<SharedSlotContext>,
         fetcher: UrlFetcher,
+        access: Arc<AccessControl>,
     ) -> Self {
         let builds_max = context.config.skills.environments.builds_max;
         Self(Arc::new(EnvironmentBuilder {
@@ -138,8 +147,22 @@ impl Environments {
             fetcher,
             policy: BuildPolicy::default(),
             builds: BuildTable::default(),
-            permits: Semaphore::new(builds_max.min(Semaphore::MAX_PERMITS)),
+            permits: TenantPermits::new(builds_max, access.is_on()),
+            access,
         }))
+    }
+
+    /// Returns the bytes that count for the environments of a tenant.
+    #[must_use]
+    pub fn held_bytes(&self, tenant: &TenantName) -> u64 {
+        self.0.store.held_bytes(tenant.as_str())
+    }
+
+    /// Returns the bytes that the environments of a tenant may count: those of its quota, and of several tenants at most
+    /// half of the store for each. `None` means that only the size of the store limits them.
+    #[must_use]
+    pub fn bytes_quota(&self, tenant: &TenantName) -> Option<u64> {
+        self.0.bytes_quota(tenant)
     }
 
     /// Returns the environment of a skill that is being staged. A missing one is built if the configuration says so, and
@@ -320,6 +343,7 @@ impl Environments {
             Problem::warning(NOT_BUILT, message)
         };
         Ok(EnvironmentKey {
+            tenant: request.tenant.to_string(),
             need: request.need.digest(),
             image_id: request.image.id.clone(),
             policy: policy.ok_or_else(unreadable)?,
@@ -354,6 +378,16 @@ impl Environments {
 }
 
 impl EnvironmentBuilder {
+    fn bytes_quota(&self, tenant: &TenantName) -> Option<u64> {
+        if !self.access.is_on() {
+            return None;
+        }
+        let share = self.context.config.skills.environments.disk_bytes / 2;
+        let limits = self.access.limits(tenant);
+        let quota = limits.and_then(|limits| limits.environment_bytes);
+        Some(quota.map_or(share, |quota| quota.min(share)))
+    }
+
     /// Runs one build, remembers a failure and sends the result to all callers.
     async fn build(
         &self,
@@ -363,7 +397,7 @@ impl EnvironmentBuilder {
     ) {
         let stop = &self.context.tasks.stop;
         let build = async {
-            let _permit = self.permits.acquire().await;
+            let _permit = self.permits.acquire(request.tenant.as_str()).await;
             run_build(self, &key, request, events).await
         };
         let built = tokio::select! {

@@ -1,12 +1,14 @@
 //! Error type of the daemon, and its only mapping to a gRPC status.
 //!
-//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started. The outcome
-//! of a command is never an error; see `ExecResult` in the API.
+//! The mapping answers one question: may the caller retry? UNAVAILABLE promises that nothing was started; libraries make
+//! it too, but without the ErrorInfo that each of these statuses has. The outcome of a command is never an error; see
+//! `ExecResult` in the API.
 
 use std::collections::HashMap;
 
 use skilld_proto::ERROR_DOMAIN;
 use skilld_proto::v1::Reason;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -22,7 +24,7 @@ mod skills_error;
 mod status_reason;
 
 pub(crate) use code_name::code_name;
-use error_text::{EntryPrefix, NearestHint, VersionSuffix, ViolationList};
+use error_text::{EntryPrefix, NearestHint, PoolNames, VersionSuffix, ViolationList};
 pub use error_text::{MissingImageRemedy, Violation};
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
@@ -32,6 +34,10 @@ pub(crate) use status_reason::reason_of;
 /// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a
 /// rate limit of their own.
 pub const INTERNAL_TARGET: &str = "skilld::error::internal";
+
+/// Metadata with the time after which a library may repeat the call, in milliseconds (gRFC A6). Retry policies obey it,
+/// and don't read RetryInfo.
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -140,7 +146,7 @@ pub enum Error {
         why: &'static str,
     },
     /// Unknown pool.
-    #[error("pool {name} does not exist; there are {}", .pools.join(", "))]
+    #[error("pool {name} does not exist{}", PoolNames(.pools))]
     PoolNotFound {
         /// Requested name.
         name: String,
@@ -469,20 +475,21 @@ impl From<Error> for Status {
         }
         let name = reason.error_info_name();
         let mut details = ErrorDetails::with_error_info(name, ERROR_DOMAIN, metadata);
-        if let Error::Invalid(violations) = &error {
-            for violation in violations {
-                details.add_bad_request_violation(&violation.field, &violation.description);
-            }
+        for violation in error.violations() {
+            details.add_bad_request_violation(violation.field, violation.description);
         }
         if reason == Reason::QuotaExceeded {
             details.add_quota_failure_violation(error.quota_subject(), &message);
         }
+        let mut headers = MetadataMap::new();
         if let Some(after) = error.retry_after() {
             details.set_retry_info(Some(after));
+            let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(RETRY_PUSHBACK, after_ms.into());
         }
         if let Some((kind, name)) = error.resource() {
             details.set_resource_info(kind, name, "", &message);
         }
-        Self::with_error_details(code, message, details)
+        Self::with_error_details_and_metadata(code, message, details, headers)
     }
 }

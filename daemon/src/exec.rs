@@ -9,6 +9,7 @@ use skilld_proto::v1 as pb;
 
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
+use crate::name_similarity::similarity;
 use crate::workspace_paths::{self, PathContext, SkillFolder};
 
 mod environment;
@@ -42,6 +43,8 @@ pub enum StartMode {
 pub struct ExecContext<'a> {
     /// Variables of the container's image.
     pub image_env: &'a ImageEnvironment,
+    /// Share of the host's CPUs that the container can use, in thousandths of a core: at most all of them.
+    pub cpu_millis: u64,
     /// Environment variables of every exec in the workspace.
     pub env: &'a BTreeMap<String, String>,
     /// Staged skills: name → digest.
@@ -86,6 +89,7 @@ pub fn resolve_exec(
     let CommandArguments { argv, env } = build_command(folder.as_ref(), &spec, context.script)?;
     let container = environment::ContainerSources {
         image: context.image_env,
+        cpu_millis: context.cpu_millis,
         environment: skill
             .as_deref()
             .and_then(|skill| context.environments.get(skill)),
@@ -121,7 +125,7 @@ pub fn resolve_exec(
 ///
 /// # Errors
 ///
-/// `SkillNotStaged` if the skill is not among `skills`; it lists up to three that are.
+/// `SkillNotStaged` if the skill is not among `skills`; it lists up to three that are, best match first.
 pub fn require_staged_skill<'a>(
     name: &'a str,
     skills: &BTreeMap<String, String>,
@@ -132,7 +136,14 @@ pub fn require_staged_skill<'a>(
     if skills.contains_key(name) {
         return Ok(Some(name));
     }
-    let nearest = skills.keys().take(3).cloned().collect();
+    let similarity_to_name = |staged: &str| match name.strip_suffix(staged) {
+        // A skill within a skill, `parent/child`, is staged as `child`.
+        Some(parent) if parent.ends_with('-') => 1.0,
+        _ => similarity(name, staged),
+    };
+    let mut nearest: Vec<String> = skills.keys().cloned().collect();
+    nearest.sort_by(|a, b| similarity_to_name(b).total_cmp(&similarity_to_name(a)));
+    nearest.truncate(3);
     let name = name.to_owned();
     Err(Error::SkillNotStaged { name, nearest })
 }

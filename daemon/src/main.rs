@@ -36,10 +36,8 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(EXIT_CONFIG);
         }
     };
-    for name in config::ignored_variables() {
-        log.warn(&format!(
-            "{name} is ignored: Kubernetes sets it for a service"
-        ));
+    for message in config::ignored_variables() {
+        log.warn(&message);
     }
     if cli.check {
         return exit_code(log, cli.run_check(&loaded));

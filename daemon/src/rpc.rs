@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tonic::Code;
 
 use crate::access::{AccessControl, TenantPermits};
 use crate::artifacts::Artifacts;
@@ -15,6 +16,7 @@ use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::environments::Environments;
+use crate::error::Result;
 use crate::inputs::InputStager;
 use crate::shutdown::Tasks;
 use crate::workspace::registry::WorkspaceRegistry;
@@ -30,13 +32,12 @@ mod missing_packages;
 mod observer_view;
 mod prepare_skill;
 pub mod relay;
-pub mod relay_budget;
-mod replaced_skills;
 pub mod server_info;
 pub mod skill;
 pub mod skill_publish;
 mod skill_staging;
 mod skills_by_tenant;
+mod staging_room;
 pub mod tenant;
 pub mod upload;
 pub mod workspace;
@@ -63,8 +64,6 @@ pub struct ServiceDependencies {
     pub instance: String,
     /// Registry of pools and workspaces.
     pub registry: WorkspaceRegistry,
-    /// Memory for output that clients have not read.
-    pub relays: relay_budget::RelayBudget,
     /// Catalogue and store of skills.
     pub skills: SkillsByTenant,
     /// Environments of skills.
@@ -111,6 +110,14 @@ impl AnswerDeadline {
     /// Returns the time until which the call may wait for other calls. A quarter of the time is left for the answer.
     fn wait_deadline(&self) -> Instant {
         self.received + (self.deadline - self.received) * 3 / 4
+    }
+}
+
+/// Returns success if the object of a deletion does not exist and the request allows that.
+fn allow_missing(deleted: Result<()>, is_allowed: bool) -> Result<()> {
+    match deleted {
+        Err(error) if is_allowed && error.kind().0 == Code::NotFound => Ok(()),
+        deleted => deleted,
     }
 }
 

@@ -62,9 +62,11 @@ mod listener;
 mod methods;
 mod metrics_listener;
 mod metrics_snapshot;
+mod reflection;
 mod refusal_table;
 mod request_body;
 mod response_body;
+mod response_budget;
 mod service_manager;
 mod services;
 mod trace_export;
@@ -86,20 +88,26 @@ use refusal_table::RefusalTable;
 use service_manager::{ServiceState, report_state};
 use trace_export::TraceExport;
 
-/// Maximum size of an HTTP/2 frame in bytes: a usual file chunk of 256 KiB fits into one. The protocol's default of 16
-/// KiB would cut it into 16.
+/// Maximum size of an HTTP/2 frame in bytes. The protocol's default of 16 KiB would cut a usual file chunk into 16.
 const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
-/// HTTP/2 receive window of one stream, in bytes: enough to receive one chunk while the previous one is written. A Unix
-/// socket has no latency that a larger window would hide.
-const STREAM_WINDOW: u32 = 1 << 20;
+/// HTTP/2 receive window of one stream, in bytes. h2 ends a connection whose unread small frames cost half of its
+/// window, at 256 bytes less the size of each. One stream of stdin that a program does not read stays below that with
+/// frames of at least 16 bytes. More would be used by fast uploads from far away only.
+const STREAM_WINDOW: u32 = 256 << 10;
 /// HTTP/2 receive window of one connection, in bytes: the most memory that one client can fill.
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Maximum number of streams that a client opened and reset at once; beyond it the connection is closed
+/// Least limit of HTTP/2 for the headers of a request, in bytes. It refuses a longer request with HTTP status 431. It
+/// ends the connection beyond four times the limit, or seven frames (16 KiB each from most clients). The call layer
+/// refuses calls at the configured limit, with a reason.
+const HEADER_READ_BYTES: u32 = 64 << 10;
+/// Number of streams that a client may have opened and reset before the daemon looks at them, for each that may be
+/// open. A client may cancel all of its calls at once and make others; a peer that does so for ever exceeds it
 /// (CVE-2023-44487).
-const PENDING_RESETS_MAX: usize = 20;
+const PENDING_RESETS_PER_STREAM: u32 = 2;
 /// Maximum number of streams that a client made the server reset; beyond it the connection is closed (CVE-2025-8671).
-/// tonic's default is no limit.
-const LOCAL_RESETS_MAX: usize = 1024;
+/// tonic's default is no limit. HTTP/2 counts over the life of the connection, also what a good client causes now and
+/// then: data for a call that has been answered.
+const LOCAL_RESETS_MAX: usize = 1 << 14;
 /// Number of signals to queue: the first one drains, the second one stops.
 const SIGNALS_MAX: usize = 2;
 
@@ -283,10 +291,10 @@ impl Server {
         .await?;
         let (available, is_available) = watch::channel(true);
         let (methods, reporter) = (Arc::new(MethodTable::new()), HealthReporter::new());
-        let health = HealthMonitor::new(&services, (&methods, &reporter), engine, available);
-        let registry = services.registry.clone();
-        let services = Arc::new(services);
+        let health = HealthMonitor::new(&services, (&methods, &reporter), engine, available).await;
+        let (registry, services) = (services.registry.clone(), Arc::new(services));
         tasks.spawn(skill_publish::sweep_store(Arc::clone(&services)));
+        tasks.spawn(skill_publish::sweep_after_workspaces(Arc::clone(&services)));
         let routes = services::build_routes(Arc::clone(&services), is_available, reporter)?;
 
         let (open, cut) = (OpenCalls::default(), CancellationToken::new());
@@ -295,7 +303,7 @@ impl Server {
             methods,
             make_gate((&access, usage), registry, audit.as_ref(), tasks),
             open.clone(),
-            config.server.unary_timeout,
+            server,
             tasks.stop.clone(),
         );
         tasks.spawn(health.run());
@@ -305,7 +313,7 @@ impl Server {
             tls,
             audit: audit.clone(),
         };
-        metrics_listener::serve_metrics(listeners.metrics, (sources, metrics), tasks);
+        metrics_listener::serve_metrics(listeners.metrics, (sources, metrics), &table, tasks);
         tasks.spawn(watch.run());
         let incoming = bound_listeners::accept_connections(
             listeners.api,
@@ -435,10 +443,12 @@ fn spawn_api(
 
 /// Makes a server builder with the HTTP/2 limits of the configuration; tonic leaves most of them unlimited.
 fn http2_builder(config: &ServerConfig) -> tonic::transport::Server {
+    let pending_resets = config.streams_max.saturating_mul(PENDING_RESETS_PER_STREAM);
+    let pending_resets = usize::try_from(pending_resets).unwrap_or(usize::MAX);
     tonic::transport::Server::builder()
         .max_concurrent_streams(config.streams_max)
-        .http2_max_header_list_size(config.header_bytes_max)
-        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS_MAX))
+        .http2_max_header_list_size(config.header_bytes_max.max(HEADER_READ_BYTES))
+        .http2_max_pending_accept_reset_streams(Some(pending_resets))
         .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -4,9 +4,8 @@
 //! stay, because stopping is part of upgrading a daemon.
 
 use std::future::Future;
-use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -80,19 +79,6 @@ impl Tasks {
         T: Send + 'static,
     {
         self.for_skills().blocking(work).await
-    }
-
-    /// Runs blocking work that needs a permit. A task that waits for its permit holds no thread, so a file system that
-    /// hangs blocks no more threads than there are permits.
-    ///
-    /// # Errors
-    /// As [`Self::blocking`]; `Draining` when the daemon stops first.
-    pub async fn blocking_in<F, T>(&self, permits: &Arc<Semaphore>, work: F) -> Result<T>
-    where
-        F: FnOnce() -> Result<T> + Send + 'static,
-        T: Send + 'static,
-    {
-        self.for_skills().blocking_in(permits, work).await
     }
 
     /// Tracker and stop token for the crate skilld-skills.

@@ -77,11 +77,12 @@ pub struct TenantUsage {
     pub days: BTreeMap<u64, UsageCounters>,
 }
 
-/// Bytes of a tenant's calls that are not in the ledger yet.
+/// Bytes of a tenant's calls: those that are not in the ledger yet, and those that wait for the rest of their message.
 #[derive(Debug, Default)]
 pub struct ByteMeter {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
+    arriving: AtomicU64,
 }
 
 // === impl ByteMeter ===
@@ -95,6 +96,14 @@ impl ByteMeter {
     /// Counts bytes of an answer.
     pub fn count_out(&self, bytes: usize) {
         self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a message of which `after` bytes have arrived, in place of `before`; 0 once it is complete. Returns the sum
+    /// over all incomplete messages.
+    pub fn count_arriving(&self, before: u64, after: u64) -> u64 {
+        let added = after.wrapping_sub(before);
+        let sum = self.arriving.fetch_add(added, Ordering::Relaxed);
+        sum.wrapping_add(added)
     }
 }
 

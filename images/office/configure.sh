@@ -19,17 +19,29 @@ for program in binaries.glob("ffmpeg-*"):
     program.unlink()
 PYTHON
 
-# LibreOffice takes the home directory from /etc/passwd and ends if the user has no entry there. skilld gives every user
-# one; these programs also work where only HOME is set.
-for program in soffice libreoffice; do
-    cat >"/usr/local/bin/$program" <<EOF
+# Two instances of LibreOffice with one profile get in each other's way, and one of them ends without a word. So each
+# takes the first profile that no other one uses: a single instance has the usual one, with the settings and macros that
+# scripts put there. LibreOffice also takes the home directory from /etc/passwd; this works where only HOME is set.
+cat >/usr/local/bin/soffice <<'EOF'
 #!/bin/sh
-if ! getent passwd "\$(id -u)" >/dev/null; then
-    set -- "-env:UserInstallation=file://\$(printf %s "\$HOME" | sed 's/%/%25/g; s/ /%20/g')/.config/libreoffice/4" "\$@"
-fi
-exec /usr/bin/$program "\$@"
+program=/usr/bin/${0##*/}
+[ -x "$program" ] || program=/usr/bin/soffice
+for argument; do
+    case $argument in -env:UserInstallation=*) exec "$program" "$@" ;; esac
+done
+folder=${HOME:-/tmp}/.config/libreoffice
+mkdir -p "$folder" 2>/dev/null && [ -w "$folder" ] || folder=$(mktemp -d)
+number=1 profile=4
+# The descriptor stays open in the program, and with it the lock.
+while exec 9>"$folder/$profile.lock" && ! flock -n 9 && [ "$number" -lt 64 ]; do
+    number=$((number + 1)) profile=4-$number
+done
+url=file://$(printf %s "$folder/$profile" | sed 's/%/%25/g; s/ /%20/g')
+exec "$program" "-env:UserInstallation=$url" "$@"
 EOF
-    chmod 755 "/usr/local/bin/$program"
+chmod 755 /usr/local/bin/soffice
+for program in libreoffice loffice localc lodraw loimpress lomath lowriter; do
+    if [ -e "/usr/bin/$program" ]; then ln -s soffice "/usr/local/bin/$program"; fi
 done
 
 # matplotlib has no setting for a font cache that its user can't write, and takes seconds to make one in a new home.

@@ -17,6 +17,10 @@ pub mod v1 {
 
     /// Paths of the methods with the option `required_role`, and the number of that [`Role`].
     pub const METHOD_ROLES: &[(&str, i32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
+
+    /// Paths of the methods with the option `effect`, and the number of that [`Effect`].
+    pub const METHOD_EFFECTS: &[(&str, i32)] =
+        include!(concat!(env!("OUT_DIR"), "/method_effects.rs"));
 }
 
 /// Prefix of the reasons' names in the API, which `ErrorInfo.reason` leaves out.

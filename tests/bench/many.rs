@@ -140,7 +140,8 @@ pub(crate) async fn kill(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         let mut exec = String::new();
         loop {
             let event = events.next().await?.context("the stream ended")?;
-            if stdout(&event) == b"up\n" {
+            // Without a buffer, Python writes the line and its end apart.
+            if stdout(&event).starts_with(b"up") {
                 break;
             }
             if let Some(Event::Started(started)) = event.event {

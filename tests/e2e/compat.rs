@@ -39,7 +39,6 @@ fn options(cases: &[Case], wheels: &Path, index: &PackageIndex) -> Options {
     let options = options.set("skills.wheelhouse", &wheels.to_string_lossy());
     let options = index.for_node(options);
     let has_office = cases.iter().any(|case| case.image == Image::Office);
-    let options = options.set("pools.default.claim_timeout", "60s");
     if !has_office {
         return options;
     }
@@ -47,6 +46,8 @@ fn options(cases: &[Case], wheels: &Path, index: &PackageIndex) -> Options {
         .set("pools.office.image", docker::OFFICE_IMAGE)
         .set("pools.office.warm", "1")
         .set("pools.office.max", "4")
+        // The daemon's own default is too short to boot a container on a busy machine.
+        .set("pools.office.claim_timeout", "4m")
 }
 
 /// Returns the cases to run. Cases whose image is missing are left out, and printed, only if the environment allows it.

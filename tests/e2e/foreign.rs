@@ -3,9 +3,11 @@
 mod access;
 mod buf;
 mod documents;
+mod frameworks;
 mod help;
 mod integrations;
 mod mcp;
+mod model;
 mod operations;
 mod prometheus;
 mod python;
@@ -19,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 /// Time limit of every command and every wait of these tests, more than ten times what is usual on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs a command that must succeed, and returns what it wrote to stdout.
 async fn output(command: &mut Command) -> Result<String> {

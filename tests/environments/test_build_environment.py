@@ -43,7 +43,7 @@ def run_container(image, command, *options):
     name = f"skilld-test-{uuid.uuid4().hex}"
     try:
         return subprocess.run(
-            ["docker", "run", "--name", name, *hardening, *options, image, *command], capture_output=True, timeout=120
+            ["docker", "run", "--name", name, *hardening, *options, image, *command], capture_output=True, timeout=600
         )
     except BaseException:
         # Also at Ctrl-C: the container outlives its client.
@@ -319,6 +319,25 @@ class RefusedNeeds(EnvironmentCase):
         self.assertIn("5000", result.reason)
         self.assertLess(len(result.lines), 1010)
         self.assertLess(len(result.reason), 2000)
+
+
+class OperatorsAuthorities(EnvironmentCase):
+    """Builds whose operator names a file of certificate authorities."""
+
+    def test_tools_trust_them_beside_those_of_the_image(self):
+        tool, image = self.root / "curious-uv", self.root / "image.pem"
+        tool.write_text(
+            '#!/bin/sh\necho "$SSL_CERT_FILE $PIP_CERT $NODE_EXTRA_CA_CERTS" >&2\ncat "$SSL_CERT_FILE" >&2\nexit 2\n'
+        )
+        tool.chmod(0o755)
+        image.write_text("of the image")
+        result = self.build("--volume", f"{tool}:/tools/uv:ro", "--volume", f"{image}:/image.pem:ro",
+                            "--env", "SSL_CERT_FILE=/image.pem", prologue="PATH=/tools:$PATH",
+                            **{"requirements.txt": "greeter\n", "authorities.pem": "of the operator\n"})  # fmt: skip
+        lines = [line.removeprefix("uv: ") for line in result.lines]
+        place = "/workspace/work/environment/authorities.pem"
+        self.assertIn(" ".join([place] * 3), lines)
+        self.assertEqual(lines[lines.index("of the image") + 1], "of the operator")
 
 
 class HostilePackages(EnvironmentCase):

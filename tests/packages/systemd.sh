@@ -11,11 +11,11 @@ fail() {
     exit 1
 }
 trap 'fail "line $LINENO failed"' ERR
-# Asks until it is so, for at most 60 s.
+# Asks until it is so, for at most 300 s.
 until_so() {
-    local deadline=$((SECONDS + 60))
+    local deadline=$((SECONDS + 300))
     until "$@" >/dev/null 2>&1; do
-        ((SECONDS < deadline)) || fail "waited 60 s for: $*"
+        ((SECONDS < deadline)) || fail "waited 300 s for: $*"
         sleep 0.1
     done
 }

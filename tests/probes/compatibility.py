@@ -83,7 +83,7 @@ def check(name, program, argv, want):
         return
     with tempfile.TemporaryDirectory(dir="/workspace") as folder:
         argv = [part.replace("@", folder) for part in argv]
-        done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, timeout=240)
     got = done.stdout.strip() if done.returncode == 0 else f"{done.returncode}: {done.stdout}{done.stderr}"[-2000:]
     checks[name] = {"got": got, "want": want, "ok": got == want}
 

@@ -30,7 +30,7 @@ class SampleCase(unittest.TestCase):
     def run_in(self, skill, *command, code=0, stdin=""):
         env = os.environ | {"OUTPUT_DIR": str(self.out), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            [*map(str, command)], cwd=SKILLS / skill, env=env, input=stdin, capture_output=True, text=True, timeout=30
+            [*map(str, command)], cwd=SKILLS / skill, env=env, input=stdin, capture_output=True, text=True, timeout=300
         )
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done

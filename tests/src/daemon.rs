@@ -20,10 +20,12 @@ use crate::disks::loop_devices;
 use crate::exec::workspace;
 use crate::{binaries, docker, wait};
 
-/// Time within which a daemon has to serve, more than ten times what is usual on a busy machine.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time within which a daemon has to end, more than ten times what is usual on a busy machine.
-const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time within which a daemon has to serve, and has its warm containers: more than ten times what is usual on a busy
+/// machine, and more than one container may take to boot.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time within which a daemon has to end, more than ten times what is usual on a busy machine, and more than it waits
+/// for calls and tasks.
+const STOP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Number of uids of one daemon under test. A uid rests for ten minutes after its use, so more are needed than containers
 /// run.
 const UIDS: u32 = 256;
@@ -148,12 +150,20 @@ impl Daemon {
             ("SKILLD_POOLS__DEFAULT__WARM", "1".to_owned()),
             ("SKILLD_POOLS__DEFAULT__MAX", "16".to_owned()),
             // A machine may stand still for seconds, which must not fail a test that is about something else. A claim
-            // has less time than its call, which has 90 s.
-            ("SKILLD_POOLS__DEFAULT__CLAIM_TIMEOUT", "80s".to_owned()),
+            // and a removal have less time than their call.
+            ("SKILLD_SERVER__UNARY_TIMEOUT", "10m".to_owned()),
+            ("SKILLD_POOLS__DEFAULT__CLAIM_TIMEOUT", "4m".to_owned()),
             ("SKILLD_ENGINE__BOOT_TIMEOUT", "120s".to_owned()),
             ("SKILLD_ENGINE__TIMEOUT", "120s".to_owned()),
+            ("SKILLD_ENGINE__REMOVE_TIMEOUT", "120s".to_owned()),
             ("SKILLD_SERVER__HANDSHAKE_TIMEOUT", "60s".to_owned()),
             ("SKILLD_SERVER__KEEPALIVE_TIMEOUT", "10m".to_owned()),
+            ("SKILLD_SERVER__UPLOAD_TIMEOUT", "5m".to_owned()),
+            ("SKILLD_SERVER__STOP_TIMEOUT", "60s".to_owned()),
+            ("SKILLD_EXECS__TIMEOUT_DEFAULT", "1h".to_owned()),
+            ("SKILLD_FILES__COLLECT_ON_EXIT_TIMEOUT", "4m".to_owned()),
+            ("SKILLD_FETCH__CONNECT_TIMEOUT", "60s".to_owned()),
+            ("SKILLD_ARTIFACTS__TIMEOUT", "2m".to_owned()),
             // Whether a host has the image of this pool must not change what a test sees.
             ("SKILLD_POOLS__OFFICE__WARM", "0".to_owned()),
             ("SKILLD_POOLS__OFFICE__MAX", "0".to_owned()),
@@ -245,7 +255,7 @@ impl Daemon {
     /// Waits until the default pool has this many warm containers, and returns the elapsed time.
     ///
     /// # Errors
-    /// When it takes more than two minutes.
+    /// When it takes more than five minutes.
     pub async fn warm(&self, count: i32) -> Result<Duration> {
         let started = Instant::now();
         wait::until("the pool is warm", START_TIMEOUT, async || {
@@ -323,6 +333,11 @@ impl Daemon {
         pairs
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect()
+    }
+
+    /// Sets the fault point of the next start, given as `NAME` or `NAME:TIMES`.
+    pub fn dies_at(&mut self, point: &str) {
+        self.options.fault = Some(point.to_owned());
     }
 
     /// Removes the fault point for the next start, and adds a setting.
@@ -428,8 +443,12 @@ fn endpoint(dir: &Path) -> String {
     format!("unix:{}", socket(dir).display())
 }
 
+/// Returns the whole lines of the log. The daemon may be writing another one.
 fn read_log(dir: &Path) -> String {
-    std::fs::read_to_string(dir.join("log")).unwrap_or_default()
+    let bytes = std::fs::read(dir.join("log")).unwrap_or_default();
+    let end = bytes.iter().rposition(|byte| *byte == b'\n');
+    let whole = bytes.get(..end.map_or(0, |end| end + 1));
+    String::from_utf8_lossy(whole.unwrap_or_default()).into_owned()
 }
 
 async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerInfo)> {

@@ -23,7 +23,7 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     /// All of stderr.
     pub stderr: Vec<u8>,
-    /// Result of the Exited event.
+    /// Result of the Exited event, and what the Closed event adds to it.
     pub result: ExecResult,
     /// Final offsets of the Closed event.
     pub total: StreamOffsets,
@@ -285,6 +285,7 @@ pub async fn gather(
                 ensure!(exited, "Closed before Exited");
                 closed = true;
                 outcome.total = end.total.unwrap_or_default();
+                outcome.result.ended_processes = end.ended_processes;
             }
         }
     }

@@ -171,7 +171,9 @@ impl Collection {
     fn begin(&mut self, file: CollectedFile) -> Result<()> {
         ensure!(self.open().is_err(), "{} begins in another file", file.path);
         if let Some(last) = self.files.last() {
-            let order = last.file.path.as_bytes() < file.path.as_bytes();
+            // Hidden files and caches come behind all others.
+            let rank = |path: &str| (path.contains("/."), path.as_bytes().to_owned());
+            let order = rank(&last.file.path) < rank(&file.path);
             ensure!(order, "{} comes after {}", file.path, last.file.path);
         }
         self.files.push(File {

@@ -20,10 +20,12 @@ pub async fn until<T>(
     let mut tick = tokio::time::interval(INTERVAL);
     loop {
         tick.tick().await;
+        // Read before the look, so that a process that stood still past its limit looks once more.
+        let is_over = started.elapsed() > limit;
         if let Some(found) = look().await? {
             return Ok(found);
         }
-        if started.elapsed() > limit {
+        if is_over {
             bail!("gave up after {limit:?}: waited until {what}");
         }
     }

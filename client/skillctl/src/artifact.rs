@@ -15,7 +15,7 @@ use crate::command_group::command_group;
 use crate::download::{print_download, write_download};
 use crate::interrupt::InterruptSignals;
 use crate::paged_lists::read_all_pages;
-use crate::partial_file::PartialFile;
+use crate::partial_file::{NEW_FILE_MODE, PartialFile};
 use crate::transfer_bar::TransferBar;
 use crate::{complete, output, remove, value_formats};
 
@@ -249,16 +249,17 @@ impl Load {
         };
         let artifact = client.load_artifact(request).await?;
         let name = bare_name(artifact.header());
+        let total = u64::try_from(artifact.header().size).ok();
         let to_stdout = self.file.as_os_str() == "-";
         if to_stdout && output::is_json() {
             return print_download(artifact, &name).await;
         }
         if to_stdout {
-            write_download(artifact, &name, &mut tokio::io::stdout()).await?;
+            write_download(artifact, &name, total, &mut tokio::io::stdout()).await?;
             return Ok(0);
         }
-        let partial = PartialFile::create(&self.file)?;
-        let (loaded, _) = write_download(artifact, &name, &mut partial.writer()?).await?;
+        let partial = PartialFile::create(&self.file, NEW_FILE_MODE)?;
+        let (loaded, _) = write_download(artifact, &name, total, &mut partial.writer()?).await?;
         partial.install()?;
         let text = format!("{} → {}\n", versioned_name(&loaded), self.file.display());
         output::print_message("Artifact", &loaded, &text)
@@ -273,6 +274,7 @@ impl Delete {
             name: resource_name(&name),
             scope: Some(self.scope.into()),
             version,
+            allow_missing: false,
         };
         client.delete_artifact(request).await?;
         let deleted = version.map_or(name.clone(), |version| format!("{name}@{version}"));

@@ -48,11 +48,12 @@ pub(crate) struct TerminalAttach {
 pub(crate) struct DetachNotice;
 
 impl AttachInput {
-    /// Returns the signals that end the program while this input is open.
+    /// Returns the signals that end the program while this input is open. SIGHUP ends it without effect on the exec,
+    /// unless keys are sent: then the terminal has to be restored.
     pub(crate) fn interrupt(&self) -> io::Result<InterruptSignals> {
         match self {
             Self::Keyboard(_) => InterruptSignals::with_hangup(),
-            Self::None | Self::Stream(_) | Self::Watch(_) => InterruptSignals::new(),
+            Self::None | Self::Stream(_) | Self::Watch(_) => InterruptSignals::without_hangup(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::command_group::command_group;
 use crate::connection_args::ConnectionArgs;
@@ -10,9 +10,9 @@ use crate::context::ContextCommand;
 use crate::output::{self, OutputFormat, OutputOptions};
 use crate::token::TokenCommand;
 use crate::{
-    artifact, attach, audit, collect, complete, copy, exec, execs, files, health, identity, image,
-    logs, man_pages, mcp, poll, remove, run, server, skill, stage, stdin, tenant, tool, version,
-    wait, workspace,
+    artifact, attach, audit, collect, complete, copy, error_report, exec, execs, files, health,
+    identity, image, logs, man_pages, mcp, poll, remove, run, server, skill, stage, stdin, tenant,
+    tool, version, wait, workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
@@ -40,7 +40,10 @@ Example:
       'python3 scripts/csv_report.py $INPUTS_DIR/sales.csv'
 
 Exit codes: 0 ok, 1 failed, 2 usage; exec, run, attach and wait pass on the program's own code, or
-128 + the signal that killed it.";
+128 + the signal that killed it, and have 125 if skillctl itself failed or its command line is wrong.";
+
+/// Commands that pass on the exit code of a program.
+const PASS_CODE: [&str; 4] = ["attach", "exec", "run", "wait"];
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "there is one in a process")]
@@ -135,6 +138,27 @@ fn format_of(word: &str) -> Option<&str> {
     let (before, format) = letters.split_once('o')?;
     let is_flags = before.bytes().all(|byte| byte.is_ascii_alphabetic());
     is_flags.then(|| format.strip_prefix('=').unwrap_or(format))
+}
+
+/// Returns the command that the words of the command line name, such as `workspace get`; of a wrong line as much of it
+/// as is known.
+pub(crate) fn typed_command() -> Vec<String> {
+    let parsed = Cli::command().ignore_errors(true).try_get_matches();
+    let mut names = Vec::new();
+    let mut rest = parsed.as_ref().ok().and_then(ArgMatches::subcommand);
+    while let Some((name, matches)) = rest {
+        names.push(name.to_owned());
+        rest = matches.subcommand();
+    }
+    names
+}
+
+/// Returns the exit code for a failure of this program: 125 for a command that passes on a program's code, else `code`.
+pub(crate) fn failure_code(command: &[String], code: u8) -> u8 {
+    match command.first() {
+        Some(name) if PASS_CODE.contains(&name.as_str()) => error_report::NO_PROGRAM,
+        Some(_) | None => code,
+    }
 }
 
 impl Cli {

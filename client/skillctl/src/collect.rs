@@ -15,14 +15,18 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::interrupt::InterruptSignals;
 use crate::output;
-use crate::partial_file::PartialFile;
+use crate::partial_file::{NEW_FILE_MODE, PartialFile};
 use crate::transfer_bar::TransferBar;
-use crate::{complete, value_formats};
+use crate::{complete, skip_notes, value_formats};
 
 /// Copy files out of a workspace.
 ///
-/// Globs match paths relative to /workspace, ** across directories. Exits with 1 when nothing matches, when a limit cut
-/// something, or when a directory has the name of a file.
+/// Globs match paths relative to /workspace, ** across directories; the name of a file matches that file, also with
+/// brackets or braces in it. A glob that matches nothing is named on stderr. Exits with 1 when nothing matches at all,
+/// when a limit cut something, or when a local file or directory is in the way of another kind. Directories without a
+/// file are left out; `skillctl cp` copies them too.
+///
+/// Modes and modification times are kept, as far as your umask permits.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl collect job-7 'out/**' 'work/*.log' --to results
@@ -111,20 +115,26 @@ impl Collect {
         let mut spec = collect_spec(client, self.globs, &self.limits).await?;
         spec.save_as_artifacts = self.save.request();
         let request = CollectOutputsRequest {
-            workspace: self.id,
+            workspace: self.id.clone(),
             spec: Some(spec),
         };
-        let complete = match &self.tar {
+        let (matched, complete) = match &self.tar {
             Some(file) if file.as_os_str() == "-" && output::is_json() => {
                 bail!("the archive goes to stdout: leave out -o json, or write it to a file")
             }
-            Some(file) => is_whole(&collect_archive(client, request, file).await?),
+            Some(file) => {
+                let summary = collect_archive(client, request, file).await?;
+                (summary.matched, is_whole(&summary))
+            }
             None => {
                 let collected = collect_to_dir(client, request, &self.to).await?;
                 print_collected(&collected)?;
-                is_complete(&collected)
+                (collected.summary.matched, is_complete(&collected))
             }
         };
+        if matched == 0 {
+            output::note!("`skillctl ls {} out -R` lists the files in out/", self.id);
+        }
         Ok(if complete { 0 } else { 1 })
     }
 }
@@ -159,11 +169,28 @@ pub(crate) async fn collect_to_dir(
     let bar = TransferBar::new("collect");
     let collected = client.collect_to_dir(request, dir, bar.progress()).await?;
     drop(bar);
-    for skipped in &collected.skipped {
-        output::note!("left out {}: it {}", skipped.path, skipped.skip_reason);
-    }
-    warn_about_summary(&collected.summary);
+    warn_about_files(&collected);
     Ok(collected)
+}
+
+/// Copies a directory of a workspace, or merges it into a local one, as [`collect_to_dir`] collects.
+pub(crate) async fn copy_directory(
+    client: &Client,
+    request: CollectOutputsRequest,
+    path: &str,
+    dir: &Path,
+) -> anyhow::Result<CollectedFiles> {
+    let bar = TransferBar::new("copy");
+    let copied = client.copy_directory_out(request, path, dir, bar.progress());
+    let copied = copied.await?;
+    drop(bar);
+    warn_about_files(&copied);
+    Ok(copied)
+}
+
+fn warn_about_files(collected: &CollectedFiles) {
+    skip_notes::note_skipped(&collected.skipped);
+    warn_about_summary(&collected.summary);
 }
 
 /// Prints the names of collected files, links and artifacts, or the summary as JSON.
@@ -179,11 +206,7 @@ fn print_collected(collected: &CollectedFiles) -> anyhow::Result<u8> {
 /// Returns `true` if something matched, and all of it came whole, was written and, if requested, saved. Links that lead
 /// out of the directory do not count.
 pub(crate) fn is_complete(collected: &CollectedFiles) -> bool {
-    is_whole(&collected.summary)
-        && !collected
-            .skipped
-            .iter()
-            .any(|skipped| skipped.blocked_by_directory)
+    is_whole(&collected.summary) && !collected.skipped.iter().any(|skipped| skipped.is_blocked)
 }
 
 fn is_whole(summary: &CollectSummary) -> bool {
@@ -201,29 +224,12 @@ fn is_whole(summary: &CollectSummary) -> bool {
 
 fn warn_about_summary(summary: &CollectSummary) {
     for path in &summary.truncated {
-        output::note!("cut {path}: see --max-file-bytes and --max-total-bytes");
+        output::note!(
+            "cut {path}: it is over --max-file-bytes or the daemon's files.collect_file_bytes_max; \
+             `skillctl cp` copies one file whole"
+        );
     }
-    for skipped in &summary.skipped {
-        let flag = match skipped.reason() {
-            skipped_file::Reason::MaxFiles => "; see --max-files",
-            skipped_file::Reason::MaxTotalBytes => "; see --max-total-bytes",
-            skipped_file::Reason::NotWhole => " (no artifact); see --max-file-bytes",
-            skipped_file::Reason::EmptyAfterFailure => " (no artifact)",
-            skipped_file::Reason::QuotaExceeded => {
-                " (no artifact); see `skillctl usage`, and delete artifacts"
-            }
-            skipped_file::Reason::Unspecified
-            | skipped_file::Reason::Unchanged
-            | skipped_file::Reason::FileType
-            | skipped_file::Reason::Permission
-            | skipped_file::Reason::Gone
-            | skipped_file::Reason::IoError
-            | skipped_file::Reason::Depth
-            | skipped_file::Reason::NotSaved => "",
-        };
-        let reason = value_formats::enum_words(skipped.reason().as_str_name(), "REASON_");
-        output::note!("left out {}: {reason}{flag}", skipped.path);
-    }
+    skip_notes::note_skipped_entries(&summary.skipped, summary.skipped.len());
     for path in &summary.outside {
         output::note!("not collected: {path} is outside of out/ and work/");
     }
@@ -235,8 +241,11 @@ fn warn_about_summary(summary: &CollectSummary) {
         };
         output::note!("not collected: perhaps {files} outside of out/ and work/");
     }
-    if summary.matched == 0 {
-        output::note!("no file matches; `skillctl ls ID out -R` lists those in out/");
+    for glob in &summary.unmatched_globs {
+        output::note!("no file matches {glob}");
+    }
+    if summary.matched == 0 && summary.unmatched_globs.is_empty() {
+        output::note!("no file matches");
     }
 }
 
@@ -260,7 +269,7 @@ async fn collect_archive(
     let summary = if file.as_os_str() == "-" {
         copy_archive(client, request, &mut tokio::io::stdout()).await?
     } else {
-        let partial = PartialFile::create(file)?;
+        let partial = PartialFile::create(file, NEW_FILE_MODE)?;
         let summary = copy_archive(client, request, &mut partial.writer()?).await?;
         if summary.matched > 0 {
             partial.install()?;

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::connection_args::ConnectionArgs;
 use crate::output;
+use crate::terminal_text::plain_line;
 use bash::BashCompleter;
 
 /// Environment variable that a completion script sets when it calls this program.
@@ -187,7 +188,8 @@ fn ask_daemon(
     let current = current.to_string_lossy();
     names
         .into_iter()
-        .filter(|name| name.starts_with(&*current))
+        // A shell shows names as they are, so one that could deceive a terminal is not offered.
+        .filter(|name| name.starts_with(&*current) && plain_line(name) == *name)
         .map(CompletionCandidate::new)
         .collect()
 }

@@ -196,8 +196,15 @@ impl ContextCommand {
 /// Makes a context of the flags, with absolute paths.
 fn context_of(connection: &ConnectionArgs) -> anyhow::Result<Context> {
     let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+    let mut endpoint = connection.endpoint.clone();
+    if let Some(text) = &mut endpoint
+        && let Some(path) = text.strip_prefix("unix:")
+        && !path.starts_with('/')
+    {
+        *text = format!("unix:{}", std::path::absolute(path)?.display());
+    }
     Ok(Context {
-        endpoint: connection.endpoint.clone(),
+        endpoint,
         ca_file: absolute(&connection.ca_file)?,
         cert_file: absolute(&connection.cert_file)?,
         key_file: absolute(&connection.key_file)?,

@@ -1,26 +1,37 @@
 //! `skillctl cp`: a file or directory between this host and a workspace.
 
-use std::path::{Path, PathBuf};
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::json;
 use skilld_client::v1::{CollectOutputsRequest, ReadFileRequest, Reason};
-use skilld_client::{Client, Error};
+use skilld_client::{Client, CollectedFiles, Error, FileReader};
 
 use crate::collect::{self, CopyLimits};
 use crate::download::write_download;
 use crate::input_arg::{self, LocalInput};
 use crate::interrupt::InterruptSignals;
-use crate::partial_file::{PartialFile, parent_directory};
-use crate::{complete, output, stage, value_formats};
+use crate::partial_file::{NEW_FILE_MODE, PartialFile, parent_directory};
+use crate::{complete, output, skip_notes, stage, value_formats};
 
 /// Copy a file or directory into a workspace or out of it.
 ///
 /// One side is ID:PATH, with PATH relative to /workspace; the other is local, where `-` is stdin or stdout. A target
 /// that ends with / is a directory to copy into, and so is a local directory that exists. A local name with a colon is
 /// written ./NAME.
+///
+/// A directory is copied with everything in it, empty directories included; one that exists at the target is merged
+/// with it. Modes and modification times are kept in both directions, outwards as far as your umask permits. FIFOs,
+/// sockets and devices are left out with a remark, and outwards so are links that lead out of the copied directory.
+///
+/// If a local file can't be read, or a local file or directory is in the way of another kind, the rest is copied and
+/// the exit code is 1.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl cp sales.csv job-7:work/sales.csv
@@ -63,22 +74,39 @@ async fn copy_in(client: &Client, source: &str, workspace: &str, path: &str) -> 
     if path.is_empty() {
         bail!("write where in the workspace it goes: {workspace}:work/ or {workspace}:out/NAME");
     }
-    let target = match path.strip_suffix('/') {
-        Some(_) => format!(
-            "{path}{}",
-            input_arg::file_name(source).map_err(anyhow::Error::msg)?
-        ),
-        None => path.to_owned(),
+    let target = match (path.ends_with('/'), source) {
+        (true, "-") => bail!("stdin has no name: write {workspace}:{path}NAME"),
+        (true, _) => {
+            let name = input_arg::file_name(source).map_err(anyhow::Error::msg)?;
+            format!("{path}{name}")
+        }
+        (false, _) => path.to_owned(),
     };
     let local = LocalInput {
         path: source.into(),
         target,
     };
-    let staged = local.send(client, workspace).await?;
+    let staged = match local.send(client, workspace).await {
+        Err(error) if is_directory(&error) && !local.path.is_dir() => {
+            let advice = format!("{workspace}:{path}/ copies into a directory");
+            return Err(anyhow::Error::from(error).context(advice));
+        }
+        staged => staged?,
+    };
     if output::is_json() {
         output::print_value(&stage::local_json(&local, &staged))?;
     }
+    skip_notes::check_readable(&staged)?;
     Ok(0)
+}
+
+/// Outcome of a copy out of a workspace.
+struct CopyOutcome {
+    files: usize,
+    bytes: u64,
+    skipped: usize,
+    /// `true` if nothing was cut or missed.
+    complete: bool,
 }
 
 async fn copy_out(
@@ -89,6 +117,9 @@ async fn copy_out(
 ) -> anyhow::Result<u8> {
     let path = path.trim_end_matches('/');
     let name = path.rsplit('/').next().unwrap_or(path);
+    if name == ".." {
+        bail!("write the name of the directory instead of ..");
+    }
     let to_stdout = target.as_os_str() == "-";
     if to_stdout && output::is_json() {
         bail!("the file goes to stdout: leave out -o json, or use `skillctl cat`");
@@ -102,73 +133,132 @@ async fn copy_out(
         true => target.join(name),
         false => target.to_owned(),
     };
-    let (files, bytes, complete) = match client.read_file(request).await {
+    let copied = match client.read_file(request).await {
         Ok(reader) if to_stdout => {
-            write_download(reader, path, &mut tokio::io::stdout()).await?;
+            let total = u64::try_from(reader.header().size).ok();
+            write_download(reader, path, total, &mut tokio::io::stdout()).await?;
             return Ok(0);
         }
-        Ok(reader) => {
-            let partial = PartialFile::create(&place)?;
-            let (_, bytes) = write_download(reader, path, &mut partial.writer()?).await?;
-            partial.install()?;
-            (1, bytes, true)
-        }
+        Ok(reader) => copy_file_out(reader, path, &place).await?,
         Err(error) if is_directory(&error) && to_stdout => {
             bail!(
                 "{path} is a directory: `skillctl collect {workspace} '{path}/**' --tar -` writes an archive"
             )
         }
         Err(error) if is_directory(&error) || path.is_empty() => {
+            // Relative to the workspace, with variables replaced: so are the names of what is in it.
+            let resolved = error
+                .failure()
+                .and_then(|failure| failure.metadata.get("path"));
+            let path = resolved.map_or(path, String::as_str);
             copy_directory_out(client, workspace, path, &place).await?
         }
         Err(error) => return Err(error.into()),
     };
     if output::is_json() {
-        let from = format!("{workspace}:{path}");
-        let to = place.display().to_string();
-        output::print_value(&json!({"from": from, "to": to, "files": files, "bytes": bytes}))?;
+        output::print_value(&json!({
+            "from": format!("{workspace}:{path}"),
+            "to": place.display().to_string(),
+            "files": copied.files,
+            "bytes": copied.bytes,
+            "skipped": copied.skipped,
+        }))?;
     }
-    Ok(u8::from(!complete))
+    Ok(u8::from(!copied.complete))
 }
 
 fn is_directory(error: &Error) -> bool {
     error.reason() == Some(Reason::WrongFileType)
 }
 
-/// Copies a directory out of a workspace; it gets its local name when it is complete. Returns the files, their bytes,
-/// and whether nothing was left out.
+/// Copies a file out of a workspace; it gets its local name when it is complete.
+async fn copy_file_out(
+    reader: FileReader,
+    path: &str,
+    place: &Path,
+) -> anyhow::Result<CopyOutcome> {
+    let file = reader.header().clone();
+    let mode = match file.mode & 0o777 {
+        0 => NEW_FILE_MODE,
+        mode => mode,
+    };
+    let partial = PartialFile::create(place, mode)?;
+    let total = u64::try_from(file.size).ok();
+    let (_, bytes) = write_download(reader, path, total, &mut partial.writer()?).await?;
+    if let Some(Ok(modified)) = file.mtime.map(SystemTime::try_from) {
+        partial.set_modified(modified)?;
+    }
+    partial.install()?;
+    Ok(CopyOutcome {
+        files: 1,
+        bytes,
+        skipped: 0,
+        complete: true,
+    })
+}
+
+/// Copies a directory out of a workspace. A new one gets its local name when it is complete; one that exists is merged
+/// with the copy, file by file.
 async fn copy_directory_out(
     client: &Client,
     workspace: &str,
     path: &str,
     place: &Path,
-) -> anyhow::Result<(usize, u64, bool)> {
-    if place.symlink_metadata().is_ok() {
-        bail!("{} exists: name a directory that does not", place.display());
-    }
-    let beside = parent_directory(place);
-    let temporary = tempfile::Builder::new()
-        .prefix(".skillctl-")
-        .tempdir_in(beside)
-        .with_context(|| format!("cannot write beneath {}", beside.display()))?;
-    let path = input_arg::in_workspace(path);
-    let glob = match path.is_empty() {
-        true => "**".to_owned(),
-        false => format!("{}/**", value_formats::escape_glob(&path)),
+) -> anyhow::Result<CopyOutcome> {
+    let glob = match path {
+        "" => "**".to_owned(),
+        path => value_formats::escape_glob(path),
     };
     let request = CollectOutputsRequest {
         workspace: workspace.to_owned(),
         spec: Some(collect::collect_spec(client, vec![glob], &CopyLimits::default()).await?),
     };
-    let collected = collect::collect_to_dir(client, request, temporary.path()).await?;
-    let made: PathBuf = temporary.path().join(&path);
-    if !made.is_dir() {
-        bail!("{path} has no files to copy");
+    let copied = if place.is_dir() {
+        let copied = collect::copy_directory(client, request, path, place).await?;
+        check_copied(&copied, path)?;
+        copied
+    } else {
+        if place.symlink_metadata().is_ok() {
+            bail!("{} exists and is not a directory", place.display());
+        }
+        let beside = parent_directory(place);
+        let temporary = tempfile::Builder::new()
+            .prefix(".skillctl-")
+            .tempdir_in(beside)
+            .with_context(|| format!("cannot write beneath {}", beside.display()))?;
+        let made = temporary.path().join("copy");
+        let copied = collect::copy_directory(client, request, path, &made).await?;
+        check_copied(&copied, path)?;
+        rename_directory(&made, place)
+            .with_context(|| format!("cannot make {}", place.display()))?;
+        copied
+    };
+    Ok(CopyOutcome {
+        files: copied.files.len() + copied.links.len(),
+        bytes: copied.bytes,
+        skipped: copied.skipped.len() + copied.summary.skipped.len(),
+        complete: collect::is_complete(&copied),
+    })
+}
+
+/// Fails if the directory itself was not copied: it is a link, a special file or unreadable, or a part of its path is a
+/// link, which a copy does not follow.
+fn check_copied(copied: &CollectedFiles, path: &str) -> anyhow::Result<()> {
+    let here = copied.skipped.iter().map(|skipped| &skipped.path);
+    let there = copied.summary.skipped.iter().map(|skipped| &skipped.path);
+    if copied.summary.matched == 0 || here.chain(there).any(|skipped| skipped == path) {
+        bail!("{path} was not copied: copy a directory by its own path, without links in it");
     }
-    std::fs::rename(&made, place).with_context(|| format!("cannot make {}", place.display()))?;
-    let complete = collect::is_complete(&collected);
-    let files = collected.files.len() + collected.links.len();
-    Ok((files, collected.bytes, complete))
+    Ok(())
+}
+
+/// Moves a directory, whose mode may not permit the owner to write: a move to another parent changes its `..`.
+fn rename_directory(from: &Path, to: &Path) -> io::Result<()> {
+    let permissions = std::fs::metadata(from)?.permissions();
+    let writable = Permissions::from_mode(permissions.mode() | 0o700);
+    std::fs::set_permissions(from, writable)?;
+    std::fs::rename(from, to)?;
+    std::fs::set_permissions(to, permissions)
 }
 
 #[cfg(test)]

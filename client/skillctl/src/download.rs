@@ -27,7 +27,7 @@ pub(crate) async fn print_download<H>(mut file: Download<H>, path: &str) -> anyh
         bytes.extend_from_slice(&data);
         if bytes.len() as u64 > JSON_FILE_BYTES_MAX {
             anyhow::bail!(
-                "the file has more than {}: leave out -o json, or read a part with --length",
+                "the file has more than {}: leave out -o json, and its bytes are printed as they are",
                 value_formats::format_bytes(JSON_FILE_BYTES_MAX)
             );
         }
@@ -37,13 +37,18 @@ pub(crate) async fn print_download<H>(mut file: Download<H>, path: &str) -> anyh
     Ok(0)
 }
 
-/// Writes a download and shows a progress bar with `name`; returns the file's metadata and the number of bytes.
+/// Writes a download and shows a progress bar with `name`; returns the file's metadata and the number of bytes. `total`
+/// is the expected number of bytes, if it is known.
 pub(crate) async fn write_download<H>(
     file: Download<H>,
     name: &str,
+    total: Option<u64>,
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> anyhow::Result<(H, u64)> {
     let bar = TransferBar::new(name);
+    if let Some(total) = total {
+        bar.set_total(total);
+    }
     let (header, mut data) = file.into_parts();
     let mut bytes = 0;
     while let Some(data) = data.try_next().await? {

@@ -7,19 +7,28 @@ use skilld_client::Failure;
 use skilld_client::v1::Reason;
 
 use crate::interrupt::{self, InterruptedError};
-use crate::output::{self, plain_line};
+use crate::terminal_text::{escape_json, plain_line};
+use crate::{daemon_message, output};
 
 /// Exit code of this program when the reader of its output is gone, as if SIGPIPE had ended it.
 pub(crate) const PIPE_CLOSED: u8 = 141;
 
+/// Exit code of the commands that pass on a program's code when there is none to pass on, as of `docker`.
+pub(crate) const NO_PROGRAM: u8 = 125;
+
 /// Error number of a write to a terminal that is gone.
 const EIO: i32 = 5;
+
+/// Advice on a command that is too long.
+const LONG_COMMAND: &str =
+    "`skillctl cp` puts a long text into a file, and `exec -i` sends it to the command's stdin";
 
 /// Advice on how to get a larger workspace.
 const POOL_LIMITS: &str = "`workspace create` and `run` give a workspace all of its pool without `--memory`, `--disk` and `--cpus`; `--pool` takes a larger pool";
 
-/// Prints an error and advice to stderr, and returns the exit code of this program.
-pub(crate) fn report_error(error: &anyhow::Error) -> u8 {
+/// Prints an error and advice to stderr, and returns the exit code of this program: `code`, unless the program was
+/// interrupted or its output has no reader.
+pub(crate) fn report_error(error: &anyhow::Error, code: u8) -> u8 {
     if is_broken_pipe(error) {
         return PIPE_CLOSED;
     }
@@ -27,7 +36,11 @@ pub(crate) fn report_error(error: &anyhow::Error) -> u8 {
     let mut stderr = io::stderr().lock();
     // A stderr without a reader cannot be reported anywhere.
     if output::is_json() {
-        drop(writeln!(stderr, "{}", to_json(error)));
+        drop(writeln!(
+            stderr,
+            "{}",
+            escape_json(&to_json(error).to_string())
+        ));
     } else if !interrupted {
         drop(writeln!(
             stderr,
@@ -38,14 +51,18 @@ pub(crate) fn report_error(error: &anyhow::Error) -> u8 {
             drop(writeln!(stderr, "hint: {command}"));
         }
     }
-    if interrupted { interrupt::EXIT_CODE } else { 1 }
+    if interrupted {
+        interrupt::EXIT_CODE
+    } else {
+        code
+    }
 }
 
 /// Prints a usage error of the command line as JSON.
 pub(crate) fn report_usage_error(message: &str) {
     let message = message.trim().trim_start_matches("error: ");
-    let error = json!({"error": {"message": message, "code": "USAGE"}});
-    drop(writeln!(io::stderr().lock(), "{error}"));
+    let error = json!({"error": {"message": message, "code": "USAGE"}}).to_string();
+    drop(writeln!(io::stderr().lock(), "{}", escape_json(&error)));
 }
 
 /// Returns the message of an error with its causes, unless it has them already. The client library's errors do, or say
@@ -53,7 +70,11 @@ pub(crate) fn report_usage_error(message: &str) {
 pub(crate) fn error_message(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain() {
-        let text = cause.to_string();
+        let of_daemon = cause.downcast_ref::<skilld_client::Error>();
+        let text = match of_daemon.and_then(skilld_client::Error::failure) {
+            Some(_) => daemon_message::for_command_line(&cause.to_string()),
+            None => cause.to_string(),
+        };
         if !message.contains(&text) {
             let colon = if message.is_empty() { "" } else { ": " };
             message = format!("{message}{colon}{text}");
@@ -109,9 +130,14 @@ fn code_name(code: tonic::Code) -> String {
 
 /// Returns `true` if stdout or stderr has no reader any more: the pipe is closed, or the terminal is gone.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| {
-        error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(EIO)
-    })
+    let error_kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    error_kind == Some(io::ErrorKind::BrokenPipe) || is_terminal_gone(error)
+}
+
+/// Returns `true` if stdout or stderr is a terminal that is gone.
+pub(crate) fn is_terminal_gone(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.and_then(io::Error::raw_os_error) == Some(EIO)
 }
 
 /// Returns advice that names the command to run next; `None` if no command helps.
@@ -139,6 +165,7 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         Reason::IdTaken if names_workspace(failure) => Some(
             "--allow-existing takes the workspace that exists; without --id the workspace gets a new id",
         ),
+        Reason::InvalidRequest if is_long_command(failure) => Some(LONG_COMMAND),
         Reason::DiskFull => Some(POOL_LIMITS),
         Reason::LimitUnsupported if is_size(failure) => Some(POOL_LIMITS),
         Reason::Unauthenticated => Some(
@@ -182,6 +209,17 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
 fn names_workspace(failure: &Failure) -> bool {
     let name = failure.resource.as_deref().unwrap_or_default();
     name.starts_with("workspaces/") && !name.contains("/execs/")
+}
+
+/// Returns `true` if the words or the environment of a command are too long.
+fn is_long_command(failure: &Failure) -> bool {
+    failure.violations.iter().any(|violation| {
+        let fields = ["spec.shell", "spec.argv", "spec.script.arg", "spec.env"];
+        fields
+            .iter()
+            .any(|field| violation.field.starts_with(field))
+            && violation.description.contains(" bytes")
+    })
 }
 
 /// Returns `true` if a refused limit is one of a workspace's sizes.

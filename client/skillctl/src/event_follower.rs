@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::attach_input::{AttachInput, DetachNotice};
 use crate::interrupt::{self, InterruptSignals, InterruptedError};
 use crate::output;
+use crate::room_report::RoomReportSearch;
 use crate::transcript::{Transcript, output_bytes};
 use crate::{error_report, exec_result, proto_json, value_formats};
 
@@ -20,11 +21,17 @@ use crate::{error_report, exec_result, proto_json, value_formats};
 #[derive(Debug)]
 pub(crate) enum FollowOutcome {
     /// The exec has ended.
-    Finished(Box<ExecResult>),
+    Finished {
+        result: Box<ExecResult>,
+        /// `true` if its output reports a full file system.
+        reports_no_room: bool,
+    },
     /// Ctrl-C or a signal ended the following; the exec was killed or left, as [`OnLeave`] says.
     Interrupted,
     /// The reader of this program's output is gone.
     PipeClosed,
+    /// The terminal that this program prints to is gone.
+    TerminalGone,
     /// The user typed the detach keys. All output before these offsets was printed.
     Detached(StreamOffsets),
 }
@@ -34,6 +41,8 @@ pub(crate) enum FollowOutcome {
 pub(crate) enum OnLeave {
     /// The exec is killed.
     Kill,
+    /// The exec is killed, but continues if this program's terminal is gone, as after SIGHUP.
+    KillUnlessHungUp,
     /// The exec continues.
     Detach,
 }
@@ -127,9 +136,9 @@ impl<'a> EventFollower<'a> {
     ) -> anyhow::Result<FollowOutcome> {
         let name = events.name().to_owned();
         let ended = self.converse(events, input, interrupt).await;
-        let printed = match matches!(ended, Ok(FollowOutcome::PipeClosed)) {
-            true => Ok(()),
-            false => self.print_transcript(&name, ended.is_err()),
+        let printed = match ended {
+            Ok(FollowOutcome::PipeClosed | FollowOutcome::TerminalGone) => Ok(()),
+            Ok(_) | Err(_) => self.print_transcript(&name, ended.is_err()),
         };
         // The first error is the cause.
         let ending = ended?;
@@ -177,7 +186,7 @@ impl<'a> EventFollower<'a> {
         interrupt: &mut InterruptSignals,
     ) -> anyhow::Result<FollowOutcome> {
         let name = events.name().to_owned();
-        let mut result = None;
+        let (mut result, mut search) = (None, RoomReportSearch::default());
         let mut kill: Option<Pin<Box<_>>> = None;
         let mut interrupted = false;
         loop {
@@ -209,13 +218,16 @@ impl<'a> EventFollower<'a> {
                         if let Some(ending) = self.hand_over(&event, interrupt).await? {
                             // A stream without a reader could block the program, and so its end.
                             drop(events);
-                            if self.on_leave == OnLeave::Kill {
+                            if self.kills_after(&ending) {
                                 finish_kill(interrupt, kill_exec(self.client, &name)).await?;
                             }
                             return Ok(ending);
                         }
-                        if let Some(Event::Exited(exited)) = event.event {
-                            result = exited.result;
+                        if let Some(event) = &event.event {
+                            exec_result::take_ending(&mut result, event);
+                            if let Event::Output(piece) = event {
+                                search.add(piece);
+                            }
                         }
                     }
                     None if interrupted => {
@@ -224,9 +236,21 @@ impl<'a> EventFollower<'a> {
                         }
                         return Ok(FollowOutcome::Interrupted);
                     }
-                    None => return Ok(FollowOutcome::Finished(Box::new(result.unwrap_or_default()))),
+                    None => return Ok(FollowOutcome::Finished {
+                        result: Box::new(result.unwrap_or_default()),
+                        reports_no_room: search.is_found,
+                    }),
                 }
             }
+        }
+    }
+
+    /// Returns `true` if the exec is killed after an outcome that [`Self::hand_over`] returned.
+    fn kills_after(&self, outcome: &FollowOutcome) -> bool {
+        match self.on_leave {
+            OnLeave::Kill => true,
+            OnLeave::KillUnlessHungUp => !matches!(outcome, FollowOutcome::TerminalGone),
+            OnLeave::Detach => false,
         }
     }
 
@@ -239,6 +263,9 @@ impl<'a> EventFollower<'a> {
         match interrupt.race(self.write(event)).await {
             Ok(Ok(())) => Ok(None),
             Ok(Err(error)) if !error_report::is_broken_pipe(&error) => Err(error),
+            Ok(Err(error)) if error_report::is_terminal_gone(&error) => {
+                Ok(Some(FollowOutcome::TerminalGone))
+            }
             Ok(Err(_)) => Ok(Some(FollowOutcome::PipeClosed)),
             Err(InterruptedError) => Ok(Some(FollowOutcome::Interrupted)),
         }
@@ -249,7 +276,7 @@ impl<'a> EventFollower<'a> {
             self.first_output.get_or_insert_with(Instant::now);
         }
         if matches!(self.printing, EventFormat::Events) {
-            let line = format!("{}\n", proto_json::from_message("ExecEvent", event)?);
+            let line = output::json_line(&proto_json::from_message("ExecEvent", event)?);
             self.stdout.write_all(line.as_bytes()).await?;
             self.stdout.flush().await?;
         } else if let Some(event) = &event.event {
@@ -306,14 +333,17 @@ impl<'a> EventFollower<'a> {
 /// exit code hides.
 pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
     match ending {
-        FollowOutcome::Finished(ended) => {
-            let notes = exec_result::end_reason(ended).into_iter();
-            let notes = notes.chain(exec_result::oom_warning(ended));
+        FollowOutcome::Finished {
+            result,
+            reports_no_room,
+        } => {
+            let notes = exec_result::end_reason(result).into_iter();
+            let notes = notes.chain(exec_result::warnings(result, *reports_no_room));
             notes.for_each(|note| output::print_note(&note));
-            exec_result::exit_code(ended)
+            exec_result::exit_code(result)
         }
         FollowOutcome::Interrupted => interrupt::EXIT_CODE,
-        FollowOutcome::PipeClosed => error_report::PIPE_CLOSED,
+        FollowOutcome::PipeClosed | FollowOutcome::TerminalGone => error_report::PIPE_CLOSED,
         FollowOutcome::Detached(_) => 0,
     }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
-use skilld_client::v1::{ExecSpec, ExecState, RunExecRequest, StartExecRequest};
+use skilld_client::v1::{ExecSpec, ExecState, RunExecRequest, StartExecRequest, Stragglers};
 use skilld_client::{Client, short_id};
 
 use crate::attach_input::{self, AttachInput, TerminalAttach};
@@ -26,8 +26,11 @@ const WORKSPACE_ROOT: &str = ".";
 /// It starts in /workspace, or with --skill in the skill's root: `> out/report.txt` writes a result in both. Several
 /// words are a program and its arguments, passed as they are. One word with spaces or other characters that a shell
 /// understands is run by bash. Flags of this program come before the command; -- is needed only before a command that
-/// begins with a dash. Ctrl-C kills the command with everything that it started. With -it the command runs in this
-/// terminal: all keys go to it, Ctrl-C too, and the detach keys leave it running.
+/// begins with a dash. Ctrl-C and SIGTERM kill the command with everything that it started. The end of the terminal or
+/// session leaves it running: `skillctl ps` finds it. With -it the command runs in this terminal: all keys go to it,
+/// Ctrl-C too, the detach keys leave it running, and the end of the terminal kills it.
+///
+/// If skillctl itself fails, the exit code is 125; 126 and 127 are a program that cannot be run or does not exist.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl exec job-7 ls -l work
@@ -37,7 +40,8 @@ const WORKSPACE_ROOT: &str = ".";
       --arg-style named --arg group-by=region --arg top=3 -- inputs/in.csv
   skillctl exec job-7 -i sort < names.txt
   skillctl exec job-7 -it bash
-  skillctl exec job-7 -di --id python python3 -i")]
+  skillctl exec job-7 -di --id python python3 -i
+  skillctl exec job-7 --keep-processes 'python3 -m http.server 8000 &'")]
 pub(crate) struct Exec {
     /// Workspace to run in.
     #[arg(add = ArgValueCompleter::new(complete::offer_workspaces))]
@@ -60,7 +64,7 @@ pub(crate) struct Exec {
     )]
     cwd: String,
     /// Environment; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     env: Vec<(String, String)>,
     /// Kill it after this long. The server's default is 5 minutes, and its maximum with -t.
     #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
@@ -96,6 +100,10 @@ pub(crate) struct Exec {
         hide_default_value = true
     )]
     exec_id: String,
+    /// Let processes that the command leaves running, such as servers, run on until the workspace ends. Without this
+    /// they are ended half a second after the command, and a remark names them.
+    #[arg(long)]
+    keep_processes: bool,
     #[command(flatten)]
     command: CommandArgs,
 }
@@ -137,7 +145,13 @@ impl Exec {
             (false, false) => AttachInput::None,
         };
         let mut interrupt = input.interrupt()?;
-        let mut follower = EventFollower::new(client, OnLeave::Kill);
+        let on_leave = match &input {
+            AttachInput::Keyboard(_) => OnLeave::Kill,
+            AttachInput::None | AttachInput::Stream(_) | AttachInput::Watch(_) => {
+                OnLeave::KillUnlessHungUp
+            }
+        };
+        let mut follower = EventFollower::new(client, on_leave);
         let ended = follower.converse_and_print(events, input, &mut interrupt);
         Ok(event_follower::exit_code(&ended.await?))
     }
@@ -156,6 +170,10 @@ impl Exec {
         ExecSpec {
             skill: self.skill.clone(),
             cwd: cwd.to_owned(),
+            stragglers: match self.keep_processes {
+                true => Stragglers::Keep.into(),
+                false => Stragglers::Unspecified.into(),
+            },
             terminal: self
                 .terminal
                 .then(|| terminal::terminal_like_ours(&self.term)),

@@ -101,11 +101,13 @@ fn run_time(exec: &Message) -> Option<prost_types::Duration> {
     }
 }
 
-/// Returns the source of an exec's stdin, in a word.
+/// Returns the source of an exec's stdin, in a word. Nothing can be written to an exec that has ended.
 fn stdin_source(exec: &Message) -> &'static str {
     let spec = exec.effective_spec.as_ref();
     let source = spec.and_then(|spec| spec.stdin.as_ref()?.source.as_ref());
+    let has_ended = exec.result.is_some();
     match (spec.and_then(|spec| spec.terminal.as_ref()), source) {
+        (Some(_), _) | (None, Some(Source::Open(true))) if has_ended => "closed",
         (Some(_), _) => "terminal",
         (None, Some(Source::Open(true))) => "open",
         (None, Some(Source::Data(_))) => "given",

@@ -55,6 +55,7 @@ impl WorkspaceToken {
             workspace: workspace_name(&self.id),
             role: role.into(),
             lifetime: self.lifetime,
+            ..CreateWorkspaceTokenRequest::default()
         };
         let token = client.create_workspace_token(request).await?;
         let text = format!("{}\n", token.token);

@@ -9,6 +9,7 @@ use skilld_client::v1::{
 };
 use skilld_client::{Client, Error, UploadTarget};
 
+use crate::skip_notes;
 use crate::transfer_bar::TransferBar;
 
 /// Schemes of inputs that the server fetches.
@@ -183,7 +184,8 @@ pub(crate) fn references_request(
 }
 
 impl LocalInput {
-    /// Sends a local file, a directory or stdin into a workspace and shows a progress bar.
+    /// Sends a local file, a directory or stdin into a workspace, shows a progress bar, and notes on stderr what was left
+    /// out.
     pub(crate) async fn send(
         &self,
         client: &Client,
@@ -195,9 +197,13 @@ impl LocalInput {
             target.progress = bar.progress();
             return client.upload(target, tokio::io::stdin()).await;
         }
-        client
+        let staged = client
             .upload_path(workspace, &self.path, &self.target, bar.progress())
-            .await
+            .await?;
+        drop(bar);
+        let total = usize::try_from(staged.skipped_total).unwrap_or_default();
+        skip_notes::note_skipped_entries(&staged.skipped, total);
+        Ok(staged)
     }
 }
 

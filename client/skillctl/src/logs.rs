@@ -47,9 +47,10 @@ impl Logs {
             let ending = ended?;
             printed?;
             return Ok(match &ending {
-                FollowOutcome::Finished(_) => 0,
+                FollowOutcome::Finished { .. } => 0,
                 FollowOutcome::Interrupted
                 | FollowOutcome::PipeClosed
+                | FollowOutcome::TerminalGone
                 | FollowOutcome::Detached(_) => event_follower::exit_code(&ending),
             });
         }

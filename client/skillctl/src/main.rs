@@ -13,6 +13,7 @@ mod complete;
 mod connection_args;
 mod context;
 mod copy;
+mod daemon_message;
 mod detach_keys;
 mod download;
 mod error_report;
@@ -21,6 +22,7 @@ mod exec;
 mod exec_result;
 mod execs;
 mod files;
+mod foreign_words;
 mod health;
 mod identity;
 mod image;
@@ -35,14 +37,17 @@ mod partial_file;
 mod poll;
 mod proto_json;
 mod remove;
+mod room_report;
 mod run;
 mod server;
 mod signal_names;
 mod skill;
+mod skip_notes;
 mod stage;
 mod stdin;
 mod tenant;
 mod terminal;
+mod terminal_text;
 mod token;
 mod tool;
 mod transcript;
@@ -57,15 +62,20 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 
+/// Exit code for a command that failed, unless it passes on a program's code.
+const FAILURE_CODE: u8 = 1;
+/// Exit code for a wrong command line of such a command.
+const USAGE_CODE: u8 = 2;
+
 fn main() -> ExitCode {
     match complete::answer_shell(cli::Cli::command) {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => {}
-        Err(error) => return print_usage_error(&error),
+        Err(error) => return print_usage_error(error),
     }
     let cli = match cli::Cli::parse_line() {
         Ok(cli) => cli,
-        Err(error) => return print_usage_error(&error),
+        Err(error) => return print_usage_error(error),
     };
     // Two workers: output that waits for its reader must not hold up the connection.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -83,17 +93,27 @@ fn main() -> ExitCode {
     };
     ExitCode::from(match ended {
         Ok(code) => code,
-        Err(error) => error_report::report_error(&error),
+        Err(error) => {
+            let code = cli::failure_code(&cli::typed_command(), FAILURE_CODE);
+            error_report::report_error(&error, code)
+        }
     })
 }
 
-/// Prints help to stdout with code 0, a usage error to stderr with code 2.
-fn print_usage_error(error: &clap::Error) -> ExitCode {
-    if error.use_stderr() && cli::asks_for_json(std::env::args_os()) {
-        error_report::report_usage_error(&error.to_string());
-    } else {
+/// Prints help to stdout with code 0; a usage error to stderr, with code 125 for a command that passes on a program's
+/// code and 2 for the others.
+fn print_usage_error(error: clap::Error) -> ExitCode {
+    if !error.use_stderr() {
         // Nothing can be done if that fails.
         drop(error.print());
+        return ExitCode::SUCCESS;
     }
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    let command = cli::typed_command();
+    let error = foreign_words::explain(error, &command);
+    if cli::asks_for_json(std::env::args_os()) {
+        error_report::report_usage_error(&error.to_string());
+    } else {
+        drop(error.print());
+    }
+    ExitCode::from(cli::failure_code(&command, USAGE_CODE))
 }

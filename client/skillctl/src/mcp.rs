@@ -3,6 +3,7 @@
 mod annotations;
 mod content;
 mod http;
+mod kept_events;
 mod resources;
 mod server;
 mod session_limit;
@@ -14,11 +15,13 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::Args;
 use rmcp::ServiceExt as _;
+use rmcp::transport::async_rw::AsyncRwTransport;
 
 use crate::interrupt::InterruptSignals;
 use crate::tool::ToolSelection;
 use server::Server;
 use skilld_client::Client;
+use write_file_tool::MESSAGE_BYTES_MAX;
 
 /// Serve the skill tools to an MCP client.
 ///
@@ -39,13 +42,17 @@ pub(crate) struct Mcp {
     /// can connect to it can use it, all in one session.
     #[arg(long, value_name = "ADDR")]
     http: Option<SocketAddr>,
+    /// Link to saved artifacts and to large files in results. Some clients fail on such links.
+    #[arg(long)]
+    resource_links: bool,
 }
 
 impl Mcp {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let mut interrupt = InterruptSignals::new()?;
         let tools = self.selection.toolset(client)?;
-        let server = Server::new(tools, client.clone(), self.selection.open_session()?);
+        let session = self.selection.open_session()?;
+        let server = Server::new(tools, client.clone(), session, self.resource_links);
         let served = match self.http {
             Some(address) => {
                 let info = interrupt.race(client.server_info()).await??;
@@ -64,9 +71,11 @@ impl Mcp {
 /// Serves until the client disconnects or a signal stops the program.
 async fn serve_stdio(server: &Server, interrupt: &mut InterruptSignals) -> anyhow::Result<()> {
     let serving = async {
+        let (stdin, stdout) = rmcp::transport::stdio();
+        let transport = AsyncRwTransport::new_server(stdin, stdout);
         let running = server
             .clone()
-            .serve(rmcp::transport::stdio())
+            .serve(transport.with_max_line_length(MESSAGE_BYTES_MAX))
             .await
             .context("the client did not begin a session")?;
         running.waiting().await.context("the session broke off")?;

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use prost::Message;
 use serde_json::{Value, json};
 
+use crate::terminal_text::{escape_json, plain_line, plain_text};
 use crate::{proto_json, terminal};
 
 /// Format of what the program prints on stdout.
@@ -45,6 +46,11 @@ pub(crate) fn set_style(style: OutputOptions) {
 /// Returns `true` if results and errors are printed as JSON.
 pub(crate) fn is_json() -> bool {
     style().format != OutputFormat::Text
+}
+
+/// Returns `true` if no notes and no progress are printed.
+pub(crate) fn is_quiet() -> bool {
+    style().quiet
 }
 
 /// Returns `true` if an exec's events are printed as they come, one JSON object per line.
@@ -99,8 +105,13 @@ pub(crate) fn print_outcome(value: &Value, note: &str) -> anyhow::Result<()> {
 
 /// Prints one JSON value to stdout, on one line.
 pub(crate) fn print_value(value: &Value) -> anyhow::Result<()> {
-    print_bytes(format!("{}\n", serde_json::to_string(value)?).as_bytes())?;
+    print_bytes(json_line(value).as_bytes())?;
     Ok(())
+}
+
+/// Returns a JSON value as a line that is safe for a terminal.
+pub(crate) fn json_line(value: &Value) -> String {
+    format!("{}\n", escape_json(&value.to_string()))
 }
 
 /// Prints text to stdout without terminal control characters.
@@ -137,7 +148,7 @@ pub(crate) fn print_note(text: &str) {
     }
     let end = if terminal::is_raw() { "\r\n" } else { "\n" };
     let line = match is_json() {
-        true => json!({ "note": text }).to_string(),
+        true => escape_json(&json!({ "note": text }).to_string()),
         false => format!("skillctl: {}", plain_line(text)),
     };
     drop(write!(io::stderr().lock(), "{line}{end}"));
@@ -148,24 +159,6 @@ pub(crate) fn print_text_notes(lines: &[String]) {
     if !is_json() {
         lines.iter().for_each(|line| print_note(line));
     }
-}
-
-/// Returns text from skills, servers or programs as one line without terminal control characters.
-pub(crate) fn plain_line(text: &str) -> String {
-    replace_controls(text, |_| false)
-}
-
-/// Like [`plain_line`], but keeps line ends and tabs.
-fn plain_text(text: &str) -> String {
-    replace_controls(text, |c| matches!(c, '\n' | '\t'))
-}
-
-fn replace_controls(text: &str, keep: fn(char) -> bool) -> String {
-    let shown = |c: char| match c.is_control() && !keep(c) {
-        true => char::REPLACEMENT_CHARACTER,
-        false => c,
-    };
-    text.chars().map(shown).collect()
 }
 
 /// Returns a text table: rows beneath a header, columns as wide as their widest cell.

@@ -8,6 +8,7 @@ use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::{ExecState, PollExecRequest, PollExecResponse, StreamOffsets};
 
 use crate::event_follower::{EventFollower, OnLeave};
+use crate::room_report::RoomReportSearch;
 use crate::{complete, exec_result, output, value_formats};
 
 /// Print what an exec has said since, and on stderr where to go on and how it is.
@@ -52,6 +53,10 @@ impl Poll {
         }
         let next = answer.next_offsets.unwrap_or_default();
         let state = exec_state(&answer);
+        let mut search = RoomReportSearch::default();
+        answer.output.iter().for_each(|piece| search.add(piece));
+        let ended = answer.result.as_ref();
+        let warnings = ended.map(|ended| exec_result::warnings(ended, search.is_found));
         let mut follower = EventFollower::new(client, OnLeave::Detach);
         for event in answer_events(answer) {
             follower.write_event(&event).await?;
@@ -61,6 +66,8 @@ impl Poll {
             next.stdout,
             next.stderr
         );
+        let warnings = warnings.unwrap_or_default();
+        warnings.iter().for_each(|note| output::print_note(note));
         Ok(0)
     }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn delete_each(
     for name in names {
         match delete(name).await {
             Ok(()) => deleted.push(short_id(name)),
-            Err(error) => code = error_report::report_error(&error.into()),
+            Err(error) => code = error_report::report_error(&error.into(), 1),
         }
     }
     print_deleted(&deleted)?;

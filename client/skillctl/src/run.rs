@@ -27,7 +27,9 @@ use crate::{attach_input, complete, output, proto_json, stage, value_formats};
 ///
 /// The command starts in the skill's root; inputs are in inputs/ ($INPUTS_DIR), results belong to out/ ($OUTPUT_DIR).
 /// Flags of this program come before the command; -- is needed only before a command that begins with a dash. The
-/// workspace is deleted at the end, also after an error and after Ctrl-C.
+/// workspace is deleted at the end, also after an error, Ctrl-C, SIGTERM, and the end of the terminal or session.
+///
+/// The exit code is the command's own, or 1 if it is 0 and results are missing; 125 if skillctl itself failed.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl run csv-report --input sales.csv --to results -- \\
@@ -62,7 +64,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     timeout: Option<Duration>,
     /// Environment; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     env: Vec<(String, String)>,
     /// Pool to claim from; the server's default if left out.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -157,7 +159,7 @@ impl RunJob<'_> {
         };
         let ending = self.exec(spec, object).await?;
         let code = event_follower::exit_code(&ending);
-        if !matches!(ending, FollowOutcome::Finished(_)) {
+        if !matches!(ending, FollowOutcome::Finished { .. }) {
             return Ok(code);
         }
 

@@ -1,7 +1,6 @@
 //! `skillctl pool`, `server`, `problems`, `drain`: for those who run the daemon.
 
 use clap::Args;
-use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
     DrainRequest, GetProblemsResponse, ListPoolsResponse, Pool as Message, ServerInfo,
 };
@@ -162,15 +161,7 @@ fn server_details(info: &ServerInfo) -> String {
 impl Problems {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let problems = client.problems().await?;
-        let answer = GetProblemsResponse { problems };
-        let text = match skill::problem_lines(&answer.problems) {
-            lines if lines.is_empty() => "no problems\n".to_owned(),
-            lines => output::text_lines(lines.iter()),
-        };
-        output::print_message("GetProblemsResponse", &answer, &text)?;
-        let mut problems = answer.problems.iter();
-        let failed = problems.any(|problem| problem.severity() == Severity::Error);
-        Ok(u8::from(failed))
+        skill::print_problems(&GetProblemsResponse { problems })
     }
 }
 

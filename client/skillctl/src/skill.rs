@@ -7,12 +7,15 @@ use skilld_client::{Client, Error, short_id};
 
 use crate::command_group::command_group;
 use crate::paged_lists::read_all_pages;
+use crate::terminal_text::plain_line;
 use crate::{complete, output, value_formats};
 
 pub(crate) mod check;
 mod prepare;
 mod publish;
 mod read;
+
+pub(crate) use read::print_problems;
 
 command_group! {
     /// List, show, read, search, check, prepare and publish skills.
@@ -106,7 +109,7 @@ pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
             0 => String::new(),
             line => format!(":{line}"),
         };
-        output::plain_line(&format!(
+        plain_line(&format!(
             "{severity} {} {}{line}: {}",
             problem.code, problem.subject, problem.message
         ))

@@ -4,15 +4,15 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost::Message;
 use serde_json::{Map, Value, json};
-use skilld_client::Client;
 use skilld_client::v1::{
-    StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest, StageSkillsResponse,
-    StagedInput, StagedSkill,
+    Reason, StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest,
+    StageSkillsResponse, StagedInput, StagedSkill,
 };
+use skilld_client::{Client, Error};
 
 use crate::artifact::Scope;
 use crate::input_arg::{self, Input, LocalInput};
-use crate::{complete, output, proto_json, value_formats};
+use crate::{complete, output, proto_json, skip_notes, value_formats};
 
 /// Put skills and files into a workspace.
 ///
@@ -74,8 +74,30 @@ impl Stage {
         Ok(0)
     }
 
+    /// Adds the names of all skills that do not exist to the error of a staging, which names the first of them.
+    async fn name_all_missing(&self, client: &Client, error: Error) -> anyhow::Error {
+        let is_missing = |error: &Error| error.reason() == Some(Reason::SkillNotFound);
+        let mut missing = Vec::new();
+        if is_missing(&error) && self.skill.len() > 1 {
+            for skill in &self.skill {
+                if client
+                    .get_skill(skill)
+                    .await
+                    .is_err_and(|error| is_missing(&error))
+                {
+                    missing.push(skill.as_str());
+                }
+            }
+        }
+        let error = anyhow::Error::from(error);
+        match missing.len() {
+            0 | 1 => error,
+            _ => error.context(format!("the skills {} do not exist", missing.join(", "))),
+        }
+    }
+
     /// Stages skills, references and local files, in this order, up to the first that fails. `object` gets what was
-    /// staged.
+    /// staged. A file that cannot be read is an error at the end.
     async fn stage_all(
         &self,
         client: &Client,
@@ -88,7 +110,10 @@ impl Stage {
                 skills: self.skill.clone(),
                 writable: self.writable,
             };
-            let skills = client.stage_skills_with(request).await?;
+            let skills = match client.stage_skills_with(request).await {
+                Ok(skills) => skills,
+                Err(error) => return Err(self.name_all_missing(client, error).await),
+            };
             let staged = StageSkillsResponse { skills };
             let lines: String = staged.skills.iter().map(skill_line).collect();
             report_staged(object, "StageSkillsResponse", &staged, &lines)?;
@@ -106,6 +131,7 @@ impl Stage {
             let lines: String = staged.inputs.iter().map(reference_line).collect();
             report_staged(object, "StageInputsResponse", &staged, &lines)?;
         }
+        let mut readable = Ok(());
         for input in inputs {
             let Input::Local(local) = input else {
                 continue;
@@ -116,8 +142,9 @@ impl Stage {
             } else if let Some(files) = object.get_mut("files").and_then(Value::as_array_mut) {
                 files.push(local_json(local, &staged));
             }
+            readable = readable.and(skip_notes::check_readable(&staged));
         }
-        Ok(())
+        readable
     }
 }
 
@@ -172,6 +199,7 @@ pub(crate) fn local_json(local: &LocalInput, staged: &StageFilesResponse) -> Val
         "to": input_arg::in_workspace(&local.target),
         "files": staged.files_total,
         "bytes": staged.bytes_total,
+        "skipped": staged.skipped_total,
     })
 }
 

@@ -159,7 +159,8 @@ fn used_of_limit(usage: &ResourceUsage) -> String {
 /// Returns the used amount and the limit for people.
 fn amounts(usage: &ResourceUsage) -> [String; 2] {
     let format = |amount: i64| match usage.resource.as_str() {
-        "memory" | "artifact_bytes" | "published_bytes" => value_formats::format_size(amount),
+        "memory" => value_formats::format_size(amount),
+        bytes if bytes.ends_with("_bytes") => value_formats::format_size(amount),
         "cpus" => format!("{}.{:03}", amount / 1000, amount % 1000),
         _ => amount.to_string(),
     };

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::command_group::command_group;
 use crate::interrupt::{InterruptSignals, InterruptedError};
-use crate::output;
+use crate::{output, terminal_text, value_formats};
 pub(crate) use saved_artifacts::{find_saved_artifacts, saved_artifacts_note};
 pub(crate) use session_file::SessionFile;
 
@@ -134,6 +134,11 @@ impl ToolSelection {
             options.family = family.into();
         }
         options.writable_skills |= self.writable_skills;
+        if std::env::var_os("SKILLS_CACHE_DIR").is_some() {
+            output::note!(
+                "SKILLS_CACHE_DIR is ignored: the daemon keeps fetched skills in its state directory"
+            );
+        }
         Ok(Toolset::new(client.clone(), options, HostTools::new())?)
     }
 
@@ -153,11 +158,16 @@ fn read_options(file: &std::path::Path) -> anyhow::Result<ToolOptions> {
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let what = || format!("{} holds no options for tools", file.display());
     let mut options = default_options();
-    let given: Map<String, Value> = serde_json::from_str(&text).with_context(what)?;
+    let given: Map<String, Value> = serde_json::from_str(without_mark(&text)).with_context(what)?;
     if let Some(options) = options.as_object_mut() {
         options.extend(given);
     }
     serde_json::from_value(options).with_context(what)
+}
+
+/// Returns a text without the byte order mark with which editors on Windows begin it.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 impl List {
@@ -210,9 +220,10 @@ impl Call {
             .read_to_string(&mut text)
             .context("cannot read the arguments from stdin")?;
         if text.len() as u64 > ARGUMENTS_BYTES_MAX {
-            anyhow::bail!("the arguments are longer than {ARGUMENTS_BYTES_MAX} bytes");
+            let max = value_formats::format_bytes(ARGUMENTS_BYTES_MAX);
+            anyhow::bail!("the arguments are longer than {max}");
         }
-        Ok(Value::String(text))
+        Ok(Value::String(without_mark(&text).to_owned()))
     }
 }
 
@@ -311,28 +322,14 @@ impl End {
     }
 }
 
-/// Prints one line of JSON, or indented JSON for people; escapes characters that control a terminal.
+/// Prints one line of JSON, or indented JSON for people.
 fn print_json(value: &Value) -> anyhow::Result<()> {
-    let mut text = if output::is_json() {
-        serde_json::to_string(value)?
-    } else {
-        escape_controls(&serde_json::to_string_pretty(value)?)
-    };
-    text.push('\n');
+    if output::is_json() {
+        return output::print_value(value);
+    }
+    let text = terminal_text::escape_json(&format!("{value:#}\n"));
     output::print_bytes(text.as_bytes())?;
     Ok(())
-}
-
-/// Escapes control characters from U+007F on, which JSON leaves as they are; they occur in strings only.
-fn escape_controls(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for char in json.chars() {
-        match char {
-            '\u{7f}'..='\u{9f}' => escaped += &format!("\\u{:04x}", u32::from(char)),
-            char => escaped.push(char),
-        }
-    }
-    escaped
 }
 
 /// Returns a new session for one call or one connection.

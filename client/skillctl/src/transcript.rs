@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use skilld_client::v1::exec_event::{Event, Gap, Output, output::Content};
 use skilld_client::v1::{ExecResult, OutputStream};
 
-use crate::{proto_json, value_formats};
+use crate::{exec_result, proto_json, value_formats};
 
 /// Bytes of one stream that the object holds at most; the rest is dropped and `truncated` is set. Base64 and text make
 /// about two and a half times as much of them.
@@ -35,8 +35,10 @@ impl Transcript {
         match event {
             Event::Output(piece) => self.add_output(piece),
             Event::Gap(gap) => self.add_gap(gap),
-            Event::Exited(exited) => self.result.clone_from(&exited.result),
-            Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_) => {}
+            Event::Exited(_) | Event::Closed(_) => {
+                exec_result::take_ending(&mut self.result, event);
+            }
+            Event::Started(_) | Event::Heartbeat(_) => {}
         }
     }
 

@@ -5,21 +5,32 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use skilld_client::TransferProgress;
 
-/// Progress bar of a transfer, removed when dropped. Without a terminal it does nothing.
+use crate::output;
+use crate::terminal_text::plain_line;
+
+/// Progress bar of a transfer, removed when dropped. Without a terminal and with --quiet it shows nothing.
 #[derive(Debug)]
 pub(crate) struct TransferBar(ProgressBar);
 
 impl TransferBar {
     /// Creates a bar for something whose size may become known.
     pub(crate) fn new(what: &str) -> Self {
+        if output::is_quiet() {
+            return Self(ProgressBar::hidden());
+        }
         let bar = ProgressBar::no_length();
         let template = "{msg} {bytes} {bytes_per_sec} {spinner}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        bar.set_message(what.to_owned());
+        bar.set_message(plain_line(what));
         bar.enable_steady_tick(Duration::from_millis(100));
         Self(bar)
+    }
+
+    /// Shows the share of this number of bytes from now on.
+    pub(crate) fn set_total(&self, total: u64) {
+        show_total(&self.0, total);
     }
 
     /// Returns the progress that moves the bar.
@@ -29,11 +40,7 @@ impl TransferBar {
             if let Some(total) = total
                 && bar.length() != Some(total)
             {
-                bar.set_length(total);
-                let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
-                if let Ok(style) = ProgressStyle::with_template(template) {
-                    bar.set_style(style.progress_chars("=> "));
-                }
+                show_total(&bar, total);
             }
             bar.set_position(done);
         })
@@ -42,6 +49,14 @@ impl TransferBar {
     /// Adds bytes that no [`TransferProgress`] counts.
     pub(crate) fn add(&self, bytes: usize) {
         self.0.inc(bytes as u64);
+    }
+}
+
+fn show_total(bar: &ProgressBar, total: u64) {
+    bar.set_length(total);
+    let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "DURATION", value_parser = value_formats::parse_duration)]
     max_lifetime: Option<Duration>,
     /// Environment of every exec; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
     env: Vec<(String, String)>,
     /// A label to list by; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = value_formats::parse_pair)]
@@ -75,7 +75,7 @@ pub(crate) struct List {
     label: Vec<(String, String)>,
 }
 
-/// Show one workspace.
+/// Show one workspace; to an admin also its slot and its container's id.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl workspace get job-7")]
 pub(crate) struct Get {
@@ -232,5 +232,7 @@ fn workspace_details(workspace: &Message) -> String {
         ("env", pairs(&workspace.env)),
         ("skills", skill_names(workspace)),
         ("guest", workspace.guest_version.clone()),
+        ("slot", workspace.slot.clone()),
+        ("container", workspace.container_id.clone()),
     ])
 }

@@ -25,9 +25,6 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
         Reason::SkillNotFound => {
             nearest_hint(failure).or_else(|| Some("list the skills to see which there are".into()))
         }
-        Reason::PoolNotFound => {
-            metadata("pools").map(|pools| format!("there are {}", join_names(pools)))
-        }
         Reason::FileNotFound => nearest_hint(failure),
         Reason::PoolExhausted | Reason::QuotaExceeded => Some(exhausted_hint(failure)),
         Reason::Draining => Some("the daemon is stopping or was drained: try again later".into()),
@@ -65,9 +62,7 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
         Reason::LimitUnsupported if metadata("guest_generation").is_some() => {
             Some("create another workspace".into())
         }
-        Reason::LimitUnsupported => metadata("field").map(|field| format!("leave out {field}")),
         Reason::Deadline => Some("an exec that was started goes on: attach to it".into()),
-        Reason::LimitExceeded => metadata("limit").map(|limit| format!("the limit is {limit}")),
         Reason::ArtifactNotFound => Some(
             "list the artifacts of this scope to see which there are, and their versions".into(),
         ),
@@ -75,8 +70,12 @@ fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
             Some("the daemon's log says what its artifact store answered".into())
         }
         Reason::NotImplemented => Some("it comes with a later version of skilld".into()),
+        // The messages say what there is, and what the limits are.
         Reason::Unspecified
         | Reason::InvalidRequest
+        | Reason::PoolNotFound
+        | Reason::LimitUnsupported
+        | Reason::LimitExceeded
         | Reason::Unauthenticated
         | Reason::PermissionDenied
         | Reason::ArchiveInvalid

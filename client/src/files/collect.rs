@@ -1,6 +1,7 @@
 //! Collection of a workspace's files into a local directory.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
@@ -9,7 +10,7 @@ use skilld_proto::v1::{
     CollectFormat, CollectOutputsRequest, CollectSummary, CollectedFile, FileEnd,
 };
 
-use crate::files::target_directory::{PendingFile, SkipReason, TargetDirectory, WriteOutcome};
+use crate::files::target_directory::{EntryAttributes, PendingFile, SkipReason, TargetDirectory};
 use crate::{Client, Error, TransferProgress};
 
 /// Files and links that a collection wrote, and what it left out.
@@ -43,15 +44,17 @@ pub struct SkippedFile {
     pub path: String,
     /// Reason in words that complete a sentence about the file: "it …".
     pub skip_reason: String,
-    /// Set if a local directory has the name; collecting into another directory helps then.
-    pub blocked_by_directory: bool,
+    /// Set if a local directory has the name, or a local file or link that of a directory that it needs; collecting
+    /// into another directory helps then.
+    pub is_blocked: bool,
 }
 
 impl Client {
     /// Collects files into a directory, which is made if it does not exist. Each file gets its name when all of it has
-    /// come and its SHA-256 is right; it replaces a file of the same name. A name that leads out of the directory, or
-    /// through a link, ends the call with an error. A link that leads out is left out, and so is an entry with the name
-    /// of a local directory.
+    /// come and its SHA-256 is right; it replaces a file of the same name. Files and the directories that are made keep
+    /// their modification times, and their modes as far as the user's umask permits. A name that leads out of the
+    /// directory ends the call with an error. A link that leads out is left out, and so is an entry with the name of a
+    /// local directory, or beneath a local file or link.
     ///
     /// # Errors
     ///
@@ -59,7 +62,38 @@ impl Client {
     /// [`Error::Io`] if a file cannot be written, [`Error::Status`] if the daemon refuses.
     pub async fn collect_to_dir(
         &self,
+        request: CollectOutputsRequest,
+        dir: &Path,
+        progress: TransferProgress,
+    ) -> Result<CollectedFiles, Error> {
+        self.copy_out(request, "", dir, progress).await
+    }
+
+    /// Copies a directory of a workspace, which becomes `dir` or is merged into it, with everything in it, as
+    /// [`Self::collect_to_dir`] collects. `path` is the directory relative to the workspace, and the request's only
+    /// glob matches it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::collect_to_dir`].
+    pub async fn copy_directory_out(
+        &self,
         mut request: CollectOutputsRequest,
+        path: &str,
+        dir: &Path,
+        progress: TransferProgress,
+    ) -> Result<CollectedFiles, Error> {
+        if let Some(spec) = &mut request.spec {
+            spec.directories = true;
+        }
+        self.copy_out(request, path, dir, progress).await
+    }
+
+    /// Writes what is collected beneath `prefix` into a directory.
+    async fn copy_out(
+        &self,
+        mut request: CollectOutputsRequest,
+        prefix: &str,
         dir: &Path,
         progress: TransferProgress,
     ) -> Result<CollectedFiles, Error> {
@@ -69,6 +103,7 @@ impl Client {
         let mut messages = self.collect(request).await?;
         let mut writer = CollectionWriter {
             directory: TargetDirectory::open(dir).await?,
+            prefix: prefix.trim_end_matches('/').to_owned(),
             current: None,
             collected: CollectedFiles::default(),
         };
@@ -82,7 +117,7 @@ impl Client {
                 Some(Payload::FileEnd(end)) => writer.end(&end).await?,
                 Some(Payload::Summary(summary)) => {
                     writer.collected.summary = summary;
-                    return writer.done();
+                    return writer.done().await;
                 }
                 // Of a newer server.
                 None => {}
@@ -95,6 +130,8 @@ impl Client {
 /// Writer of the stream of collected files.
 struct CollectionWriter {
     directory: TargetDirectory,
+    /// Path in the workspace that the names have in front and the local ones don't; empty for none.
+    prefix: String,
     current: Option<CurrentFile>,
     collected: CollectedFiles,
 }
@@ -102,7 +139,8 @@ struct CollectionWriter {
 /// File that is being received.
 struct CurrentFile {
     path: String,
-    pending: PendingFile,
+    /// File to write to, or the reason why it is left out.
+    pending: Result<PendingFile, SkipReason>,
     digest: Sha256,
 }
 
@@ -116,11 +154,25 @@ impl CollectionWriter {
         } else {
             &file.path_bytes
         };
+        let Some(name) = beneath(name, self.prefix.as_bytes()) else {
+            return Err(Error::protocol("it sent a file that was not requested"));
+        };
+        let modified = file.mtime.map(SystemTime::try_from);
+        let attributes = EntryAttributes {
+            mode: file.mode,
+            modified: modified.and_then(Result::ok),
+        };
+        if file.is_directory {
+            if let Err(reason) = self.directory.directory(name, attributes).await? {
+                self.skip(file.path, &reason);
+            }
+            return Ok(());
+        }
         if !file.link_target.is_empty() {
             return self.link(name, &file).await;
         }
         self.current = Some(CurrentFile {
-            pending: self.directory.create(name, file.mode).await?,
+            pending: self.directory.create(name, attributes).await?,
             path: file.path,
             digest: Sha256::new(),
         });
@@ -128,12 +180,17 @@ impl CollectionWriter {
     }
 
     async fn link(&mut self, name: &[u8], file: &CollectedFile) -> Result<(), Error> {
+        if name.is_empty() && !self.prefix.is_empty() {
+            let reason = SkipReason::NotADirectory(file.link_target.clone());
+            self.skip(file.path.clone(), &reason);
+            return Ok(());
+        }
         match self.directory.link(name, &file.link_target).await? {
-            WriteOutcome::Written(_) => self.collected.links.push(CollectedLink {
+            Ok(_) => self.collected.links.push(CollectedLink {
                 path: file.path.clone(),
                 target: file.link_target.clone(),
             }),
-            WriteOutcome::Skipped(reason) => self.skip(file.path.clone(), &reason),
+            Err(reason) => self.skip(file.path.clone(), &reason),
         }
         Ok(())
     }
@@ -143,8 +200,11 @@ impl CollectionWriter {
             return Err(Error::protocol("it sent bytes of no file"));
         };
         current.digest.update(data);
-        self.collected.bytes += data.len() as u64;
-        current.pending.write(data).await
+        if let Ok(pending) = &mut current.pending {
+            self.collected.bytes += data.len() as u64;
+            pending.write(data).await?;
+        }
+        Ok(())
     }
 
     async fn end(&mut self, end: &FileEnd) -> Result<(), Error> {
@@ -160,9 +220,13 @@ impl CollectionWriter {
                 actual,
             });
         }
-        match current.pending.finish().await? {
-            WriteOutcome::Written(file) => self.collected.files.push(file),
-            WriteOutcome::Skipped(reason) => self.skip(current.path, &reason),
+        let written = match current.pending {
+            Ok(pending) => pending.finish().await?,
+            Err(reason) => Err(reason),
+        };
+        match written {
+            Ok(file) => self.collected.files.push(file),
+            Err(reason) => self.skip(current.path, &reason),
         }
         Ok(())
     }
@@ -171,14 +235,26 @@ impl CollectionWriter {
         self.collected.skipped.push(SkippedFile {
             path,
             skip_reason: reason.to_string(),
-            blocked_by_directory: matches!(reason, SkipReason::DirectoryExists),
+            is_blocked: matches!(
+                reason,
+                SkipReason::DirectoryExists | SkipReason::NoDirectory(_)
+            ),
         });
     }
 
-    fn done(self) -> Result<CollectedFiles, Error> {
+    async fn done(self) -> Result<CollectedFiles, Error> {
         if self.current.is_some() {
             return Err(Error::protocol("it ended the files in the middle of one"));
         }
+        self.directory.finish().await?;
         Ok(self.collected)
+    }
+}
+
+/// Returns the rest of a name beneath a prefix, empty for the prefix itself; `None` for a name that is elsewhere.
+fn beneath<'a>(name: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    match name.strip_prefix(prefix)? {
+        rest if rest.is_empty() || prefix.is_empty() => Some(rest),
+        rest => rest.strip_prefix(b"/"),
     }
 }

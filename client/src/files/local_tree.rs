@@ -4,10 +4,14 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use std::vec;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, stream};
+use rustix::fs::{Access, access};
+use skilld_proto::v1::SkippedFile;
+use skilld_proto::v1::skipped_file::Reason;
 use tokio::fs::{self, File};
 use tokio::io::{AsyncReadExt, Take};
 
@@ -15,16 +19,22 @@ use crate::Error;
 
 /// Maximum number of entries, more than any server takes; it ends a walk over `/`.
 const ENTRIES_MAX: usize = 1_000_000;
+/// Maximum number of skipped entries that are named.
+const SKIPPED_MAX: usize = 1000;
 /// Size of a tar's header in bytes; contents are padded to a multiple of it.
 const BLOCK_BYTES: u64 = 512;
 /// Number of zeros that end an archive.
 const END_BYTES: usize = 1024;
 
-/// Local file, or directory with everything beneath it.
+/// Local file, or directory with everything beneath it that can be sent.
 #[derive(Debug)]
 pub(crate) struct LocalTree {
     entries: Vec<TreeEntry>,
     single: bool,
+    /// Entries that cannot be sent: what may not be read, then special files. The paths are relative to the tree.
+    pub(crate) skipped: Vec<SkippedFile>,
+    /// Number of all of them; `skipped` is bounded.
+    pub(crate) skipped_total: usize,
 }
 
 #[derive(Debug)]
@@ -35,6 +45,7 @@ struct TreeEntry {
     kind: EntryKind,
     mode: u32,
     mtime: u64,
+    modified: Option<SystemTime>,
 }
 
 #[derive(Debug)]
@@ -48,37 +59,97 @@ impl LocalTree {
     /// Lists a file, or everything beneath a directory. A link given by name is followed, links beneath it are not.
     pub(crate) async fn walk(root: &Path) -> Result<Self, Error> {
         let metadata = fs::metadata(root).await.map_err(io_error(root))?;
-        if metadata.is_file() {
-            let entry = TreeEntry::of(root, PathBuf::new(), &metadata).await?;
-            return Ok(Self {
-                entries: vec![entry],
-                single: true,
-            });
+        let mut tree = Self {
+            entries: Vec::new(),
+            single: metadata.is_file(),
+            skipped: Vec::new(),
+            skipped_total: 0,
+        };
+        if tree.single {
+            let size = metadata.len();
+            let kind = EntryKind::File { size };
+            let entry = TreeEntry::new(root.to_owned(), PathBuf::new(), kind, &metadata);
+            tree.entries.push(entry);
+            return Ok(tree);
         }
-        let mut entries = Vec::new();
+        if !metadata.is_dir() {
+            let problem =
+                "is neither a file nor a directory: send its bytes by stdin, with - as the source";
+            return Err(io_error(root)(io::Error::other(problem)));
+        }
+        // The directory itself, whose mode and time a new target gets.
+        let itself = PathBuf::from(".");
+        let entry = TreeEntry::new(root.to_owned(), itself, EntryKind::Directory, &metadata);
+        tree.entries.push(entry);
         let mut open = vec![PathBuf::new()];
         while let Some(directory) = open.pop() {
-            let local = root.join(&directory);
-            let mut listing = fs::read_dir(&local).await.map_err(io_error(&local))?;
-            while let Some(found) = listing.next_entry().await.map_err(io_error(&local))? {
-                let metadata = found.metadata().await.map_err(io_error(&found.path()))?;
-                let path = directory.join(found.file_name());
-                if metadata.is_dir() {
-                    open.push(path.clone());
-                }
-                entries.push(TreeEntry::of(&found.path(), path, &metadata).await?);
-                if entries.len() > ENTRIES_MAX {
-                    let problem = format!("more than {ENTRIES_MAX} files");
-                    return Err(io_error(root)(io::Error::other(problem)));
-                }
-            }
+            tree.list_directory(root, &directory, &mut open).await?;
         }
         // The same directory always makes the same archive, and a directory comes before what is in it.
-        entries.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(Self {
-            entries,
-            single: false,
-        })
+        tree.entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
+    }
+
+    /// Adds the entries of one directory, and its directories to `open`.
+    async fn list_directory(
+        &mut self,
+        root: &Path,
+        directory: &Path,
+        open: &mut Vec<PathBuf>,
+    ) -> Result<(), Error> {
+        let local = root.join(directory);
+        let mut listing = match fs::read_dir(&local).await {
+            Ok(listing) => listing,
+            Err(error) if !directory.as_os_str().is_empty() => {
+                return self.skip_or_fail(&local, directory, error);
+            }
+            Err(error) => return Err(io_error(root)(error)),
+        };
+        while let Some(found) = listing.next_entry().await.map_err(io_error(&local))? {
+            let (path, local) = (directory.join(found.file_name()), found.path());
+            match entry_of(&local, &path).await {
+                Ok(Some(entry)) => {
+                    if matches!(entry.kind, EntryKind::Directory) {
+                        open.push(path);
+                    }
+                    self.entries.push(entry);
+                }
+                Ok(None) => self.skip(&path, Reason::FileType),
+                Err(error) => self.skip_or_fail(&local, &path, error)?,
+            }
+            if self.entries.len() > ENTRIES_MAX {
+                let problem = format!("more than {ENTRIES_MAX} files");
+                return Err(io_error(root)(io::Error::other(problem)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Skips an entry that may not be read, or that is gone meanwhile; any other error is one of the walk.
+    fn skip_or_fail(&mut self, local: &Path, path: &Path, error: io::Error) -> Result<(), Error> {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            self.skip(path, Reason::Permission);
+        } else if error.kind() == io::ErrorKind::NotFound {
+            self.skip(path, Reason::Gone);
+        } else {
+            return Err(io_error(local)(error));
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, path: &Path, reason: Reason) {
+        self.skipped_total += 1;
+        // What may not be read was to be sent, so it is named before all kinds that cannot be sent.
+        let at = match reason == Reason::Permission {
+            true => 0,
+            false => self.skipped.len(),
+        };
+        let entry = SkippedFile {
+            path: path.display().to_string(),
+            reason: reason.into(),
+        };
+        self.skipped.insert(at, entry);
+        self.skipped.truncate(SKIPPED_MAX);
     }
 
     /// Returns the permission bits if this is one file.
@@ -87,6 +158,12 @@ impl LocalTree {
             .first()
             .filter(|_| self.single)
             .map(|entry| entry.mode)
+    }
+
+    /// Returns the modification time if this is one file.
+    pub(crate) fn single_file_time(&self) -> Option<SystemTime> {
+        let entry = self.entries.first().filter(|_| self.single);
+        entry.and_then(|entry| entry.modified)
     }
 
     /// Returns the approximate number of bytes of the stream; long names add a few.
@@ -117,29 +194,38 @@ impl LocalTree {
     }
 }
 
+/// Returns an entry of a directory; `None` for a FIFO, a socket or a device.
+async fn entry_of(local: &Path, path: &Path) -> io::Result<Option<TreeEntry>> {
+    let metadata = fs::symlink_metadata(local).await?;
+    let kind = if metadata.is_dir() {
+        EntryKind::Directory
+    } else if metadata.is_file() {
+        // A file that may not be read would break off the stream that it is part of.
+        access(local, Access::READ_OK)?;
+        EntryKind::File {
+            size: metadata.len(),
+        }
+    } else if metadata.is_symlink() {
+        EntryKind::Link {
+            target: fs::read_link(local).await?,
+        }
+    } else {
+        return Ok(None);
+    };
+    let (local, path) = (local.to_owned(), path.to_owned());
+    Ok(Some(TreeEntry::new(local, path, kind, &metadata)))
+}
+
 impl TreeEntry {
-    async fn of(local: &Path, path: PathBuf, metadata: &std::fs::Metadata) -> Result<Self, Error> {
-        let kind = if metadata.is_dir() {
-            EntryKind::Directory
-        } else if metadata.is_file() {
-            EntryKind::File {
-                size: metadata.len(),
-            }
-        } else if metadata.is_symlink() {
-            EntryKind::Link {
-                target: fs::read_link(local).await.map_err(io_error(local))?,
-            }
-        } else {
-            let problem = "is not a file, directory or link, and cannot be sent";
-            return Err(io_error(local)(io::Error::other(problem)));
-        };
-        Ok(Self {
-            local: local.to_owned(),
+    fn new(local: PathBuf, path: PathBuf, kind: EntryKind, metadata: &std::fs::Metadata) -> Self {
+        Self {
+            local,
             path,
             kind,
             mode: metadata.mode() & 0o777,
             mtime: u64::try_from(metadata.mtime()).unwrap_or(0),
-        })
+            modified: metadata.modified().ok(),
+        }
     }
 
     /// Returns the tar header blocks that precede the contents of an entry.
@@ -253,4 +339,28 @@ impl FileContents {
 pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     |source| Error::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_file_is_named_among_any_number_of_others() {
+        let mut tree = LocalTree {
+            entries: Vec::new(),
+            single: false,
+            skipped: Vec::new(),
+            skipped_total: 0,
+        };
+        for _ in 0..=SKIPPED_MAX {
+            tree.skip(Path::new("socket"), Reason::FileType);
+        }
+        tree.skip(Path::new("secret"), Reason::Permission);
+        assert_eq!(tree.skipped[0].path, "secret");
+        assert_eq!(
+            (tree.skipped.len(), tree.skipped_total),
+            (SKIPPED_MAX, SKIPPED_MAX + 2)
+        );
+    }
 }

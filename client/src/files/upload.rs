@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+use prost_types::Timestamp;
 pub use skilld_proto::v1::stage_files_header::Kind as UploadKind;
 use skilld_proto::v1::stage_files_request::Payload;
 use skilld_proto::v1::{StageFilesHeader, StageFilesRequest, StageFilesResponse};
@@ -61,6 +64,8 @@ pub struct UploadTarget {
     pub kind: UploadKind,
     /// Permission bits of a file; 0 means 0644. Not used for archives.
     pub mode: u32,
+    /// Modification time of a file; `None` means now. Not used for archives.
+    pub modified: Option<SystemTime>,
     /// SHA-256 that the server checks against the file, or against the archive's own bytes; empty if it should not.
     pub sha256: String,
     /// Reports the bytes that were sent.
@@ -86,6 +91,7 @@ impl UploadTarget {
             path: path.to_owned(),
             kind,
             mode: 0,
+            modified: None,
             sha256: String::new(),
             progress: TransferProgress::none(),
         }
@@ -99,6 +105,7 @@ impl UploadTarget {
                 path: self.path.clone(),
                 mode: self.mode,
                 sha256: self.sha256.clone(),
+                mtime: self.modified.map(Timestamp::from),
             })),
         }
     }
@@ -135,8 +142,9 @@ impl Client {
         self.upload_chunks(target, read_chunks(source), None).await
     }
 
-    /// Sends a local file, which becomes `target`, or a local directory, which becomes a directory of that
-    /// name. Links in a directory are sent as links; the server refuses those that leave the workspace.
+    /// Sends a local file, which becomes `target`, or a local directory, which becomes a directory of that name or is
+    /// merged into it. Modes and modification times are kept, and links are sent as links. FIFOs, sockets, devices and
+    /// what may not be read are left out; `skipped` of the answer names them too, with their paths in the workspace.
     ///
     /// # Errors
     ///
@@ -148,18 +156,27 @@ impl Client {
         target: &str,
         progress: TransferProgress,
     ) -> Result<StageFilesResponse, Error> {
-        let tree = LocalTree::walk(local).await?;
+        let mut tree = LocalTree::walk(local).await?;
         let total = Some(tree.bytes());
+        let (mut skipped, skipped_total) = (mem::take(&mut tree.skipped), tree.skipped_total);
         let mut to = match tree.single_file_mode() {
             Some(mode) => UploadTarget {
                 mode,
+                modified: tree.single_file_time(),
                 ..UploadTarget::file(workspace, target)
             },
             None => UploadTarget::tar(workspace, target),
         };
         to.progress = progress;
-        self.upload_chunks(to, tree.into_chunks(CHUNK_BYTES), total)
-            .await
+        let chunks = tree.into_chunks(CHUNK_BYTES);
+        let mut answer = self.upload_chunks(to, chunks, total).await?;
+        for entry in &mut skipped {
+            entry.path = format!("{}/{}", target.trim_end_matches('/'), entry.path);
+        }
+        skipped.append(&mut answer.skipped);
+        answer.skipped = skipped;
+        answer.skipped_total += i64::try_from(skipped_total).unwrap_or(i64::MAX);
+        Ok(answer)
     }
 
     async fn upload_chunks(

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::ignore_rules::{self, IgnoreRules};
 use super::{PackLimits, is_document, refused};
 use crate::Error;
+use crate::files::collect::SkippedFile;
 use crate::files::local_tree::io_error;
 
 /// Maximum depth of folders, which is the server's.
@@ -44,6 +45,8 @@ pub(super) struct ArchivePlan {
     pub(super) root: SkillFolder,
     /// Files of the archive, sorted by the bytes of their paths.
     pub(super) entries: Vec<PackedEntry>,
+    /// Entries that are left out because a skill can't have them.
+    pub(super) skipped: Vec<SkippedFile>,
 }
 
 /// File that goes into the archive.
@@ -91,14 +94,6 @@ impl ArchivePlan {
             return Err(self.root.changed_error(path));
         }
         Ok(file)
-    }
-
-    /// Returns the first bytes of a file.
-    pub(super) fn start_of(&self, entry: &PackedEntry, bytes: u64) -> Result<Vec<u8>, Error> {
-        let mut start = Vec::new();
-        let read = self.open(entry)?.take(bytes).read_to_end(&mut start);
-        read.map_err(io_error(&self.root.shown.join(&entry.path)))?;
-        Ok(start)
     }
 }
 
@@ -148,16 +143,19 @@ impl SkillFolder {
             root: &self,
             limits,
             entries: Vec::new(),
+            skipped: Vec::new(),
             folders: 0,
             bytes: 0,
             ancestors: Vec::new(),
         };
         walk.visit_folder(Path::new(""))?;
-        let mut entries = walk.entries;
+        let (mut entries, mut skipped) = (walk.entries, walk.skipped);
         entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        skipped.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         let packed = ArchivePlan {
             root: self,
             entries,
+            skipped,
         };
         packed.check_names()?;
         Ok(packed)
@@ -175,15 +173,14 @@ impl SkillFolder {
         if !opened.metadata().map_err(io_error(&shown))?.is_file() {
             return Err(self.refused(path, "is no file"));
         }
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let mut bounded = opened.take(ignore_rules::BYTES_MAX + 1);
-        bounded
-            .read_to_string(&mut text)
-            .map_err(io_error(&shown))?;
-        if text.len() as u64 > ignore_rules::BYTES_MAX {
+        bounded.read_to_end(&mut bytes).map_err(io_error(&shown))?;
+        if bytes.len() as u64 > ignore_rules::BYTES_MAX {
             return Err(self.refused(path, "has more than 64 KiB"));
         }
-        Ok(text)
+        let text = ignore_rules::decode_list(&bytes);
+        text.ok_or_else(|| self.refused(path, "is not UTF-8: save it as UTF-8"))
     }
 
     fn refused(&self, path: &Path, problem: &str) -> Error {
@@ -197,29 +194,34 @@ impl SkillFolder {
         )
     }
 
-    /// Describes a path that could not be opened; for a link it says where the link leads.
+    /// Describes a path that could not be opened.
     fn open_error(&self, path: &Path, errno: Errno) -> Error {
-        let link = || readlinkat(&self.dir, path, Vec::new()).ok();
-        match (errno, link()) {
+        match self.link_problem(path, errno) {
+            Some(problem) => self.refused(path, &problem),
             // A part of the path may be a link that was not one before.
-            (Errno::XDEV | Errno::LOOP, None) => self.changed_error(path),
-            (_, Some(target)) => {
-                let target = Path::new(OsStr::from_bytes(target.to_bytes()))
-                    .display()
-                    .to_string();
-                let problem = match errno {
-                    Errno::XDEV if target.starts_with('/') => "which is an absolute path: \
-                        write a relative one, or put a copy in its place"
-                        .to_owned(),
-                    Errno::XDEV => "out of the skill: put a copy in its place".to_owned(),
-                    Errno::NOENT => "where nothing is".to_owned(),
-                    Errno::LOOP => "in a circle".to_owned(),
-                    errno => format!("which cannot be opened: {}", io::Error::from(errno)),
-                };
-                self.refused(path, &format!("is a link to {target}, {problem}"))
+            None if matches!(errno, Errno::XDEV | Errno::LOOP) => self.changed_error(path),
+            None if errno == Errno::ACCESS && !path.as_os_str().is_empty() => {
+                let cure = "name it in .skillignore if it is no part of the skill";
+                self.refused(path, &format!("cannot be read: change its mode, or {cure}"))
             }
-            (_, None) => io_error(&self.shown.join(path))(errno.into()),
+            None => io_error(&self.shown.join(path))(errno.into()),
         }
+    }
+
+    /// Describes where a link leads that could not be followed; `None` if the path is no link.
+    fn link_problem(&self, path: &Path, errno: Errno) -> Option<String> {
+        let target = readlinkat(&self.dir, path, Vec::new()).ok()?;
+        let target = Path::new(OsStr::from_bytes(target.to_bytes()))
+            .display()
+            .to_string();
+        let problem = match errno {
+            Errno::XDEV if target.starts_with('/') => "which is an absolute path".to_owned(),
+            Errno::XDEV => "out of the skill".to_owned(),
+            Errno::NOENT => "where nothing is".to_owned(),
+            Errno::LOOP => "in a circle".to_owned(),
+            errno => format!("which cannot be opened: {}", io::Error::from(errno)),
+        };
+        Some(format!("is a link to {target}, {problem}"))
     }
 }
 
@@ -247,6 +249,14 @@ impl ArchivePlan {
         if documents().next().is_some() {
             problem.push_str(": publish each of these folders by itself");
         }
+        for SkippedFile {
+            path, skip_reason, ..
+        } in &self.skipped
+        {
+            if Path::new(path).file_name().is_some_and(is_document) {
+                problem.push_str(&format!("; {path} {skip_reason}"));
+            }
+        }
         Err(refused(&self.root.shown, problem))
     }
 }
@@ -257,6 +267,7 @@ struct FolderWalk<'a> {
     ignored: IgnoreRules,
     limits: PackLimits,
     entries: Vec<PackedEntry>,
+    skipped: Vec<SkippedFile>,
     folders: usize,
     bytes: u64,
     /// Device and inode of each folder from the root to the current one.
@@ -270,7 +281,8 @@ impl FolderWalk<'_> {
         let opened = root.open_beneath(at, OFlags::DIRECTORY).map_err(failed)?;
         let id = FileStamp::new(&fstat(&opened).map_err(failed)?).id;
         if self.ancestors.contains(&id) {
-            return Err(self.root.refused(at, "is a link to a folder around it"));
+            self.skip(at, "is a link to a folder around it");
+            return Ok(());
         }
         self.folders += 1;
         if self.ancestors.len() > DEPTH_MAX {
@@ -305,36 +317,59 @@ impl FolderWalk<'_> {
         let (stat, kind) = if kind == FileType::Symlink {
             // Without opening it: the target may be a FIFO.
             let target = self.root.open_beneath(&path, OFlags::PATH);
-            let target = target.and_then(fstat);
-            let stat = target.map_err(|errno| self.root.open_error(&path, errno))?;
+            let stat = match target.and_then(fstat) {
+                Ok(stat) => stat,
+                Err(errno) => match self.root.link_problem(&path, errno) {
+                    Some(problem) => {
+                        self.skip(&path, problem);
+                        return Ok(());
+                    }
+                    None => return Err(self.root.open_error(&path, errno)),
+                },
+            };
             (stat, FileType::from_raw_mode(stat.st_mode))
         } else {
             (stat, kind)
         };
         match kind {
-            FileType::Directory if self.ignored.has(&path, true) => Ok(()),
-            FileType::Directory => self.visit_folder(&path),
-            FileType::RegularFile => self.visit_file(&path, &stat),
-            FileType::Fifo => Err(self.root.refused(&path, "is a FIFO; a skill has none")),
-            FileType::Socket => Err(self.root.refused(&path, "is a socket; a skill has none")),
+            FileType::Directory if self.ignored.has(&path, true) => {}
+            FileType::Directory => self.visit_folder(&path)?,
+            FileType::RegularFile => self.visit_file(&path, &stat)?,
+            FileType::Fifo => self.skip(&path, "is a FIFO"),
+            FileType::Socket => self.skip(&path, "is a socket"),
             FileType::CharacterDevice
             | FileType::BlockDevice
             | FileType::Symlink
-            | FileType::Unknown => Err(self.root.refused(&path, "is a device; a skill has none")),
+            | FileType::Unknown => self.skip(&path, "is a device"),
         }
+        Ok(())
+    }
+
+    /// Leaves out one entry. The problem completes a sentence that begins with "it".
+    fn skip(&mut self, path: &Path, problem: impl Into<String>) {
+        self.skipped.push(SkippedFile {
+            path: path.display().to_string(),
+            skip_reason: problem.into(),
+            is_blocked: false,
+        });
     }
 
     fn visit_file(&mut self, path: &Path, stat: &Stat) -> Result<(), Error> {
         let Some(name) = path.to_str().filter(|name| is_portable(name)) else {
             let problem = "has a name that is not UTF-8, or a backslash or control character in it";
-            return Err(self.root.refused(Path::new(&format!("{path:?}")), problem));
+            self.skip(Path::new(&format!("{path:?}")), problem);
+            return Ok(());
         };
         let stamp = FileStamp::new(stat);
         self.bytes = self.bytes.saturating_add(stamp.size);
         let limit = if self.entries.len() as u64 >= self.limits.files {
             Some(format!("{} files", self.limits.files))
         } else if self.bytes > self.limits.bytes {
-            Some(format!("{} bytes in all, with {name}", self.limits.bytes))
+            let size = match self.limits.bytes >> 20 {
+                0 => format!("{} bytes", self.limits.bytes),
+                mebibytes => format!("{mebibytes} MiB"),
+            };
+            Some(format!("{size} in all, with {name}"))
         } else {
             None
         };

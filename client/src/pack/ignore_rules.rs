@@ -12,6 +12,9 @@ pub(super) const FILE_NAME: &str = ".skillignore";
 /// Maximum size of a `.skillignore` in bytes; a larger one is an error.
 pub(super) const BYTES_MAX: u64 = 64 << 10;
 
+/// Byte order mark of UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Patterns of files that are left out unless a `.skillignore` takes them back in. `dist` is not among them: built scripts of a skill lie there.
 const ALWAYS: &str = "\
 .git
@@ -38,6 +41,24 @@ Thumbs.db
 /// Patterns of the files that are left out, in the order in which they apply.
 #[derive(Debug)]
 pub(super) struct IgnoreRules(Gitignore);
+
+/// Decodes a list in UTF-8, or in UTF-16 with a byte order mark, as programs of Windows write it. Returns `None` for
+/// other bytes.
+pub(super) fn decode_list(bytes: &[u8]) -> Option<String> {
+    let read_units = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
+        let (units, rest) = bytes.as_chunks::<2>();
+        let units: Vec<u16> = units.iter().map(|unit| read(*unit)).collect();
+        String::from_utf16(&units).ok().filter(|_| rest.is_empty())
+    };
+    match bytes {
+        [0xff, 0xfe, units @ ..] => read_units(units, u16::from_le_bytes),
+        [0xfe, 0xff, units @ ..] => read_units(units, u16::from_be_bytes),
+        _ => {
+            let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+            str::from_utf8(text).ok().map(str::to_owned)
+        }
+    }
+}
 
 impl IgnoreRules {
     /// Compiles the built-in list and then `own`, whose lines come later and so win.
@@ -92,6 +113,21 @@ mod tests {
         check("# a comment\n\n", "# a comment", false, false);
         check("", "SKILL.md~", false, true);
         check("", ".skillignore", false, true);
+    }
+
+    #[test]
+    fn a_list_may_be_in_the_encodings_of_windows() {
+        for bytes in [
+            b"*.csv".as_slice(),
+            b"\xef\xbb\xbf*.csv",
+            b"\xff\xfe*\0.\0c\0s\0v\0",
+            b"\xfe\xff\0*\0.\0c\0s\0v",
+        ] {
+            assert_eq!(decode_list(bytes).as_deref(), Some("*.csv"), "{bytes:?}");
+        }
+        for bytes in [b"\xfc.csv".as_slice(), b"\xff\xfe*\0.", b"\xff\xfe\0\xd8"] {
+            assert_eq!(decode_list(bytes), None, "{bytes:?}");
+        }
     }
 
     #[test]

@@ -102,14 +102,17 @@ impl FakeServices {
         let mut state = self.lock();
         let plugin = format!(".plugins/{name}");
         let has_plugin = || state.skill_files.keys().any(|it| it.starts_with(&plugin));
-        let root = match request.in_plugin && has_plugin() {
-            true => plugin.as_str(),
-            false => name,
+        // The folders of skills are in one of the plugin.
+        let shared = request.path.strip_prefix("../../");
+        let (root, inner) = match shared.filter(|_| has_plugin()) {
+            Some(shared) => (plugin.as_str(), shared),
+            None if request.in_plugin && has_plugin() => (plugin.as_str(), request.path.as_str()),
+            None => (name, request.path.as_str()),
         };
-        let path = format!("{root}/{}", request.path);
+        let path = format!("{root}/{inner}");
         state.asked.push(request.name.clone());
         let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[]));
-        if request.path.starts_with('/') || request.path.split('/').any(|part| part == "..") {
+        if inner.starts_with('/') || inner.split('/').any(|part| part == "..") {
             return wrong("PATH_ESCAPES");
         }
         let folder = format!("{path}/");
@@ -129,7 +132,7 @@ impl FakeServices {
         let near = [("path", request.path.as_str()), ("nearest", near.as_str())];
         let missing = || refusal(Code::NotFound, "FILE_NOT_FOUND", &near);
         let found = match (state.skill_files.contains_key(&path), alike.as_slice()) {
-            (true, _) => request.path.as_str(),
+            (true, _) => inner,
             (false, [only]) => only,
             (false, _) => return Err(missing()),
         };

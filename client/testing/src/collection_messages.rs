@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use prost_types::Timestamp;
 use sha2::{Digest, Sha256};
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
@@ -26,6 +27,16 @@ pub fn file(path: &str, data: &[u8]) -> Vec<CollectOutputsResponse> {
         ..Default::default()
     }));
     payloads.into_iter().map(message).collect()
+}
+
+pub fn directory(path: &str, mode: u32, seconds: i64) -> Vec<CollectOutputsResponse> {
+    vec![message(Payload::File(CollectedFile {
+        path: path.into(),
+        mode,
+        mtime: Some(Timestamp { seconds, nanos: 0 }),
+        is_directory: true,
+        ..Default::default()
+    }))]
 }
 
 pub fn link(path: &str, target: &str) -> Vec<CollectOutputsResponse> {

@@ -7,10 +7,10 @@ use futures::{Stream, StreamExt, stream};
 use skilld_client::v1::exec_event::{Event, Output, output::Content};
 use skilld_client::v1::exec_service_server::ExecService;
 use skilld_client::v1::{
-    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecResult, ExecSpec, ExecState,
-    GetExecRequest, KillExecRequest, ListExecsRequest, ListExecsResponse, OutputStream,
-    PollExecRequest, PollExecResponse, ResizeTerminalRequest, RunExecRequest, SignalExecRequest,
-    StartExecRequest, StreamOffsets, StreamStdinRequest, WriteStdinRequest, WriteStdinResponse,
+    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecResult, ExecSpec, GetExecRequest,
+    KillExecRequest, ListExecsRequest, ListExecsResponse, OutputStream, PollExecRequest,
+    PollExecResponse, ResizeTerminalRequest, RunExecRequest, SignalExecRequest, StartExecRequest,
+    StreamOffsets, StreamStdinRequest, WriteStdinRequest, WriteStdinResponse,
 };
 use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -53,7 +53,11 @@ impl FakeServices {
 
     /// Applies the test's fault for a RunExec or StartExec.
     async fn asked_to_start(&self) -> Result<(), Status> {
-        self.run_calls.send_modify(|count| *count += 1);
+        let mut calls = 0;
+        self.run_calls.send_modify(|count| {
+            *count += 1;
+            calls = *count;
+        });
         let mut missed = self.missed_kills.subscribe();
         if let Some(status) = self.lock().run_refusals.pop_front() {
             return Err(status);
@@ -61,6 +65,9 @@ impl FakeServices {
         let run_exec = self.lock().run_exec;
         match run_exec {
             RunExec::Refused if *missed.borrow() == 0 => {
+                if calls > 1 {
+                    missed.wait_for(|count| *count > 0).await.expect("is kept");
+                }
                 return Err(refusal(Code::Unavailable, "DRAINING", &[]));
             }
             RunExec::Late => {
@@ -80,7 +87,10 @@ impl FakeServices {
     fn events(&self, name: &str, from: StreamOffsets) -> Result<Events, Status> {
         let running = self.running(name)?;
         let events = match live::is_live(&running.spec) {
-            true => live::events(name.to_owned(), &running, from.stdout).boxed(),
+            true => {
+                running.input.send_modify(|input| input.followed = true);
+                live::events(name.to_owned(), &running, from.stdout).boxed()
+            }
             false => Self::told(name, &running, from),
         };
         let reader = Reader::new(running.readers);
@@ -163,10 +173,7 @@ impl FakeServices {
             *at += piece.len() as u64;
             room -= piece.len();
         }
-        let state = match result {
-            Some(_) => ExecState::Closed,
-            None => ExecState::Running,
-        };
+        let state = live::state(running, result.as_ref());
         PollExecResponse {
             output,
             next_offsets: Some(at),
@@ -183,10 +190,7 @@ impl FakeServices {
             stdout: stdout.len() as u64,
             stderr: stderr.len() as u64,
         });
-        let state = match result {
-            Some(_) => ExecState::Closed,
-            None => ExecState::Running,
-        };
+        let state = live::state(&running, result.as_ref());
         let never_ran = |result: &ExecResult| result.spawn_failure.is_some();
         let (start_time, collection) = {
             let state = self.lock();

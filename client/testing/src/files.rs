@@ -14,7 +14,7 @@ use skilld_client::v1::{
 };
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{FakeServices, refusal};
+use super::{FakeServices, State, refusal};
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -75,12 +75,19 @@ impl FileService for FakeServices {
                 Err(refusal(Code::FailedPrecondition, "READ_ONLY", &path))
             }
             Ok((header, bytes)) => {
+                let mut state = self.lock();
+                if let Some(status) = state.stage_refusals.pop_front() {
+                    return Err(status);
+                }
                 let answer = StageFilesResponse {
                     files_total: 1,
                     bytes_total: i64::try_from(bytes.len()).expect("small"),
+                    skipped_total: i64::try_from(state.stage_skips.len()).expect("small"),
+                    skipped: state.stage_skips.clone(),
                     ..Default::default()
                 };
-                self.lock().staged.insert(header.path, bytes);
+                state.stage_headers.push(header.clone());
+                state.staged.insert(header.path, bytes);
                 Ok(Response::new(answer))
             }
             Err(status) => {
@@ -108,13 +115,7 @@ impl FileService for FakeServices {
             None => false,
         };
         let files = state.staged.iter().filter(|(path, _)| wanted(path));
-        let files = files.map(|(path, bytes)| FileEntry {
-            mtime: state.modified.get(path).map(|seconds| Timestamp {
-                seconds: *seconds,
-                nanos: 0,
-            }),
-            ..entry(path, bytes)
-        });
+        let files = files.map(|(path, bytes)| entry(&state, path, bytes));
         let listed = state.listed.iter().cloned();
         let first: usize = request.page_token.parse().unwrap_or(0);
         let page_size = usize::try_from(request.page_size).ok();
@@ -136,10 +137,12 @@ impl FileService for FakeServices {
         &self,
         request: Request<ReadFileRequest>,
     ) -> Result<Response<Self::ReadFileStream>, Status> {
-        let path = request.into_inner().path;
+        // The one variable that tests use.
+        let path = request.into_inner().path.replace("$OUTPUT_DIR", "out");
         let state = self.lock();
         let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[("path", &path)]));
-        if path.contains("..") {
+        let is_outside = path.starts_with('/') && !path.starts_with("/workspace");
+        if is_outside || path.split('/').any(|name| name == "..") {
             return wrong("PATH_ESCAPES");
         }
         if state
@@ -156,7 +159,9 @@ impl FileService for FakeServices {
                 &[("path", &path)],
             ));
         };
-        let mut payloads = vec![read_file_response::Payload::File(entry(&path, bytes))];
+        let mut payloads = vec![read_file_response::Payload::File(entry(
+            &state, &path, bytes,
+        ))];
         for chunk in bytes.chunks(256 * 1024) {
             payloads.push(read_file_response::Payload::Data(Bytes::copy_from_slice(
                 chunk,
@@ -217,12 +222,16 @@ async fn receive(
     Ok((header, bytes))
 }
 
-fn entry(path: &str, bytes: &[u8]) -> FileEntry {
+fn entry(state: &State, path: &str, bytes: &[u8]) -> FileEntry {
     FileEntry {
         path: path.to_owned(),
         r#type: FileType::File.into(),
         size: i64::try_from(bytes.len()).expect("small"),
-        mode: 0o644,
+        mode: state.modes.get(path).copied().unwrap_or(0o644),
+        mtime: state.modified.get(path).map(|seconds| Timestamp {
+            seconds: *seconds,
+            nanos: 0,
+        }),
         ..Default::default()
     }
 }

@@ -81,6 +81,14 @@ pub struct State {
     pub grace: Option<prost_types::Duration>,
     /// Bytes of staged files by path.
     pub staged: BTreeMap<String, Vec<u8>>,
+    /// Headers of the calls of StageFiles that came.
+    pub stage_headers: Vec<v1::StageFilesHeader>,
+    /// Errors that the next calls of StageFiles return.
+    pub stage_refusals: VecDeque<Status>,
+    /// Entries that every StageFiles leaves out.
+    pub stage_skips: Vec<v1::SkippedFile>,
+    /// Permission bits of files of `staged`; the others have 0644.
+    pub modes: BTreeMap<String, u32>,
     /// Modification times of files of `staged`, in seconds since the epoch; the others are the oldest.
     pub modified: BTreeMap<String, i64>,
     /// Entries that listings have beside the staged files.
@@ -111,8 +119,6 @@ pub struct State {
     pub missing_packages: BTreeMap<String, v1::MissingPackages>,
     /// Errors that the next calls of RunExec and StartExec return.
     pub run_refusals: VecDeque<Status>,
-    /// Errors that the next calls of ListSkills return.
-    pub list_refusals: VecDeque<Status>,
     /// Set if DeleteWorkspace never ends.
     pub deletes_hang: bool,
     /// Errors that the next calls of PublishSkill return, each after the bytes came.
@@ -158,7 +164,8 @@ pub struct FakeExec {
 pub enum RunExec {
     #[default]
     Starts,
-    /// Refuses the call, which may be repeated.
+    /// Refuses the call, which may be repeated. Clients repeat it a few times only, so the second call waits for the first
+    /// KillExec that missed the exec before it is refused.
     Refused,
     /// Starts the exec after the first KillExec that missed it.
     Late,

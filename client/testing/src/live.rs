@@ -1,6 +1,7 @@
 //! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `ask` prompts and
 //! ends with its first line, `bash` echoes it as a terminal does and ends with `exit CODE`, `hold` reads it and does
-//! nothing, `deaf` reads nothing, `login` says on stderr what it does and asks on stdout.
+//! nothing, `deaf` reads nothing, `login` says on stderr what it does and asks on stdout, `parent` ends before its child,
+//! which prints once a stream is opened.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use futures::{Stream, StreamExt, stream};
 use skilld_client::v1::exec_event::{Closed, Event, Exited, Output, Started, output::Content};
 use skilld_client::v1::exec_result::{Outcome, Reason};
 use skilld_client::v1::{
-    ExecResult, ExecSpec, OutputStream, StreamOffsets, WriteStdinRequest, WriteStdinResponse,
-    stdin::Source,
+    ExecResult, ExecSpec, ExecState, OutputStream, StreamOffsets, WriteStdinRequest,
+    WriteStdinResponse, stdin::Source,
 };
 use tokio::sync::watch;
 use tonic::{Code, Status};
@@ -30,6 +31,8 @@ pub struct Input {
     /// Sizes that the terminal was set to, rows and columns.
     pub sizes: Vec<(u32, u32)>,
     pub killed: bool,
+    /// `true` once a stream of events was opened.
+    pub followed: bool,
 }
 
 /// Fault of a write.
@@ -96,6 +99,11 @@ pub fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecResult>) {
         "login" => (b"Name: ".to_vec(), killed),
         "deaf" => (b"started\n".to_vec(), killed),
         "exit" => (Vec::new(), exit(0)),
+        "hello" => (b"hello\n".to_vec(), exit(0)),
+        "parent" => {
+            let child: &[u8] = if input.followed { b"child\n" } else { b"" };
+            ([b"parent\n".as_slice(), child].concat(), exit(0))
+        }
         "oom" => {
             let end = exit(0).map(|result| ExecResult {
                 oom_kills: 1,
@@ -104,6 +112,17 @@ pub fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecResult>) {
             (b"done\n".to_vec(), end)
         }
         other => panic!("{other:?} does nothing with its stdin"),
+    }
+}
+
+/// Returns the state of an exec that has this result.
+pub fn state(running: &FakeExec, result: Option<&ExecResult>) -> ExecState {
+    match result {
+        None => ExecState::Running,
+        Some(_) if word(&running.spec) == "parent" && !running.input.borrow().followed => {
+            ExecState::Exited
+        }
+        Some(_) => ExecState::Closed,
     }
 }
 
@@ -157,6 +176,7 @@ pub fn events(name: String, running: &FakeExec, from: u64) -> impl Stream<Item =
                         stdout: total,
                         stderr: 0,
                     }),
+                    ..Default::default()
                 }));
             }
             Some((stream::iter(events), (input, next)))

@@ -9,7 +9,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    PaginatedRequestParams, ResourceContents, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -39,7 +39,15 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let schema = json!({"type": "object", "properties": {"x": {"type": "number"}}});
+        // As FastMCP writes it.
+        let schema = json!({
+            "type": "object",
+            "title": "toolArguments",
+            "properties": {
+                "x": {"type": "number", "title": "X"},
+                "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": null},
+            },
+        });
         let schema = schema.as_object().expect("an object");
         let tools = self.tools.iter().map(|name| {
             let mut description = format!("The tool {name}.");
@@ -47,6 +55,7 @@ impl ServerHandler for Handler {
                 description = "x".repeat(300 << 10);
             }
             Tool::new(name.clone(), description, schema.clone())
+                .with_raw_output_schema(Arc::new(schema.clone()))
         });
         let mut page = ListToolsResult::with_all_items(tools.collect());
         if self.tools.iter().any(|name| name == "endless") {
@@ -70,7 +79,13 @@ impl ServerHandler for Handler {
                 std::future::pending().await
             }
             "hangs" => std::future::pending().await,
-            "fails" => CallToolResult::error(vec![ContentBlock::text("it is broken")]),
+            "fails" => {
+                let red = "\u{1b}[31mit is broken\u{1b}[0m";
+                CallToolResult::error(vec![ContentBlock::text(red)])
+            }
+            "colours" => {
+                CallToolResult::structured(json!({"log": "\u{1b}[32m10%\r100%\u{1b}[0m\nok"}))
+            }
             "fails-floods" => CallToolResult::error(vec![ContentBlock::text("é".repeat(1 << 20))]),
             "refuses-floods" => return Err(ErrorData::internal_error("é".repeat(1 << 20), None)),
             "environment" => {
@@ -79,6 +94,15 @@ impl ServerHandler for Handler {
             }
             "pid" => CallToolResult::structured(json!(std::process::id())),
             "structured" => CallToolResult::structured(said),
+            "pictures" => CallToolResult::success(vec![
+                ContentBlock::text("Before and after:"),
+                ContentBlock::image("AQID".repeat(16 << 10), "image/png"),
+                ContentBlock::resource(
+                    ResourceContents::blob("AQID".repeat(512 << 10) + "AQ==", "file:///a.zip")
+                        .with_mime_type("application/zip"),
+                ),
+            ]),
+            "picture" => CallToolResult::success(vec![ContentBlock::image("AQID", "image/png")]),
             "floods" => CallToolResult::success(vec![ContentBlock::text("x".repeat(2 << 20))]),
             _ => CallToolResult::success(vec![ContentBlock::text(said.to_string())]),
         };

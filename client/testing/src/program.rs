@@ -7,7 +7,8 @@ use skilld_client::v1::exec_event::{Closed, Event, Exited, Output, Started, outp
 use skilld_client::v1::exec_result::{Outcome, Reason};
 use skilld_client::v1::spawn_failure::Stage;
 use skilld_client::v1::{
-    ExecEvent, ExecResult, ExecSpec, OutputStream, SpawnFailure, StreamOffsets, stdin::Source,
+    EndedProcesses, ExecEvent, ExecResult, ExecSpec, FullDisk, OutputStream, SpawnFailure,
+    Stragglers, StreamOffsets, stdin::Source,
 };
 
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -51,6 +52,24 @@ impl Program {
                     ..result
                 }),
             ),
+            "server" => Self::new(
+                line("started".into()),
+                exit(0).map(|result| ExecResult {
+                    ended_processes: (spec.stragglers() != Stragglers::Keep).then(ended_server),
+                    ..result
+                }),
+            ),
+            "full" => Self::new(
+                Vec::new(),
+                exit(0).map(|result| ExecResult {
+                    full_disks: vec![FullDisk {
+                        path: "/tmp".into(),
+                        size_bytes: 64 << 20,
+                    }],
+                    ..result
+                }),
+            ),
+            "no-room" => Self::new(full_for_a_while(), exit(number())),
             "readonly" => Self::new(refused_write(), exit(1)),
             "print" => Self::new(print(), exit(0)),
             "flood" => Self::new(flood(), exit(0)),
@@ -63,32 +82,27 @@ impl Program {
                 pieces: line("started".into()),
                 result: None,
             },
-            "missing" => Self::new(
-                Vec::new(),
-                Some(ExecResult {
-                    reason: Reason::SpawnFailed.into(),
-                    spawn_failure: Some(SpawnFailure {
-                        stage: Stage::Exec.into(),
-                        errno: 2,
-                        message: "ENOENT: missing".into(),
-                    }),
-                    ..Default::default()
-                }),
-            ),
-            "forbidden" => Self::new(
-                Vec::new(),
-                Some(ExecResult {
-                    reason: Reason::SpawnFailed.into(),
-                    spawn_failure: Some(SpawnFailure {
-                        stage: Stage::Program.into(),
-                        errno: 13,
-                        message: "\"forbidden\" is /bin/f, which nobody permits".into(),
-                    }),
-                    ..Default::default()
-                }),
-            ),
+            "missing" => Self::not_started(Stage::Exec, 2, "ENOENT: missing"),
+            "forbidden" => {
+                let why = "\"forbidden\" is /bin/f, which nobody permits";
+                Self::not_started(Stage::Program, 13, why)
+            }
             _ => Self::new(line(words.join(" ")), exit(0)),
         }
+    }
+
+    fn not_started(stage: Stage, errno: i32, message: &str) -> Self {
+        let failure = SpawnFailure {
+            stage: stage.into(),
+            errno,
+            message: message.into(),
+        };
+        let result = ExecResult {
+            reason: Reason::SpawnFailed.into(),
+            spawn_failure: Some(failure),
+            ..Default::default()
+        };
+        Self::new(Vec::new(), Some(result))
     }
 
     fn new(pieces: Vec<(OutputStream, Bytes)>, result: Option<ExecResult>) -> Self {
@@ -139,12 +153,15 @@ impl Program {
     }
 
     pub(crate) fn end(&self) -> [Event; 2] {
+        let mut result = self.ended();
+        // Only the end of all processes shows which were ended.
+        let ended = result.as_mut();
+        let ended_processes = ended.and_then(|result| result.ended_processes.take());
         [
-            Event::Exited(Exited {
-                result: self.ended(),
-            }),
+            Event::Exited(Exited { result }),
             Event::Closed(Closed {
                 total: Some(self.total()),
+                ended_processes,
             }),
         ]
     }
@@ -170,6 +187,21 @@ fn ended(outcome: Option<Outcome>, reason: Reason) -> Option<ExecResult> {
         reason: reason.into(),
         ..Default::default()
     })
+}
+
+/// Returns the process that a command leaves running.
+fn ended_server() -> EndedProcesses {
+    EndedProcesses {
+        count: 1,
+        command_lines: vec!["python3 -m http.server 8123".into()],
+    }
+}
+
+/// Returns what a program prints whose temporary file did not fit, in two pieces.
+fn full_for_a_while() -> Vec<(OutputStream, Bytes)> {
+    let pieces: [&[u8]; 2] = [b"OSError: [Errno 28] No space", b" left on device\n"];
+    let pieces = pieces.map(|piece| (OutputStream::Stdout, Bytes::from_static(piece)));
+    pieces.into()
 }
 
 /// Returns what a shell prints where it may not write into the folder in which it starts.

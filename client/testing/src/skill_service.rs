@@ -38,9 +38,6 @@ impl SkillService for FakeServices {
         &self,
         request: Request<ListSkillsRequest>,
     ) -> Result<Response<ListSkillsResponse>, Status> {
-        if let Some(status) = self.lock().list_refusals.pop_front() {
-            return Err(status);
-        }
         let known = self.lock().skills.clone();
         if !known.is_empty() {
             // As many to a page as are asked for.
@@ -121,6 +118,11 @@ impl SkillService for FakeServices {
             return Err(skills::invalid("query", "has no word to look for"));
         }
         let mut matches = state.kits_like(&request.query);
+        let is_left_out = |found: &SkillMatch| {
+            let skill = found.skill.as_ref();
+            request.for_model && skill.is_some_and(|skill| skill.disable_model_invocation)
+        };
+        matches.retain(|found| !is_left_out(found));
         let limit = usize::try_from(request.limit).unwrap_or_default();
         matches.truncate(if limit == 0 { 25 } else { limit });
         state.searches.push(request);
@@ -207,7 +209,10 @@ impl SkillService for FakeServices {
             ..Default::default()
         };
         Ok(Response::new(Skill {
-            name: first.name,
+            name: match first.name.as_str() {
+                "" => "skills/csv".to_owned(),
+                name => name.to_owned(),
+            },
             version: "1.0".into(),
             digest: "sha256:0f".into(),
             files: 2,

@@ -63,7 +63,7 @@ pub fn digest(id: &str, version: &str) -> String {
 }
 
 impl State {
-    /// Finds a kit by `name` or an alias, and `@version`, `@^N`, `@==version`, a list of these, or `@digest`.
+    /// Finds a kit by `name`, an alias or its title, and `@version`, `@^N`, `@==version`, a list of these, or `@digest`.
     pub(super) fn kit(&self, name: &str) -> Result<&Kit, Status> {
         let name = name.trim_start_matches("skills/");
         let (id, wanted) = name.split_once('@').unwrap_or((name, ""));
@@ -77,8 +77,11 @@ impl State {
             let aliases = kit.skill.aliases.iter();
             kit.skill.name == format!("skills/{id}") || aliases.into_iter().any(|alias| alias == id)
         };
-        let of_name = self.kits.iter().filter(is_named);
-        let of_name: Vec<&Kit> = of_name.collect();
+        let mut of_name: Vec<&Kit> = self.kits.iter().filter(is_named).collect();
+        if of_name.is_empty() {
+            let titled = self.kits.iter().filter(|kit| kit.skill.display_name == id);
+            of_name = titled.filter(|_| !id.is_empty()).collect();
+        }
         let fits_one = |kit: &Kit, wanted: &str| match wanted.strip_prefix('^') {
             Some(major) => kit.skill.version.split('.').next() == Some(major),
             None => {
@@ -187,6 +190,11 @@ impl State {
 
 fn described(path: &str, bytes: &Bytes) -> SkillFile {
     let is_text = !bytes.contains(&0);
+    let mime_type = match is_text {
+        true => "text/plain",
+        false if bytes.starts_with(b"%PDF-") => "application/pdf",
+        false => "image/png",
+    };
     let kind = if path.starts_with("scripts/") {
         Kind::Script
     } else {
@@ -195,7 +203,7 @@ fn described(path: &str, bytes: &Bytes) -> SkillFile {
     SkillFile {
         path: path.to_owned(),
         size: i64::try_from(bytes.len()).expect("small"),
-        mime_type: if is_text { "text/plain" } else { "image/png" }.into(),
+        mime_type: mime_type.into(),
         kind: kind.into(),
         sha256: sha256(bytes),
         is_text,

@@ -4,13 +4,14 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use bytes::Bytes;
+use prost_types::Timestamp;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectOutputsResponse, CollectSpec, CollectedFile,
 };
 use skilld_client::{CollectedFiles, Error, TransferProgress};
 
-use skilld_testing::collection_messages::{file, link, message, names, summary};
+use skilld_testing::collection_messages::{directory, file, link, message, names, summary};
 use skilld_testing::{Fake, noise};
 
 async fn collect(
@@ -87,14 +88,10 @@ async fn links_are_never_written_through() {
     std::fs::write(outside.join("file"), "mine").expect("writes");
     symlink(&outside, fake.path("to/dir")).expect("links");
     symlink(outside.join("file"), fake.path("to/file")).expect("links");
-    // A directory that is a link is refused; a link in the place of a file is replaced, its target kept.
-    let error = collect(&fake, vec![file("dir/x", b"evil")])
-        .await
-        .expect_err("through a link");
-    assert!(matches!(error, Error::UnsafeName { .. }), "{error}");
-    collect(&fake, vec![file("file", b"new")])
-        .await
-        .expect("collects");
+    // What is beneath a link is left out; a link in the place of a file is replaced, its target kept.
+    let parts = vec![file("dir/x", b"evil"), file("file", b"new")];
+    let collected = collect(&fake, parts).await.expect("collects");
+    assert_eq!(skipped(&collected), ["dir/x"]);
     assert_eq!(names(&outside), ["file"]);
     assert_eq!(
         std::fs::read_to_string(outside.join("file")).expect("reads"),
@@ -106,7 +103,47 @@ async fn links_are_never_written_through() {
     );
     // Nor through a link that came on the same stream.
     let parts = vec![link("here", "there"), file("here/x", b"evil")];
-    collect(&fake, parts).await.expect_err("through a link");
+    let collected = collect(&fake, parts).await.expect("collects");
+    assert_eq!(skipped(&collected), ["here/x"]);
+    assert!(!fake.path("to/there").exists());
+}
+
+/// Paths of the entries that were left out.
+fn skipped(collected: &CollectedFiles) -> Vec<&str> {
+    let skipped = collected.skipped.iter();
+    skipped.map(|skipped| skipped.path.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_link_or_file_in_a_directorys_place_ends_no_copy() {
+    let fake = Fake::start();
+    let to = fake.path("to");
+    std::fs::create_dir_all(fake.path("mine")).expect("makes");
+    std::fs::create_dir_all(&to).expect("makes");
+    symlink(fake.path("mine"), to.join("link")).expect("links");
+    std::fs::write(to.join("file"), "mine").expect("writes");
+    let parts = vec![
+        directory("file", 0o700, 1),
+        file("file/a", &noise(600_000)),
+        link("file/b", "a"),
+        file("link/a/b", b"x"),
+        file("other/a", b"x"),
+    ];
+    let collected = collect(&fake, parts).await.expect("collects");
+    assert_eq!(
+        skipped(&collected),
+        ["file", "file/a", "file/b", "link/a/b"]
+    );
+    for skipped in &collected.skipped {
+        let reason = &skipped.skip_reason;
+        assert!(reason.ends_with(" to be a directory"), "{reason}");
+        assert!(skipped.is_blocked);
+    }
+    assert_eq!((collected.files.len(), collected.bytes), (1, 1));
+    assert_eq!(names(&to), ["file", "link", "other"]);
+    let kept = std::fs::read_to_string(to.join("file")).expect("reads");
+    assert_eq!(kept, "mine");
+    assert!(names(&fake.path("mine")).is_empty());
 }
 
 #[tokio::test]
@@ -182,23 +219,81 @@ async fn a_stream_that_ends_early_leaves_no_half_file() {
     assert!(names(&to.join("out")).is_empty());
 }
 
-#[tokio::test]
-async fn of_a_mode_only_executable_is_taken() {
-    let fake = Fake::start();
-    let mut messages = file("run.sh", b"#!/bin/sh");
-    messages[0] = message(Payload::File(CollectedFile {
-        path: "run.sh".into(),
-        mode: 0o6777,
+/// A file that was changed at a second.
+fn dated(path: &str, mode: u32, seconds: i64) -> Vec<CollectOutputsResponse> {
+    let header = message(Payload::File(CollectedFile {
+        path: path.into(),
+        mode,
+        mtime: Some(Timestamp { seconds, nanos: 0 }),
         ..Default::default()
     }));
-    collect(&fake, vec![messages, file("data", b"x")])
-        .await
-        .expect("collects");
-    let mode = |name: &str| {
-        std::fs::metadata(fake.path("to").join(name))
-            .expect("is there")
-            .mode()
+    let contents = file(path, b"x").into_iter().skip(1);
+    std::iter::once(header).chain(contents).collect()
+}
+
+#[tokio::test]
+async fn modes_and_times_are_kept_without_what_is_dangerous() {
+    let fake = Fake::start();
+    let old = 1_577_836_800;
+    let parts = vec![
+        directory("out", 0o750, old),
+        directory("out/empty", 0o6700, old + 1),
+        dated("out/run.sh", 0o6755, old + 2),
+        dated("out/secret", 0o600, old + 3),
+        dated("out/fixed", 0o444, old + 4),
+    ];
+    collect(&fake, parts).await.expect("collects");
+    let found = |name: &str| {
+        let metadata = std::fs::metadata(fake.path("to").join(name)).expect("is there");
+        (metadata.mode() & 0o7777, metadata.mtime())
     };
-    assert_eq!(mode("run.sh") & 0o7100, 0o100);
-    assert_eq!(mode("data") & 0o7111, 0);
+    // The umask of whoever runs the test takes nothing from the owner.
+    let owner = |(mode, time): (u32, i64)| (mode & 0o7700, time);
+    assert_eq!(owner(found("out")), (0o700, old));
+    assert_eq!(found("out/empty"), (0o700, old + 1));
+    assert_eq!(owner(found("out/run.sh")), (0o700, old + 2));
+    assert_eq!(found("out/secret"), (0o600, old + 3));
+    assert_eq!(owner(found("out/fixed")), (0o400, old + 4));
+}
+
+#[tokio::test]
+async fn a_directory_is_copied_without_its_path_and_merged() {
+    let fake = Fake::start();
+    let to = fake.path("to");
+    std::fs::create_dir_all(to.join("css")).expect("makes");
+    std::fs::write(to.join("mine"), "mine").expect("writes");
+    std::fs::write(to.join("css/a.css"), "old").expect("writes");
+    let mut messages = [
+        directory("out/site", 0o700, 1),
+        directory("out/site/css", 0o700, 1),
+        file("out/site/css/a.css", b"new"),
+        directory("out/site/uploads", 0o755, 1),
+    ]
+    .concat();
+    messages.push(summary());
+    fake.state.lock().collect = messages;
+    let request = CollectOutputsRequest {
+        workspace: "w".into(),
+        spec: Some(CollectSpec::default()),
+    };
+    let client = fake.client().await;
+    let none = TransferProgress::none();
+    let copied = client.copy_directory_out(request.clone(), "out/site", &to, none);
+    assert_eq!(copied.await.expect("copies").files.len(), 1);
+    assert_eq!(names(&to), ["css", "mine", "uploads"]);
+    let text = std::fs::read_to_string(to.join("css/a.css")).expect("reads");
+    assert_eq!(text, "new");
+    let modified = std::fs::metadata(&to).expect("is there").mtime();
+    assert_ne!(
+        modified, 1,
+        "a directory that was there keeps its attributes"
+    );
+    let spec = fake.state.lock().collect_spec.clone();
+    assert!(spec.expect("came").directories);
+    // A name elsewhere is none of this copy.
+    fake.state.lock().collect = [file("out/sites", b"x"), vec![summary()]].concat();
+    let none = TransferProgress::none();
+    let error = client.copy_directory_out(request, "out/site", &to, none);
+    let error = error.await.expect_err("elsewhere");
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
 }

@@ -20,7 +20,12 @@ async fn a_peer_without_an_answer_ends_the_tls_handshake_in_time() {
     let connected = timeout(DEADLINE, Client::connect_with(&options)).await;
     let error = connected.expect("in time").expect_err("no answer");
     assert!(matches!(error, Error::Connect { .. }), "{error}");
-    assert!(error.to_string().contains("timeout"), "{error}");
+    // Of the handshake or, if that began late, of the whole attempt.
+    let text = error.to_string();
+    assert!(
+        text.contains("timeout") || text.contains("timed out"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

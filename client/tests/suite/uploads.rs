@@ -1,12 +1,15 @@
 //! Sending files: whole or not at all.
 
 use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use skilld_client::v1::Reason;
+use skilld_client::v1::skipped_file::Reason;
+use skilld_client::v1::{self, SkippedFile};
 use skilld_client::{Error, TransferProgress, UploadTarget};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -124,7 +127,7 @@ async fn a_refusal_of_the_server_comes_through() {
         .upload_bytes("w", "skills/x", "no")
         .await
         .expect_err("read only");
-    assert_eq!(error.reason(), Some(Reason::ReadOnly));
+    assert_eq!(error.reason(), Some(v1::Reason::ReadOnly));
 }
 
 #[tokio::test]
@@ -137,10 +140,66 @@ async fn a_local_file_that_cannot_be_read_is_named() {
         .await
         .expect_err("is not there");
     assert!(error.to_string().contains("missing.csv"), "{error}");
-    let socket = fake.dir.path();
+    let device = Path::new("/dev/null");
     let error = client
-        .upload_path("w", socket, "x", TransferProgress::none())
+        .upload_path("w", device, "x", TransferProgress::none())
         .await
-        .expect_err("has a socket in it");
-    assert!(error.to_string().contains("cannot be sent"), "{error}");
+        .expect_err("is no file");
+    assert!(
+        error.to_string().contains("with - as the source"),
+        "{error}"
+    );
+}
+
+/// Names of the entries of a tar, each with `true` if it is a symbolic link.
+fn tar_entries(tar: &[u8]) -> Vec<(String, bool)> {
+    let mut archive = tar::Archive::new(tar);
+    let entries = archive.entries().expect("a tar").map(|entry| {
+        let entry = entry.expect("an entry");
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        (name, entry.header().entry_type().is_symlink())
+    });
+    entries.collect()
+}
+
+#[tokio::test]
+async fn an_upload_keeps_links_and_names_what_it_leaves_out() {
+    let fake = Fake::start();
+    let client = fake.client().await;
+    let root = fake.path("tree");
+    std::fs::create_dir_all(root.join("bin")).expect("makes");
+    std::fs::write(root.join("a.py"), "1").expect("writes");
+    std::os::unix::fs::symlink("/usr/bin/python3", root.join("bin/python3")).expect("links");
+    std::os::unix::fs::symlink("../../../shared", root.join("up")).expect("links");
+    let _socket = UnixListener::bind(root.join("bin/socket")).expect("binds");
+    fake.state.lock().stage_skips = vec![SkippedFile {
+        path: "work/tree/up".into(),
+        reason: Reason::LinkTarget.into(),
+    }];
+    let answer = client
+        .upload_path("w", &root, "work/tree/", TransferProgress::none())
+        .await
+        .expect("stages");
+    let staged = fake.state.lock().staged["work/tree/"].clone();
+    let expected = [
+        ("./", false),
+        ("a.py", false),
+        ("bin/", false),
+        ("bin/python3", true),
+        ("up", true),
+    ];
+    let expected = expected.map(|(name, link)| (name.to_owned(), link));
+    assert_eq!(tar_entries(&staged), expected);
+    let skipped = answer.skipped.iter();
+    let skipped: Vec<_> = skipped
+        .map(|file| (file.path.as_str(), file.reason()))
+        .collect();
+    let expected = [
+        ("work/tree/bin/socket", Reason::FileType),
+        ("work/tree/up", Reason::LinkTarget),
+    ];
+    assert_eq!(
+        (skipped.as_slice(), answer.skipped_total),
+        (&expected[..], 2)
+    );
 }

@@ -7,12 +7,14 @@ mod load_method;
 mod read_file_method;
 mod skill_name_resolution;
 
+pub(crate) use load_method::load_skill;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::arguments::{decode, result_schema, schema};
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolsetContext};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::script_run::ARG_STYLES;
 use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
@@ -52,6 +54,7 @@ struct MethodArguments {
     script_path: String,
     /// execute_script: arguments as data, names to values in this order. true is a bare flag, false and null are left
     /// out, a list is several values. They are in the environment too, as SKILL_ARG_*.
+    #[schemars(with = "Map<String, Value>")]
     script_args: Option<Value>,
     /// execute_script: how script_args become words: positional (default), named (--key value), named_repeated (a list
     /// repeats its flag), env (no words).
@@ -70,7 +73,7 @@ struct MethodArguments {
 pub(crate) fn definitions(context: SessionContext<'_>) -> Vec<ToolDefinition> {
     let methods = offered_methods(context.tools);
     let running = match methods.contains(&EXECUTE) {
-        true => ", execute_script (run a script that came with it)",
+        true => ", execute_script (run a script that came with it; there is no network)",
         false => "",
     };
     let definition = ToolDefinition {
@@ -148,6 +151,7 @@ pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallRes
         id: &call.id,
     };
     let answer = call_method(request, call.arguments).await;
+    let answer = answer.map(ToolAnswer::fitting);
     answer.map_err(|error| add_choices(tools, error))
 }
 
@@ -164,7 +168,7 @@ async fn call_method(call: CallContext<'_>, arguments: Value) -> CallResult {
             let MethodArguments { query, offset, .. } = &arguments;
             list_and_search_methods::search_skills(call, query, *offset).await
         }
-        "load" => load_method::load_skill(call, &arguments.skill_name).await,
+        "load" => load_skill(call, &arguments.skill_name).await,
         "read_file" => read_file_method::read_file(call, &arguments).await,
         _ => execute_script_method::execute_script(call, arguments).await,
     }

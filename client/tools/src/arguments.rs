@@ -1,12 +1,17 @@
-//! Reads arguments as models write them: an object or a string that holds one, keys in any case, other systems' names
-//! for a field. The result is a checked and typed value.
+//! Reads arguments as models and clients write them: an object or JSON text of one, keys in any case, other systems'
+//! names for a field, and values as text, where clients pass lists, numbers and maps so. The result is a checked and
+//! typed value. The schemas that models get are in `schema`.
+
+mod schema;
 
 use std::collections::HashMap;
 
 use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, json};
+
+pub(crate) use schema::reduce_arguments;
+pub use schema::{result_schema, schema};
 
 use crate::tool_error::ToolError;
 
@@ -15,68 +20,116 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 /// Longest text that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Reads arguments, at any depth. A key stands for the field whose name differs from it in case, `_` or `-` only, as
-/// `MaxFiles` and `yieldMs` do; null is the same as nothing; unknown keys are left aside, as the reference systems do.
-/// Other names of a field are its serde aliases, which are given here since serde does not tell them: pairs of alias
-/// and field, which hold wherever there is such a field. A number such as `60.0` is a whole one; a value of another
-/// type than the schema has is an error that names the argument.
+/// Reads arguments, at any depth.
+///
+/// * A key stands for the field whose name differs from it in case, `_` or `-` only, as `MaxFiles` and `yieldMs` do.
+///   Other names of a field are its serde aliases, which are given here since serde does not tell them: pairs of alias
+///   and field, which hold wherever there is such a field. Unknown keys are left aside, as the reference systems do.
+/// * null counts as not given, and so does an empty text where no text is wanted.
+/// * JSON text that parses to the wanted type is that value, a number such as `60.0` is a whole one, a number or a
+///   truth value where a text is wanted is its text, and one value where a list is wanted is a list of one.
+/// * An empty list where a map is wanted is an empty map, and a text where an object with a field `from` is wanted is
+///   that field. For certain fields see `adapt_value`.
 ///
 /// # Errors
 ///
-/// [`ToolError::InvalidArguments`] names the argument and what it should be.
+/// [`ToolError::InvalidArguments`] names the argument of another type and what it should be.
 pub fn decode<T: DeserializeOwned + JsonSchema>(
     arguments: Value,
     aliases: &[(&str, &str)],
 ) -> Result<T, ToolError> {
-    let schema = schema::<T>();
-    let known = Value::Object(rename_keys(argument_object(arguments)?, &schema, aliases));
+    let schema = schema::full_schema::<T>();
+    let known = Value::Object(read_fields(argument_object(arguments)?, &schema, aliases));
     T::deserialize(&known).map_err(|error| {
         let fault = find_mismatch(&known, &schema, "");
         ToolError::arguments(fault.unwrap_or_else(|| error.to_string()))
     })
 }
 
-/// Renames the keys of an object to the fields of the schema.
-fn rename_keys(
+/// Reads the values of an object, under the names of the schema's fields.
+fn read_fields(
     given: Map<String, Value>,
     schema: &Value,
     aliases: &[(&str, &str)],
 ) -> Map<String, Value> {
     let Some(fields) = schema_keyword(schema, "properties").and_then(Value::as_object) else {
-        // A map of the caller's own keys.
-        return given;
+        return read_map(given, schema, aliases);
     };
-    let mut known: HashMap<&String, (KeyMatch, Value)> = HashMap::new();
+    let mut known: HashMap<&String, ((bool, KeyMatch), Value)> = HashMap::new();
     for (key, value) in given {
-        let by_name = |name: &&String| fold_key(name) == fold_key(&key);
-        let by_alias = || {
-            aliases
-                .iter()
-                .filter(|(alias, _)| fold_key(alias) == fold_key(&key))
-                .find_map(|(_, field)| fields.get_key_value(*field))
-                .map(|(field, _)| (field, KeyMatch::Alias))
+        let Some((field, spelling)) = find_field(fields, &key, aliases) else {
+            continue;
         };
-        let found = match fields.get_key_value(&key) {
-            Some((field, _)) => Some((field, KeyMatch::Exact)),
-            None => fields
-                .keys()
-                .find(by_name)
-                .map(|field| (field, KeyMatch::Alike))
-                .or_else(by_alias),
+        let Some(value) = fields
+            .get(field)
+            .and_then(|schema| read_value(adapt_value(field, value), schema, aliases))
+        else {
+            continue;
         };
-        // The nearest spelling counts, and of several the first.
-        if let Some((field, spelling)) = found
-            && !value.is_null()
-            && known.get(field).is_none_or(|(other, _)| spelling < *other)
-        {
-            known.insert(field, (spelling, value));
+        // A text that is not empty counts first, then the nearest spelling, and of several the first.
+        let rank = (value.as_str() == Some(""), spelling);
+        if known.get(field).is_none_or(|(other, _)| rank < *other) {
+            known.insert(field, (rank, value));
         }
     }
-    let fields = fields.iter().filter_map(|(field, schema)| {
+    let fields = fields.keys().filter_map(|field| {
         let (_, value) = known.remove(field)?;
-        Some((field.clone(), rename_nested(value, schema, aliases)))
+        Some((field.clone(), value))
     });
     fields.collect()
+}
+
+/// Returns the value of a field as a text where clients give another one whose meaning is plain: the words of a command,
+/// an object as the text of a file or of stdin, and seconds with their unit.
+fn adapt_value(field: &str, value: Value) -> Value {
+    match (field, value) {
+        ("command", Value::Array(words)) => {
+            let text = join_words(&words);
+            text.map_or(Value::Array(words), Value::String)
+        }
+        ("content" | "stdin", Value::Object(fields)) => {
+            Value::String(Value::Object(fields).to_string())
+        }
+        ("timeout" | "timeout_sec", Value::String(text)) => {
+            let seconds = text.trim().strip_suffix('s').map(str::trim_end);
+            let seconds = seconds.filter(|seconds| seconds.parse::<f64>().is_ok());
+            Value::String(seconds.map_or_else(|| text.clone(), str::to_owned))
+        }
+        (_, value) => value,
+    }
+}
+
+/// Returns a list of words as a shell command, quoted where that is needed; `None` if it is no such list. One text alone
+/// is a command already.
+fn join_words(words: &[Value]) -> Option<String> {
+    let words: Vec<&str> = words.iter().map(Value::as_str).collect::<Option<_>>()?;
+    match words.as_slice() {
+        [] => None,
+        [command] => Some((*command).to_owned()),
+        // Each of them is a command: their words would be quoted as one.
+        [first, ..] if first.contains(char::is_whitespace) => None,
+        words => shlex::try_join(words.iter().copied()).ok(),
+    }
+}
+
+/// Finds the field that a key names.
+fn find_field<'a>(
+    fields: &'a Map<String, Value>,
+    key: &str,
+    aliases: &[(&str, &str)],
+) -> Option<(&'a String, KeyMatch)> {
+    if let Some((field, _)) = fields.get_key_value(key) {
+        return Some((field, KeyMatch::Exact));
+    }
+    let folded = fold_key(key);
+    if let Some(field) = fields.keys().find(|field| fold_key(field) == folded) {
+        return Some((field, KeyMatch::Alike));
+    }
+    let mut aliases = aliases
+        .iter()
+        .filter(|(alias, _)| fold_key(alias) == folded);
+    let field = aliases.find_map(|(_, field)| fields.get_key_value(*field));
+    field.map(|(field, _)| (field, KeyMatch::Alias))
 }
 
 /// Distance between a key and the name of a field; the nearest spelling wins.
@@ -87,23 +140,92 @@ enum KeyMatch {
     Alias,
 }
 
-fn rename_nested(value: Value, schema: &Value, aliases: &[(&str, &str)]) -> Value {
-    match value {
-        Value::Object(map) => Value::Object(rename_keys(map, schema, aliases)),
+/// Reads the values of a map with keys of the caller's own. One with values of any type stays as it is.
+fn read_map(
+    given: Map<String, Value>,
+    schema: &Value,
+    aliases: &[(&str, &str)],
+) -> Map<String, Value> {
+    let values = schema_keyword(schema, "additionalProperties");
+    let Some(values) = values.filter(|values| values.is_object()) else {
+        return given;
+    };
+    let given = given.into_iter();
+    let given = given.filter_map(|(key, value)| Some((key, read_value(value, values, aliases)?)));
+    given.collect()
+}
+
+/// Reads one value as the type that its schema has; `None` if it counts as not given. A value that cannot be that type
+/// stays as it is.
+fn read_value(value: Value, schema: &Value, aliases: &[(&str, &str)]) -> Option<Value> {
+    let types = permitted_types(schema);
+    let wants = |kind: &str| types.contains(&kind);
+    let value = match value {
+        Value::Null => return None,
+        // Some languages have one empty value for both.
+        Value::Array(items) if items.is_empty() && wants("object") && !wants("array") => {
+            return None;
+        }
+        Value::String(text) if !(types.is_empty() || wants("string")) => read_text(text, &types)?,
+        Value::Bool(_) | Value::Number(_) if wants("string") && !has_type(&value, &types) => {
+            Value::String(value.to_string())
+        }
+        Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => value,
+    };
+    let value = match wants("array") && !has_type(&value, &types) {
+        true => Value::Array(vec![value]),
+        false => value,
+    };
+    let fields = schema_keyword(schema, "properties");
+    let is_source = fields.is_some_and(|fields| fields.get("from").is_some());
+    let value = match value.is_string() && is_source {
+        true => json!({"from": value}),
+        false => value,
+    };
+    Some(match value {
         Value::Array(items) => match schema_keyword(schema, "items") {
             Some(schema) => {
                 let items = items.into_iter();
                 items
-                    .map(|item| rename_nested(item, schema, aliases))
+                    .filter_map(|item| read_value(item, schema, aliases))
                     .collect()
             }
             None => Value::Array(items),
         },
-        Value::Number(number) if permitted_types(schema).contains(&"integer") => {
+        Value::Object(map) => Value::Object(read_fields(map, schema, aliases)),
+        Value::Number(number) if wants("integer") => {
             whole_number(&number).unwrap_or(Value::Number(number))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    })
+}
+
+/// Reads a text where another type is wanted: the value that it is the JSON text of, if that has a wanted type. `None`
+/// if it is empty or `null`.
+fn read_text(text: String, types: &[&str]) -> Option<Value> {
+    let json = text.trim();
+    if json.is_empty() {
+        return None;
     }
+    // Python writes True.
+    let json = match types.contains(&"boolean") {
+        true => json.to_ascii_lowercase(),
+        false => json.to_owned(),
+    };
+    match serde_json::from_str(&json) {
+        Ok(Value::Null) => None,
+        Ok(value) if has_type(&value, types) => Some(value),
+        Ok(_) | Err(_) => Some(Value::String(text)),
+    }
+}
+
+/// Returns `true` if a value has one of these types. Each number may be a whole one.
+fn has_type(value: &Value, types: &[&str]) -> bool {
+    types.contains(&type_name(value)) || (value.is_number() && types.contains(&"integer"))
 }
 
 /// Describes the first value that is of no type that the schema has, by its place in the arguments.
@@ -228,32 +350,6 @@ fn fold_key(name: &str) -> String {
     letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
-/// Returns the JSON Schema of arguments of a type, with everything inlined: models read no references.
-#[must_use]
-pub fn schema<T: JsonSchema>() -> Value {
-    root_schema::<T>(inline_settings())
-}
-
-/// Returns the schema of a result: unlike an argument, a field that may be left out is not required.
-#[must_use]
-pub fn result_schema<T: JsonSchema>() -> Value {
-    root_schema::<T>(inline_settings().for_serialize())
-}
-
-fn inline_settings() -> SchemaSettings {
-    SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    })
-}
-
-fn root_schema<T: JsonSchema>(settings: SchemaSettings) -> Value {
-    settings
-        .into_generator()
-        .into_root_schema_for::<T>()
-        .to_value()
-}
-
 /// Returns arguments as an object, which may be JSON in a string.
 pub(crate) fn argument_object(arguments: Value) -> Result<Map<String, Value>, ToolError> {
     match arguments {
@@ -261,7 +357,8 @@ pub(crate) fn argument_object(arguments: Value) -> Result<Map<String, Value>, To
         Value::Null => Ok(Map::new()),
         // Some models, and some frameworks, pass JSON in a string.
         Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
-        Value::String(text) => match serde_json::from_str(&text) {
+        // Programs of Windows begin files with a byte order mark.
+        Value::String(text) => match serde_json::from_str(text.trim_start_matches('\u{feff}')) {
             Ok(Value::Object(map)) => Ok(map),
             Ok(_) => Err(ToolError::arguments("not an object")),
             Err(error) => Err(ToolError::arguments(format!("not JSON: {error}"))),
@@ -273,170 +370,4 @@ pub(crate) fn argument_object(arguments: Value) -> Result<Map<String, Value>, To
 }
 
 #[cfg(test)]
-mod tests {
-    use serde::Deserialize;
-    use serde_json::json;
-
-    use super::*;
-
-    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
-    #[serde(default)]
-    struct Run {
-        skill: String,
-        yield_ms: u64,
-    }
-
-    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
-    #[serde(default)]
-    struct Outer {
-        outputs: Option<Outputs>,
-        inputs: Vec<Input>,
-        env: std::collections::BTreeMap<String, String>,
-    }
-
-    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
-    #[serde(default)]
-    struct Outputs {
-        max_files: u64,
-        inline: bool,
-    }
-
-    #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
-    #[serde(default)]
-    struct Input {
-        from: String,
-        to: String,
-    }
-
-    #[test]
-    fn inner_keys_may_be_spelled_in_any_way_too_and_keys_of_maps_are_left_alone() {
-        let arguments = json!({
-            "Outputs": {"MaxFiles": 3, "max_files": 0, "maxfiles": 9, "Inline": true, "other": 1},
-            "inputs": [{"src": "a", "DST": "b"}, {"From": "c", "to": null}],
-            "env": {"MaxFiles": "x", "src": "y"},
-        });
-        let read: Outer =
-            decode(arguments, &[("src", "from"), ("dst", "to")]).expect("is understood");
-        let input = |from: &str, to: &str| Input {
-            from: from.into(),
-            to: to.into(),
-        };
-        let outputs = Outputs {
-            max_files: 0,
-            inline: true,
-        };
-        assert_eq!(read.outputs, Some(outputs));
-        assert_eq!(read.inputs, [input("a", "b"), input("c", "")]);
-        assert_eq!(read.env.keys().collect::<Vec<_>>(), ["MaxFiles", "src"]);
-    }
-
-    fn run(arguments: Value) -> Result<Run, String> {
-        decode(
-            arguments,
-            &[("skill_name", "skill"), ("yield_time_ms", "yield_ms")],
-        )
-        .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn keys_may_be_in_any_case_or_another_systems() {
-        let wanted = Run {
-            skill: "a".into(),
-            yield_ms: 5,
-        };
-        for arguments in [
-            json!({"skill": "a", "yield_ms": 5}),
-            json!({"Skill": "a", "YIELD_MS": 5}),
-            json!({"skill_name": "a", "yield_time_ms": 5}),
-            json!({"skill": "a", "skill_name": "b", "yield_ms": 5}),
-            json!({"skill_name": "b", "skill": "a", "yield_ms": 5}),
-            // In any order: as it is spelt, else nearly so, else by another name.
-            json!({"skill_name": "b", "Skill": "a", "yield_ms": 5}),
-            json!({"Skill": "a", "skill_name": "b", "yield_ms": 5}),
-            json!({"SKILL": "b", "skill": "a", "yieldMs": 7, "yield_ms": 5}),
-            json!({"Skill": "a", "SKILL": "b", "yield_ms": 5}),
-            json!(r#"{"skill": "a", "yield_ms": 5, "unknown": [1]}"#),
-        ] {
-            assert_eq!(run(arguments.clone()).as_ref(), Ok(&wanted), "{arguments}");
-        }
-        assert_eq!(run(json!({"skill": null})), Ok(Run::default()));
-        assert_eq!(run(json!("")), Ok(Run::default()));
-    }
-
-    #[test]
-    fn what_is_no_object_or_has_a_wrong_type_is_said() {
-        for (arguments, said) in [
-            (json!([1]), "not an object"),
-            (json!("{"), "not JSON"),
-            (json!("[1]"), "not an object"),
-            (
-                json!({"yield_ms": "5"}),
-                "yield_ms must be a whole number from 0 on, not \"5\"",
-            ),
-            (
-                json!({"yield_ms": 1.5}),
-                "yield_ms must be a whole number from 0 on, not 1.5",
-            ),
-            (json!({"yield_ms": -1}), "from 0 on, not -1"),
-            (json!({"Skill": [1]}), "skill must be a text, not a list"),
-        ] {
-            let error = run(arguments.clone()).expect_err("refused");
-            assert!(error.starts_with("invalid args: "), "{error}");
-            assert!(error.contains(said), "{arguments}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_whole_number_may_be_written_with_a_fraction_of_zero() {
-        for (given, wanted) in [(json!(60.0), 60), (json!(6e1), 60), (json!(-0.0), 0)] {
-            let read = run(json!({"yield_ms": given})).expect("a whole number");
-            assert_eq!(read.yield_ms, wanted);
-        }
-        for given in [json!(0.5), json!(1e300), json!(-60.0)] {
-            assert!(run(json!({"yield_ms": given})).is_err(), "{given}");
-        }
-    }
-
-    #[test]
-    fn an_argument_of_a_wrong_type_is_named_wherever_it_is() {
-        for (given, said) in [
-            (
-                json!({"outputs": {"MaxFiles": "many"}}),
-                "outputs.max_files must be a whole number from 0 on, not \"many\"",
-            ),
-            (json!({"outputs": 3}), "outputs must be an object, not 3"),
-            (
-                json!({"inputs": [{"from": "a"}, {"src": true}]}),
-                "inputs[1].from must be a text, not true",
-            ),
-            (
-                json!({"inputs": ["a"]}),
-                "inputs[0] must be an object, not \"a\"",
-            ),
-            (json!({"env": {"A": 1}}), "env.A must be a text, not 1"),
-        ] {
-            let read = decode::<Outer>(given.clone(), &[("src", "from")]);
-            let error = read.expect_err("refused").to_string();
-            assert_eq!(error, format!("invalid args: {said}"), "{given}");
-        }
-    }
-
-    #[derive(serde::Serialize, JsonSchema)]
-    struct Ran {
-        exit_code: i32,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        warnings: Vec<String>,
-    }
-
-    #[test]
-    fn a_result_may_lack_what_is_left_out_when_it_is_empty() {
-        assert_eq!(result_schema::<Ran>()["required"], json!(["exit_code"]));
-    }
-
-    #[test]
-    fn a_schema_says_what_a_field_is() {
-        let schema = schema::<Run>();
-        assert_eq!(schema["properties"]["skill"]["type"], "string");
-        assert_eq!(schema["type"], "object");
-    }
-}
+mod tests;

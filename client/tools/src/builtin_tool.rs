@@ -2,10 +2,10 @@
 
 use futures::future::BoxFuture;
 use schemars::JsonSchema;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::arguments::{result_schema, schema};
-use crate::call_context::{CallContext, CallResult, SessionContext};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
 use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
@@ -18,23 +18,23 @@ type Handler = for<'a> fn(CallContext<'a>, Value) -> BoxFuture<'a, CallResult>;
 pub(crate) struct BuiltinTool {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
-    /// JSON Schema of the arguments.
-    pub(crate) parameters: fn() -> Value,
-    /// JSON Schema of the result.
-    pub(crate) returns: fn() -> Value,
+    /// JSON Schema of the arguments' type.
+    parameters: fn() -> Value,
+    /// JSON Schema of the result's type.
+    returns: fn() -> Value,
     handler: Handler,
-    /// `true` for tools that start, change or read what runs; the profile `KnowledgeOnly` has none of them.
-    runs: bool,
+    /// Smallest profile that has the tool.
+    profile: Profile,
     /// `true` for tools that the family's own system does not have.
     is_addition: bool,
     /// Tool without which this one is of no use.
     needs: Option<&'static str>,
-    /// Arguments that a call must have.
-    pub(crate) required: &'static [&'static str],
+    /// Arguments that a call must have; empty if their type says it.
+    required: &'static [&'static str],
     /// Arguments of the type that this tool does not take.
-    pub(crate) hidden_arguments: &'static [&'static str],
+    hidden_arguments: &'static [&'static str],
     /// Fields of the result's type that this tool never gives.
-    pub(crate) hidden_results: &'static [&'static str],
+    hidden_results: &'static [&'static str],
 }
 
 impl BuiltinTool {
@@ -50,7 +50,7 @@ impl BuiltinTool {
             parameters: schema::<A>,
             returns: result_schema::<R>,
             handler,
-            runs: false,
+            profile: Profile::KnowledgeOnly,
             is_addition: false,
             needs: None,
             required: &[],
@@ -59,9 +59,16 @@ impl BuiltinTool {
         }
     }
 
-    /// Marks a tool that starts, changes or reads what runs.
+    /// Marks a tool that starts, changes or reads what a skill runs.
     pub(crate) const fn running(self) -> Self {
-        Self { runs: true, ..self }
+        let profile = Profile::Full;
+        Self { profile, ..self }
+    }
+
+    /// Marks a tool that starts, changes or reads what runs in the workspace, in no skill.
+    pub(crate) const fn in_workspace(self) -> Self {
+        let profile = Profile::Workspace;
+        Self { profile, ..self }
     }
 
     /// Marks a tool that the family's own system does not have.
@@ -107,29 +114,52 @@ impl BuiltinTool {
         if self.is_addition && !options.additions {
             return Some("additions");
         }
-        let needs_full = self.runs && options.profile == Profile::KnowledgeOnly;
-        needs_full.then_some("the profile full, not knowledge_only")
-    }
-
-    /// Returns the definition of the tool as its types and texts are.
-    pub(crate) fn definition(&self) -> ToolDefinition {
-        ToolDefinition {
-            name: self.name.to_owned(),
-            description: self.description.to_owned(),
-            parameters: (self.parameters)(),
-            returns: (self.returns)(),
+        match self.profile {
+            profile if profile <= options.profile => None,
+            Profile::Full => Some("the profile full"),
+            Profile::Workspace | Profile::KnowledgeOnly => Some("the profile workspace or full"),
         }
     }
 
-    /// Makes a call of the tool.
+    /// Returns the definition of the tool.
+    pub(crate) fn definition(&self) -> ToolDefinition {
+        let (mut parameters, mut returns) = ((self.parameters)(), (self.returns)());
+        if !self.required.is_empty()
+            && let Some(parameters) = parameters.as_object_mut()
+        {
+            parameters.insert("required".into(), json!(self.required));
+        }
+        for (schema, hidden) in [
+            (&mut parameters, self.hidden_arguments),
+            (&mut returns, self.hidden_results),
+        ] {
+            if let Some(properties) = properties_mut(schema) {
+                properties.retain(|name, _| !hidden.contains(&name.as_str()));
+            }
+        }
+        ToolDefinition {
+            name: self.name.to_owned(),
+            description: self.description.to_owned(),
+            parameters,
+            returns,
+        }
+    }
+
+    /// Makes a call of the tool. Its result keeps within the budget of results.
     pub(crate) async fn call(&self, context: SessionContext<'_>, call: ToolCall) -> CallResult {
         let request = CallContext {
             context,
             tool: self.name,
             id: &call.id,
         };
-        (self.handler)(request, call.arguments).await
+        let answer = (self.handler)(request, call.arguments).await;
+        answer.map(ToolAnswer::fitting)
     }
+}
+
+/// Returns the fields of a schema.
+pub(crate) fn properties_mut(schema: &mut Value) -> Option<&mut Map<String, Value>> {
+    schema.get_mut("properties")?.as_object_mut()
 }
 
 /// Finds a tool of a table.

@@ -6,13 +6,15 @@ use std::ops::Deref;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use skilld_client::Client;
+use skilld_client::v1::Skill;
+use skilld_client::{Client, short_id};
 
 use crate::hooks::{Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
 use crate::host_tools::HostTools;
 use crate::mcp_client::McpConnections;
+use crate::result_budget::{add_warnings, fit_result};
 use crate::session::Session;
-use crate::state::{LoadScope, SessionState, StateDelta};
+use crate::state::{self, LoadScope, SessionState, StateDelta};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 use crate::workspaces::SessionWorkspaces;
@@ -36,6 +38,24 @@ impl ToolAnswer {
         Self {
             result: result.into(),
             delta: StateDelta::new(),
+        }
+    }
+
+    /// Adds a warning to a result that is an object, within the budget of results. Returns `false` if the result has no
+    /// place for one: it is no object, or its `warnings` are no list.
+    pub fn add_warning(&mut self, warning: String) -> bool {
+        let is_added = self.result.is_object() && add_warnings(&mut self.result, vec![warning]);
+        if is_added {
+            self.result = fit_result(self.result.take());
+        }
+        is_added
+    }
+
+    /// Cuts the result to the budget of results.
+    pub(crate) fn fitting(self) -> Self {
+        Self {
+            result: fit_result(self.result),
+            ..self
         }
     }
 
@@ -64,6 +84,8 @@ pub(crate) struct SessionContext<'a> {
     pub(crate) tools: &'a ToolsetContext,
     pub(crate) session: &'a Session,
     pub(crate) state: &'a SessionState,
+    /// `true` if the host acts for the user, who may start skills that no model may start.
+    pub(crate) for_user: bool,
 }
 
 /// Call of a tool in a session.
@@ -95,6 +117,18 @@ impl<'a> SessionContext<'a> {
     /// Returns the agent and the load mode of the session's skills.
     pub(crate) fn scope(self) -> LoadScope<'a> {
         self.tools.options.scope(&self.session.agent)
+    }
+
+    /// Returns `true` if a skill may be used here: not one that only the user may start, unless the host has loaded it
+    /// for the user.
+    pub(crate) fn permits(self, skill: &Skill) -> bool {
+        !skill.disable_model_invocation || self.for_user || self.has_loaded(&short_id(&skill.name))
+    }
+
+    /// Returns `true` if the session's state has the skill of this name loaded.
+    pub(crate) fn has_loaded(self, name: &str) -> bool {
+        let loaded = state::loaded(self.state, self.tools.options.family, self.scope());
+        loaded.iter().any(|loaded| loaded == name)
     }
 
     /// Acts in the session's workspace: see [`SessionWorkspaces::in_workspace`].

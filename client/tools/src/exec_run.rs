@@ -102,13 +102,19 @@ pub(crate) async fn follow_exec(
     loop {
         let event = match events.next().await {
             Ok(Some(event)) => event,
-            Ok(None) => return Ok(finished),
+            Ok(None) => {
+                finished.output.finish();
+                return Ok(finished);
+            }
             Err(error) => return Err(translate_exec_error(error, started, call)),
         };
         started = true;
         match event.event {
             Some(Event::Started(start)) => finished.spec = start.effective_spec.unwrap_or_default(),
             Some(Event::Exited(exited)) => finished.result = exited.result.unwrap_or_default(),
+            Some(Event::Closed(closed)) => {
+                finished.result.ended_processes = closed.ended_processes;
+            }
             Some(event) => finished.output.take(&event),
             None => {}
         }

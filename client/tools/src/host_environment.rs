@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::command_limits::ARGUMENT_BYTES_MAX;
 use crate::output_collection::join_paths;
 
 /// The daemon's bounds on the environment of one command.
 const VARIABLES_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 * 1024;
-/// Longest `NAME=value` that Linux passes to a program, in bytes.
-const VARIABLE_BYTES_MAX: usize = 128 * 1024 - 1;
 
 /// Adds the host's variables, `ToolOptions.env`, to the environment of a command, which keeps the variables that it
 /// has. Returns a warning for each variable that no command can have, and one for those that do not fit in beside the
@@ -60,7 +59,7 @@ fn variable_problem(name: &str, value: &str) -> Option<&'static str> {
         Some("is no name: letters, digits and _, not beginning with a digit")
     } else if value.contains('\0') {
         Some("has a NUL byte in its value")
-    } else if size_bytes(name, value) > VARIABLE_BYTES_MAX {
+    } else if size_bytes(name, value) > ARGUMENT_BYTES_MAX {
         Some("is longer than a program can be given")
     } else {
         None
@@ -87,7 +86,7 @@ mod tests {
 
     #[test]
     fn variables_that_no_command_can_have_are_left_out_and_named() {
-        let long = "x".repeat(VARIABLE_BYTES_MAX);
+        let long = "x".repeat(ARGUMENT_BYTES_MAX);
         let host = variables([
             ("GOOD", "a b"),
             ("_1", ""),

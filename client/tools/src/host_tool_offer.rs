@@ -2,7 +2,7 @@
 //! tools that the host registered. Registration is an allow-list, whatever skills and models write; its order is the
 //! order of the offer.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
@@ -81,18 +81,19 @@ pub fn select_host_tools<'a>(
     offer
 }
 
-/// Returns the names of the host's tools that are offered in a session. `known` are the names of the usable skills, if
-/// the caller has them: others in the state are then not looked up.
-pub(crate) async fn list_offered_tools(
-    context: SessionContext<'_>,
-    known: Option<&BTreeSet<String>>,
-) -> ToolResult<Vec<String>> {
+/// Returns the names of the host's tools that are offered in a session.
+pub(crate) async fn list_offered_tools(context: SessionContext<'_>) -> ToolResult<Vec<String>> {
     let tools = context.tools;
     if !tools.options.only_active_skills {
         return Ok(tools.host.names().map(str::to_owned).collect());
     }
     let mut loaded = prompt_material_reader::active_skills(context);
-    loaded.retain(|name| known.is_none_or(|known| known.contains(name)));
+    if tools.host.is_empty() || loaded.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A state may name any number of skills that do not exist; they cost no call.
+    let known = skill_lookup::list_skill_names(context).await?;
+    loaded.retain(|name| known.contains(name));
     let declared = find_declarations(context, loaded).await?;
     let pool = tools.host.names();
     Ok(select_host_tools(context.state, context.scope(), &declared, pool).names)
@@ -108,7 +109,7 @@ pub(crate) async fn find_declarations(
         return Ok(Vec::new());
     }
     let found = skills.into_iter().map(|name| async move {
-        let found = skill_lookup::find_usable_skill(context.tools, &name).await?;
+        let found = skill_lookup::find_usable_skill(context, &name).await?;
         Ok(found.map(|skill| SkillToolDeclaration {
             skill: name,
             tools: skill.tools,

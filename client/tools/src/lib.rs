@@ -9,17 +9,18 @@
 //!        ── call(session, state, call) ───► Answer { result for the model, delta of the state }
 //! ```
 //!
-//! Layers, each of which uses only those before it: `tool_definition` (families, definitions, calls), [`state`] and
-//! [`prompt`], `session`, `tool_error` and `tool_options`, [`host_tools`] and [`hooks`], `mcp_client` and `workspaces`,
-//! `call_context`, the shared core (`skill_lookup`, `prompt_material_reader`, `script_run`, `exec_run`, `builtin_tool`
-//! and their like), the families `trpc`, `sherma` and `agent_zero`, `toolset` with `prompt_lifecycle` and
-//! `call_cancellation`, and `skills`.
+//! Layers, each of which uses only those before it: `tool_definition` (families, definitions, calls) and
+//! `staged_uploads`, [`state`] and [`prompt`], `session`, `tool_error` and `tool_options`, [`host_tools`] and [`hooks`],
+//! `mcp_client` and `workspaces`, `call_context`, the shared core (`skill_lookup`, `skill_staging`,
+//! `prompt_material_reader`, `script_run`, `exec_run`, `builtin_tool` and their like), the families `trpc`, `sherma` and
+//! `agent_zero`, `toolset` with `prompt_lifecycle`, `preload` and `call_cancellation`, and `skills`.
 
 mod agent_zero;
 pub mod arguments;
 mod builtin_tool;
 mod call_cancellation;
 mod call_context;
+mod command_limits;
 mod exec_run;
 pub mod hooks;
 mod host_environment;
@@ -29,10 +30,12 @@ mod mcp_client;
 mod output_buffer;
 mod output_collection;
 mod package_warnings;
+mod preload;
 pub mod prompt;
 mod prompt_lifecycle;
 mod prompt_material_reader;
 mod proto_json;
+mod result_budget;
 mod run_warnings;
 mod script_run;
 mod session;
@@ -40,10 +43,15 @@ mod sherma;
 mod skill_file_path;
 mod skill_list_page;
 mod skill_lookup;
+mod skill_staging;
 mod skill_text_tag;
 mod skills;
 mod staged_uploads;
 pub mod state;
+mod terminal_output;
+// The daemon decodes the same way.
+#[path = "../../../daemon/skills/src/text_decoding.rs"]
+mod text_decoding;
 mod tool_definition;
 mod tool_error;
 mod tool_options;
@@ -54,11 +62,13 @@ mod workspaces;
 
 pub use call_cancellation::CancelOutcome;
 pub use call_context::ToolAnswer;
+pub use preload::PreloadOutcome;
+pub use run_warnings::lacks_room;
 pub use session::Session;
-pub use sherma::{PreloadOutcome, SkippedPreload};
 pub use skills::{SkillSession, Skills};
 pub use staged_uploads::{StagedUpload, StagedUploads};
 pub use tool_definition::{Family, LoadMode, Profile, ToolCall, ToolDefinition};
 pub use tool_error::ToolError;
 pub use tool_options::{McpOptions, ToolOptions};
 pub use toolset::Toolset;
+pub use workspace_path::relative_to_workspace;

@@ -18,7 +18,7 @@ use connection_table::{ConnectionCell, ConnectionKey, ConnectionLimits, Connecti
 
 use crate::session::Session;
 pub(crate) use crate::state::sherma::{McpServer, ServerAddress};
-use crate::tool_error::ToolError;
+use crate::tool_error::{ToolError, cut_message};
 use crate::tool_options::{McpOptions, ToolOptions};
 
 /// Limits of open connections. Each connection is a session at a server, or a process and its descriptors.
@@ -42,12 +42,8 @@ impl McpServer {
 }
 
 /// Cuts an error message at [`PROBLEM_BYTES_MAX`].
-fn cut_problem(mut problem: String) -> String {
-    if problem.len() > PROBLEM_BYTES_MAX {
-        problem.truncate(problem.floor_char_boundary(PROBLEM_BYTES_MAX));
-        problem.push_str("… (cut)");
-    }
-    problem
+fn cut_problem(problem: String) -> String {
+    cut_message(problem, PROBLEM_BYTES_MAX)
 }
 
 /// Open connections of a toolset.

@@ -1,10 +1,13 @@
-//! Buffers of a command's output as a result shows it: whole, or its beginning and its end. The memory use is bounded,
-//! however much the command prints.
+//! Buffers of a command's output as a result shows it: its text without what is for a terminal, whole, or its beginning
+//! and its end. The memory use is bounded, however much the command prints.
 
 use std::collections::VecDeque;
 
 use skilld_client::v1::OutputStream;
 use skilld_client::v1::exec_event::{Event, Output, output};
+
+use crate::terminal_output::TerminalCleaner;
+use crate::text_decoding::is_cut_character;
 
 /// Output streams of a command.
 #[derive(Debug)]
@@ -33,6 +36,12 @@ impl OutputStreams {
         }
     }
 
+    /// Ends both streams: no more output may follow.
+    pub(crate) fn finish(&mut self) {
+        self.stdout.finish();
+        self.stderr.finish();
+    }
+
     fn stream_mut(&mut self, stream: OutputStream) -> &mut OutputBuffer {
         match stream {
             OutputStream::Stderr => &mut self.stderr,
@@ -50,21 +59,114 @@ pub(crate) fn output_bytes(piece: &Output) -> &[u8] {
     }
 }
 
-/// Buffer of one stream: its beginning and its end.
+/// Buffer of one stream: the beginning and the end of its text.
 #[derive(Debug)]
 pub(crate) struct OutputBuffer {
-    head_max: usize,
-    tail_max: usize,
-    head: Vec<u8>,
-    tail: VecDeque<u8>,
-    /// Bytes that came or were lost.
+    cleaner: TerminalCleaner,
+    ends: TextEnds,
+    /// Bytes that were printed or lost.
     total: u64,
     lost: u64,
 }
 
 impl OutputBuffer {
-    /// Creates a buffer that holds at most `bytes_max` bytes.
+    /// Creates a buffer that holds at most `bytes_max` bytes of text.
     pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            cleaner: TerminalCleaner::new(),
+            ends: TextEnds::new(bytes_max),
+            total: 0,
+            lost: 0,
+        }
+    }
+
+    /// Adds printed bytes and keeps the first and the last of their text.
+    pub(crate) fn push(&mut self, data: &[u8]) {
+        self.total += data.len() as u64;
+        let ends = &mut self.ends;
+        self.cleaner.push(data, &mut |text: &[u8]| ends.push(text));
+    }
+
+    /// Counts bytes that the daemon has dropped.
+    pub(crate) fn add_gap(&mut self, bytes: u64) {
+        self.total += bytes;
+        self.lost += bytes;
+    }
+
+    /// Takes the lines that the program could still redraw; no more output may follow.
+    pub(crate) fn finish(&mut self) {
+        let ends = &mut self.ends;
+        self.cleaner.finish(&mut |text: &[u8]| ends.push(text));
+    }
+
+    /// Returns the number of bytes that were printed.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns `true` if text was dropped, once the buffer is finished.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.lost > 0 || self.ends.held() != self.ends.total
+    }
+
+    /// Returns the text of the output; adds a warning for text that is left out, and one that ends with `advice` for
+    /// bytes that are no text.
+    pub(crate) fn into_text(
+        mut self,
+        name: &str,
+        advice: &str,
+        warnings: &mut Vec<String>,
+    ) -> String {
+        self.finish();
+        let (lost, ends) = (self.lost, self.ends);
+        let is_whole = ends.held() == ends.total;
+        let (head, tail): (Vec<u8>, Vec<u8>) = (ends.head, ends.tail.into());
+        let (bytes, text);
+        if is_whole {
+            bytes = [head, tail].concat();
+            text = String::from_utf8_lossy(&bytes).into_owned();
+        } else {
+            let head = head.get(..whole_end(&head)).unwrap_or_default();
+            let tail = tail.get(whole_start(&tail)..).unwrap_or_default();
+            let shown = head.len() + tail.len();
+            let left = ends.total - shown as u64;
+            let all = ends.total + lost;
+            warnings.push(format!(
+                "{name} truncated: its first and last bytes are shown, {shown} of {all}; print less, or into a file in \
+                 $OUTPUT_DIR"
+            ));
+            text = format!(
+                "{}\n[… {left} bytes of {name} left out …]\n{}",
+                String::from_utf8_lossy(head),
+                String::from_utf8_lossy(tail)
+            );
+            bytes = [head, tail].concat();
+        }
+        if lost > 0 {
+            warnings.push(format!("{lost} bytes of {name} are no longer kept"));
+        }
+        if std::str::from_utf8(&bytes).is_err() {
+            warnings.push(format!(
+                "{name} is not all UTF-8: other bytes show as U+FFFD{advice}"
+            ));
+        }
+        text
+    }
+}
+
+/// Beginning and end of a text.
+#[derive(Debug)]
+struct TextEnds {
+    head_max: usize,
+    tail_max: usize,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    /// Bytes of the whole text.
+    total: u64,
+}
+
+impl TextEnds {
+    fn new(bytes_max: usize) -> Self {
         let tail_max = bytes_max / 2;
         Self {
             head_max: bytes_max - tail_max,
@@ -72,12 +174,10 @@ impl OutputBuffer {
             head: Vec::new(),
             tail: VecDeque::new(),
             total: 0,
-            lost: 0,
         }
     }
 
-    /// Adds printed bytes and keeps the first and the last of them.
-    pub(crate) fn push(&mut self, data: &[u8]) {
+    fn push(&mut self, data: &[u8]) {
         self.total += data.len() as u64;
         let room = self.head_max.saturating_sub(self.head.len());
         let (first, rest) = data.split_at(room.min(data.len()));
@@ -89,78 +189,19 @@ impl OutputBuffer {
         self.tail.extend(last);
     }
 
-    /// Counts bytes that the daemon has dropped.
-    pub(crate) fn add_gap(&mut self, bytes: u64) {
-        self.total += bytes;
-        self.lost += bytes;
-    }
-
-    /// Returns the number of bytes that were printed.
-    pub(crate) fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Returns `true` if bytes were dropped.
-    pub(crate) fn is_cut(&self) -> bool {
-        (self.head.len() + self.tail.len()) as u64 != self.total
-    }
-
-    /// Returns the output as text; adds a warning for bytes that are left out and one for bytes that are no text.
-    pub(crate) fn into_text(mut self, name: &str, warnings: &mut Vec<String>) -> String {
-        let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
-        let held = (self.head.len() + tail.len()) as u64;
-        let is_whole = held + self.lost == self.total;
-        let (bytes, text);
-        if is_whole {
-            bytes = [self.head, tail].concat();
-            text = String::from_utf8_lossy(&bytes).into_owned();
-        } else {
-            let head = self.head.get(..whole_end(&self.head)).unwrap_or_default();
-            let tail = tail.get(whole_start(&tail)..).unwrap_or_default();
-            let left = self.total - self.lost - (head.len() + tail.len()) as u64;
-            let shown = head.len() + tail.len();
-            let all = self.total;
-            warnings.push(format!(
-                "{name} truncated: its first and last bytes are shown, {shown} of {all}"
-            ));
-            text = format!(
-                "{}\n[… {left} bytes of {name} left out …]\n{}",
-                String::from_utf8_lossy(head),
-                String::from_utf8_lossy(tail)
-            );
-            bytes = [head, tail].concat();
-        }
-        if self.lost > 0 {
-            let lost = self.lost;
-            warnings.push(format!("{lost} bytes of {name} are no longer kept"));
-        }
-        if std::str::from_utf8(&bytes).is_err() {
-            warnings.push(format!(
-                "{name} is not all UTF-8: other bytes show as U+FFFD"
-            ));
-        }
-        text
+    fn held(&self) -> u64 {
+        (self.head.len() + self.tail.len()) as u64
     }
 }
 
 /// Returns the end of the bytes without an incomplete character.
 pub(crate) fn whole_end(bytes: &[u8]) -> usize {
-    let back = (1..=bytes.len().min(3)).find(|back| {
-        let byte = bytes.get(bytes.len() - back).copied().unwrap_or_default();
-        // The first byte of a character of more bytes than there are.
-        let length = match byte {
-            0xC2..=0xDF => 2,
-            0xE0..=0xEF => 3,
-            0xF0..=0xF4 => 4,
-            _ => 1,
-        };
-        length > *back
-    });
-    let is_continued = |back: &usize| {
-        let rest = bytes.get(bytes.len() - back + 1..).unwrap_or_default();
-        rest.iter().all(|byte| matches!(byte, 0x80..=0xBF))
-    };
-    bytes.len() - back.filter(is_continued).unwrap_or(0)
+    // A character has at most four bytes.
+    let last = bytes.get(bytes.len().saturating_sub(3)..);
+    let last = last.unwrap_or_default().utf8_chunks().last();
+    let end = last.map(|chunk| chunk.invalid());
+    let cut = end.filter(|end| is_cut_character(end));
+    bytes.len() - cut.map_or(0, <[u8]>::len)
 }
 
 /// Returns the start of the bytes without the rest of a character.
@@ -181,7 +222,8 @@ mod tests {
             shown.push(piece);
         }
         let mut warnings = Vec::new();
-        (shown.into_text("stdout", &mut warnings), warnings)
+        let text = shown.into_text("stdout", "; convert it", &mut warnings);
+        (text, warnings)
     }
 
     #[test]
@@ -194,7 +236,7 @@ mod tests {
     fn beginning_and_end_are_shown_and_the_rest_is_said() {
         let (text, warnings) = shown(8, &[b"abcdefghij", b"klmn"]);
         assert_eq!(text, "abcd\n[… 6 bytes of stdout left out …]\nklmn");
-        let said = "stdout truncated: its first and last bytes are shown, 8 of 14";
+        let said = "stdout truncated: its first and last bytes are shown, 8 of 14; print less, or into a file in $OUTPUT_DIR";
         assert_eq!(warnings, [said]);
     }
 
@@ -213,6 +255,7 @@ mod tests {
         let (text, warnings) = shown(8, &[b"a\xff"]);
         assert_eq!(text, "a\u{fffd}");
         assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].ends_with("show as U+FFFD; convert it"));
     }
 
     #[test]
@@ -221,8 +264,16 @@ mod tests {
         lossy.add_gap(100);
         lossy.push(b"end");
         let mut warnings = Vec::new();
-        assert_eq!(lossy.into_text("stderr", &mut warnings), "end");
+        assert_eq!(lossy.into_text("stderr", "", &mut warnings), "end");
         assert_eq!(warnings, ["100 bytes of stderr are no longer kept"]);
+    }
+
+    #[test]
+    fn the_limit_counts_text_and_not_what_is_for_a_terminal() {
+        let bar = "\u{1b}[2K\r\u{1b}[32m50%\u{1b}[0m".repeat(100);
+        let printed = format!("start\n{bar}\nend\n");
+        let (text, warnings) = shown(14, &[printed.as_bytes()]);
+        assert_eq!((text.as_str(), warnings), ("start\n50%\nend\n", vec![]));
     }
 
     proptest! {
@@ -231,17 +282,17 @@ mod tests {
             max in 1_usize..64,
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..20),
         ) {
-            let mut shown = OutputBuffer::new(max);
+            let mut ends = TextEnds::new(max);
             for piece in &pieces {
-                shown.push(piece);
-                prop_assert!(shown.head.len() + shown.tail.len() <= max);
+                ends.push(piece);
+                prop_assert!(ends.head.len() + ends.tail.len() <= max);
             }
             let all = pieces.concat();
-            prop_assert!(all.starts_with(&shown.head));
-            let tail: Vec<u8> = shown.tail.iter().copied().collect();
+            prop_assert!(all.starts_with(&ends.head));
+            let tail: Vec<u8> = ends.tail.iter().copied().collect();
             prop_assert!(all.ends_with(&tail));
             if all.len() <= max {
-                prop_assert_eq!([shown.head, tail].concat(), all);
+                prop_assert_eq!([ends.head, tail].concat(), all);
             }
         }
     }

@@ -10,8 +10,14 @@ use skilld_client::v1::{
 
 use crate::call_context::ToolsetContext;
 use crate::session::Session;
+use crate::skill_list_page::shorten;
 use skilld_client::Error;
 
+/// Maximum size of the texts that are kept of all files of one collection, in bytes. Results have room for much less.
+const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Maximum size of the beginning that is kept of a file that is not UTF-8 text, in bytes: it tells whether the file is
+/// text in another encoding.
+const HEAD_BYTES_MAX: usize = 1024;
 /// Paths that one warning names.
 const NAMED_MAX: usize = 5;
 
@@ -21,7 +27,7 @@ pub(crate) struct CollectedOutput {
     pub(crate) file: CollectedFile,
     /// End of the file; `None` for a link.
     pub(crate) end: Option<FileEnd>,
-    /// Beginning of a text file.
+    /// Beginning of the file: of text as much as was requested, of other files [`HEAD_BYTES_MAX`].
     pub(crate) text: Vec<u8>,
 }
 
@@ -55,6 +61,21 @@ pub(crate) fn unsaved_warning(summary: &CollectSummary) -> Option<String> {
     (!paths.is_empty()).then(|| format!("not saved as artifacts: {}", join_paths(&paths)))
 }
 
+/// Returns a warning about the files that a collection found and could not read, if there are any.
+pub(crate) fn unread_warning(summary: &CollectSummary) -> Option<String> {
+    let unread = |reason| {
+        matches!(
+            reason,
+            Reason::FileType | Reason::Permission | Reason::IoError | Reason::Depth
+        )
+    };
+    let paths = skipped_paths(summary, unread);
+    let paths = (!paths.is_empty()).then(|| join_paths(&paths))?;
+    Some(format!(
+        "not listed, since they are no regular files, cannot be read or lie too deep: {paths}"
+    ))
+}
+
 /// Returns the paths that a collection skipped for one of these reasons.
 pub(crate) fn skipped_paths(
     summary: &CollectSummary,
@@ -65,9 +86,10 @@ pub(crate) fn skipped_paths(
     skipped.map(|skipped| skipped.path.as_str()).collect()
 }
 
-/// Joins the first of some paths, and adds the number of the others.
+/// Joins the first of some paths, long ones cut, and adds the number of the others.
 pub(crate) fn join_paths(paths: &[&str]) -> String {
     let (first, others) = paths.split_at(paths.len().min(NAMED_MAX));
+    let first: Vec<String> = first.iter().map(|path| shorten(path)).collect();
     let first = first.join(", ");
     match others.len() {
         0 => first,
@@ -106,6 +128,7 @@ pub(crate) async fn collect_outputs(
     };
     let mut messages = tools.client.collect(request).await?;
     let mut files: Vec<CollectedOutput> = Vec::new();
+    let mut room = KEPT_BYTES_MAX;
     while let Some(message) = messages.next().await? {
         match (message.payload, files.last_mut()) {
             (Some(Payload::File(file)), _) => files.push(CollectedOutput {
@@ -113,9 +136,15 @@ pub(crate) async fn collect_outputs(
                 end: None,
                 text: Vec::new(),
             }),
-            (Some(Payload::Data(data)), Some(last)) if last.file.is_text => {
-                let room = text_max.saturating_sub(last.text.len());
-                last.text.extend(data.iter().take(room));
+            (Some(Payload::Data(data)), Some(last)) => {
+                let max = match last.file.is_text {
+                    true => text_max,
+                    false => text_max.min(HEAD_BYTES_MAX),
+                };
+                let length = max.saturating_sub(last.text.len()).min(room);
+                let kept = data.get(..length).unwrap_or(&data);
+                last.text.extend_from_slice(kept);
+                room -= kept.len();
             }
             // A link may be closed like a file.
             (Some(Payload::FileEnd(end)), Some(last)) if last.file.link_target.is_empty() => {
@@ -123,7 +152,7 @@ pub(crate) async fn collect_outputs(
             }
             (Some(Payload::Summary(summary)), _) => return Ok((files, summary)),
             // Nothing is one of a newer server's.
-            (Some(Payload::Data(_) | Payload::FileEnd(_)) | None, _) => {}
+            (Some(Payload::Data(_)), None) | (Some(Payload::FileEnd(_)) | None, _) => {}
         }
     }
     Err(Error::Protocol {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! In reading order: `provider` (formats of model APIs), `message_content` (editing texts in place), `prompt_material`
-//! (input and report of an injection), `skill_overview` and `skill_blocks` (its wording), `prompt_budget` (sharing too
-//! little room), `untrusted_text` (what skills must not do to a prompt), `inject` (where the text goes),
+//! (input and report of an injection), `skill_overview`, `user_files` and `skill_blocks` (its wording), `prompt_budget`
+//! (sharing too little room), `untrusted_text` (what skills must not do to a prompt), `inject` (where the text goes),
 //! [`skill_load_history`] (which skills earlier messages loaded), `skill_text_removal` (removing the text of an
 //! unloaded skill), `file_part` and `found_uploads` (files that a conversation brought).
 
@@ -27,6 +27,7 @@ mod skill_text_removal;
 #[cfg(test)]
 mod tests;
 pub(crate) mod untrusted_text;
+mod user_files;
 
 pub use found_uploads::{FoundUploads, Upload, UploadContent, find_uploads};
 pub use guidance::{Guidance, built_in};
@@ -37,5 +38,6 @@ pub use prompt_material::{
 };
 pub use provider::{MalformedRequest, Provider};
 pub use skill_blocks::loaded_text;
+pub(crate) use skill_blocks::{describe_whole, loaded_text_within};
 pub use skill_text_removal::remove_skill_text;
-pub use untrusted_text::clean;
+pub use untrusted_text::{clean, is_hidden};

@@ -11,7 +11,7 @@ use std::cell::LazyCell;
 
 use serde_json::Value;
 
-use crate::prompt::{PromptOptions, Provider, skill_load_history};
+use crate::prompt::{Placement, PromptOptions, Provider, skill_load_history};
 use crate::session::Session;
 use crate::state::skill_loads::{self, Eviction};
 use crate::state::{LoadScope, SessionState, StateDelta, migrate};
@@ -27,11 +27,16 @@ impl Toolset {
     }
 
     /// Returns prompt options for a session: its scope and the family of the tools, without guidance and with the
-    /// default budget.
+    /// default budget. Where results hold the text of loaded skills, the prompt does not repeat it.
     #[must_use]
     pub fn prompt_options<'a>(&self, session: &'a Session) -> PromptOptions<'a> {
+        let has_text_in_results = self.family() != Family::Trpc || self.options().inline_skills;
         PromptOptions {
             family: self.family(),
+            placement: match has_text_in_results {
+                true => Placement::ToolResults,
+                false => Placement::System,
+            },
             ..PromptOptions::new(self.scope(session))
         }
     }

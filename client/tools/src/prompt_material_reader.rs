@@ -5,10 +5,13 @@ use std::collections::{HashMap, HashSet};
 use skilld_client::v1::{Skill, SkillFile};
 
 use crate::call_context::{SessionContext, ToolsetContext};
-use crate::prompt::{self, LoadedContent, PromptMaterial, SkillDoc, SkillSummary};
+use crate::output_collection::join_paths;
+use crate::prompt::{self, LoadedContent, PromptBudget, PromptMaterial, SkillDoc, SkillSummary};
+use crate::result_budget::{TEXT_BYTES_MAX, json_bytes};
 use crate::skill_lookup::{self, pinned_reference, skill_id, skill_reference};
+use crate::staged_uploads::StagedUploads;
 use crate::state::{Selection, agent_zero, sherma, skill_loads};
-use crate::tool_definition::{Family, Profile};
+use crate::tool_definition::Family;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 use crate::trpc;
@@ -16,14 +19,33 @@ use crate::trpc;
 /// Maximum size of one document in bytes; the rest is left to `read_file`. No document of a skill that people wrote is
 /// nearly as long.
 const DOCUMENT_BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum size of all documents of one skill in a prompt, in bytes.
-const DOCUMENTS_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Maximum size of all documents of one skill in a result, in bytes.
-const INLINE_BYTES_MAX: u64 = 256 * 1024;
+/// Limits on the documents of one skill in a prompt.
+const PROMPT_LIMITS: DocumentLimits = DocumentLimits {
+    text_bytes: 4 * 1024 * 1024,
+    frame_bytes: u64::MAX,
+};
+/// Limits on the documents of one skill in a result.
+const RESULT_LIMITS: DocumentLimits = DocumentLimits {
+    text_bytes: TEXT_BYTES_MAX as u64,
+    frame_bytes: 16 * 1024,
+};
+/// Size of the tags and headings around one document, which name its path three times, in bytes.
+const FRAME_BYTES: u64 = 224;
 /// Bytes by which a document may be longer than its file, since placeholders in it become paths.
 const PATHS_BYTES: u64 = 4096;
+/// Maximum growth of a text of another encoding when it becomes UTF-8.
+const UTF8_GROWTH_MAX: u64 = 3;
 /// Maximum number of attempts to read a skill that changes meanwhile.
 const ATTEMPTS_MAX: usize = 3;
+
+/// Limits on the documents of one skill.
+#[derive(Clone, Copy)]
+struct DocumentLimits {
+    /// Maximum size of all their texts, in bytes.
+    text_bytes: u64,
+    /// Maximum size of what stands around the texts, in bytes. Documents beyond it are left out.
+    frame_bytes: u64,
+}
 
 /// Request for the text of a loaded skill.
 struct SkillContentRequest {
@@ -43,27 +65,26 @@ struct SkillContentRequest {
 /// used first. A loaded skill that is gone, cannot be used or exceeds the limit is left out, which the injection
 /// reports; so is a document that is gone.
 pub(crate) async fn read_material(context: SessionContext<'_>) -> ToolResult<PromptMaterial> {
-    let tools = context.tools;
-    let overview = skill_lookup::list_current_skills(tools).await?.into_iter();
+    let overview = skill_lookup::list_current_skills(context)
+        .await?
+        .into_iter();
     let overview = overview.map(|skill| SkillSummary {
         name: skill_id(&skill),
-        description: skill.description,
+        description: skill_lookup::described(&skill),
     });
     let overview: Vec<SkillSummary> = overview.collect();
     let names: HashSet<&str> = overview.iter().map(|skill| skill.name.as_str()).collect();
-    let mut requests = match tools.options.family {
-        Family::Sherma => sherma_requests(context),
-        Family::Trpc | Family::AgentZero => loaded_requests(context),
-    };
+    let mut requests = loaded_requests(context);
     // A version that was loaded may exist though its skill is gone, and only then is worth a request.
     requests
         .retain(|wanted| wanted.reference != wanted.name || names.contains(wanted.name.as_str()));
     let loaded = requests
         .into_iter()
-        .map(|wanted| read_content(tools, wanted));
+        .map(|wanted| read_content(context, wanted));
     Ok(PromptMaterial {
         loaded: skill_lookup::collect_found(loaded).await?,
         overview,
+        uploads: StagedUploads::default(),
     })
 }
 
@@ -80,8 +101,24 @@ pub(crate) fn active_skills(context: SessionContext<'_>) -> Vec<String> {
     }
 }
 
-/// Returns the content requests of trpc's and Agent Zero's loaded skills.
+/// Returns the names and references of the loaded skills that count, least recently used first.
+pub(crate) fn loaded_references(context: SessionContext<'_>) -> Vec<(String, String)> {
+    let requests = loaded_requests(context).into_iter();
+    requests
+        .map(|request| (request.name, request.reference))
+        .collect()
+}
+
+/// Returns the content requests of the loaded skills that count, in the form of their family.
 fn loaded_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
+    match context.tools.options.family {
+        Family::Sherma => sherma_requests(context),
+        Family::Trpc | Family::AgentZero => named_requests(context),
+    }
+}
+
+/// Returns the content requests of trpc's and Agent Zero's loaded skills.
+fn named_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
     let (state, scope) = (context.state, context.scope());
     let names = active_skills(context).into_iter();
     let requests = names.map(|name| SkillContentRequest {
@@ -119,15 +156,15 @@ fn sherma_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
 
 /// Reads the content of a skill, all of it from one digest; `None` if the skill cannot be read.
 async fn read_content(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     wanted: SkillContentRequest,
 ) -> ToolResult<Option<LoadedContent>> {
     for _ in 0..ATTEMPTS_MAX {
-        let Some(skill) = skill_lookup::find_usable_skill(tools, &wanted.reference).await? else {
+        let Some(skill) = skill_lookup::find_usable_skill(context, &wanted.reference).await? else {
             return Ok(None);
         };
-        match read_loaded_content(tools, skill, &wanted, DOCUMENTS_BYTES_MAX).await {
-            Ok(loaded) => return Ok(Some(loaded)),
+        match read_loaded_content(context.tools, skill, &wanted, PROMPT_LIMITS).await {
+            Ok((loaded, _)) => return Ok(Some(loaded)),
             // The skill has changed since, and its earlier content is gone.
             Err(error) if error.is_of_skill() => {}
             Err(error) => return Err(error),
@@ -136,27 +173,41 @@ async fn read_content(
     Ok(None)
 }
 
-/// Reads the content of a skill that was looked up, with at most `bytes_max` bytes of documents.
+/// Reads the content of a skill that was looked up, with documents within the limits. Returns it with the paths of the
+/// documents that are left out.
 async fn read_loaded_content(
     tools: &ToolsetContext,
     skill: Skill,
     wanted: &SkillContentRequest,
-    bytes_max: u64,
-) -> ToolResult<LoadedContent> {
-    let docs = read_documents(tools, &skill, wanted.documents.as_ref(), bytes_max).await?;
+    limits: DocumentLimits,
+) -> ToolResult<(LoadedContent, Vec<String>)> {
+    let chosen = wanted.documents.as_ref();
+    let (docs, left_out) = read_documents(tools, &skill, chosen, limits).await?;
     let declared = wanted.tools.clone().unwrap_or_else(|| skill.tools.clone());
-    Ok(LoadedContent {
-        dir: match has_running_tool(&tools.options) {
+    let loaded = LoadedContent {
+        dir: match tools.options.runs_commands() {
             true => format!("/workspace/skills/{}", skill_id(&skill)),
             false => String::new(),
         },
+        reader: name_reader(&tools.options).to_owned(),
         name: wanted.name.clone(),
         digest: skill.digest,
         body: skill.body,
         docs,
         unavailable_tools: unavailable_tools(tools, &declared, wanted.selected.as_ref()),
         tools: declared,
-    })
+    };
+    Ok((loaded, left_out))
+}
+
+/// Returns the tool that reads a skill's files as a prompt names it; empty if none is offered.
+fn name_reader(options: &ToolOptions) -> &'static str {
+    match options.family {
+        Family::Trpc if options.offers_read_file() => "read_file",
+        Family::Sherma if options.lists("load_skill_resource") => "load_skill_resource",
+        Family::AgentZero => "the method read_file",
+        Family::Trpc | Family::Sherma => "",
+    }
 }
 
 /// Returns the tools, declared or selected, that neither the host nor this family has. The other families' skills bring
@@ -178,17 +229,6 @@ fn unavailable_tools(
     all.cloned().collect()
 }
 
-/// Returns `true` if an offered tool runs something in a skill's folder.
-fn has_running_tool(options: &ToolOptions) -> bool {
-    let lists = |tools: &[&str]| tools.iter().any(|tool| options.lists(tool));
-    options.profile == Profile::Full
-        && match options.family {
-            Family::Trpc => lists(&["skill_run", "workspace_exec"]),
-            Family::Sherma => options.additions && lists(&["run_skill_script"]),
-            Family::AgentZero => true,
-        }
-}
-
 /// Text of a loaded skill as a prompt would show it, for hosts that take it from a result.
 #[derive(Debug, Default)]
 pub(crate) struct InlineSkillText {
@@ -196,6 +236,8 @@ pub(crate) struct InlineSkillText {
     pub(crate) content: Option<String>,
     /// Selected documents that do not exist.
     pub(crate) unknown_docs: Vec<String>,
+    /// Warning about selected documents that the text has no room for.
+    pub(crate) warning: Option<String>,
 }
 
 /// Reads the text of a skill for the result of a call, in the state that the call leads to.
@@ -215,26 +257,49 @@ pub(crate) async fn read_inline_content(
         selected: skill_loads::tools(state, scope, &name),
         name,
     };
-    let loaded = read_loaded_content(tools, skill, &request, INLINE_BYTES_MAX).await?;
-    let paths: Vec<String> = loaded.docs.iter().map(|doc| doc.path.clone()).collect();
+    let (loaded, left_out) = read_loaded_content(tools, skill, &request, RESULT_LIMITS).await?;
+    let budget = PromptBudget {
+        content: TEXT_BYTES_MAX,
+        count: &|text: &str| json_bytes(&text),
+        ..PromptBudget::default()
+    };
+    let content = prompt::loaded_text_within(&loaded, state, scope, &budget);
+    let warning = (!left_out.is_empty()).then(|| describe_left_out(&tools.options, &left_out));
+    let paths = loaded.docs.into_iter().map(|doc| doc.path);
+    let paths: Vec<String> = paths.chain(left_out).collect();
     let chosen = request.documents;
     Ok(InlineSkillText {
-        content: Some(prompt::loaded_text(&loaded, state, scope)),
+        content: Some(content),
         unknown_docs: chosen.map_or_else(Vec::new, |chosen| chosen.unknown(&paths)),
+        warning,
     })
 }
 
-/// Reads the selected documents that exist, each with its share of `bytes_max` bytes.
+/// Returns the warning about documents that a result has no room for.
+fn describe_left_out(options: &ToolOptions, paths: &[String]) -> String {
+    let names: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let (count, names) = (names.len(), join_paths(&names));
+    let reading = match options.offers_read_file() {
+        true => "read_file reads them, and ",
+        false => "",
+    };
+    format!(
+        "content has no room for {count} documents: {names}; {reading}skill_select_docs chooses fewer"
+    )
+}
+
+/// Reads the selected documents that exist, each with its share of the room. Returns them with the paths of those that
+/// are left out.
 async fn read_documents(
     tools: &ToolsetContext,
     skill: &Skill,
     chosen: Option<&Selection>,
-    bytes_max: u64,
-) -> ToolResult<Vec<SkillDoc>> {
+    limits: DocumentLimits,
+) -> ToolResult<(Vec<SkillDoc>, Vec<String>)> {
     let pinned = pinned_reference(skill);
-    let files = match chosen {
-        None => return Ok(Vec::new()),
-        Some(Selection::These(paths)) if paths.is_empty() => return Ok(Vec::new()),
+    let mut files: Vec<SkillFile> = match chosen {
+        None => return Ok((Vec::new(), Vec::new())),
+        Some(Selection::These(paths)) if paths.is_empty() => return Ok((Vec::new(), Vec::new())),
         Some(Selection::All) => skill_lookup::list_documents(tools, &pinned).await?,
         Some(Selection::These(paths)) => {
             let files = skill_lookup::list_files(tools, &pinned, "")
@@ -243,13 +308,28 @@ async fn read_documents(
             let files = files.filter(|file| file.is_text);
             let mut files: HashMap<String, SkillFile> =
                 files.map(|file| (file.path.clone(), file)).collect();
+            let others = paths.iter().map(String::as_str);
+            let others = others.filter(|path| !files.contains_key(*path));
+            let others: Vec<&str> = others.collect();
+            files.extend(skill_lookup::find_shared_files(tools, skill, &others).await?);
             // In their order: what was chosen first has room first.
             paths.iter().filter_map(|path| files.remove(path)).collect()
         }
     };
-    let mut room = bytes_max;
+    let mut room = limits.frame_bytes;
+    let fitting = files.iter().take_while(|file| {
+        let rest = room.checked_sub(FRAME_BYTES + 3 * file.path.len() as u64);
+        room = rest.unwrap_or(0);
+        rest.is_some()
+    });
+    let count = fitting.count();
+    let left_out = files.split_off(count);
+    let mut room = limits.text_bytes;
     let shares = files.into_iter().map(|file| {
-        let size = u64::try_from(file.size).unwrap_or_default();
+        let mut size = u64::try_from(file.size).unwrap_or_default();
+        if !file.encoding.is_empty() {
+            size = size.saturating_mul(UTF8_GROWTH_MAX);
+        }
         // Placeholders for the skill's folder become longer when they are replaced.
         let share = match size {
             0 => 0,
@@ -263,7 +343,8 @@ async fn read_documents(
     let requests = shares
         .into_iter()
         .map(|(file, share)| read_document(tools, pinned, file, share));
-    skill_lookup::collect_found(requests).await
+    let docs = skill_lookup::collect_found(requests).await?;
+    Ok((docs, left_out.into_iter().map(|file| file.path).collect()))
 }
 
 /// Reads one document, with a note at its end if it was cut; `None` if it is no text.
@@ -291,10 +372,8 @@ async fn read_document(
     }
     if shown < size {
         let name = pinned.split_once('@').map_or(pinned, |(name, _)| name);
-        content.push_str(&format!(
-            "\n[cut: {shown} of {size} bytes; all of it is in skill://{name}/{}]",
-            file.path
-        ));
+        let rest = prompt::describe_whole(name, &file.path, name_reader(&tools.options));
+        content.push_str(&format!("\n[cut: {shown} of {size} bytes; {rest}]"));
     }
     Ok(Some(SkillDoc {
         path: file.path,

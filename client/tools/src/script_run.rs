@@ -13,15 +13,19 @@ use skilld_client::v1::{
 };
 
 use crate::call_context::{CallContext, ToolsetContext};
+use crate::command_limits;
 use crate::exec_run::{ExecEnd, FinishedExec, run_exec, text_stdin};
 use crate::host_environment::add_host_variables;
 use crate::output_buffer::OutputStreams;
 use crate::output_collection::{self, ArtifactOwner};
 use crate::package_warnings::describe_staging_problems;
 use crate::proto_json;
+use crate::result_budget::{json_bytes, take_fitting};
 use crate::run_warnings;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
+use crate::skill_staging::stage_command_skill;
 use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 
 /// Names of the ways in which structured arguments become words; the first is the default.
 pub(crate) const ARG_STYLES: [(&str, ArgStyle); 4] = [
@@ -38,6 +42,8 @@ const DIRECTORIES: [(&str, ScriptCwd); 3] = [
 ];
 /// Globs of the files that scripts write.
 const OUTPUT_GLOBS: [&str; 2] = ["out/**", "work/**"];
+/// Maximum size of the list of files in a result, in bytes of JSON.
+const FILES_BYTES_MAX: usize = 12 * 1024;
 
 /// Arguments of a run as a model gives them, whatever the family calls them.
 #[derive(Debug, Default)]
@@ -45,14 +51,14 @@ pub(crate) struct ScriptRunRequest {
     /// Path of the script relative to the skill's root.
     pub(crate) path: String,
     pub(crate) argv: Vec<String>,
-    /// Map of names to values, or JSON text of one.
+    /// Map of names to values.
     pub(crate) args: Option<Value>,
     /// Name in [`ARG_STYLES`]; empty for the default.
     pub(crate) style: String,
     /// Name in `DIRECTORIES`; empty for the default.
     pub(crate) cwd: String,
     pub(crate) stdin: Option<String>,
-    /// Time limit in seconds; `None` for that of the options.
+    /// Time limit in seconds; `None` or 0 for that of the options.
     pub(crate) timeout: Option<f64>,
 }
 
@@ -106,6 +112,10 @@ pub(crate) struct WrittenFile {
 impl ScriptRunRequest {
     /// Checks the arguments and returns what runs, without its skill and its environment.
     pub(crate) fn to_spec(&self, tools: &ToolsetContext) -> ToolResult<ExecSpec> {
+        for (index, word) in self.argv.iter().enumerate() {
+            command_limits::check_argument(&format!("argv[{index}]"), word)?;
+        }
+        command_limits::check_stdin("stdin", self.stdin.as_deref().unwrap_or_default())?;
         let args = parse_args(self.args.as_ref())?.into_iter();
         let mut script = Script {
             path: self.path.trim().to_owned(),
@@ -117,7 +127,7 @@ impl ScriptRunRequest {
         };
         script.set_arg_style(choose("arg_style", &self.style, &ARG_STYLES)?);
         script.set_cwd(choose("cwd", &self.cwd, &DIRECTORIES)?);
-        let timeout = match self.timeout {
+        let timeout = match self.timeout.filter(|seconds| *seconds != 0.0) {
             None => tools.options.timeout,
             Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
                 ToolError::arguments(format!("timeout {seconds} is no number of seconds"))
@@ -135,21 +145,15 @@ impl ScriptRunRequest {
     }
 }
 
-/// Reads structured arguments: a map of names to values, or JSON text of one, in the order in which they are given.
+/// Returns structured arguments in the order in which they are given.
 fn parse_args(given: Option<&Value>) -> ToolResult<Map<String, Value>> {
-    let wanted =
-        "script_args must be a map of names to values, or JSON text of one; words belong into argv";
     match given {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(args)) => Ok(args.clone()),
-        Some(Value::String(text)) if text.trim().is_empty() => Ok(Map::new()),
-        Some(Value::String(text)) => match serde_json::from_str(text) {
-            Ok(Value::Object(args)) => Ok(args),
-            Ok(_) => Err(ToolError::arguments(wanted)),
-            Err(error) => Err(ToolError::arguments(format!("{wanted}: {error}"))),
-        },
-        Some(Value::Bool(_) | Value::Number(_) | Value::Array(_)) => {
-            Err(ToolError::arguments(wanted))
+        Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+            Err(ToolError::arguments(
+                "script_args must be a map of names to values, or JSON text of one; words belong into argv",
+            ))
         }
     }
 }
@@ -178,19 +182,21 @@ pub(crate) async fn run_script(
     let tools = call.tools;
     let (id, reference) = (skill_id(skill), pinned_reference(skill));
     let script = spec.script.clone().unwrap_or_default();
-    check_permission(call, &format!("{id}/{}", normal_path(&script.path)))?;
+    check_permission(call, skill, &normal_path(&script.path)).await?;
     spec.skill.clone_from(&id);
     let warnings;
     (spec.env, warnings) = build_environment(tools, &script);
-    let (workspace, staged) = skill_lookup::stage_skill(call.context, &reference).await?;
+    let (workspace, staged, unstaged) = stage_command_skill(call.context, &reference).await?;
     let finished = run_exec(call, workspace, call.exec_id(), spec).await;
     let finished =
         finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
     let exec = finished.name.clone();
-    let mut result = script_result(id, script.path, finished);
+    let mut result = script_result(&tools.options, id, script.path, finished);
     let is_new = tools.workspaces.take_warning(call.session);
-    result.warnings.extend(is_new.into_iter().chain(warnings));
-    if !result.has_succeeded() {
+    let warnings = is_new.into_iter().chain(warnings).chain(unstaged);
+    result.warnings.extend(warnings);
+    let streams = [result.stdout.as_str(), result.stderr.as_str()];
+    if !result.has_succeeded() || run_warnings::lacks_package(&streams) {
         result.warnings.extend(describe_staging_problems(&staged));
     }
     if result.outcome != "spawn_failed"
@@ -210,22 +216,68 @@ fn normal_path(path: &str) -> String {
     names.collect::<Vec<_>>().join("/")
 }
 
-/// Checks a script, `skill/path`, against the host's lists of commands. The programs that the script starts in its
-/// turn, its interpreter included, are not checked.
-fn check_permission(call: CallContext<'_>, name: &str) -> ToolResult<()> {
-    let options = &call.tools.options;
-    let has = |list: &[String]| list.iter().any(|entry| entry == name);
-    let problem = if has(&options.denied_commands) {
+/// Checks a script of a skill against the host's lists of commands. The programs that the script starts in its turn, its
+/// interpreter included, are not checked.
+async fn check_permission(call: CallContext<'_>, skill: &Skill, path: &str) -> ToolResult<()> {
+    let problem = if is_denied(call, skill, path).await? {
         "is denied by denied_commands"
-    } else if !options.allowed_commands.is_empty() && !has(&options.allowed_commands) {
+    } else if !is_allowed(&call.tools.options.allowed_commands, skill, path) {
         "is not in allowed_commands"
     } else {
         return Ok(());
     };
     Err(ToolError::CommandRefused {
         tool: call.tool,
-        problem: format!("{name} {problem}"),
+        problem: format!("{}/{path} {problem}", skill_id(skill)),
     })
+}
+
+/// Returns `true` if the list of allowed commands is empty or has a script, as `SKILL/PATH` with the skill's id or an
+/// alias. Other names give no permission: a card may have any title.
+fn is_allowed(allowed: &[String], skill: &Skill, path: &str) -> bool {
+    let id = skill_id(skill);
+    let mut names = std::iter::once(&id).chain(&skill.aliases);
+    allowed.is_empty() || names.any(|name| allowed.contains(&format!("{name}/{path}")))
+}
+
+/// Returns `true` if the list of denied commands has a script, as `SKILL/PATH`. SKILL is any name of the skill, or of
+/// one that has the same id in another plugin, in another skill or in another version.
+async fn is_denied(call: CallContext<'_>, skill: &Skill, path: &str) -> ToolResult<bool> {
+    let ids = bare_ids(skill);
+    for entry in &call.tools.options.denied_commands {
+        let name = entry.strip_suffix(path);
+        let Some(name) = name.and_then(|name| name.strip_suffix('/')) else {
+            continue;
+        };
+        // The daemon finds only one of several skills with one title, and no alias of a version that was replaced.
+        if name == skill.display_name || ids.contains(bare_id(name)) {
+            return Ok(true);
+        }
+        match call.tools.client.get_skill(name).await {
+            Ok(named) if !ids.is_disjoint(&bare_ids(&named)) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => match error.reason() {
+                Some(Reason::SkillNotFound | Reason::InvalidRequest) => {}
+                // A restriction must not be without effect.
+                Some(_) | None => return Err(error.into()),
+            },
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the id of a skill, with and without its plugin's, and the ids at the ends of its aliases.
+fn bare_ids(skill: &Skill) -> BTreeSet<String> {
+    let id = skill_id(skill);
+    let without_plugin = id.split_once("--").map(|(_, id)| id.to_owned());
+    let aliases = skill.aliases.iter();
+    let aliases = aliases.map(|alias| bare_id(alias).to_owned());
+    aliases.chain(without_plugin).chain([id]).collect()
+}
+
+/// Returns a name without the plugin and the skills around it.
+fn bare_id(name: &str) -> &str {
+    name.rsplit([':', '/']).next().unwrap_or_default()
 }
 
 /// Returns the host's variables without those that an argument of the script becomes, and warnings about those left
@@ -244,7 +296,12 @@ fn build_environment(
     (variables, warnings)
 }
 
-fn script_result(skill: String, script: String, finished: FinishedExec) -> ScriptResult {
+fn script_result(
+    options: &ToolOptions,
+    skill: String,
+    script: String,
+    finished: FinishedExec,
+) -> ScriptResult {
     let OutputStreams { stdout, stderr } = finished.output;
     let end = ExecEnd::from(&finished.result);
     let failure = end.spawn_failure.iter();
@@ -262,8 +319,8 @@ fn script_result(skill: String, script: String, finished: FinishedExec) -> Scrip
         stderr_bytes: stderr.total(),
         stdout_truncated: stdout.is_cut(),
         stderr_truncated: stderr.is_cut(),
-        stdout: stdout.into_text("stdout", &mut warnings),
-        stderr: stderr.into_text("stderr", &mut warnings),
+        stdout: stdout.into_text("stdout", "", &mut warnings),
+        stderr: stderr.into_text("stderr", "", &mut warnings),
         duration_ms: end.duration_ms,
         files: Vec::new(),
         artifact_scope: None,
@@ -271,7 +328,9 @@ fn script_result(skill: String, script: String, finished: FinishedExec) -> Scrip
         warnings,
     };
     result.warnings.extend(finished.warnings);
-    let warnings = run_warnings::describe_run(&finished.result, &finished.spec, &result.stderr);
+    let (end, spec) = (&finished.result, &finished.spec);
+    let streams = [result.stdout.as_str(), result.stderr.as_str()];
+    let warnings = run_warnings::describe_run(options, end, spec, &streams);
     result.warnings.extend(warnings);
     result
 }
@@ -293,7 +352,8 @@ async fn collect_files(
         ..CollectSpec::default()
     };
     let (files, summary) = output_collection::collect_outputs(call.tools, exec, spec, 0).await?;
-    result.files.extend(files.into_iter().map(|collected| {
+    let received = files.len();
+    let files = files.into_iter().map(|collected| {
         let (file, end) = (collected.file, collected.end.unwrap_or_default());
         WrittenFile {
             path: file.path,
@@ -302,11 +362,21 @@ async fn collect_files(
             sha256: Some(end.sha256).filter(|sha256| !end.truncated && !sha256.is_empty()),
             artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
         }
-    }));
-    result.limits_hit = summary.limits_hit;
+    });
+    let fitting = take_fitting(files, FILES_BYTES_MAX, json_bytes);
+    result.files.extend(fitting);
+    let shown = result.files.len();
+    result.limits_hit = summary.limits_hit || shown < received;
+    let matched = usize::try_from(summary.matched).unwrap_or_default();
+    let written = matched.max(received);
+    let unlisted = (result.limits_hit && shown < written).then(|| {
+        format!("{shown} of the {written} files that it wrote are listed; hidden files and caches are the last")
+    });
     let unsaved = output_collection::unsaved_warning(&summary);
+    let unread = output_collection::unread_warning(&summary);
     let outside = output_collection::outside_warning(&summary);
-    result.warnings.extend(unsaved.into_iter().chain(outside));
+    let warnings = unlisted.into_iter().chain(unsaved).chain(unread);
+    result.warnings.extend(warnings.chain(outside));
     if !summary.artifacts.is_empty() {
         result.artifact_scope = Some(call.session.into());
     }
@@ -349,35 +419,5 @@ impl ScriptResult {
     /// Returns `true` if the script exited with 0.
     pub(crate) fn has_succeeded(&self) -> bool {
         self.exit_code == Some(0) && self.outcome == "exited"
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn arguments_in_a_string_are_read_and_what_is_no_map_is_refused() {
-        let read = |given: Value| parse_args(Some(&given)).map_err(|error| error.to_string());
-        let map = read(json!(r#"{"z": 1, "a": [true]}"#)).expect("a map");
-        // In the order in which they are written.
-        assert_eq!(json!(map).to_string(), r#"{"z":1,"a":[true]}"#);
-        assert!(parse_args(None).expect("none").is_empty());
-        assert!(read(json!("")).expect("none").is_empty());
-        for given in [
-            json!("a b"),
-            json!("[1]"),
-            json!([1]),
-            json!(1),
-            json!(true),
-        ] {
-            let error = read(given.clone()).expect_err("refused");
-            assert!(
-                error.contains("script_args must be a map"),
-                "{given}: {error}"
-            );
-        }
     }
 }

@@ -2,11 +2,9 @@
 //! brings the tools that its card names, of the host and of MCP servers; unloading it takes them away.
 //!
 //! The session's state holds what is loaded ([`crate::state::sherma`]); `card_requirements` reads the requirements of a
-//! card; `skill_load` and `skill_unload` are the two transitions, which happen wholly or not at all. `preload` loads
-//! for the host what it knows the model will need.
+//! card; `skill_load` and `skill_unload` are the two transitions, which happen wholly or not at all.
 
 mod card_requirements;
-mod preload;
 mod run_script;
 mod skill_files;
 mod skill_listing;
@@ -20,20 +18,20 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skilld_client::v1::skill_file::Kind;
 
-pub(crate) use preload::preload_skills;
-pub use preload::{PreloadOutcome, SkippedPreload};
+pub(crate) use skill_load::load_skill_md;
 
 use crate::builtin_tool::{BuiltinTool, check_tools, find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext};
 use crate::script_run::ScriptResult;
-use crate::skill_list_page::SkillList;
+use crate::skill_list_page::{PathList, SkillList};
+use crate::state::SessionState;
 use crate::state::sherma::LoadedSkills;
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 use tool_arguments::{
-    AssetArguments, ListArguments, LoadArguments, ResourceArguments, RunArguments, SearchArguments,
-    SkillArguments,
+    AssetArguments, ListArguments, LoadArguments, PathsArguments, ResourceArguments, RunArguments,
+    SearchArguments, SkillArguments,
 };
 
 /// Tools of the family, in the order in which they are offered.
@@ -48,14 +46,14 @@ static TOOLS: [BuiltinTool; 10] = [
         "load_skill_md",
         "Loads a skill: returns its instructions and makes the tools that it brings available. Loading what is loaded \
          returns a short note; set reload to read the instructions again.",
-        |call, arguments| Box::pin(skill_load::load_skill_md(call, arguments)),
+        |call, arguments| Box::pin(load_skill_md(call, arguments)),
     ),
     BuiltinTool::new::<SkillArguments, skill_unload::UnloadReport>(
         "unload_skill",
         "Unloads a skill that is not needed any more; the tools that only it brought go with it.",
         |call, arguments| Box::pin(skill_unload::unload_skill(call, arguments)),
     ),
-    BuiltinTool::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<PathsArguments, PathList>(
         "list_skill_resources",
         "Lists the reference documents of a skill (its references/ folder).",
         |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "references", |_| true)),
@@ -65,7 +63,7 @@ static TOOLS: [BuiltinTool; 10] = [
         "Reads a reference document of a skill, or another text file of it.",
         |call, arguments| Box::pin(skill_files::read_resource(call, arguments)),
     ),
-    BuiltinTool::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<PathsArguments, PathList>(
         "list_skill_assets",
         "Lists the assets of a skill (its assets/ folder): templates, data, images.",
         |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "assets", |_| true)),
@@ -75,7 +73,7 @@ static TOOLS: [BuiltinTool; 10] = [
         "Reads an asset of a skill. Of a binary file it tells type, size and sha256 only.",
         |call, arguments| Box::pin(skill_files::read_asset(call, arguments)),
     ),
-    BuiltinTool::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<PathsArguments, PathList>(
         "list_skill_scripts",
         "Lists the scripts of a skill that run_skill_script can run.",
         |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "", |file| file.kind() == Kind::Script)),
@@ -84,7 +82,7 @@ static TOOLS: [BuiltinTool; 10] = [
     BuiltinTool::new::<RunArguments, ScriptResult>(
         "run_skill_script",
         "Runs a script of a skill in this conversation's workspace and returns its exit code, its output and the files \
-         that it wrote.",
+         that it wrote. There is no network.",
         |call, arguments| Box::pin(run_script::run_skill_script(call, arguments)),
     )
     .addition()
@@ -112,6 +110,13 @@ fn decode<T: DeserializeOwned + schemars::JsonSchema>(arguments: Value) -> ToolR
 fn read_loaded(context: SessionContext<'_>) -> LoadedSkills {
     let loaded = LoadedSkills::read(context.state, &context.session.agent);
     loaded.only(|id| context.tools.options.shows(id))
+}
+
+/// Closes the connections that the skills loaded in `after` need and those of the session's state do not.
+pub(crate) async fn disconnect_loads(context: SessionContext<'_>, after: &SessionState) {
+    let loaded = LoadedSkills::read(after, &context.session.agent);
+    let places = loaded.places_not_in(&read_loaded(context));
+    context.tools.mcp.disconnect(context.session, &places).await;
 }
 
 /// Returns the definitions of the offered tools, those that loaded skills brought included.

@@ -1,10 +1,12 @@
-//! Pages of lists of skills. A list that does not fit into one answer is shown in parts, with shortened texts, and says
-//! how to see the rest. Pure; every family lists and searches through it.
+//! Pages of lists of skills and of their files. A list that does not fit into one answer is shown in parts, with shortened
+//! texts, and says how to see the rest. Pure; every family lists and searches through it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Maximum size of an answer that lists skills in bytes of JSON. It is what results show of a command's output by
+use crate::result_budget::{json_bytes, take_fitting};
+
+/// Maximum size of an answer that is a list, in bytes of JSON. It is what results show of a command's output by
 /// default ([`crate::ToolOptions::output_bytes_max`]): about 4,000 tokens, some 400 names.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 /// Maximum size of the entries of an answer in bytes. The rest is for the message, the numbers and the fields' names.
@@ -19,20 +21,61 @@ pub(crate) enum SkillList<T> {
     /// All skills.
     All(Vec<T>),
     /// Some of them, where all do not fit or the call asks for later ones.
-    Part(SkillListPart<T>),
+    Part {
+        skills: Vec<T>,
+        /// Number of skills in the whole list.
+        total: usize,
+        /// `offset` of the call that goes on; absent at the end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_offset: Option<usize>,
+        /// Which skills these are, and how to see the others.
+        message: String,
+    },
 }
 
-/// Part of a list of skills.
+/// List of paths as an answer has it.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct SkillListPart<T> {
-    skills: Vec<T>,
-    /// Number of skills in the whole list.
-    total: usize,
-    /// `offset` of the call that goes on; absent at the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_offset: Option<usize>,
-    /// Which skills these are, and how to see the others.
-    message: String,
+#[serde(untagged)]
+pub(crate) enum PathList {
+    /// All paths.
+    All(Vec<String>),
+    /// Some of them, where all do not fit or the call asks for later ones.
+    Part {
+        paths: Vec<String>,
+        /// Number of paths in the whole list.
+        total: usize,
+        /// `offset` of the call that goes on; absent at the end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_offset: Option<usize>,
+        /// Which paths these are, and how to see the others.
+        message: String,
+    },
+}
+
+impl PathList {
+    /// Returns the paths that fit into one answer, from `offset` on.
+    pub(crate) fn new(paths: &[String], offset: usize) -> Self {
+        let page = name_page(paths, offset);
+        if page.is_whole() {
+            return Self::All(page.entries);
+        }
+        Self::Part {
+            total: page.total,
+            next_offset: page.next_offset(),
+            message: page.describe("paths", same_call),
+            paths: page.entries,
+        }
+    }
+}
+
+/// Returns the names that fit into one answer, from `offset` on.
+pub(crate) fn name_page(names: &[String], offset: usize) -> SkillListPage<String> {
+    SkillListPage::new(names, offset, |name: &String, _| name.clone(), json_bytes)
+}
+
+/// Says how to see the others of a list that every call of the same arguments has.
+pub(crate) fn same_call(next: usize) -> String {
+    format!("the others: the same call with offset {next}")
 }
 
 /// Amount of text in an entry of a list.
@@ -79,7 +122,7 @@ impl<T> SkillListPage<T> {
             let all = skills
                 .iter()
                 .map(|skill| describe(skill, EntryDetail::Full));
-            entries = take_fitting(all, &size);
+            entries = take_fitting(all, ENTRIES_BYTES_MAX, &size).collect();
         }
         if entries.len() < total {
             let rest = skills.get(offset..).unwrap_or_default();
@@ -87,7 +130,7 @@ impl<T> SkillListPage<T> {
             let mut rest = rest.peekable();
             entries = match rest.next_if(|first| size(first) > ENTRIES_BYTES_MAX) {
                 Some(huge) => vec![huge],
-                None => take_fitting(rest, &size),
+                None => take_fitting(rest, ENTRIES_BYTES_MAX, &size).collect(),
             };
         }
         Self {
@@ -108,16 +151,20 @@ impl<T> SkillListPage<T> {
         (next < self.total).then_some(next)
     }
 
-    /// Describes which part of the list the page is. `rest` says how to see the others from an offset.
-    pub(crate) fn describe(&self, rest: impl Fn(usize) -> String) -> String {
+    /// Describes which part of the list of `things` the page is. `rest` says how to see the others from an offset.
+    pub(crate) fn describe(&self, things: &str, rest: impl Fn(usize) -> String) -> String {
         let Self { offset, total, .. } = self;
         let end = offset.saturating_add(self.entries.len());
         match self.next_offset() {
             _ if self.entries.is_empty() => {
-                format!("the list has {total} skills, none of them from offset {offset} on")
+                format!("the list has {total} {things}, none of them from offset {offset} on")
             }
-            Some(next) => format!("skills {} to {end} of {total}; {}", offset + 1, rest(next)),
-            None => format!("skills {} to {end} of {total}", offset + 1),
+            Some(next) => format!(
+                "{things} {} to {end} of {total}; {}",
+                offset + 1,
+                rest(next)
+            ),
+            None => format!("{things} {} to {end} of {total}", offset + 1),
         }
     }
 
@@ -126,28 +173,13 @@ impl<T> SkillListPage<T> {
         if self.is_whole() {
             return SkillList::All(self.entries);
         }
-        SkillList::Part(SkillListPart {
+        SkillList::Part {
             total: self.total,
             next_offset: self.next_offset(),
-            message: self.describe(rest),
+            message: self.describe("skills", rest),
             skills: self.entries,
-        })
+        }
     }
-}
-
-/// Returns the first entries that fit into one answer together.
-fn take_fitting<T>(entries: impl Iterator<Item = T>, size: impl Fn(&T) -> usize) -> Vec<T> {
-    let mut room = ENTRIES_BYTES_MAX;
-    let fitting = entries.map_while(|entry| {
-        room = room.checked_sub(size(&entry))?;
-        Some(entry)
-    });
-    fitting.collect()
-}
-
-/// Returns the number of bytes of an entry in a list, with its comma.
-pub(crate) fn json_bytes(entry: &impl Serialize) -> usize {
-    serde_json::to_string(entry).map_or(usize::MAX, |text| text.len() + 1)
 }
 
 /// Cuts a text to [`TEXT_CHARS_MAX`] characters and an ellipsis.
@@ -193,10 +225,10 @@ mod tests {
             let list = page.into_list(|next| format!("go on with {next}"));
             let answer = serde_json::to_string(&list).expect("JSON");
             assert!(answer.len() <= ANSWER_BYTES_MAX, "{} bytes", answer.len());
-            let SkillList::Part(part) = list else {
+            let SkillList::Part { skills, .. } = list else {
                 panic!("not all of them fit");
             };
-            seen.extend(part.skills);
+            seen.extend(skills);
             match next {
                 Some(next) => offset = next,
                 None => break,
@@ -219,14 +251,15 @@ mod tests {
         let (shown, next) = (first.entries.len(), first.next_offset());
         assert_eq!(next, Some(shown));
         let wanted = format!("skills 1 to {shown} of 100; go on with {shown}");
-        assert_eq!(first.describe(rest), wanted);
-        assert_eq!(page(&texts, 98).describe(rest), "skills 99 to 100 of 100");
+        assert_eq!(first.describe("skills", rest), wanted);
+        let last = page(&texts, 98).describe("skills", rest);
+        assert_eq!(last, "skills 99 to 100 of 100");
         for offset in [100, usize::MAX] {
             let none = page(&texts, offset);
             assert!(none.entries.is_empty() && none.next_offset().is_none());
             assert!(!none.is_whole());
             let wanted = format!("the list has 100 skills, none of them from offset {offset} on");
-            assert_eq!(none.describe(rest), wanted);
+            assert_eq!(none.describe("skills", rest), wanted);
         }
         // An entry that is larger than the room is shown all the same.
         let huge = SkillListPage::new(&[()], 0, |(), _| (), |()| usize::MAX);

@@ -1,5 +1,5 @@
-//! Looks up, searches and stages skills for every tool family, without those that the host hides. Their files are in
-//! `files`.
+//! Looks up and searches skills for every tool family, without those that the host hides and those that only the user
+//! may start. Their files are in `files`.
 
 mod files;
 
@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use futures::{StreamExt, TryStreamExt};
 use skilld_client::v1::{
     GetSkillRequest, ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState,
-    StageSkillsRequest, StagedSkill,
 };
 use skilld_client::{Error, short_id};
 
 pub(crate) use files::{
-    FileContent, list_documents, list_files, read_file, read_requested_file, translate_file_error,
+    FileContent, find_shared_files, list_documents, list_files, list_readable_files, read_file,
+    read_requested_file, translate_file_error,
 };
 
 use crate::call_context::{SessionContext, ToolsetContext};
@@ -38,36 +38,47 @@ pub(crate) fn skill_reference(name: &str, version: &str) -> String {
 }
 
 /// Finds a skill that can be used and that this agent may see. A hidden skill is unknown, by every name.
-pub(crate) async fn find_skill(tools: &ToolsetContext, reference: &str) -> ToolResult<Skill> {
-    request_skill(tools, GetSkillRequest::default(), reference).await
+pub(crate) async fn find_skill(context: SessionContext<'_>, reference: &str) -> ToolResult<Skill> {
+    request_skill(context, GetSkillRequest::default(), reference).await
 }
 
 /// Finds a skill as [`find_skill`] does, with the packages that its commands would miss if the options let any run.
 pub(crate) async fn find_skill_to_load(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     reference: &str,
 ) -> ToolResult<Skill> {
-    let options = &tools.options;
+    let options = &context.tools.options;
     let request = GetSkillRequest {
         packages: options.runs_commands(),
         pool: options.pool.clone(),
         ..GetSkillRequest::default()
     };
-    request_skill(tools, request, reference).await
+    request_skill(context, request, reference).await
 }
 
 async fn request_skill(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     mut request: GetSkillRequest,
     reference: &str,
 ) -> ToolResult<Skill> {
+    let tools = context.tools;
     reference.clone_into(&mut request.name);
-    let found = tools.client.get_skill_with(request).await;
-    let skill = found.map_err(|error| translate_skill_error(&tools.options, error, reference))?;
+    let skill = match tools.client.get_skill_with(request).await {
+        Ok(skill) => skill,
+        Err(error) => {
+            let error = translate_skill_error(&tools.options, error, reference);
+            return Err(drop_user_only_names(context, error).await);
+        }
+    };
     if !tools.options.shows(skill_id(&skill).as_str()) {
         return Err(ToolError::UnknownSkill {
             skill: reference.to_owned(),
             nearest_names: Vec::new(),
+        });
+    }
+    if !context.permits(&skill) {
+        return Err(ToolError::UserOnly {
+            skill: skill_id(&skill),
         });
     }
     match unusable_reason(&skill) {
@@ -79,12 +90,37 @@ async fn request_skill(
     }
 }
 
+/// Removes the skills that only the user may start from the names that an error suggests.
+pub(crate) async fn drop_user_only_names(
+    context: SessionContext<'_>,
+    error: ToolError,
+) -> ToolError {
+    let ToolError::UnknownSkill {
+        skill,
+        nearest_names,
+    } = error
+    else {
+        return error;
+    };
+    let mut permitted = Vec::new();
+    for name in nearest_names {
+        let found = context.tools.client.get_skill(&name).await;
+        if found.is_ok_and(|found| context.permits(&found)) {
+            permitted.push(name);
+        }
+    }
+    ToolError::UnknownSkill {
+        skill,
+        nearest_names: permitted,
+    }
+}
+
 /// Finds a skill; `None` instead of [`find_skill`]'s error if it is gone, hidden or cannot be used.
 pub(crate) async fn find_usable_skill(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     reference: &str,
 ) -> ToolResult<Option<Skill>> {
-    match find_skill(tools, reference).await {
+    match find_skill(context, reference).await {
         Ok(skill) => Ok(Some(skill)),
         Err(error) if error.is_of_skill() => Ok(None),
         Err(error) => Err(error),
@@ -102,37 +138,15 @@ pub(crate) async fn collect_found<T>(
         .await
 }
 
-/// Stages a skill in the session's workspace. Returns the workspace's name and the skill as it is staged there.
-pub(crate) async fn stage_skill(
-    context: SessionContext<'_>,
-    reference: &str,
-) -> ToolResult<(String, StagedSkill)> {
-    let tools = context.tools;
-    let staged = context.in_workspace(|workspace| async move {
-        let request = StageSkillsRequest {
-            workspace: workspace.clone(),
-            skills: vec![reference.to_owned()],
-            writable: tools.options.writable_skills,
-        };
-        let staged = tools.client.stage_skills_with(request).await;
-        let staged =
-            staged.map_err(|error| translate_skill_error(&tools.options, error, reference))?;
-        let staged = staged.into_iter().next().ok_or_else(|| Error::Protocol {
-            problem: "it staged no skill".into(),
-        })?;
-        Ok((workspace, staged))
-    });
-    staged.await
-}
-
-/// Searches skills by words and returns at most `wanted` of those that the options show, best first. `compat` scores as
-/// Agent Zero does.
+/// Searches skills by words and returns at most `wanted` of those that this agent may see, best first. `compat` scores
+/// as Agent Zero does.
 pub(crate) async fn search_skills(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     query: &str,
     wanted: usize,
     compat: bool,
 ) -> ToolResult<Vec<(Skill, SkillMatch)>> {
+    let tools = context.tools;
     let wanted = wanted.min(FOUND_MAX);
     // Hidden skills are found too, and must not take up the room of others.
     let limit = match tools.options.skills {
@@ -143,31 +157,50 @@ pub(crate) async fn search_skills(
         query: query.to_owned(),
         limit: i32::try_from(limit).unwrap_or_default(),
         compat,
+        for_model: true,
     };
     let found = tools.client.search_skills(request).await;
     let found = found.map_err(|error| translate_skill_error(&tools.options, error, query))?;
     let found = found.matches;
     let shown = found.into_iter().filter_map(|mut found| {
         let skill = found.skill.take()?;
-        let is_shown = tools.options.shows(&skill_id(&skill));
+        let is_shown = tools.options.shows(&skill_id(&skill)) && context.permits(&skill);
         is_shown.then_some((skill, found))
     });
     Ok(shown.take(wanted).collect())
 }
 
-/// Returns the reference for reading a skill's files or staging it. If the options show some skills only, other names
-/// are looked up first: a version or an alias may lead to a hidden skill.
-pub(crate) async fn visible_reference(tools: &ToolsetContext, name: &str) -> ToolResult<String> {
-    if tools.options.skills.is_none() || (tools.options.shows(name) && !name.contains('/')) {
+/// Returns the reference for reading a skill's files or staging it, which begins with the skill's id. A name of a
+/// loaded skill is known to be permitted; other names are looked up first. If the options show some skills only, a
+/// version may lead to a hidden one, so the result names exactly the skill that was found.
+pub(crate) async fn visible_reference(
+    context: SessionContext<'_>,
+    name: &str,
+) -> ToolResult<String> {
+    let options = &context.tools.options;
+    if options.shows(name) && context.has_loaded(name) {
         return Ok(name.to_owned());
     }
-    let skill = find_skill(tools, name).await?;
-    Ok(pinned_reference(&skill))
+    let skill = find_skill(context, name).await?;
+    let is_id = name.split('@').next() == Some(skill_id(&skill).as_str());
+    Ok(match options.skills {
+        None if is_id => name.to_owned(),
+        None | Some(_) => pinned_reference(&skill),
+    })
 }
 
 /// Returns the id of a skill, without a version.
 pub(crate) fn skill_id(skill: &Skill) -> String {
     short_id(&skill.name)
+}
+
+/// Returns the description of a skill for a list. The name as its author wrote it comes first if the id differs from it,
+/// since the id may not be readable.
+pub(crate) fn described(skill: &Skill) -> String {
+    match skill.display_name.as_str() {
+        "" => skill.description.clone(),
+        name => format!("{}: {}", name.trim(), skill.description),
+    }
 }
 
 /// Returns the reference of exactly this content of a skill.
@@ -196,7 +229,14 @@ pub(crate) fn unusable_reason(skill: &Skill) -> Option<String> {
 
 /// Lists all skills that this agent may see, each version of them, in the order of their names; skills that cannot be
 /// used are among them.
-pub(crate) async fn list_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>> {
+pub(crate) async fn list_skills(context: SessionContext<'_>) -> ToolResult<Vec<Skill>> {
+    let mut skills = list_shown_skills(context.tools).await?;
+    skills.retain(|skill| context.permits(skill));
+    Ok(skills)
+}
+
+/// Lists all skills that the options show, also those that only the user may start.
+async fn list_shown_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>> {
     let mut request = ListSkillsRequest {
         page_size: PAGE_SIZE,
         ..ListSkillsRequest::default()
@@ -213,30 +253,34 @@ pub(crate) async fn list_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>
     }
 }
 
-/// Lists the names of all usable skills.
-pub(crate) async fn list_skill_names(tools: &ToolsetContext) -> ToolResult<BTreeSet<String>> {
-    let skills = list_skills(tools).await?;
-    let usable = skills
-        .iter()
-        .filter(|skill| unusable_reason(skill).is_none());
-    Ok(usable.map(skill_id).collect())
-}
-
-/// Lists the usable skills, each name once: of several versions the one that the bare name means, which the daemon
-/// knows.
-pub(crate) async fn list_current_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>> {
+/// Lists the usable skills that the options show, each name once, as its highest version, with `true` if it has several.
+async fn list_usable_names(tools: &ToolsetContext) -> ToolResult<Vec<(Skill, bool)>> {
     let mut names: Vec<(Skill, bool)> = Vec::new();
-    for skill in list_skills(tools).await? {
+    for skill in list_shown_skills(tools).await? {
         match names.last_mut() {
             _ if unusable_reason(&skill).is_some() => {}
             Some((last, has_versions)) if last.name == skill.name => *has_versions = true,
             Some(_) | None => names.push((skill, false)),
         }
     }
-    let current = names.into_iter().map(|(only, has_versions)| async move {
+    Ok(names)
+}
+
+/// Lists the names of all usable skills that this agent may see.
+pub(crate) async fn list_skill_names(context: SessionContext<'_>) -> ToolResult<BTreeSet<String>> {
+    let names = list_usable_names(context.tools).await?;
+    let names = names.iter().filter(|(skill, _)| context.permits(skill));
+    Ok(names.map(|(skill, _)| skill_id(skill)).collect())
+}
+
+/// Lists the usable skills that this agent may see, each name once: of several versions the one that the bare name
+/// means, which the daemon knows.
+pub(crate) async fn list_current_skills(context: SessionContext<'_>) -> ToolResult<Vec<Skill>> {
+    let names = list_usable_names(context.tools).await?.into_iter();
+    let current = names.map(|(only, has_versions)| async move {
         match has_versions {
-            true => find_usable_skill(tools, &skill_id(&only)).await,
-            false => Ok(Some(only)),
+            true => find_usable_skill(context, &skill_id(&only)).await,
+            false => Ok(context.permits(&only).then_some(only)),
         }
     });
     collect_found(current).await
@@ -244,12 +288,12 @@ pub(crate) async fn list_current_skills(tools: &ToolsetContext) -> ToolResult<Ve
 
 /// Searches the usable skills by words, each name once, best first: of several versions the one that matches best.
 pub(crate) async fn find_skills_by_words(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     query: &str,
 ) -> ToolResult<Vec<Skill>> {
     let mut found = Vec::new();
     let mut names = BTreeSet::new();
-    for (skill, _) in search_skills(tools, query, FOUND_MAX, false).await? {
+    for (skill, _) in search_skills(context, query, FOUND_MAX, false).await? {
         if names.insert(skill_id(&skill)) {
             found.push(skill);
         }

@@ -33,9 +33,11 @@ use skilld_client::{Client, ConnectOptions};
 use tokio::sync::Mutex;
 
 use crate::host_tools::HostTools;
-use crate::prompt::{Guidance, MalformedRequest, PromptOptions, Provider, inject};
+use crate::prompt::{Guidance, MalformedRequest, PromptOptions, Provider, find_uploads, inject};
 use crate::session::Session;
-use crate::state::SessionState;
+use crate::staged_uploads::StagedUploads;
+use crate::state::{SessionState, skill_loads};
+use crate::tool_definition::Family;
 use crate::tool_error::ToolError;
 use crate::tool_options::ToolOptions;
 use crate::toolset::Toolset;
@@ -61,6 +63,12 @@ struct SessionMemory {
     state: SessionState,
     /// Names of tools in the last request that the host answers itself.
     host_tools: BTreeSet<String>,
+    /// Files of the user in the workspace.
+    uploads: StagedUploads,
+    /// Keys of the files that were staged last.
+    upload_keys: BTreeSet<String>,
+    /// `true` if a preload has begun the turn of the next request.
+    has_begun_turn: bool,
 }
 
 impl Skills {
@@ -108,9 +116,31 @@ impl Skills {
 }
 
 impl SkillSession {
+    /// Loads skills for the next turn before the model asks for them, also those that only the user may start: all of a
+    /// list or none, as [`Toolset::preload`] does. Call it before the turn's first request, whose text then has the
+    /// skills. Returns the names of skills that had to make room.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::InvalidArguments`] if the skills are no such list; otherwise the error of the first load that fails.
+    pub async fn preload(&self, skills: &Value) -> Result<Vec<String>, ToolError> {
+        let mut memory = self.memory.lock().await;
+        let mut state = memory.state.clone();
+        if !memory.has_begun_turn {
+            let scope = self.tools.scope(&self.session);
+            state.apply(&skill_loads::begin_turn(&state, scope));
+        }
+        let preloaded = self.tools.preload(&self.session, &state, skills).await?;
+        state.apply(&preloaded.delta);
+        memory.state = state;
+        memory.has_begun_turn = true;
+        Ok(preloaded.evicted)
+    }
+
     /// Prepares a request body: inserts the overview and the text of loaded skills into its messages and adds the skill
     /// tools to its `tools`. The rest of the body stays as it is. A body whose last message is the user's begins a
-    /// turn.
+    /// turn. Files that the user sent are put into the workspace, if a tool that runs commands is offered, and the
+    /// request says where they are; a file that cannot be had is named there too.
     ///
     /// # Errors
     ///
@@ -120,12 +150,16 @@ impl SkillSession {
         provider.check(body)?;
         let mut memory = self.memory.lock().await;
         let (tools, session) = (&self.tools, &self.session);
-        let ready = match provider.ends_with_user_message(body) {
+        let is_turn = provider.ends_with_user_message(body);
+        let ready = match is_turn && !memory.has_begun_turn {
             true => tools.begin_turn(session, &memory.state, provider, body),
             false => tools.before_prompt(session, &memory.state, provider, body),
         };
         memory.state.apply(&ready.delta);
-        let material = tools.material(session, &memory.state).await?;
+        self.stage_user_files(&mut memory, (provider, &*body), is_turn)
+            .await?;
+        let mut material = tools.material(session, &memory.state).await?;
+        material.uploads = memory.uploads.clone();
         let definitions = tools.definitions(session, &memory.state).await?;
         let options = PromptOptions {
             guidance: Guidance::BuiltIn(tools.family(), tools.options().profile),
@@ -137,6 +171,36 @@ impl SkillSession {
         let offered = definitions.iter();
         let offered: Vec<Value> = offered.map(|tool| provider.tool_definition(tool)).collect();
         memory.host_tools = add_tools(provider, body, offered)?;
+        Ok(())
+    }
+
+    /// Stages the files that the user sent: all of them at the beginning of a turn, since the workspace may be a new
+    /// one, and otherwise only if others came. A fault is a warning, and the next request tries again.
+    async fn stage_user_files(
+        &self,
+        memory: &mut SessionMemory,
+        (provider, body): (Provider, &Value),
+        is_turn: bool,
+    ) -> Result<(), ToolError> {
+        if !self.tools.options().runs_commands() {
+            return Ok(());
+        }
+        let found = find_uploads(provider, body)?;
+        let keys: BTreeSet<String> = found.files.iter().map(|file| file.key.clone()).collect();
+        if !is_turn && keys == memory.upload_keys {
+            return Ok(());
+        }
+        let staged = self.tools.stage_uploads(&self.session, &found.files).await;
+        (memory.uploads, memory.upload_keys) = match staged {
+            Ok(staged) => (staged, keys),
+            Err(error) => {
+                let mut uploads = StagedUploads::default();
+                let names = found.files.iter().map(|file| &file.name);
+                uploads.warnings = names.map(|name| format!("{name}: {error}")).collect();
+                (uploads, BTreeSet::new())
+            }
+        };
+        memory.uploads.warnings.extend(found.warnings);
         Ok(())
     }
 
@@ -152,6 +216,7 @@ impl SkillSession {
     pub async fn answer(&self, provider: Provider, reply: &Value) -> Result<Vec<Value>, ToolError> {
         let calls = provider.reply_calls(reply)?;
         let mut memory = self.memory.lock().await;
+        memory.has_begun_turn = false;
         let mut results = Vec::new();
         for call in calls {
             if memory.host_tools.contains(&call.name) {
@@ -162,13 +227,23 @@ impl SkillSession {
             {
                 Ok(answer) => {
                     memory.state.apply(&answer.delta);
-                    (answer.result, false)
+                    (self.model_text(&answer.result), false)
                 }
-                Err(error) => (error.to_json(), true),
+                Err(error) => (error.to_json().to_string(), true),
             };
-            results.push((id, result.to_string(), is_error));
+            results.push((id, result, is_error));
         }
         Ok(provider.result_messages(&results))
+    }
+
+    /// Returns the text of a result for the model. Agent Zero's models read the field `text`, which the other fields
+    /// repeat for programs.
+    fn model_text(&self, result: &Value) -> String {
+        let text = match self.tools.family() {
+            Family::AgentZero => result.get("text").and_then(Value::as_str),
+            Family::Trpc | Family::Sherma => None,
+        };
+        text.map_or_else(|| result.to_string(), str::to_owned)
     }
 
     /// Returns a copy of the session's state, for a host that stores it.

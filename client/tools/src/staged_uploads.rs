@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Files of the conversation in the workspace.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StagedUploads {
     /// Staged files, in the order in which they were given.
     pub files: Vec<StagedUpload>,
@@ -13,7 +13,7 @@ pub struct StagedUploads {
 }
 
 /// A file of the conversation in the workspace.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StagedUpload {
     /// Path in the workspace.
     pub name: String,

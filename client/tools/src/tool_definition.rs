@@ -57,15 +57,18 @@ impl Family {
     }
 }
 
-/// Selection of a family's tools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Selection of a family's tools. Each profile has the tools of the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
+    /// Offers only tools that run nothing.
+    KnowledgeOnly,
+    /// Offers commands in the workspace, where loaded skills are copies that commands can write, and no tool that runs a
+    /// skill's command. Only for the family trpc; the default of trpc-agent-go since April 2026.
+    Workspace,
     /// Offers all tools.
     #[default]
     Full,
-    /// Offers only tools that run nothing.
-    KnowledgeOnly,
 }
 
 /// Time that a skill stays loaded.

@@ -6,6 +6,9 @@ use skilld_client::Error;
 
 use crate::prompt::MalformedRequest;
 
+/// Maximum size of a message for a model, in bytes.
+const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+
 /// Result of a step of a tool call.
 pub(crate) type ToolResult<T> = Result<T, ToolError>;
 
@@ -31,6 +34,18 @@ pub enum ToolError {
     InvalidArguments {
         /// Description of the fault and of what would be right.
         problem: String,
+    },
+    /// An argument is longer than a command can be given.
+    #[error("invalid args: {argument}: {bytes} bytes; at most {bytes_max}: {way_out}")]
+    ArgumentTooLong {
+        /// Name of the argument.
+        argument: String,
+        /// Size of the argument in bytes.
+        bytes: usize,
+        /// Maximum size in bytes.
+        bytes_max: usize,
+        /// Other ways to give the text to the command.
+        way_out: String,
     },
     /// No skill of that name, or none that this agent may see.
     #[error("unknown skill: {skill}{}", nearest(nearest_names))]
@@ -76,7 +91,7 @@ pub enum ToolError {
     #[error("the workspace was lost while the command ran; its files are gone")]
     WorkspaceLost,
     /// The file is not text.
-    #[error("not a UTF-8 text file: {path} ({mime_type})")]
+    #[error("not a text file: {path} ({mime_type}); commands can read it")]
     NotText {
         /// Name as the call gave it.
         path: String,
@@ -106,6 +121,12 @@ pub enum ToolError {
         skill: String,
         /// Reason.
         problem: String,
+    },
+    /// Only the user may start the skill: its front matter has `disable-model-invocation`.
+    #[error("only the user may start the skill {skill}: ask the user to start it")]
+    UserOnly {
+        /// Name of the skill.
+        skill: String,
     },
     /// The name may mean more than one skill.
     #[error("{name} may be any of {}: use one of these names", candidates.join(", "))]
@@ -176,7 +197,7 @@ impl ToolError {
         match self {
             Self::Options { .. } => "INVALID_OPTIONS",
             Self::UnknownTool { .. } => "UNKNOWN_TOOL",
-            Self::InvalidArguments { .. } => "INVALID_ARGUMENTS",
+            Self::InvalidArguments { .. } | Self::ArgumentTooLong { .. } => "INVALID_ARGUMENTS",
             Self::UnknownSkill { .. } => "UNKNOWN_SKILL",
             Self::NotLoaded { .. } => "NOT_LOADED",
             Self::UnknownExec { .. } => "UNKNOWN_SESSION",
@@ -187,6 +208,7 @@ impl ToolError {
             Self::CommandRefused { .. } => "COMMAND_REFUSED",
             Self::FileNotFound { .. } => "FILE_NOT_FOUND",
             Self::SkillUnusable { .. } => "SKILL_UNUSABLE",
+            Self::UserOnly { .. } => "USER_ONLY",
             Self::AmbiguousSkill { .. } => "AMBIGUOUS_SKILL",
             Self::UnsupportedScript { .. } => "UNSUPPORTED_SCRIPT",
             Self::HostLacks { .. } => "HOST_LACKS",
@@ -199,12 +221,13 @@ impl ToolError {
         }
     }
 
-    /// Returns the error as JSON, which the model gets in place of a result.
+    /// Returns the error as JSON, which the model gets in place of a result. A long message is cut: it may repeat an
+    /// argument.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut error = json!({
             "error": self.code(),
-            "message": self.to_string(),
+            "message": cut_message(self.to_string(), MESSAGE_BYTES_MAX),
             "status": "failed",
         });
         if let Self::Daemon(daemon) = self
@@ -219,7 +242,10 @@ impl ToolError {
     pub(crate) fn is_of_skill(&self) -> bool {
         matches!(
             self,
-            Self::UnknownSkill { .. } | Self::SkillUnusable { .. } | Self::InvalidArguments { .. }
+            Self::UnknownSkill { .. }
+                | Self::SkillUnusable { .. }
+                | Self::UserOnly { .. }
+                | Self::InvalidArguments { .. }
         )
     }
 
@@ -228,6 +254,15 @@ impl ToolError {
             problem: problem.into(),
         }
     }
+}
+
+/// Cuts a message at `bytes_max`.
+pub(crate) fn cut_message(mut message: String, bytes_max: usize) -> String {
+    if message.len() > bytes_max {
+        message.truncate(message.floor_char_boundary(bytes_max));
+        message.push_str("… (cut)");
+    }
+    message
 }
 
 /// Returns the name of the tool that loads a skill for `tool`.

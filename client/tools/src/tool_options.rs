@@ -1,5 +1,6 @@
 //! Options of the host application; the model cannot change them.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use skilld_client::short_id;
 use skilld_client::v1::{Skill, SkillState};
 
+use crate::result_budget::RESULT_BYTES_MAX;
 use crate::state::LoadScope;
 use crate::state::agent_zero::{self as agent_zero_state, LOADED_MAX};
 use crate::tool_definition::{Family, LoadMode, Profile};
@@ -14,6 +16,12 @@ use crate::tool_error::ToolError;
 
 /// Maximum length of a character in bytes.
 const CHAR_BYTES_MAX: usize = 4;
+/// Variables in which hosts of trpc-agent list the allowed and the denied commands. Each counts where the options leave
+/// its list empty.
+const COMMAND_VARIABLES: [&str; 2] = [
+    "TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS",
+    "TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS",
+];
 
 /// MCP servers that the tools may connect on behalf of a skill's card. A card is third-party text: by default it makes
 /// this process connect nothing and start nothing, and a skill that names a server is not loaded.
@@ -48,7 +56,7 @@ pub struct ToolOptions {
     #[serde(with = "seconds")]
     pub idle_timeout: Option<Duration>,
     /// `true` to stage skills as copies that commands can write, each private to its workspace and counted towards the
-    /// workspace's disk; `false` for read-only ones.
+    /// workspace's disk; `false` for read-only ones, except in the profile `workspace`.
     pub writable_skills: bool,
     /// Environment of each command, beneath what the call gives. A variable that no command can have is left out, and
     /// the result warns of it.
@@ -65,10 +73,14 @@ pub struct ToolOptions {
     pub inline_skills: bool,
     /// `true` if every run saves its outputs as artifacts.
     pub force_save_artifacts: bool,
+    /// `true` if results of runs name files without their text, unless the call says otherwise.
+    pub omit_inline_content: bool,
     /// Programs that may run, and no others; empty for all. For sherma and agent-zero they are scripts, as
-    /// `SKILL/PATH`.
+    /// `SKILL/PATH`, with the skill's id, its name as it is written or an alias. In the family trpc the variable
+    /// `TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS` counts if the list is empty: entries between commas or blanks, as
+    /// trpc-agent reads it.
     pub allowed_commands: Vec<String>,
-    /// Programs that may not run, in the same form.
+    /// Programs that may not run, in the same form; likewise `TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS`.
     pub denied_commands: Vec<String>,
     /// Variables that a call may set while commands are restricted; empty for none. Many programs take from a variable
     /// what they run or load. `editor_text` needs `EDITOR` and `VISUAL`.
@@ -84,10 +96,10 @@ pub struct ToolOptions {
     /// forgotten.
     #[serde(with = "seconds")]
     pub session_idle_timeout: Option<Duration>,
-    /// Maximum size of stdout, and of stderr, in a result, in bytes; at least 4.
+    /// Maximum size of stdout, and of stderr, in a result, in bytes: from 4 to 96 KiB, which is the maximum size of a
+    /// whole result in bytes of JSON.
     pub output_bytes_max: usize,
-    /// Maximum size of the text that a result shows as its main output, or of a file, in bytes; at least 4 for sherma
-    /// and agent-zero.
+    /// Maximum size of the text of one file in a result, in bytes; likewise from 4 to 96 KiB.
     pub primary_bytes_max: usize,
     /// `true` to offer only those tools of the host that loaded skills name.
     pub only_active_skills: bool,
@@ -113,6 +125,7 @@ impl Default for ToolOptions {
             require_loaded: false,
             inline_skills: false,
             force_save_artifacts: false,
+            omit_inline_content: false,
             allowed_commands: Vec::new(),
             denied_commands: Vec::new(),
             allowed_env: Vec::new(),
@@ -131,11 +144,55 @@ impl Default for ToolOptions {
 }
 
 impl ToolOptions {
+    /// Returns the options with what their profile implies, and with the lists of commands that hosts of trpc-agent set
+    /// in the environment. `variable` reads one of its variables.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Options`] for a list that is not UTF-8: a restriction must not be without effect.
+    pub(crate) fn complete(
+        mut self,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, ToolError> {
+        self.writable_skills |= self.profile == Profile::Workspace;
+        if self.family != Family::Trpc {
+            return Ok(self);
+        }
+        let lists = [&mut self.allowed_commands, &mut self.denied_commands];
+        for (name, list) in COMMAND_VARIABLES.into_iter().zip(lists) {
+            let Some(text) = variable(name).filter(|_| list.is_empty()) else {
+                continue;
+            };
+            let text = text.into_string().map_err(|_| ToolError::Options {
+                problem: format!("the variable {name} is not UTF-8"),
+            })?;
+            let entries = text.split(|char: char| char == ',' || char.is_whitespace());
+            let entries = entries.map(|entry| entry.strip_prefix("./").unwrap_or(entry));
+            list.extend(entries.filter(|entry| !entry.is_empty()).map(str::to_owned));
+        }
+        Ok(self)
+    }
+
     /// Checks the limits, the MCP servers and the names of the tools, which are `known` ones of the family.
     pub(crate) fn check(&self, known: &[&str]) -> Result<(), ToolError> {
         let wrong = |problem: String| Err(ToolError::Options { problem });
-        if self.output_bytes_max < CHAR_BYTES_MAX {
-            return wrong(too_small("output_bytes_max", self.output_bytes_max));
+        for (key, bytes) in [
+            ("output_bytes_max", self.output_bytes_max),
+            ("primary_bytes_max", self.primary_bytes_max),
+        ] {
+            if bytes < CHAR_BYTES_MAX {
+                return wrong(format!(
+                    "{key} is {bytes}: a character can have {CHAR_BYTES_MAX} bytes, and none is cut"
+                ));
+            }
+            if bytes > RESULT_BYTES_MAX {
+                return wrong(format!(
+                    "{key} is {bytes}: a whole result has at most {RESULT_BYTES_MAX} bytes"
+                ));
+            }
+        }
+        if self.profile == Profile::Workspace && self.family != Family::Trpc {
+            return wrong("profile: workspace is for the family trpc".to_owned());
         }
         self.mcp.check()?;
         for name in self.tools.iter().flatten() {
@@ -146,20 +203,9 @@ impl ToolOptions {
         Ok(())
     }
 
-    /// Checks the options of families that run scripts: sherma and Agent Zero.
+    /// Checks the command lists of sherma and Agent Zero: these families run scripts, so an entry that is no script would
+    /// permit or deny nothing.
     pub(crate) fn check_script_family(&self) -> Result<(), ToolError> {
-        // Files are read in parts of so many bytes.
-        if self.primary_bytes_max < CHAR_BYTES_MAX {
-            return Err(ToolError::Options {
-                problem: too_small("primary_bytes_max", self.primary_bytes_max),
-            });
-        }
-        self.check_script_lists()
-    }
-
-    /// Checks the command lists: these families run scripts, so an entry that is no script would permit or deny
-    /// nothing.
-    fn check_script_lists(&self) -> Result<(), ToolError> {
         let lists = [
             ("allowed_commands", &self.allowed_commands),
             ("denied_commands", &self.denied_commands),
@@ -168,12 +214,14 @@ impl ToolOptions {
             let odd = list.iter().find(|entry| {
                 let mut names = entry.split('/');
                 let is_plain = names.all(|name| !matches!(name.trim(), "" | "." | ".."));
-                !(is_plain && entry.contains('/'))
+                // An entry is for all versions of a skill.
+                let (skill, _) = entry.split_once('/').unwrap_or_default();
+                !is_plain || skill.is_empty() || skill.contains('@')
             });
             if let Some(entry) = odd {
                 return Err(ToolError::Options {
                     problem: format!(
-                        "{key} has {entry:?}: the family {} runs scripts only, listed as SKILL/PATH",
+                        "{key} has {entry:?}: the family {} runs scripts only, listed as SKILL/PATH without a version",
                         self.family.name()
                     ),
                 });
@@ -207,17 +255,33 @@ impl ToolOptions {
         wanted.is_none_or(|wanted| wanted.iter().any(|name| is_name(name, tool)))
     }
 
-    /// Returns `true` if the family has a tool that runs something of a skill.
-    pub(crate) fn runs_commands(&self) -> bool {
-        self.profile == Profile::Full && (self.family != Family::Sherma || self.additions)
+    /// Returns `true` if trpc's tool `read_file` is offered.
+    pub(crate) fn offers_read_file(&self) -> bool {
+        self.family == Family::Trpc
+            && self.profile != Profile::KnowledgeOnly
+            && self.lists("read_file")
     }
 
-    /// Returns `true` if a skill can be used and the model may know of it.
+    /// Returns `true` if a tool is offered that runs something in a workspace.
+    #[must_use]
+    pub fn runs_commands(&self) -> bool {
+        let lists = |tools: &[&str]| tools.iter().any(|tool| self.lists(tool));
+        match (self.profile, self.family) {
+            (Profile::KnowledgeOnly, _) => false,
+            (Profile::Full, Family::Trpc) => lists(&["skill_run", "workspace_exec"]),
+            (Profile::Workspace, _) => lists(&["workspace_exec"]),
+            (Profile::Full, Family::Sherma) => self.additions && lists(&["run_skill_script"]),
+            (Profile::Full, Family::AgentZero) => lists(&["skills_tool"]),
+        }
+    }
+
+    /// Returns `true` if a skill can be used, and the model may know of it and start it.
     #[must_use]
     pub fn offers(&self, skill: &Skill) -> bool {
         let state = skill.state();
         matches!(state, SkillState::Loaded | SkillState::LoadedWithWarnings)
             && self.shows(&short_id(&skill.name))
+            && !skill.disable_model_invocation
     }
 
     /// Returns `true` if the model may know of a skill.
@@ -229,12 +293,13 @@ impl ToolOptions {
     }
 }
 
-fn is_name(given: &str, name: &str) -> bool {
-    given.trim().eq_ignore_ascii_case(name)
+/// Returns a variable of this process's environment.
+pub(crate) fn environment_variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
-fn too_small(key: &str, bytes: usize) -> String {
-    format!("{key} is {bytes}: a character can have {CHAR_BYTES_MAX} bytes, and none is cut")
+fn is_name(given: &str, name: &str) -> bool {
+    given.trim().eq_ignore_ascii_case(name)
 }
 
 impl McpOptions {
@@ -327,6 +392,45 @@ mod tests {
     }
 
     #[test]
+    fn command_lists_of_trpc_agent_count_where_the_options_have_none() {
+        let complete = |options: ToolOptions| {
+            let variable = |name: &str| match name {
+                "TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS" => Some(" ./bin/x, ls\tcat ".into()),
+                _ => Some("rm,".into()),
+            };
+            options.complete(variable).expect("UTF-8")
+        };
+        let own = complete(ToolOptions::default());
+        assert_eq!(own.allowed_commands, ["bin/x", "ls", "cat"]);
+        assert_eq!(own.denied_commands, ["rm"]);
+        let given = complete(ToolOptions {
+            allowed_commands: vec!["wc".into()],
+            ..ToolOptions::default()
+        });
+        assert_eq!(given.allowed_commands, ["wc"]);
+        assert_eq!(given.denied_commands, ["rm"]);
+        let other = complete(ToolOptions {
+            family: Family::Sherma,
+            ..ToolOptions::default()
+        });
+        assert!(other.allowed_commands.is_empty() && other.denied_commands.is_empty());
+    }
+
+    #[test]
+    fn the_profile_workspace_makes_skills_writable_for_trpc_only() {
+        let workspace = |family| ToolOptions {
+            family,
+            profile: Profile::Workspace,
+            ..ToolOptions::default()
+        };
+        let trpc = workspace(Family::Trpc).complete(|_| None).expect("no list");
+        assert!(trpc.writable_skills && trpc.check(&[]).is_ok());
+        for family in [Family::Sherma, Family::AgentZero] {
+            assert!(workspace(family).check(&[]).is_err(), "{family:?}");
+        }
+    }
+
+    #[test]
     fn only_skills_that_can_be_used_and_that_the_host_shows_are_offered() {
         let skill = |name: &str, state: SkillState| Skill {
             name: format!("skills/{name}"),
@@ -341,5 +445,10 @@ mod tests {
         assert!(!options.offers(&skill("a", SkillState::Rejected)));
         assert!(!options.offers(&skill("a", SkillState::Shadowed)));
         assert!(!options.offers(&skill("b", SkillState::Loaded)));
+        let user_only = Skill {
+            disable_model_invocation: true,
+            ..skill("a", SkillState::Loaded)
+        };
+        assert!(!options.offers(&user_only));
     }
 }

@@ -12,14 +12,14 @@ use crate::call_context::{SessionContext, ToolAnswer, ToolsetContext};
 use crate::hooks::{Hooks, NoHooks};
 use crate::host_tools::HostTools;
 use crate::mcp_client::McpConnections;
+use crate::preload::{self, PreloadOutcome};
 use crate::prompt::{PromptMaterial, Upload};
 use crate::session::Session;
-use crate::sherma::PreloadOutcome;
 use crate::staged_uploads::StagedUploads;
 use crate::state::{self, SessionState, StateDelta};
 use crate::tool_definition::{Family, ToolCall, ToolDefinition};
 use crate::tool_error::ToolError;
-use crate::tool_options::ToolOptions;
+use crate::tool_options::{ToolOptions, environment_variable};
 use crate::workspaces::SessionWorkspaces;
 use crate::{agent_zero, prompt_material_reader, sherma, trpc, workspace_path};
 
@@ -73,6 +73,7 @@ impl Toolset {
         host: HostTools,
         hooks: impl Hooks + 'static,
     ) -> Result<Self, ToolError> {
+        let options = options.complete(environment_variable)?;
         check_options(&options)?;
         Ok(Self {
             inner: Arc::new(ToolsetContext {
@@ -141,6 +142,7 @@ impl Toolset {
             tools: &self.inner,
             session,
             state,
+            for_user: false,
         }
     }
 
@@ -163,26 +165,27 @@ impl Toolset {
         prompt_material_reader::read_material(self.context(session, state)).await
     }
 
-    /// Loads skills before the model asks for them, through everything that a call of `load_skill_md` goes through.
-    /// `skill_ids` is a list of ids, or of maps with `id` and, if it matters, `version`; anything else in it, and what
-    /// cannot be loaded or is loaded already, is skipped. Only for sherma's tools.
+    /// Loads skills before the model asks for them, through everything that a call of the family's loading tool goes
+    /// through: all of a list, or none. `skills` has names, or maps with `id` and, if it matters, `version` (not trpc)
+    /// or `docs` and `include_all_docs` (trpc). It acts for the user: a skill that only the user may start is loaded
+    /// too, and the model may use it while it is loaded. In load mode `turn`, call it after
+    /// [`begin_turn`](Self::begin_turn).
     ///
     /// # Errors
     ///
-    /// [`ToolError::Options`] for another family, [`ToolError::InvalidArguments`] if the skills are no list.
+    /// [`ToolError::InvalidArguments`] if the skills are no such list; otherwise the error of the first load that fails.
+    /// No state changes then.
     pub async fn preload(
         &self,
         session: &Session,
         state: &SessionState,
-        skill_ids: &Value,
+        skills: &Value,
     ) -> Result<PreloadOutcome, ToolError> {
-        if self.family() != Family::Sherma {
-            let family = self.family().name();
-            return Err(ToolError::Options {
-                problem: format!("preload is for the family sherma, not {family}"),
-            });
-        }
-        sherma::preload_skills(self.context(session, state), skill_ids).await
+        let context = SessionContext {
+            for_user: true,
+            ..self.context(session, state)
+        };
+        preload::preload_skills(context, skills).await
     }
 
     /// Returns the options of the host.

@@ -14,6 +14,7 @@ mod command_policy;
 mod doc_and_tool_selection;
 mod field_error_translator;
 mod file_reference;
+mod file_text;
 mod input_staging;
 mod line_selector;
 mod output_delivery;
@@ -36,6 +37,7 @@ mod tool_table;
 mod upload_staging;
 mod workspace_exec;
 
+pub(crate) use skill_load::load_skill;
 pub(crate) use tool_table::{check, has_tool};
 pub(crate) use upload_staging::stage_uploads;
 
@@ -43,11 +45,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::arguments::{self, argument_object};
-use crate::builtin_tool::{BuiltinTool, find_tool, list_offered};
+use crate::builtin_tool::{find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext, ToolAnswer};
+use crate::host_tool_offer;
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
-use crate::{host_tool_offer, skill_lookup};
 use tool_table::TOOLS;
 
 /// Names of fields in other systems, valid wherever a tool has the field.
@@ -70,10 +72,11 @@ const ALIASES: &[(&str, &str)] = &[
 /// Returns the definitions of the offered tools, those of the host included.
 pub(crate) async fn definitions(context: SessionContext<'_>) -> ToolResult<Vec<ToolDefinition>> {
     let tools = context.tools;
-    let names = skill_lookup::list_skill_names(tools).await?;
-    let own: Vec<&BuiltinTool> = list_offered(&TOOLS, &tools.options).collect();
-    let mut definitions = tool_schemas::build_definitions(&own, &tools.options, &names);
-    for name in host_tool_offer::list_offered_tools(context, Some(&names)).await? {
+    let own = list_offered(&TOOLS, &tools.options);
+    let mut definitions: Vec<ToolDefinition> = own
+        .map(|tool| tool_schemas::build_definition(tool, &tools.options))
+        .collect();
+    for name in host_tool_offer::list_offered_tools(context).await? {
         // A host's tool never takes the place of one of the family.
         if find_tool(&TOOLS, &name).is_none() {
             definitions.extend(tools.host.definition(&name).cloned());
@@ -118,7 +121,7 @@ async fn call_offered_host_tool(context: SessionContext<'_>, call: ToolCall) -> 
     let is_own = find_tool(&TOOLS, &call.name).is_some();
     let offered = match is_own || tools.host.definition(&call.name).is_none() {
         true => Vec::new(),
-        false => host_tool_offer::list_offered_tools(context, None).await?,
+        false => host_tool_offer::list_offered_tools(context).await?,
     };
     if offered.contains(&call.name) {
         let arguments = argument_object(call.arguments)?.into();

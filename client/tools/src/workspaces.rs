@@ -136,7 +136,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns `true` if an error means that only the name of a workspace is left.
-fn is_lost(error: &Error) -> bool {
+pub(crate) fn is_lost(error: &Error) -> bool {
     let state = error
         .failure()
         .and_then(|failure| failure.metadata.get("state"));

@@ -6,6 +6,7 @@ pub(crate) mod catalogue_task;
 mod document_reader;
 mod environment_need_reader;
 mod folder_watcher;
+mod ingest_progress;
 mod name_suggestions;
 pub(crate) mod plugin_library;
 pub mod preflight;

@@ -8,16 +8,18 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{Error, Result, tolerate};
-use crate::parse::problem::Problem;
+use crate::error::{Error, Result};
+use crate::held_bytes::measure_held_bytes;
+use crate::parse::problem::{LeftOutEntries, Problem};
 use crate::skills_options::SkillsOptions;
 
 pub mod content_hashing;
@@ -63,9 +65,9 @@ impl ContentStore {
     /// `Io` when its directories cannot be made or emptied.
     pub(crate) fn open(base: &Path, options: &SkillsOptions) -> Result<Self> {
         let temporary = base.join("tmp");
-        tolerate(ErrorKind::NotFound, fs::remove_dir_all(&temporary))
+        make_empty_directory(&temporary)
             .map_err(Error::io(format!("clean {}", temporary.display())))?;
-        for name in ["tmp", "sha256", "used"] {
+        for name in ["sha256", "used"] {
             let directory = base.join(name);
             let failed = Error::io(format!("make {}", directory.display()));
             fs::create_dir_all(directory).map_err(failed)?;
@@ -171,8 +173,13 @@ impl ContentStore {
                 Err(error) => return Err(failed("publish a skill")(error)),
             }
             if let Some(now) = self.fingerprint(&content.digest) {
+                // What was left out is of this folder. Another one may have the same content.
+                let stored = ContentSummary {
+                    left_out: LeftOutEntries::default(),
+                    ..content.clone()
+                };
                 self.verified()
-                    .insert(content.digest.clone(), (now, content.clone()));
+                    .insert(content.digest.clone(), (now, stored));
             }
             tracing::info!(
                 digest = content.digest,
@@ -267,9 +274,9 @@ impl ContentStore {
         MetadataFingerprint::take(&ContentSource::stored(&self.dir(digest)), NO_BOUNDS, |_| {})
     }
 
-    /// Returns the size of a digest's files in bytes, by their metadata; 0 if the store does not have the digest.
-    pub(crate) fn stored_bytes(&self, digest: &str) -> u64 {
-        sum_file_sizes(&self.dir(digest))
+    /// Returns the bytes that count for the files of a digest, by their metadata; 0 if the store does not have the digest.
+    pub(crate) fn held_bytes(&self, digest: &str) -> u64 {
+        measure_held_bytes(&self.dir(digest))
     }
 
     /// Waits until the files of a digest are on the disk.
@@ -331,14 +338,28 @@ pub(crate) fn read_record<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
-fn sum_file_sizes(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let sizes = entries.map(|entry| match entry.metadata() {
-        Ok(about) if about.is_dir() => sum_file_sizes(&entry.path()),
-        Ok(about) if about.is_file() => about.len(),
-        Ok(_) | Err(_) => 0,
-    });
-    sizes.sum()
+/// Makes a directory, or removes everything in it. One that exists needs no space, so a daemon starts on a full disk.
+///
+/// # Errors
+/// Fails with the error of the file system.
+pub(crate) fn make_empty_directory(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns a path beneath a directory of temporary files that nothing has. A directory is moved there before it is
+/// removed: nothing is created for that, so a full disk refuses no removal.
+pub(crate) fn removal_path(temporary: &Path) -> PathBuf {
+    static REMOVALS: AtomicU64 = AtomicU64::new(0);
+    let number = REMOVALS.fetch_add(1, Ordering::Relaxed);
+    temporary.join(format!("removed-{number}"))
 }
 
 /// Syncs a tree: directories after their entries. Links are part of their directories.
@@ -362,7 +383,10 @@ fn check_digest(
     read: Result<ContentSummary, IngestError>,
 ) -> Result<Option<ContentSummary>> {
     match read {
-        Ok(content) => Ok(Some(content).filter(|content| content.digest == digest)),
+        Ok(content) => {
+            let is_whole = content.digest == digest && content.left_out.total == 0;
+            Ok(is_whole.then_some(content))
+        }
         Err(IngestError::Host(error)) => Err(error),
         Err(IngestError::Skill(problem)) => {
             // Whatever a skill must not have was not there when it was stored.
@@ -394,14 +418,15 @@ mod tests {
             digest: digest.to_owned(),
             files: 1,
             bytes: 1,
-            directories: 0,
-            own_links: Vec::new(),
-            case_clash: None,
+            ..ContentSummary::default()
         };
+        let mut with_fifo = content("a");
+        with_fifo.left_out.add("pipe", "is a FIFO");
         let is_intact = |dir: &Path, read| check_digest(dir, "a", read).map(|it| it.is_some());
         assert!(is_intact(there.path(), Ok(content("a"))).expect("read"));
         assert!(!is_intact(there.path(), Ok(content("b"))).expect("read"));
-        assert!(!is_intact(there.path(), fault("skill.special_file")).expect("read"));
+        assert!(!is_intact(there.path(), Ok(with_fifo)).expect("read"));
+        assert!(!is_intact(there.path(), fault("skill.too_deep")).expect("read"));
         assert!(!is_intact(&gone, fault(content_hashing::UNREADABLE)).expect("read"));
         let error =
             is_intact(there.path(), fault(content_hashing::UNREADABLE)).expect_err("not known");

@@ -45,14 +45,16 @@ pub enum Error {
         /// Digest of the published content.
         digest: String,
     },
-    /// The publications of a tenant would exceed its quota.
-    #[error("tenant {tenant} has published {used} of {limit} bytes")]
-    PublishedQuota {
+    /// A tenant would exceed its quota.
+    #[error("tenant {tenant} has used its quota of {resource}: {used} of {limit}")]
+    TenantQuota {
         /// Name of the tenant.
         tenant: String,
-        /// Size of its publications, in bytes.
+        /// Name of the quota in the file of tenants.
+        resource: &'static str,
+        /// Bytes that the tenant holds.
         used: u64,
-        /// Largest size, in bytes.
+        /// Largest number of bytes.
         limit: u64,
     },
     /// The skill comes from a configured root and cannot be deleted.
@@ -138,6 +140,15 @@ impl Error {
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
+}
+
+/// Returns `true` if a path leads to nothing, whatever the state of the host.
+pub(crate) fn leads_nowhere(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG)
+    )
 }
 
 /// Turns an error of a tolerated kind into success.

@@ -11,6 +11,7 @@
 //! the daemon connects to is decided by its configuration. With `fetch.proxy` it is the proxy that resolves names.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub(crate) mod tests;
 mod web_url;
 
 use address_policy::{AddressError, AddressPolicy};
-pub use fetch_error::FetchError;
+pub use fetch_error::{FetchError, authority_advice};
 pub use index_proxy::{BYTES_LIMIT_ADVICE, IndexHost, IndexProxy, IndexProxyOptions};
 pub use web_url::WebUrl;
 
@@ -73,6 +74,8 @@ pub struct FetchOptions {
     pub timeout: Duration,
     /// Proxy for all requests; `None` connects directly. Proxies of the environment are not used.
     pub proxy: Option<Url>,
+    /// File of certificate authorities (PEM) that are trusted beside those of the system.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Request for one download.
@@ -167,10 +170,9 @@ impl UrlFetcher {
         let build = || async {
             let (bounds, policy) = (self.inner.bounds.clone(), self.inner.policy);
             let built = tasks.blocking(move || Ok::<_, Error>(build_client(&bounds, policy)));
-            let built = built
+            built
                 .await
-                .map_err(|error| client_error(&ErrorChain(&error)))?;
-            built.map_err(|error| client_error(&ErrorChain(&error)))
+                .map_err(|error| client_error(&ErrorChain(&error)))?
         };
         client.get_or_try_init(build).await
     }
@@ -353,7 +355,8 @@ async fn write_body(
 }
 
 /// Builds the HTTP client. It follows no redirect, uses no proxy of the environment and repeats no request by itself.
-fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, reqwest::Error> {
+fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, FetchError> {
+    let failed = |error: reqwest::Error| client_error(&ErrorChain(&error));
     install_crypto_provider();
     let resolver = match bounds.proxy {
         Some(_) => AddressPolicy::Proxy,
@@ -371,9 +374,17 @@ fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, 
         .retry(reqwest::retry::never())
         .dns_resolver(resolver);
     if let Some(proxy) = &bounds.proxy {
-        builder = builder.proxy(reqwest::Proxy::all(proxy.clone())?);
+        builder = builder.proxy(reqwest::Proxy::all(proxy.clone()).map_err(failed)?);
     }
-    builder.build()
+    if let Some(path) = &bounds.ca_file {
+        let pem = std::fs::read(path).map_err(|error| {
+            let path = path.display();
+            client_error(&format!("{path} cannot be read: {error}"))
+        })?;
+        let authorities = reqwest::Certificate::from_pem_bundle(&pem).map_err(failed)?;
+        builder = builder.tls_certs_merge(authorities);
+    }
+    builder.build().map_err(failed)
 }
 
 fn client_error(why: &dyn ToString) -> FetchError {

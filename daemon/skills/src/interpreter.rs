@@ -1,7 +1,8 @@
 //! Chooses the interpreter of a script by its extension, else by its shebang line. Pure.
 //!
-//! Only the program's name in a shebang line counts, because its path belongs to another machine. Execs and preflight
-//! both use these tables, so preflight checks an image for the program that an exec starts.
+//! Only the program's name in a shebang line counts, because its path belongs to another machine; a program that is not
+//! in the table is started by the line itself. Execs and preflight both use these tables, so preflight checks an image
+//! for the program that an exec starts.
 
 use std::path::Path;
 
@@ -48,6 +49,9 @@ pub const INTERPRETERS_BY_SHEBANG: [(&str, &[&str]); 18] = [
     ("gawk", &["awk", "-f"]),
 ];
 
+/// Byte order mark of UTF-8, which neither the kernel nor most interpreters accept before a script.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Returns the interpreter for a file's extension: the program and its arguments before the script's path.
 #[must_use]
 pub fn interpreter_for_extension(path: &str) -> Option<&'static [&'static str]> {
@@ -74,6 +78,20 @@ pub fn interpreter_for_shebang(line: &str) -> Option<&'static [&'static str]> {
         .filter(|(known, _)| *known == name)
         .map(|(_, interpreter)| interpreter)
         .next()
+}
+
+/// Returns `true` if the kernel can start a script by its first line, which names a program by its path.
+#[must_use]
+pub fn is_direct(first_line: &str) -> bool {
+    let program = first_line.strip_prefix("#!").map(str::trim_start);
+    let is_path = program.is_some_and(|program| program.starts_with('/'));
+    is_path && shebang_program(first_line).is_some_and(|name| !name.is_empty())
+}
+
+/// Returns a script's first bytes without a byte order mark.
+#[must_use]
+pub fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
 }
 
 /// Returns the name of the program in a shebang line: `python3.12` for `#!/usr/bin/env -S A=1 python3.12 -u`.

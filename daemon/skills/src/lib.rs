@@ -7,6 +7,7 @@
 //! environments/      what a skill's packages are built from, and the store of what was built
 //! catalogue/         one task scans the sources, ingests each changed folder into the store, publishes a snapshot
 //! skills_service.rs  every question about skills, answered from the latest snapshot and the store
+//! held_bytes.rs      how many bytes count for what is held on disk
 //! ```
 //!
 //! A room uses those above it: the catalogue uses sources, store and parse; sources use store and parse. Nothing here
@@ -20,6 +21,7 @@ pub mod environments;
 pub mod error;
 pub mod fault;
 pub mod fetch;
+pub mod held_bytes;
 pub mod interpreter;
 pub mod mime;
 pub mod name_similarity;
@@ -32,9 +34,11 @@ pub mod skills_options;
 mod skills_service;
 pub mod sources;
 pub mod task_spawner;
+mod tenant_permits;
 #[cfg(test)]
 #[path = "../../tests/suite/dir.rs"]
 mod test_dir;
+mod text_decoding;
 
 pub use catalogue::catalogue_snapshot::Catalogue;
 pub use catalogue::search::SearchMatch;
@@ -42,7 +46,8 @@ pub use catalogue::skill::{PageCursor, Skill, SkillState};
 pub use catalogue::{preflight, search};
 pub use content_store::content_hashing::ContentSummary;
 pub use content_store::staged_skill::{
-    PluginFiles, StagedSkill, WritableStaging, find_staged_plugin,
+    PluginFiles, StagedSkill, StagingEffect, WritableStaging, find_staged_plugin,
+    has_replaced_versions, measure_staged_bytes,
 };
 pub use content_store::{StoreCleanup, skill_files};
 pub use error::{Error, Result};
@@ -52,7 +57,8 @@ pub use parse::finding::{self, ValidationProfile};
 pub use parse::front_matter::{self, FrontMatter, Requires};
 pub use parse::problem::{Problem, Severity};
 pub use parse::skill_card::{self, SkillCard};
-pub use parse::skill_ref::{SkillRef, VersionRef, folder_name, is_digest, is_name};
+pub use parse::skill_name::is_name;
+pub use parse::skill_ref::{SkillRef, VersionRef, is_digest, requested_id, staged_folder};
 pub use parse::version::{self, Specifier};
 pub use skill_scope::SkillScope;
 pub use skills_options::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
@@ -61,3 +67,4 @@ pub use sources::archive;
 pub use sources::plugin_root::PluginRoot;
 pub use sources::published_skills::VersionSelector;
 pub use task_spawner::TaskSpawner;
+pub use tenant_permits::{DAEMON_HOLDER, TenantPermit, TenantPermits};

@@ -7,12 +7,6 @@
 #[path = "../../../images/guest/src/file_collection/mime.rs"]
 mod rule;
 
-/// Returns `true` if the beginning of a file is text.
-#[must_use]
-pub fn is_text(start: &[u8]) -> bool {
-    rule::is_text(start)
-}
-
 /// Returns the media type of a file from its beginning, with its name as tie-breaker.
 #[must_use]
 pub fn mime_type(name: &[u8], start: &[u8]) -> &'static str {

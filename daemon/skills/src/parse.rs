@@ -7,5 +7,6 @@ pub mod front_matter;
 pub mod problem;
 pub(crate) mod requirement_line;
 pub mod skill_card;
+pub mod skill_name;
 pub mod skill_ref;
 pub mod version;

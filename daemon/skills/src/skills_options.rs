@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::fetch::{FetchError, WebUrl};
+use crate::held_bytes::OBJECT_BYTES;
 use crate::parse::finding::quote_excerpt;
 use crate::skill_path::{SKILL_PATH_BYTES_MAX, normalise_skill_path};
 
@@ -46,6 +47,10 @@ pub struct RemoteOptions {
     pub refresh_timeout: Duration,
     /// `true` to allow addresses that are not public.
     pub allow_private_addresses: bool,
+    /// `true` to fetch from URLs in cards that clients publish.
+    pub published_urls: bool,
+    /// `true` to allow these to lead to addresses that are not public.
+    pub published_private_addresses: bool,
     /// Maximum size of one download, in bytes.
     pub download_bytes_max: u64,
     /// Bounds of a root, unpacked, all of its skills together.
@@ -55,7 +60,7 @@ pub struct RemoteOptions {
 }
 
 /// Bounds of an archive.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveBounds {
     /// Maximum size of all files, unpacked, in bytes.
     pub bytes: u64,
@@ -67,6 +72,20 @@ pub struct ArchiveBounds {
     pub depth: usize,
     /// Maximum number of unpacked bytes for each packed one.
     pub ratio: u64,
+}
+
+impl ArchiveBounds {
+    /// Returns these bounds, lowered to what a quota of bytes on disk permits to hold.
+    #[must_use]
+    pub(crate) fn within(self, bytes_quota: Option<u64>) -> Self {
+        let quota = bytes_quota.unwrap_or(u64::MAX);
+        Self {
+            bytes: self.bytes.min(quota),
+            file_bytes: self.file_bytes.min(quota),
+            entries: self.entries.min(quota / OBJECT_BYTES),
+            ..self
+        }
+    }
 }
 
 /// Configured root of skills.
@@ -163,6 +182,8 @@ mod tests {
                     refresh_interval: minutes(10),
                     refresh_timeout: minutes(10),
                     allow_private_addresses: false,
+                    published_urls: false,
+                    published_private_addresses: false,
                     download_bytes_max: 64 << 20,
                     archive: ArchiveBounds {
                         bytes: 256 << 20,
@@ -175,6 +196,7 @@ mod tests {
                         connect_timeout: minutes(5),
                         timeout: minutes(5),
                         proxy: None,
+                        ca_file: None,
                     },
                 },
             }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::catalogue::catalogue_snapshot::Catalogue;
@@ -29,14 +29,15 @@ use crate::sources::Sources;
 use crate::sources::archive::ArchiveKind;
 use crate::sources::published_skills::VersionSelector;
 use crate::task_spawner::TaskSpawner;
+use crate::tenant_permits::{DAEMON_HOLDER, TenantPermits};
 
 mod staging;
 
 pub use staging::LeasedSkills;
 
-/// Maximum number of blocking calls on skills at once. The store may be on a file system that hangs, and everything
-/// else needs the other threads.
-const BLOCKING_MAX: usize = 16;
+/// Maximum number of blocking calls on skills at once; of one tenant, and without a tenant, at most half. The store may
+/// be on a file system that hangs, and everything else needs the other threads.
+const BLOCKING_MAX: usize = 32;
 
 /// Skills and the problems that belong to no skill, or one page of them.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +55,9 @@ pub struct Listing {
 pub struct Skills {
     library: Arc<SkillLibrary>,
     catalogue: CatalogueHandle,
-    permits: Arc<Semaphore>,
+    permits: TenantPermits,
+    /// Tenant whose permits blocking calls need, or [`DAEMON_HOLDER`].
+    holder: Arc<str>,
     tasks: TaskSpawner,
     scope: SkillScope,
 }
@@ -81,7 +84,8 @@ impl Skills {
                 plugins: PluginCache::default(),
             }),
             catalogue,
-            permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
+            permits: TenantPermits::new(BLOCKING_MAX, true),
+            holder: DAEMON_HOLDER.into(),
             tasks,
             scope: SkillScope::Single,
         })
@@ -91,7 +95,17 @@ impl Skills {
     #[must_use]
     pub fn in_scope(&self, scope: SkillScope) -> Self {
         Self {
+            holder: scope.tenant().into(),
             scope,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the skills for work on a tenant's workspaces: the same, whose blocking calls need the tenant's permits.
+    #[must_use]
+    pub fn working_for(&self, tenant: &str) -> Self {
+        Self {
+            holder: tenant.into(),
             ..self.clone()
         }
     }
@@ -207,7 +221,8 @@ impl Skills {
             .await
     }
 
-    /// Returns the best skills for a query, at most `limit`. `is_compat` scores as Agent Zero does.
+    /// Returns the best skills for a query, at most `limit`. `is_compat` scores as Agent Zero does; `is_for_model` leaves
+    /// out skills that only a person may start.
     ///
     /// # Errors
     /// `Invalid` for a query without a word to look for.
@@ -216,8 +231,9 @@ impl Skills {
         query: String,
         limit: usize,
         is_compat: bool,
+        is_for_model: bool,
     ) -> Result<Vec<SearchMatch>> {
-        self.read(move |_, catalogue| catalogue.search(&query, limit, is_compat))
+        self.read(move |_, catalogue| catalogue.search(&query, limit, is_compat, is_for_model))
             .await
     }
 
@@ -276,11 +292,11 @@ impl Skills {
     }
 
     /// Publishes the skill of an archive, which must have this name. The same content again changes nothing. With a
-    /// quota, the publications of the scope's tenant have at most that many bytes.
+    /// quota, the publications of the scope's tenant count at most that many bytes. After a failure the store may have
+    /// content that [`Self::remove_orphans`] removes.
     ///
     /// # Errors
-    /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `PublishedQuota`,
-    /// `Io`.
+    /// `ArchiveInvalid`, `LimitExceeded`, `Invalid` for another name, `SkillInvalid`, `VersionTaken`, `TenantQuota`, `Io`.
     pub async fn publish(
         &self,
         name: String,
@@ -292,21 +308,23 @@ impl Skills {
         let skills = self.catalogue().await?.skills.len();
         let tenant = self.scope.tenant().to_owned();
         let publish = move || library.publish((&tenant, bytes_quota), &name, file, kind, skills);
-        let published = self.tasks.blocking_in(&self.permits, publish).await?;
+        // Without one of `permits`: it may wait for a server, or for its tenant's turn, and the caller bounds the number of
+        // publications.
+        let published = self.tasks.blocking(publish).await?;
         let catalogue = self.catalogue.rescan(ScanExtent::Published).await?;
         let catalogue = self.view(&catalogue).await?;
         // Only now may the digest be collected: it is referenced, or was deleted meanwhile.
         Ok(published.into_skill(&catalogue.skills))
     }
 
-    /// Returns the size of a tenant's publications in bytes. Content that several tenants published counts for each.
+    /// Returns the bytes that count for a tenant's publications, also for deleted ones that the store still has. Content
+    /// that several tenants published counts for each.
     #[must_use]
     pub fn published_bytes(&self, tenant: &str) -> u64 {
         self.library.sources.published_bytes(tenant)
     }
 
-    /// Removes published versions of a name. Staged copies stay, and files of the store stay until they are unused for
-    /// `keep_unused`.
+    /// Removes published versions of a name. Staged copies stay. [`Self::remove_orphans`] removes the files of the store.
     ///
     /// # Errors
     /// `SkillNotFound`; `SkillReadOnly` if only a configured root has the skill.
@@ -315,8 +333,20 @@ impl Skills {
         let catalogue = self.catalogue().await?;
         let tenant = self.scope.tenant().to_owned();
         let delete = move || library.delete(&tenant, &catalogue.skills, &name, &versions);
-        self.tasks.blocking_in(&self.permits, delete).await?;
+        self.blocking(delete).await?;
         self.catalogue.rescan(ScanExtent::Published).await.map(drop)
+    }
+
+    /// Removes the files of deleted publications from the store, and those of publications that failed. `staged` are the
+    /// digests that workspaces have: these stay, and count for the tenant that published them.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn remove_orphans(&self, staged: HashSet<String>) -> Result<usize> {
+        let catalogue = self.catalogue().await?;
+        let library = Arc::clone(&self.library);
+        let remove = move || library.remove_orphans(&catalogue, &staged);
+        self.blocking(remove).await
     }
 
     /// Removes unused digests from the store. `staged` are the digests that workspaces have.
@@ -327,6 +357,7 @@ impl Skills {
         let catalogue = self.catalogue().await?;
         let library = Arc::clone(&self.library);
         let collect = move || {
+            let orphans = library.remove_orphans(&catalogue, &staged)?;
             let listed = catalogue
                 .skills
                 .iter()
@@ -334,11 +365,22 @@ impl Skills {
             let referenced: HashSet<String> = staged.into_iter().chain(listed).collect();
             let is_pinned = |digest: &str| library.sources.references(digest);
             let keep = library.options.keep_unused;
-            let collected = library.store.collect(keep, &referenced, is_pinned)?;
+            let mut collected = library.store.collect(keep, &referenced, is_pinned)?;
+            collected.removed += orphans;
             tracing::debug!(?collected, "store collected");
             Ok(collected)
         };
-        self.tasks.blocking_in(&self.permits, collect).await
+        self.blocking(collect).await
+    }
+
+    /// Runs blocking work with one of the holder's permits.
+    async fn blocking<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T> + Send + 'static,
+    {
+        let (permits, holder) = (&self.permits, &self.holder);
+        self.tasks.blocking_in(permits, holder, work).await
     }
 
     /// Runs blocking work on the latest snapshot. After a published skill was found damaged, the next listing says so.
@@ -350,7 +392,7 @@ impl Skills {
         let catalogue = self.catalogue().await?;
         let library = Arc::clone(&self.library);
         let work = move || work(&library, &catalogue);
-        let done = self.tasks.blocking_in(&self.permits, work).await;
+        let done = self.blocking(work).await;
         if let Err(Error::SkillInvalid { problem, .. }) = &done
             && problem.starts_with(DAMAGED)
         {

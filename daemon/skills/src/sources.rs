@@ -79,7 +79,6 @@ impl Sources {
             SkillRoot::Dir { text, path } => SkillSource {
                 root: text.clone(),
                 origin: None,
-                from_card: false,
                 tenant: None,
                 folders: SourceFolders::Beneath(path.clone()),
                 problems: Vec::new(),
@@ -113,14 +112,14 @@ impl Sources {
         Ok(records)
     }
 
-    /// Returns the size of a tenant's publications, in bytes.
+    /// Returns the bytes that count for a tenant's publications.
     pub(crate) fn published_bytes(&self, tenant: &str) -> u64 {
         let records = self.published().get(tenant).map(Arc::clone);
-        records.map_or(0, |records| records.bytes())
+        records.map_or(0, |records| records.held_bytes())
     }
 
     /// Returns the records of all tenants: those of the default one first, so that its rank stays the same.
-    fn all_published(&self) -> Vec<Arc<PublishedSkills>> {
+    pub(crate) fn all_published(&self) -> Vec<Arc<PublishedSkills>> {
         let published = self.published();
         let mut all: Vec<_> = published.iter().collect();
         all.sort_by_key(|(tenant, _)| *tenant != DEFAULT_TENANT);

@@ -1,14 +1,13 @@
 //! Background work of this crate: tasks and blocking calls, run on the daemon's tracker.
 
 use std::future::Future;
-use std::sync::Arc;
 
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::Error;
+use crate::tenant_permits::TenantPermits;
 
 /// The daemon's task tracker and its stop token. Clones share both.
 #[derive(Debug, Clone, Default)]
@@ -45,12 +44,17 @@ impl TaskSpawner {
             .map_err(|error| Error::Internal(format!("blocking work: {error}")))?
     }
 
-    /// Runs blocking work once a permit is free, so that a file system that hangs holds at most as many threads as
-    /// `permits` has.
+    /// Runs blocking work once its tenant, or the daemon, has a permit, so that a file system that hangs holds at most
+    /// as many threads as `permits` has.
     ///
     /// # Errors
     /// As [`Self::blocking`]; `Draining` when the daemon stops first.
-    pub async fn blocking_in<F, T, E>(&self, permits: &Arc<Semaphore>, work: F) -> Result<T, E>
+    pub async fn blocking_in<F, T, E>(
+        &self,
+        permits: &TenantPermits,
+        tenant: &str,
+        work: F,
+    ) -> Result<T, E>
     where
         F: FnOnce() -> Result<T, E> + Send + 'static,
         T: Send + 'static,
@@ -58,7 +62,7 @@ impl TaskSpawner {
     {
         let permit = tokio::select! {
             biased;
-            permit = Arc::clone(permits).acquire_owned() => permit.map_err(|_| Error::Draining)?,
+            permit = permits.acquire(tenant) => permit,
             () = self.stop.cancelled() => return Err(Error::Draining.into()),
         };
         let work = move || {

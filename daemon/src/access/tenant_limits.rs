@@ -13,7 +13,21 @@ const UNLIMITED: &str = "unlimited";
 /// Largest weight in the queue of a pool.
 const WEIGHT_MAX: u32 = 1000;
 
-/// Quotas of a tenant. `None` means unlimited. A number of 0 permits none at all; rates and `weight` are at least 1.
+/// Rate of calls per second of tenants for which no section has one: five calls for each of 40 commands a second, as
+/// hundreds of conversations make them. Each call writes 1 to 2 KiB of the audit log, so no tenant calls as fast as it
+/// can.
+const REQUESTS_DEFAULT: f64 = 200.0;
+/// Number of calls that may come at once at that rate.
+const REQUESTS_BURST_DEFAULT: u32 = 1000;
+/// Number of artifact versions of tenants for which no section has one. On disk each takes a few files and directories, of
+/// which a file system has only so many.
+const ARTIFACTS_DEFAULT: f64 = 100_000.0;
+/// Size of the copies of skills of tenants for which no section has one. Every user makes such copies, in each workspace.
+/// One tenant gets as much of `skills.environments_disk` by default.
+const STAGED_DEFAULT: &str = "10GiB";
+
+/// Quotas of a tenant. `None` means unlimited. A number of 0 permits none at all; rates and `weight` are at least 1. Bytes
+/// on disk count as [`skilld_skills::held_bytes`] says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantLimits {
     /// Number of workspaces.
@@ -26,10 +40,16 @@ pub struct TenantLimits {
     pub execs: Option<u64>,
     /// Number of open streams.
     pub streams: Option<u64>,
-    /// Size of all artifacts together, in bytes.
+    /// Number of artifact versions.
+    pub artifacts: Option<u64>,
+    /// Bytes of all artifacts together.
     pub artifact_bytes: Option<u64>,
-    /// Size of all published skills together, in bytes.
+    /// Bytes of all published skills together.
     pub published_bytes: Option<u64>,
+    /// Bytes of the copies of skills in all workspaces together.
+    pub staged_bytes: Option<u64>,
+    /// Bytes of all environments together.
+    pub environment_bytes: Option<u64>,
     /// Number of open connections.
     pub connections: Option<u64>,
     /// Rate of CreateWorkspace, per minute.
@@ -64,8 +84,11 @@ pub(super) struct RawLimits {
     cpus: Option<RawAmount>,
     execs: Option<RawAmount>,
     streams: Option<RawAmount>,
+    artifacts: Option<RawAmount>,
     artifact_bytes: Option<RawAmount>,
     published_bytes: Option<RawAmount>,
+    staged_bytes: Option<RawAmount>,
+    environment_bytes: Option<RawAmount>,
     connections: Option<RawAmount>,
     workspace_creates_per_minute: Option<RawAmount>,
     workspace_creates_burst: Option<u32>,
@@ -85,6 +108,10 @@ enum RawAmount {
 
 /// Amount of a quota: `None` means unlimited.
 type Amount = Option<u64>;
+/// Returns an amount of a section as it is written.
+type AmountOf = fn(&RawLimits) -> Option<&RawAmount>;
+/// Parses an amount; an absent one is unlimited.
+type ParseAmount = fn(Option<&RawAmount>) -> Result<Amount, String>;
 
 impl Default for TenantLimits {
     fn default() -> Self {
@@ -94,8 +121,11 @@ impl Default for TenantLimits {
             cpu_millis: None,
             execs: None,
             streams: None,
+            artifacts: None,
             artifact_bytes: None,
             published_bytes: None,
+            staged_bytes: None,
+            environment_bytes: None,
             connections: None,
             creates: None,
             requests: None,
@@ -106,42 +136,59 @@ impl Default for TenantLimits {
 }
 
 impl RawLimits {
-    /// Checks the quotas of a section, with those of `default` in place of absent ones. `config_key` names the section in
-    /// faults.
+    /// Returns the quotas that no section has to name.
+    fn built_in() -> Self {
+        Self {
+            artifacts: Some(RawAmount::Number(ARTIFACTS_DEFAULT)),
+            staged_bytes: Some(RawAmount::Text(STAGED_DEFAULT.to_owned())),
+            requests_per_second: Some(RawAmount::Number(REQUESTS_DEFAULT)),
+            ..Self::default()
+        }
+    }
+
+    /// Checks the quotas of a section, with those of `default` in place of absent ones, and those that are built in.
+    /// `config_key` names the section in faults.
     pub(super) fn check(
         &self,
         default: Option<&Self>,
         config_key: &str,
         faults: &mut Vec<String>,
     ) -> TenantLimits {
-        let pick = |key: fn(&Self) -> Option<&RawAmount>| key(self).or(default.and_then(key));
-        let mut take = |key: &str, read: Result<Amount, String>| {
-            read.unwrap_or_else(|why| {
+        let built_in = Self::built_in();
+        let mut take = |key: &str, of: AmountOf, parse: ParseAmount| {
+            let amount = of(self).or(default.and_then(of)).or(of(&built_in));
+            parse(amount).unwrap_or_else(|why| {
                 faults.push(format!("{config_key}.{key}: {why}"));
                 None
             })
         };
-        let workspaces = take(
-            "workspaces",
-            parse_whole_number(pick(|raw| raw.workspaces.as_ref())),
+        let (number, size, rate) = (parse_whole_number, parse_size, parse_rate);
+        let limits = TenantLimits {
+            workspaces: take("workspaces", |raw| raw.workspaces.as_ref(), number),
+            memory_bytes: take("memory", |raw| raw.memory.as_ref(), size),
+            cpu_millis: take("cpus", |raw| raw.cpus.as_ref(), parse_cores),
+            execs: take("execs", |raw| raw.execs.as_ref(), number),
+            streams: take("streams", |raw| raw.streams.as_ref(), number),
+            artifacts: take("artifacts", |raw| raw.artifacts.as_ref(), number),
+            artifact_bytes: take("artifact_bytes", |raw| raw.artifact_bytes.as_ref(), size),
+            published_bytes: take("published_bytes", |raw| raw.published_bytes.as_ref(), size),
+            staged_bytes: take("staged_bytes", |raw| raw.staged_bytes.as_ref(), size),
+            environment_bytes: take(
+                "environment_bytes",
+                |raw| raw.environment_bytes.as_ref(),
+                size,
+            ),
+            connections: take("connections", |raw| raw.connections.as_ref(), number),
+            ..TenantLimits::default()
+        };
+        let creates = "workspace_creates_per_minute";
+        let creates = take(
+            creates,
+            |raw| raw.workspace_creates_per_minute.as_ref(),
+            rate,
         );
-        let memory_bytes = take("memory", parse_size(pick(|raw| raw.memory.as_ref())));
-        let cpu_millis = take("cpus", parse_cores(pick(|raw| raw.cpus.as_ref())));
-        let execs = take("execs", parse_whole_number(pick(|raw| raw.execs.as_ref())));
-        let streams = take(
-            "streams",
-            parse_whole_number(pick(|raw| raw.streams.as_ref())),
-        );
-        let artifact_bytes = pick(|raw| raw.artifact_bytes.as_ref());
-        let artifact_bytes = take("artifact_bytes", parse_size(artifact_bytes));
-        let published_bytes = pick(|raw| raw.published_bytes.as_ref());
-        let published_bytes = take("published_bytes", parse_size(published_bytes));
-        let connections = pick(|raw| raw.connections.as_ref());
-        let connections = take("connections", parse_whole_number(connections));
-        let creates = pick(|raw| raw.workspace_creates_per_minute.as_ref());
-        let creates = take("workspace_creates_per_minute", parse_rate(creates));
-        let requests = pick(|raw| raw.requests_per_second.as_ref());
-        let requests = take("requests_per_second", parse_rate(requests));
+        let requests = "requests_per_second";
+        let requests = take(requests, |raw| raw.requests_per_second.as_ref(), rate);
         let weight = self
             .weight
             .or(default.and_then(|raw| raw.weight))
@@ -162,20 +209,21 @@ impl RawLimits {
         };
         let creates_burst = burst("workspace_creates_burst", |raw| raw.workspace_creates_burst);
         let requests_burst = burst("requests_burst", |raw| raw.requests_burst);
+        let requests_burst = requests_burst.or(self.built_in_burst(default));
         TenantLimits {
-            workspaces,
-            memory_bytes,
-            cpu_millis,
-            execs,
-            streams,
-            artifact_bytes,
-            published_bytes,
-            connections,
             creates: RateLimit::new(creates, Duration::from_secs(60), creates_burst),
             requests: RateLimit::new(requests, Duration::from_secs(1), requests_burst),
             workspace_lifetime_max: self.parse_lifetime(default, config_key, faults),
             weight: weight.clamp(1, WEIGHT_MAX),
+            ..limits
         }
+    }
+
+    /// Returns the burst of the built-in rate of calls; `None` if a section has a rate.
+    fn built_in_burst(&self, default: Option<&Self>) -> Option<u32> {
+        let rate_of: AmountOf = |raw| raw.requests_per_second.as_ref();
+        let rate = rate_of(self).or(default.and_then(rate_of));
+        rate.is_none().then_some(REQUESTS_BURST_DEFAULT)
     }
 
     /// Checks the longest lifetime of a workspace.
@@ -294,5 +342,27 @@ mod tests {
         assert_eq!(read("workspace_lifetime_max = \"2h\""), (hours(2), 0));
         assert_eq!(read("workspace_lifetime_max = \"unlimited\""), (None, 0));
         assert_eq!(read("workspace_lifetime_max = \"0s\""), (None, 1));
+    }
+
+    #[test]
+    fn what_writes_to_a_disk_of_all_tenants_is_limited_by_default() {
+        let read = |text: &str| {
+            let raw: RawLimits = toml::from_str(text).expect("toml");
+            let mut faults = Vec::new();
+            let limits = raw.check(None, "tenants.a", &mut faults);
+            assert_eq!(faults, Vec::<String>::new());
+            let rate = limits
+                .requests
+                .map(|rate| (rate.count.get(), rate.burst.get()));
+            (rate, limits.artifacts, limits.staged_bytes)
+        };
+        let built_in = (Some((200, 1000)), Some(100_000), Some(10 << 30));
+        assert_eq!(read(""), built_in);
+        assert_eq!(read("requests_burst = 400").0, Some((200, 400)));
+        let own = "requests_per_second = 7\nartifacts = 0\nstaged_bytes = \"1KiB\"";
+        assert_eq!(read(own), (Some((7, 7)), Some(0), Some(1024)));
+        let keys = ["requests_per_second", "artifacts", "staged_bytes"];
+        let none = keys.map(|key| format!("{key} = \"unlimited\"\n"));
+        assert_eq!(read(&none.concat()), (None, None, None));
     }
 }

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::certificate::{PeerCertificate, certificate_expiry};
+use super::client_trust::ClientTrust;
 use super::protected_file::{Secrecy, read_protected_file};
 use super::revocation_list::RevocationList;
 use super::watched_file::{FileProblems, WatchedFile};
@@ -35,13 +35,6 @@ pub(crate) struct TlsSettings {
     /// End of validity of the authority that expires first; `None` if the listener accepts no client certificates.
     pub(crate) authority_expires: Option<SystemTime>,
     /// Lists of revoked client certificates.
-    revocation_lists: Vec<RevocationList>,
-}
-
-/// Client certificates that a listener accepts.
-struct ClientTrust {
-    verifier: Arc<dyn ClientCertVerifier>,
-    authority_expires: Option<SystemTime>,
     revocation_lists: Vec<RevocationList>,
 }
 
@@ -124,7 +117,7 @@ fn load_tls(config: &TlsConfig, is_required: bool, protocol: &[u8]) -> Result<Tl
             config.key.display()
         )
     })?;
-    let trust = client_trust(config, is_required)?;
+    let trust = ClientTrust::load(config, is_required)?;
     let builder = ServerConfig::builder();
     let builder = match &trust {
         Some(trust) => builder.with_client_cert_verifier(Arc::clone(&trust.verifier)),
@@ -149,51 +142,8 @@ fn load_tls(config: &TlsConfig, is_required: bool, protocol: &[u8]) -> Result<Tl
     })
 }
 
-fn client_trust(config: &TlsConfig, is_required: bool) -> Result<Option<ClientTrust>, String> {
-    let Some(path) = &config.client_ca else {
-        return Ok(None);
-    };
-    let mut roots = RootCertStore::empty();
-    let authorities = read_certificates(path)?;
-    for certificate in &authorities {
-        roots
-            .add(certificate.clone())
-            .map_err(|error| format!("{}: is not usable as authority: {error}", path.display()))?;
-    }
-    let mut builder = WebPkiClientVerifier::builder(Arc::new(roots));
-    let mut known_lists = Vec::new();
-    if let Some(path) = &config.crl {
-        let lists = read_revocation_lists(path)?;
-        for list in &lists {
-            let parsed = RevocationList::parse(list, &authorities);
-            known_lists.push(parsed.map_err(|fault| format!("{}: {fault}", path.display()))?);
-        }
-        builder = builder
-            .with_crls(lists)
-            // Intermediates of an organisation seldom have lists of their own.
-            .only_check_end_entity_revocation()
-            .allow_unknown_revocation_status();
-    }
-    if !is_required {
-        builder = builder.allow_unauthenticated();
-    }
-    let verifier = builder
-        .build()
-        .map_err(|error| format!("{}: cannot verify clients: {error}", path.display()))?;
-    let parsed = authorities
-        .iter()
-        .map(|authority| X509Certificate::from_der(authority));
-    let expiries = parsed
-        .flatten()
-        .map(|(_, authority)| certificate_expiry(&authority));
-    Ok(Some(ClientTrust {
-        verifier,
-        authority_expires: expiries.min(),
-        revocation_lists: known_lists,
-    }))
-}
-
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+/// Reads the certificates of a PEM file.
+pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let bytes = read_protected_file(path, Secrecy::Public)?;
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let certificates =
@@ -204,7 +154,8 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String
     Ok(certificates)
 }
 
-fn read_revocation_lists(
+/// Reads the lists of revoked certificates of a PEM file.
+pub(super) fn read_revocation_lists(
     path: &Path,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let bytes = read_protected_file(path, Secrecy::Public)?;

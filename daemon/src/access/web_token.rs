@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use data_encoding::BASE64URL_NOPAD;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::Value;
@@ -92,6 +93,9 @@ impl WebTokenKeys {
                 config.algorithm
             ));
         }
+        if requires_extensions(token) {
+            return Err("requires extensions (crit), of which this server has none".to_owned());
+        }
         let id = header.kid.ok_or("names no key (kid)")?;
         let key = self
             .by_id
@@ -108,6 +112,10 @@ impl WebTokenKeys {
         let claims = decode::<Value>(token, key, &validation)
             .map_err(|error| describe_fault(&error))?
             .claims;
+        // The library also accepts a list that has the issuer in it (RFC 7519, section 4.1.1: one text).
+        if !claims.get("iss").is_some_and(Value::is_string) {
+            return Err("has an issuer (iss) that is not a text".to_owned());
+        }
         let expires = check_times(&claims, now)?;
         let subject = claims.get("sub").and_then(Value::as_str);
         let subject = subject.filter(|subject| {
@@ -130,6 +138,15 @@ impl WebTokenKeys {
             expires: Some(expires),
         })
     }
+}
+
+/// Returns `true` if the header of a token has the member `crit`, whatever its value: extensions that a token requires
+/// must be understood (RFC 7515, section 4.1.11). The library reads `null` as if the member were missing.
+fn requires_extensions(token: &str) -> bool {
+    let header = token.split('.').next().unwrap_or_default();
+    let header = BASE64URL_NOPAD.decode(header.as_bytes()).ok();
+    let header: Option<Value> = header.and_then(|text| serde_json::from_slice(&text).ok());
+    header.is_none_or(|header| header.get("crit").is_some())
 }
 
 /// Returns `true` if a key is for signatures of the algorithm, as far as the key says.

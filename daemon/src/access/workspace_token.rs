@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use data_encoding::BASE64URL_NOPAD;
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use ring::hmac;
 
 use super::principal::{BoundWorkspace, CredentialKind, Principal};
@@ -29,6 +29,10 @@ const KEY_FILE: SecretKeyFile = SecretKeyFile {
 };
 /// Version of the format.
 const VERSION: u8 = 1;
+/// First byte of what the id of a principal is made from, which distinguishes it from the claims of a token.
+const PRINCIPAL_ID: u8 = 0;
+/// Length of the id of a principal that is made from an idempotency key, in bytes; its text is twice as long.
+const PRINCIPAL_ID_BYTES: usize = 16;
 /// Length of the HMAC at the end, in bytes.
 const TAG_BYTES: usize = 32;
 /// Maximum length of a token, in bytes; the longest names make about 330.
@@ -69,6 +73,26 @@ impl WorkspaceTokenKey {
         let tag = hmac::sign(&self.0, &bytes);
         bytes.extend_from_slice(tag.as_ref());
         format!("{WORKSPACE_TOKEN_PREFIX}{}", BASE64URL_NOPAD.encode(&bytes))
+    }
+
+    /// Returns the id of the principal for a workspace and an idempotency key.
+    pub(super) fn principal_id(
+        &self,
+        tenant: &TenantName,
+        workspace: &BoundWorkspace,
+        request_id: &str,
+    ) -> String {
+        let mut context = hmac::Context::with_key(&self.0);
+        context.update(&[PRINCIPAL_ID]);
+        context.update(&workspace.create_time_ms.to_be_bytes());
+        for text in [tenant.as_str(), workspace.id.as_str(), request_id] {
+            context.update(text.as_bytes());
+            // None of them has a NUL byte.
+            context.update(&[0]);
+        }
+        let tag = context.sign();
+        let id = tag.as_ref().get(..PRINCIPAL_ID_BYTES);
+        HEXLOWER.encode(id.unwrap_or_default())
     }
 
     /// Returns the principal of a token, also of one that has expired; `None` if this instance did not mint it.

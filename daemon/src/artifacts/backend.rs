@@ -10,29 +10,34 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
-use object_store::{
-    ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig,
-};
-use tokio::sync::{Semaphore, watch};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use skilld_proto::v1::Reason;
+use tokio::sync::watch;
 
 use super::key;
-use crate::config::{ArtifactStorage, ArtifactsConfig, S3Credentials};
+use crate::access::{DAEMON_HOLDER, TenantPermits};
+use crate::config::{ArtifactStorage, ArtifactsConfig};
 use crate::error::{Chain, Error, HostFault, Result};
+use crate::fetch::authority_advice;
 use crate::shutdown::Tasks;
+
+mod bucket;
 
 /// Maximum size of a record in bytes; larger objects are never read as a whole.
 pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
-/// Maximum number of retries of one request, all within `artifacts.timeout`.
-const RETRIES_MAX: usize = 3;
-/// Maximum number of requests to a directory at the same time. A request keeps its thread for as long as a file system
-/// hangs, even after its deadline.
-const DISK_REQUESTS_MAX: usize = 16;
+/// Maximum number of requests to a directory at the same time; of one tenant, and of the daemon itself, at most half. A
+/// request keeps its thread for as long as a file system hangs, even after its deadline.
+const DISK_REQUESTS_MAX: usize = 32;
 
 const SEE_LOG: &str = "the server's log says why";
+const DISK_FULL: &str = "its disk is full";
+const DISK_READ_ONLY: &str = "its disk is read-only";
+const TOO_MANY_REQUESTS: &str = "too many requests wait for it";
+const UNKNOWN_AUTHORITY: &str =
+    "the authority of its certificate is not known; its file belongs into skills.package_ca_file";
 
 /// Object store of the artifacts, with the deadline of its requests and whether the last one was answered.
 #[derive(Debug, Clone)]
@@ -43,7 +48,7 @@ pub(super) struct ArtifactBackend {
     pub(super) base: Path,
     pub(super) tasks: Tasks,
     timeout: Duration,
-    disk_permits: Arc<Semaphore>,
+    disk_permits: TenantPermits,
     /// `true` if the store answered the last request.
     answers: watch::Sender<bool>,
 }
@@ -113,7 +118,9 @@ impl ArtifactBackend {
                 open_directory_store(path.clone(), false, fsync, tasks).await?
             }
             ArtifactStorage::Bucket { prefix, .. } => {
-                let bucket = Arc::new(open_bucket(config)?);
+                let config = config.clone();
+                let opened = tasks.blocking(move || bucket::open_bucket(&config));
+                let bucket = Arc::new(opened.await?);
                 let objects: Arc<dyn ObjectStore> = Arc::clone(&bucket) as _;
                 (
                     objects,
@@ -139,7 +146,7 @@ impl ArtifactBackend {
             base,
             tasks: tasks.clone(),
             timeout,
-            disk_permits: Arc::new(Semaphore::new(DISK_REQUESTS_MAX)),
+            disk_permits: TenantPermits::new(DISK_REQUESTS_MAX, true),
             answers: watch::Sender::new(true),
         }
     }
@@ -185,17 +192,30 @@ impl ArtifactBackend {
         Ok(value)
     }
 
-    /// Runs blocking work on the files of a directory store, within the deadline. A missing root directory is an error
-    /// and not an empty store: its file system may have been unmounted.
+    /// Runs blocking work on the files of a directory store, within the deadline, for a tenant or [`DAEMON_HOLDER`]. A
+    /// missing root directory is an error and not an empty store: its file system may have been unmounted.
     pub(super) async fn run_on_disk<T: Send + 'static>(
         &self,
         operation: StoreOperation,
+        tenant: &str,
         root: &FilePath,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
+        let permit = tokio::select! {
+            biased;
+            permit = self.disk_permits.acquire(tenant) => permit,
+            // The requests that have the permits find out whether the store answers.
+            () = tokio::time::sleep(self.timeout) => {
+                return Err(storage_error(operation, TOO_MANY_REQUESTS));
+            }
+            () = self.tasks.stop.cancelled() => return Err(Error::Draining),
+        };
         let root = root.to_owned();
-        let work = move || Ok(std::fs::read_dir(&root).and_then(|_| work()));
-        let done = self.tasks.blocking_in(&self.disk_permits, work);
+        let work = move || {
+            let _permit = permit;
+            Ok(std::fs::read_dir(&root).and_then(|_| work()))
+        };
+        let done = self.tasks.blocking(work);
         let done = tokio::time::timeout(self.timeout, done).await;
         let done = done.map_err(|_| self.timeout_error(operation))??;
         let value = done.map_err(|error| self.disk_error(operation, &error))?;
@@ -215,8 +235,8 @@ impl ArtifactBackend {
     fn shortage_error(&self, operation: StoreOperation, fault: HostFault) -> Error {
         let own = matches!(self.kind, StoreKind::Directory { own: true, .. });
         match fault {
-            HostFault::DiskFull if !own => storage_error(operation, "its disk is full"),
-            HostFault::DiskReadOnly if !own => storage_error(operation, "its disk is read-only"),
+            HostFault::DiskFull if !own => storage_error(operation, DISK_FULL),
+            HostFault::DiskReadOnly if !own => storage_error(operation, DISK_READ_ONLY),
             HostFault::DiskFull | HostFault::DiskReadOnly | HostFault::TooManyFiles => {
                 fault.error(operation.name)
             }
@@ -241,6 +261,8 @@ impl ArtifactBackend {
         );
         let why = if refused {
             "it refuses the server's credentials"
+        } else if !authority_advice(&Chain(error).to_string()).is_empty() {
+            UNKNOWN_AUTHORITY
         } else {
             SEE_LOG
         };
@@ -337,7 +359,10 @@ impl ArtifactBackend {
         // The requests update `answers` themselves.
         match &self.kind {
             StoreKind::Directory { root, .. } => {
-                drop(self.run_on_disk(operation, root, || Ok(())).await);
+                drop(
+                    self.run_on_disk(operation, DAEMON_HOLDER, root, || Ok(()))
+                        .await,
+                );
             }
             StoreKind::Bucket(_) => {
                 let absent = key::join_key(&key::join_key(&self.base, "probe"), "ping");
@@ -346,15 +371,20 @@ impl ArtifactBackend {
         }
     }
 
-    /// Checks at start that the store is writable and refuses to create an existing object.
+    /// Checks at start that the store is writable and refuses to create an existing object. A full or read-only disk is no
+    /// failure: what exists can be read, and on a full one deleted to make room.
     pub(super) async fn probe(&self) -> Result<()> {
         let id = uuid::Uuid::now_v7().simple().to_string();
         let path = key::join_key(&key::join_key(&self.base, "probe"), &id);
         let operation = invisible_operation("be opened");
         let create = || self.create_object(operation, &path, b"{}".to_vec());
-        let first = create()
-            .await
-            .map_err(|error| unusable_store_error(&error))?;
+        let first = match create().await {
+            Err(error) if is_disk_full(&error) || is_disk_read_only(&error) => {
+                tracing::warn!(error = %Chain(&error), "nothing can be saved in the artifact store now");
+                return Ok(());
+            }
+            first => first.map_err(|error| unusable_store_error(&error))?,
+        };
         let second = create().await;
         self.remove_object(operation, &path)
             .await
@@ -386,6 +416,23 @@ fn storage_error(operation: StoreOperation, why: &'static str) -> Error {
             why,
         }
     }
+}
+
+/// Returns `true` if the disk of a store of files had no space left for an operation.
+pub(super) fn is_disk_full(error: &Error) -> bool {
+    has_disk_fault(error, (DISK_FULL, Reason::StateDiskFull))
+}
+
+/// Returns `true` if the disk of a store of files was read-only.
+fn is_disk_read_only(error: &Error) -> bool {
+    has_disk_fault(error, (DISK_READ_ONLY, Reason::StateDiskReadOnly))
+}
+
+fn has_disk_fault(error: &Error, (fault, reason): (&str, Reason)) -> bool {
+    if let Error::Storage { why, .. } | Error::StorageUnsure { why, .. } = error {
+        return *why == fault;
+    }
+    error.kind().1 == reason
 }
 
 fn unusable_store_error(error: &Error) -> Error {
@@ -430,52 +477,5 @@ fn make_private(path: &FilePath) -> Result<()> {
     made.map_err(|error| Error::Start {
         what: "the artifact store",
         why: format!("{}: {error}", path.display()),
-    })
-}
-
-fn open_bucket(config: &ArtifactsConfig) -> Result<AmazonS3> {
-    let ArtifactStorage::Bucket { bucket, .. } = &config.storage else {
-        return Err(Error::Internal("not a bucket".into()));
-    };
-    let ArtifactsConfig {
-        endpoint,
-        region,
-        allow_http,
-        credentials: S3Credentials(credentials),
-        ..
-    } = config;
-    // Fails if another part of the daemon has installed the provider already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    // A large body may take longer than the timeout; the read timeout ends one that makes no progress.
-    let client = ClientOptions::new()
-        .with_timeout_disabled()
-        .with_connect_timeout(config.timeout)
-        .with_read_timeout(config.timeout)
-        .with_allow_http(*allow_http);
-    let retry = RetryConfig {
-        max_retries: RETRIES_MAX,
-        retry_timeout: config.timeout,
-        ..RetryConfig::default()
-    };
-    let mut builder = AmazonS3Builder::from_env()
-        .with_bucket_name(bucket)
-        .with_client_options(client)
-        .with_retry(retry)
-        .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_allow_http(*allow_http);
-    if let Some(endpoint) = endpoint {
-        builder = builder.with_endpoint(endpoint);
-    }
-    if let Some(region) = region {
-        builder = builder.with_region(region);
-    }
-    for (name, value) in credentials {
-        if let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
-            builder = builder.with_config(key, value);
-        }
-    }
-    builder.build().map_err(|error| Error::Start {
-        what: "the artifact store",
-        why: Chain(&error).to_string(),
     })
 }

@@ -1,5 +1,5 @@
-//! Ledger of the bytes that each tenant's artifacts take: gives saves their room within a quota, and follows every change
-//! of the records.
+//! Ledger of what each tenant's artifacts take, in bytes and versions: gives saves their room within the quotas while they
+//! write, and follows every change of the records.
 //!
 //! The amounts live in memory. A count ([`super::counting`]) walks all records in the order of their keys while saves
 //! and deletions go on. Each change is announced before its effect and reported after it, so that every record is
@@ -15,13 +15,26 @@ use tokio::sync::{Notify, watch};
 use crate::access::TenantName;
 use crate::error::{Error, Result};
 
-/// Name of the quota in the file of tenants.
-const RESOURCE: &str = "artifact_bytes";
+/// Amounts by tenant.
+type AmountsByTenant = BTreeMap<TenantName, HeldArtifacts>;
 
-/// Bytes by tenant.
-type BytesByTenant = BTreeMap<TenantName, u64>;
+/// Amount of artifacts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeldArtifacts {
+    /// Bytes that count for the versions.
+    pub bytes: u64,
+    /// Number of versions.
+    pub versions: u64,
+}
 
-/// Ledger of the bytes of all tenants. Clones share it.
+/// Quotas of a tenant; `None` means unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ArtifactQuotas {
+    pub(super) bytes: Option<u64>,
+    pub(super) versions: Option<u64>,
+}
+
+/// Ledger of the amounts of all tenants. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct ByteLedger(Arc<SharedLedger>);
 
@@ -36,10 +49,10 @@ struct SharedLedger {
 
 #[derive(Debug, Default)]
 struct LedgerState {
-    /// Bytes of visible versions.
-    held: BytesByTenant,
-    /// Bytes of versions whose records are being created.
-    reserved: BytesByTenant,
+    /// Visible versions.
+    held: AmountsByTenant,
+    /// Versions that are being written.
+    reserved: AmountsByTenant,
     /// Records that are being created or removed, by key. A count leaves them to their change.
     changing: BTreeMap<Path, ChangingRecord>,
     count: Option<RunningCount>,
@@ -59,19 +72,19 @@ struct ChangingRecord {
 /// Count that has not reached the last record.
 #[derive(Debug, Default)]
 struct RunningCount {
-    held: BytesByTenant,
+    held: AmountsByTenant,
     /// Key of the last record that the count has passed.
     passed: Option<Path>,
     /// Keys that the count has not passed and whose change has ended, with `true` if `held` has their bytes.
     changed: BTreeMap<Path, bool>,
 }
 
-/// Room that a save has taken. Dropping it gives the room back.
+/// Room that a save has taken for its version. Dropping it gives the room back.
 #[derive(Debug)]
 pub(super) struct ByteReservation {
     ledger: ByteLedger,
     tenant: TenantName,
-    bytes: u64,
+    amount: HeldArtifacts,
 }
 
 /// Announced change of one record. Dropping it reports that nothing has changed.
@@ -94,8 +107,8 @@ impl Default for ByteLedger {
 }
 
 impl ByteLedger {
-    /// Returns the bytes that a tenant holds: before the end of the first count, those that were found so far.
-    pub(super) fn used(&self, tenant: &TenantName) -> u64 {
+    /// Returns what a tenant holds: before the end of the first count, what was found so far.
+    pub(super) fn used(&self, tenant: &TenantName) -> HeldArtifacts {
         self.lock().used(tenant, self.is_counted())
     }
 
@@ -111,38 +124,23 @@ impl ByteLedger {
         let _late = tokio::time::timeout(patience, counted.wait_for(|counted| *counted)).await;
     }
 
-    /// Checks that a save of at least this size can succeed.
+    /// Takes room for a version of at least these bytes, which is about to be written.
     ///
     /// # Errors
-    /// `TenantQuota`; `Storage` if a tenant with a quota is not counted yet.
-    pub(super) fn check_room(
-        &self,
-        tenant: &TenantName,
-        bytes: u64,
-        quota: Option<u64>,
-    ) -> Result<()> {
-        self.lock()
-            .check_room(tenant, bytes, quota, self.is_counted())
-    }
-
-    /// Takes room for a version that is about to be published.
-    ///
-    /// # Errors
-    /// As [`Self::check_room`].
+    /// `TenantQuota`; `Storage` if a tenant with a quota of bytes is not counted yet.
     pub(super) fn reserve(
         &self,
         tenant: &TenantName,
         bytes: u64,
-        quota: Option<u64>,
+        quotas: ArtifactQuotas,
     ) -> Result<ByteReservation> {
-        let mut state = self.lock();
-        state.check_room(tenant, bytes, quota, self.is_counted())?;
-        add(&mut state.reserved, tenant, bytes);
-        Ok(ByteReservation {
+        let mut room = ByteReservation {
             ledger: self.clone(),
             tenant: tenant.clone(),
-            bytes,
-        })
+            amount: HeldArtifacts::default(),
+        };
+        room.take(HeldArtifacts::version(bytes), quotas)?;
+        Ok(room)
     }
 
     /// Announces that a record with this key is about to be created.
@@ -194,7 +192,7 @@ impl ByteLedger {
         };
         for (key, tenant, bytes) in records {
             if !state.changing.contains_key(&key) && !count.changed.contains_key(&key) {
-                add(&mut count.held, &tenant, bytes);
+                add(&mut count.held, &tenant, HeldArtifacts::version(bytes));
             }
         }
         count.changed = count.changed.split_off(last);
@@ -202,7 +200,7 @@ impl ByteLedger {
         count.passed = Some(last.clone());
     }
 
-    /// Ends the running count and puts its amounts in place of the known ones. Returns their sum.
+    /// Ends the running count and puts its amounts in place of the known ones. Returns the sum of their bytes.
     pub(super) fn finish_count(&self) -> u64 {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -212,11 +210,11 @@ impl ByteLedger {
                 if let Some((tenant, bytes)) = &record.removal
                     && record.counted_by != Some(state.generation)
                 {
-                    add(&mut state.held, tenant, *bytes);
+                    add(&mut state.held, tenant, HeldArtifacts::version(*bytes));
                 }
             }
         }
-        let sum = state.held.values().sum();
+        let sum = state.held.values().map(|held| held.bytes).sum();
         drop(guard);
         self.0.is_counted.send_replace(true);
         sum
@@ -232,11 +230,12 @@ impl ByteLedger {
         self.0.recount.notified().await;
     }
 
-    /// Returns the tenants that hold more than this, with the excess.
-    pub(super) fn excess_over(&self, limit: u64) -> BytesByTenant {
+    /// Returns the tenants that hold more bytes than this, with the excess.
+    pub(super) fn excess_over(&self, limit: u64) -> BTreeMap<TenantName, u64> {
         let state = self.lock();
         let over = state.held.iter().filter_map(|(tenant, held)| {
-            let excess = held.checked_sub(limit).filter(|excess| *excess > 0)?;
+            let excess = held.bytes.checked_sub(limit);
+            let excess = excess.filter(|excess| *excess > 0)?;
             Some((tenant.clone(), excess))
         });
         over.collect()
@@ -251,52 +250,60 @@ impl ByteLedger {
 // === impl LedgerState ===
 
 impl LedgerState {
-    fn used(&self, tenant: &TenantName, is_counted: bool) -> u64 {
+    fn used(&self, tenant: &TenantName, is_counted: bool) -> HeldArtifacts {
         let held = match &self.count {
             Some(count) if !is_counted => &count.held,
             _ => &self.held,
         };
-        let of = |bytes: &BytesByTenant| bytes.get(tenant).copied().unwrap_or_default();
-        of(held).saturating_add(of(&self.reserved))
+        let of = |amounts: &AmountsByTenant| amounts.get(tenant).copied().unwrap_or_default();
+        of(held).plus(of(&self.reserved))
     }
 
+    /// Checks that a tenant may hold this amount more for a version that has the room of `own`.
     fn check_room(
         &self,
         tenant: &TenantName,
-        bytes: u64,
-        quota: Option<u64>,
+        (own, more): (HeldArtifacts, HeldArtifacts),
+        quotas: ArtifactQuotas,
         is_counted: bool,
     ) -> Result<()> {
-        let Some(limit) = quota else {
-            return Ok(());
-        };
-        if !is_counted {
+        if quotas.bytes.is_some() && !is_counted {
             return Err(Error::Storage {
                 operation: "save within the quota",
                 why: "the artifacts are still being counted after the start of the server",
             });
         }
         let used = self.used(tenant, is_counted);
-        // An empty version takes no bytes, but a quota of 0 permits none at all.
-        if limit == 0 || used.saturating_add(bytes) > limit {
-            return Err(Error::TenantQuota {
-                tenant: tenant.to_string(),
-                resource: RESOURCE,
-                used,
-                limit,
-                retry_after: None,
-            });
+        let (others, needed) = (used.minus(own), used.plus(more));
+        for (resource, used, needed, limit) in [
+            ("artifact_bytes", others.bytes, needed.bytes, quotas.bytes),
+            (
+                "artifacts",
+                others.versions,
+                needed.versions,
+                quotas.versions,
+            ),
+        ] {
+            if let Some(limit) = limit.filter(|limit| needed > *limit) {
+                return Err(Error::TenantQuota {
+                    tenant: tenant.to_string(),
+                    resource,
+                    used,
+                    limit,
+                    retry_after: None,
+                });
+            }
         }
         Ok(())
     }
 
-    /// Moves reserved bytes to the held ones.
-    fn commit_reservation(&mut self, key: &Path, tenant: &TenantName, bytes: u64) {
+    /// Moves a reserved amount to the held ones.
+    fn commit_reservation(&mut self, key: &Path, tenant: &TenantName, amount: HeldArtifacts) {
         self.changing.remove(key);
-        subtract(&mut self.reserved, tenant, bytes);
-        add(&mut self.held, tenant, bytes);
+        subtract(&mut self.reserved, tenant, amount);
+        add(&mut self.held, tenant, amount);
         if let Some(count) = &mut self.count {
-            add(&mut count.held, tenant, bytes);
+            add(&mut count.held, tenant, amount);
             count.note_changed(key, true);
         }
     }
@@ -318,9 +325,34 @@ impl RunningCount {
 
 // === impl ByteReservation ===
 
+impl ByteReservation {
+    /// Takes more room for the version, so that it has these bytes.
+    ///
+    /// # Errors
+    /// As [`ByteLedger::reserve`].
+    pub(super) fn grow(&mut self, bytes: u64, quotas: ArtifactQuotas) -> Result<()> {
+        let more = HeldArtifacts {
+            bytes: bytes.saturating_sub(self.amount.bytes),
+            versions: 0,
+        };
+        self.take(more, quotas)
+    }
+
+    fn take(&mut self, more: HeldArtifacts, quotas: ArtifactQuotas) -> Result<()> {
+        let mut state = self.ledger.lock();
+        let amounts = (self.amount, more);
+        state.check_room(&self.tenant, amounts, quotas, self.ledger.is_counted())?;
+        add(&mut state.reserved, &self.tenant, more);
+        drop(state);
+        self.amount = self.amount.plus(more);
+        Ok(())
+    }
+}
+
 impl Drop for ByteReservation {
     fn drop(&mut self) {
-        subtract(&mut self.ledger.lock().reserved, &self.tenant, self.bytes);
+        let mut state = self.ledger.lock();
+        subtract(&mut state.reserved, &self.tenant, self.amount);
     }
 }
 
@@ -329,10 +361,10 @@ impl Drop for ByteReservation {
 impl RecordChange {
     /// Reports that the record was created, or may have been: its bytes count as held.
     pub(super) fn created(self, mut room: ByteReservation) {
-        let bytes = std::mem::take(&mut room.bytes);
+        let amount = std::mem::take(&mut room.amount);
         self.ledger
             .lock()
-            .commit_reservation(&self.key, &room.tenant, bytes);
+            .commit_reservation(&self.key, &room.tenant, amount);
     }
 
     /// Reports that the record was removed.
@@ -345,10 +377,11 @@ impl RecordChange {
         let Some((tenant, bytes)) = record.removal else {
             return;
         };
-        subtract(&mut state.held, &tenant, bytes);
+        let amount = HeldArtifacts::version(bytes);
+        subtract(&mut state.held, &tenant, amount);
         if let Some(count) = &mut state.count {
             if record.counted_by == Some(state.generation) {
-                subtract(&mut count.held, &tenant, bytes);
+                subtract(&mut count.held, &tenant, amount);
             }
             count.note_changed(&self.key, false);
         }
@@ -361,18 +394,41 @@ impl Drop for RecordChange {
     }
 }
 
-fn add(amounts: &mut BytesByTenant, tenant: &TenantName, bytes: u64) {
+// === impl HeldArtifacts ===
+
+impl HeldArtifacts {
+    /// Returns the amount of one version that counts so many bytes.
+    fn version(bytes: u64) -> Self {
+        Self { bytes, versions: 1 }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            versions: self.versions.saturating_add(other.versions),
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            versions: self.versions.saturating_sub(other.versions),
+        }
+    }
+}
+
+fn add(amounts: &mut AmountsByTenant, tenant: &TenantName, more: HeldArtifacts) {
     let amount = amounts.entry(tenant.clone()).or_default();
-    *amount = amount.saturating_add(bytes);
+    *amount = amount.plus(more);
 }
 
 /// Subtracts an amount. A tenant that holds nothing has no entry.
-fn subtract(amounts: &mut BytesByTenant, tenant: &TenantName, bytes: u64) {
+fn subtract(amounts: &mut AmountsByTenant, tenant: &TenantName, less: HeldArtifacts) {
     let Some(amount) = amounts.get_mut(tenant) else {
         return;
     };
-    *amount = amount.saturating_sub(bytes);
-    if *amount == 0 {
+    *amount = amount.minus(less);
+    if *amount == HeldArtifacts::default() {
         amounts.remove(tenant);
     }
 }

@@ -66,7 +66,10 @@ pub(super) async fn count_bytes(store: &ArtifactBackend, ledger: &ByteLedger) ->
         let mut records = Vec::new();
         while let Some((found, key)) = read.next().await {
             match found {
-                Ok(Some(found)) => records.push((key, found.id.scope.tenant().clone(), found.size)),
+                Ok(Some(found)) => {
+                    let tenant = found.id.scope.tenant().clone();
+                    records.push((key, tenant, found.held_bytes()));
+                }
                 Ok(None) => {}
                 // Nothing says whose bytes these are.
                 Err(error @ Error::ArtifactDamaged { .. }) => {

@@ -18,6 +18,7 @@ use super::listings::{self, directory_entries, file_path};
 use super::name::{ArtifactName, ArtifactScope, RequestedScope};
 use super::record::VersionRecord;
 use super::upload::{SaveMarker, remove_data};
+use crate::access::DAEMON_HOLDER;
 use crate::error::{Chain, Error, Result};
 
 /// Age from which on a marker belongs to no running save, since a save renews its marker far more often.
@@ -213,7 +214,8 @@ async fn remove_partial_files_in(
         }
         Ok(())
     };
+    let operation = invisible_operation("clean up");
     store
-        .run_on_disk(invisible_operation("clean up"), root, remove)
+        .run_on_disk(operation, DAEMON_HOLDER, root, remove)
         .await
 }

@@ -13,6 +13,7 @@ use object_store::path::Path;
 use super::backend::{ArtifactBackend, StoreKind, StoreOperation, invisible_operation};
 use super::key;
 use super::listings::{directory_entries, file_path};
+use crate::access::DAEMON_HOLDER;
 use crate::error::Result;
 
 /// Maximum number of records in one page.
@@ -62,7 +63,8 @@ impl<'a> IndexWalk<'a> {
         let position = match &store.kind {
             StoreKind::Directory { root, .. } => {
                 let (index, at) = (key::index_key(&store.base), root.clone());
-                let first = store.run_on_disk(WALK, root, move || OpenLevel::read(&at, index));
+                let read = move || OpenLevel::read(&at, index);
+                let first = store.run_on_disk(WALK, DAEMON_HOLDER, root, read);
                 WalkPosition::Directory {
                     root: root.clone(),
                     levels: vec![first.await?],
@@ -83,7 +85,8 @@ impl<'a> IndexWalk<'a> {
                     let page = next_directory_page(&at, &mut open)?;
                     Ok((page, open))
                 };
-                let (page, open) = self.store.run_on_disk(WALK, root, read).await?;
+                let read = self.store.run_on_disk(WALK, DAEMON_HOLDER, root, read);
+                let (page, open) = read.await?;
                 *levels = open;
                 Ok(Some(page))
             }

@@ -17,6 +17,7 @@ use object_store::path::{Path, PathPart};
 use sha2::{Digest, Sha256};
 
 use super::name::{ArtifactName, ArtifactScope, VERSION_MAX};
+use crate::skills::held_bytes;
 
 /// Maximum number of name bytes in one component; base32 makes 200 characters of them.
 const COMPONENT_BYTES: usize = 125;
@@ -84,6 +85,14 @@ pub(super) fn data_key(base: &Path, id: &str) -> Path {
 /// Returns the key prefix of all markers.
 pub(super) fn markers_key(base: &Path) -> Path {
     join_key(base, "pending")
+}
+
+/// Returns the bytes that count for a version of an artifact with contents of this size: those of its two files, and of
+/// the directories that these need in a store of files.
+pub(super) fn held_bytes(name: &ArtifactName, size: u64) -> u64 {
+    let components = name.as_str().len().div_ceil(COMPONENT_BYTES);
+    let files_and_scope = 3;
+    held_bytes::held_bytes(size, files_and_scope + components as u64)
 }
 
 /// Appends a component to a key.
@@ -212,6 +221,21 @@ mod tests {
             0,
         );
         assert!(whole.as_ref().len() <= 1024, "{}", whole.as_ref().len());
+    }
+
+    #[test]
+    fn a_version_counts_every_file_and_directory_that_it_needs() {
+        let long = "x".repeat(512);
+        let texts = ["a", &long[..125], &long[..126], long.as_str()];
+        for (text, directories) in texts.into_iter().zip([2_usize, 2, 3, 6]) {
+            let name = parsed(text);
+            let scope = ArtifactScope::default();
+            let key = version_key(&name_key(&Path::default(), &scope, &name), 0);
+            // Beneath `index/`, and without the record.
+            assert_eq!(key.parts().count() - 2, directories, "{text}");
+            let held = held_bytes(&name, 7);
+            assert_eq!(held, 7 + (2 + directories as u64) * 4096, "{text}");
+        }
     }
 
     #[test]

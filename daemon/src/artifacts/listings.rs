@@ -52,8 +52,9 @@ pub(super) async fn find_version_numbers(
     match &store.kind {
         StoreKind::Directory { root, .. } => {
             let dir = file_path(root, &beneath);
-            let names = store.run_on_disk(LIST, root, move || directory_entries(&dir));
-            let names = names.await?;
+            let tenant = scope.tenant().as_str();
+            let read = move || directory_entries(&dir);
+            let names = store.run_on_disk(LIST, tenant, root, read).await?;
             let versions = names.iter().filter_map(|name| key::read_version(name));
             numbers.newest = versions.max();
             let found = names.iter().filter_map(|name| key::read_high_water(name));
@@ -95,9 +96,9 @@ pub(super) async fn list_versions(
     let mut from = after.map_or(0, |after| after.saturating_add(1));
     if let StoreKind::Directory { root, .. } = &store.kind {
         let dir = file_path(root, &beneath);
-        let mut found = store
-            .run_on_disk(LIST, root, move || directory_versions(&dir))
-            .await?;
+        let tenant = scope.tenant().as_str();
+        let read = move || directory_versions(&dir);
+        let mut found = store.run_on_disk(LIST, tenant, root, read).await?;
         found.retain(|version| *version >= from);
         found.sort_unstable();
         found.truncate(limit);
@@ -148,7 +149,8 @@ pub(super) async fn list_names(
                 collect_names(&dir, &mut Vec::new(), after.as_deref(), limit, &mut found)?;
                 Ok(found)
             };
-            store.run_on_disk(LIST, root, read).await
+            let tenant = scope.tenant().as_str();
+            store.run_on_disk(LIST, tenant, root, read).await
         }
         StoreKind::Bucket(_) => list_names_in_bucket(store, &beneath, after, limit).await,
     }

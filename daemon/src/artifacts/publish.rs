@@ -1,21 +1,22 @@
 //! Publication and deletion of versions. Within this daemon both take turns for one name; between daemons the store
 //! decides who creates a record first.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use tokio::sync::MutexGuard;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::backend::{CreateOutcome, invisible_operation, visible_operation};
+use super::backend::{CreateOutcome, invisible_operation, is_disk_full, visible_operation};
 use super::byte_ledger::ByteReservation;
 use super::record::{FoundVersion, VersionRecord};
 use super::retention::{ReferencedVersions, RemovalReason};
-use super::upload::{ArtifactUpload, WrittenData};
+use super::save::SaveRoom;
+use super::upload::{ArtifactUpload, WrittenData, remove_data};
 use super::{
     Artifact, ArtifactName, ArtifactScope, ArtifactVersionId, ArtifactsState, CONCURRENT_MAX,
-    NAME_LOCKS, key, listings, not_found,
+    SaveOptions, key, listings, not_found,
 };
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
@@ -26,6 +27,18 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const PUBLISH_ATTEMPTS: u32 = 200;
 /// Longest pause between two attempts.
 const PUBLISH_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Number of the newest versions among which a repeated save finds the first one's.
+const REPEATS_SEARCHED: u64 = 16;
+
+/// Outcome of a save whose bytes are safe.
+#[derive(Debug)]
+pub(super) enum PublishOutcome {
+    /// The bytes are a new version.
+    New(Artifact),
+    /// An earlier save with the same idempotency key has made this version, and the bytes are not needed.
+    Repeated(Artifact),
+}
 
 /// Outcome of a removal for retention.
 #[derive(Debug, Default)]
@@ -38,50 +51,107 @@ pub(super) struct DiscardOutcome {
     pub(super) referenced: u64,
 }
 
+/// Error of a save whose idempotency key is that of an earlier save with other bytes.
+pub(super) fn repeated_with_other_bytes() -> Error {
+    let why = "is that of a save with other bytes: use a new one for each save";
+    Error::invalid("header.request_id", why)
+}
+
 impl ArtifactsState {
     /// Waits for the turn to change the versions of a name.
-    async fn acquire_turn(&self, records: &Path) -> Result<Option<MutexGuard<'_, ()>>> {
-        let mut hasher = DefaultHasher::new();
-        records.as_ref().hash(&mut hasher);
-        let lock = usize::try_from(hasher.finish() % NAME_LOCKS as u64).unwrap_or_default();
-        let Some(lock) = self.publishing.get(lock) else {
-            return Ok(None);
-        };
+    pub(super) async fn acquire_turn(&self, records: &Path) -> Result<OwnedMutexGuard<()>> {
+        let turn = self.name_lock(records).lock_owned();
         tokio::select! {
             biased;
             () = self.store.tasks.stop.cancelled() => Err(Error::Draining),
-            turn = tokio::time::timeout(TURN_TIMEOUT, lock.lock()) => {
-                turn.map(Some).map_err(|_| Error::Deadline { doing: "waiting for others to change the artifact" })
+            turn = tokio::time::timeout(TURN_TIMEOUT, turn) => {
+                turn.map_err(|_| Error::Deadline { doing: "waiting for others to change the artifact" })
             }
         }
     }
 
-    /// Publishes safe bytes as the next version and removes the marker of their upload. `room` becomes the version's.
+    /// Returns the lock of a name. It exists for as long as something holds it or waits for it.
+    fn name_lock(&self, records: &Path) -> Arc<Mutex<()>> {
+        let locks = self.publishing.lock();
+        let mut locks = locks.unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(records).and_then(Weak::upgrade) {
+            return lock;
+        }
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let lock: Arc<Mutex<()>> = Arc::default();
+        locks.insert(records.clone(), Arc::downgrade(&lock));
+        lock
+    }
+
+    /// Publishes safe bytes as the next version and removes the marker of their upload. `room` becomes the version's. A
+    /// save that repeats an earlier one publishes nothing.
     pub(super) async fn publish(
         &self,
         scope: &ArtifactScope,
         name: &ArtifactName,
-        mime_type: Option<String>,
-        (written, room): (&WrittenData, ByteReservation),
+        save: SaveOptions,
+        (written, room): (&WrittenData, SaveRoom),
         upload: &mut ArtifactUpload,
-    ) -> Result<Artifact> {
+    ) -> Result<PublishOutcome> {
         let records = key::name_key(&self.store.base, scope, name);
         let _turn = self.acquire_turn(&records).await?;
+        if let Some(first) = self.find_repeated(scope, name, &save).await? {
+            return match first.sha256 == written.sha256 {
+                true => Ok(PublishOutcome::Repeated(first.artifact(scope, name))),
+                false => Err(repeated_with_other_bytes()),
+            };
+        }
+        let room = match room {
+            SaveRoom::Reserved(room) => room,
+            // The first version was deleted in the meantime.
+            SaveRoom::Repeated { .. } => {
+                let (tenant, bytes) = (scope.tenant(), key::held_bytes(name, written.size));
+                self.ledger.reserve(tenant, bytes, self.quotas(tenant))?
+            }
+        };
         let artifact = Artifact {
             name: name.clone(),
             scope: scope.clone(),
             version: 0,
             size: written.size,
-            mime_type: mime_type.unwrap_or_else(|| written.mime_type.to_owned()),
+            mime_type: save
+                .mime_type
+                .unwrap_or_else(|| written.mime_type.to_owned()),
             sha256: written.sha256.clone(),
             create_time: now_ms(),
         };
-        let id = upload.id().to_owned();
-        let artifact = self.create_record(&records, artifact, (&id, room)).await?;
+        let data = (upload.id().to_owned(), save.request_id);
+        let artifact = self.create_record(&records, artifact, data, room).await?;
         fault::reach(Point::SavePublished);
         // Before the turn ends, because a deletion of the version writes the same marker again.
         upload.remove_marker().await;
-        Ok(artifact)
+        Ok(PublishOutcome::New(artifact))
+    }
+
+    /// Finds the version that an earlier save with the same idempotency key has made, among the newest ones.
+    pub(super) async fn find_repeated(
+        &self,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        save: &SaveOptions,
+    ) -> Result<Option<VersionRecord>> {
+        let Some(request_id) = save.request_id.as_deref() else {
+            return Ok(None);
+        };
+        let newest = listings::find_newest_version(&self.store, scope, name).await?;
+        let Some(newest) = newest else {
+            return Ok(None);
+        };
+        for version in (newest.saturating_sub(REPEATS_SEARCHED - 1)..=newest).rev() {
+            match VersionRecord::read(&self.store, scope, name, version).await {
+                Ok(Some(record)) if record.request_id.as_deref() == Some(request_id) => {
+                    return Ok(Some(record));
+                }
+                Ok(_) | Err(Error::ArtifactDamaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Creates the record of the next free version for the bytes with id `data`, which take `room`.
@@ -89,15 +159,19 @@ impl ArtifactsState {
         &self,
         records: &Path,
         mut artifact: Artifact,
-        (data, room): (&str, ByteReservation),
+        (data, request_id): (String, Option<String>),
+        room: ByteReservation,
     ) -> Result<Artifact> {
+        let data = data.as_str();
         let store = &self.store;
         for attempt in 0..PUBLISH_ATTEMPTS {
             let given =
                 listings::find_version_numbers(store, &artifact.scope, &artifact.name).await?;
             artifact.version = given.next();
             let path = key::version_key(records, artifact.version);
-            let text = VersionRecord::new(&artifact, data).encode()?;
+            let mut record = VersionRecord::new(&artifact, data);
+            record.request_id.clone_from(&request_id);
+            let text = record.encode()?;
             let change = self.ledger.begin_creation(&path);
             let created = store
                 .create_object(visible_operation("publish the version"), &path, text)
@@ -215,7 +289,16 @@ impl ArtifactsState {
                 some.pop();
             }
             if let Some(last) = some.last() {
-                self.record_high_water(scope, name, last.id.version).await?;
+                match self.record_high_water(scope, name, last.id.version).await {
+                    // The bytes of a version that goes make room for the mark. A crash now leaves a version that cannot be
+                    // loaded, and that the next sweep removes.
+                    Err(error) if is_disk_full(&error) => {
+                        let data = key::data_key(&self.store.base, &last.data);
+                        remove_data(&self.store, &data, None).await?;
+                        self.record_high_water(scope, name, last.id.version).await?;
+                    }
+                    recorded => recorded?,
+                }
             }
             let mut deleting = futures::stream::iter(some)
                 .map(|found| async move {
@@ -280,11 +363,19 @@ impl ArtifactsState {
             }
             Err(error) => return Err(error),
         };
-        let upload = ArtifactUpload::of_published(store, scope, name, &record.data).await?;
+        let upload = match ArtifactUpload::of_published(store, scope, name, &record.data).await {
+            Ok(upload) => Some(upload),
+            // Without room for a marker the bytes go first, which makes room. A crash now leaves a version that cannot be
+            // loaded, and can be deleted again.
+            Err(error) if is_disk_full(&error) => {
+                remove_data(store, &key::data_key(&store.base, &record.data), None).await?;
+                None
+            }
+            Err(error) => return Err(error),
+        };
         fault::reach(Point::DiscardMarked);
-        let change = self
-            .ledger
-            .begin_removal(&path, scope.tenant(), record.size);
+        let held_bytes = key::held_bytes(name, record.size);
+        let change = self.ledger.begin_removal(&path, scope.tenant(), held_bytes);
         if let Err(error) = remove().await {
             drop(change);
             self.ledger.request_recount();
@@ -293,7 +384,9 @@ impl ArtifactsState {
         change.removed();
         fault::reach(Point::DiscardUnpublished);
         // The version no longer exists; bytes that cannot be removed now are left to the cleanup.
-        upload.abort().await;
+        if let Some(upload) = upload {
+            upload.abort().await;
+        }
         Ok(true)
     }
 }

@@ -31,8 +31,11 @@ pub(super) struct VersionRecord {
     pub(super) data: String,
     pub(super) size: u64,
     mime_type: String,
-    sha256: String,
+    pub(super) sha256: String,
     create_time_ms: u64,
+    /// Idempotency key of the save; `None` if it had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) request_id: Option<String>,
 }
 
 /// Names one version of an artifact of any tenant.
@@ -74,6 +77,7 @@ impl VersionRecord {
             mime_type: artifact.mime_type.clone(),
             sha256: artifact.sha256.clone(),
             create_time_ms: u64::try_from(create_time_ms).unwrap_or(u64::MAX),
+            request_id: None,
         }
     }
 
@@ -141,6 +145,11 @@ impl VersionRecord {
 }
 
 impl FoundVersion {
+    /// Returns the bytes that count for the version.
+    pub(super) fn held_bytes(&self) -> u64 {
+        key::held_bytes(&self.id.name, self.size)
+    }
+
     /// Reads the record with a key; `None` if it does not exist.
     ///
     /// # Errors

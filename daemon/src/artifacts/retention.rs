@@ -39,7 +39,7 @@ pub(super) struct RetentionPolicy {
     pub(super) age: Option<Duration>,
     /// Number of newest versions of an artifact that are kept; `None` keeps all.
     pub(super) versions: Option<u64>,
-    /// Size to which the artifacts of a tenant are reduced, in bytes; `None` keeps all.
+    /// Bytes to which the artifacts of a tenant are reduced, as quotas count them; `None` keeps all.
     pub(super) bytes: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum RemovalReason {
     Age,
     /// Number of newer versions of its artifact: at least this many.
     Versions(u64),
-    /// Bytes of its tenant: more than these.
+    /// Bytes that its tenant holds: more than these.
     Bytes(u64),
 }
 
@@ -323,8 +323,8 @@ impl ArtifactsState {
                 let Some(oldest) = oldest.get_mut(found.id.scope.tenant()) else {
                     continue;
                 };
-                oldest.held += found.size;
-                if found.size > 0 && !referenced_versions.contains(&found.id) {
+                oldest.held += found.held_bytes();
+                if !referenced_versions.contains(&found.id) {
                     oldest.add(OldVersion { found, records });
                 }
             }
@@ -414,7 +414,7 @@ impl ArtifactsState {
 
 impl OldestVersions {
     fn add(&mut self, version: OldVersion) {
-        self.bytes += version.found.size;
+        self.bytes += version.found.held_bytes();
         self.heap.push(version);
         self.trim();
     }
@@ -432,7 +432,7 @@ impl OldestVersions {
     /// Drops the youngest versions that are not needed for the excess.
     fn trim(&mut self) {
         while let Some(youngest) = self.heap.peek() {
-            let rest = self.bytes - youngest.found.size;
+            let rest = self.bytes - youngest.found.held_bytes();
             if rest < self.excess && self.heap.len() <= self.count_max {
                 break;
             }

@@ -1,14 +1,28 @@
-//! Steps of a save: its permit and its room within the tenant's quota, the bytes, then the record.
+//! Steps of a save: its permit, the bytes with their room within the tenant's quotas, then the record.
 
 use bytes::Bytes;
 use futures::Stream;
 use tokio_util::sync::CancellationToken;
 
+use super::byte_ledger::ByteReservation;
+use super::publish::{PublishOutcome, repeated_with_other_bytes};
 use super::upload::{ArtifactUpload, WrittenData};
-use super::{Artifact, ArtifactName, ArtifactScope, ArtifactsState, SaveOptions};
+use super::{
+    Artifact, ArtifactName, ArtifactQuotas, ArtifactScope, ArtifactsState, SaveOptions, key,
+};
 use crate::access::{TenantName, TenantPermit};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
+
+/// Room of a running save within its tenant's quotas.
+#[derive(Debug)]
+pub(super) enum SaveRoom {
+    Reserved(ByteReservation),
+    /// No room: the save repeats an earlier one, whose version of this size counts already.
+    Repeated {
+        size: u64,
+    },
+}
 
 impl ArtifactsState {
     pub(super) async fn save<S>(
@@ -23,46 +37,40 @@ impl ArtifactsState {
         S: Stream<Item = Result<Bytes>> + Send,
     {
         let stop = &self.store.tasks.stop;
-        let (tenant, quota) = (scope.tenant(), self.quota(scope.tenant()));
+        let (tenant, quotas) = (scope.tenant(), self.quotas(scope.tenant()));
         let wait = async {
-            // Before the permit, so that tenants without a quota do not wait for the count.
-            if quota.is_some() {
-                self.ledger.wait_until_counted(self.patience).await;
-            }
-            self.ledger.check_room(tenant, 0, quota)?;
-            self.acquire_permit(tenant).await
+            let room = self.begin_room(scope, name, &save, quotas).await?;
+            Ok::<_, Error>((room, self.acquire_permit(tenant).await?))
         };
-        let _permit = tokio::select! {
-            permit = wait => permit?,
+        let (mut room, _permit) = tokio::select! {
+            begun = wait => begun?,
             () = gone.cancelled() => return Err(CANCELLED),
             () = stop.cancelled() => return Err(Error::Draining),
         };
         let mut upload = ArtifactUpload::begin(&self.store, scope, name).await?;
         fault::reach(Point::SaveMarked);
-        let check_size = |size| self.check_size(tenant, size, quota);
+        let take_room = |size| self.take_room(&mut room, tenant, name, size);
         let written = self
-            .write(&mut upload, name, &save, (data, check_size), &gone)
+            .write(&mut upload, name, &save, (data, take_room), &gone)
             .await;
-        let written = written.and_then(|written| {
-            // An upload may take hours, in which the quota may have changed.
-            let room = self
-                .ledger
-                .reserve(tenant, written.size, self.quota(tenant))?;
-            Ok((written, room))
-        });
-        let (written, room) = match written {
+        let written = match written {
             Ok(written) => written,
             Err(error) => {
+                // Its room counts until the bytes are gone.
                 upload.abort().await;
                 return Err(error);
             }
         };
         fault::reach(Point::SaveWritten);
         match self
-            .publish(scope, name, save.mime_type, (&written, room), &mut upload)
+            .publish(scope, name, save, (&written, room), &mut upload)
             .await
         {
-            Ok(artifact) => Ok(artifact),
+            Ok(PublishOutcome::New(artifact)) => Ok(artifact),
+            Ok(PublishOutcome::Repeated(artifact)) => {
+                upload.abort().await;
+                Ok(artifact)
+            }
             // The version may exist, so marker and bytes stay until the cleanup has checked.
             Err(error @ Error::StorageUnsure { .. }) => Err(error),
             Err(error) => {
@@ -72,25 +80,67 @@ impl ArtifactsState {
         }
     }
 
-    /// Returns the quota of a tenant's artifacts in bytes, as it is now; `None` if they are not limited.
-    pub(super) fn quota(&self, tenant: &TenantName) -> Option<u64> {
-        let access = self.access.as_ref()?;
+    /// Returns the quotas of a tenant's artifacts as they are now.
+    pub(super) fn quotas(&self, tenant: &TenantName) -> ArtifactQuotas {
+        let Some(access) = &self.access else {
+            return ArtifactQuotas::default();
+        };
         match access.limits(tenant) {
-            Some(limits) => limits.artifact_bytes,
+            Some(limits) => ArtifactQuotas {
+                bytes: limits.artifact_bytes,
+                versions: limits.artifacts,
+            },
             // The tenant was removed from the file, unless authentication is off. Its collections may be pending.
-            None => (!access.tenants().is_empty()).then_some(0),
+            None => ArtifactQuotas {
+                bytes: (!access.tenants().is_empty()).then_some(0),
+                versions: None,
+            },
         }
     }
 
-    /// Checks the size of a save so far against the limits of one artifact and of its tenant.
-    fn check_size(&self, tenant: &TenantName, size: u64, quota: Option<u64>) -> Result<()> {
+    /// Takes room for an empty version, unless the save repeats an earlier one.
+    async fn begin_room(
+        &self,
+        scope: &ArtifactScope,
+        name: &ArtifactName,
+        save: &SaveOptions,
+        quotas: ArtifactQuotas,
+    ) -> Result<SaveRoom> {
+        // The first save may have taken the last room.
+        if quotas.bytes.or(quotas.versions).is_some()
+            && let Some(first) = self.find_repeated(scope, name, save).await?
+        {
+            return Ok(SaveRoom::Repeated { size: first.size });
+        }
+        // Before the permit, so that tenants without a quota do not wait for the count.
+        if quotas.bytes.is_some() {
+            self.ledger.wait_until_counted(self.patience).await;
+        }
+        let empty = key::held_bytes(name, 0);
+        let room = self.ledger.reserve(scope.tenant(), empty, quotas)?;
+        Ok(SaveRoom::Reserved(room))
+    }
+
+    /// Takes room for a save of this size so far, within the limits of one artifact and of its tenant. An upload may take
+    /// hours, in which the quotas may change.
+    fn take_room(
+        &self,
+        room: &mut SaveRoom,
+        tenant: &TenantName,
+        name: &ArtifactName,
+        size: u64,
+    ) -> Result<()> {
         if size > self.bytes_max {
             return Err(Error::LimitExceeded {
                 what: "the artifact (artifacts.bytes_max)".into(),
                 limit: self.bytes_max,
             });
         }
-        self.ledger.check_room(tenant, size, quota)
+        match room {
+            SaveRoom::Reserved(room) => room.grow(key::held_bytes(name, size), self.quotas(tenant)),
+            SaveRoom::Repeated { size: first } if size > *first => Err(repeated_with_other_bytes()),
+            SaveRoom::Repeated { .. } => Ok(()),
+        }
     }
 
     /// Writes the bytes and waits until they are safe.
@@ -99,7 +149,7 @@ impl ArtifactsState {
         upload: &mut ArtifactUpload,
         name: &ArtifactName,
         save: &SaveOptions,
-        (data, check_size): (S, impl Fn(u64) -> Result<()> + Send),
+        (data, take_room): (S, impl FnMut(u64) -> Result<()> + Send),
         gone: &CancellationToken,
     ) -> Result<WrittenData>
     where
@@ -107,7 +157,7 @@ impl ArtifactsState {
     {
         let stop = &self.store.tasks.stop;
         let written = tokio::select! {
-            written = upload.receive(name, data, check_size) => written,
+            written = upload.receive(name, data, take_room) => written,
             () = gone.cancelled() => Err(CANCELLED),
             () = stop.cancelled() => Err(Error::Draining),
         };
@@ -127,12 +177,12 @@ impl ArtifactsState {
 
     /// Waits for a permit to save.
     async fn acquire_permit(&self, tenant: &TenantName) -> Result<TenantPermit> {
-        let permit = tokio::time::timeout(self.patience, self.saves.acquire(tenant)).await;
-        let permit = permit.map_err(|_| Error::QuotaExceeded {
+        let permit = self.saves.acquire(tenant.as_str());
+        let permit = tokio::time::timeout(self.patience, permit).await;
+        permit.map_err(|_| Error::QuotaExceeded {
             subject: "saves of artifacts at once (artifacts.saves_max)".into(),
             limit: self.saves_max as u64,
-        });
-        permit?.map_err(|_| Error::Draining)
+        })
     }
 }
 

@@ -11,13 +11,14 @@ use tempfile::TempDir;
 
 use super::backend::{StoreKind, invisible_operation, visible_operation};
 use super::record::VersionRecord;
-use super::save::CANCELLED;
+use super::save::{CANCELLED, SaveRoom};
 use super::upload::ArtifactUpload;
 use super::*;
 use crate::access::TenantName;
 use crate::config::{ArtifactStorage, Config};
 
 mod damage;
+mod full_disk;
 mod listings;
 mod retention;
 mod slow;

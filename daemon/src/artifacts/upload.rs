@@ -153,12 +153,12 @@ impl ArtifactUpload {
     }
 
     /// Receives all bytes. They are safe once [`Self::finish`] has returned. The MIME type is detected from the first
-    /// bytes and `name`. `check_size` gets the size so far and refuses what is too large.
+    /// bytes and `name`. `take_room` gets the size so far before the bytes are written, and refuses what is too large.
     pub(super) async fn receive<S>(
         &mut self,
         name: &ArtifactName,
         data: S,
-        check_size: impl Fn(u64) -> Result<()> + Send,
+        mut take_room: impl FnMut(u64) -> Result<()> + Send,
     ) -> Result<WrittenData>
     where
         S: Stream<Item = Result<Bytes>> + Send,
@@ -168,7 +168,7 @@ impl ArtifactUpload {
         let mut pace = UploadPace::default();
         while let Some(chunk) = pace.next_chunk(data.as_mut()).await? {
             size = size.saturating_add(chunk.len() as u64);
-            check_size(size)?;
+            take_room(size)?;
             hash.update(&chunk);
             let lacks = HEAD_BYTES.saturating_sub(head.len());
             head.extend(chunk.iter().take(lacks));

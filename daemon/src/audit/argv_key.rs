@@ -1,5 +1,5 @@
-//! Key of the instance for fingerprints of command lines, and what the audit log says about a command: the name of its
-//! program and an HMAC of its argv, never the argv itself.
+//! Key of the instance for MACs of lines and fingerprints of command lines, and what the audit log says about a command:
+//! the name of its program and an HMAC of its argv, never the argv itself.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use data_encoding::HEXLOWER;
 use ring::hmac;
 use serde::Serialize;
 
+use super::chain::ChainKey;
 use crate::access::SecretKeyFile;
 use crate::error::Result;
 
@@ -14,7 +15,7 @@ use crate::error::Result;
 const KEY_FILE: SecretKeyFile = SecretKeyFile {
     name: "audit-key",
     what: "the key of the audit log",
-    loss: "older fingerprints can't be compared",
+    loss: "older records are verified with the old one, and older fingerprints can't be compared",
 };
 /// Maximum length of a program's name in a record, in bytes.
 const PROGRAM_BYTES_MAX: usize = 64;
@@ -43,6 +44,11 @@ impl ArgvKey {
     pub(super) fn load_or_create(state_dir: &Path) -> Result<Self> {
         let key = KEY_FILE.load_or_create(state_dir)?;
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &key)))
+    }
+
+    /// Returns the same key for the MACs of lines.
+    pub(super) fn chain_key(&self) -> ChainKey {
+        ChainKey::new(self.0.clone())
     }
 
     /// Describes a command for the audit log.

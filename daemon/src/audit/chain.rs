@@ -1,15 +1,25 @@
-//! Format of the audit log's chain: the keys that every line has, and the hash that links a line to the one before.
-//! skillctl compiles this file too, to verify logs; it holds nothing that only one of both needs.
+//! Format of the audit log's chain: the keys that every line has, the hash that links a line to the one before, and the
+//! MAC that only the daemon's key gives. skillctl compiles this file too, to verify logs; it holds nothing that only one
+//! of both needs.
 
 use std::fmt;
 
 use data_encoding::HEXLOWER;
+use ring::hmac;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 /// Maximum length of a line with its line end, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// Text between the other keys of a line and its MAC, and after the MAC. Earlier releases wrote lines without it.
+pub(crate) const MAC_BEGIN: &[u8] = b",\"mac\":\"";
+pub(crate) const MAC_END: &[u8] = b"\"}\n";
+
+/// Key of an instance, with which it authenticates its lines.
+#[derive(Debug)]
+pub(crate) struct ChainKey(hmac::Key);
 
 /// SHA-256 of a line, line end included. Zeros stand for the line before the first one of a chain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +47,21 @@ pub(crate) struct LineHeader {
     _node: String,
     #[serde(rename = "event")]
     _event: String,
+}
+
+// === impl ChainKey ===
+
+impl ChainKey {
+    /// Makes the key from the key of the instance. It also makes fingerprints of command lines: each of those ends with a
+    /// NUL byte, which no line has, so none is the MAC of a line.
+    pub(crate) fn new(key: hmac::Key) -> Self {
+        Self(key)
+    }
+
+    /// Returns the MAC of a line, 64 hex digits. `covered` is everything before [`MAC_BEGIN`].
+    pub(crate) fn mac(&self, covered: &[u8]) -> String {
+        HEXLOWER.encode(hmac::sign(&self.0, covered).as_ref())
+    }
 }
 
 // === impl LineHash ===

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-use super::chain::{ChainPosition, LineHash};
+use super::chain::{ChainKey, ChainPosition, LineHash, MAC_BEGIN, MAC_END};
 use super::chain_file::{UnreportedLosses, is_zero};
 use super::record::{AuditRecord, BoundedText, CallOutcome};
 
@@ -88,10 +88,11 @@ struct LineFields<'a> {
 #[derive(Debug)]
 struct AsciiFormatter;
 
-/// Appends the line that follows `position` to `out`, line end included, and returns its position.
+/// Appends the line that follows `position` to `out`, with its MAC and line end, and returns its position.
 pub(super) fn append_line(
     out: &mut Vec<u8>,
     position: ChainPosition,
+    key: &ChainKey,
     node: &str,
     time: SystemTime,
     event: &LineEvent<'_>,
@@ -120,7 +121,12 @@ pub(super) fn append_line(
         // Memory takes every byte, and all keys are texts.
         tracing::error!(%error, "a record of the audit log has no JSON form");
     }
-    out.push(b'\n');
+    // The MAC is the last key of the object, so its brace follows.
+    out.pop();
+    let mac = key.mac(out.get(start..).unwrap_or_default());
+    for part in [MAC_BEGIN, mac.as_bytes(), MAC_END] {
+        out.extend_from_slice(part);
+    }
     let line = out.get(start..).unwrap_or_default();
     ChainPosition {
         sequence,

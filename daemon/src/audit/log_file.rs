@@ -218,6 +218,7 @@ fn parse_tail(tail: &[u8], is_cut: bool) -> Option<FileTail> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::retry_while_in_use;
     use super::*;
 
     fn line(sequence: u64) -> String {
@@ -256,7 +257,7 @@ mod tests {
             for rest in ["", cut] {
                 let bytes = [first.as_bytes(), rest.as_bytes(), &vec![0; nuls]].concat();
                 std::fs::write(&path, bytes).expect("write");
-                let opened = LogFile::open(&path).expect("an audit log");
+                let opened = retry_while_in_use(|| LogFile::open(&path));
                 assert_eq!(opened.last.map(|last| last.sequence), Some(1));
                 assert_eq!(opened.removed_bytes, (rest.len() + nuls) as u64);
                 let kept = std::fs::read_to_string(&path).expect("read");

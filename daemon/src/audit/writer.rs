@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use tokio_util::sync::DropGuard;
 
 use super::RECORD_TIMEOUT;
-use super::chain::ChainPosition;
+use super::chain::{ChainKey, ChainPosition};
 use super::chain_file::{ChainFile, ChainState, UnreportedLosses};
 use super::fault::AuditFault;
 use super::line::{LineEvent, LogEvent, append_line};
@@ -46,6 +46,8 @@ pub(super) struct WriterOptions {
     pub(super) node: String,
     /// Maximum time from a write to its sync. With zero, callers wait for the sync.
     pub(super) sync_interval: Duration,
+    /// Key of the lines' MACs.
+    pub(super) key: ChainKey,
 }
 
 /// Owner of the file.
@@ -180,7 +182,7 @@ impl AuditWriter {
             return Err(fault);
         }
         let (mut lines, mut position) = (Vec::new(), self.position);
-        let node = &self.options.node;
+        let (key, node) = (&self.options.key, &self.options.node);
         let lost = self.status.take_unreported();
         if lost > 0 {
             let event = LogEvent::Recovered {
@@ -191,11 +193,12 @@ impl AuditWriter {
                 missing: 0,
             };
             let event = LineEvent::Log(&event);
-            position = append_line(&mut lines, position, node, SystemTime::now(), &event);
+            let now = SystemTime::now();
+            position = append_line(&mut lines, position, key, node, now, &event);
         }
         for record in records {
             let event = LineEvent::Call(&record.record);
-            position = append_line(&mut lines, position, node, record.time, &event);
+            position = append_line(&mut lines, position, key, node, record.time, &event);
         }
         self.append(&lines, position).inspect_err(|fault| {
             self.status.restore_unreported(lost);
@@ -240,9 +243,10 @@ impl AuditWriter {
     /// Writes an event of the log itself, and waits until it is on the disk.
     fn write_event(&mut self, event: &LogEvent) -> Result<(), AuditFault> {
         let mut line = Vec::new();
-        let (node, now) = (&self.options.node, SystemTime::now());
+        let (options, now) = (&self.options, SystemTime::now());
+        let (key, node) = (&options.key, &options.node);
         let event = LineEvent::Log(event);
-        let end = append_line(&mut line, self.position, node, now, &event);
+        let end = append_line(&mut line, self.position, key, node, now, &event);
         self.append(&line, end)?;
         self.sync_now()
     }
@@ -478,19 +482,33 @@ mod tests {
     use nix::errno::Errno;
     use tokio_util::sync::CancellationToken;
 
+    use super::super::argv_key::ArgvKey;
+    use super::super::tests::retry_while_in_use;
     use super::*;
 
     fn start_writer(dir: &Path) -> (AuditWriter, Arc<AuditStatus>) {
-        let options = WriterOptions {
-            path: dir.join("audit.log"),
-            node: "n".to_owned(),
-            sync_interval: Duration::from_secs(10),
-        };
-        let shared = (Arc::<RecordQueue>::default(), Arc::<AuditStatus>::default());
-        let status = Arc::clone(&shared.1);
-        let ended = CancellationToken::new().drop_guard();
-        let started = AuditWriter::start(options, dir, shared, Tasks::default(), ended);
-        (started.expect("starts"), status)
+        let key = ArgvKey::load_or_create(dir).expect("a key");
+        retry_while_in_use(|| {
+            let options = WriterOptions {
+                path: dir.join("audit.log"),
+                node: "n".to_owned(),
+                sync_interval: Duration::from_secs(10),
+                key: key.chain_key(),
+            };
+            let shared = (Arc::<RecordQueue>::default(), Arc::<AuditStatus>::default());
+            let status = Arc::clone(&shared.1);
+            let ended = CancellationToken::new().drop_guard();
+            let started = AuditWriter::start(options, dir, shared, Tasks::default(), ended);
+            started.map(|writer| (writer, status))
+        })
+    }
+
+    /// Opens the log again, which must succeed.
+    fn reopen(writer: &mut AuditWriter, status: &AuditStatus) {
+        retry_while_in_use(|| {
+            writer.reopen();
+            status.failure().map_or(Ok(()), Err)
+        });
     }
 
     #[test]
@@ -508,7 +526,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert!(
-            lines[1].contains("queue of the audit log is full\",\"lost\":5}"),
+            lines[1].contains("queue of the audit log is full\",\"lost\":5,"),
             "{text}"
         );
         assert_eq!((status.lost(), status.take_unreported()), (5, 0));
@@ -523,7 +541,8 @@ mod tests {
             let mut line = Vec::new();
             let event = LineEvent::Log(&LogEvent::Reopened { removed_bytes: 0 });
             let now = SystemTime::now();
-            let end = append_line(&mut line, writer.position, "n", now, &event);
+            let key = &writer.options.key;
+            let end = append_line(&mut line, writer.position, key, "n", now, &event);
             writer.append(&line, end).expect("written");
         }
         writer.sync = Some(RunningSync {
@@ -533,7 +552,7 @@ mod tests {
         writer.finish_sync(Err(AuditFault::io("sync", &path, &Errno::EIO.into())));
         let fault = status.failure().expect("failed");
         assert!(fault.to_string().contains("failed to sync"), "{fault}");
-        writer.reopen();
+        reopen(&mut writer, &status);
         assert_eq!(status.failure(), None);
         let text = std::fs::read_to_string(&path).expect("reads");
         let last = text.lines().last().expect("a line");
@@ -542,7 +561,7 @@ mod tests {
             "{last}"
         );
         writer.fail(fault);
-        writer.reopen();
+        reopen(&mut writer, &status);
         let text = std::fs::read_to_string(&path).expect("reads");
         assert!(
             !text.lines().last().expect("a line").contains("unsynced"),
@@ -563,7 +582,7 @@ mod tests {
         let (mut writer, status) = start_writer(dir.path());
         let started = first_line(&std::fs::read_to_string(&path).expect("reads"));
         assert!(
-            started.contains("\"event\":\"started\"") && started.ends_with("\"lost\":3}"),
+            started.contains("\"event\":\"started\"") && started.contains("\"lost\":3,"),
             "{started}"
         );
         assert_eq!(status.lost(), 0, "the count is that of this daemon");
@@ -572,10 +591,10 @@ mod tests {
         let cut = "{\"time\":\"2026";
         let text = std::fs::read_to_string(&path).expect("reads");
         std::fs::write(&path, text + cut).expect("written");
-        writer.reopen();
+        reopen(&mut writer, &status);
         let text = std::fs::read_to_string(&path).expect("reads");
         let recovered = text.lines().last().expect("a line");
-        let removed = format!("\"lost\":0,\"removed_bytes\":{}}}", cut.len());
-        assert!(recovered.ends_with(&removed), "{recovered}");
+        let removed = format!("\"lost\":0,\"removed_bytes\":{},", cut.len());
+        assert!(recovered.contains(&removed), "{recovered}");
     }
 }

@@ -1,7 +1,6 @@
 //! Job of one on-exit collection: waits for the exec, saves its files, records the result.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as guest;
@@ -34,8 +33,6 @@ pub(super) struct CollectorContext {
     pub(super) timeout: Duration,
     /// Permits of running collections.
     pub(super) permits: TenantPermits,
-    /// Number of records that were written, by which old ones are pruned.
-    pub(super) records_written: AtomicU64,
 }
 
 /// Collection of one exec's files.
@@ -101,7 +98,7 @@ impl CollectorContext {
             summary: Some(summary),
             error,
         };
-        let written = self.write(job, CollectionStatus::Ended(collection)).await;
+        let written = self.write(job, CollectionRecord::ended(collection)).await;
         if let Err(error) = written {
             tracing::error!(error = %Chain(&error), "result of a collection was not recorded");
         }
@@ -123,10 +120,8 @@ impl CollectorContext {
         }
     }
 
-    async fn write(&self, job: &CollectionJob, status: CollectionStatus) -> Result<()> {
+    async fn write(&self, job: &CollectionJob, record: CollectionRecord) -> Result<()> {
         let (collections, exec_id) = (Arc::clone(job.workspace.collections()), job.exec_id.clone());
-        let spec = job.spec.clone();
-        let record = CollectionRecord { spec, status };
         let write = move || collections.write_record(&exec_id, &record);
         self.tasks.blocking(write).await
     }
@@ -142,7 +137,7 @@ impl CollectorContext {
         let tenant = job.workspace.key().tenant();
         let wait_max = self.timeout * PERMIT_WAIT_TIMEOUTS;
         self.artifacts.wait_until_counted(tenant, wait_max).await;
-        let permit = tokio::time::timeout(wait_max, self.permits.acquire(tenant)).await;
+        let permit = tokio::time::timeout(wait_max, self.permits.acquire(tenant.as_str())).await;
         let _permit = permit.map_err(|_| "too much else is being collected".to_owned())?;
         let deadline = Instant::now() + self.timeout;
         let late = || format!("it took longer than {:?}", self.timeout);
@@ -179,7 +174,10 @@ impl CollectorContext {
         let save_as = SaveAs::parse("spec.collect.save_as_artifacts", &requested)?
             .skip_empty(is_failed && job.spec.skip_empty_after_failure);
         if job.begin_time.is_none() {
-            let begun = CollectionStatus::Begun(SystemTime::now());
+            let begun = CollectionRecord {
+                spec: job.spec.clone(),
+                status: CollectionStatus::Begun(SystemTime::now()),
+            };
             self.write(job, begun).await?;
         }
         fault::reach(Point::CollectBegun);

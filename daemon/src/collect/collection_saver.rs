@@ -16,6 +16,7 @@ use tonic::{Status, Streaming};
 
 use crate::access::TenantName;
 use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, RequestedScope, SaveOptions};
+use crate::collect::STOPPED;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
 use crate::mime;
@@ -28,8 +29,10 @@ const CLIENT_MESSAGES_MAX: usize = 4;
 const PIECES_MAX: usize = 2;
 /// Maximum length of each list of a summary.
 const PATHS_MAX: usize = 1000;
-/// Maximum size of all lists of a summary together, in bytes. A summary is one message, and is kept in a record file.
+/// Maximum size of all lists of a summary together, in bytes: of one that is a client's message, and of one that is kept
+/// in a record file, of which a workspace has hundreds.
 const PATHS_BYTES_MAX: usize = 512 << 10;
+const RECORD_PATHS_BYTES_MAX: usize = 64 << 10;
 /// Overhead of one path in an encoded message, in bytes.
 const PATH_OVERHEAD_BYTES: usize = 8;
 /// Coarsest resolution of the creation time of an artifact.
@@ -158,11 +161,16 @@ pub fn save_collected_files(
     let mut saver =
         CollectionSaver::new(guest, spec, save_as, artifacts.clone(), workspace.tenant());
     saver.client = Some(client.clone());
+    saver.lists.left = PATHS_BYTES_MAX;
     let stop = tasks.stop.clone();
     let workspace = workspace.id().name();
     tasks.spawn(async move {
         let ended = tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => {
+                // A full channel has messages, and then the layer around the call ends the answer.
+                drop(client.try_send(Err(STOPPED)));
+                return;
+            }
             ended = saver.run() => ended,
         };
         let error = match ended {
@@ -399,7 +407,7 @@ impl Default for SummaryLists {
         Self {
             artifacts: Vec::new(),
             skipped: Vec::new(),
-            left: PATHS_BYTES_MAX,
+            left: RECORD_PATHS_BYTES_MAX,
         }
     }
 }
@@ -435,6 +443,8 @@ impl SummaryLists {
         summary.outside.truncate(PATHS_MAX);
         summary.outside.retain(|path| self.reserve(path));
         summary.outside_cut |= summary.outside.len() < outside;
+        summary.unmatched_globs.truncate(PATHS_MAX);
+        summary.unmatched_globs.retain(|glob| self.reserve(glob));
         summary.skipped.append(&mut self.skipped);
         summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         summary.skipped.truncate(PATHS_MAX);
@@ -473,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_fits_into_a_message_for_any_file_names() {
+    fn summary_fits_into_a_record_for_any_file_names() {
         let path = |number: usize| format!("{number}{}", "x".repeat(4000));
         let mut lists = SummaryLists::default();
         for number in 0..2000 {
@@ -492,7 +502,7 @@ mod tests {
         lists.move_into(&mut summary);
         assert!(!summary.skipped.is_empty());
         let bytes = summary.encoded_len();
-        assert!(bytes <= PATHS_BYTES_MAX + (64 << 10), "{bytes}");
+        assert!(bytes <= RECORD_PATHS_BYTES_MAX + (64 << 10), "{bytes}");
 
         // Names of a usual length all fit.
         let mut lists = SummaryLists::default();

@@ -13,7 +13,6 @@
 //! version under that name in between.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prost::Message;
@@ -30,8 +29,6 @@ use crate::workspace::output_collection_tracker::{CollectionRecord, OutputCollec
 
 /// Maximum number of collections of all workspaces that run at the same time. More would only share the same disk.
 const CONCURRENT_MAX: usize = 8;
-/// Number of new records after which old ones are pruned.
-const PRUNE_INTERVAL: u64 = 256;
 
 /// Collector of files at the end of execs. Clones share it.
 #[derive(Debug, Clone)]
@@ -62,20 +59,21 @@ impl OnExitCollector {
             tasks,
             timeout,
             permits: TenantPermits::new(CONCURRENT_MAX, is_shared),
-            records_written: AtomicU64::new(0),
         }))
     }
 
     /// Records a collection before its exec starts.
     ///
     /// # Errors
-    /// When the host's disk fails or is full.
+    /// When the host's disk fails or is full; [`Error::QuotaExceeded`] when too many collections of the workspace have
+    /// not ended.
     pub async fn prepare(
         &self,
         workspace: &Workspace,
         exec_id: &str,
         spec: &pb::CollectSpec,
     ) -> Result<CollectionGuard> {
+        workspace.collections().check_room(exec_id)?;
         let job = CollectionJob {
             workspace: workspace.clone(),
             exec_id: exec_id.to_owned(),
@@ -107,16 +105,12 @@ impl OnExitCollector {
         if job.in_flight.is_none() {
             return Ok(JobRecordOutcome::Pending);
         }
-        let count = self.0.records_written.fetch_add(1, Ordering::Relaxed);
         let (collections, exec_id) = (Arc::clone(job.workspace.collections()), job.exec_id.clone());
         let record = CollectionRecord::pending(job.spec.clone());
         let write = move || {
-            if count.is_multiple_of(PRUNE_INTERVAL) {
-                collections.prune_records()?;
-            }
             let known = collections.read_record(&exec_id)?;
             if known.is_none() {
-                collections.write_record(&exec_id, &record)?;
+                collections.add_record(&exec_id, &record)?;
             }
             Ok(known)
         };

@@ -40,6 +40,9 @@ pub struct ArtifactsConfig {
     /// Credentials read from a file; missing ones come from the environment.
     #[serde(rename = "credentials_file", deserialize_with = "read_credentials")]
     pub credentials: S3Credentials,
+    /// File of certificate authorities (PEM) that are trusted beside those of the system, from `skills.package_ca_file`.
+    #[serde(skip)]
+    pub ca_file: Option<PathBuf>,
     /// Deadline of one request to the storage.
     #[serde(deserialize_with = "values::time")]
     pub timeout: Duration,

@@ -52,7 +52,7 @@ mod tests {
         for (text, fault) in [
             (
                 "audit.delivery = \"maybe\"",
-                "audit.delivery: unknown variant: found `maybe`",
+                "audit.delivery: \"maybe\" is none of its values; use \"enforced\" or \"best_effort\"",
             ),
             (
                 "audit.sync_interval = \"soon\"",

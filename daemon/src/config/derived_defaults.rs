@@ -1,10 +1,11 @@
 //! Defaults that are derived where the configuration leaves a key empty: the socket, Docker's socket, the guest binary,
-//! the roots of skills and their cache.
+//! the roots of skills, the file of authorities.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use figment::value::{Dict, Value};
 
+use super::environments::read_authorities;
 use super::skill_roots::split_roots;
 use super::sources::ConfigSources;
 
@@ -22,6 +23,8 @@ pub(super) struct DerivedDefaults {
     docker_config: Option<String>,
     /// SKILLS_ROOT, for `skills.roots`.
     skills_root: Option<String>,
+    /// SSL_CERT_FILE, for `skills.package_ca_file`; also `None` if the file is not usable.
+    ca_file: Option<String>,
 }
 
 // === impl DerivedDefaults ===
@@ -36,6 +39,7 @@ impl DerivedDefaults {
                 Some(format!("{}/.docker", home.trim_end_matches('/')))
             }),
             skills_root: read_variable("SKILLS_ROOT"),
+            ca_file: authorities_file().and_then(Result::ok),
         }
     }
 
@@ -59,6 +63,9 @@ impl DerivedDefaults {
         fill_empty(section(values, "engine"), "guest_path", || {
             find_guest().display().to_string()
         });
+        fill_empty(section(values, "skills"), "package_ca_file", || {
+            self.ca_file.clone().unwrap_or_default()
+        });
         if let Some(roots) = &self.skills_root
             && !sources.is_given("skills.roots")
             && let Some(skills) = section(values, "skills")
@@ -66,6 +73,13 @@ impl DerivedDefaults {
             skills.insert("roots".to_owned(), Value::from(split_roots(roots)));
         }
     }
+}
+
+/// Returns the file of certificate authorities that SSL_CERT_FILE names, or what is wrong with it; `None` if the variable
+/// is unset or blank. Blocks.
+pub(super) fn authorities_file() -> Option<Result<String, String>> {
+    let path = read_variable("SSL_CERT_FILE")?;
+    Some(read_authorities(Path::new(&path)).map(|_| path))
 }
 
 fn section<'a>(values: &'a mut Dict, name: &str) -> Option<&'a mut Dict> {

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use figment::providers::Env;
 
+use super::derived_defaults::authorities_file;
+
 /// Beginning of the names of all variables that are read.
 const PREFIX: &str = "SKILLD_";
 
@@ -22,22 +24,50 @@ const FOREIGN_KEYS: [&str; 11] = [
     "tenant",
 ];
 
+/// Variables of systems that skilld replaces, and what to set instead.
+const REPLACED_VARIABLES: [(&str, &str); 3] = [
+    (
+        "SKILLS_CACHE_DIR",
+        "fetched skills are kept in the state directory, --state-dir",
+    ),
+    (
+        "TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS",
+        "set it where the skill tools are offered, or their option allowed_commands",
+    ),
+    (
+        "TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS",
+        "set it where the skill tools are offered, or their option denied_commands",
+    ),
+];
+
 /// Returns the values of all keys that the environment sets.
 pub(super) fn environment_keys() -> Env {
     let keys = Env::prefixed(PREFIX).filter(|key| !is_of_service(key.as_str()));
     keys.split("__").ignore(&FOREIGN_KEYS)
 }
 
-/// Returns the names of variables that are ignored because Kubernetes sets them in every pod, for a service whose name
-/// begins with `skilld`.
+/// Returns a message for each variable that an operator may expect to have an effect, and that has none. Blocks.
 #[must_use]
 pub fn ignored_variables() -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut names: Vec<String> = names
-        .filter(|name| name.strip_prefix(PREFIX).is_some_and(is_of_service))
+    let mut messages: Vec<String> = names
+        .filter_map(|name| Some(format!("{name} is ignored: {}", ignored_reason(&name)?)))
         .collect();
-    names.sort_unstable();
-    names
+    // Libraries of TLS read the variable as well.
+    let unusable = authorities_file().and_then(Result::err);
+    messages.extend(unusable.map(|fault| {
+        format!("SSL_CERT_FILE is ignored for builds, and https may fail: {fault}, or unset it")
+    }));
+    messages.sort_unstable();
+    messages
+}
+
+/// Returns the reason why a variable has no effect; `None` if it has one, or is none of skilld's.
+fn ignored_reason(name: &str) -> Option<&'static str> {
+    let mut replaced = REPLACED_VARIABLES.iter();
+    let replaced = replaced.find_map(|(other, reason)| (*other == name).then_some(*reason));
+    let of_service = name.strip_prefix(PREFIX).is_some_and(is_of_service);
+    replaced.or(of_service.then_some("Kubernetes sets it for a service"))
 }
 
 /// Returns the format of log lines that the environment sets, which needs no other source to be readable.
@@ -75,4 +105,29 @@ fn is_of_service(name: &str) -> bool {
         let words = words.get(first..).unwrap_or_default();
         is_port(words) || is_service(words)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_without_effect_are_named_with_what_to_set() {
+        for (name, advice) in [
+            ("SKILLS_CACHE_DIR", Some("--state-dir")),
+            (
+                "TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS",
+                Some("denied_commands"),
+            ),
+            ("SKILLD_SERVICE_HOST", Some("Kubernetes")),
+            ("SKILLD_LOG", None),
+            ("PATH", None),
+        ] {
+            let reason = ignored_reason(name);
+            let has_advice =
+                advice.is_some_and(|advice| reason.is_some_and(|it| it.contains(advice)));
+            assert_eq!(has_advice, reason.is_some(), "{name}: {reason:?}");
+            assert_eq!(reason.is_some(), advice.is_some(), "{name}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Options of skills' environments, from section `[skills]`: when they are built, and where packages come from.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +24,11 @@ pub enum EnvironmentBuilds {
     /// Never; containers have no environments.
     Never,
 }
+
+/// Maximum size of a file of certificate authorities, in bytes. That of a system has 300 KiB.
+const CA_FILE_BYTES_MAX: u64 = 4 << 20;
+/// Begin of a certificate in PEM.
+const PEM_BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Permission bits of a directory that every user can list and enter.
 const READABLE_MODE: u32 = 0o005;
@@ -49,6 +55,8 @@ pub struct EnvironmentOptions {
     pub node_package_index: Option<PackageIndex>,
     /// Hosts that a build may reach besides those of the two indexes.
     pub package_hosts: Vec<IndexHost>,
+    /// File of certificate authorities (PEM) that builds trust beside those of their image.
+    pub ca_file: Option<PathBuf>,
     /// `true` if a build may compile source distributions, which runs code of the packages.
     pub source_builds: bool,
     /// Maximum size of all environments together, in bytes.
@@ -108,12 +116,46 @@ impl EnvironmentOptions {
         ))
     }
 
+    /// Returns the certificate authorities that builds trust beside those of their image, in PEM; none if no file is
+    /// configured. Blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and what to do.
+    pub fn read_authorities(&self) -> Result<Vec<u8>, String> {
+        self.ca_file
+            .as_deref()
+            .map_or(Ok(Vec::new()), read_authorities)
+    }
+
     /// Returns the directory of wheels that containers can use. Blocks.
     #[must_use]
     pub fn usable_wheelhouse(&self) -> Option<&Path> {
         let wheelhouse = self.wheelhouse.as_deref();
         wheelhouse.filter(|_| self.wheelhouse_fault().is_none())
     }
+}
+
+/// Reads a file of certificate authorities in PEM. Blocks.
+///
+/// # Errors
+/// What is wrong with the file, and what to do.
+pub fn read_authorities(path: &Path) -> Result<Vec<u8>, String> {
+    let mut pem = Vec::new();
+    let read = fs::File::open(path)
+        .and_then(|file| file.take(CA_FILE_BYTES_MAX + 1).read_to_end(&mut pem));
+    let has_certificate = || pem.windows(PEM_BEGIN.len()).any(|part| part == PEM_BEGIN);
+    let why = match read {
+        Err(error) => format!("cannot be read ({error})"),
+        Ok(bytes) if bytes as u64 > CA_FILE_BYTES_MAX => {
+            format!("is larger than {CA_FILE_BYTES_MAX} bytes")
+        }
+        Ok(_) if !has_certificate() => "has no certificate in PEM".to_owned(),
+        Ok(_) => return Ok(pem),
+    };
+    Err(format!(
+        "{} {why}: name a file of certificates in PEM",
+        path.display()
+    ))
 }
 
 /// Deserializes the URL of an index; the empty text means `None`.

@@ -1,5 +1,6 @@
 //! Section `[fetch]`: timeouts and the proxy of everything that the daemon fetches by URL.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -19,6 +20,9 @@ pub(super) struct FetchSection {
     timeout: Duration,
     #[serde(deserialize_with = "proxy_url")]
     proxy: Option<Url>,
+    /// From `skills.package_ca_file`.
+    #[serde(skip)]
+    ca_file: Option<PathBuf>,
 }
 
 fn proxy_url<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Url>, D::Error> {

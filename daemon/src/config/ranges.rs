@@ -323,18 +323,19 @@ fn check_paths_and_texts(faults: &mut FaultList<'_>, config: &Config) {
 
 fn check_numbers(faults: &mut FaultList<'_>, config: &Config) {
     let (server, engine) = (&config.server, &config.engine);
-    // Chunks of 1 MiB and their frames must fit into a message.
+    // Pages of answers have up to 3 MiB and the entry that exceeds it; chunks have 1 MiB.
     faults.require_size(
         "server.message_bytes_max",
         u64::try_from(server.message_bytes_max).unwrap_or(u64::MAX),
-        ByteSize::mib(2),
+        ByteSize::mib(4),
         ByteSize::gib(1),
     );
+    // h2 reads seven frames of headers, which have 16 KiB from most clients, and counts paths and authorities too.
     faults.require_size(
         "server.header_bytes_max",
         server.header_bytes_max.into(),
         ByteSize::kib(4),
-        ByteSize::mib(1),
+        ByteSize::kib(96),
     );
     // Below 16 MiB a handful of slow readers would end each other's streams.
     faults.require_size(
@@ -447,10 +448,14 @@ fn check_disk(faults: &mut FaultList<'_>, pool: &PoolConfig) {
 fn check_pool_relations(faults: &mut FaultList<'_>, config: &Config) {
     let names: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
     let default = config.default_pool.as_str();
+    let configured = match names.as_slice() {
+        [] => format!("there is none: add a section [pools.{default}]"),
+        names => format!("there are: {}", names.join(", ")),
+    };
     faults.require(
         "default_pool",
         names.contains(&default),
-        format_args!("{default:?} is not a pool; there are: {}", names.join(", ")),
+        format_args!("{default:?} is not a pool; {configured}"),
     );
     let slots: usize = config.pools.iter().map(|pool| pool.max).sum();
     let uids = usize::try_from(config.engine.uid_count).unwrap_or(usize::MAX);

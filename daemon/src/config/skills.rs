@@ -47,6 +47,8 @@ struct SkillsSection {
     node_package_index: Option<PackageIndex>,
     #[serde(deserialize_with = "environments::package_hosts")]
     package_hosts: Vec<IndexHost>,
+    #[serde(deserialize_with = "values::optional_path")]
+    package_ca_file: Option<PathBuf>,
     source_builds: bool,
     #[serde(deserialize_with = "values::count")]
     builds_max: usize,
@@ -99,6 +101,8 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
             refresh_interval: section.refresh_interval,
             refresh_timeout: section.refresh_timeout,
             allow_private_addresses: section.allow_private_addresses,
+            published_urls: false,
+            published_private_addresses: false,
             download_bytes_max: section.download_bytes_max,
             archive: ArchiveBounds {
                 bytes: section.archive_bytes_max,
@@ -111,6 +115,7 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
                 connect_timeout: section.refresh_timeout,
                 timeout: section.refresh_timeout,
                 proxy: None,
+                ca_file: None,
             },
         },
     };
@@ -124,6 +129,7 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
             package_index: section.package_index,
             node_package_index: section.node_package_index,
             package_hosts: section.package_hosts,
+            ca_file: section.package_ca_file,
             source_builds: section.source_builds,
             disk_bytes: section.environments_disk,
             builds_max: section.builds_max,

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use super::Config;
 use super::derived_defaults::DerivedDefaults;
 use super::environment::environment_keys;
+use super::fault_text::fault_text;
 use super::ranges::FaultList;
 
 /// The embedded reference file: every key, its default and its reason.
@@ -35,8 +36,8 @@ pub(crate) fn parse_toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let parsed = Figment::from(Toml::string(text)).extract();
     parsed.map_err(|errors: figment::Error| {
         let faults = errors.into_iter().map(|error| match error.path.join(".") {
-            key if key.is_empty() => error.kind.to_string(),
-            key => format!("{key}: {}", error.kind),
+            key if key.is_empty() => fault_text(&error.kind),
+            key => format!("{key}: {}", fault_text(&error.kind)),
         });
         faults.collect::<Vec<_>>().join("; ")
     })
@@ -242,7 +243,14 @@ fn find_table<'a>(root: &'a mut Dict, parents: &[String]) -> Option<&'a mut Dict
 
 fn add_faults(faults: &mut FaultList<'_>, error: figment::Error) {
     for fault in error {
-        faults.add(&fault.path.join("."), fault.kind);
+        let mut text = fault_text(&fault.kind);
+        let source = fault.metadata.and_then(|metadata| metadata.source);
+        if fault.path.is_empty()
+            && let Some(figment::Source::File(path)) = source
+        {
+            text = format!("{text} (in {})", path.display());
+        }
+        faults.add(&fault.path.join("."), text);
     }
 }
 

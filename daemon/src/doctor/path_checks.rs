@@ -87,7 +87,9 @@ fn check_directory_mode(
 ) -> CheckLine {
     let (check, subject, shown) = ("state_dir.mode", "state directory", path.display());
     let user = user_name.unwrap_or("USER");
-    let install = format!("run `install -d -m 700 -o {user} {shown}`");
+    let install = format!(
+        "run `install -d -m 700 -o {user} {shown}` as root, or start skilld with --state-dir and a directory of this user"
+    );
     if !facts.is_directory {
         let finding = format!("{} is not a directory", facts.nearest.display());
         return CheckLine::failed(check, subject, finding, "remove it, or set state_dir");

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -50,6 +50,8 @@ mod podman;
 mod registry_credentials;
 mod response;
 
+/// Directory that a kernel with IPv6 has.
+const IPV6_PARAMETERS: &str = "/proc/sys/net/ipv6/conf/lo";
 /// Names of the events that the daemon uses.
 const EVENT_NAMES: [&str; 5] = ["die", "destroy", "oom", "pause", "unpause"];
 
@@ -76,6 +78,7 @@ pub async fn connect_engine(
         apparmor: info.apparmor,
         default_runtime: info.default_runtime,
         masked_paths: masked_paths::find_masked_paths(),
+        ipv6: Path::new(IPV6_PARAMETERS).exists(),
     };
     Ok(match kind {
         EngineKind::Docker => Arc::new(engine),

@@ -280,6 +280,7 @@ impl Engine for FakeEngine {
             userns_remap: true,
             rootless: false,
             cpu_quota: true,
+            cores: 3,
         })
     }
 

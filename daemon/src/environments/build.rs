@@ -46,6 +46,9 @@ const CONNECTIONS_MAX: usize = 64;
 const ENTRIES_MAX: u64 = 200_000;
 /// Maximum number of names in a path of an environment.
 const DEPTH_MAX: usize = 64;
+/// Size in bytes by which the output of a build may exceed what the files of its archive count: room for the zeros at
+/// the end of the tar (up to 10 KiB), and for its messages, so that a failure is reported as itself.
+const OUTPUT_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Number of bytes of the end of a build's messages that a failure quotes from.
 const STDERR_TAIL_BYTES: usize = 8 << 10;
 /// Maximum size in bytes of what one message carries to a container.
@@ -60,15 +63,9 @@ pub(super) async fn run_build(
 ) -> Result<Arc<EnvironmentRecord>, BuildFailure> {
     let context = &builder.context;
     let options = &context.config.skills.environments;
-    // Without the operator's wheels, a package of theirs would come from the index, where anybody may have registered
-    // its name.
     let config = Arc::clone(&context.config);
-    let fault = move || Ok(config.skills.environments.wheelhouse_fault());
-    if let Some(fault) = context.tasks.blocking(fault).await? {
-        return Err(BuildFailure::Transient(format!(
-            "skills.wheelhouse: {fault}"
-        )));
-    }
+    let read = move || Ok(read_operator_files(&config.skills.environments));
+    let authorities = context.tasks.blocking(read).await??;
     let image = request.image.clone();
     let name = uuid::Uuid::new_v4().simple().to_string();
     send_line(
@@ -78,7 +75,7 @@ pub(super) async fn run_build(
     let template = build_pool(request.pool.config(), options);
     let pool = InternalPool::start(context, &name, image, &template).await;
     let slot = pool.take_slot().await?;
-    stage_need(&slot, request).await?;
+    stage_need(&slot, request, &authorities).await?;
 
     let store = Arc::clone(&builder.store);
     let upload = context
@@ -88,7 +85,8 @@ pub(super) async fn run_build(
     let mut archive = tokio::fs::File::from_std(upload);
     let run_dir = context.slot_dir(slot.number()).join("run");
     let proxy = start_proxy(builder, &run_dir)?;
-    let command = build_command(&name, options, proxy.is_some());
+    let bytes_quota = builder.bytes_quota(&request.tenant);
+    let command = build_command(&name, options, proxy.is_some(), bytes_quota);
     let mut lines = LineSplitter::new(|line| send_line(events, line));
     let ended = slot
         .run(command, &mut archive, |piece| lines.push(piece))
@@ -117,9 +115,23 @@ pub(super) async fn run_build(
             source,
         })?;
         let in_use = || environments_in_use(&context);
-        Ok(store.install(&mut archive, &name, &key, &bounds, &in_use)?)
+        let names = (name.as_str(), &key);
+        Ok(store.install(&mut archive, names, &bounds, bytes_quota, &in_use)?)
     };
     Ok(builder.context.tasks.blocking(install).await?)
+}
+
+/// Checks the operator's files that a build reads, and returns the certificate authorities. Blocks.
+fn read_operator_files(options: &EnvironmentOptions) -> Result<Vec<u8>, BuildFailure> {
+    // Without the operator's wheels, a package of theirs would come from the index, where anybody may have registered
+    // its name.
+    if let Some(fault) = options.wheelhouse_fault() {
+        let reason = format!("skills.wheelhouse: {fault}");
+        return Err(BuildFailure::Transient(reason));
+    }
+    options
+        .read_authorities()
+        .map_err(|fault| BuildFailure::Transient(format!("skills.package_ca_file: {fault}")))
 }
 
 /// Returns the configuration of a build's container: the pool's, with the limits of builds.
@@ -136,13 +148,18 @@ fn build_pool(pool: &PoolConfig, options: &EnvironmentOptions) -> PoolConfig {
 }
 
 /// Writes what the build reads into its container.
-async fn stage_need(slot: &InternalSlot, request: &EnvironmentRequest) -> Result<()> {
+async fn stage_need(
+    slot: &InternalSlot,
+    request: &EnvironmentRequest,
+    authorities: &[u8],
+) -> Result<()> {
     let need = &request.need;
     let requirements = need.requirements.join("\n");
     for (name, content) in [
         ("requirements.txt", requirements.as_bytes()),
         ("package.json", &need.package_json),
         ("package-lock.json", &need.package_lock),
+        ("authorities.pem", authorities),
     ] {
         if content.is_empty() {
             continue;
@@ -159,8 +176,14 @@ async fn stage_need(slot: &InternalSlot, request: &EnvironmentRequest) -> Result
     Ok(())
 }
 
-/// Returns the command that builds an environment.
-fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> InternalCommand {
+/// Returns the command that builds an environment, whose archive fits into what its tenant may hold.
+fn build_command(
+    name: &str,
+    options: &EnvironmentOptions,
+    has_proxy: bool,
+    bytes_quota: Option<u64>,
+) -> InternalCommand {
+    let output_max = bytes_quota.map(|quota| quota.saturating_add(OUTPUT_OVERHEAD_BYTES));
     let text = |index: &Option<PackageIndex>| {
         let url = index.as_ref().map(|index| index.url.as_str());
         url.unwrap_or_default().to_owned()
@@ -183,7 +206,7 @@ fn build_command(name: &str, options: &EnvironmentOptions, has_proxy: bool) -> I
         cwd: String::new(),
         stdin: None,
         timeout: options.build_timeout,
-        output_bytes_max: options.build_disk_bytes,
+        output_bytes_max: options.build_disk_bytes.min(output_max.unwrap_or(u64::MAX)),
         stderr_tail_bytes: STDERR_TAIL_BYTES,
     }
 }

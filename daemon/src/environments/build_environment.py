@@ -1,8 +1,9 @@
 """Builds the environment of a skill inside a container of its image, and writes it to stdout as a tar.
 
 The daemon runs `redirect_wheels.py` and this file as one program, `python3 -c TEXT OPTIONS`, with OPTIONS in JSON:
-`name` of the environment, `source` (folder with requirements.txt, or package.json and package-lock.json), `index_url`
-and `node_index_url` ("" is offline), `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to
+`name` of the environment, `source` (folder with requirements.txt, or package.json and package-lock.json, and with
+authorities.pem if the operator's certificate authorities count beside those of the image), `index_url` and
+`node_index_url` ("" is offline), `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to
 stderr. Exit status: 0 for success, 3 if the need cannot be met, 1 for any other failure; the last line on stderr is
 then the reason.
 """
@@ -117,6 +118,8 @@ class EnvironmentBuilder:
             # The image's certificates include those that its operator added; uv and Node bring their own otherwise.
             self.variables.setdefault("SSL_CERT_FILE", CERTIFICATE_FILE)
             self.variables.setdefault("NODE_EXTRA_CA_CERTS", CERTIFICATE_FILE)
+        if (self.source / "authorities.pem").is_file():
+            self.add_authorities((self.source / "authorities.pem").read_bytes())
         self.variables.update(HOME=str(folder / "home"), TMPDIR=str(folder / "tmp"), NO_COLOR="1")
         self.variables.update(UV_CACHE_DIR=str(folder / "uv-cache"), UV_NO_PROGRESS="1")
         self.variables.update(UV_CONFIG_FILE=str(folder / "uv.toml"))
@@ -129,6 +132,14 @@ class EnvironmentBuilder:
                 self.variables.update({key: url, key.lower(): url})
         self.result = {"version": 1, "python": None, "packages": [], "provided": [], "node_packages": []}
         self.result.update(python_modules=[])
+
+    def add_authorities(self, own):
+        """Lets the tools trust the operator's authorities beside those of the image."""
+        image = Path(self.variables.get("SSL_CERT_FILE", CERTIFICATE_FILE))
+        trusted = self.folder / "authorities.pem"
+        trusted.write_bytes((image.read_bytes() if image.is_file() else b"") + b"\n" + own)
+        for key in ("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"):
+            self.variables[key] = str(trusted)
 
     def run_tool(self, name, *arguments, working_directory=None):
         """Runs uv or npm, passes on the lines of its stderr as they come, and returns its success and the last lines."""

@@ -9,7 +9,7 @@ use skilld_proto::v1::spawn_failure::Stage;
 
 use crate::config::environments::EnvironmentOptions;
 use crate::error::{Chain, Error, Result};
-use crate::fetch::BYTES_LIMIT_ADVICE;
+use crate::fetch::{BYTES_LIMIT_ADVICE, authority_advice};
 use crate::skills::environments::environment_store::STORE_SIZE;
 use crate::workspace::internal_pool::CommandEnd;
 
@@ -78,9 +78,14 @@ pub(super) fn check_end(
         let timeout = options.build_timeout;
         let limits = "(skills.build_timeout), or than execs.timeout_max";
         Some(format!("the build took longer than {timeout:?} {limits}"))
-    } else if matches!(ended_by, Reason::OutputLimit | Reason::DiskFull) {
+    } else if ended_by == Reason::DiskFull {
         Some(format!(
             "the packages are larger than {disk} bytes (skills.build_disk)"
+        ))
+    } else if ended_by == Reason::OutputLimit {
+        Some(format!(
+            "the packages are larger than {disk} bytes (skills.build_disk), or than all environments of the tenant may be \
+             (environment_bytes)"
         ))
     } else if is_program_missing(&end.result) {
         let advice = "use an image that has it";
@@ -100,6 +105,8 @@ pub(super) fn check_end(
     let spawn_failure = end.result.spawn_failure.as_ref();
     let message = spawn_failure.map_or(last, |failure| &failure.message);
     let mut reason = limit_reason.unwrap_or_else(|| message.to_owned());
+    let advice = authority_advice(&reason);
+    reason += advice;
     for refusal in refusals {
         reason += "; ";
         reason += refusal;
@@ -156,6 +163,18 @@ mod tests {
         for reason in [Reason::Timeout, Reason::OutputLimit, Reason::DiskFull] {
             let limit = failure(reason, None, "", &[]);
             assert!(matches!(limit, BuildFailure::Permanent(_)), "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_behind_an_unknown_authority_says_what_to_set() {
+        for message in [
+            "uv pip failed: invalid peer certificate: UnknownIssuer",
+            "npm ci failed: SELF_SIGNED_CERT_IN_CHAIN request to https://a.b/c failed",
+        ] {
+            let unknown = failure(Reason::Exited, Some(1), message, &[]);
+            assert!(unknown.reason().contains("skills.package_ca_file"));
+            assert!(matches!(unknown, BuildFailure::Transient(_)), "{unknown:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use super::{BuildEvent, NOT_BUILT, build_problem};
 use crate::skills::Problem;
 use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
 
-/// Maximum number of builds that run or wait. Further ones are refused.
+/// Maximum number of builds of one tenant that run or wait. Further ones are refused.
 const QUEUED_BUILDS_MAX: usize = 64;
 /// Maximum number of builds and failures that are remembered.
 const BUILD_STATES_MAX: usize = 1000;
@@ -122,7 +122,9 @@ impl BuildTable {
         if let Some(events) = running {
             return Ok(BuildStart::Joined(events.subscribe()));
         }
-        let queued = builds.values().filter(|state| state.is_running()).count();
+        let running = builds.iter().filter(|(_, state)| state.is_running());
+        let own = running.filter(|(running, _)| running.tenant == key.tenant);
+        let queued = own.count();
         if queued >= QUEUED_BUILDS_MAX {
             let message = format!(
                 "the packages of skill {skill} are not built now, because {queued} builds run or wait: try again later"
@@ -196,6 +198,7 @@ mod tests {
 
     fn key() -> EnvironmentKey {
         EnvironmentKey {
+            tenant: "default".to_owned(),
             need: "a".repeat(64),
             image_id: "sha256:b".to_owned(),
             policy: "c".to_owned(),
@@ -286,19 +289,23 @@ mod tests {
     }
 
     #[test]
-    fn builds_beyond_the_queue_are_refused() {
+    fn builds_beyond_the_queue_of_their_tenant_are_refused() {
         let table = BuildTable::default();
-        let started = |number: usize| {
+        let started = |tenant: &str, number: usize| {
             let key = EnvironmentKey {
+                tenant: tenant.to_owned(),
                 need: number.to_string(),
                 ..key()
             };
             table.start(&key, "a", BuildTrigger::Staging, || None)
         };
         let _running: Vec<BuildStart> = (0..QUEUED_BUILDS_MAX)
-            .map(|number| started(number).expect("started"))
+            .map(|number| started("a", number).expect("started"))
             .collect();
-        let refused = started(QUEUED_BUILDS_MAX).expect_err("refused");
+        let refused = started("a", QUEUED_BUILDS_MAX).expect_err("refused");
         assert!(refused.message.contains("64 builds"), "{}", refused.message);
+        // The builds of another tenant are not joined either.
+        let other = started("b", 0).expect("started");
+        assert!(matches!(other, BuildStart::New(_)), "{other:?}");
     }
 }

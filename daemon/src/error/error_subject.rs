@@ -1,6 +1,10 @@
-//! Subjects of errors, for google.rpc.ResourceInfo and google.rpc.QuotaFailure.
+//! Subjects of errors, for google.rpc.BadRequest, google.rpc.ResourceInfo and google.rpc.QuotaFailure.
 
-use super::Error;
+use std::borrow::Cow;
+
+use skilld_proto::v1::Reason;
+
+use super::{Error, Violation};
 
 impl Error {
     /// Returns the subject of a quota failure: the name of the count, or the workspace whose guest counts.
@@ -19,8 +23,48 @@ impl Error {
         }
     }
 
+    /// Returns the faulty fields of the request. The guest finds at most one, and names it in its metadata.
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        if let Self::Invalid(violations) = self {
+            return violations.clone();
+        }
+        if let Self::Guest {
+            reason: Reason::InvalidRequest | Reason::OutputDropped,
+            message,
+            metadata,
+            ..
+        } = self
+            && let Some(field) = metadata.get("field")
+        {
+            let prefix = format!("{field}: ");
+            let description = message.strip_prefix(&prefix).unwrap_or(message);
+            return vec![Violation::new(field, description)];
+        }
+        Vec::new()
+    }
+
     /// Returns type and name of the resource that does not exist or is taken.
-    pub(super) fn resource(&self) -> Option<(&'static str, &str)> {
+    pub(super) fn resource(&self) -> Option<(&'static str, Cow<'_, str>)> {
+        if let Self::Guest {
+            workspace,
+            reason: Reason::ExecNotFound,
+            metadata,
+            ..
+        } = self
+        {
+            // A guest of an older version does not say which exec.
+            let exec = metadata.get("exec")?;
+            return Some((
+                "skilld.dev/Exec",
+                format!("{workspace}/execs/{exec}").into(),
+            ));
+        }
+        self.resource_of_daemon()
+            .map(|(kind, name)| (kind, name.into()))
+    }
+
+    /// Returns type and name of a resource that the daemon has no record of, or that is taken.
+    fn resource_of_daemon(&self) -> Option<(&'static str, &str)> {
         if let Self::WorkspaceNotFound { name } = self {
             Some(("skilld.dev/Workspace", name))
         } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {

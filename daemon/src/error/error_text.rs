@@ -89,6 +89,18 @@ impl fmt::Display for MissingImageRemedy<'_> {
     }
 }
 
+/// Display of the pools that a caller may use.
+pub(super) struct PoolNames<'a>(pub(super) &'a [String]);
+
+impl fmt::Display for PoolNames<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str(" for your tenant, which may use none: ask the operator"),
+            pools => write!(f, "; there are {}", pools.join(", ")),
+        }
+    }
+}
+
 /// Display of similar names as a question; empty without any.
 pub(super) struct NearestHint<'a>(pub(super) &'a [String]);
 

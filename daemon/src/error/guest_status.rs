@@ -71,4 +71,57 @@ mod tests {
             .collect();
         assert_eq!(violations, [("workspaces/w", message)]);
     }
+
+    /// Returns the daemon's status for a guest's refusal with `reason` and one entry of metadata.
+    fn refusal(code: Code, reason: &str, message: &str, entry: (&str, &str)) -> Status {
+        let metadata = HashMap::from([(entry.0.to_owned(), entry.1.to_owned())]);
+        let details = ErrorDetails::with_error_info(reason, ERROR_DOMAIN, metadata);
+        let answer = Status::with_error_details(code, message, details);
+        Status::from(Error::from_guest("workspaces/w", &answer))
+    }
+
+    #[test]
+    fn a_refused_offset_is_listed_in_bad_request() {
+        for (code, reason, field, message, description) in [
+            (
+                Code::OutOfRange,
+                "INVALID_REQUEST",
+                "offset",
+                "too far",
+                "too far",
+            ),
+            (
+                Code::OutOfRange,
+                "OUTPUT_DROPPED",
+                "offsets",
+                "gone",
+                "gone",
+            ),
+            (
+                Code::InvalidArgument,
+                "INVALID_REQUEST",
+                "cwd",
+                "cwd: bad",
+                "bad",
+            ),
+        ] {
+            let status = refusal(code, reason, message, ("field", field));
+            let details = status.get_error_details();
+            let violations = &details.bad_request().expect("BadRequest").field_violations;
+            let violations: Vec<(&str, &str)> = violations
+                .iter()
+                .map(|one| (one.field.as_str(), one.description.as_str()))
+                .collect();
+            assert_eq!(violations, [(field, description)]);
+        }
+    }
+
+    #[test]
+    fn a_missing_exec_is_named_in_resource_info() {
+        let status = refusal(Code::NotFound, "EXEC_NOT_FOUND", "not here", ("exec", "e"));
+        let details = status.get_error_details();
+        let resource = details.resource_info().expect("ResourceInfo");
+        assert_eq!(resource.resource_type, "skilld.dev/Exec");
+        assert_eq!(resource.resource_name, "workspaces/w/execs/e");
+    }
 }

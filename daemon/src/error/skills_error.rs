@@ -19,13 +19,14 @@ impl From<SkillsError> for Error {
                 version,
                 digest,
             },
-            SkillsError::PublishedQuota {
+            SkillsError::TenantQuota {
                 tenant,
+                resource,
                 used,
                 limit,
             } => Self::TenantQuota {
                 tenant,
-                resource: "published_bytes",
+                resource,
                 used,
                 limit,
                 retry_after: None,

@@ -1,6 +1,6 @@
-//! Builds the environment of a command. Pure. The order is: variables of the image, base variables, variables of the
-//! skill, of the workspace, of a script's arguments, of the terminal, of the exec. Later ones replace earlier ones.
-//! docs/exec.md lists them. Where the spec lists programs, neither a default nor a variable of the workspace leads
+//! Builds the environment of a command. Pure. The order is: defaults, variables of the image, base variables, variables
+//! of the skill, of the workspace, of a script's arguments, of the terminal, of the exec. Later ones replace earlier
+//! ones. docs/exec.md lists them. Where the spec lists programs, neither a default nor a variable of the workspace leads
 //! programs to a directory that commands can write to, and of the image's variables only PATH counts.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,17 @@ use crate::workspace_paths::{self, SkillFolder};
 
 /// Folder of modules that replace those of Python's standard library: PYTHONPATH comes first in the search.
 const PYTHON_MODULES_DIR: &str = "/run/skilld/python";
+
+/// Variables in which runtimes and libraries look for the number of threads to start. Without them they count the cores
+/// of the host. `nproc` also reads the one of OpenMP.
+const THREAD_COUNTS: [&str; 6] = [
+    "GOMAXPROCS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "PYTHON_CPU_COUNT",
+    "RAYON_NUM_THREADS",
+];
 
 /// Settings of pip and uv in every command: there is no network, and packages come from wheels in the container.
 const PACKAGE_TOOLS: [(&str, &str); 4] = [
@@ -53,6 +64,8 @@ impl SkillEnvironment {
 pub(super) struct ContainerSources<'a> {
     /// Variables of the image.
     pub(super) image: &'a ImageEnvironment,
+    /// Share of the host's CPUs that the container gets, in thousandths of a core.
+    pub(super) cpu_millis: u64,
     /// Environment of the command's skill.
     pub(super) environment: Option<&'a SkillEnvironment>,
     /// `true` if the container has the operator's wheels.
@@ -72,8 +85,11 @@ pub(super) fn build_environment(
 ) -> Vec<String> {
     let run_dir = format!("{}/{exec_id}", workspace_paths::RUNS_DIR);
     let is_restricted = spec.programs.is_some();
-    let mut env: BTreeMap<&str, String> = BTreeMap::new();
+    let mut env: BTreeMap<&str, String> = defaults(container.cpu_millis).collect();
     if !is_restricted {
+        if skill.is_none() {
+            env.insert("PYTHONPATH", PYTHON_MODULES_DIR.to_owned());
+        }
         let variables = container.image.variables();
         env.extend(variables.map(|(name, value)| (name, value.to_owned())));
     }
@@ -126,10 +142,23 @@ pub(super) fn build_environment(
         .collect()
 }
 
-/// Adds the directories in which pip and uv look for wheels.
+/// Returns variables that an image, a workspace and an exec can replace. Python would keep the output of a program that
+/// prints little until its end, so a reader would see none of it before, and after a timeout nothing at all.
+fn defaults(cpu_millis: u64) -> impl Iterator<Item = (&'static str, String)> {
+    let threads = cpu_millis.div_ceil(1000).max(1);
+    let counts = THREAD_COUNTS.into_iter();
+    let counts = counts.map(move |name| (name, threads.to_string()));
+    counts.chain([("PYTHONUNBUFFERED", "1".to_owned())])
+}
+
+/// Adds the directories in which pip and uv look for wheels. Those of a skill's environment replace those of the image:
+/// uv would choose the newest of both.
 fn add_wheels(env: &mut BTreeMap<&str, String>, container: ContainerSources<'_>) {
     let environment = container.environment.filter(|packages| packages.has_python);
-    let wheels = environment.map(|environment| format!("{}/wheels", environment.path()));
+    let wheels = match environment {
+        Some(environment) => Some(format!("{}/wheels", environment.path())),
+        None => container.image.wheels().map(str::to_owned),
+    };
     let wheelhouse = container
         .has_wheelhouse
         .then(|| workspace_paths::WHEELHOUSE_DIR.to_owned());
@@ -217,4 +246,42 @@ fn join_search_paths(parts: &[String]) -> String {
     let parts = parts.iter().map(String::as_str);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
     parts.join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_workspace_and_exec_replace_default_variables() {
+        let image = [
+            "OMP_NUM_THREADS=5",
+            "IMAGE_WHEELS=/opt/wheels",
+            "PYTHONPATH=/opt/lib",
+        ];
+        let workspace = BTreeMap::from([("RAYON_NUM_THREADS".to_owned(), "6".to_owned())]);
+        let spec = pb::ExecSpec {
+            env: [("PYTHONUNBUFFERED".to_owned(), String::new())].into(),
+            ..pb::ExecSpec::default()
+        };
+        let container = ContainerSources {
+            image: &ImageEnvironment::new(&image.map(str::to_owned)),
+            cpu_millis: 100,
+            environment: None,
+            has_wheelhouse: true,
+            is_skill_writable: false,
+        };
+        let env = build_environment("e", None, container, &workspace, &[], &spec);
+        for pair in [
+            "OMP_NUM_THREADS=5",
+            "RAYON_NUM_THREADS=6",
+            "OPENBLAS_NUM_THREADS=1",
+            "PYTHONUNBUFFERED=",
+            "PYTHONPATH=/opt/lib",
+            "PIP_FIND_LINKS=/opt/wheels /opt/skilld/wheelhouse",
+            "UV_FIND_LINKS=/opt/wheels,/opt/skilld/wheelhouse",
+        ] {
+            assert!(env.contains(&pair.to_owned()), "{pair}: {env:?}");
+        }
+    }
 }

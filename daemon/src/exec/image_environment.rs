@@ -12,6 +12,9 @@ pub(super) const DEFAULT_PATH: &str =
 const VARIABLES_MAX: usize = 100;
 /// Maximum size of these variables in bytes, each with its `=` and a NUL.
 const BYTES_MAX: usize = 32 << 10;
+/// Variable by which an image names its directory of redirect wheels, with which pip and uv find the packages of the image
+/// in a virtual environment.
+const WHEELS: &str = "IMAGE_WHEELS";
 /// Directories of a container that commands can write to, or that are not files of the image.
 const FOREIGN_DIRS: [&str; 6] = ["workspace", "tmp", "dev", "proc", "sys", "run"];
 
@@ -56,6 +59,14 @@ impl ImageEnvironment {
             Some(added) => format!("{added}:{DEFAULT_PATH}"),
             None => DEFAULT_PATH.to_owned(),
         }
+    }
+
+    /// Returns the image's directory of redirect wheels. pip and uv take lists of directories, so a name with a separator
+    /// is left out.
+    #[must_use]
+    pub fn wheels(&self) -> Option<&str> {
+        let dir = self.0.get(WHEELS).map(String::as_str);
+        dir.filter(|dir| is_image_directory(dir) && !dir.contains([' ', ',']))
     }
 
     /// Returns the variables as an image has them. [`Self::new`] takes all of them.
@@ -115,6 +126,27 @@ mod tests {
     fn of_image(env: &[&str]) -> ImageEnvironment {
         let env: Vec<String> = env.iter().map(|&pair| pair.to_owned()).collect();
         ImageEnvironment::new(&env)
+    }
+
+    #[test]
+    fn wheels_of_an_image_lie_in_its_own_files() {
+        let wheels = |dir: &str| {
+            let image = of_image(&[&format!("IMAGE_WHEELS={dir}")]);
+            image.wheels().map(str::to_owned)
+        };
+        let dir = "/usr/share/skilld/wheels";
+        assert_eq!(wheels(dir).as_deref(), Some(dir));
+        for other in [
+            "",
+            "wheels",
+            "/tmp/wheels",
+            "/opt/../tmp",
+            "/opt/a,/opt/b",
+            "/opt/a b",
+        ] {
+            assert_eq!(wheels(other), None, "{other}");
+        }
+        assert_eq!(of_image(&[]).wheels(), None);
     }
 
     #[test]

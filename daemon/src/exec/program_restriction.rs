@@ -171,6 +171,7 @@ mod tests {
             let image = ["PATH=/opt/tools/bin:/tmp", "BASH_ENV=/workspace/work/x"];
             let container = ContainerSources {
                 image: &ImageEnvironment::new(&image.map(str::to_owned)),
+                cpu_millis: 1000,
                 environment: None,
                 has_wheelhouse: false,
                 is_skill_writable: false,

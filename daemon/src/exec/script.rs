@@ -31,7 +31,8 @@ pub(crate) const SEARCHED_FILES_MAX: u32 = 2000;
 /// Script of a staged skill, with its interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptProgram {
-    /// Interpreter: the program and its arguments before the script's path.
+    /// Interpreter: the program and its arguments before the script's path. Empty for a script that the kernel starts by
+    /// its first line.
     pub interpreter: &'static [&'static str],
     /// Path of the script, relative to the skill's root and normalised.
     pub path: String,
@@ -105,19 +106,21 @@ pub(crate) fn invalid_path(message: String) -> Error {
     Error::invalid(PATH_FIELD, message)
 }
 
-/// Returns a script with the interpreter for its extension, or else for its first line.
+/// Returns a script with the interpreter for its extension, or else for its first line. A line that names another program
+/// starts the script itself, as a command does that names its path: staging makes such files executable.
 ///
 /// # Errors
 ///
 /// `Invalid` if no interpreter is known for either.
 pub(crate) fn choose_interpreter(path: String, first_line: &str) -> Result<ScriptProgram> {
     let interpreter = interpreter::interpreter_for_extension(&path)
-        .or_else(|| interpreter::interpreter_for_shebang(first_line));
+        .or_else(|| interpreter::interpreter_for_shebang(first_line))
+        .or_else(|| interpreter::is_direct(first_line).then_some(&[]));
     match interpreter {
         Some(interpreter) => Ok(ScriptProgram { interpreter, path }),
         None => Err(invalid_path(format!(
-            "nothing here runs {path:?}: its extension is none of {}, and its first line names no known \
-             program",
+            "nothing here runs {path:?}: its extension is none of {}, and its first line names no \
+             program: begin the file with `#!` and the path of its interpreter",
             interpreter::INTERPRETERS_BY_EXTENSION
                 .map(|(extension, _)| extension)
                 .join(" ")
@@ -140,8 +143,7 @@ fn read_first_line(file: File) -> String {
 
 /// Returns the first line of a script's first bytes, without a byte order mark.
 pub(crate) fn first_line(bytes: &[u8]) -> String {
-    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-    let line = bytes
+    let line = interpreter::without_mark(bytes)
         .split(|byte| *byte == b'\n')
         .next()
         .unwrap_or_default();

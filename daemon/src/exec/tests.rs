@@ -60,6 +60,7 @@ fn resolve_spec_with(
         start,
         ExecContext {
             image_env: &ImageEnvironment::new(&IMAGE_ENV.map(str::to_owned)),
+            cpu_millis: 1500,
             env: &env,
             skills: &skills,
             environments: &environments,
@@ -118,36 +119,24 @@ fn environment_without_skill_is_the_documented_minimum() {
         .iter()
         .filter_map(|pair| Some(pair.split_once('=')?.0))
         .collect();
-    let expected = [
-        "BOTH",
-        "CLAUDE_PROJECT_DIR",
-        "HOME",
-        "INPUTS_DIR",
-        "JAVA_HOME",
-        "LANG",
-        "OUTPUT_DIR",
-        "PATH",
-        "PIP_DISABLE_PIP_VERSION_CHECK",
-        "PIP_NO_INDEX",
-        "RUN_DIR",
-        "SHELL",
-        "SKILLS_DIR",
-        "TEAM",
-        "TMPDIR",
-        "USER",
-        "UV_OFFLINE",
-        "UV_PYTHON_DOWNLOADS",
-        "WORKSPACE",
-        "WORKSPACE_DIR",
-        "WORK_DIR",
-    ];
+    let expected = "
+        BOTH CLAUDE_PROJECT_DIR GOMAXPROCS HOME INPUTS_DIR JAVA_HOME LANG OMP_NUM_THREADS
+        OPENBLAS_NUM_THREADS OUTPUT_DIR PATH PIP_DISABLE_PIP_VERSION_CHECK PIP_NO_INDEX POLARS_MAX_THREADS
+        PYTHONPATH PYTHONUNBUFFERED PYTHON_CPU_COUNT RAYON_NUM_THREADS RUN_DIR SHELL SKILLS_DIR TEAM TMPDIR
+        USER UV_OFFLINE UV_PYTHON_DOWNLOADS WORKSPACE WORKSPACE_DIR WORK_DIR";
+    let expected: Vec<&str> = expected.split_whitespace().collect();
     assert_eq!(names, expected);
-    assert!(
-        request
-            .env
-            .contains(&"RUN_DIR=/workspace/runs/e1".to_owned())
-    );
-    for pair in ["HOME=/workspace/work", "JAVA_HOME=/opt/jdk", "LANG=C.UTF-8"] {
+    for pair in [
+        "RUN_DIR=/workspace/runs/e1",
+        "HOME=/workspace/work",
+        "JAVA_HOME=/opt/jdk",
+        "LANG=C.UTF-8",
+        "PYTHONPATH=/run/skilld/python",
+        "PYTHONUNBUFFERED=1",
+        // The container has one and a half cores.
+        "OMP_NUM_THREADS=2",
+        "PYTHON_CPU_COUNT=2",
+    ] {
         assert!(request.env.contains(&pair.to_owned()), "{pair}");
     }
     assert_eq!(request.argv, ["bash", "-c", "env"]);
@@ -475,6 +464,18 @@ fn a_skill_that_is_not_staged_is_not_found() {
 }
 
 #[test]
+fn a_skill_within_a_skill_is_named_as_it_is_staged() {
+    let staged = ["a", "b", "chart", "child", "parent"];
+    let staged = staged.map(|name| (name.to_owned(), String::new())).into();
+    let error = require_staged_skill("parent-child", &staged).expect_err("not staged");
+    let message = error.to_string();
+    assert!(
+        message.ends_with("; did you mean child, parent, chart?"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_skills_own_places_are_searched_whatever_the_environment_says() {
     let spec = pb::ExecSpec {
         skill: "csv-report".into(),
@@ -493,7 +494,7 @@ fn a_skills_own_places_are_searched_whatever_the_environment_says() {
     ] {
         assert!(request.env.contains(&pair), "{pair}");
     }
-    // Without a skill, PATH and PYTHONPATH are unchanged.
+    // Without a skill, PATH is unchanged.
     let spec = pb::ExecSpec {
         env: [("PATH".into(), "/opt/bin".into())].into(),
         ..shell("x")
@@ -531,6 +532,20 @@ fn script_runs_with_its_interpreter_and_absolute_path() {
     let effective = request.spec.expect("spec");
     assert_eq!(effective.argv, request.argv, "the client sees what runs");
     assert!(effective.script.is_some());
+}
+
+#[test]
+fn a_script_that_the_kernel_starts_by_its_first_line_is_the_program() {
+    let folder = SkillFolder {
+        name: "csv-report".into(),
+        path_in_plugin: None,
+    };
+    let interpreter: &[&str] = &[];
+    let path = "x".to_owned();
+    let program = script::ScriptProgram { interpreter, path };
+    let spec = scripted("x", pb::ScriptCwd::Unspecified);
+    let command = build_command(Some(&folder), &spec, Some(&program)).expect("good");
+    assert_eq!(command.argv[0], "/workspace/skills/csv-report/x");
 }
 
 #[test]

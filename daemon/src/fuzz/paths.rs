@@ -60,7 +60,6 @@ pub fn paths(data: &[u8]) {
     }
     if let Some(pattern) = value_or_refusal(resolve_glob("glob", text, scope)) {
         check_normal(&pattern);
-        check_compiles(&pattern);
     }
 }
 
@@ -92,14 +91,4 @@ fn check_normal(path: &str) {
         );
         assert!(!component.contains('\0'), "{path:?} has a NUL");
     }
-}
-
-/// Checks that globset compiles the pattern with the guest's options.
-fn check_compiles(pattern: &str) {
-    let built = globset::GlobBuilder::new(pattern)
-        .literal_separator(true)
-        .backslash_escape(true)
-        .empty_alternates(true)
-        .build();
-    assert!(built.is_ok(), "{pattern:?} is no glob: {built:?}");
 }

@@ -28,6 +28,11 @@ const CONNECTION_WINDOW: u32 = 512 << 20;
 /// Maximum HTTP/2 frame size, in bytes: one message of the largest usual size. HTTP/2's default would split it into 16
 /// frames.
 const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
+/// Number of cancelled calls whose late answers are ignored for a second: as many as a guest serves at once.
+const CANCELLED_CALLS_MAX: usize = 1024;
+/// Maximum number of other late frames over the life of the connection; beyond it the connection ends. The daemon
+/// answers each with a frame, and a hostile guest reads none.
+const LATE_FRAMES_MAX: usize = 16 << 10;
 /// Silence of a guest with open calls after which the daemon pings it. The guest may share one processor with hundreds
 /// of busy commands, so this is long. An idle guest is not pinged.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
@@ -66,6 +71,8 @@ impl GuestChannel {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME_BYTES_MAX)
+            .max_concurrent_reset_streams(CANCELLED_CALLS_MAX)
+            .max_local_error_reset_streams(LATE_FRAMES_MAX)
             .keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(false)
@@ -152,8 +159,51 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use http_body::Body as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tower::Service as _;
 
     use super::*;
+
+    const HEADERS: u8 = 1;
+    const RST_STREAM: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
+    const ACK: u8 = 1;
+    /// Flags of headers that are a whole response.
+    const WHOLE: u8 = 5;
+    /// `:status: 200` in HPACK.
+    const STATUS_OK: [u8; 1] = [0x88];
+
+    /// Guest that writes HTTP/2 frames itself.
+    struct RawGuest(DuplexStream);
+
+    impl RawGuest {
+        async fn write_frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+            let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+            let stream = stream.to_be_bytes();
+            let frame = [&length[1..], &[kind, flags], &stream, payload].concat();
+            self.0.write_all(&frame).await.expect("written");
+        }
+
+        /// Reads frames until one of this type, and returns its stream. Answers pings.
+        async fn read_frame(&mut self, kind: u8) -> u32 {
+            loop {
+                let mut head = [0; 9];
+                self.0.read_exact(&mut head).await.expect("a frame");
+                let mut payload =
+                    vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+                self.0.read_exact(&mut payload).await.expect("its payload");
+                assert_ne!(head[3], GOAWAY, "{payload:?}");
+                if head[3] == PING && head[4] & ACK == 0 {
+                    self.write_frame(PING, ACK, 0, &payload).await;
+                }
+                if head[3] == kind {
+                    return u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+                }
+            }
+        }
+    }
 
     /// Body that yields each entry once, and waits once for each `None`. Clones share the entries.
     #[derive(Clone)]
@@ -229,5 +279,35 @@ mod tests {
         }
         // Only the frame after the header is taken early: for a unary request there is none.
         assert_eq!(unread, [2, 2, 1, 0]);
+    }
+
+    /// The guest wrote the answers before it read that the calls are cancelled.
+    #[tokio::test]
+    async fn late_answers_to_cancelled_calls_leave_the_connection_open() {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let mut channel = GuestChannel::connect(near).await.expect("connected");
+        let mut guest = RawGuest(far);
+        let preface = guest.0.read_exact(&mut [0; 24]).await;
+        preface.expect("the preface");
+        guest.write_frame(SETTINGS, 0, 0, &[]).await;
+        let request = || Request::post("/x").body(Body::empty()).expect("a request");
+        let count = 2 * CANCELLED_CALLS_MAX + 100;
+        let calls: Vec<_> = (0..count).map(|_| channel.call(request())).collect();
+        let mut streams = Vec::new();
+        for _ in 0..count {
+            streams.push(guest.read_frame(HEADERS).await);
+        }
+        drop(calls);
+        for _ in 0..count {
+            guest.read_frame(RST_STREAM).await;
+        }
+        for stream in streams {
+            guest.write_frame(HEADERS, WHOLE, stream, &STATUS_OK).await;
+        }
+        let call = channel.call(request());
+        let stream = guest.read_frame(HEADERS).await;
+        guest.write_frame(HEADERS, WHOLE, stream, &STATUS_OK).await;
+        let response = call.await.expect("answered");
+        assert_eq!(response.status(), http::StatusCode::OK);
     }
 }

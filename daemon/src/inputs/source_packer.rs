@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use skilld_proto::v1::FileType;
+use skilld_proto::v1::{FileEntry, FileType};
 
 use super::archive_packer::ArchivePacker;
 use super::destination::{self, PlannedDestination};
@@ -14,6 +14,7 @@ use super::workspace_reader::{FoundWorkspacePath, WorkspaceReader, link_text};
 use super::{InputSource, InputSpec, StagedInput, StagerContext};
 use crate::artifacts::{ArtifactRef, ArtifactScope};
 use crate::error::{Error, InputSourceError, Result};
+use crate::exec;
 use crate::fetch::{FetchRequest, WebUrl};
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
@@ -76,12 +77,7 @@ impl SourcePacker<'_> {
             InputSource::Host(path) => self.pack_host_path(packer, job, path).await,
             InputSource::Workspace(path) => self.pack_workspace_path(packer, job, path).await,
             InputSource::Skill { name, path } => {
-                if !self.skills.contains_key(name) {
-                    return Err(Error::SkillNotStaged {
-                        name: name.clone(),
-                        nearest: self.skills.keys().take(3).cloned().collect(),
-                    });
-                }
+                exec::require_staged_skill(name, &self.skills)?;
                 let path = format!("skills/{name}/{path}");
                 self.pack_workspace_path(packer, job, path.trim_end_matches('/'))
                     .await
@@ -126,8 +122,8 @@ impl SourcePacker<'_> {
             let why = "is a URL, and files.input_urls does not allow them here".to_owned();
             return Err(job.source_error(InputSourceError::Forbidden(why)));
         };
-        let permit = self.inner.fetches.acquire(self.scope.tenant()).await;
-        let _permit = permit.map_err(|_| Error::Draining)?;
+        let tenant = self.scope.tenant().as_str();
+        let _permit = self.inner.fetches.acquire(tenant).await;
         let (state_dir, tasks) = (self.inner.state_dir.clone(), &self.inner.tasks);
         let make = move || {
             tempfile::tempfile_in(state_dir).map_err(|source| Error::Io {
@@ -307,7 +303,7 @@ impl SourcePacker<'_> {
         let entry = self.reader.stat_file(&before.path).await?;
         let same = entry.r#type() == FileType::File
             && u64::try_from(entry.size) == Ok(size)
-            && entry.mtime.is_some_and(|time| is_unmodified(time, before));
+            && is_unmodified(&entry, before);
         same.then(|| StagedInput {
             size,
             mode: entry.mode & 0o777,
@@ -320,9 +316,12 @@ impl SourcePacker<'_> {
     }
 }
 
-/// Returns `true` if a file was not written since it was staged. Guest and daemon share the host's clock.
-fn is_unmodified(changed: prost_types::Timestamp, staged: &record::InputRecord) -> bool {
-    std::time::SystemTime::try_from(changed).is_ok_and(|changed| unix_ms(changed) <= staged.time_ms)
+/// Returns `true` if a file was not written or replaced since it was staged. Guest and daemon share the host's clock. The
+/// modification time would not do, since an upload and `mv` keep it; only guests of earlier daemons report no other.
+fn is_unmodified(entry: &FileEntry, staged: &record::InputRecord) -> bool {
+    let changed = entry.change_time.or(entry.mtime);
+    let changed = changed.and_then(|time| std::time::SystemTime::try_from(time).ok());
+    changed.is_some_and(|changed| unix_ms(changed) <= staged.time_ms)
 }
 
 fn rewind_fetched_file(mut file: std::fs::File) -> std::io::Result<HostFile> {

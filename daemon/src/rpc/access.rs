@@ -33,7 +33,12 @@ impl AccessService for AccessRpc {
     ) -> Result<Response<pb::WorkspaceToken>, Status> {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
-        let (id, role, lifetime) = wire::check_create_workspace_token(request.get_ref())?;
+        let wire::TokenRequest {
+            workspace: id,
+            role,
+            lifetime,
+            request_id,
+        } = wire::check_create_workspace_token(request.get_ref())?;
         let workspace = self.0.registry.get(&caller, &id)?;
         let view = workspace.snapshot();
         let claim = view.record.claim.as_ref();
@@ -47,7 +52,7 @@ impl AccessService for AccessRpc {
         let minted = self
             .0
             .access
-            .mint_workspace_token(&caller, bound, role, expires)?;
+            .mint_workspace_token(&caller, bound, role, expires, request_id)?;
         let (token, principal) = minted;
         tracing::info!(
             workspace_id = %id, tenant = %caller.tenant(), principal = caller.principal().id, token_id = principal.id,

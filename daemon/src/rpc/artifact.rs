@@ -10,10 +10,10 @@ use skilld_proto::v1::load_artifact_response::Payload;
 use skilld_proto::v1::read_file_response::Payload as FilePayload;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::SharedDependencies;
 use super::convert::artifact as wire;
 use super::relay::{RelayedStream, relay_stream};
 use super::upload;
+use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
@@ -106,11 +106,7 @@ impl ArtifactService for ArtifactRpc {
         let first = message(Payload::Artifact(wire::artifact_message(&artifact)));
         let data = chunks.map(move |chunk| chunk.map(|data| message(Payload::Data(data))));
         let messages = stream::iter([Ok(first)]).chain(data);
-        Ok(Response::new(relay_stream(
-            messages.boxed(),
-            (),
-            &self.0.relays,
-        )))
+        Ok(Response::new(relay_stream(messages, ())))
     }
 
     async fn list_artifacts(
@@ -163,7 +159,10 @@ impl ArtifactService for ArtifactRpc {
             version,
         } = wire::check_selector(&request.name, request.scope.as_ref(), request.version)?;
         let scope = scope.of_tenant(caller.tenant());
-        self.0.artifacts.delete(&scope, &name, version).await?;
-        Ok(Response::new(()))
+        let deleted = self.0.artifacts.delete(&scope, &name, version).await;
+        Ok(Response::new(allow_missing(
+            deleted,
+            request.allow_missing,
+        )?))
     }
 }

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 
 use futures::TryStreamExt;
 use prost::Message;
+use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::SharedDependencies;
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
 use super::observer_view::restrict_exec;
 use super::relay::{RelayedStream, relay_guest_stream};
-use super::upload::{self, UploadLimits, upload_stream};
+use super::upload::{self, upload_stream};
 use super::writable_skills::find_writable_script;
+use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::collect::on_exit_collector::CollectionGuard;
@@ -79,10 +80,7 @@ impl ExecRpc {
         let workspace = self.0.registry.get(caller, &id)?;
         let grant = workspace.grant().await?;
         grant.check_fields(&spec)?;
-        let digest = {
-            use sha2::Digest;
-            sha2::Sha256::digest(spec.encode_to_vec()).to_vec()
-        };
+        let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
         let mut spec = spec;
         if let Some(planned) = spec.planned_collect.take() {
             convert::file::check_planned_collect(planned, &exec_id, &self.0.config.files)?;
@@ -101,7 +99,8 @@ impl ExecRpc {
         let skills = claim.map_or(&none, |claim| &claim.skills);
         let script = self.find_script(&workspace, &grant, &spec).await?;
         let around = ExecContext {
-            image_env: &grant.view.record.image_env,
+            image_env: &record.image_env,
+            cpu_millis: self.0.info.usable_cpu_millis(record.limits.cpu_millis),
             env: claim.map_or(&none, |claim| &claim.env),
             skills,
             environments: mounted.map_or(&no_environments, |claim| &claim.environments),
@@ -246,7 +245,7 @@ impl ExecService for ExecRpc {
         let mut observer = ready.observer;
         observer.confirm_start(ready.counted.and_then(CountedExec::follow));
         let stream = stream.inspect_ok(move |event| observer.observe_event(event));
-        let events = relay_guest_stream(stream, ready.grant, ready.name, &self.0.relays);
+        let events = relay_guest_stream(stream, ready.grant, ready.name);
         Ok(CreatedResource::attach(created, Response::new(events)))
     }
 
@@ -296,12 +295,7 @@ impl ExecService for ExecRpc {
         let stream = stream
             .map_err(|status| Error::from_guest(&workspace, &status))?
             .into_inner();
-        Ok(Response::new(relay_guest_stream(
-            stream,
-            grant,
-            workspace,
-            &self.0.relays,
-        )))
+        Ok(Response::new(relay_guest_stream(stream, grant, workspace)))
     }
 
     async fn signal_exec(
@@ -433,18 +427,13 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let caller = Caller::of(&request)?;
         let mut client = request.into_inner();
-        let limit = self.0.config.server.message_bytes_max as u64;
         let first = upload::first_message(&mut client, &self.0, "name").await?;
         let name = first.name.clone();
         let checked = exec_io::check_first_write(first)?;
         let (grant, workspace, exec_id) = self.resolve_exec(&caller, &name).await?;
         let first = guest::WriteStdinRequest { exec_id, ..checked };
         let check = move |next| exec_io::check_next_write(next, &name);
-        let bounds = UploadLimits {
-            message_bytes_max: limit,
-            silence_max: None,
-        };
-        let (stream, failure) = upload_stream(first, client, bounds, check);
+        let (stream, failure) = upload_stream(first, client, None, check);
         let mut guest = grant.guest.clone();
         let written = guest.stream_stdin(stream);
         // Dropping `written` before its end resets the guest's stream; the bytes before that are written.
@@ -482,11 +471,19 @@ impl ExecService for ExecRpc {
         request: Request<pb::DeleteExecRequest>,
     ) -> Result<Response<()>, Status> {
         let caller = Caller::of(&request)?;
-        let (grant, workspace, exec_id) =
-            self.resolve_exec(&caller, &request.get_ref().name).await?;
-        let request = guest::DeleteExecRequest { exec_id };
-        let deleted = grant.guest.clone().delete_exec(request).await;
-        Ok(deleted.map_err(|status| Error::from_guest(&workspace, &status))?)
+        let request = request.into_inner();
+        let delete = async {
+            let resolved = self.resolve_exec(&caller, &request.name).await;
+            let (grant, workspace, exec_id) = resolved?;
+            let request = guest::DeleteExecRequest { exec_id };
+            let deleted = grant.guest.clone().delete_exec(request).await;
+            deleted.map_err(|status| Error::from_guest(&workspace, &status))
+        };
+        let deleted = delete.await.map(drop);
+        Ok(Response::new(allow_missing(
+            deleted,
+            request.allow_missing,
+        )?))
     }
 }
 

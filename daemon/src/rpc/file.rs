@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::convert::{file as wire, input};
 use super::relay::{RelayedStream, relay_guest_stream, relay_stream};
 use super::skill_staging::SkillStaging;
-use super::upload::{self, UploadLimits, upload_stream};
+use super::upload::{self, upload_stream};
 use super::{AnswerDeadline, SharedDependencies};
 use crate::access::Caller;
 use crate::collect;
@@ -94,18 +94,14 @@ impl FileService for FileRpc {
     ) -> Result<Response<pb::StageFilesResponse>, Status> {
         let caller = Caller::of(&request)?;
         let mut client = request.into_inner();
-        let limit = self.0.config.server.message_bytes_max as u64;
         let patience = self.0.config.server.upload_timeout;
         let first = upload::first_message(&mut client, &self.0, "header").await?;
         let (id, header) = wire::check_stage_files(first, &self.0.config.files)?;
         let grant = self.grant(&caller, &id).await?;
         let payload = Some(Payload::Header(header));
         let first = guest::PutFilesRequest { payload };
-        let bounds = UploadLimits {
-            message_bytes_max: limit,
-            silence_max: Some(patience),
-        };
-        let (stream, failure) = upload_stream(first, client, bounds, wire::check_stage_data);
+        let check = wire::check_stage_data;
+        let (stream, failure) = upload_stream(first, client, Some(patience), check);
         let (ended, stop) = (stream.ended(), &self.0.tasks.stop);
         let mut client = grant.guest.clone();
         let put = std::pin::pin!(client.put_files(stream));
@@ -156,7 +152,6 @@ impl FileService for FileRpc {
             stream.into_inner(),
             grant,
             id.name(),
-            &self.0.relays,
         )))
     }
 
@@ -180,14 +175,9 @@ impl FileService for FileRpc {
         };
         let exec = exec.map_err(failed)?;
         let stream = grant.guest.clone().collect(request).await.map_err(failed)?;
-        let (stream, relays) = (stream.into_inner(), &self.0.relays);
+        let stream = stream.into_inner();
         let Some(mut save_as) = save_as else {
-            return Ok(Response::new(relay_guest_stream(
-                stream,
-                grant,
-                id.name(),
-                relays,
-            )));
+            return Ok(Response::new(relay_guest_stream(stream, grant, id.name())));
         };
         if let Some(exec) = exec {
             if let Some(start) = exec.start_time.and_then(|time| time.try_into().ok()) {
@@ -205,6 +195,8 @@ impl FileService for FileRpc {
             tasks,
             &id.of_tenant(caller.tenant()),
         );
-        Ok(Response::new(relay_stream(saved, grant, relays)))
+        let mut answer = Response::new(relay_stream(saved, grant));
+        answer.extensions_mut().insert(collect::SavesArtifacts);
+        Ok(answer)
     }
 }

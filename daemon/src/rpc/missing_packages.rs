@@ -7,6 +7,7 @@ use skilld_proto::v1 as pb;
 
 use super::SharedDependencies;
 use super::convert::skill::problem_messages;
+use crate::access::TenantName;
 use crate::environments::EnvironmentRequest;
 use crate::error::{Chain, Result};
 use crate::pool::Pool;
@@ -22,12 +23,12 @@ const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
 /// `SkillNotFound`, `SkillInvalid`, `Io`.
 pub(super) async fn find_missing_packages(
     shared: &SharedDependencies,
-    skills: &Skills,
+    (tenant, skills): (&TenantName, &Skills),
     skill: SkillRef,
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
     let needing = skills.environment_need(skill.clone()).await?;
-    let Ok(request) = EnvironmentRequest::for_pool(needing, pool) else {
+    let Ok(request) = EnvironmentRequest::for_pool(tenant, needing, pool) else {
         return Ok(None);
     };
     let problems = shared.environments.staging_problems(&request).await;

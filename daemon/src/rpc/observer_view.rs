@@ -1,5 +1,5 @@
-//! View that callers without the role user have of workspaces and execs: without commands, values of environment
-//! variables and names of files.
+//! View that callers have of workspaces and execs: without the role admin without what the host calls a workspace, and
+//! without the role user without commands, values of environment variables and names of files.
 
 use skilld_proto::v1 as pb;
 
@@ -7,6 +7,10 @@ use crate::access::Role;
 
 /// Removes from a workspace what a caller with this role may not see.
 pub(super) fn restrict_workspace(role: Role, workspace: &mut pb::Workspace) {
+    if role < Role::Admin {
+        workspace.slot.clear();
+        workspace.container_id.clear();
+    }
     if role < Role::User {
         workspace.env.clear();
         workspace.inputs.clear();
@@ -19,9 +23,13 @@ pub(super) fn restrict_exec(role: Role, exec: &mut pb::Exec) {
         return;
     }
     exec.effective_spec = None;
-    let result = exec.result.as_mut();
-    if let Some(failure) = result.and_then(|result| result.spawn_failure.as_mut()) {
-        failure.message.clear();
+    if let Some(result) = &mut exec.result {
+        if let Some(failure) = &mut result.spawn_failure {
+            failure.message.clear();
+        }
+        if let Some(ended) = &mut result.ended_processes {
+            ended.command_lines.clear();
+        }
     }
     if let Some(collection) = &mut exec.collection {
         collection.summary = None;
@@ -47,6 +55,10 @@ mod tests {
                     message: text(),
                     ..Default::default()
                 }),
+                ended_processes: Some(pb::EndedProcesses {
+                    count: 1,
+                    command_lines: vec![text()],
+                }),
                 ..Default::default()
             }),
             collection: Some(pb::ExecCollection {
@@ -65,8 +77,9 @@ mod tests {
         assert_eq!(seen, exec);
         restrict_exec(Role::Observer, &mut seen);
         assert!(!format!("{seen:?}").contains("canary"), "{seen:?}");
-        let failure = seen.result.and_then(|result| result.spawn_failure);
-        assert_eq!(failure.expect("still there").errno, 2);
+        let result = seen.result.expect("still there");
+        assert_eq!(result.spawn_failure.expect("still there").errno, 2);
+        assert_eq!(result.ended_processes.expect("still there").count, 1);
         let collection = seen.collection.expect("still there");
         assert_eq!(collection.state(), pb::exec_collection::State::Failed);
     }

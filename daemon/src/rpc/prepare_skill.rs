@@ -10,6 +10,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::SharedDependencies;
 use super::convert::environment::{line_message, prepared_message};
+use crate::access::TenantName;
 use crate::environments::{
     AwaitedEnvironment, BuildEvent, EnvironmentRequest, LOST_BUILD, build_problem,
 };
@@ -26,16 +27,17 @@ struct FollowedBuild {
     events: broadcast::Receiver<BuildEvent>,
 }
 
-/// Builds the environment of a skill unless it exists or the client `rebuilds` it. Returns the messages of the answer.
+/// Builds the environment of a skill for a tenant, unless it exists or the client `rebuilds` it. Returns the messages of
+/// the answer.
 pub(super) async fn prepare_skill(
     shared: &SharedDependencies,
-    skills: &Skills,
+    (tenant, skills): (&TenantName, &Skills),
     skill: SkillRef,
     pool: &Arc<Pool>,
     rebuilds: bool,
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
     let skill = skills.environment_need(skill).await?;
-    let request = EnvironmentRequest::for_pool(skill, pool)?;
+    let request = EnvironmentRequest::for_pool(tenant, skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {
         return Ok(only(prepared_message(None, &[])));

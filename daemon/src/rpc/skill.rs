@@ -13,8 +13,8 @@ use super::convert::skill_publish as changes;
 use super::convert::{skill as wire, skill_content};
 use super::missing_packages::find_missing_packages;
 use super::relay::{RelayedStream, relay_stream};
-use super::{AnswerDeadline, SharedDependencies, prepare_skill, skill_publish};
-use crate::access::Caller;
+use super::{AnswerDeadline, SharedDependencies, allow_missing, prepare_skill, skill_publish};
+use crate::access::{Caller, TenantName};
 use crate::environments::EnvironmentRequest;
 use crate::error::{Error, Result};
 use crate::exec::ImageEnvironment;
@@ -33,12 +33,12 @@ impl SkillRpc {
     /// Returns the packages of a skill's environment; `None` if it has none yet.
     async fn built_packages(
         &self,
-        skills: &Skills,
+        (tenant, skills): (&TenantName, &Skills),
         skill: SkillRef,
         pool: &Arc<Pool>,
     ) -> Result<Option<ImageInventory>> {
         let skill = skills.environment_need(skill).await?;
-        let request = EnvironmentRequest::for_pool(skill, pool)?;
+        let request = EnvironmentRequest::for_pool(tenant, skill, pool)?;
         let record = self.0.environments.find(&request).await;
         let names = |packages: &[BuiltPackage]| -> HashSet<String> {
             let names = packages.iter().map(|package| package.name.clone());
@@ -106,7 +106,8 @@ impl SkillService for SkillRpc {
             let pool = self.0.registry.granted_pool(&caller, pool)?;
             if skill.state != SkillState::Rejected {
                 message.missing_packages =
-                    find_missing_packages(&self.0, &skills, wanted, pool).await?;
+                    find_missing_packages(&self.0, (caller.tenant(), &skills), wanted, pool)
+                        .await?;
             }
         }
         Ok(Response::new(message))
@@ -120,7 +121,7 @@ impl SkillService for SkillRpc {
         let limit = skill_content::check_search_skills(request.get_ref())?;
         let request = request.into_inner();
         let skills = self.0.skills.of(&caller);
-        let search = skills.search(request.query, limit, request.compat);
+        let search = skills.search(request.query, limit, request.compat, request.for_model);
         Ok(Response::new(skill_content::matches_message(
             &search.await.map_err(Error::from)?,
         )))
@@ -165,11 +166,7 @@ impl SkillService for SkillRpc {
             FileRangeReader::new(opened, wanted.offset, wanted.length).map_err(Error::from)?;
         let first = futures::stream::once(std::future::ready(Ok(described)));
         let messages = first.chain(chunks(range, self.0.tasks.clone()));
-        Ok(Response::new(relay_stream(
-            messages.boxed(),
-            (),
-            &self.0.relays,
-        )))
+        Ok(Response::new(relay_stream(messages, ())))
     }
 
     async fn publish_skill(
@@ -190,12 +187,11 @@ impl SkillService for SkillRpc {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
         let (name, which) = changes::delete(request.get_ref())?;
-        self.0
-            .skills
-            .of(&caller)
-            .delete(name, which)
-            .await
-            .map_err(Error::from)?;
+        let deleted = self.0.skills.of(&caller).delete(name, which).await;
+        let deleted = deleted.map_err(Error::from);
+        allow_missing(deleted, request.get_ref().allow_missing)?;
+        // Before the answer, so that the room within the tenant's quota is free then.
+        skill_publish::remove_orphans(&self.0).await;
         self.0.sweep.notify_one();
         Ok(Response::new(()))
     }
@@ -234,7 +230,8 @@ impl SkillService for SkillRpc {
         let needs = skills.needs(skill.clone()).await;
         let needs = needs.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
-        let packages = self.built_packages(&skills, skill, pool).await?;
+        let own = (caller.tenant(), &skills);
+        let packages = self.built_packages(own, skill, pool).await?;
         let image = pool.require_image()?;
         let mut given = request.env;
         let of_image = ImageEnvironment::new(&image.env);
@@ -258,12 +255,12 @@ impl SkillService for SkillRpc {
         let pool = self.0.registry.granted_pool(&caller, pool)?;
         let messages = prepare_skill::prepare_skill(
             &self.0,
-            &self.0.skills.of(&caller),
+            (caller.tenant(), &self.0.skills.of(&caller)),
             skill,
             pool,
             request.rebuild,
         )
         .await?;
-        Ok(Response::new(relay_stream(messages, (), &self.0.relays)))
+        Ok(Response::new(relay_stream(messages, ())))
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Seek;
+use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -19,6 +20,8 @@ use crate::skills::Skill;
 
 /// Interval between removals of unused skills, if no call wakes the task.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// Size in bytes by which an archive may exceed what its files count: a tar ends with up to 10 KiB of zeros.
+const ARCHIVE_OVERHEAD_BYTES: u64 = 64 << 10;
 /// Maximum duration of a whole upload, as a multiple of `server.upload_timeout`.
 const UPLOAD_TIMES: u32 = 10;
 
@@ -37,13 +40,14 @@ pub async fn receive_archive(
     let busy = Error::Deadline {
         doing: "waiting for other archives to be published (skills.publishes_max)",
     };
-    let permit = shared.publishes.acquire(caller.tenant());
-    let Ok(Ok(permit)) = tokio::time::timeout(patience, permit).await else {
+    let permit = shared.publishes.acquire(caller.tenant().as_str());
+    let Ok(permit) = tokio::time::timeout(patience, permit).await else {
         return Err(busy);
     };
     let (skills, bytes_quota) = (shared.skills.of(caller), caller.limits().published_bytes);
     let file = skills.create_upload().await?;
-    let bytes = write_archive(shared, client, file, &wanted.sha256);
+    let limit = archive_limit(shared, caller);
+    let bytes = write_archive(shared, client, file, &wanted.sha256, limit);
     let slow = |_| Error::Deadline {
         doing: "receiving an archive (ten times server.upload_timeout)",
     };
@@ -51,16 +55,45 @@ pub async fn receive_archive(
         .await
         .map_err(slow)??;
     // Unpacking goes on when the client is gone, and keeps its permit until its end.
+    let owner = Arc::clone(shared);
     let publish = shared.tasks.spawn(async move {
         let _permit = permit;
-        skills
+        let published = skills
             .publish(wanted.name, file, wanted.kind, bytes_quota)
-            .await
+            .await;
+        if published.is_err() {
+            remove_orphans(&owner).await;
+        }
+        published
     });
     publish
         .await
         .map_err(|error| Error::Internal(format!("publishing: {error}")))?
         .map_err(Error::from)
+}
+
+/// Returns the maximum size of an archive of a caller in bytes, and the error of a larger one.
+fn archive_limit(shared: &SharedDependencies, caller: &Caller) -> (u64, Error) {
+    let limit = shared.config.skills.publish_bytes_max;
+    let tenant = caller.tenant();
+    let quota = caller.limits().published_bytes;
+    // What is larger than the quota allows is not even received: its files would count more.
+    match quota.filter(|quota| quota.saturating_add(ARCHIVE_OVERHEAD_BYTES) < limit) {
+        Some(quota) => {
+            let error = Error::TenantQuota {
+                tenant: tenant.to_string(),
+                resource: "published_bytes",
+                used: shared.skills.of_daemon().published_bytes(tenant.as_str()),
+                limit: quota,
+                retry_after: None,
+            };
+            (quota + ARCHIVE_OVERHEAD_BYTES, error)
+        }
+        None => {
+            let what = "bytes of the archive (skills.publish_bytes_max)".to_owned();
+            (limit, Error::LimitExceeded { what, limit })
+        }
+    }
 }
 
 /// Writes the stream's bytes to `file`, and checks their number and their checksum.
@@ -69,20 +102,19 @@ async fn write_archive(
     mut client: Streaming<pb::PublishSkillRequest>,
     file: File,
     sha256: &str,
+    (bytes_max, too_large): (u64, Error),
 ) -> Result<File> {
     let failed = |source| Error::Io {
         operation: "receive an archive".to_owned(),
         source,
     };
-    let limit = shared.config.skills.publish_bytes_max;
     let mut file = tokio::fs::File::from_std(file);
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     while let Some(message) = upload::next_message(&mut client, shared).await? {
         let data = wire::data(message)?;
         bytes += data.len() as u64;
-        if bytes > limit {
-            let what = "bytes of the archive (skills.publish_bytes_max)".to_owned();
-            return Err(Error::LimitExceeded { what, limit });
+        if bytes > bytes_max {
+            return Err(too_large);
         }
         hash.update(&data);
         file.write_all(&data).await.map_err(failed)?;
@@ -110,17 +142,40 @@ pub async fn sweep_store(shared: SharedDependencies) {
             () = shared.sweep.notified() => {}
             () = tokio::time::sleep(interval.max(Duration::from_millis(100))) => {}
         }
-        let workspaces = shared.registry.list_all().into_iter();
-        let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
-        let digests = claims.flat_map(|claim| claim.skills.into_values());
-        let staged = digests.map(|digest| digest.trim_start_matches("sha256:").to_owned());
-        let staged: HashSet<String> = staged.collect();
         let (skills, registry) = (shared.skills.of_daemon(), &shared.registry);
         if let Err(error) = shared.environments.collect(skills, registry).await {
             tracing::warn!(error = %Chain(&error), "unused environments could not be removed");
         }
-        if let Err(error) = skills.collect(staged).await {
+        if let Err(error) = skills.collect(staged_digests(&shared)).await {
             tracing::warn!(%error, "unused skills could not be removed from the store");
         }
     }
+}
+
+/// Removes the files of deleted publications when the last workspace that has them ends, until the daemon stops.
+pub async fn sweep_after_workspaces(shared: SharedDependencies) {
+    loop {
+        tokio::select! {
+            () = shared.tasks.stop.cancelled() => return,
+            () = shared.registry.context().workspaces.wait_for_removal() => {}
+        }
+        remove_orphans(&shared).await;
+    }
+}
+
+/// Removes the files of deleted publications, and those of publications that failed. What stays counts for its tenant.
+pub(super) async fn remove_orphans(shared: &SharedDependencies) {
+    let skills = shared.skills.of_daemon();
+    if let Err(error) = skills.remove_orphans(staged_digests(shared)).await {
+        tracing::warn!(%error, "a deleted skill could not be removed from the store");
+    }
+}
+
+/// Returns the digests of the skills that workspaces have.
+fn staged_digests(shared: &SharedDependencies) -> HashSet<String> {
+    let workspaces = shared.registry.list_all().into_iter();
+    let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
+    let digests = claims.flat_map(|claim| claim.skills.into_values());
+    let staged = digests.map(|digest| digest.trim_start_matches("sha256:").to_owned());
+    staged.collect()
 }

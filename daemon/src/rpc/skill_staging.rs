@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::convert::environment::mounted_environment;
-use super::{SharedDependencies, replaced_skills, writable_skills};
+use super::{SharedDependencies, staging_room, writable_skills};
+use crate::access::TenantName;
 use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, NOT_MOUNTED, StagedEnvironment};
 use crate::error::{Error, Result};
@@ -43,7 +44,9 @@ impl SkillStaging {
         let grant = workspace.grant().await?;
         let leased = source.lease_to_stage(skills).await?;
         let slot = &grant.view.record;
-        let environments = find_environments(shared, slot, leased.skills(), wait_deadline).await?;
+        let tenant = workspace.key().tenant();
+        let skills = (tenant, leased.skills());
+        let environments = find_environments(shared, slot, skills, wait_deadline).await?;
         Ok(Self {
             workspace,
             grant,
@@ -53,8 +56,8 @@ impl SkillStaging {
         })
     }
 
-    /// Stages and records the skills, and removes the versions that they replaced. Goes on to its end if the future is
-    /// dropped.
+    /// Stages and records the skills within the tenant's quota, and removes the versions that they replaced unless processes
+    /// in the workspace may use them. Goes on to its end if the future is dropped.
     pub(super) async fn run(
         self,
         shared: &SharedDependencies,
@@ -68,20 +71,24 @@ impl SkillStaging {
         self,
         shared: SharedDependencies,
     ) -> Result<Vec<(StagedSkill, StagedEnvironment)>> {
-        let (workspace, leased) = (&self.workspace, self.leased);
+        let (workspace, grant, leased) = (&self.workspace, &self.grant, self.leased);
         // Stagings of one workspace run one after the other, so that its record matches its directory.
         let _turn = workspace.lock_skill_staging().await;
         link_node_packages(&shared, workspace, leased.skills(), &self.environments).await?;
+        let place = (workspace, grant);
+        staging_room::reserve_staging(&shared, place, &leased, self.writable).await?;
         let staged = if self.writable {
-            writable_skills::stage_writable(&shared, workspace, &self.grant, leased).await
+            writable_skills::stage_writable(&shared, workspace, grant, leased).await
         } else {
             let target = workspace.skills_dir();
-            let staged = shared.skills.of_daemon().stage(&target, leased).await;
+            let skills = shared.skills.working_for(workspace.key().tenant());
+            let staged = skills.stage(&target, leased).await;
             staged.map_err(Error::from)
         };
         let staged = match staged {
             Ok(staged) => staged,
             Err(error) => {
+                staging_room::settle_staging(&shared, workspace, grant).await;
                 // If the workspace is being removed, report that instead of the failed write.
                 workspace.grant().await?;
                 return Err(error);
@@ -89,20 +96,22 @@ impl SkillStaging {
         };
         let is_changed = staged.iter().any(|skill| !skill.unchanged);
         let staged: Vec<_> = staged.into_iter().zip(self.environments).collect();
-        record_staged_skills(workspace, &staged).await?;
-        fault::reach(Point::StageRecorded);
-        if is_changed {
-            replaced_skills::remove_replaced_skills(&shared, workspace, &self.grant).await;
+        let recorded = record_staged_skills(workspace, &staged).await;
+        if recorded.is_ok() {
+            fault::reach(Point::StageRecorded);
         }
-        Ok(staged)
+        if is_changed {
+            staging_room::settle_staging(&shared, workspace, grant).await;
+        }
+        recorded.map(|()| staged)
     }
 }
 
-/// Finds or builds the environments of skills, in their order.
+/// Finds or builds the environments of a tenant's skills, in their order.
 async fn find_environments(
     shared: &SharedDependencies,
     slot: &SlotRecord,
-    skills: &[StagedSkill],
+    (tenant, skills): (&TenantName, &[StagedSkill]),
     wait_deadline: Instant,
 ) -> Result<Vec<StagedEnvironment>> {
     if skills.iter().all(|skill| skill.environment_need.is_empty()) {
@@ -118,6 +127,7 @@ async fn find_environments(
     let pool = pool.or_else(|_| registry.pool(None))?;
     let finds = skills.iter().map(|skill| {
         let request = EnvironmentRequest {
+            tenant: tenant.clone(),
             skill: skill.name.clone(),
             need: Arc::clone(&skill.environment_need),
             pool: Arc::clone(pool),

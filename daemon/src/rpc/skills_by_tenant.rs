@@ -1,6 +1,6 @@
 //! Skills as each tenant sees them.
 
-use crate::access::Caller;
+use crate::access::{Caller, TenantName};
 use crate::skills::{SkillScope, Skills};
 
 /// Skills of all tenants. A request gets at them only as its caller sees them.
@@ -26,6 +26,12 @@ impl SkillsByTenant {
             name: caller.tenant().to_string(),
             roots: caller.granted_roots().cloned(),
         })
+    }
+
+    /// Returns the skills for work on a tenant's workspaces, which resolves no name of a request.
+    #[must_use]
+    pub fn working_for(&self, tenant: &TenantName) -> Skills {
+        self.skills.working_for(tenant.as_str())
     }
 
     /// Returns the skills for work of the daemon itself, which resolves no name of a request.

@@ -62,14 +62,18 @@ impl TenantRpc {
         let rate = |rate: Option<crate::access::RateLimit>| rate.map(|it| it.count.get().into());
         let connections = access.open_connections(tenant);
         let skills = self.0.skills.of_daemon();
+        let artifacts = self.0.artifacts.held_by(tenant);
+        let environments = &self.0.environments;
         let resources = [
-            (
-                "artifact_bytes",
-                self.0.artifacts.bytes_of(tenant),
-                limits.artifact_bytes,
-            ),
+            ("artifact_bytes", artifacts.bytes, limits.artifact_bytes),
+            ("artifacts", artifacts.versions, limits.artifacts),
             ("connections", connections, limits.connections),
             ("cpus", held.cpu_millis, limits.cpu_millis),
+            (
+                "environment_bytes",
+                environments.held_bytes(tenant),
+                environments.bytes_quota(tenant),
+            ),
             ("execs", access.execs().count(tenant), limits.execs),
             ("memory", held.memory_bytes, limits.memory_bytes),
             (
@@ -78,6 +82,11 @@ impl TenantRpc {
                 limits.published_bytes,
             ),
             ("requests_per_second", 0, rate(limits.requests)),
+            (
+                "staged_bytes",
+                context.workspaces.staged_bytes(tenant),
+                limits.staged_bytes,
+            ),
             ("streams", access.open_streams(tenant), limits.streams),
             ("workspace_creates_per_minute", 0, rate(limits.creates)),
             ("workspaces", held.workspaces, limits.workspaces),

@@ -21,19 +21,18 @@ use super::SharedDependencies;
 use crate::config::ServerConfig;
 use crate::error::{Error, Result, reason_of};
 
+/// Maximum size of a message of a client's stream, in bytes: 1 MiB of data, which the API permits at most, and its other
+/// fields.
+pub const STREAM_MESSAGE_BYTES_MAX: u64 = (1 << 20) + (64 << 10);
+/// Maximum number of bytes that one tenant's incomplete messages hold. Each upload has one message on its way.
+pub const ARRIVING_BYTES_MAX: u64 = 256 << 20;
+/// Subject of the error about more of them.
+pub const ARRIVING_BYTES: &str = "bytes of messages of the tenant that have not arrived completely";
+
 /// Error of a stream whose client sent nothing for `server.upload_timeout`.
 const SILENCE_ERROR: Error = Error::Deadline {
     doing: "waiting for the next message of the upload (server.upload_timeout)",
 };
-
-/// Limits of one client stream.
-#[derive(Debug, Clone, Copy)]
-pub struct UploadLimits {
-    /// Maximum size of one message in bytes, for the error about a larger one.
-    pub message_bytes_max: u64,
-    /// Longest time that the client may be silent while the guest waits; `None` is no limit, for a person who types.
-    pub silence_max: Option<Duration>,
-}
 
 /// Stream of checked messages for the guest.
 #[derive(Debug)]
@@ -41,7 +40,8 @@ pub struct UploadStream<C, G, F> {
     first: Option<G>,
     client: Streaming<C>,
     check: F,
-    bounds: UploadLimits,
+    /// Longest time that the client may be silent while the guest waits; `None` is no limit, for a person who types.
+    silence_max: Option<Duration>,
     silence: Option<Pin<Box<Sleep>>>,
     /// Sender of the failure; `None` after the stream failed.
     failed: Option<oneshot::Sender<Error>>,
@@ -76,7 +76,7 @@ pub async fn next_message<C>(
         () = shared.tasks.stop.cancelled() => return Err(Error::Draining),
     };
     next.map_err(|_| SILENCE_ERROR)?
-        .map_err(|status| stream_error(&status, server.message_bytes_max as u64))
+        .map_err(|status| stream_error(&status))
 }
 
 /// Converts a client's stream, after its first message, to a stream of bytes. `check` extracts the bytes of each
@@ -90,23 +90,23 @@ where
     C: Send + 'static,
     F: FnMut(C) -> Result<Bytes> + Send + 'static,
 {
-    let (silence_max, limit) = (config.upload_timeout, config.message_bytes_max as u64);
+    let silence_max = config.upload_timeout;
     stream::try_unfold((client, check), move |(mut client, mut check)| async move {
         let message = tokio::time::timeout(silence_max, client.message()).await;
         let message = message.map_err(|_| SILENCE_ERROR)?;
-        match message.map_err(|status| stream_error(&status, limit))? {
+        match message.map_err(|status| stream_error(&status))? {
             Some(message) => Ok(Some((check(message)?, (client, check)))),
             None => Ok(None),
         }
     })
 }
 
-/// Makes the guest's stream: `first`, then the result of `check` for each later message of the client. The receiver
-/// gets the failure of the stream, and is closed if the stream ended well.
+/// Makes the guest's stream: `first`, then the result of `check` for each later message of the client, which may be
+/// silent for `silence_max`. The receiver gets the failure of the stream, and is closed if the stream ended well.
 pub fn upload_stream<C, G, F>(
     first: G,
     client: Streaming<C>,
-    bounds: UploadLimits,
+    silence_max: Option<Duration>,
     check: F,
 ) -> (UploadStream<C, G, F>, oneshot::Receiver<Error>)
 where
@@ -117,7 +117,7 @@ where
         first: Some(first),
         client,
         check,
-        bounds,
+        silence_max,
         silence: None,
         failed: Some(failed),
         ended: Arc::default(),
@@ -152,11 +152,9 @@ where
                 return Poll::Ready(None);
             }
             Poll::Ready(Some(Ok(message))) => (self.check)(message),
-            Poll::Ready(Some(Err(status))) => {
-                Err(stream_error(&status, self.bounds.message_bytes_max))
-            }
+            Poll::Ready(Some(Err(status))) => Err(stream_error(&status)),
             Poll::Pending => {
-                let Some(silence_max) = self.bounds.silence_max else {
+                let Some(silence_max) = self.silence_max else {
                     return Poll::Pending;
                 };
                 let silence = self
@@ -180,21 +178,29 @@ where
 
 /// Converts the status of a client's stream that cannot be read: the client went away, a message is too large, or the
 /// server ends the stream.
-fn stream_error(status: &tonic::Status, message_bytes_max: u64) -> Error {
+fn stream_error(status: &tonic::Status) -> Error {
     let message: String = status.message().chars().take(256).collect();
-    if status.code() == tonic::Code::OutOfRange {
-        let what = format!("a message of the stream ({message})");
+    let reason = reason_of(status);
+    // tonic's own errors, which have no details: a message is too large as it arrives, or once it is unpacked.
+    let is_unpacked =
+        status.code() == tonic::Code::ResourceExhausted && status.details().is_empty();
+    let is_too_large = is_unpacked || status.code() == tonic::Code::OutOfRange;
+    if is_too_large || reason == Some(Reason::LimitExceeded) {
         return Error::LimitExceeded {
-            what,
-            limit: message_bytes_max,
+            what: "a message of the stream".to_owned(),
+            limit: STREAM_MESSAGE_BYTES_MAX,
         };
     }
-    match reason_of(status) {
+    match reason {
         Some(Reason::AuditUnavailable) => Error::AuditUnavailable {
             why: "the record of this call was not written".to_owned(),
         },
         Some(Reason::Deadline) => Error::Deadline {
-            doing: "waiting for the request",
+            doing: "waiting for the request, or for the rest of a message",
+        },
+        Some(Reason::QuotaExceeded) => Error::QuotaExceeded {
+            subject: ARRIVING_BYTES.to_owned(),
+            limit: ARRIVING_BYTES_MAX,
         },
         _ => Error::invalid("data", format!("the stream broke off: {message}")),
     }

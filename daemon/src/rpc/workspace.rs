@@ -36,7 +36,7 @@ impl WorkspaceService for WorkspaceRpc {
         let registry = &self.0.registry;
         let pool = registry.granted_pool(&caller, create.pool.as_deref())?;
         let workspace = registry.create(Arc::clone(pool), create).await?;
-        let answer = Response::new(wire::workspace_message(&workspace.snapshot()));
+        let answer = Response::new(visible_message(&caller, &workspace));
         Ok(CreatedResource::attach(workspace.id().name(), answer))
     }
 
@@ -96,9 +96,7 @@ impl WorkspaceService for WorkspaceRpc {
             .saturating_sub(wire::workspace_age(&workspace.snapshot()));
         let remaining = renew.remaining.map(|remaining| remaining.min(left));
         workspace.renew(renew.idle, remaining).await?;
-        Ok(Response::new(wire::workspace_message(
-            &workspace.snapshot(),
-        )))
+        Ok(Response::new(visible_message(&caller, &workspace)))
     }
 
     async fn delete_workspace(

@@ -27,22 +27,15 @@ pub(super) async fn stage_writable(
 ) -> Result<Vec<StagedSkill>> {
     let intact = find_intact_copies(workspace, grant, skills.skills()).await?;
     let target = workspace.skills_dir();
-    let prepared = shared
-        .skills
-        .of_daemon()
-        .prepare_writable(&target, skills, intact);
-    let prepared = prepared.await?;
+    let library = shared.skills.working_for(workspace.key().tenant());
+    let prepared = library.prepare_writable(&target, skills, intact).await?;
     if let Some(copies) = prepared.copies() {
         let name = workspace.id().name();
         let (to, links) = (&prepared.directory, &prepared.links);
         let send = shared.inputs.send_folder(&name, grant, copies, to, links);
         send.await?;
     }
-    Ok(shared
-        .skills
-        .of_daemon()
-        .publish_writable(&target, prepared)
-        .await?)
+    Ok(library.publish_writable(&target, prepared).await?)
 }
 
 /// Returns the recorded writable copies of skills that are still folders, with the times of their latest modification.

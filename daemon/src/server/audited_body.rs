@@ -1,9 +1,12 @@
 //! Body of a request whose call is audited: a call that changes something begins only after its record was written.
 
+use std::borrow::Cow;
+use std::io::Read;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use flate2::read::GzDecoder;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http_body::{Frame, SizeHint};
@@ -19,6 +22,8 @@ pub(super) struct AuditedRequestBody {
     call: SharedCallAudit,
     /// First message as far as it has arrived; `None` once it is complete.
     first: Option<Vec<u8>>,
+    /// Maximum size of a message in bytes, unpacked.
+    message_bytes_max: usize,
     /// Frame that completed the first message, and the wait for the record.
     held: Option<HeldFrame>,
 }
@@ -30,11 +35,16 @@ struct HeldFrame {
 }
 
 impl AuditedRequestBody {
-    pub(super) fn new(inner: TimedRequestBody, call: SharedCallAudit) -> Self {
+    pub(super) fn new(
+        inner: TimedRequestBody,
+        call: SharedCallAudit,
+        message_bytes_max: usize,
+    ) -> Self {
         Self {
             inner,
             call,
             first: Some(Vec::new()),
+            message_bytes_max,
             held: None,
         }
     }
@@ -49,10 +59,10 @@ impl AuditedRequestBody {
             return Some(frame);
         };
         first.extend_from_slice(data);
-        let Some(message) = complete_message(first) else {
+        let Some(message) = complete_message(first, self.message_bytes_max) else {
             return Some(frame);
         };
-        let recorded = self.call.begin(message);
+        let recorded = self.call.begin(&message);
         self.first = None;
         let Some(recorded) = recorded else {
             return Some(frame);
@@ -63,10 +73,26 @@ impl AuditedRequestBody {
     }
 }
 
-/// Returns the first message of a stream's bytes, without its prefix; `None` if it is not complete.
-fn complete_message(bytes: &[u8]) -> Option<&[u8]> {
+/// Returns the first message of a stream's bytes, unpacked and without its prefix; `None` if it is not complete.
+fn complete_message(bytes: &[u8], bytes_max: usize) -> Option<Cow<'_, [u8]>> {
     let prefix = *bytes.first_chunk()?;
-    bytes.get(prefix.len()..usize::try_from(framed_bytes(prefix)).ok()?)
+    let message = bytes.get(prefix.len()..usize::try_from(framed_bytes(prefix)).ok()?)?;
+    Some(match prefix.first() {
+        Some(0) => Cow::Borrowed(message),
+        _ => Cow::Owned(unpack_message(message, bytes_max)),
+    })
+}
+
+/// Unpacks a message that its client compressed. Returns an empty one if it is faulty or too large, because its handler
+/// is then never called.
+fn unpack_message(message: &[u8], bytes_max: usize) -> Vec<u8> {
+    let mut unpacked = Vec::new();
+    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+    let mut reader = GzDecoder::new(message).take(limit.saturating_add(1));
+    match reader.read_to_end(&mut unpacked) {
+        Ok(length) if length <= bytes_max => unpacked,
+        Ok(_) | Err(_) => Vec::new(),
+    }
 }
 
 impl http_body::Body for AuditedRequestBody {

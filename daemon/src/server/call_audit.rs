@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
-use skilld_proto::v1::{Reason, RunExecRequest};
+use skilld_proto::v1::{CollectOutputsRequest, Reason, RunExecRequest};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -88,7 +88,8 @@ impl CallAudit {
         }
     }
 
-    /// Checks whether the call may begin although its record may be lost: reads, kills and deletions may.
+    /// Checks whether the call may begin although its record may be lost: reads, kills and deletions may. A call whose
+    /// request decides is checked when that has arrived.
     ///
     /// # Errors
     /// [`Error::AuditUnavailable`].
@@ -98,7 +99,10 @@ impl CallAudit {
                 .log
                 .check_writable()
                 .map_err(|fault| unavailable(&fault)),
-            AuditClass::Unrecorded | AuditClass::Read | AuditClass::Release => Ok(()),
+            AuditClass::Unrecorded
+            | AuditClass::Read
+            | AuditClass::Release
+            | AuditClass::ChangeIfSaved => Ok(()),
         }
     }
 
@@ -135,8 +139,14 @@ impl CallAudit {
         };
         // The cell is empty: a call has one first message.
         drop(self.subject.set(subject));
+        let is_change = self.class == AuditClass::ChangeIfSaved && saves_artifacts(message);
+        let class = if is_change {
+            AuditClass::Change
+        } else {
+            self.class
+        };
         let record = self.record_of(CallStage::Begin);
-        match self.class {
+        match class {
             AuditClass::Change => {
                 let recorded = self.log.record(record);
                 Some(async move { recorded.await.map_err(|fault| unavailable(&fault)) })
@@ -145,7 +155,7 @@ impl CallAudit {
                 self.log.submit(record);
                 None
             }
-            AuditClass::Unrecorded | AuditClass::Read => None,
+            AuditClass::Unrecorded | AuditClass::Read | AuditClass::ChangeIfSaved => None,
         }
     }
 
@@ -201,6 +211,13 @@ impl CallAudit {
         }
         Some(self.log.describe_exec(&["bash", "-c", spec.shell.as_str()]))
     }
+}
+
+/// Returns `true` if a CollectOutputsRequest saves artifacts. The handler of a malformed one is never called.
+fn saves_artifacts(message: &[u8]) -> bool {
+    let request = CollectOutputsRequest::decode(message);
+    let spec = request.ok().and_then(|request| request.spec);
+    spec.is_some_and(|spec| spec.save_as_artifacts.is_some())
 }
 
 fn unavailable(fault: &AuditFault) -> Error {

@@ -15,6 +15,7 @@ use super::methods::{AuditClass, MethodTraits};
 use super::refusal_table::{RefusalTable, RefusedCalls};
 use crate::access::{
     AccessControl, CallCredentials, Caller, CredentialKind, MethodAccess, Principal, StreamGuard,
+    TenantName,
 };
 use crate::audit::AuditLog;
 use crate::error::{Error, reason_of};
@@ -46,6 +47,8 @@ pub(super) struct AdmittedCall {
     pub(super) audit: Option<AuditEndGuard>,
     /// Counts the bytes of the call; `None` for a method that needs no principal.
     pub(super) meter: Option<Arc<ByteMeter>>,
+    /// Tenant of the call; `None` for a method that needs no principal.
+    pub(super) tenant: Option<TenantName>,
 }
 
 /// Answer to a call that may not begin.
@@ -108,7 +111,10 @@ impl CallGate {
             Ok((stream, audit)) => Ok(AdmittedCall {
                 stream,
                 audit: audit.map(AuditEndGuard::new),
-                meter: caller.map(|caller| self.usage.meter(caller.tenant())),
+                meter: caller
+                    .as_ref()
+                    .map(|caller| self.usage.meter(caller.tenant())),
+                tenant: caller.map(|caller| caller.tenant().clone()),
             }),
             Err(error) => {
                 tracing::info!(%error, "refused a call");

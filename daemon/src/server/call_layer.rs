@@ -6,10 +6,12 @@
 //! | deadline | the shorter of the client's and `unary_timeout` | the client's | the client's, up to the last byte |
 //! | when the daemon stops | goes on for half of `stop_timeout` | its handler ends it | ends with UNAVAILABLE |
 //!
-//! A request, or the first message of a stream, must arrive within the timeout of `request_body.rs`.
+//! A request, or the first message of a stream, must arrive within the timeout of `request_body.rs`, and the rest of
+//! another message within `upload_timeout`.
 //!
 //! A drain does not wait for calls that clients can resume: they end with UNAVAILABLE when the daemon stops. A RunExec
-//! whose first message was not sent ends with ABORTED, because it may have started an exec.
+//! whose first message was not sent ends with ABORTED, because it may have started an exec, and so does a CollectOutputs
+//! that saves artifacts.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -33,14 +35,20 @@ use super::audited_body::AuditedRequestBody;
 use super::call_gate::{AdmittedCall, CallGate, CallRefusal, CallRequest};
 use super::connections::ConnectionHandle;
 use super::methods::{MethodTable, MethodTraits, grpc_timeout};
-use super::request_body::{ConnectionProtection, TimedRequestBody};
+use super::request_body::{ConnectionProtection, MessageBounds, PendingCall, TimedRequestBody};
 use super::response_body::{
-    GuardedResponseBody, ResponseGuards, is_lost_guest, revoked_error, stop_error,
+    GuardedResponseBody, ResponseGuards, is_lost_guest, revoked_error, status_response, stop_error,
 };
+use super::response_budget::{AnswerOwner, AnswerPermit, ResponseBudget};
+use crate::access::TenantName;
 use crate::audit::TraceParent;
+use crate::config::ServerConfig;
 use crate::error::Error;
 use crate::rpc::AnswerDeadline;
 use crate::telemetry::trace_span;
+
+/// Header with the compressions of requests that a server accepts.
+const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
 
 /// Number of open calls that a drain waits for. A call is open until the end of its response's body. Clones share the
 /// count.
@@ -69,6 +77,10 @@ struct CallLayerContext {
     methods: Arc<MethodTable>,
     gate: CallGate,
     open: OpenCalls,
+    budget: ResponseBudget,
+    header_bytes_max: u64,
+    message_bytes_max: usize,
+    message_timeout: Duration,
     unary_timeout: Duration,
     stop: CancellationToken,
 }
@@ -113,7 +125,7 @@ impl CallLayer {
         methods: Arc<MethodTable>,
         gate: CallGate,
         open: OpenCalls,
-        unary_timeout: Duration,
+        config: &ServerConfig,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -121,7 +133,11 @@ impl CallLayer {
                 methods,
                 gate,
                 open,
-                unary_timeout,
+                budget: ResponseBudget::new(config.relay_bytes_max),
+                header_bytes_max: config.header_bytes_max.into(),
+                message_bytes_max: config.message_bytes_max,
+                message_timeout: config.upload_timeout,
+                unary_timeout: config.unary_timeout,
                 stop,
             }),
         }
@@ -160,11 +176,9 @@ where
         if connection.as_ref().is_some_and(ConnectionHandle::is_closed) {
             return std::future::pending().boxed();
         }
-        if let Some(refusal) = refuse_foreign_request(&request) {
-            return std::future::ready(Ok(refusal)).boxed();
-        }
-        let Some((path, method)) = shared.methods.get(request.uri().path()) else {
-            return std::future::ready(Ok(answer_unknown_method(&request))).boxed();
+        let (path, method) = match shared.find_method(&request) {
+            Ok(found) => found,
+            Err(refusal) => return std::future::ready(Ok(*refusal)).boxed(),
         };
         let request_id = uuid::Uuid::now_v7().simple().to_string();
         let span = call_span(path, &request_id, request.headers());
@@ -189,17 +203,11 @@ where
             let extensions = request.extensions_mut();
             extensions.insert(AnswerDeadline::new(deadline));
         }
+        let permit = shared.permit(method, call.tenant.clone(), connection.as_ref());
         let protection = ConnectionProtection::default();
         let opening =
             connection.map(|connection| protection.opening(connection, method.priority()));
-        let request = request.map(|body| {
-            let body = TimedRequestBody::new(body, method.client_streams, opening)
-                .with_meter(call.meter.clone());
-            match &call.audit {
-                None => Body::new(body),
-                Some(end) => Body::new(AuditedRequestBody::new(body, end.shared())),
-            }
-        });
+        let request = request.map(|body| shared.wrap_body(body, method, opening, &call));
         let response = span.in_scope(|| self.inner.call(request));
         let guards = ResponseGuards {
             open,
@@ -211,6 +219,7 @@ where
             stream: call.stream,
             audit: call.audit,
             meter: call.meter,
+            permit,
             starts: method.starts_exec,
         };
         async move {
@@ -229,6 +238,67 @@ where
 }
 
 impl CallLayerContext {
+    /// Returns the method of a request, or the answer to a request that calls none.
+    fn find_method(
+        &self,
+        request: &Request<Body>,
+    ) -> Result<(&str, MethodTraits), Box<Response<Body>>> {
+        if let Some(refusal) = refuse_foreign_request(request) {
+            return Err(Box::new(refusal));
+        }
+        let limit = self.header_bytes_max;
+        let refusal = if header_list_bytes(request.headers()) > limit {
+            Error::LimitExceeded {
+                what: "the size of the call's metadata (server.header_bytes_max)".into(),
+                limit,
+            }
+        } else if let Some(found) = self.methods.get(request.uri().path()) {
+            return Ok(found);
+        } else {
+            // The path comes from the client: its debug format escapes it.
+            tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
+            let what = "this method";
+            Error::NotImplemented { what }
+        };
+        Err(Box::new(status_response(&Status::from(refusal))))
+    }
+
+    /// Wraps the body of a request, which `opening` counts on its connection.
+    fn wrap_body(
+        &self,
+        body: Body,
+        method: MethodTraits,
+        opening: Option<PendingCall>,
+        call: &AdmittedCall,
+    ) -> Body {
+        let bounds = MessageBounds {
+            bytes_max: method.message_bytes_max(),
+            rest_timeout: self.message_timeout,
+        };
+        let body = TimedRequestBody::new(body, method.client_streams, bounds, opening);
+        let body = body.with_meter(call.meter.clone());
+        let Some(end) = &call.audit else {
+            return Body::new(body);
+        };
+        let limit = self.message_bytes_max;
+        Body::new(AuditedRequestBody::new(body, end.shared(), limit))
+    }
+
+    /// Makes the permit of a call's answer in the memory budget.
+    fn permit(
+        &self,
+        method: MethodTraits,
+        tenant: Option<TenantName>,
+        connection: Option<&ConnectionHandle>,
+    ) -> AnswerPermit {
+        let connection = connection.cloned();
+        let owner = AnswerOwner { tenant, connection };
+        // Health and reflection buffer nothing, so that unread watches of anyone take no room of streams.
+        let is_stream = method.server_streams && method.is_skilld;
+        self.budget
+            .new_permit(owner, is_stream, method.reports_change())
+    }
+
     /// Answers a call that may not begin, at once or after a delay.
     async fn answer_refusal(
         self: Arc<Self>,
@@ -237,7 +307,7 @@ impl CallLayerContext {
         if refusal.is_delayed {
             self.gate.delay_refusal(&self.stop).await;
         }
-        Ok(refusal.status.into_http())
+        Ok(status_response(&refusal.status))
     }
 }
 
@@ -285,12 +355,12 @@ async fn until_revoked(revoked: Option<CancellationToken>) {
     }
 }
 
-/// Returns the answer to a call of a method that the API does not have.
-fn answer_unknown_method(request: &Request<Body>) -> Response<Body> {
-    // The path comes from the client: its debug format escapes it.
-    tracing::debug!(path = ?request.uri().path(), "call of an unknown method");
-    let what = "this method";
-    Status::from(Error::NotImplemented { what }).into_http()
+/// Returns the size of headers in bytes, as HTTP/2 counts it (RFC 9113, section 6.5.2).
+fn header_list_bytes(headers: &HeaderMap) -> u64 {
+    let sizes = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 32);
+    sizes.sum::<usize>() as u64
 }
 
 /// Returns the answer to a request that is not gRPC, an HTTP status as the protocol requires; `None` if it is gRPC.
@@ -373,7 +443,7 @@ fn translate_transport_error(response: Response<Body>) -> Response<Body> {
         return response;
     }
     let code = status.code();
-    let error = if code == Code::OutOfRange
+    let error = if matches!(code, Code::OutOfRange | Code::ResourceExhausted)
         && let Some(limit) = message_limit(&status)
     {
         Error::LimitExceeded {
@@ -383,27 +453,39 @@ fn translate_transport_error(response: Response<Body>) -> Response<Body> {
     } else if code == Code::Internal {
         // skilld's errors always have details, so tonic could not decode the message.
         Error::invalid("request", status.message())
-    } else if code == Code::Unimplemented && status.message().is_empty() {
-        // The API has the service, but this version does not serve it.
-        Error::NotImplemented {
-            what: "this method",
+    } else if code == Code::Unimplemented {
+        let accepted = response.headers().get(ACCEPT_ENCODING);
+        // Without it the API has the service, but this version does not serve it.
+        let what = accepted.map_or(
+            "this method",
+            |_| "a compression of requests other than gzip",
+        );
+        let status = Status::from(Error::NotImplemented { what });
+        let mut refusal = status_response(&status);
+        if let Some(accepted) = accepted {
+            let headers = refusal.headers_mut();
+            headers.insert(ACCEPT_ENCODING, accepted.clone());
         }
+        return refusal;
     } else {
         return response;
     };
-    Status::from(error).into_http()
+    status_response(&Status::from(error))
 }
 
-/// Reads the limit from the text of tonic's error about a message that is too long.
+/// Reads the limit from the text of tonic's error about a message that is too long, as it arrives or unpacked.
 fn message_limit(status: &Status) -> Option<u64> {
-    let (_, limit) = status.message().rsplit_once("the limit is: ")?;
-    limit.trim_end_matches(" bytes").parse().ok()
+    let text = status.message();
+    let as_arrived = text.rsplit_once("the limit is: ");
+    let (_, limit) = as_arrived.or_else(|| text.rsplit_once("size limit, of "))?;
+    limit.split(' ').next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::refusal_table::RefusalTable;
     use super::*;
+    use crate::collect::SavesArtifacts;
     use crate::usage::UsageLedger;
 
     #[test]
@@ -438,10 +520,14 @@ mod tests {
         call_all(path, timeout, stop, handle).await.1
     }
 
+    fn default_config() -> crate::config::Config {
+        let loaded = crate::config::Config::from_toml("").expect("defaults");
+        loaded.config
+    }
+
     fn gate_without_authentication() -> CallGate {
-        let config = crate::config::Config::from_toml("").expect("defaults");
-        let access =
-            crate::access::AccessControl::open(&config.config, Arc::default()).expect("no files");
+        let access = crate::access::AccessControl::open(&default_config(), Arc::default());
+        let access = access.expect("no files");
         let refusals = Arc::new(RefusalTable::new(None));
         CallGate::new(Arc::new(access), None, (refusals, UsageLedger::default()))
     }
@@ -466,7 +552,7 @@ mod tests {
             Arc::new(MethodTable::new()),
             gate_without_authentication(),
             open.clone(),
-            Duration::from_secs(90),
+            &default_config().server,
             stop.clone(),
         );
         let handle = std::sync::Mutex::new(Some(handle));
@@ -502,6 +588,7 @@ mod tests {
 
     const UNARY: &str = "/skilld.v1.ServerService/GetServerInfo";
     const POLL: &str = "/skilld.v1.ExecService/PollExec";
+    const COLLECT: &str = "/skilld.v1.FileService/CollectOutputs";
     const RUN: &str = "/skilld.v1.ExecService/RunExec";
     const STREAM: &str = "/skilld.v1.ExecService/AttachExec";
 
@@ -631,6 +718,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_collection_that_saves_never_ends_with_unavailable() {
+        let (workspace, why) = ("workspaces/w".into(), "its connection ended".into());
+        let lost = Status::from(Error::GuestLost { workspace, why });
+        let lost = || Response::new(Body::new(Lost(Some(lost.clone()))));
+        for (mut response, saves, code) in [
+            // Its first file may be saved, and so may the one after the last that it has reported.
+            (answer(false), true, Code::Aborted),
+            (answer_once(), true, Code::Aborted),
+            (lost(), true, Code::Aborted),
+            (answer_once(), false, Code::Unavailable),
+            (lost(), false, Code::Unavailable),
+        ] {
+            if saves {
+                response.extensions_mut().insert(SavesArtifacts);
+            }
+            let stop = CancellationToken::new();
+            stop.cancel();
+            let status = call(COLLECT, None, &stop, async { Ok(response) }).await;
+            assert_eq!(status.code(), code, "{saves}: {status}");
+            assert!(!status.details().is_empty());
+        }
+    }
+
+    #[tokio::test]
     async fn the_first_message_is_sent_before_the_stop() {
         let stop = CancellationToken::new();
         stop.cancel();
@@ -721,9 +832,8 @@ mod tests {
     async fn a_drain_does_not_wait_for_resumable_calls() {
         let open = OpenCalls::default();
         let (methods, stop) = (Arc::new(MethodTable::new()), CancellationToken::new());
-        let gate = gate_without_authentication();
-        let timeout = Duration::from_secs(90);
-        let layer = CallLayer::new(methods, gate, open.clone(), timeout, stop);
+        let (gate, config) = (gate_without_authentication(), default_config());
+        let layer = CallLayer::new(methods, gate, open.clone(), &config.server, stop);
         let mut service = layer.layer(tower::service_fn(|_request: Request<Body>| {
             std::future::pending::<Result<Response<Body>, Infallible>>()
         }));

@@ -1,12 +1,14 @@
 //! Table of open connections, which chooses the connection to close when a new one exceeds a limit.
 //!
 //! A user here is a user of the host, an IPv4 address or an IPv6 network of 64 bits. Over its own limit, a user loses a
-//! connection of its own. If the table is full, the connection is taken in this order:
-//! 1. from any user, connections without a call of an accepted principal for longer than [`FIRST_CALL_GRACE`] after the
-//!    accept, so that strangers keep no client out;
-//! 2. other connections, but never from a user with fewer than the new connection's user has.
+//! connection of its own. If the table is full, the connection is taken from any user that has no fewer than the new
+//! connection's user, and strangers are taken from every user. The order:
+//! 1. connections without a call of an accepted principal, so that no number of them closes one that has proven its
+//!    identity. While these are at most a tenth, the rule does not apply: new clients need places too;
+//! 2. strangers: connections that are not proven for longer than [`FIRST_CALL_GRACE`] after the accept;
+//! 3. connections of the user with the most.
 //!
-//! Within both groups the user with the most connections comes first. The order among that user's connections:
+//! The order among that user's connections:
 //! 1. connections without any call for longer than [`FIRST_CALL_GRACE`] after the accept;
 //! 2. other connections without an open call, least recently used first;
 //! 3. connections whose only open calls watch the server ([`CallPriority::Watch`]).
@@ -27,6 +29,9 @@ use crate::error::Result;
 /// Time within which a working client makes its first call.
 const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
 
+/// Divisor of the connections of which unproven ones have one part, before proven ones are closed for more.
+const UNPROVEN_SHARE: usize = 10;
+
 /// Table of open connections. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionTable(Arc<Mutex<TableState>>);
@@ -46,8 +51,10 @@ struct Rivals {
     counts: HashMap<ConnectionOwner, usize>,
     /// Number of connections of the new one's user.
     own: usize,
-    /// `true` if a connection that watches goes after all others, also if its user has shown no credential.
+    /// `true` if a connection that watches goes after others, also if its user has shown no credential.
     spares_watchers: bool,
+    /// `true` if proven connections go after all others.
+    spares_proven: bool,
 }
 
 #[derive(Debug)]
@@ -167,6 +174,27 @@ impl ConnectionTable {
         }
     }
 
+    /// Adds a connection and logs what that costs others. Returns `None` if the connection is refused.
+    pub(super) fn admit_or_refuse(
+        &self,
+        peer: &Arc<ConnectionPeer>,
+        cut: &CancellationToken,
+    ) -> Option<ConnectionGuard> {
+        let address = peer.address;
+        match self.admit(Arc::clone(peer), cut) {
+            ConnectionAdmission::Free(guard) => Some(guard),
+            ConnectionAdmission::Replaced(guard) => {
+                tracing::warn!(peer = %address, "too many connections: closed another one");
+                Some(guard)
+            }
+            ConnectionAdmission::Full => {
+                let why = "too many connections, all with open calls";
+                tracing::warn!(peer = %address, why, "refused a connection");
+                None
+            }
+        }
+    }
+
     /// Closes the connections whose peers are no longer acceptable. Returns their number.
     pub(super) fn close_if(&self, is_refused: impl Fn(&ConnectionPeer) -> bool) -> usize {
         let all: Vec<(Arc<ConnectionPeer>, CancellationToken)> = self.with(|state| {
@@ -193,21 +221,22 @@ impl TableState {
             *counts.entry(connection.peer.address.owner()).or_default() += 1;
         }
         let own = counts.get(&owner).copied().unwrap_or_default();
-        if own >= self.per_user_max {
-            counts.retain(|rival, _| *rival == owner);
-            let spares_watchers = true;
-            return Some(Rivals {
-                counts,
-                own,
-                spares_watchers,
-            });
+        let is_over_own = own >= self.per_user_max;
+        if !is_over_own && self.open.len() < self.connections_max {
+            return None;
         }
-        let is_full = self.open.len() >= self.connections_max;
-        let spares_watchers = false;
-        is_full.then_some(Rivals {
-            counts,
+        if is_over_own {
+            counts.retain(|rival, _| *rival == owner);
+        }
+        let is_rival = |open: &&OpenConnection| counts.contains_key(&open.peer.address.owner());
+        let rivals = self.open.values().filter(is_rival);
+        let proven = rivals.filter(|open| open.is_authenticated).count();
+        let all: usize = counts.values().sum();
+        Some(Rivals {
             own,
-            spares_watchers,
+            spares_watchers: is_over_own,
+            spares_proven: all - proven > all.div_ceil(UNPROVEN_SHARE),
+            counts,
         })
     }
 
@@ -222,8 +251,9 @@ impl TableState {
             (is_stranger || count >= rivals.own).then(|| {
                 let is_late = is_old && !open.has_called;
                 let watches = open.watch_calls > 0;
+                let is_proven = open.is_authenticated && rivals.spares_proven;
                 let is_spared = watches && rivals.spares_watchers;
-                let group = (is_spared, !is_stranger, Reverse(count));
+                let group = (is_proven, is_spared, !is_stranger, Reverse(count));
                 ((group, watches, !is_late, open.last_use), *id)
             })
         });
@@ -283,6 +313,11 @@ impl ConnectionHandle {
             }
             Ok(())
         })
+    }
+
+    /// Returns the number of the connection, which no other one gets.
+    pub(super) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Returns the peer of the connection.
@@ -506,6 +541,53 @@ mod tests {
         assert!(clients.iter().all(|client| !client.cut.is_cancelled()));
         let open = strangers.iter().filter(|(it, _)| !it.cut.is_cancelled());
         assert_eq!(open.count(), 2);
+    }
+
+    /// Adds connections on which a principal has called and that are idle now.
+    fn admit_proven(table: &ConnectionTable, uid: u32, count: usize) -> Vec<ConnectionGuard> {
+        let admit_one = |_| {
+            let (guard, _) = admit(table, uid);
+            guard.handle().set_authenticated();
+            drop(guard.handle().open_call(CallPriority::Work));
+            guard
+        };
+        (0..count).map(admit_one).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_fresh_connections_closes_no_proven_one() {
+        // The flood comes from the client's own address, and from many.
+        for (users, size, count) in [
+            (1..2, 8, 4),
+            (10..50, 8, 4),
+            (1..2, 20, 17),
+            (10..50, 20, 17),
+        ] {
+            let table = ConnectionTable::new(size, size);
+            let proven = admit_proven(&table, 1, count);
+            pass(200).await;
+            let mut flood: Vec<(ConnectionGuard, Option<ConnectionCallGuard>)> = Vec::new();
+            for uid in users.cycle().take(100) {
+                let (guard, _) = admit(&table, uid);
+                // Health needs no credential, so a watch proves nothing.
+                let handle = guard.handle();
+                flood.push((guard, handle.open_call(CallPriority::Watch)));
+                pass(1).await;
+            }
+            assert!(proven.iter().all(|it| !it.cut.is_cancelled()));
+            assert!(!flood.last().expect("the flood").0.cut.is_cancelled());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connections_get_places_where_most_are_proven() {
+        let table = ConnectionTable::new(4, 4);
+        let proven = admit_proven(&table, 1, 4);
+        pass(200).await;
+        let fresh = [admit(&table, 1).0, admit(&table, 1).0];
+        assert!(fresh.iter().all(|it| !it.cut.is_cancelled()));
+        let closed = proven.iter().filter(|it| it.cut.is_cancelled());
+        assert_eq!(closed.count(), 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,12 +7,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::{pending, select_all};
+use futures::future::{pending, ready, select_all};
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
+use tonic_health::pb::health_check_response::ServingStatus as WireStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_health::server::{HealthReporter, HealthService};
 
 use super::methods::MethodTable;
 use crate::artifacts::Artifacts;
@@ -40,6 +45,43 @@ const ARTIFACT_SERVICE: &str = "skilld.v1.ArtifactService";
 /// Full name of the service that needs the roots of skills: an unreadable root would otherwise just look empty.
 const SKILL_SERVICE: &str = "skilld.v1.SkillService";
 
+/// Health service of tonic, on which clients may also watch a service that does not exist.
+#[derive(Debug)]
+pub(super) struct StandardHealth(HealthService);
+
+/// Makes the health service, which shows what `reporter` is told.
+pub(super) fn health_service(reporter: HealthReporter) -> HealthServer<StandardHealth> {
+    let service = HealthService::from_health_reporter(reporter);
+    HealthServer::new(StandardHealth(service))
+}
+
+#[tonic::async_trait]
+impl Health for StandardHealth {
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        self.0.check(request).await
+    }
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let watched = self.0.watch(request).await;
+        let changes = watched.map(|response| response.map(|changes| changes.boxed()));
+        // The protocol wants the stream to stay open. All services are known before the first call is served.
+        Ok(changes.unwrap_or_else(|_unknown| {
+            let status = WireStatus::ServiceUnknown.into();
+            let unknown = HealthCheckResponse { status };
+            let first = stream::once(ready(Ok(unknown)));
+            Response::new(first.chain(stream::pending()).boxed())
+        }))
+    }
+}
+
 /// Task that watches the daemon's dependencies and reports its health.
 #[derive(Debug)]
 pub(super) struct HealthMonitor {
@@ -54,17 +96,20 @@ pub(super) struct HealthMonitor {
     /// `true` while every root of skills can be read.
     skills: watch::Receiver<bool>,
     tasks: Tasks,
+    /// Latest report of each service.
+    reported: HashMap<String, bool>,
 }
 
 impl HealthMonitor {
-    /// Makes the monitor of services and the engine; `available` gets the result of each ping.
-    pub(super) fn new(
+    /// Makes the monitor of services and the engine, and reports every service for the first time; `available` gets the
+    /// result of each ping.
+    pub(super) async fn new(
         services: &ServiceDependencies,
         (methods, reporter): (&Arc<MethodTable>, &HealthReporter),
         engine: Arc<dyn Engine>,
         available: watch::Sender<bool>,
     ) -> Self {
-        Self {
+        let mut monitor = Self {
             reporter: reporter.clone(),
             methods: Arc::clone(methods),
             engine,
@@ -73,15 +118,20 @@ impl HealthMonitor {
             available,
             artifacts: services.artifacts.clone(),
             tasks: services.tasks.clone(),
-        }
+            // The reporter itself begins with a server that serves.
+            reported: HashMap::from([(String::new(), true)]),
+        };
+        let parts = (
+            *monitor.artifacts.answers().borrow(),
+            *monitor.skills.borrow(),
+        );
+        monitor.report(monitor.is_serving(), parts).await;
+        monitor
     }
 
     /// Reports health until the server stops. A drain is reported as NOT_SERVING at once.
     pub(super) async fn run(mut self) {
         let (drain, stop) = (self.tasks.drain.clone(), self.tasks.stop.clone());
-        // The reporter itself begins with a server that serves.
-        let mut reported = HashMap::from([(String::new(), true)]);
-        let mut latest = None;
         let mut store = self.artifacts.answers();
         let mut refused = self.tasks.watch_refused();
         self.tasks.spawn(ping_store_periodically(
@@ -90,10 +140,7 @@ impl HealthMonitor {
         ));
         loop {
             let parts = (*store.borrow_and_update(), *self.skills.borrow_and_update());
-            let serving = (self.is_serving(), parts);
-            if latest.replace(serving) != Some(serving) {
-                self.report(serving.0, parts, &mut reported).await;
-            }
+            self.report(self.is_serving(), parts).await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
@@ -131,24 +178,14 @@ impl HealthMonitor {
         }
     }
 
-    /// Reports the status of each service that is not the one in `reported`.
-    async fn report(
-        &self,
-        serving: bool,
-        (artifacts, skills): (bool, bool),
-        reported: &mut HashMap<String, bool>,
-    ) {
+    /// Reports the status of each service that has another one than in its latest report.
+    async fn report(&mut self, serving: bool, (artifacts, skills): (bool, bool)) {
         let status = |serving: bool| match serving {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
         };
         let (artifacts, skills) = (serving && artifacts, serving && skills);
-        tracing::info!(
-            status = %status(serving),
-            artifacts = %status(artifacts),
-            skills = %status(skills),
-            "health"
-        );
+        let mut is_changed = false;
         let services = self.methods.services.iter().map(|service| {
             let serving = match service.as_str() {
                 ARTIFACT_SERVICE => artifacts,
@@ -157,13 +194,23 @@ impl HealthMonitor {
             };
             (service.clone(), serving)
         });
-        for (service, serving) in [(String::new(), serving)].into_iter().chain(services) {
+        let all = [(String::new(), serving)].into_iter().chain(services);
+        for (service, serving) in all {
             // A status is sent to watchers even if it is the one before.
-            if reported.insert(service.clone(), serving) != Some(serving) {
+            if self.reported.insert(service.clone(), serving) != Some(serving) {
+                is_changed = true;
                 self.reporter
                     .set_service_status(service, status(serving))
                     .await;
             }
+        }
+        if is_changed {
+            tracing::info!(
+                status = %status(serving),
+                artifacts = %status(artifacts),
+                skills = %status(skills),
+                "health"
+            );
         }
     }
 }

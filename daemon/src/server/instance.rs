@@ -334,13 +334,38 @@ fn make_private_directories(state_dir: &Path) -> Result<()> {
     for dir in dirs {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&dir);
-        made.and_then(|()| std::fs::set_permissions(&dir, Permissions::from_mode(0o700)))
-            .map_err(|source| Error::Io {
-                operation: format!("make {} private", dir.display()),
-                source,
-            })?;
+        made.and_then(|()| make_private(&dir))
+            .map_err(|source| private_error(state_dir, &dir, source))?;
     }
     Ok(())
+}
+
+/// Makes a directory private unless it is, so that a daemon starts on a read-only disk.
+fn make_private(dir: &Path) -> io::Result<()> {
+    let mode = std::fs::metadata(dir)?.permissions().mode() & 0o7777;
+    match mode {
+        0o700 => Ok(()),
+        _ => std::fs::set_permissions(dir, Permissions::from_mode(0o700)),
+    }
+}
+
+fn private_error(state_dir: &Path, dir: &Path, source: io::Error) -> Error {
+    if source.kind() != io::ErrorKind::PermissionDenied {
+        return Error::Io {
+            operation: format!("make {} private", dir.display()),
+            source,
+        };
+    }
+    Error::Start {
+        what: "the state directory",
+        why: format!(
+            "this user may not make {dir} private ({source}); start skilld as root, or give it a directory of this user: \
+             --state-dir \"${{XDG_STATE_HOME:-$HOME/.local/state}}/skilld\" (then its socket is skilld.sock in there), \
+             or make {state_dir} this user's",
+            dir = dir.display(),
+            state_dir = state_dir.display(),
+        ),
+    }
 }
 
 /// Makes a random id from the end of a UUIDv7.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::connection_stream::{ConnectionStream, TlsHandshake};
-use super::connections::{ConnectionAdmission, ConnectionTable};
+use super::connections::ConnectionTable;
 use super::unix_socket::BoundUnixSocket;
 use crate::access::{
     ConnectionPeer, FileProblems, HTTP2, PeerAddress, TlsSettings, WatchedFile, open_tls,
@@ -113,22 +113,9 @@ impl Listener {
                         key.unwrap_or_default(),
                         listener.authenticators.clone(),
                     ));
-                    let guard = match table.admit(Arc::clone(&peer), &cut) {
-                        ConnectionAdmission::Free(guard) => guard,
-                        ConnectionAdmission::Replaced(guard) => {
-                            tracing::warn!(
-                                peer = %address,
-                                "too many connections: closed another one"
-                            );
-                            guard
-                        }
-                        ConnectionAdmission::Full => {
-                            let why = "too many connections, all with open calls";
-                            tracing::warn!(peer = %address, why, "refused a connection");
-                            continue;
-                        }
-                    };
-                    break Connection::new(socket, peer, guard, handshake_timeout);
+                    if let Some(guard) = table.admit_or_refuse(&peer, &cut) {
+                        break Connection::new(socket, peer, guard, handshake_timeout);
+                    }
                 };
                 Some((Ok(connection), (listener, table, cut)))
             },

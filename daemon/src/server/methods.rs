@@ -6,10 +6,14 @@ use std::time::Duration;
 use http::HeaderMap;
 use prost::Message;
 use prost_types::FileDescriptorSet;
-use skilld_proto::v1::{FILE_DESCRIPTOR_SET, METHOD_ROLES};
+use skilld_proto::v1::{Effect, FILE_DESCRIPTOR_SET, METHOD_EFFECTS, METHOD_ROLES};
 
 use super::connections::CallPriority;
 use crate::access::{MethodAccess, Role};
+use crate::rpc::upload::STREAM_MESSAGE_BYTES_MAX;
+
+/// Maximum size of a request to health or reflection in bytes. The former needs no credential.
+const FOREIGN_MESSAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// Properties of one method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,38 +45,38 @@ pub(super) enum AuditClass {
     Change,
     /// Records of begin and end. The call ends or removes something, which is never refused.
     Release,
+    /// Records of [`Self::Change`] if the request saves artifacts, and of [`Self::Read`] otherwise.
+    ChangeIfSaved,
 }
 
-/// First words of the names of methods that change nothing. CollectOutputs may save artifacts, and CheckImage runs a
-/// container.
-const READ_VERBS: [&str; 8] = [
-    "Attach",
-    "Get",
-    "List",
-    "Load",
-    "Poll",
-    "Preflight",
-    "Read",
-    "Search",
-];
-/// First words of the names of methods that end or remove something.
-const RELEASE_VERBS: [&str; 4] = ["Delete", "Drain", "Kill", "Signal"];
-
 impl AuditClass {
-    /// Returns the class of a method of skilld, by its name.
-    fn of(method: &str) -> Self {
-        let begins_with = |verbs: &[&str]| verbs.iter().any(|verb| method.starts_with(verb));
-        if begins_with(&READ_VERBS) {
-            Self::Read
-        } else if begins_with(&RELEASE_VERBS) {
-            Self::Release
-        } else {
-            Self::Change
+    /// Returns the class of a method of skilld by its declared effect. Without one it is taken for a change.
+    fn of(effect: Option<i32>) -> Self {
+        match effect.and_then(|number| Effect::try_from(number).ok()) {
+            Some(Effect::Read) => Self::Read,
+            Some(Effect::Release) => Self::Release,
+            Some(Effect::ChangeIfSaved) => Self::ChangeIfSaved,
+            Some(Effect::Change | Effect::Unspecified) | None => Self::Change,
         }
     }
 }
 
 impl MethodTraits {
+    /// Returns `true` if a call of this method may change something, which the first message of its answer reports.
+    pub(super) fn reports_change(self) -> bool {
+        matches!(self.audit, AuditClass::Change | AuditClass::Release)
+    }
+
+    /// Returns the maximum size in bytes of each message of a request, as it is sent; `None` if only the size of any
+    /// message limits it.
+    pub(super) fn message_bytes_max(self) -> Option<u64> {
+        match (self.is_skilld, self.client_streams) {
+            (false, _) => Some(FOREIGN_MESSAGE_BYTES_MAX),
+            (true, true) => Some(STREAM_MESSAGE_BYTES_MAX),
+            (true, false) => None,
+        }
+    }
+
     /// Returns how far a call of this method protects its connection from being closed for a new one.
     pub(super) fn priority(self) -> CallPriority {
         if self.is_skilld {
@@ -140,6 +144,7 @@ impl MethodTable {
     fn add(&mut self, set: &FileDescriptorSet, foreign_access: Option<MethodAccess>) {
         let is_skilld = foreign_access.is_none();
         let roles: HashMap<&str, i32> = METHOD_ROLES.iter().copied().collect();
+        let effects: HashMap<&str, i32> = METHOD_EFFECTS.iter().copied().collect();
         for file in &set.file {
             for service in &file.service {
                 let name = format!("{}.{}", file.package(), service.name());
@@ -157,7 +162,7 @@ impl MethodTable {
                         has_command: HAVE_COMMANDS.contains(&path.as_str()),
                         access: foreign_access.unwrap_or(access),
                         audit: match is_skilld {
-                            true => AuditClass::of(method.name()),
+                            true => AuditClass::of(effects.get(path.as_str()).copied()),
                             false => AuditClass::Unrecorded,
                         },
                     };
@@ -274,12 +279,26 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_change_something_are_known_by_name() {
+    fn every_method_declares_what_it_does() {
+        let effects: HashMap<&str, i32> = METHOD_EFFECTS.iter().copied().collect();
+        let methods = MethodTable::new();
+        let own = methods
+            .by_path
+            .iter()
+            .filter(|(_, method)| method.is_skilld);
+        for (path, _) in own {
+            let effect = effects.get(path.as_str()).copied().unwrap_or_default();
+            assert_ne!(effect, i32::from(Effect::Unspecified), "{path}");
+        }
+    }
+
+    #[test]
+    fn methods_that_change_something_declare_it() {
+        assert_eq!(of_class(AuditClass::ChangeIfSaved), ["CollectOutputs"]);
         assert_eq!(
             of_class(AuditClass::Change),
             [
                 "CheckImage",
-                "CollectOutputs",
                 "CreateWorkspace",
                 "CreateWorkspaceToken",
                 "PrepareSkill",
@@ -290,6 +309,7 @@ mod tests {
                 "ResizeTerminal",
                 "RunExec",
                 "SaveArtifact",
+                "SignalExec",
                 "StageFiles",
                 "StageInputs",
                 "StageSkills",
@@ -308,13 +328,12 @@ mod tests {
                 "DeleteWorkspace",
                 "Drain",
                 "KillExec",
-                "SignalExec",
             ]
         );
     }
 
     #[test]
-    fn methods_that_only_read_are_known_by_name() {
+    fn methods_that_only_read_declare_it() {
         assert_eq!(
             of_class(AuditClass::Read),
             [

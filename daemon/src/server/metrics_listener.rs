@@ -1,5 +1,5 @@
-//! Listener of kind `metrics`: answers `GET /metrics` over HTTP/1.1, one request per connection. It shares nothing with
-//! the listeners of the API, so a client of it takes no connection from them.
+//! Listener of kind `metrics`: answers `GET /metrics` over HTTP/1.1, one request per connection. Its connections are in
+//! the table of those of the API: clients that send no request keep none out that does.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -15,10 +15,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tonic::Code;
 
+use super::connections::{ConnectionGuard, ConnectionHandle, ConnectionTable};
 use super::listener::{ACCEPT_PAUSE, bind_tcp_listener};
 use super::metrics_snapshot::MetricsSources;
 use crate::access::{
@@ -30,8 +30,6 @@ use crate::error::{Error, Result};
 use crate::metrics::{Metrics, MetricsFormat, SampleFilter};
 use crate::shutdown::Tasks;
 
-/// Maximum number of connections. Others wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 16;
 /// Maximum time of a connection, from its first byte to the last one of the answer.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum size of a request's head in bytes; hyper's buffer has no smaller one.
@@ -61,6 +59,7 @@ struct MetricsPage {
 pub(super) fn serve_metrics(
     listeners: Vec<MetricsListener>,
     (sources, metrics): (MetricsSources, Arc<Metrics>),
+    table: &ConnectionTable,
     tasks: &Tasks,
 ) {
     let page = Arc::new(MetricsPage {
@@ -69,7 +68,7 @@ pub(super) fn serve_metrics(
         metrics,
     });
     for listener in listeners {
-        tasks.spawn(listener.run(Arc::clone(&page), tasks.clone()));
+        tasks.spawn(listener.run(Arc::clone(&page), table.clone(), tasks.clone()));
     }
 }
 
@@ -104,21 +103,17 @@ impl MetricsListener {
     }
 
     /// Serves until the daemon stops.
-    async fn run(self, page: Arc<MetricsPage>, tasks: Tasks) {
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    async fn run(self, page: Arc<MetricsPage>, table: ConnectionTable, tasks: Tasks) {
         let this = Arc::new(self);
         let accept = async {
-            while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+            loop {
                 match this.listener.accept().await {
-                    Ok((socket, peer)) => {
-                        let (this, page) = (Arc::clone(&this), Arc::clone(&page));
-                        let stop = tasks.stop.clone();
-                        tasks.spawn(async move {
-                            tokio::select! {
-                                () = stop.cancelled() => {}
-                                () = this.serve(socket, peer, page, permit) => {}
-                            }
-                        });
+                    Ok((socket, address)) => {
+                        let peer = this.peer(address);
+                        if let Some(guard) = table.admit_or_refuse(&peer, &tasks.stop) {
+                            let served = Arc::clone(&this).serve(socket, Arc::clone(&page), guard);
+                            tasks.spawn(served);
+                        }
                     }
                     Err(error) => {
                         tracing::warn!(%error, "connections for metrics cannot be accepted");
@@ -133,31 +128,38 @@ impl MetricsListener {
         }
     }
 
-    async fn serve(
-        &self,
-        socket: TcpStream,
-        peer: SocketAddr,
-        page: Arc<MetricsPage>,
-        _permit: OwnedSemaphorePermit,
-    ) {
+    fn peer(&self, address: SocketAddr) -> Arc<ConnectionPeer> {
         let key = self.tls.as_ref().map(|tls| tls.key().to_owned());
-        let peer = ConnectionPeer::new(
-            PeerAddress::Tcp(peer),
+        Arc::new(ConnectionPeer::new(
+            PeerAddress::Tcp(address),
             key.unwrap_or_default(),
             self.authenticators.clone(),
-        );
-        let peer = Arc::new(peer);
+        ))
+    }
+
+    /// Serves a connection until it ends, is closed for another one, or the daemon stops.
+    async fn serve(
+        self: Arc<Self>,
+        socket: TcpStream,
+        page: Arc<MetricsPage>,
+        guard: ConnectionGuard,
+    ) {
+        let handle = guard.handle();
         let served = async {
             match &self.tls {
-                None => serve_request(socket, page, peer).await,
+                None => serve_request(socket, page, handle).await,
                 Some(tls) => {
                     let acceptor = TlsAcceptor::from(Arc::clone(&tls.current().server));
                     let stream = acceptor.accept(socket).await?;
-                    serve_request(stream, page, peer).await
+                    serve_request(stream, page, handle).await
                 }
             }
         };
-        let failure = match tokio::time::timeout(CONNECTION_TIME_MAX, served).await {
+        let served = tokio::select! {
+            () = guard.cut.cancelled() => return,
+            served = tokio::time::timeout(CONNECTION_TIME_MAX, served) => served,
+        };
+        let failure = match served {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it took too long".to_owned(),
@@ -170,7 +172,7 @@ impl MetricsListener {
 async fn serve_request<S>(
     stream: S,
     page: Arc<MetricsPage>,
-    peer: Arc<ConnectionPeer>,
+    connection: ConnectionHandle,
 ) -> std::io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -180,7 +182,7 @@ where
             request.method(),
             request.uri().path(),
             request.headers(),
-            &peer,
+            &connection,
         );
         std::future::ready(Ok::<_, Infallible>(response))
     });
@@ -199,7 +201,7 @@ impl MetricsPage {
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-        peer: &Arc<ConnectionPeer>,
+        connection: &ConnectionHandle,
     ) -> Response<String> {
         if path != PATH {
             return refusal(StatusCode::NOT_FOUND, "only /metrics exists here");
@@ -210,7 +212,7 @@ impl MetricsPage {
             response.headers_mut().insert(ALLOW, allow);
             return response;
         }
-        let caller = match self.authorize(headers, peer) {
+        let caller = match self.authorize(headers, connection) {
             Ok(caller) => caller,
             Err(error) => return access_refusal(&error),
         };
@@ -241,7 +243,12 @@ impl MetricsPage {
     }
 
     /// Returns the caller if the client may see only the samples of its tenant; `None` means all.
-    fn authorize(&self, headers: &HeaderMap, peer: &Arc<ConnectionPeer>) -> Result<Option<Caller>> {
+    fn authorize(
+        &self,
+        headers: &HeaderMap,
+        connection: &ConnectionHandle,
+    ) -> Result<Option<Caller>> {
+        let peer = connection.peer();
         if peer.authenticators.is_empty() {
             return Ok(None);
         }
@@ -250,6 +257,7 @@ impl MetricsPage {
         self.access.count_request(&principal)?;
         let caller = self.access.admit(&credentials, principal, Role::Observer)?;
         caller.require_whole_tenant()?;
+        connection.set_authenticated();
         let sees_all = caller.role() == Role::Admin;
         Ok((!sees_all).then_some(caller))
     }

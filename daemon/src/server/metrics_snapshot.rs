@@ -82,7 +82,13 @@ impl MetricsSources {
             let access = &self.services.access;
             let skills = self.services.skills.of_daemon();
             let published = skills.published_bytes(tenant.as_str());
-            for (resource, amount) in [
+            let environments = self.services.environments.held_bytes(&tenant);
+            let artifacts = &self.services.artifacts;
+            // Before the end of the first count the number is too small.
+            let versions = artifacts
+                .is_counted()
+                .then(|| ("artifacts", to_float(artifacts.held_by(&tenant).versions)));
+            let amounts = [
                 ("workspaces", to_float(held.workspaces)),
                 ("memory", to_float(held.memory_bytes)),
                 ("cpus", to_float(held.cpu_millis) / 1000.0),
@@ -90,7 +96,10 @@ impl MetricsSources {
                 ("streams", to_float(access.open_streams(&tenant))),
                 ("connections", to_float(access.open_connections(&tenant))),
                 ("published_bytes", to_float(published)),
-            ] {
+                ("environment_bytes", to_float(environments)),
+                ("staged_bytes", to_float(workspaces.staged_bytes(&tenant))),
+            ];
+            for (resource, amount) in amounts.into_iter().chain(versions) {
                 let labels = [tenant.to_string(), resource.to_owned()];
                 snapshot.usage.push((labels, amount));
             }
@@ -111,7 +120,7 @@ impl MetricsSources {
         }
         let samples = tenants
             .iter()
-            .map(|tenant| ([tenant.to_string()], artifacts.bytes_of(tenant)));
+            .map(|tenant| ([tenant.to_string()], artifacts.held_by(tenant).bytes));
         snapshot.artifacts.extend(samples);
     }
 

@@ -250,7 +250,9 @@ mod tests {
 
     async fn open_table(dir: &Path) -> (RefusalTable, AuditLog) {
         let path = dir.join("audit.log").display().to_string();
-        let config = Config::from_toml(&format!("audit.file = {path:?}")).expect("valid");
+        // A test may count for longer than a sync may take, which ends only while the test waits.
+        let text = format!("[audit]\nfile = {path:?}\nsync_interval = \"10s\"\n");
+        let config = Config::from_toml(&text).expect("valid");
         let audit = AuditLog::open(&config.config.audit, dir).await;
         let audit = audit.expect("opened").expect("configured");
         (RefusalTable::new(Some(audit.clone())), audit)

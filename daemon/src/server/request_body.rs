@@ -1,6 +1,9 @@
 //! Body of a request. The request, or the first message of a stream, must arrive in time; from then on its call
 //! protects the connection.
 //!
+//! The decoder keeps a message until it is complete. So each has a limit of its size, the rest of one that has begun must
+//! arrive in time as well, and the incomplete messages of one tenant hold a limited number of bytes.
+//!
 //! A reset of the body is an error. tonic treats a stream that its sender reset with CANCEL as complete, so a cancelled
 //! upload would be stored as a whole file.
 
@@ -18,6 +21,7 @@ use tonic::{Code, Status};
 
 use super::connections::{CallPriority, ConnectionCallGuard, ConnectionHandle};
 use crate::error::Error;
+use crate::rpc::upload::{ARRIVING_BYTES, ARRIVING_BYTES_MAX};
 use crate::usage::ByteMeter;
 
 /// Longest time from the headers of a call to the end of its request, or of the first message of a stream. Clients send
@@ -32,8 +36,29 @@ pub(super) struct TimedRequestBody {
     inner: Body,
     /// Part of the request that has not arrived; `None` once the call counts.
     awaited: Option<AwaitedRequest>,
+    bounds: MessageBounds,
+    arrival: MessageArrival,
+    /// Deadline of an incomplete message after the first one; `None` before it is waited for.
+    rest_deadline: Option<Pin<Box<Sleep>>>,
     /// Counts the bytes of the request; `None` for a call without a tenant.
-    meter: Option<Arc<ByteMeter>>,
+    meter: Option<RequestMeter>,
+}
+
+/// Limits of each message of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MessageBounds {
+    /// Maximum size in bytes, as the message is sent; `None` if only the decoder limits it.
+    pub(super) bytes_max: Option<u64>,
+    /// Longest wait for the rest of a later message of a stream, of which a part has arrived.
+    pub(super) rest_timeout: Duration,
+}
+
+/// Counts the bytes of a request for its tenant. Dropping it gives back those of an incomplete message.
+#[derive(Debug)]
+struct RequestMeter {
+    meter: Arc<ByteMeter>,
+    /// Number of bytes that count for the incomplete message.
+    arriving: u64,
 }
 
 /// Protection of a connection by one of its calls: empty until the call's request has arrived. The call owns it, and
@@ -54,15 +79,15 @@ pub(super) struct PendingCall {
 struct AwaitedRequest {
     deadline: Pin<Box<Sleep>>,
     opening: Option<PendingCall>,
-    /// Progress of the first message of a stream; `None` for a unary request, which must arrive completely.
-    first: Option<FirstMessageArrival>,
+    /// `true` if the first message of a stream suffices; a unary request must arrive completely.
+    is_stream: bool,
 }
 
-/// Arrival of the first gRPC message of a stream, by the length in its prefix.
+/// Arrival of gRPC messages, by the lengths in their prefixes.
 #[derive(Debug, Default)]
-struct FirstMessageArrival {
+struct MessageArrival {
     prefix: [u8; PREFIX_BYTES],
-    /// Number of bytes that have arrived.
+    /// Number of bytes of the incomplete message that have arrived; 0 between two messages.
     seen: u64,
 }
 
@@ -100,18 +125,66 @@ pub(super) fn framed_bytes(prefix: [u8; PREFIX_BYTES]) -> u64 {
     PREFIX_BYTES as u64 + u64::from(u32::from_be_bytes(length))
 }
 
-// === impl FirstMessageArrival ===
+// === impl MessageArrival ===
 
-impl FirstMessageArrival {
-    /// Counts bytes that arrived. Returns `true` if the message is complete.
-    fn add(&mut self, bytes: &[u8]) -> bool {
-        let begin = usize::try_from(self.seen).unwrap_or(PREFIX_BYTES);
-        let missing = self.prefix.iter_mut().skip(begin);
-        for (to, from) in missing.zip(bytes) {
-            *to = *from;
+impl MessageArrival {
+    /// Counts bytes that arrived. Returns `true` if a message is complete with them.
+    fn add(&mut self, mut bytes: &[u8]) -> bool {
+        let mut is_complete = false;
+        while !bytes.is_empty() {
+            let begin = usize::try_from(self.seen).unwrap_or(PREFIX_BYTES);
+            let missing = self.prefix.iter_mut().skip(begin);
+            for (to, from) in missing.zip(bytes) {
+                *to = *from;
+            }
+            let seen = self.seen + bytes.len() as u64;
+            let length = match seen < PREFIX_BYTES as u64 {
+                true => PREFIX_BYTES as u64,
+                false => framed_bytes(self.prefix),
+            };
+            let missing = usize::try_from(length - self.seen).unwrap_or(usize::MAX);
+            let Some((_, rest)) = bytes.split_at_checked(missing) else {
+                self.seen = seen;
+                break;
+            };
+            (self.seen, is_complete, bytes) = (0, true, rest);
         }
-        self.seen += bytes.len() as u64;
-        self.seen >= PREFIX_BYTES as u64 && self.seen >= framed_bytes(self.prefix)
+        is_complete
+    }
+
+    /// Returns the size of the incomplete message in bytes, without its prefix; 0 while that is not known.
+    fn message_bytes(&self) -> u64 {
+        match self.seen < PREFIX_BYTES as u64 {
+            true => 0,
+            false => framed_bytes(self.prefix) - PREFIX_BYTES as u64,
+        }
+    }
+}
+
+// === impl RequestMeter ===
+
+impl RequestMeter {
+    /// Counts bytes that arrived, with which `arriving` bytes of an incomplete message have.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` for an incomplete message of a tenant whose messages hold too many bytes.
+    fn count(&mut self, bytes: usize, arriving: u64) -> Result<(), Error> {
+        self.meter.count_in(bytes);
+        let sum = self.meter.count_arriving(self.arriving, arriving);
+        self.arriving = arriving;
+        if arriving > 0 && sum > ARRIVING_BYTES_MAX {
+            return Err(Error::QuotaExceeded {
+                subject: ARRIVING_BYTES.to_owned(),
+                limit: ARRIVING_BYTES_MAX,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RequestMeter {
+    fn drop(&mut self) {
+        self.meter.count_arriving(self.arriving, 0);
     }
 }
 
@@ -120,44 +193,80 @@ impl FirstMessageArrival {
 impl TimedRequestBody {
     /// Wraps a body. `opening` is `None` for a call without a counted connection; `is_stream` is `true` for a stream of
     /// requests.
-    pub(super) fn new(inner: Body, is_stream: bool, opening: Option<PendingCall>) -> Self {
+    pub(super) fn new(
+        inner: Body,
+        is_stream: bool,
+        bounds: MessageBounds,
+        opening: Option<PendingCall>,
+    ) -> Self {
         let awaited = AwaitedRequest {
             deadline: Box::pin(tokio::time::sleep(REQUEST_TIMEOUT)),
             opening,
-            first: is_stream.then(FirstMessageArrival::default),
+            is_stream,
         };
         Self {
             inner,
             awaited: Some(awaited),
+            bounds,
+            arrival: MessageArrival::default(),
+            rest_deadline: None,
             meter: None,
         }
     }
 
     /// Counts the bytes of the request with a meter.
     pub(super) fn with_meter(self, meter: Option<Arc<ByteMeter>>) -> Self {
+        let meter = meter.map(|meter| RequestMeter { meter, arriving: 0 });
         Self { meter, ..self }
     }
 
-    /// Returns `true` if enough has arrived, with `data`, for the call to count.
-    fn is_complete(&mut self, data: Option<&Bytes>) -> bool {
-        let first = self
-            .awaited
-            .as_mut()
-            .and_then(|request| request.first.as_mut());
-        match (first, data) {
-            (Some(first), Some(data)) => first.add(data),
-            (None, Some(_)) => http_body::Body::is_end_stream(&self.inner),
-            (_, None) => true,
+    /// Counts data that arrived. Returns `true` if the request has arrived far enough for its call to count.
+    ///
+    /// # Errors
+    /// `LimitExceeded` for a message that is too large; that of the meter.
+    fn count(&mut self, data: &[u8]) -> Result<bool, Error> {
+        let is_complete = self.arrival.add(data);
+        if is_complete {
+            self.rest_deadline = None;
         }
+        let bytes = self.arrival.message_bytes();
+        if let Some(limit) = self.bounds.bytes_max.filter(|limit| bytes > *limit) {
+            let what = "a message of the request".to_owned();
+            return Err(Error::LimitExceeded { what, limit });
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.count(data.len(), self.arrival.seen)?;
+        }
+        let is_stream = self.awaited.as_ref().is_some_and(|it| it.is_stream);
+        Ok(match is_stream {
+            true => is_complete,
+            false => http_body::Body::is_end_stream(&self.inner),
+        })
     }
 
-    /// Counts the call if enough of it has arrived. Returns `false` if its connection is being closed.
-    fn try_open(&mut self, data: Option<&Bytes>) -> bool {
-        if self.awaited.is_none() || !self.is_complete(data) {
-            return true;
-        }
+    /// Counts the call. Returns `false` if its connection is being closed.
+    fn open_call(&mut self) -> bool {
         let opening = self.awaited.take().and_then(|request| request.opening);
         opening.is_none_or(PendingCall::open)
+    }
+
+    /// Waits until the request, or the rest of a message, is late, while no data arrives.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+        if let Some(awaited) = &mut self.awaited {
+            ready!(awaited.deadline.poll_unpin(context));
+            self.awaited = None;
+            return Poll::Ready(missing_request());
+        }
+        if self.arrival.seen == 0 {
+            return Poll::Pending;
+        }
+        let timeout = self.bounds.rest_timeout;
+        let deadline = self
+            .rest_deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(deadline.poll_unpin(context));
+        let doing = "waiting for the rest of a message (server.upload_timeout)";
+        Poll::Ready(Error::Deadline { doing }.into())
     }
 }
 
@@ -169,27 +278,26 @@ impl http_body::Body for TimedRequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(context);
-        if polled.is_pending()
-            && let Some(awaited) = &mut self.awaited
-            && awaited.deadline.poll_unpin(context).is_ready()
-        {
-            self.awaited = None;
-            return Poll::Ready(Some(Err(missing_request())));
-        }
-        let frame = ready!(polled).transpose().map_err(broken);
-        if let (Some(meter), Ok(Some(frame))) = (&self.meter, &frame) {
-            meter.count_in(frame.data_ref().map_or(0, Bytes::len));
-        }
-        let is_open = match &frame {
-            Ok(frame) => self.try_open(frame.as_ref().and_then(Frame::data_ref)),
-            Err(_) => true,
+        let Poll::Ready(polled) = Pin::new(&mut self.inner).poll_frame(context) else {
+            return self.poll_late(context).map(|status| Some(Err(status)));
         };
-        if is_open {
-            Poll::Ready(frame.transpose())
-        } else {
+        let frame = match polled.transpose().map_err(broken) {
+            Ok(frame) => frame,
+            Err(status) => return Poll::Ready(Some(Err(status))),
+        };
+        let has_arrived = match frame.as_ref().and_then(Frame::data_ref) {
+            Some(data) => self.count(data),
+            None => Ok(true),
+        };
+        let refusal = match has_arrived {
             // The connection is closing: the call ends with it, before its handler has begun.
-            Poll::Ready(Some(Err(missing_request())))
+            Ok(true) if !self.open_call() => Some(missing_request()),
+            Ok(_) => None,
+            Err(error) => Some(error.into()),
+        };
+        match refusal {
+            None => Poll::Ready(frame.map(Ok)),
+            Some(status) => Poll::Ready(Some(Err(status))),
         }
     }
 
@@ -217,165 +325,4 @@ fn missing_request() -> Status {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::collections::VecDeque;
-
-    use http_body::Body as _;
-    use tokio::time::Instant;
-    use tokio_util::sync::CancellationToken;
-
-    use super::super::connections::{ConnectionAdmission, ConnectionGuard, ConnectionTable};
-    use super::*;
-    use crate::access::{ConnectionPeer, PeerAddress};
-
-    #[test]
-    fn a_message_is_complete_with_its_last_byte_however_it_is_cut() {
-        for (message, more) in [
-            (&[0, 0, 0, 0, 0][..], 0),
-            (&[0, 0, 0, 0, 3, 7, 7, 7], 0),
-            (&[0, 0, 0, 0, 1, 7, 0, 0], 2),
-        ] {
-            let whole = message.len() - more;
-            for cut in 0..message.len() {
-                let (begin, rest) = message.split_at(cut);
-                let mut arrival = FirstMessageArrival::default();
-                assert_eq!(arrival.add(begin), cut >= whole, "{message:?} at {cut}");
-                assert!(arrival.add(rest), "{message:?} at {cut}");
-            }
-        }
-    }
-
-    fn peer() -> Arc<ConnectionPeer> {
-        let (uid, gid, pid) = (1, 1, None);
-        let address = PeerAddress::Unix { uid, gid, pid };
-        let (listener, authenticators) = (String::new(), BTreeSet::new());
-        Arc::new(ConnectionPeer::new(address, listener, authenticators))
-    }
-
-    fn connection(table: &ConnectionTable) -> ConnectionGuard {
-        match table.admit(peer(), &CancellationToken::new()) {
-            ConnectionAdmission::Free(guard) | ConnectionAdmission::Replaced(guard) => guard,
-            ConnectionAdmission::Full => panic!("full"),
-        }
-    }
-
-    fn is_full(table: &ConnectionTable) -> bool {
-        let admission = table.admit(peer(), &CancellationToken::new());
-        matches!(admission, ConnectionAdmission::Full)
-    }
-
-    /// Polls until the next frame or error.
-    async fn next(body: &mut TimedRequestBody) -> Option<Result<Frame<Bytes>, Status>> {
-        std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
-    }
-
-    /// Body that yields frames, and then ends or stays silent for ever.
-    struct Frames {
-        frames: VecDeque<Bytes>,
-        ends: bool,
-    }
-
-    impl http_body::Body for Frames {
-        type Data = Bytes;
-        type Error = Status;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _context: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            match self.frames.pop_front() {
-                Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
-                None if self.ends => Poll::Ready(None),
-                None => Poll::Pending,
-            }
-        }
-    }
-
-    fn frames<const N: usize>(frames: [&'static [u8]; N], ends: bool) -> Body {
-        let frames = frames.map(Bytes::from_static).into();
-        Body::new(Frames { frames, ends })
-    }
-
-    /// Connection that fills its table, and the request of a call on it.
-    struct OnlyConnection {
-        table: ConnectionTable,
-        guard: ConnectionGuard,
-        protection: ConnectionProtection,
-        body: TimedRequestBody,
-    }
-
-    fn call_on_the_only_connection(request: Body, is_stream: bool) -> OnlyConnection {
-        let table = ConnectionTable::new(1, 1);
-        let guard = connection(&table);
-        let protection = ConnectionProtection::default();
-        let opening = protection.opening(guard.handle(), CallPriority::Work);
-        OnlyConnection {
-            body: TimedRequestBody::new(request, is_stream, Some(opening)),
-            table,
-            guard,
-            protection,
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_protects_its_connection_from_its_first_message_to_its_end() {
-        let silent = frames([&[0, 0, 0, 0, 2, 7], &[7]], false);
-        let OnlyConnection {
-            table,
-            guard,
-            protection,
-            mut body,
-        } = call_on_the_only_connection(silent, true);
-
-        next(&mut body).await.expect("a frame").expect("data");
-        assert!(!guard.cut.is_cancelled() && protection.0.get().is_none());
-        next(&mut body).await.expect("a frame").expect("data");
-        assert!(protection.0.get().is_some() && is_full(&table));
-        // The handler may keep the body longer than the call lasts.
-        drop(protection);
-        assert!(!is_full(&table) && guard.cut.is_cancelled());
-    }
-
-    #[tokio::test]
-    async fn a_single_request_protects_its_connection_from_its_end() {
-        let mut call = call_on_the_only_connection(frames([&[0; 5]], true), false);
-        next(&mut call.body).await.expect("a frame").expect("data");
-        assert!(call.protection.0.get().is_none());
-        assert!(next(&mut call.body).await.is_none());
-        assert!(call.protection.0.get().is_some() && is_full(&call.table));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_does_not_arrive_ends_its_call_and_protects_nothing() {
-        for (body, is_stream) in [
-            (frames([], false), true),
-            (frames([], false), false),
-            (frames([&[0, 0, 0, 0, 2, 7]], false), true),
-            // Handlers of single requests wait for the end of the body.
-            (frames([&[0; 5]], false), false),
-        ] {
-            let mut call = call_on_the_only_connection(body, is_stream);
-            let start = Instant::now();
-            let status = loop {
-                match next(&mut call.body).await.expect("no end") {
-                    Ok(_frame) => {}
-                    Err(status) => break status,
-                }
-            };
-            assert_eq!(status.code(), Code::DeadlineExceeded);
-            assert!(!status.details().is_empty());
-            assert!(start.elapsed() >= REQUEST_TIMEOUT);
-            assert!(!is_full(&call.table) && call.guard.cut.is_cancelled());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_call_whose_connection_is_closed_does_not_begin() {
-        let mut call = call_on_the_only_connection(frames([&[0; 5]], true), true);
-        let _newer = connection(&call.table);
-        assert!(call.guard.cut.is_cancelled());
-        let frame = next(&mut call.body).await.expect("an end");
-        frame.expect_err("the call has begun");
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use http_body::{Frame, SizeHint};
 use skilld_proto::v1::Reason;
 use tokio::time::{Instant, Sleep};
@@ -20,8 +20,10 @@ use tracing::Span;
 use super::call_audit::AuditEndGuard;
 use super::call_layer::OpenCallGuard;
 use super::request_body::ConnectionProtection;
+use super::response_budget::{AnswerPermit, BudgetedBody};
 use crate::access::StreamGuard;
 use crate::audit::CreatedResource;
+use crate::collect::{STOPPED, SavesArtifacts};
 use crate::error::{Error, reason_of};
 use crate::usage::ByteMeter;
 
@@ -29,7 +31,7 @@ use crate::usage::ByteMeter;
 /// `Unpin`, so no pin projection is needed.
 #[derive(Debug)]
 pub(super) struct GuardedResponseBody {
-    inner: Body,
+    inner: BudgetedBody,
     _open: Option<OpenCallGuard>,
     _protection: ConnectionProtection,
     span: Span,
@@ -48,6 +50,8 @@ pub(super) struct GuardedResponseBody {
     starts: bool,
     /// `true` after the first message was sent.
     begun: bool,
+    /// `true` if the call may have saved artifacts that no message has reported.
+    saves: bool,
     ended: bool,
 }
 
@@ -70,6 +74,7 @@ pub(super) struct ResponseGuards {
     pub(super) stream: Option<StreamGuard>,
     pub(super) audit: Option<AuditEndGuard>,
     pub(super) meter: Option<Arc<ByteMeter>>,
+    pub(super) permit: AnswerPermit,
     pub(super) starts: bool,
 }
 
@@ -99,7 +104,7 @@ pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
 }
 
 impl GuardedResponseBody {
-    pub(super) fn wrap(response: Response<Body>, guards: ResponseGuards) -> Response<Body> {
+    pub(super) fn wrap(mut response: Response<Body>, guards: ResponseGuards) -> Response<Body> {
         let ResponseGuards {
             open,
             protection,
@@ -110,6 +115,7 @@ impl GuardedResponseBody {
             stream,
             mut audit,
             meter,
+            permit,
             starts,
         } = guards;
         // A call that fails at once has its status in the headers.
@@ -121,9 +127,11 @@ impl GuardedResponseBody {
         if let (Some(audit), Some(created)) = (&audit, response.extensions().get()) {
             audit.call().set_created(CreatedResource::clone(created));
         }
+        let saves = response.extensions().get::<SavesArtifacts>().is_some();
+        write_uri_signs(response.headers_mut());
         response.map(|inner| {
             Body::new(Self {
-                inner,
+                inner: BudgetedBody::new(inner, permit),
                 _open: open,
                 _protection: protection,
                 span,
@@ -139,6 +147,7 @@ impl GuardedResponseBody {
                 code,
                 starts,
                 begun: false,
+                saves,
                 ended: false,
             })
         })
@@ -147,7 +156,7 @@ impl GuardedResponseBody {
     /// Returns the error with which the stream must end now; `None` if it may go on.
     fn overdue(&mut self, context: &mut Context<'_>) -> Option<Error> {
         if self.is_stopped(context) {
-            return Some(stop_error(self.starts && !self.begun));
+            return Some(self.stop_error());
         }
         if let Some(stream) = &mut self.stream
             && stream.revoked.poll_unpin(context).is_ready()
@@ -161,6 +170,14 @@ impl GuardedResponseBody {
             .then_some(Error::Deadline {
                 doing: "streaming the answer",
             })
+    }
+
+    /// Makes the error with which the daemon's stop ends the stream.
+    fn stop_error(&self) -> Error {
+        if self.saves {
+            return STOPPED;
+        }
+        stop_error(self.starts && !self.begun)
     }
 
     fn note_status(&mut self, status: &Status) {
@@ -179,11 +196,37 @@ impl GuardedResponseBody {
         let status = Status::from(error);
         self.ended = true;
         self.note_status(&status);
-        let mut trailers = HeaderMap::new();
-        if let Err(status) = status.add_header(&mut trailers) {
-            tracing::error!(error = %status, "status does not fit into trailers");
-        }
-        Frame::trailers(trailers)
+        status_trailers(&status)
+    }
+}
+
+/// Makes the last frame of a stream that ends with a status.
+pub(super) fn status_trailers(status: &Status) -> Frame<Bytes> {
+    let mut trailers = HeaderMap::new();
+    if let Err(status) = status.add_header(&mut trailers) {
+        tracing::error!(error = %status, "status does not fit into trailers");
+    }
+    write_uri_signs(&mut trailers);
+    Frame::trailers(trailers)
+}
+
+/// Makes the answer of a call that fails at once.
+pub(super) fn status_response(status: &Status) -> Response<Body> {
+    let mut response = status.clone().into_http();
+    write_uri_signs(response.headers_mut());
+    response
+}
+
+/// Writes `?` and `#` of a status' message as they are: tonic encodes them, and the decoder of JavaScript's clients
+/// (`decodeURI`) would leave `%3F` and `%23`.
+fn write_uri_signs(headers: &mut HeaderMap) {
+    let Some(message) = headers.get_mut(Status::GRPC_MESSAGE) else {
+        return;
+    };
+    // A percent sign is %25, so these are no other text.
+    let plain = message.to_str().unwrap_or_default().replace("%3F", "?");
+    if let Ok(plain) = HeaderValue::from_str(&plain.replace("%23", "#")) {
+        *message = plain;
     }
 }
 
@@ -209,10 +252,15 @@ impl http_body::Body for GuardedResponseBody {
             let inner = Pin::new(&mut this.inner);
             std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll_frame(context)))
         };
-        let Ok(polled) = polled else {
+        let Ok(mut polled) = polled else {
             let error = Error::Internal("a stream panicked".into());
             return Poll::Ready(Some(Ok(this.end(error))));
         };
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            write_uri_signs(trailers);
+        }
         let trailers = match &polled {
             Poll::Ready(Some(Ok(frame))) => frame.trailers_ref(),
             Poll::Ready(_) | Poll::Pending => None,
@@ -222,7 +270,7 @@ impl http_body::Body for GuardedResponseBody {
             && this.is_stopped(context)
             && is_lost_guest(trailers)
         {
-            let error = stop_error(this.starts && !this.begun);
+            let error = this.stop_error();
             return Poll::Ready(Some(Ok(this.end(error))));
         }
         // The first message goes out if it is there: it reports the exec that was started.
@@ -267,5 +315,23 @@ impl Drop for GuardedResponseBody {
         // Without a code the client went away first.
         let code = self.code.map(tracing::field::debug);
         tracing::debug!(code, elapsed_us, "call ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_their_question_marks_and_hashes() {
+        let status = Status::not_found("out/what?.md #1 is 100%3F gone");
+        let response = status_response(&status);
+        let written = &response.headers()[Status::GRPC_MESSAGE];
+        assert_eq!(written, "out/what?.md%20#1%20is%20100%253F%20gone");
+        let read = Status::from_header_map(response.headers());
+        assert_eq!(
+            read.map(|read| read.message().to_owned()).as_deref(),
+            Some(status.message())
+        );
     }
 }

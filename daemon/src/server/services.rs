@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use skilld_proto::v1::FILE_DESCRIPTOR_SET;
 use skilld_proto::v1::access_service_server::AccessServiceServer;
 use skilld_proto::v1::admin_service_server::AdminServiceServer;
 use skilld_proto::v1::artifact_service_server::ArtifactServiceServer;
@@ -15,10 +14,12 @@ use skilld_proto::v1::skill_service_server::SkillServiceServer;
 use skilld_proto::v1::tenant_service_server::TenantServiceServer;
 use skilld_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use tokio::sync::{Notify, watch};
+use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
-use tonic_health::pb::health_server::HealthServer;
-use tonic_health::server::{HealthReporter, HealthService};
+use tonic_health::server::HealthReporter;
 
+use super::health;
+use super::reflection::Reflection;
 use crate::access::{AccessControl, TenantPermits};
 use crate::artifacts::{Artifacts, ReferencedVersions};
 use crate::audit::AuditLog;
@@ -35,7 +36,6 @@ use crate::rpc::admin::AdminRpc;
 use crate::rpc::artifact::ArtifactRpc;
 use crate::rpc::exec::ExecRpc;
 use crate::rpc::file::FileRpc;
-use crate::rpc::relay_budget::RelayBudget;
 use crate::rpc::server_info::ServerInfoRpc;
 use crate::rpc::skill::SkillRpc;
 use crate::rpc::tenant::TenantRpc;
@@ -48,6 +48,17 @@ use crate::usage::UsageLedger;
 use crate::workspace::registry::WorkspaceRegistry;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::{slot_disk, slot_table};
+
+/// Sets the limits of a service's messages, and accepts compressed requests, whose limit is that of the unpacked message.
+/// Both limits are set because tonic does not limit the messages that it sends by default.
+macro_rules! with_limits {
+    ($service:expr, $bytes:expr) => {
+        $service
+            .max_decoding_message_size($bytes)
+            .max_encoding_message_size($bytes)
+            .accept_compressed(CompressionEncoding::Gzip)
+    };
+}
 
 /// Loads what tenants have used on earlier days.
 pub(super) async fn open_usage(config: &Config, tasks: &Tasks) -> Result<UsageLedger> {
@@ -120,7 +131,7 @@ pub(super) async fn boot_services(
     let registry = WorkspaceRegistry::boot(Arc::clone(&context)).await?;
     artifacts.start_retention(referenced_versions(&registry));
     tasks.spawn(Arc::clone(&context).save_usage_periodically());
-    let environments = Environments::new(store, context, packages);
+    let environments = Environments::new(store, context, packages, Arc::clone(&access));
     let timeout = config.files.collect_on_exit_timeout;
     let is_shared = config.auth.is_some();
     let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), (timeout, is_shared));
@@ -136,7 +147,6 @@ pub(super) async fn boot_services(
         tasks: tasks.clone(),
         instance: instance.to_owned(),
         registry,
-        relays: RelayBudget::new(config.server.relay_bytes_max),
         skills: SkillsByTenant::new(skills),
         environments,
         artifacts,
@@ -167,66 +177,28 @@ pub(super) fn build_routes(
         shared: Arc::clone(&shared),
         available,
     };
-    let (workspaces, execs) = (
-        WorkspaceRpc(Arc::clone(&shared)),
-        ExecRpc(Arc::clone(&shared)),
-    );
-    // Set both limits: tonic does not limit the messages it sends by default.
-    let workspaces = WorkspaceServiceServer::new(workspaces)
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let execs = ExecServiceServer::new(execs)
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let files = FileServiceServer::new(FileRpc(Arc::clone(&shared)))
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let skills = SkillServiceServer::new(SkillRpc(Arc::clone(&shared)))
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let artifacts = ArtifactServiceServer::new(ArtifactRpc(Arc::clone(&shared)))
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let server = ServerServiceServer::new(server)
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let access = AccessServiceServer::new(AccessRpc(Arc::clone(&shared)))
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let tenants = TenantServiceServer::new(TenantRpc(Arc::clone(&shared)))
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let admin = AdminServiceServer::new(AdminRpc(shared))
-        .max_decoding_message_size(bytes)
-        .max_encoding_message_size(bytes);
-    let health = HealthServer::new(HealthService::from_health_reporter(reporter));
-    let routes = Routes::new(workspaces)
-        .add_service(execs)
-        .add_service(files)
-        .add_service(skills)
-        .add_service(artifacts)
-        .add_service(server)
-        .add_service(access)
-        .add_service(tenants)
-        .add_service(admin)
-        .add_service(health);
-    if reflection {
-        add_reflection(routes)
-    } else {
-        Ok(routes)
+    let workspaces = WorkspaceServiceServer::new(WorkspaceRpc(Arc::clone(&shared)));
+    let execs = ExecServiceServer::new(ExecRpc(Arc::clone(&shared)));
+    let files = FileServiceServer::new(FileRpc(Arc::clone(&shared)));
+    let skills = SkillServiceServer::new(SkillRpc(Arc::clone(&shared)));
+    let artifacts = ArtifactServiceServer::new(ArtifactRpc(Arc::clone(&shared)));
+    let access = AccessServiceServer::new(AccessRpc(Arc::clone(&shared)));
+    let tenants = TenantServiceServer::new(TenantRpc(Arc::clone(&shared)));
+    let admin = AdminServiceServer::new(AdminRpc(shared));
+    let routes = Routes::new(with_limits!(workspaces, bytes))
+        .add_service(with_limits!(execs, bytes))
+        .add_service(with_limits!(files, bytes))
+        .add_service(with_limits!(skills, bytes))
+        .add_service(with_limits!(artifacts, bytes))
+        .add_service(with_limits!(ServerServiceServer::new(server), bytes))
+        .add_service(with_limits!(access, bytes))
+        .add_service(with_limits!(tenants, bytes))
+        .add_service(with_limits!(admin, bytes))
+        .add_service(with_limits!(health::health_service(reporter), bytes));
+    if !reflection {
+        return Ok(routes);
     }
-}
-
-fn add_reflection(routes: Routes) -> Result<Routes> {
-    let builder = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            // With these, clients decode the details of errors.
-            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
-    };
-    let failed = |error| Error::Internal(format!("reflection: {error}"));
-    let v1 = builder().build_v1().map_err(failed)?;
-    let v1alpha = builder().build_v1alpha().map_err(failed)?;
-    Ok(routes.add_service(v1).add_service(v1alpha))
+    let reflection = Reflection::new()?;
+    let routes = routes.add_service(with_limits!(reflection.v1(), bytes));
+    Ok(routes.add_service(with_limits!(reflection.v1alpha(), bytes)))
 }

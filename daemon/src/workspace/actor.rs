@@ -179,7 +179,7 @@ impl SlotActor {
                 self.publish();
                 self.start_reconnect(Some(link)).await;
             }
-            AdoptedSlot::Paused => {
+            AdoptedSlot::Awaited => {
                 self.restore_lease();
                 self.rewrite_metadata().await;
                 self.publish();
@@ -465,8 +465,8 @@ pub enum AdoptedSlot {
     Warm(GuestLink),
     /// Workspace whose guest answers. It is configured again, since it may have missed that.
     Workspace(GuestLink),
-    /// Workspace whose container is paused.
-    Paused,
+    /// Workspace whose guest cannot answer now: its container is paused, or its socket cannot be bound.
+    Awaited,
     /// Lost workspace: cause, message and time.
     Lost(LossCause, String, SystemTime),
     /// Slot in the middle of its boot or removal.

@@ -6,12 +6,16 @@
 //! | claimed | runs | answers | the workspace, as it was |
 //! | claimed | runs | silent | failed: guest lost |
 //! | claimed | paused | – | the workspace; its guest is awaited for as long as a pause may last |
+//! | claimed | runs | its socket cannot be bound on this host now | the workspace; its guest is awaited |
 //! | claimed | gone or ended | – | failed: container lost |
 //! | failed | any | – | failed, until its retention ends |
 //! | quarantined | any | – | quarantined; the reconciler frees it once the container is gone |
 //! | ready, same image and sizes | runs | answers, not configured | warm |
+//! | ready | runs | its socket cannot be bound on this host now | removed |
 //! | anything else | any | any | removed |
 //! | none | labelled with this instance | any | removed |
+//!
+//! The socket of a guest cannot be bound on a disk without inodes or that is read-only, or without file descriptors.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -21,10 +25,11 @@ use std::time::{Duration, SystemTime};
 use skilld_proto::guest::GENERATION;
 
 use crate::engine::{ContainerState, ContainerSummary, ImageInfo};
-use crate::error::{Chain, Error, Result};
+use crate::error::{Chain, Error, HostFault, Result};
 use crate::exec::ImageEnvironment;
 use crate::guest::{GuestClient, GuestLink, GuestSocket};
 use crate::pool::Pool;
+use crate::skills::measure_staged_bytes;
 use crate::workspace::Workspace;
 use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
 use crate::workspace::exec_adoption::adopt_execs;
@@ -214,7 +219,7 @@ async fn inspect_slot(
             };
             match peer {
                 AdoptedGuest::Answers(link) => Ok(AdoptedSlot::Workspace(*link)),
-                AdoptedGuest::Paused => Ok(AdoptedSlot::Paused),
+                AdoptedGuest::Awaited => Ok(AdoptedSlot::Awaited),
                 AdoptedGuest::Silent => {
                     lost(LossCause::GuestLost, "the guest did not connect again")
                 }
@@ -239,7 +244,7 @@ async fn inspect_slot(
                 }
                 AdoptedGuest::Answers(_)
                 | AdoptedGuest::Silent
-                | AdoptedGuest::Paused
+                | AdoptedGuest::Awaited
                 | AdoptedGuest::Ended => Ok(AdoptedSlot::Garbage),
             }
         }
@@ -260,8 +265,8 @@ enum AdoptedGuest {
     Answers(Box<GuestLink>),
     /// The container runs, but the guest does not connect again.
     Silent,
-    /// The container is paused, so the guest cannot answer.
-    Paused,
+    /// The container is paused, or the host has no room for the guest's socket, so the guest cannot answer.
+    Awaited,
     Ended,
 }
 
@@ -271,9 +276,15 @@ async fn await_guest(
     record: &SlotRecord,
 ) -> Result<AdoptedGuest> {
     let id = record.container_id.as_deref().unwrap_or_default();
-    let socket = GuestSocket::bind(&context.slot_dir(record.number).join("run"))?;
+    let socket = match GuestSocket::bind(&context.slot_dir(record.number).join("run")) {
+        Err(error) if HostFault::of(&error).is_some() => {
+            tracing::warn!(slot = record.number, error = %Chain(&error), "guest cannot connect yet");
+            return Ok(AdoptedGuest::Awaited);
+        }
+        bound => bound?,
+    };
     let pid = match context.engine.inspect(id).await? {
-        Some(ContainerState { paused: true, .. }) => return Ok(AdoptedGuest::Paused),
+        Some(ContainerState { paused: true, .. }) => return Ok(AdoptedGuest::Awaited),
         Some(ContainerState {
             running: true, pid, ..
         }) => pid,
@@ -310,7 +321,7 @@ async fn adopt_slot(
     };
     let visible = matches!(
         found,
-        AdoptedSlot::Workspace(_) | AdoptedSlot::Paused | AdoptedSlot::Lost(..)
+        AdoptedSlot::Workspace(_) | AdoptedSlot::Awaited | AdoptedSlot::Lost(..)
     );
     if let Some(tenant) = record.quarantine_tenant.clone() {
         let workspaces = &context.workspaces;
@@ -331,5 +342,11 @@ async fn adopt_slot(
     let workspace = Workspace { key, slot };
     let workspaces = &context.workspaces;
     workspaces.adopt(claim.request, workspace.clone());
+    if !claim.skills.is_empty() {
+        let skills = workspace.skills_dir();
+        let measure = move || Ok(measure_staged_bytes(&skills));
+        let bytes = context.tasks.blocking(measure).await?;
+        workspaces.set_staged(&workspace, bytes);
+    }
     Ok(Some((workspace, guest)))
 }

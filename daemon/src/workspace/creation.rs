@@ -266,7 +266,8 @@ fn effective_limits(asked: ContainerLimits, config: &PoolConfig) -> Result<Conta
         return Err(Error::LimitUnsupported {
             field: "limits.disk_bytes".to_owned(),
             why: format!(
-                "the workspace counts in its memory, so {} bytes of disk need more than {} bytes of memory",
+                "the workspace counts in its memory, so {} bytes of disk need more than {} bytes of memory: request \
+                 less disk or more memory",
                 limits.disk_bytes, limits.memory_bytes
             ),
         });

@@ -181,7 +181,11 @@ mod tests {
     }
 
     fn page(execs: Vec<pb::Exec>) -> guest::ListExecsResponse {
-        guest::ListExecsResponse { execs, more: true }
+        guest::ListExecsResponse {
+            execs,
+            more: true,
+            ..guest::ListExecsResponse::default()
+        }
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use crate::engine::image_reference::ImageReference;
 use crate::error::{Error, Result};
 use crate::workspace::internal_pool::{CommandEnd, InternalCommand, InternalPool, InternalSlot};
 use crate::workspace::shared_slot_context::{IMAGE_CHECKS_MAX, SharedSlotContext};
+use crate::workspace::software_inventory_cache::INVENTORY_TIMEOUT;
 
 mod image_findings;
 
@@ -29,8 +30,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 const PROBE_OUTPUT_BYTES_MAX: u64 = 4096;
 /// Maximum number of bytes of the end of stderr in a finding.
 const PROBE_STDERR_BYTES: usize = 200;
-/// Longest wait for the list of an image's programs.
-const INVENTORY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Result of the check of an image.
 #[derive(Debug, Clone, Default)]
@@ -156,8 +155,7 @@ async fn probe_image(
     let version = "import sys; print(sys.version.split()[0])";
     let python = run_probe(&slot, &["python3", "-c", version]).await?;
     probes.python = python.map(|text| printable_line(&text));
-    let write =
-        "cd \"$WORK_DIR\" && echo ok > .probe && echo ok > /tmp/.probe && rm -f .probe /tmp/.probe";
+    let write = "cd \"$WORK_DIR\" && echo ok > .probe && echo ok > /tmp/.probe.$$ && rm .probe /tmp/.probe.$$";
     probes.write_fault = run_probe(&slot, &["sh", "-c", write]).await?.err();
     let locale = "command -v locale >/dev/null || exit 0; locale charmap";
     let charmap = run_probe(&slot, &["sh", "-c", locale]).await?;

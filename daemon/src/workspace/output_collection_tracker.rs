@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -22,13 +22,17 @@ pub use collection_record::{CollectionRecord, CollectionStatus};
 /// Maximum number of collections of one workspace that run at the same time. The permits of all workspaces together are
 /// few, so a workspace whose guest is slow on purpose must not hold all of them.
 const CONCURRENT_MAX: usize = 2;
+/// Number of records that a workspace adds before its old ones are pruned again.
+const PRUNE_INTERVAL: usize = 64;
 
 /// Bookkeeping of a slot's on-exit collections.
 #[derive(Debug)]
 pub struct OutputCollectionTracker {
     dir: PathBuf,
-    /// Maximum number of records kept of ended collections; the newest are kept.
+    /// Maximum number of collections that have not ended, and of records kept of ended ones; the newest are kept.
     records_max: usize,
+    /// Number of records that were added.
+    added: AtomicUsize,
     turns: Semaphore,
     /// Number of jobs that the end of the workspace waits for.
     pending: watch::Sender<usize>,
@@ -55,6 +59,7 @@ impl OutputCollectionTracker {
         Self {
             dir: slot_dir.join("collects"),
             records_max,
+            added: AtomicUsize::new(0),
             turns: Semaphore::new(CONCURRENT_MAX),
             pending: watch::Sender::new(usize::from(is_adopted)),
             in_flight: Mutex::default(),
@@ -78,6 +83,24 @@ impl OutputCollectionTracker {
         Some(InFlight {
             collections: Arc::clone(self),
             exec_id: exec_id.to_owned(),
+        })
+    }
+
+    /// Checks that the collection of an exec may be promised before the others have ended. One that has a job already
+    /// needs no more room.
+    ///
+    /// # Errors
+    /// [`Error::QuotaExceeded`].
+    pub fn check_room(&self, exec_id: &str) -> Result<()> {
+        let in_flight = self.in_flight();
+        if in_flight.len() < self.records_max || in_flight.contains(exec_id) {
+            return Ok(());
+        }
+        Err(Error::QuotaExceeded {
+            subject:
+                "the number of collections of one workspace that have not ended (wait for these)"
+                    .to_owned(),
+            limit: self.records_max as u64,
         })
     }
 
@@ -166,6 +189,18 @@ impl OutputCollectionTracker {
         record::replace_file(&self.dir.join(exec_id), &collection.encode())
     }
 
+    /// Writes the record of an exec that has none, and now and then removes old ones.
+    ///
+    /// # Errors
+    /// When the host's disk fails or is full, or the slot is gone.
+    pub fn add_record(&self, exec_id: &str, collection: &CollectionRecord) -> Result<()> {
+        let added = self.added.fetch_add(1, Ordering::Relaxed);
+        if added.is_multiple_of(PRUNE_INTERVAL) {
+            self.prune_records()?;
+        }
+        self.write_record(exec_id, collection)
+    }
+
     /// Removes the record of an exec, if there is one.
     ///
     /// # Errors
@@ -216,10 +251,7 @@ impl OutputCollectionTracker {
     }
 
     /// Removes the oldest records of ended collections beyond the maximum.
-    ///
-    /// # Errors
-    /// When the host's disk fails.
-    pub fn prune_records(&self) -> Result<()> {
+    fn prune_records(&self) -> Result<()> {
         let mut execs = self.list_records()?;
         execs.truncate(execs.len().saturating_sub(self.records_max));
         for exec_id in execs {
@@ -302,6 +334,32 @@ mod tests {
         }
         collections.prune_records().expect("pruned");
         assert_eq!(collections.list_records().expect("listed"), ["a", "d", "e"]);
+    }
+
+    #[test]
+    fn records_of_a_workspace_are_bounded_whatever_others_write() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let collections = Arc::new(OutputCollectionTracker::new(dir.path(), false, 2));
+        for number in 0..3 * PRUNE_INTERVAL {
+            let added = collections.add_record(&number.to_string(), &record(State::Done));
+            added.expect("written");
+            let kept = collections.list_records().expect("listed").len();
+            assert!(kept <= 2 + PRUNE_INTERVAL, "{kept}");
+        }
+        // Those of collections that have not ended cannot be pruned.
+        let in_flight = ["a", "b"].map(|exec| {
+            collections.check_room(exec).expect("room");
+            collections.begin(exec)
+        });
+        let refused = collections.check_room("c");
+        assert!(matches!(
+            refused,
+            Err(Error::QuotaExceeded { limit: 2, .. })
+        ));
+        let repeated = collections.check_room("b");
+        repeated.expect("a repeat of its request needs no room");
+        drop(in_flight);
+        collections.check_room("c").expect("room again");
     }
 
     #[test]

@@ -149,6 +149,9 @@ pub struct StagedSkillRecord {
 
 /// Maximum number of recorded inputs.
 pub const INPUTS_MAX: usize = 1000;
+/// Maximum size of the recorded inputs in the file of the record, in bytes. Each staging writes all of them, and they
+/// count for no quota.
+const INPUTS_BYTES_MAX: usize = 1 << 20;
 
 /// Record of a staged input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,13 +214,28 @@ impl WorkspaceClaim {
         }
     }
 
-    /// Adds inputs. Earlier records of the same paths, and the oldest beyond [`INPUTS_MAX`], are dropped.
+    /// Adds inputs. Earlier records of the same paths are dropped, and the oldest beyond [`INPUTS_MAX`] and
+    /// [`INPUTS_BYTES_MAX`].
     pub fn add_inputs(&mut self, inputs: Vec<InputRecord>) {
         let same = |path: &str| inputs.iter().any(|input| input.path == path);
         self.inputs.retain(|input| !same(&input.path));
         self.inputs.extend(inputs);
-        let over = self.inputs.len().saturating_sub(INPUTS_MAX);
+        let mut bytes = 0;
+        let latest = self.inputs.iter().rev().take(INPUTS_MAX);
+        let fitting = latest.take_while(|input| {
+            bytes += input.file_bytes();
+            bytes <= INPUTS_BYTES_MAX
+        });
+        let over = self.inputs.len() - fitting.count();
         self.inputs.drain(..over);
+    }
+}
+
+impl InputRecord {
+    /// Returns the size of the record in its file, in bytes.
+    fn file_bytes(&self) -> usize {
+        // Only what JSON cannot express has none.
+        serde_json::to_vec_pretty(self).map_or(0, |json| json.len())
     }
 }
 
@@ -447,6 +465,29 @@ mod tests {
             }),
             quarantine_tenant: Some(TenantName::default()),
         }
+    }
+
+    #[test]
+    fn oldest_inputs_go_before_a_record_becomes_too_large() {
+        let mut record = sample();
+        let claim = record.claim.as_mut().expect("claimed");
+        let input = |number: usize, bytes: usize| InputRecord {
+            path: format!("work/inputs/{number}"),
+            // A control character takes six bytes in JSON.
+            from: "\u{1}".repeat(bytes),
+            ..InputRecord::default()
+        };
+        claim.add_inputs((0..2 * INPUTS_MAX).map(|number| input(number, 0)).collect());
+        assert_eq!(claim.inputs.len(), INPUTS_MAX);
+        claim.add_inputs((0..INPUTS_MAX).map(|number| input(number, 4096)).collect());
+        let latest = claim.inputs.last().expect("some").path.clone();
+        assert_eq!(latest, format!("work/inputs/{}", INPUTS_MAX - 1));
+        let dir = tempfile::tempdir().expect("temp dir");
+        record.write(dir.path()).expect("write");
+        let written = fs::metadata(dir.path().join(FILE)).expect("there").len();
+        // Its inputs are indented.
+        let most = 2 * INPUTS_BYTES_MAX as u64;
+        assert!(written > 1 << 19 && written < most, "{written}");
     }
 
     #[test]

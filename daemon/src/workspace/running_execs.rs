@@ -131,6 +131,12 @@ impl RunningExecs {
         }
     }
 
+    /// Returns `true` if no exec runs, and no request is about to start one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Removes all execs: their workspace has ended.
     pub fn clear(&self) {
         self.lock().clear();

@@ -9,7 +9,7 @@
 //!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
 //!     .metadata.json     → /workspace/metadata.json too, read-only
 //!   staged/ .stage-*     digests of staged skills, and skills that are being staged; see skills/stage.rs
-//!   passwd group         → /etc/passwd, /etc/group
+//!   passwd group hosts   → /etc/passwd, /etc/group, /etc/hosts
 //!   workspace.ext4       → /workspace, if the pool has storage = "disk"; see slot_disk.rs
 //! ```
 
@@ -219,7 +219,8 @@ pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Re
         // The container mounts the file, so it has to exist before the container.
         write_readable(&dir.join(METADATA), b"{}\n")?;
         let group = format!("root:x:0:\nskill:x:{uid}:\nnogroup:x:65534:\n");
-        write_readable(&dir.join("group"), group.as_bytes())
+        write_readable(&dir.join("group"), group.as_bytes())?;
+        write_readable(&dir.join("hosts"), hosts_file().as_bytes())
     };
     make().map_err(failed)?;
     fault::reach(Point::BootDirectory);
@@ -239,6 +240,12 @@ pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Re
         ),
         source,
     })
+}
+
+/// Returns the contents of a container's /etc/hosts. Programs look up the name of their own host.
+fn hosts_file() -> String {
+    let name = engine::HOST_NAME;
+    format!("127.0.0.1\tlocalhost\n127.0.0.1\t{name}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 }
 
 /// Creates the message that configures a guest when its slot becomes a workspace.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use skilld_proto::guest::v1::InventoryRequest;
+use tonic::Code;
 
 use crate::error::{Error, Result};
 use crate::exec::ImageEnvironment;
@@ -13,8 +14,8 @@ use crate::pool::Pool;
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::slot_table::SlotTable;
 
-/// Longest wait for the guest's answer: some 200,000 entries from a slow disk.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for a guest's answer: some 200,000 entries from a slow disk.
+pub(crate) const INVENTORY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Inventories by image id.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ impl SoftwareInventoryCache {
     ///
     /// # Errors
     /// As [`Pool::claim`]; `WorkspaceNotReady` when the slot was lost meanwhile; `NotImplemented` when the guest is of
-    /// a release that can't inspect images.
+    /// a release that can't inspect images; `GuestLost` when it does not answer in time.
     pub async fn find_or_ask(&self, pool: &Pool, slots: &SlotTable) -> Result<Arc<ImageInventory>> {
         let image = pool.require_image()?;
         let image_id = &image.id;
@@ -37,29 +38,31 @@ impl SoftwareInventoryCache {
         // The reservation keeps commands out of the slot until the guest has answered; then the slot returns.
         let reservation = pool.claim(pool.config().limits()).await?;
         let mut guest = slots.reserved(&reservation)?.guest().await?;
+        let name = format!("slot {}", reservation.number());
         let request = InventoryRequest {
             path: ImageEnvironment::new(&image.env).path(),
         };
-        let why = match tokio::time::timeout(TIMEOUT, guest.inventory(request)).await {
-            Ok(Ok(answer)) => {
-                let found = answer.into_inner();
-                let inventory = Arc::new(ImageInventory {
-                    programs: found.programs.into_iter().collect(),
-                    python_packages: found.python_packages.into_iter().collect(),
-                    python_modules: found.python_modules.into_iter().collect(),
-                    node_packages: found.node_packages.into_iter().collect(),
-                });
-                self.known()
-                    .insert(image_id.clone(), Arc::clone(&inventory));
-                return Ok(inventory);
-            }
-            Ok(Err(status)) => status.to_string(),
-            Err(_) => format!("no answer within {TIMEOUT:?}"),
-        };
-        tracing::debug!(image_id, why, "guest did not inspect its image");
-        Err(Error::NotImplemented {
-            what: "looking into an image with a guest of an earlier release",
-        })
+        let asked = tokio::time::timeout(INVENTORY_TIMEOUT, guest.inventory(request)).await;
+        let answer = asked.map_err(|_| Error::GuestLost {
+            workspace: name.clone(),
+            why: format!("no answer within {INVENTORY_TIMEOUT:?}"),
+        })?;
+        let found = answer.map_err(|status| match status.code() == Code::Unimplemented {
+            true => Error::NotImplemented {
+                what: "looking into an image with a guest of an earlier release",
+            },
+            false => Error::from_guest(&name, &status),
+        })?;
+        let found = found.into_inner();
+        let inventory = Arc::new(ImageInventory {
+            programs: found.programs.into_iter().collect(),
+            python_packages: found.python_packages.into_iter().collect(),
+            python_modules: found.python_modules.into_iter().collect(),
+            node_packages: found.node_packages.into_iter().collect(),
+        });
+        self.known()
+            .insert(image_id.clone(), Arc::clone(&inventory));
+        Ok(inventory)
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<ImageInventory>>> {

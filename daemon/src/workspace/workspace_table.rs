@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::access::{TenantLimits, TenantName};
 use crate::engine::ContainerLimits;
@@ -72,6 +72,10 @@ pub struct WorkspaceTable {
     entries: Mutex<BTreeMap<WorkspaceKey, WorkspaceEntry>>,
     /// Containers of workspaces that are gone and could not be removed, by slot. They count as their tenant's.
     quarantined: Mutex<BTreeMap<u32, (TenantName, ContainerLimits)>>,
+    /// Bytes that the staged skills of a slot count for its tenant, until its directory is gone.
+    staged: Mutex<BTreeMap<u32, (TenantName, u64)>>,
+    /// Wakes the task that waits for the end of workspaces.
+    removed: Notify,
     usage: UsageLedger,
 }
 
@@ -141,6 +145,8 @@ impl WorkspaceTable {
         Self {
             entries: Mutex::default(),
             quarantined: Mutex::default(),
+            staged: Mutex::default(),
+            removed: Notify::new(),
             usage,
         }
     }
@@ -211,7 +217,13 @@ impl WorkspaceTable {
             if let Some(workspace) = entry.workspace() {
                 workspace.running_execs().clear();
             }
+            self.removed.notify_one();
         }
+    }
+
+    /// Waits until a workspace was removed since the latest call. For one task only.
+    pub async fn wait_for_removal(&self) {
+        self.removed.notified().await;
     }
 
     /// Brings the ledger up to date: adds what all workspaces have used up to a time, in milliseconds since 1970.
@@ -232,9 +244,67 @@ impl WorkspaceTable {
         self.lock_quarantined().insert(slot, (tenant, limits));
     }
 
-    /// Ends the count of a slot's container, which is gone.
+    /// Ends the counts of a slot whose container and directory are gone.
     pub fn end_quarantine(&self, slot: u32) {
         self.lock_quarantined().remove(&slot);
+        self.lock_staged().remove(&slot);
+    }
+
+    /// Reserves bytes for skills that are about to be staged in a workspace, if its tenant has room within `limit`.
+    ///
+    /// # Errors
+    /// [`Error::TenantQuota`].
+    pub fn reserve_staged(
+        &self,
+        workspace: &Workspace,
+        bytes: u64,
+        limit: Option<u64>,
+    ) -> Result<()> {
+        let (entries, tenant) = (self.lock(), workspace.key().tenant());
+        let mut staged = self.lock_staged();
+        let used = sum_staged(&staged, tenant);
+        let needed = used.saturating_add(bytes);
+        if let Some(limit) = limit.filter(|limit| needed > *limit) {
+            return Err(Error::TenantQuota {
+                tenant: tenant.to_string(),
+                resource: "staged_bytes",
+                used,
+                limit,
+                retry_after: None,
+            });
+        }
+        let slot = workspace.slot.number();
+        if entries
+            .get(workspace.key())
+            .is_some_and(|entry| entry.is_of_slot(slot))
+        {
+            let (_, own) = staged.entry(slot).or_insert((tenant.clone(), 0));
+            *own = own.saturating_add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Sets the bytes that the staged skills of a workspace count, unless it has ended.
+    pub fn set_staged(&self, workspace: &Workspace, bytes: u64) {
+        let (entries, slot) = (self.lock(), workspace.slot.number());
+        if entries
+            .get(workspace.key())
+            .is_some_and(|entry| entry.is_of_slot(slot))
+        {
+            let tenant = workspace.key().tenant().clone();
+            self.lock_staged().insert(slot, (tenant, bytes));
+        }
+    }
+
+    /// Returns the bytes that the staged skills of a tenant's workspaces count.
+    #[must_use]
+    pub fn staged_bytes(&self, tenant: &TenantName) -> u64 {
+        sum_staged(&self.lock_staged(), tenant)
+    }
+
+    fn lock_staged(&self) -> MutexGuard<'_, BTreeMap<u32, (TenantName, u64)>> {
+        // No holder panics, and a map is consistent between two operations anyway.
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn quarantined_usage(&self, tenant: &TenantName) -> WorkspaceUsage {
@@ -352,6 +422,11 @@ fn create_time_ms(workspace: &Workspace) -> u64 {
     let view = workspace.snapshot();
     let claim = view.record.claim.as_ref();
     claim.map_or_else(|| unix_ms(SystemTime::now()), |claim| claim.create_time_ms)
+}
+
+fn sum_staged(staged: &BTreeMap<u32, (TenantName, u64)>, tenant: &TenantName) -> u64 {
+    let own = staged.values().filter(|(holder, _)| holder == tenant);
+    own.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
 }
 
 /// Sums up the entries of a tenant.

@@ -3,8 +3,11 @@
 
 mod auditing;
 mod authority;
+mod builds;
 mod byte_quotas;
 mod doctor;
+mod effects;
+mod fetches;
 mod foreign_names;
 mod harness;
 mod held_quotas;
@@ -21,3 +24,4 @@ mod tls;
 mod usage;
 mod web_tokens;
 mod workspace_tokens;
+mod written_bytes;

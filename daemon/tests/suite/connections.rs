@@ -1,13 +1,15 @@
 //! Tests of connections from other clients: frames of gRPC implementations in other languages, requests that are not gRPC,
 //! and clients that occupy all connections. They use a real socket and a whole server.
 
+mod http2_limits;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{Method, Request, StatusCode};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use skilld_client::{Client, RetryPolicy, SaveTarget};
+use skilld_client::{Client, ConnectOptions, RetryPolicy, SaveTarget};
 use skilld_proto::v1 as pb;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -16,7 +18,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tower::{Service, ServiceExt};
 
-use crate::server::{TestServer, within};
+use crate::server::{TestServer, connect, within};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
@@ -24,8 +26,11 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+/// Size of the largest frame that most clients send, in bytes.
+const FRAME_BYTES_MAX: usize = 16 << 10;
 
 /// Returns the path of the server's socket.
 fn socket_path(server: &TestServer) -> PathBuf {
@@ -64,25 +69,33 @@ impl RawClient {
         (head, payload)
     }
 
-    /// Calls GetServerInfo with this header block. Returns `true` after a response, and `false` if the server reset the
-    /// stream or the connection.
+    /// Calls GetServerInfo with this header block. Returns `true` after a response, and `false` after a refusal, or if
+    /// the server reset the stream or the connection.
     async fn is_answered(&mut self, block: &[u8]) -> bool {
         let id = self.next_stream;
         self.next_stream += 2;
-        let headers = encode_frame(HEADERS, END_HEADERS, id, block);
-        let message = encode_frame(DATA, END_STREAM, id, &[0; 5]);
-        self.stream
-            .write_all(&[headers, message].concat())
-            .await
-            .expect("write");
+        let parts = block.chunks(FRAME_BYTES_MAX);
+        let (last, mut frames) = (parts.len() - 1, Vec::new());
+        for (number, part) in parts.enumerate() {
+            let kind = if number == 0 { HEADERS } else { CONTINUATION };
+            let flags = if number == last { END_HEADERS } else { 0 };
+            frames.extend(encode_frame(kind, flags, id, part));
+        }
+        frames.extend(encode_frame(DATA, END_STREAM, id, &[0; 5]));
+        self.stream.write_all(&frames).await.expect("write");
+        let mut has_message = false;
         loop {
             let (head, payload) = self.read_frame().await;
             let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
             match head[3] {
-                RST_STREAM | GOAWAY => return false,
+                GOAWAY => return false,
+                RST_STREAM if stream == id => return false,
                 // A response is a message followed by trailers.
-                DATA if stream == id => assert!(payload.len() > 100, "{payload:?}"),
-                HEADERS if stream == id && head[4] & END_STREAM != 0 => return true,
+                DATA if stream == id => {
+                    assert!(payload.len() > 100, "{payload:?}");
+                    has_message = true;
+                }
+                HEADERS if stream == id && head[4] & END_STREAM != 0 => return has_message,
                 _ => {}
             }
         }
@@ -326,7 +339,7 @@ async fn next_status(changes: &mut tonic::Streaming<HealthCheckResponse>) -> i32
 async fn assert_new_client_is_served(server: &TestServer, what: &str) {
     let endpoint = format!("unix:{}", socket_path(server).display());
     let served = within(async {
-        let client = Client::connect(&endpoint).await.expect("connect");
+        let client = connect(&ConnectOptions::new(endpoint)).await;
         client.with_retry(RetryPolicy::none()).server_info().await
     });
     if let Err(error) = served.await {
@@ -335,7 +348,7 @@ async fn assert_new_client_is_served(server: &TestServer, what: &str) {
 }
 
 /// Raises the limit of open files, because this process holds both ends of every connection.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limit");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raised");
 }
@@ -458,7 +471,7 @@ async fn clients_that_only_watch_keep_no_new_client_out() {
     let endpoint = format!("unix:{}", socket_path(&server).display());
     let mut watching = Vec::new();
     for _ in 0..8 {
-        let client = within(Client::connect(&endpoint)).await.expect("connect");
+        let client = connect(&ConnectOptions::new(endpoint.clone())).await;
         let mut changes = watch_health(&client).await;
         within(changes.message()).await.expect("open");
         watching.push((client, changes));
@@ -561,5 +574,8 @@ async fn quota_error_names_the_quota() {
     let subject = "workspaces (workspaces.count_max)";
     assert_eq!(violations, [(subject, status.message())]);
     assert!(details.retry_info().is_some(), "{status:?}");
+    let pushback = status.metadata().get("grpc-retry-pushback-ms");
+    let pushback = pushback.and_then(|value| value.to_str().ok());
+    assert_eq!(pushback, Some("1000"), "what retry policies obey");
     assert!(server.stop().await);
 }

@@ -1,4 +1,4 @@
-//! Temporary directory of a test whose background tasks write into it.
+//! Temporary directory of a test whose background tasks write into it or read it.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

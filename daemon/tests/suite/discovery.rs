@@ -17,6 +17,7 @@ use skilld::skills::{
 };
 use skilld_proto::v1 as pb;
 
+mod cards;
 mod changes;
 mod hostile;
 mod names;
@@ -494,28 +495,43 @@ async fn no_link_is_followed_out_of_the_roots_or_in_circles() {
     symlink(fixture.path("outside"), fixture.path("b/lead/on")).expect("symlink");
     fixture.write("b/loop/file.md", "x");
     symlink(fixture.path("b/loop"), fixture.path("b/loop/again")).expect("symlink");
-    for (folder, link, target) in [
-        ("file", "secret", "outside/secret"),
-        ("below", "references/secret", "outside/secret"),
-        ("dir", "references", "outside"),
-        ("gone", "references", "b/nowhere"),
-        ("through", "references", "b/lead"),
-        ("circle", "references", "b/loop"),
-        ("above", "references", "a"),
-    ] {
+    let links = [
+        ("file", "secret", "outside/secret", "secret"),
+        (
+            "below",
+            "references/secret",
+            "outside/secret",
+            "references/secret",
+        ),
+        ("dir", "references", "outside", "references"),
+        ("gone", "references", "b/nowhere", "references"),
+        ("through", "references", "b/lead", "references/on"),
+        ("circle", "references", "b/loop", "references/again"),
+        ("above", "references", "a", "references"),
+    ];
+    for (folder, link, target, _) in links {
         fixture.skill(&format!("a/{folder}"), folder);
         let link = fixture.path("a").join(folder).join(link);
         fs::create_dir_all(link.parent().expect("parent")).expect("mkdir");
         symlink(fixture.path(target), link).expect("symlink");
     }
-    for folder in ["file", "below", "dir", "gone", "through", "circle", "above"] {
+    for (folder, _, _, left_out) in links {
         let skill = fixture.one(folder).await;
-        assert_eq!(skill.state, SkillState::Rejected, "{folder}");
-        assert_eq!(codes(&skill.problems), ["skill.link_outside"], "{folder}");
+        assert_eq!(skill.state, SkillState::LoadedWithWarnings, "{folder}");
+        assert_eq!(codes(&skill.problems), ["skill.left_out"], "{folder}");
+        let message = &skill.problems[0].message;
+        let named = format!(": {left_out} is a link out of the skill, to /");
+        assert!(message.contains(&named), "{folder}: {message}");
         let wanted = SkillRef::parse("skills", folder).expect("valid");
         let leased = fixture.skills.lease_to_stage(vec![wanted]).await;
-        assert!(leased.is_err(), "{folder}: {leased:?}");
+        let slot = fixture.path("slot/skills");
+        let staged = fixture.skills.stage(&slot, leased.expect(folder)).await;
+        staged.expect(folder);
+        let entry = slot.join(folder).join(left_out).symlink_metadata();
+        assert!(entry.is_err(), "{folder}: {entry:?}");
     }
+    let beside = |path: &str| fixture.path("slot/skills").join(path).is_file();
+    assert!(beside("through/references/away.md") && beside("circle/references/file.md"));
     assert_eq!(fixture.one("whole").await.state, SkillState::Loaded);
 }
 

@@ -169,7 +169,10 @@ fn doctor_does_not_wait_for_a_docker_that_does_not_answer() {
     let (code, lines) = doctor(dir.path(), &[], &env);
     assert_eq!(code, Some(1));
     let finding = find(&lines, "docker")[0]["finding"].as_str().expect("text");
-    assert!(finding.contains("no answer within 1s"), "{finding}");
+    // On a busy machine that time may be over before the connection is there.
+    let is_limited = ["no answer within 1s", "no connection within 1s"];
+    let is_limited = is_limited.iter().any(|text| finding.contains(text));
+    assert!(is_limited, "{finding}");
 }
 
 #[test]

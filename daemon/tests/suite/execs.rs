@@ -1,5 +1,5 @@
 //! Tests of ExecService with a client, a whole server, the real guest and real commands: the maximum number of execs,
-//! heartbeats, stdin that holds back its client, and calls that time out.
+//! heartbeats, stdin over several streams and from clients that it holds back, and calls that time out.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ use crate::server::{TestServer, within};
 
 /// Size of one message of stdin, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Bytes of stdin for which the guest has room, while a program reads none.
+const GUEST_BYTES: usize = 2 << 20;
 
 /// Upper bound of the bytes of stdin that are on their way to a program that reads none.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
@@ -104,6 +107,64 @@ async fn next_event(events: &mut tonic::Streaming<pb::ExecEvent>) -> Event {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_exec_names_the_processes_that_ended_with_it() {
+    let server = TestServer::start_with_commands("").await;
+    let workspace = server.workspace().await;
+    let text = "setsid sleep 1009 > /dev/null 2>&1 & \
+                until read -rd '' name < /proc/$!/cmdline && [ \"$name\" = sleep ]; do :; done";
+    let start = start_request(&workspace, "server", text);
+    let name = server.client.start_exec(start).await.expect("started").name;
+    let request = pb::AttachExecRequest {
+        name: name.clone(),
+        ..pb::AttachExecRequest::default()
+    };
+    let events = server.client.execs().attach_exec(request).await;
+    let mut events = events.expect("attached").into_inner();
+    let closed = loop {
+        if let Event::Closed(closed) = next_event(&mut events).await {
+            break closed;
+        }
+    };
+    let ended = closed.ended_processes.expect("named");
+    let named = (ended.count, ended.command_lines.clone());
+    assert_eq!(named, (1, vec!["sleep 1009".to_owned()]));
+    let exec = server.client.get_exec(&name).await.expect("there");
+    let result = exec.result.expect("a result");
+    assert_eq!(result.ended_processes, Some(ended));
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_program_is_told_more_cores_than_the_host_has() {
+    // The host of the fake engine has three cores.
+    for (cpus, threads) in [("1.5", "2"), ("64.0", "3")] {
+        let pool = format!("pools.default.cpus = {cpus}\n");
+        let server = TestServer::start_with_commands(&pool).await;
+        let request = pb::RunExecRequest {
+            workspace: server.workspace().await,
+            spec: Some(pb::ExecSpec {
+                shell: "echo $OMP_NUM_THREADS $GOMAXPROCS $PYTHON_CPU_COUNT".to_owned(),
+                ..pb::ExecSpec::default()
+            }),
+            ..pb::RunExecRequest::default()
+        };
+        let events = server.client.execs().run_exec(request).await;
+        let mut events = events.expect("running").into_inner();
+        let mut text = String::new();
+        while !text.ends_with('\n') {
+            if let Event::Output(output) = next_event(&mut events).await
+                && let Some(Content::Data(data)) = output.content
+            {
+                text.push_str(&String::from_utf8_lossy(&data));
+            }
+        }
+        assert_eq!(text, format!("{threads} {threads} {threads}\n"), "{cpus}");
+        drop(events);
+        assert!(server.stop().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn idle_exec_with_a_terminal_sends_heartbeats_and_is_usable_afterwards() {
     let server = TestServer::start_with_commands("execs.heartbeat = \"50ms\"\n").await;
     let workspace = server.workspace().await;
@@ -147,44 +208,89 @@ async fn idle_exec_with_a_terminal_sends_heartbeats_and_is_usable_afterwards() {
 async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
     let server = TestServer::start_with_commands("").await;
     let workspace = server.workspace().await;
-    let mut start = start_request(&workspace, "deaf", "sleep 3600");
+    // HTTP/2 ends a connection on which too many small messages wait.
+    for (id, bytes) in [("chunks", CHUNK_BYTES), ("lines", 9)] {
+        let mut start = start_request(&workspace, id, "sleep 3600");
+        start.spec.get_or_insert_default().stdin = open_stdin();
+        let name = server.client.start_exec(start).await.expect("started").name;
+        let (sender, receiver) = mpsc::channel::<pb::StreamStdinRequest>(1);
+        let mut stub = server.client.execs();
+        let mut call = pin!(stub.stream_stdin(ReceiverStream::new(receiver)));
+        let feed = async {
+            let chunk = Bytes::from(vec![b'x'; CHUNK_BYTES]);
+            let mut accepted = 0;
+            while accepted < UNREAD_BYTES_MAX {
+                let has_room = accepted < GUEST_BYTES;
+                let size = if has_room { CHUNK_BYTES } else { bytes };
+                let name = if accepted == 0 { name.as_str() } else { "" };
+                let message = pb::StreamStdinRequest {
+                    name: name.to_owned(),
+                    data: chunk.slice(..size),
+                    ..pb::StreamStdinRequest::default()
+                };
+                let sent = tokio::time::timeout(HELD_BACK, sender.send(message)).await;
+                let Ok(sent) = sent else { break };
+                sent.expect("the call goes on");
+                accepted += size;
+            }
+            accepted
+        };
+        let accepted = tokio::select! {
+            answer = &mut call => panic!("{id} are answered: {answer:?}"),
+            accepted = feed => accepted,
+        };
+        assert!(accepted < UNREAD_BYTES_MAX, "nothing held {id} back");
+        // The end of the exec ends the call.
+        let (answer, killed) = tokio::join!(within(call), server.client.kill_exec(&name));
+        killed.expect("killed");
+        let status = answer.expect_err("the exec has ended");
+        // The pipe may be closed before the guest has seen the end.
+        let details = status.get_error_details();
+        let reason = details.error_info().expect("ErrorInfo").reason.as_str();
+        assert!(
+            ["EXEC_NOT_RUNNING", "STDIN_CLOSED"].contains(&reason),
+            "{status:?}"
+        );
+        drop(sender);
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_stream_is_not_the_end_of_stdin() {
+    let server = TestServer::start_with_commands("").await;
+    let mut start = start_request(&server.workspace().await, "cat", "cat");
     start.spec.get_or_insert_default().stdin = open_stdin();
     let name = server.client.start_exec(start).await.expect("started").name;
-    let (sender, receiver) = mpsc::channel::<pb::StreamStdinRequest>(1);
-    let mut stub = server.client.execs();
-    let mut call = pin!(stub.stream_stdin(ReceiverStream::new(receiver)));
-    let feed = async {
-        let data = Bytes::from(vec![b'x'; CHUNK_BYTES]);
-        let mut accepted = 0;
-        while accepted < UNREAD_BYTES_MAX {
-            let message = pb::StreamStdinRequest {
-                name: name.clone(),
-                data: data.clone(),
-                ..pb::StreamStdinRequest::default()
-            };
-            let sent = tokio::time::timeout(HELD_BACK, sender.send(message)).await;
-            let Ok(sent) = sent else { break };
-            sent.expect("the call goes on");
-            accepted += CHUNK_BYTES;
+    for (text, eof) in [("a", false), ("b", true)] {
+        let message = pb::StreamStdinRequest {
+            name: name.clone(),
+            data: Bytes::from_static(text.as_bytes()),
+            eof,
+            ..pb::StreamStdinRequest::default()
+        };
+        let messages = futures::stream::iter([message]);
+        let written = within(server.client.execs().stream_stdin(messages)).await;
+        written.expect("written");
+    }
+    let request = pb::AttachExecRequest {
+        name,
+        ..pb::AttachExecRequest::default()
+    };
+    let events = server.client.execs().attach_exec(request).await;
+    let mut events = events.expect("attached").into_inner();
+    let mut output = Vec::new();
+    loop {
+        let event = next_event(&mut events).await;
+        if matches!(event, Event::Closed(_)) {
+            break;
         }
-        accepted
-    };
-    let accepted = tokio::select! {
-        answer = &mut call => panic!("answered: {answer:?}"),
-        accepted = feed => accepted,
-    };
-    assert!(accepted < UNREAD_BYTES_MAX, "nothing held the client back");
-    // The end of the exec ends the call.
-    let (answer, killed) = tokio::join!(within(call), server.client.kill_exec(&name));
-    killed.expect("killed");
-    let status = answer.expect_err("the exec has ended");
-    // The pipe may be closed before the guest has seen the end.
-    let details = status.get_error_details();
-    let reason = details.error_info().expect("ErrorInfo").reason.as_str();
-    assert!(
-        ["EXEC_NOT_RUNNING", "STDIN_CLOSED"].contains(&reason),
-        "{status:?}"
-    );
-    drop(sender);
+        if let Event::Output(part) = event
+            && let Some(Content::Data(data)) = part.content
+        {
+            output.extend_from_slice(&data);
+        }
+    }
+    assert_eq!(output, b"ab");
     assert!(server.stop().await);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt, stream};
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, Failure};
+use skilld_proto::v1::skipped_file::Reason as SkipReason;
 use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::stage_files_request::Payload;
 use skilld_proto::v1::{self as pb, Reason};
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
+mod copies;
 mod uploads;
 use crate::server::{TestServer, wait_until, within};
 
@@ -330,17 +332,14 @@ async fn hostile_paths_are_rejected_with_their_reason() {
     assert_no_files(&server, &workspace, "work").await;
 }
 
-/// Builds a tar of a regular file and an empty entry whose path and link target are not checked.
-fn tar_with_raw_entry(path: &str, kind: tar::EntryType, link: &str) -> Vec<u8> {
+/// Builds a tar of a regular file and an empty entry whose path is not checked.
+fn tar_with_raw_entry(path: &str, kind: tar::EntryType) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     let name = header.as_mut_bytes().get_mut(..path.len());
     name.expect("a short path").copy_from_slice(path.as_bytes());
     header.set_entry_type(kind);
     header.set_size(0);
     header.set_mode(0o644);
-    if !link.is_empty() {
-        header.set_link_name_literal(link).expect("link");
-    }
     header.set_cksum();
     let mut bytes = build_tar(&[("good.txt", b"good")]);
     // Insert before the two final blocks.
@@ -356,20 +355,7 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
     let raw = tar_with_raw_entry;
     let invalid = (Code::InvalidArgument, Reason::ArchiveInvalid);
     for (name, bytes, expected) in [
-        ("up", raw("../x", tar::EntryType::Regular, ""), None),
-        ("absolute", raw("/etc/x", tar::EntryType::Regular, ""), None),
-        (
-            "link",
-            raw("l", tar::EntryType::Symlink, "../../../etc"),
-            None,
-        ),
-        (
-            "hard link",
-            raw("l", tar::EntryType::Link, "good.txt"),
-            Some(invalid),
-        ),
-        ("device", raw("d", tar::EntryType::Char, ""), Some(invalid)),
-        ("fifo", raw("f", tar::EntryType::Fifo, ""), Some(invalid)),
+        ("up", raw("../x", tar::EntryType::Regular), None),
         ("damaged", b"not a tar at all".repeat(100), Some(invalid)),
     ] {
         let staged = stage_file(&server, &workspace, header(Kind::Tar, "out"), &bytes).await;
@@ -405,6 +391,29 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_is_not_unpacked_does_not_refuse_the_others() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    for (name, kind, reason) in [
+        ("f", tar::EntryType::Fifo, SkipReason::FileType),
+        ("/etc/x", tar::EntryType::Regular, SkipReason::Name),
+    ] {
+        let bytes = tar_with_raw_entry(name, kind);
+        let staged = stage_file(&server, &workspace, header(Kind::Tar, "out"), &bytes).await;
+        let staged = staged.expect("staged");
+        let [skipped] = staged.skipped.as_slice() else {
+            panic!("{:?}", staged.skipped);
+        };
+        assert_eq!(
+            (skipped.path.as_str(), skipped.reason()),
+            (&*format!("out/{name}"), reason)
+        );
+        assert_eq!(staged.files_total, 1);
+        assert_eq!(staged.files[0].path, "out/good.txt");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn collect_limit_above_the_maximum_is_rejected_by_name() {
     let server = TestServer::start("files.collect_files_max = 200\n", &[]).await;
     let workspace = server.workspace().await;
@@ -425,6 +434,25 @@ async fn collect_limit_above_the_maximum_is_rejected_by_name() {
         .await
         .expect("collected");
     assert_eq!((files.len(), summary.matched), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn globs_collect_what_they_spell_and_the_rest_is_named() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let names = ["[slug].tsx", "a[1", "x{1}.csv"];
+    let tar = build_tar(&names.map(|name| (name, name.as_bytes())));
+    stage_file(&server, &workspace, header(Kind::Tar, "out"), &tar)
+        .await
+        .expect("staged");
+    let expected = names.map(|name| (format!("out/{name}"), name.as_bytes().to_vec()));
+    let mut globs = vec!["out/*.pdf", "$OUTPUT_DIR/[9]"];
+    globs.extend(expected.iter().map(|(path, _)| path.as_str()));
+    let (collected, summary) = collect_files(&server, &workspace, collect_spec(&globs))
+        .await
+        .expect("collected");
+    assert_eq!(collected, expected);
+    assert_eq!(summary.unmatched_globs, ["out/*.pdf", "out/[9]"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

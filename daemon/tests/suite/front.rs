@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::dir::TaskDir;
 use crate::server::{connect, wait_until, within};
+use prost::Message;
 use skilld::config::Config;
 use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
@@ -23,6 +24,11 @@ use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{
+    ExtensionRequest, ServerReflectionRequest, ServerReflectionResponse,
+};
 use tonic_types::StatusExt;
 
 /// Daemon in this process.
@@ -82,13 +88,15 @@ impl TestDaemon {
 
 fn config(dir: &Path, text: &str, change: impl FnOnce(&mut Config)) -> Config {
     let text = format!(
-        "state_dir = {:?}\n{text}\n[pools.default]\nwarm = 0\n[pools.office]\nwarm = 0\nmax = 0\n",
+        "state_dir = {:?}\n{text}\n[pools.default]\nwarm = 0\nclaim_timeout = \"1m\"\n\
+         [pools.office]\nwarm = 0\nmax = 0\n",
         dir.display().to_string()
     );
     let mut config = Config::from_toml(&text).expect("configuration").config;
-    // A pause of the machine must not end a connection or a stop.
+    // A pause of the machine must not end a connection, an upload or a stop.
     config.server.handshake_timeout = Duration::from_secs(600);
     config.server.keepalive_timeout = Duration::from_secs(600);
+    config.server.upload_timeout = Duration::from_secs(600);
     config.server.stop_timeout = Duration::from_secs(60);
     change(&mut config);
     config
@@ -147,7 +155,7 @@ async fn get_info(client: &Client) -> pb::ServerInfo {
 /// Calls an rpc by its path with a message of any type.
 async fn call_path<T>(channel: Transport, path: &'static str, message: T) -> Result<(), Status>
 where
-    T: prost::Message + Default + Send + Sync + 'static,
+    T: Message + Default + Send + Sync + 'static,
 {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.expect("ready");
@@ -198,71 +206,139 @@ async fn health_of_server_and_services_follows_the_engine() {
     assert!(daemon.wait_for_end().await);
 }
 
+/// Makes these look-ups in one stream of a version of the protocol, and returns the answers. Both versions have the same
+/// messages.
+async fn reflect(
+    channel: Transport,
+    version: &str,
+    requests: Vec<MessageRequest>,
+) -> Vec<(MessageRequest, MessageResponse)> {
+    let requests = requests.into_iter().map(|request| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(request),
+    });
+    let requests = tonic::Request::new(futures::stream::iter(requests.collect::<Vec<_>>()));
+    let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+    let path = http::uri::PathAndQuery::try_from(path).expect("a path");
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.expect("ready");
+    let codec = tonic_prost::ProstCodec::<_, ServerReflectionResponse>::default();
+    let answered = grpc.streaming(requests, path, codec).await;
+    let mut answers = answered.expect(version).into_inner();
+    let mut all = Vec::new();
+    while let Some(answer) = within(answers.message()).await.expect("the stream goes on") {
+        let request = answer
+            .original_request
+            .and_then(|request| request.message_request);
+        let response = answer.message_response;
+        all.push((request.expect("a request"), response.expect("a response")));
+    }
+    all
+}
+
 #[tokio::test]
 async fn reflection_v1_and_v1alpha_list_every_service() {
     let daemon = TestDaemon::start("", |_| {}).await;
-    let channel = daemon.channel().await;
-    let expected: BTreeSet<String> = SERVICES
-        .into_iter()
-        .chain(["grpc.health.v1.Health"])
-        .map(str::to_owned)
-        .collect();
+    for version in ["v1", "v1alpha"] {
+        let list = MessageRequest::ListServices(String::new());
+        let answers = reflect(daemon.channel().await, version, vec![list]).await;
+        let [(_, MessageResponse::ListServicesResponse(list))] = answers.as_slice() else {
+            panic!("{answers:?}");
+        };
+        let names = list.service.iter().map(|service| service.name.as_str());
+        let names: BTreeSet<&str> = names.collect();
+        for service in SERVICES.into_iter().chain(["grpc.health.v1.Health"]) {
+            assert!(names.contains(service), "{version}: {names:?}");
+        }
+    }
+}
 
-    use tonic_reflection::pb::v1;
-    let request = v1::ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(
-            String::new(),
-        )),
+#[tokio::test]
+async fn reflection_finds_extensions_and_goes_on_after_a_failed_look_up() {
+    let daemon = TestDaemon::start("", |_| {}).await;
+    let options = || "google.protobuf.MethodOptions".to_owned();
+    let extension = |extension_number| {
+        MessageRequest::FileContainingExtension(ExtensionRequest {
+            containing_type: options(),
+            extension_number,
+        })
     };
-    let mut client = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
-    let mut answers = client
-        .server_reflection_info(futures::stream::iter([request]))
-        .await
-        .expect("v1")
-        .into_inner();
-    let answer = within(answers.message())
-        .await
-        .expect("answer")
-        .expect("one")
-        .message_response;
-    let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(list)) = answer
-    else {
+    let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.to_owned());
+    let requests = vec![
+        extension(1),
+        symbol("skilld.v1.Nothing"),
+        symbol("skilld.v1.ExecResult.nothing"),
+        MessageRequest::FileByFilename("no.proto".to_owned()),
+        MessageRequest::AllExtensionNumbersOfType("skilld.v1.Nothing".to_owned()),
+        MessageRequest::AllExtensionNumbersOfType(options()),
+        extension(52611),
+        symbol("skilld.v1.required_role"),
+        symbol("skilld.v1.ExecService.RunExec"),
+        symbol("skilld.v1.ExecResult.Reason"),
+        symbol("skilld.v1.ExecResult.outcome"),
+        symbol("skilld.v1.ExecResult.exit_code"),
+        symbol("skilld.v1.ExecResult.REASON_EXITED"),
+        symbol("skilld.v1.ExecResult.Reason.REASON_EXITED"),
+    ];
+    for version in ["v1", "v1alpha"] {
+        let answers = reflect(daemon.channel().await, version, requests.clone()).await;
+        let asked: Vec<_> = answers.iter().map(|(request, _)| request.clone()).collect();
+        assert_eq!(asked, requests);
+        let (failed, found) = answers.split_at(5);
+        for (request, answer) in failed {
+            let MessageResponse::ErrorResponse(error) = answer else {
+                panic!("{request:?}: {answer:?}");
+            };
+            assert_eq!(error.error_code, Code::NotFound as i32, "{request:?}");
+            assert!(error.error_message.contains("this server has no"));
+        }
+        let [(_, numbers), files @ ..] = found else {
+            panic!("{found:?}");
+        };
+        let MessageResponse::AllExtensionNumbersResponse(numbers) = numbers else {
+            panic!("{numbers:?}");
+        };
+        assert!(numbers.extension_number.contains(&52611), "{numbers:?}");
+        let (access, exec) = ("skilld/v1/access.proto", "skilld/v1/exec.proto");
+        let expected = [access, access, exec, exec, exec, exec, exec, exec];
+        let names: Vec<String> = files.iter().map(|(_, answer)| file_name(answer)).collect();
+        assert_eq!(names, expected);
+    }
+}
+
+/// Returns the name of the one file in an answer. It must be as it was built: the types of prost-types would drop its
+/// custom options.
+fn file_name(answer: &MessageResponse) -> String {
+    let MessageResponse::FileDescriptorResponse(files) = answer else {
         panic!("{answer:?}");
     };
-    let names: BTreeSet<String> = list
-        .service
-        .into_iter()
-        .map(|service| service.name)
-        .collect();
-    assert!(names.is_superset(&expected), "{names:?}");
-
-    use tonic_reflection::pb::v1alpha;
-    let request = v1alpha::ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(
-            v1alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
-                "skilld.v1.ExecService".to_owned(),
-            ),
-        ),
-    };
-    let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
-    let mut answers = client
-        .server_reflection_info(futures::stream::iter([request]))
-        .await
-        .expect("v1alpha")
-        .into_inner();
-    let answer = within(answers.message())
-        .await
-        .expect("answer")
-        .expect("one")
-        .message_response;
-    let Some(v1alpha::server_reflection_response::MessageResponse::FileDescriptorResponse(files)) =
-        answer
-    else {
+    let [file] = files.file_descriptor_proto.as_slice() else {
         panic!("{answer:?}");
     };
-    assert!(!files.file_descriptor_proto.is_empty());
+    let mut parts = pb::FILE_DESCRIPTOR_SET.windows(file.len());
+    assert!(parts.any(|part| part == file), "{answer:?}");
+    let decoded = prost_types::FileDescriptorProto::decode(file.as_slice()).expect("a file");
+    decoded.name().to_owned()
+}
+
+#[tokio::test]
+async fn a_watch_of_an_unknown_service_says_so_and_stays_open() {
+    const SERVICE_UNKNOWN: i32 = 3;
+    let daemon = TestDaemon::start("", |_| {}).await;
+    let request = HealthCheckRequest {
+        service: "no.such.Service".to_owned(),
+    };
+    let mut health = HealthClient::new(daemon.channel().await);
+    let watched = health.watch(request.clone()).await;
+    let mut changes = watched.expect("watch").into_inner();
+    assert_eq!(next_health(&mut changes).await, SERVICE_UNKNOWN);
+    let checked = health.check(request).await.expect_err("unknown");
+    assert_eq!(checked.code(), Code::NotFound);
+    // The stream ends with the daemon, and not before.
+    daemon.signal().await;
+    let end = within(changes.message()).await.expect_err("the stop");
+    assert_eq!(end.code(), Code::Unavailable);
+    assert!(daemon.wait_for_end().await);
 }
 
 #[tokio::test]
@@ -419,7 +495,8 @@ async fn silent_connection_is_closed_after_the_handshake_timeout() {
     // No bytes, and an incomplete preface.
     for sent in [&b""[..], b"PRI * HTTP/2"] {
         let mut stream = UnixStream::connect(&path).await.expect("connect");
-        stream.write_all(sent).await.expect("write");
+        // The daemon may have closed it meanwhile.
+        stream.write_all(sent).await.unwrap_or_default();
         let mut rest = Vec::new();
         // The daemon closes or resets the connection.
         drop(within(stream.read_to_end(&mut rest)).await);

@@ -18,6 +18,7 @@ use crate::frozen_guests::FrozenGuests;
 use crate::server::{TestServer, within};
 
 mod host_roots;
+mod repeats;
 
 /// Settings that allow inputs from a web server on this host.
 const LOOPBACK: &str = "files.input_urls = true\nfiles.input_private_addresses = true\n";

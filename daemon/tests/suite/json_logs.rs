@@ -104,18 +104,27 @@ fn the_environment_decides_where_no_file_can_be_read() {
 }
 
 #[test]
-fn a_start_that_fails_later_and_its_log_are_objects() {
+fn a_start_that_fails_later_and_its_warnings_of_ignored_variables_are_objects() {
     let dir = tempfile::tempdir().expect("directory");
     let mut command = skilld(dir.path(), &["--log", "trace"]);
     command
         .env("SKILLD_LOG_FORMAT", "json")
-        // Kubernetes sets such a variable, which is a warning.
-        .env("SKILLD_SERVICE_HOST", "10.0.0.1");
+        // A variable that Kubernetes sets, and those of systems that skilld replaces, are warnings.
+        .env("SKILLD_SERVICE_HOST", "10.0.0.1")
+        .env("SKILLS_CACHE_DIR", "/tmp/cache")
+        .env("TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS", "rm");
     let output = command.output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
     let messages = messages(&output);
-    assert_eq!(messages[0].0, "WARN");
-    assert!(messages[0].1.starts_with("SKILLD_SERVICE_HOST is ignored"));
+    let ignored = [
+        "SKILLD_SERVICE_HOST is ignored",
+        "SKILLS_CACHE_DIR is ignored",
+        "TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS is ignored",
+    ];
+    for (begin, (level, message)) in ignored.iter().zip(&messages) {
+        assert_eq!(level, "WARN");
+        assert!(message.starts_with(begin), "{message}");
+    }
     let (level, last) = messages.last().expect("an error");
     assert_eq!(level, "ERROR");
     assert!(last.contains("no-docker.sock"), "{last}");

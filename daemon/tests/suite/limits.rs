@@ -53,6 +53,7 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("skills.package_index", "of builds; a problem says it"),
     ("skills.node_package_index", "of builds; a problem says it"),
     ("skills.package_hosts", "of builds; a problem says it"),
+    ("skills.package_ca_file", "of builds; a problem says it"),
     ("skills.source_builds", "of builds; a problem says it"),
     ("skills.builds_max", "further builds wait"),
     ("skills.build_timeout", "of builds; a problem says it"),

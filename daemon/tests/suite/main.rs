@@ -30,3 +30,4 @@ mod skills;
 mod state_disk;
 mod traces;
 mod workspace_mount;
+mod written_files;

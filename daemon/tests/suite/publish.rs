@@ -23,10 +23,13 @@ use skilld_proto::v1::{self as pb, Reason};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+mod cards;
+mod environments;
 mod rpcs;
 mod store;
 use crate::dir::TaskDir;
 use crate::server::{TestServer, assert_empty, names, wait_until, within};
+use crate::written_files::{replace_directory, unused_path, write_file};
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
@@ -80,12 +83,17 @@ impl Fixture {
 
     /// Puts a skill into the root.
     fn root(&self, name: &str, version: &str) {
+        let made = unused_path(&self.dir, name);
         for (path, text, mode) in files(name, version) {
-            let path = self.path("root").join(name).join(path);
-            fs::create_dir_all(path.parent().expect("parent")).expect("mkdir");
-            fs::write(&path, text).expect("write");
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+            write_file(&made.join(path), text, mode);
         }
+        replace_directory(&made, &self.path("root").join(name));
+    }
+
+    /// Takes a skill out of the root in one step.
+    fn remove_root(&self, name: &str) {
+        let place = self.path("root").join(name);
+        fs::rename(place, unused_path(&self.dir, name)).expect("removed");
     }
 
     async fn publish(&self, name: &str, archive: &[u8]) -> Result<Skill, Error> {
@@ -428,6 +436,30 @@ async fn what_is_not_one_skill_of_that_name_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn without_a_name_the_archive_gives_it() {
+    let fixture = Fixture::new();
+    let named = |name: &str| format!("---\nname: {name}\ndescription: d\n---\n");
+    let bare = "---\ndescription: d\n---\n";
+    for (path, text, expected) in [
+        ("SKILL.md", named("hello"), "hello"),
+        ("hello-1.1/SKILL.md", named("hello-too"), "hello-too"),
+        ("from-folder/SKILL.md", bare.to_owned(), "from-folder"),
+        ("SKILL.md", named("数据报表"), "skill-ef1c3801"),
+    ] {
+        let archive = tar_of([(path, text.as_bytes(), 0o644)]);
+        let published = fixture.publish("", &archive).await.expect(path);
+        assert_eq!(published.name, expected);
+        assert_eq!(fixture.listed(expected).await.len(), 1);
+    }
+    let archive = tar_of([("SKILL.md", bare.as_bytes(), 0o644)]);
+    let error = fixture.publish("", &archive).await.expect_err("no name");
+    let Error::Invalid(faults) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(faults[0].field, "name");
+}
+
+#[tokio::test]
 async fn nested_skills_and_case_are_no_obstacle() {
     let fixture = Fixture::new();
     let front: &[u8] = b"---\nname: csv\ndescription: d\n---\n";
@@ -512,9 +544,7 @@ async fn same_either_way(files: &[(String, Vec<u8>, bool)], zipped: bool, wrappe
     let mode = |executable: bool| if executable { 0o755 } else { 0o644 };
     for (path, data, executable) in files {
         let place = fixture.path("root/any").join(path);
-        fs::create_dir_all(place.parent().expect("parent")).expect("mkdir");
-        fs::write(&place, data).expect("write");
-        fs::set_permissions(&place, fs::Permissions::from_mode(mode(*executable))).expect("chmod");
+        write_file(&place, data, mode(*executable));
     }
     let of_root = fixture
         .listed("any")

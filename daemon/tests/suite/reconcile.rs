@@ -116,8 +116,11 @@ async fn containers_of_lost_creations_are_removed_without_a_restart() {
     .await;
     // The daemon forgets the slots before the engine carries the creations out.
     wait_until_warm(&server, 1).await;
-    let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
-    assert_eq!(slots.count(), 2, "only the workspace's and the warm one");
+    wait_until("only the used and the warm slot are left", async || {
+        let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
+        (slots.count() == 2).then_some(())
+    })
+    .await;
     let known = server.engine.container_ids();
     assert_eq!(known.len(), 2);
     let late = server.engine.carry_out_lost_creations();

@@ -55,11 +55,16 @@ pub(crate) async fn connect(options: &ConnectOptions) -> Client {
             Ok(client) => return Some(client),
             Err(error) => error.to_string(),
         };
-        let words = ["timeout", "timed out", "deadline"];
-        assert!(words.iter().any(|word| error.contains(word)), "{error}");
+        assert!(is_timeout(&error), "{error}");
         None
     })
     .await
+}
+
+/// Returns `true` for the text of an error by which a client gives up a server that does not answer in time.
+pub(crate) fn is_timeout(error: &str) -> bool {
+    let words = ["timeout", "timed out", "deadline"];
+    words.iter().any(|word| error.contains(word))
 }
 
 /// Returns the lines of [`SERVER_TIMEOUTS`], without the keys that `toml` sets itself.
@@ -67,7 +72,8 @@ pub(crate) fn long_timeouts(toml: &str) -> String {
     lines_unless_set(&SERVER_TIMEOUTS, toml)
 }
 
-fn lines_unless_set(keys: &[(&str, &str)], toml: &str) -> String {
+/// Returns the lines of `keys`, without those that `toml` sets itself.
+pub(crate) fn lines_unless_set(keys: &[(&str, &str)], toml: &str) -> String {
     let absent = keys.iter().filter(|(key, _)| !toml.contains(key));
     absent
         .map(|(key, value)| format!("{key} = {value:?}\n"))
@@ -265,6 +271,18 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     names.sort();
     names
+}
+
+/// Returns what was read; `None` if it does not exist. Any other error fails the test.
+#[track_caller]
+pub(crate) fn ignore_absent<T>(read: std::io::Result<T>) -> Option<T> {
+    match read {
+        Ok(found) => Some(found),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+            None
+        }
+    }
 }
 
 /// Asserts that a directory holds nothing.

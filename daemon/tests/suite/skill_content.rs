@@ -290,16 +290,73 @@ async fn nothing_outside_of_a_skill_is_read() {
     // A link may lead to elsewhere in the root, which is trusted, and no further.
     write(&skills_dir(&server).join(".."), "canary", "secret");
     symlink("../../../canary", dir.join("references/out.md")).expect("symlink");
-    refresh(&server).await;
-    // A skill with such a link cannot be used at all, and says which one it is.
-    assert_eq!(
-        refused(&server, "references/out.md").await.0,
-        Reason::SkillInvalid
-    );
-    fs::remove_file(dir.join("references/out.md")).expect("remove");
     nix::unistd::mkfifo(&dir.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
     refresh(&server).await;
-    assert_eq!(refused(&server, "pipe").await.0, Reason::SkillInvalid);
+    // The skill is used without them.
+    for path in ["references/out.md", "pipe"] {
+        assert_eq!(refused(&server, path).await.0, Reason::FileNotFound);
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn documents_in_other_encodings_are_listed_and_read_as_text() {
+    let server = docs().await;
+    let dir = skills_dir(&server).join("docs");
+    let text = "Größe;Stück\n1;2\n";
+    let latin: Vec<u8> = text
+        .chars()
+        .map(|c| u8::try_from(c).expect("Latin-1"))
+        .collect();
+    let utf16 = text.encode_utf16().flat_map(u16::to_le_bytes);
+    let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain(utf16).collect();
+    for (path, bytes) in [
+        ("references/w.md", latin),
+        ("references/u.md", utf16),
+        ("references/b.md", format!("\u{feff}{text}").into_bytes()),
+    ] {
+        write(&dir, path, bytes);
+    }
+    // The same name in the form of macOS.
+    write(&dir, "references/u\u{308}ber.md", text);
+    refresh(&server).await;
+    let listed = list(&server, 0, "references").await;
+    let encodings = listed.iter().map(|file| {
+        assert!(file.is_text, "{file:?}");
+        (file.path.as_str(), file.encoding.as_str())
+    });
+    let encodings: Vec<_> = encodings
+        .filter(|(_, encoding)| !encoding.is_empty())
+        .collect();
+    let expected = [
+        ("references/u.md", "UTF-16LE"),
+        ("references/w.md", "windows-1252"),
+    ];
+    assert_eq!(encodings, expected);
+    for (path, encoding) in [
+        ("references/w.md", "windows-1252"),
+        ("references/u.md", "UTF-16LE"),
+        ("references/b.md", ""),
+        ("references/über.md", ""),
+    ] {
+        let request = ReadSkillFileRequest {
+            name: "docs".into(),
+            path: path.into(),
+            workspace_paths: true,
+            ..Default::default()
+        };
+        let mut reader = server.client.read_skill_file(request).await.expect(path);
+        let mut bytes = Vec::new();
+        while let Some(data) = reader.next().await.expect("read") {
+            bytes.extend_from_slice(&data);
+        }
+        assert_eq!(String::from_utf8(bytes).as_deref(), Ok(text), "{path}");
+        assert_eq!(reader.header().encoding, encoding, "{path}");
+        assert_eq!(
+            reader.header().size,
+            i64::try_from(text.len()).expect("small")
+        );
+    }
     assert!(server.stop().await);
 }
 
@@ -347,6 +404,7 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
             query: query.into(),
             limit,
             compat,
+            ..Default::default()
         };
         let found = server.client.search_skills(request).await?;
         let found = found.matches.into_iter().map(|found| {

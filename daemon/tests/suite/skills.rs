@@ -2,13 +2,11 @@
 
 use std::fs;
 use std::io::{Read, Seek};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use skilld::config::Config;
 use skilld::shutdown::Tasks;
 use skilld::skills::Error;
@@ -25,6 +23,7 @@ mod roots;
 mod writable;
 use crate::dir::TaskDir;
 use crate::server::{TestServer, assert_empty, names, wait_until};
+use crate::written_files::{replace_directory, unused_path, write_file};
 
 /// A root, a state directory and slots, all temporary.
 struct Fixture {
@@ -73,34 +72,18 @@ impl Fixture {
     }
 
     /// Writes a file below the root, making its directories.
-    fn write(&self, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.path("root").join(path);
-        fs::create_dir_all(path.parent().expect("parent")).expect("mkdir");
-        fs::write(&path, text).expect("write");
-        path
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        write_file(&self.path("root").join(path), text, 0o644);
     }
 
-    /// A skill of that name, with a version and a script. It comes whole, since a scan may read the root at any time.
+    /// Puts a skill of that name into the root, with a version and a script.
     fn skill(&self, name: &str, version: &str) {
         let front =
             format!("---\nname: {name}\ndescription: d\nversion: {version}\n---\n# {name}\n");
-        self.write("../aside/SKILL.md", front);
-        let script = self.write("../aside/bin/run.sh", format!("echo {version}\n"));
-        fs::set_permissions(script, fs::Permissions::from_mode(0o750)).expect("chmod");
-        let (aside, place) = (self.path("aside"), self.path("root").join(name));
-        match renameat2(
-            AT_FDCWD,
-            &aside,
-            AT_FDCWD,
-            &place,
-            RenameFlags::RENAME_EXCHANGE,
-        ) {
-            Err(Errno::ENOENT) => fs::rename(&aside, &place).expect("a new skill"),
-            exchanged => {
-                exchanged.expect("exchanged");
-                fs::remove_dir_all(&aside).expect("the old version");
-            }
-        }
+        let (made, script) = (unused_path(&self.dir, name), format!("echo {version}\n"));
+        write_file(&made.join("SKILL.md"), front, 0o644);
+        write_file(&made.join("bin/run.sh"), script, 0o750);
+        replace_directory(&made, &self.path("root").join(name));
     }
 
     async fn stage(&self, slot: &str, refs: &[&str]) -> Result<Vec<StagedSkill>, Error> {
@@ -280,10 +263,13 @@ fn a_name_never_vanishes_while_it_is_replaced() {
     let reads = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut results = Vec::new();
-            while !done.load(Ordering::Relaxed) {
+            // At least once: the thread may begin after the last staging.
+            loop {
                 results.push(fs::read(&path).is_ok());
+                if done.load(Ordering::Relaxed) {
+                    return results;
+                }
             }
-            results
         });
         for version in 1..20 {
             fixture.skill("csv", &version.to_string());
@@ -386,10 +372,7 @@ async fn an_unknown_skill_is_answered_with_the_nearest_names() {
         .expect("that version");
 }
 
-const HOSTILE: [(&str, &str); 11] = [
-    ("link-out", "skill.link_outside"),
-    ("link-absolute", "skill.link_outside"),
-    ("fifo", "skill.special_file"),
+const HOSTILE: [(&str, &str); 8] = [
     ("many-files", "skill.too_many_files"),
     ("many-bytes", "skill.too_large"),
     ("nul", "skill.nul"),
@@ -411,12 +394,6 @@ async fn hostile_folders_are_rejected_with_their_reason() {
         fixture.skill(name, "1");
     }
     let root = fixture.path("root");
-    let fifo = |path: &str| {
-        nix::unistd::mkfifo(&root.join(path), nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
-    };
-    symlink("../../secret", root.join("link-out/data")).expect("symlink");
-    symlink("/etc/passwd", root.join("link-absolute/passwd")).expect("symlink");
-    fifo("fifo/pipe");
     for file in 0..30 {
         fixture.write(&format!("many-files/f{file}"), "");
     }
@@ -429,15 +406,47 @@ async fn hostile_folders_are_rejected_with_their_reason() {
     fixture.write("bad-card/skill-card.json", r#"{"files": ["../x"]}"#);
     fixture.write("no-front/SKILL.md", "# Hello\n");
     fixture.write("long-document/SKILL.md", vec![b'x'; 2_001]);
-    fs::remove_file(root.join("fifo-document/SKILL.md")).expect("remove");
-    fifo("fifo-document/SKILL.md");
+    let document = root.join("fifo-document/SKILL.md");
+    fs::remove_file(&document).expect("remove");
+    nix::unistd::mkfifo(&document, nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
     for (name, reason) in HOSTILE {
         let refusal = fixture.refusal(name).await;
         assert!(refusal.starts_with(reason), "{name}: {refusal}");
     }
-    assert!(fixture.refusal("link-out").await.contains("data"));
     assert_empty(&fixture.path("state/skills/sha256"));
     assert_empty(&fixture.path("state/skills/tmp"));
+}
+
+#[tokio::test]
+async fn one_entry_that_no_skill_can_have_is_left_out_and_named() {
+    let fixture = Fixture::new();
+    fixture.skill("venv", "1");
+    let bin = fixture.path("root/venv/bin");
+    symlink("/usr/bin/python3", bin.join("python3")).expect("symlink");
+    symlink("python3", bin.join("python")).expect("symlink");
+    symlink("../../../secret", bin.join("up")).expect("symlink");
+    nix::unistd::mkfifo(&bin.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
+    let _socket = std::os::unix::net::UnixListener::bind(bin.join("socket")).expect("bind");
+    fixture.stage("s1", &["venv"]).await.expect("staged");
+    // A link in the skill stays a link, although nothing is where it leads now.
+    assert_eq!(
+        names(&fixture.slot("s1").join("venv/bin")),
+        ["python", "run.sh"]
+    );
+    let skill = fixture.listed("venv").await;
+    assert_eq!(skill.state, SkillState::LoadedWithWarnings);
+    let [problem] = skill.problems.as_slice() else {
+        panic!("{:?}", skill.problems);
+    };
+    assert_eq!(problem.code, "skill.left_out");
+    for left_out in [
+        "bin/python3 is a link out of the skill, to /usr/bin/python3",
+        "bin/up is a link out of the skill, to ../../../secret",
+        "bin/pipe is a FIFO, socket or device",
+        "bin/socket is a FIFO, socket or device",
+    ] {
+        assert!(problem.message.contains(left_out), "{}", problem.message);
+    }
 }
 
 #[tokio::test]

@@ -6,9 +6,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::server::{TestServer, wait_until};
+use crate::server::{TestServer, ignore_absent, wait_until};
 use futures::stream;
-use skilld_client::{Client, Error, RetryPolicy, SaveTarget};
+use skilld_client::{
+    Client, Error, PackLimits, RetryPolicy, SaveTarget, SkillArchive, TransferProgress,
+};
 use skilld_proto::v1::{self as pb, Reason};
 use tonic::Code;
 
@@ -130,15 +132,18 @@ async fn state_problems(client: &Client) -> Vec<pb::Problem> {
     problems
 }
 
-async fn save(client: &Client, bytes: usize) -> Result<pb::Artifact, Error> {
-    let scope = pb::ArtifactScope {
+fn scope() -> pb::ArtifactScope {
+    pb::ArtifactScope {
         app: "app".into(),
         user: "ada".into(),
         session: "1".into(),
-    };
+    }
+}
+
+async fn save(client: &Client, bytes: usize) -> Result<pb::Artifact, Error> {
     let source = std::io::Cursor::new(vec![7; bytes]);
     client
-        .save_artifact(SaveTarget::new("a.bin", scope), source)
+        .save_artifact(SaveTarget::new("a.bin", scope()), source)
         .await
 }
 
@@ -185,7 +190,8 @@ fn check_error<T: std::fmt::Debug>(what: &str, shortage: Shortage, answer: Resul
 /// Returns files that exist only while the daemon writes something.
 fn temporary_files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).expect("list") {
+    // A directory may vanish while its files are listed.
+    for entry in ignore_absent(fs::read_dir(dir)).into_iter().flatten() {
         let path = entry.expect("entry").path();
         let name = path.file_name().expect("name").to_string_lossy();
         let beneath = ["tmp", "pending"]
@@ -330,6 +336,106 @@ async fn state_disk_without_inodes_is_reported_and_costs_no_warm_container() {
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_state_disk_is_reported_and_costs_no_warm_container() {
     check_shortage(Shortage::Writes).await;
+}
+
+/// Publishes a skill from a folder.
+async fn publish_folder(client: &Client) {
+    let folder = tempfile::tempdir().expect("directory");
+    let front = "---\nname: two\ndescription: d\n---\n";
+    fs::write(folder.path().join("SKILL.md"), front).expect("write");
+    let archive = SkillArchive::pack(folder.path(), PackLimits::default()).expect("packed");
+    let progress = TransferProgress::new(|_, _| {});
+    let published = client.publish_skill("two", &archive, progress).await;
+    published.expect("published");
+}
+
+/// Restarts a daemon on a disk with a shortage. It serves what exists, and goes on when the shortage ends.
+async fn check_start(shortage: Shortage) {
+    if !nix::unistd::geteuid().is_root() {
+        // Mounting a disk requires root.
+        return;
+    }
+    let mut disk = None;
+    let skills = [("one", "name: one\ndescription: d")];
+    let run = tempfile::tempdir().expect("directory");
+    // The socket is beside the state directory, as in /run. A further container would take what becomes free.
+    let toml = format!(
+        "listen = \"unix:{}\"\npools.default.max = 1\n",
+        run.path().join("skilld.sock").display()
+    );
+    let server = TestServer::start_after(&toml, &skills, |state_dir| {
+        disk = Some(Tmpfs::mount(state_dir));
+    })
+    .await;
+    let disk = disk.expect("mounted");
+    let workspace = server.workspace().await;
+    save(&server.client, 3 << 20).await.expect("saved");
+    publish_folder(&server.client).await;
+
+    let server = server.restart(|_| shortage.begin(&disk)).await;
+    let client = server.client.clone().with_retry(RetryPolicy::none());
+    let found = server.get_workspace(&workspace).await;
+    assert_eq!(found.state(), pb::WorkspaceState::Ready);
+    let request = pb::LoadArtifactRequest {
+        name: "a.bin".to_owned(),
+        scope: Some(scope()),
+        version: None,
+    };
+    let mut reader = client.load_artifact(request).await.expect("it exists");
+    let mut loaded = 0;
+    while let Some(piece) = reader.next().await.expect("whole") {
+        loaded += piece.len();
+    }
+    assert_eq!(loaded, 3 << 20);
+    check_error("saving", shortage, save(&client, 3 << 20).await);
+    match shortage {
+        Shortage::Bytes | Shortage::Inodes => delete_skill_and_artifact(&client).await,
+        Shortage::Writes => shortage.end(&disk),
+    }
+    save(&client, 2 << 20).await.expect("there is room");
+    wait_until("the guest has connected again", async || {
+        let listed = pb::ListExecsRequest {
+            workspace: workspace.clone(),
+            ..Default::default()
+        };
+        client.list_execs(listed).await.ok()
+    })
+    .await;
+    let stopped = server.shut_down().await;
+    drop(disk);
+    drop(stopped);
+}
+
+/// Makes room on a full disk.
+async fn delete_skill_and_artifact(client: &Client) {
+    let request = pb::DeleteSkillRequest {
+        name: "skills/two".to_owned(),
+        allow_missing: false,
+    };
+    let deleted = client.skills().delete_skill(request).await;
+    deleted.expect("the skill is deleted");
+    let request = pb::DeleteArtifactRequest {
+        name: "a.bin".to_owned(),
+        scope: Some(scope()),
+        ..Default::default()
+    };
+    let deleted = client.delete_artifact(request).await;
+    deleted.expect("the artifact is deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_starts_on_a_full_state_disk_and_makes_room() {
+    check_start(Shortage::Bytes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_starts_without_inodes_on_its_state_disk_and_makes_room() {
+    check_start(Shortage::Inodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_starts_on_a_read_only_state_disk() {
+    check_start(Shortage::Writes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

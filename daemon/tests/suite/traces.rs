@@ -13,7 +13,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
 
 use crate::collector::{Collector, attributes};
-use crate::server::{TestServer, within};
+use crate::server::{TestServer, lines_unless_set, within};
 
 /// Ids of the client's trace and span.
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -25,8 +25,10 @@ const CREATE: &str = "skilld.v1.WorkspaceService/CreateWorkspace";
 const GET: &str = "skilld.v1.WorkspaceService/GetWorkspace";
 const RUN: &str = "skilld.v1.ExecService/RunExec";
 
+/// Returns a configuration whose exports end late, also on a busy machine, unless `rest` sets their time.
 fn traces(endpoint: &str, rest: &str) -> String {
-    format!("traces.endpoint = {endpoint:?}\n{rest}")
+    let timeout = lines_unless_set(&[("traces.timeout", "10m")], rest);
+    format!("traces.endpoint = {endpoint:?}\n{timeout}{rest}")
 }
 
 /// Returns a request in the client's trace; `flags` is 01 if the client samples it.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+/// Name of the program that [`write_mounting_guest`] writes.
+pub(crate) const MOUNTING_GUEST: &str = "mounting-guest";
 /// Program that the engine starts in place of the guest. It makes a root directory with the entries of this host and the
 /// workspace, in a mount namespace of its own, and executes the guest there. The workspace is missing while the marker
 /// file exists.
@@ -33,7 +35,7 @@ exec unshare --mount sh -euc '
 
 /// Writes the program, which executes `guest`, into a directory. Returns its path, for `engine.guest_path`.
 pub(crate) fn write_mounting_guest(dir: &Path, guest: &Path) -> PathBuf {
-    let program = dir.join("mounting-guest");
+    let program = dir.join(MOUNTING_GUEST);
     let guest = guest.canonicalize().expect("a guest");
     let is_hidden = |path: &Path| path.starts_with("/workspace");
     assert!(

@@ -35,6 +35,10 @@ const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// stalled stream starves no other.
 const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
 const STREAMS_MAX: u32 = 1024;
+/// Maximum number of streams that the daemon resets before the guest accepts them, and of streams that the guest resets
+/// over the life of a connection. Either ends the connection, and with it what all clients read. The daemon is no
+/// attacker: a guest whose commands keep the processor busy reads many calls at once that clients have cancelled.
+const RESETS_MAX: usize = 16 << 10;
 /// Maximum bytes of one stream that wait for the daemon to read them. Together with the windows of daemon and client
 /// they must stay below the 3 MiB that a BLOCKing exec keeps for a reader.
 const SEND_BUFFER: usize = 256 * 1024;
@@ -89,6 +93,8 @@ async fn serve_connection(stream: UnixStream, guest: Arc<Guest>) {
     http.initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(RESETS_MAX)
         .max_frame_size(FRAME_BYTES)
         .max_send_buf_size(SEND_BUFFER);
     let service = TowerToHyperService::new(service);

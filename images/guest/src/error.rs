@@ -113,7 +113,8 @@ impl Error {
     fn parts(&self) -> (Code, Reason, Vec<(&'static str, String)>) {
         use Error as E;
         let none = Vec::new;
-        let path = |path: &String| vec![("path", path.clone())];
+        let one = |name: &'static str, value: &String| vec![(name, value.clone())];
+        let path = |path: &String| one("path", path);
         match self {
             E::Invalid { field, .. } => (
                 Code::InvalidArgument,
@@ -121,7 +122,7 @@ impl Error {
                 vec![("field", (*field).to_owned())],
             ),
             E::NotReady => (Code::FailedPrecondition, Reason::WorkspaceNotReady, none()),
-            E::ExecNotFound { .. } => (Code::NotFound, Reason::ExecNotFound, none()),
+            E::ExecNotFound { id } => (Code::NotFound, Reason::ExecNotFound, one("exec", id)),
             E::IdTaken { .. } | E::IdForgotten { .. } => {
                 (Code::AlreadyExists, Reason::IdTaken, none())
             }
@@ -148,6 +149,7 @@ impl Error {
                 Code::OutOfRange,
                 Reason::OutputDropped,
                 vec![
+                    ("field", "offsets".to_owned()),
                     ("stream", (*stream).to_owned()),
                     ("oldest_offset", oldest.to_string()),
                 ],

@@ -5,7 +5,7 @@
 //! Starting ──Started──► Running ──leader gone──► Exited ──both streams at their end──► Closed
 //!     └──────Failed (SPAWN_FAILED)──────────────────────────────────────────────────────┘
 //! ```
-//! Independent of the phase, `gone` says that no process of the exec is left. Stragglers may outlive Closed.
+//! Independent of the phase, `gone` says that no process of the exec is left. Stragglers that are kept outlive Closed.
 
 pub(crate) mod disconnect;
 pub(crate) mod event_stream;
@@ -17,6 +17,7 @@ pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod stdin;
 pub(crate) mod warm_up;
+pub(crate) mod writable_disks;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -109,6 +110,8 @@ pub(crate) struct ExecState {
     /// Time of Closed on the real-time clock, which is never behind the file times of this exec. Since 1970.
     pub(crate) end_file_time: Option<Duration>,
     result: Option<v1::ExecResult>,
+    /// Processes that outlived the leader and were killed; `None` if there were none.
+    pub(crate) ended_processes: Option<v1::EndedProcesses>,
     /// Window ends when the leader exited. Exited follows these bytes.
     pub(crate) exit_offsets: [u64; 2],
     pub(crate) windows: [OutputWindow; 2],
@@ -164,6 +167,7 @@ impl Exec {
                 end_time: None,
                 end_file_time: None,
                 result: None,
+                ended_processes: None,
                 exit_offsets: [0; 2],
                 windows,
                 terminal: None,
@@ -298,6 +302,7 @@ impl ExecState {
     pub(crate) fn result(&self) -> Option<v1::ExecResult> {
         let mut result = self.result.clone()?;
         result.dropped_bytes = Some(self.oldest());
+        result.ended_processes.clone_from(&self.ended_processes);
         Some(result)
     }
 

@@ -1,28 +1,28 @@
-//! Collect: streams matching files in path order, and then a summary. A limit shortens the answer and shows in the
-//! summary. No file that a command creates can make the collection fail.
+//! Collect: streams matching files, and then a summary. Hidden files and caches come last, so that a limit, which
+//! shortens the answer and shows in the summary, cuts them first. No file that a command creates can make the collection
+//! fail.
 
 mod archive;
+mod entry;
 pub(crate) mod glob;
 mod message_channel;
 mod mime;
+mod open_globs;
 mod stray_files;
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::Stream;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, fstatat};
 use sha2::{Digest, Sha256};
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::{
-    CollectFormat, CollectOutputsResponse, CollectSpec, CollectSummary, CollectedFile, FileEnd,
-    FileType, SkippedFile,
+    CollectFormat, CollectOutputsResponse, CollectSpec, CollectSummary, FileEnd, FileType,
+    SkippedFile,
 };
 use tonic::Status;
 use tonic::codegen::Bytes;
@@ -30,15 +30,14 @@ use tonic::codegen::Bytes;
 use crate::error::Error;
 use crate::files::root::split_path;
 use crate::files::walk::{DirectoryWalk, WalkStep};
-use crate::files::{
-    SLICE_BYTES, encode_hex, file_type, message_path, modification_time, permission_bits,
-    read_slice, since_epoch,
-};
+use crate::files::{SLICE_BYTES, encode_hex, message_path, read_slice};
 use crate::guest::Guest;
 use crate::task_spawn;
 use archive::CollectedArchive;
+use entry::{CollectedEntry, describe_file, look_at_directory, open_file, open_link, skip_reason};
 use glob::GlobSet;
 use message_channel::{MessageSender, ReceiverGone, message_channel};
+use open_globs::OpenGlobs;
 use stray_files::{ChangeTimeRange, StrayFiles};
 
 /// Default limits of a collection: number of files, bytes per file, bytes in all.
@@ -54,12 +53,6 @@ const GZIP_SLICE: usize = 16 * 1024;
 /// Maximum number of entries visited. A workspace has fewer, unless a command creates them during the walk.
 const ENTRIES_MAX: u64 = 4_000_000;
 
-/// Matching entry that is opened.
-enum CollectedEntry {
-    File(FileStat, File),
-    Link(FileStat, Vec<u8>),
-}
-
 /// Result of sending one file.
 struct SentFile {
     bytes: u64,
@@ -74,15 +67,43 @@ struct CollectLimits {
     total_bytes: u64,
 }
 
+/// Rank of matching entries, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MatchRank {
+    Primary,
+    /// Hidden files and caches.
+    Secondary,
+}
+
+/// Reason for which a walk ended early.
+enum WalkEnd {
+    ReceiverGone(ReceiverGone),
+    /// The workspace could not be opened.
+    Errno(Errno),
+}
+
+impl From<ReceiverGone> for WalkEnd {
+    fn from(gone: ReceiverGone) -> Self {
+        Self::ReceiverGone(gone)
+    }
+}
+
+impl From<Errno> for WalkEnd {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
 /// Collection in progress: walks the workspace and sends the matching files.
 struct FileCollector {
     guest: Arc<Guest>,
     globs: Arc<GlobSet>,
+    open_globs: OpenGlobs,
+    /// Directories are sent too.
+    with_directories: bool,
     limits: CollectLimits,
-    /// Time before which changes are ignored, since 1970; `None` for no bound.
-    since: Option<Duration>,
-    /// Time after which changes are ignored, since 1970; `None` for no bound.
-    until: Option<Duration>,
+    /// Time span of the collected changes; `None` if entries are collected whenever they changed.
+    span: Option<ChangeTimeRange>,
     archive: Option<CollectedArchive>,
     out: MessageSender,
     summary: CollectSummary,
@@ -96,13 +117,14 @@ pub(crate) fn collect_outputs(
     guest: &Arc<Guest>,
     spec: &CollectSpec,
 ) -> Result<impl Stream<Item = Result<CollectOutputsResponse, Status>> + Send + use<>, Error> {
-    let (mut since, mut until) = (None, None);
+    let mut span = None;
     if let Some(id) = spec.changed_since_exec.rsplit('/').next()
         && !id.is_empty()
     {
         let exec = guest.find_exec(id)?;
-        since = Some(exec.start_file_time);
-        until = exec.state().end_file_time.filter(|_| spec.until_exec_end);
+        let since = exec.start_file_time;
+        let until = exec.state().end_file_time.filter(|_| spec.until_exec_end);
+        span = Some(ChangeTimeRange { since, until });
     }
     let archive = match spec.format() {
         CollectFormat::Unspecified | CollectFormat::Files => None,
@@ -117,13 +139,14 @@ pub(crate) fn collect_outputs(
     let collector = FileCollector {
         guest: Arc::clone(guest),
         globs: Arc::new(GlobSet::new(&spec.globs)?),
+        open_globs: OpenGlobs::new(spec.globs.len()),
+        with_directories: spec.directories,
         limits: CollectLimits {
             files: or(spec.max_files, FILES_DEFAULT),
             file_bytes: or(spec.max_file_bytes, FILE_BYTES_DEFAULT),
             total_bytes: or(spec.max_total_bytes, TOTAL_BYTES_DEFAULT),
         },
-        since,
-        until,
+        span,
         archive,
         out,
         summary: CollectSummary::default(),
@@ -131,47 +154,84 @@ pub(crate) fn collect_outputs(
         bytes: 0,
         returned: 0,
     };
+    let globs = spec.globs.clone();
     task_spawn::spawn(async move {
         // The client has closed the stream.
-        let _gone = collector.run().await;
+        let _gone = collector.run(globs).await;
     });
     Ok(messages)
 }
 
 impl FileCollector {
-    /// Walks the workspace, sends the matching files and then the summary.
-    async fn run(mut self) -> Result<(), ReceiverGone> {
+    /// Sends the matching files, hidden ones and caches last, and then the summary. `globs` are those of the request.
+    async fn run(mut self, globs: Vec<String>) -> Result<(), ReceiverGone> {
+        for rank in [MatchRank::Primary, MatchRank::Secondary] {
+            match self.walk_workspace(rank).await {
+                Ok(has_secondary) if has_secondary => {}
+                Ok(_) => break,
+                Err(WalkEnd::ReceiverGone(gone)) => return Err(gone),
+                Err(WalkEnd::Errno(errno)) => {
+                    let failed = Error::file("", errno).into();
+                    return self.out.fail(failed).await;
+                }
+            }
+        }
+        if let Some(mut archive) = self.archive.take() {
+            archive.finish();
+            self.send_archive(&mut archive, 0).await?;
+        }
+        if let Some(span) = self.span {
+            let found = StrayFiles::find(&self.guest.root, span).await;
+            let paths = found.paths.iter().map(|path| message_path(path).0);
+            self.summary.outside = paths.collect();
+            self.summary.outside_cut = found.is_cut;
+        }
+        self.summary.unmatched_globs = self.open_globs.unmatched(globs);
+        if self.summary.matched > 0 {
+            for path in std::mem::take(&mut self.open_globs).into_unchanged() {
+                // What a glob names is in the list already.
+                if !self.globs.names(&path) {
+                    self.skip(&path, Reason::Unchanged);
+                }
+            }
+        }
+        self.summary.bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
+        self.summary.returned = i64::try_from(self.returned).unwrap_or(i64::MAX);
+        let summary = std::mem::take(&mut self.summary);
+        self.out.send(Payload::Summary(summary)).await
+    }
+
+    /// Walks the workspace and sends the matching files of a rank. Returns `true` if the second rank may have some.
+    async fn walk_workspace(&mut self, rank: MatchRank) -> Result<bool, WalkEnd> {
         let globs = Arc::clone(&self.globs);
         let directory = self
             .guest
             .root
-            .openat(b"", OFlag::O_RDONLY | OFlag::O_DIRECTORY);
-        let walk = directory.and_then(|directory| {
-            DirectoryWalk::new(
-                directory,
-                Vec::new(),
-                Box::new(move |path| globs.may_match_beneath(path)),
-            )
+            .openat(b"", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let descend = Box::new(move |path: &[u8]| {
+            // Everything beneath a directory of the second rank is of that rank too.
+            let is_wanted = rank == MatchRank::Secondary || !globs.is_secondary(path);
+            is_wanted && globs.may_match_beneath(path)
         });
-        let mut walk = match walk {
-            Ok(walk) => walk,
-            Err(errno) => {
-                let failed = Error::file("", errno).into();
-                return self.out.fail(failed).await;
-            }
-        };
+        let mut walk = DirectoryWalk::new(directory, Vec::new(), descend)?;
+        let mut has_secondary = false;
         let mut looked_at: u64 = 0;
         while let Some(step) = walk.next().await {
             match step {
-                WalkStep::Entry { path, kind } => match self.open_wanted(&walk, &path, kind) {
-                    Some(CollectedEntry::File(stat, file)) => {
-                        self.send_file(&path, &stat, file).await?;
+                WalkStep::Entry { path, kind } => {
+                    let is_match = self.is_match(&path, kind);
+                    let is_searched =
+                        kind == FileType::Directory && self.globs.may_match_beneath(&path);
+                    let is_secondary = (is_match || is_searched) && self.globs.is_secondary(&path);
+                    has_secondary |= is_secondary;
+                    if is_match && is_secondary == (rank == MatchRank::Secondary) {
+                        let entry = self.open_wanted(&walk, &path, kind);
+                        self.send_entry(&path, entry).await?;
                     }
-                    Some(CollectedEntry::Link(stat, target)) => {
-                        self.send_link(&path, &stat, &target).await?;
-                    }
-                    None => {}
-                },
+                }
+                // The first walk has reported it.
+                WalkStep::Closed { path, .. } | WalkStep::TooDeep { path }
+                    if rank == MatchRank::Secondary && !self.globs.is_secondary(&path) => {}
                 WalkStep::Closed { path, errno } => self.skip(&path, skip_reason(errno)),
                 WalkStep::TooDeep { path } => {
                     self.summary.limits_hit = true;
@@ -185,21 +245,28 @@ impl FileCollector {
             }
             self.out.pause().await;
         }
-        if let Some(mut archive) = self.archive.take() {
-            archive.finish();
-            self.send_archive(&mut archive, 0).await?;
+        Ok(has_secondary)
+    }
+
+    /// Returns `true` if a glob matches an entry of a kind that is collected.
+    fn is_match(&self, path: &[u8], kind: FileType) -> bool {
+        (kind != FileType::Directory || self.with_directories) && self.globs.matches(path)
+    }
+
+    /// Sends an entry, if there is one.
+    async fn send_entry(
+        &mut self,
+        path: &[u8],
+        entry: Option<CollectedEntry>,
+    ) -> Result<(), ReceiverGone> {
+        match entry {
+            Some(CollectedEntry::File(stat, file)) => self.send_file(path, &stat, file).await,
+            Some(CollectedEntry::Link(stat, target)) => {
+                self.send_empty(path, &stat, Some(&target)).await
+            }
+            Some(CollectedEntry::Directory(stat)) => self.send_empty(path, &stat, None).await,
+            None => Ok(()),
         }
-        if let Some(since) = self.since {
-            let until = self.until;
-            let found = StrayFiles::find(&self.guest.root, ChangeTimeRange { since, until }).await;
-            let paths = found.paths.iter().map(|path| message_path(path).0);
-            self.summary.outside = paths.collect();
-            self.summary.outside_cut = found.is_cut;
-        }
-        self.summary.bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
-        self.summary.returned = i64::try_from(self.returned).unwrap_or(i64::MAX);
-        let summary = std::mem::take(&mut self.summary);
-        self.out.send(Payload::Summary(summary)).await
     }
 
     /// Sends the archive's buffered bytes, if there are more than `keep`.
@@ -214,30 +281,26 @@ impl FileCollector {
         Ok(())
     }
 
-    /// Opens an entry if it is wanted and within the limits, and counts it.
+    /// Opens a matching entry if it is wanted and within the limits, and counts it.
     fn open_wanted(
         &mut self,
         walk: &DirectoryWalk,
         path: &[u8],
         kind: FileType,
     ) -> Option<CollectedEntry> {
-        if kind == FileType::Directory || !self.globs.matches(path) {
-            return None;
-        }
         let parent = walk.parent()?;
         let (_, name) = split_path(path);
-        if let Some(since) = self.since
-            && let Ok(stat) = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
-        {
-            // A command can set the modification time, but not this one.
-            let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
-            if changed < since || self.until.is_some_and(|until| changed > until) {
-                self.summary.unchanged += 1;
-                if self.globs.names(path) {
-                    self.skip(path, Reason::Unchanged);
-                }
-                return None;
+        let is_changed = self.span.is_none_or(|span| {
+            let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok();
+            stat.is_none_or(|stat| span.contains(&stat))
+        });
+        self.open_globs.record(&self.globs, path, is_changed);
+        if !is_changed {
+            self.summary.unchanged += 1;
+            if self.globs.names(path) {
+                self.skip(path, Reason::Unchanged);
             }
+            return None;
         }
         self.summary.matched += 1;
         if self.returned >= self.limits.files {
@@ -248,20 +311,26 @@ impl FileCollector {
         let found = match kind {
             FileType::Symlink => open_link(parent, name),
             FileType::File => open_file(parent, name),
-            FileType::Other | FileType::Directory | FileType::Unspecified => Err(Reason::FileType),
+            FileType::Directory => look_at_directory(parent, name),
+            FileType::Other | FileType::Unspecified => Err(Reason::FileType),
         };
         found.map_err(|reason| self.skip(path, reason)).ok()
     }
 
-    /// Sends a symbolic link, as a message or into the archive.
-    async fn send_link(
+    /// Sends an entry without content, as a message or into the archive: a symbolic link to `target`, or a directory if
+    /// that is `None`.
+    async fn send_empty(
         &mut self,
         path: &[u8],
         stat: &FileStat,
-        target: &[u8],
+        target: Option<&[u8]>,
     ) -> Result<(), ReceiverGone> {
         if let Some(mut archive) = self.archive.take() {
-            match archive.append_link(path, stat, target) {
+            let appended = match target {
+                Some(target) => archive.append_link(path, stat, target),
+                None => archive.append_directory(path, stat),
+            };
+            match appended {
                 Ok(()) => self.returned += 1,
                 Err(_) => self.skip(path, Reason::IoError),
             }
@@ -271,8 +340,14 @@ impl FileCollector {
         }
         self.returned += 1;
         let mut file = describe_file(path, stat);
-        file.mime_type = "inode/symlink".to_owned();
-        file.link_target = String::from_utf8_lossy(target).into_owned();
+        if let Some(target) = target {
+            file.mime_type = "inode/symlink".to_owned();
+            file.link_target = String::from_utf8_lossy(target).into_owned();
+        } else {
+            file.mime_type = "inode/directory".to_owned();
+            file.is_directory = true;
+            file.size = 0;
+        }
         self.out.send(Payload::File(file)).await
     }
 
@@ -409,49 +484,5 @@ impl FileCollector {
         // A byte that is not UTF-8 becomes three bytes.
         self.named_bytes += 3 * path.len() + 16;
         self.named_bytes < NAMED_BYTES_MAX
-    }
-}
-
-/// Reads a symbolic link.
-fn open_link(parent: BorrowedFd<'_>, name: &[u8]) -> Result<CollectedEntry, Reason> {
-    let target = readlinkat(parent, name).map_err(skip_reason)?;
-    let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(skip_reason)?;
-    Ok(CollectedEntry::Link(stat, target.as_bytes().to_vec()))
-}
-
-/// Opens a file without waiting, even if a command has replaced it by a FIFO since it was listed.
-fn open_file(parent: BorrowedFd<'_>, name: &[u8]) -> Result<CollectedEntry, Reason> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = openat(parent, name, flags, Mode::empty()).map_err(skip_reason)?;
-    let stat = fstat(&file).map_err(skip_reason)?;
-    if file_type(&stat) == FileType::File {
-        Ok(CollectedEntry::File(stat, file.into()))
-    } else {
-        Err(Reason::FileType)
-    }
-}
-
-/// Describes a file for its first message.
-fn describe_file(path: &[u8], stat: &FileStat) -> CollectedFile {
-    let (path, path_bytes) = message_path(path);
-    CollectedFile {
-        path,
-        size: stat.st_size,
-        mode: permission_bits(stat),
-        mtime: modification_time(stat),
-        path_bytes,
-        ..Default::default()
-    }
-}
-
-/// Returns why a file is skipped after a failed system call.
-fn skip_reason(errno: Errno) -> Reason {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "errno is an open set")]
-    match errno {
-        Errno::ENOENT => Reason::Gone,
-        Errno::EACCES | Errno::EPERM => Reason::Permission,
-        // A command has replaced the listed file, directory or link by something else.
-        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO | Errno::EINVAL => Reason::FileType,
-        _ => Reason::IoError,
     }
 }

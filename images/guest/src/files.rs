@@ -52,8 +52,12 @@ pub(crate) fn since_epoch(seconds: i64, nanos: i64) -> Duration {
 
 /// Returns the modification time of a file as a timestamp of the API.
 pub(crate) fn modification_time(stat: &FileStat) -> Option<prost_types::Timestamp> {
-    let since = since_epoch(stat.st_mtime, stat.st_mtime_nsec);
-    Some((SystemTime::UNIX_EPOCH + since).into())
+    timestamp(stat.st_mtime, stat.st_mtime_nsec)
+}
+
+fn timestamp(seconds: i64, nanos: i64) -> Option<prost_types::Timestamp> {
+    let time = SystemTime::UNIX_EPOCH.checked_add(since_epoch(seconds, nanos));
+    time.map(prost_types::Timestamp::from)
 }
 
 /// Converts a path for a message: as text, and as bytes if it is not UTF-8.
@@ -78,6 +82,7 @@ pub(crate) fn file_entry(path: &[u8], stat: &FileStat, link_target: String) -> F
         mtime: modification_time(stat),
         link_target,
         path_bytes,
+        change_time: timestamp(stat.st_ctime, stat.st_ctime_nsec),
     }
 }
 

@@ -335,7 +335,7 @@ fn count(directory: &Path, entries: &mut u64, bytes: &mut u64) {
 }
 
 /// Fuzzes globs, one per line, against paths after an empty line: a match is always beneath directories that are
-/// entered.
+/// entered, and one of the first rank beneath directories of that rank.
 pub fn globs(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
     let globs = lines.by_ref().take_while(|line| !line.is_empty());
@@ -354,6 +354,8 @@ pub fn globs(data: &[u8]) {
         for (at, _) in slashes {
             let above = path.get(..at).unwrap_or_default();
             assert!(globs.may_match_beneath(above), "{}", above.escape_ascii());
+            let is_found = globs.is_secondary(path) || !globs.is_secondary(above);
+            assert!(is_found, "{}", above.escape_ascii());
         }
     }
 }

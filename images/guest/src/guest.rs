@@ -26,6 +26,7 @@ use crate::exec::exhaustion::ExhaustionDetector;
 use crate::exec::registry::ExecRegistry;
 use crate::exec::run::{self, SpawnRequest};
 use crate::exec::stdin::ExecStdin;
+use crate::exec::writable_disks::WritableDisks;
 use crate::exec::{Exec, ExecControl, positive_duration, terminal_size};
 use crate::files::root::WorkspaceRoot;
 use crate::reaper::ChildReaper;
@@ -77,6 +78,7 @@ pub(crate) struct Guest {
     pub(crate) supervisors: Arc<SupervisorPool>,
     pub(crate) reaper: Arc<ChildReaper>,
     pub(crate) exhaustion: ExhaustionDetector,
+    pub(crate) disks: WritableDisks,
     /// Leaders that run. A sweep of orphaned processes spares them.
     pub(crate) leaders: PidSet,
     /// `true` while a daemon is connected and has configured the guest.
@@ -110,6 +112,7 @@ impl Guest {
         Ok(Arc::new(Self {
             nonce,
             execs: ExecRegistry::new(Arc::clone(&root)),
+            disks: WritableDisks::open(&root),
             root,
             supervisors: Arc::new(supervisors),
             reaper: ChildReaper::new(),

@@ -20,8 +20,8 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin
 const NAMES_MAX: usize = 20_000;
 /// Maximum size of one list, in bytes. All lists fit into one message.
 const BYTES_MAX: usize = 700 << 10;
-/// Maximum number of directory entries of a scan. There is no limit of time: on a busy machine it would cut lists that
-/// the daemon takes for whole.
+/// Maximum number of directory entries of a scan, many times that of large images: the daemon takes the lists for whole.
+/// There is no limit of time, which a busy machine would reach.
 const ENTRIES_MAX: usize = 200_000;
 /// Maximum number of directories of PATH that are scanned.
 const DIRECTORIES_MAX: usize = 64;
@@ -106,14 +106,14 @@ pub(crate) async fn scan_image(request: &InventoryRequest) -> InventoryResponse 
     for dir in directories.map(Path::new).take(DIRECTORIES_MAX) {
         scan.scan_programs(dir);
         prefixes.extend(dir.parent().map(Path::to_path_buf));
-        // The scan blocks the guest's only thread, so other tasks get their turn here.
+        // The scan blocks the guest's only thread, so other tasks get their turn after each directory.
         tokio::task::yield_now().await;
     }
     for prefix in prefixes {
-        scan.scan_python(&prefix);
-        tokio::task::yield_now().await;
+        scan.scan_python(&prefix).await;
         for modules in ["lib/node_modules", "share/nodejs", "lib/nodejs"] {
             scan.scan_node_packages(&prefix.join(modules));
+            tokio::task::yield_now().await;
         }
     }
     if !scan.modules.names.is_empty() {
@@ -154,7 +154,7 @@ impl InventoryScan {
         }
     }
 
-    fn scan_python(&mut self, prefix: &Path) {
+    async fn scan_python(&mut self, prefix: &Path) {
         let lib = prefix.join("lib");
         for version in self.list_names(&lib) {
             if !version.starts_with("python3") {
@@ -163,6 +163,7 @@ impl InventoryScan {
             let dir = lib.join(version);
             for modules in ["", "lib-dynload", "site-packages", "dist-packages"] {
                 self.scan_modules(&dir.join(modules));
+                tokio::task::yield_now().await;
             }
         }
     }

@@ -111,7 +111,8 @@ fn take_nonce() -> Bytes {
 fn protect_process() {
     let _ = prctl::set_dumpable(false);
     let _ = setsid();
-    umask(Mode::from_bits_truncate(0o077));
+    // Commands inherit it, and the directories that the guest makes for clients get the usual mode.
+    umask(Mode::from_bits_truncate(0o022));
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let _ = prctl::set_child_subreaper(true);
     let mut blocked = SigSet::all();

@@ -325,7 +325,10 @@ impl GuestService for GuestRpcService {
             let skip = found.ok_or(Error::ExecNotFound { id })?;
             execs.drain(..=skip);
         }
-        let mut page = wire::ListExecsResponse::default();
+        let mut page = wire::ListExecsResponse {
+            living: self.guest.execs.living().try_into().unwrap_or(u32::MAX),
+            ..wire::ListExecsResponse::default()
+        };
         let mut bytes = 0;
         for exec in execs {
             let exec = exec.describe();

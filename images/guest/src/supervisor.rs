@@ -71,6 +71,11 @@ impl Supervisor {
         }
     }
 
+    /// Returns the pid of the supervisor process, below which the processes of its exec are.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Hands over an exec, to run in `command_group` if there is one. The next report says whether it was spawned.
     pub(crate) fn start(
         &self,

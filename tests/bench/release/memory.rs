@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{ExecSpec, ExecState, OnFull, Retain, StreamOffsets};
+use skilld_client::v1::{ExecSpec, ExecState, OnFull, Reason, Retain, StreamOffsets};
 use skilld_tests::exec::{argv, attach, attach_in_turn, open_events, shell, start, workspace};
 use skilld_tests::large_package::LargePackage;
 use skilld_tests::{Daemon, Options, usage, wait};
@@ -91,9 +91,15 @@ async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
     for _ in 0..CLIENTS {
         let other = Client::connect(&daemon.endpoint()).await?;
         for _ in 0..STREAMS {
-            let mut events = open_events(&other, &name).await?;
-            events.next().await?.context("an event")?;
-            stalled.push(events);
+            // The answer is refused until some of the others have waited for long enough to make room.
+            let opened = wait::until("there is room for an answer", DEADLINE, async || {
+                let mut events = open_events(&other, &name).await?;
+                match events.next().await {
+                    Err(error) if error.reason() == Some(Reason::QuotaExceeded) => Ok(None),
+                    event => Ok(event?.map(|_| events)),
+                }
+            });
+            stalled.push(opened.await?);
         }
     }
     let mut most = 0;

@@ -2,7 +2,9 @@
 //! demand, and with all of them from the start.
 
 use serde_json::{Value, json};
-use skilld_tools::prompt::{Guidance, PromptMaterial, PromptOptions, Provider, inject};
+use skilld_tools::prompt::{
+    Guidance, PromptBudget, PromptMaterial, PromptOptions, Provider, inject,
+};
 use skilld_tools::state::{LoadScope, Selection, SessionState, skill_loads};
 use skilld_tools::{Family, LoadMode, Profile};
 use tiktoken_rs::CoreBPE;
@@ -66,8 +68,8 @@ fn everything(corpus: &Corpus, docs: Docs) -> (PromptMaterial, SessionState) {
         state.apply(&skill_loads::load(&state, SCOPE, &skill.name, all, None));
     }
     let material = PromptMaterial {
-        overview: Vec::new(),
         loaded: corpus.material.loaded.clone(),
+        ..PromptMaterial::default()
     };
     (material, state)
 }
@@ -135,6 +137,11 @@ fn request(
 ) -> usize {
     let options = PromptOptions {
         guidance: Guidance::BuiltIn(Family::Trpc, Profile::Full),
+        // All texts of all skills, whatever their size is.
+        budget: PromptBudget {
+            content: 0,
+            ..PromptBudget::default()
+        },
         ..PromptOptions::new(SCOPE)
     };
     let mut body = json!({"messages": history});

@@ -177,6 +177,7 @@ fn read_skill(folder: &Path, folders: &[PathBuf]) -> Result<Option<(SkillSummary
         tools: Vec::new(),
         unavailable_tools: Vec::new(),
         dir: format!("skills/{name}"),
+        reader: String::new(),
         name,
     };
     Ok(Some((summary, skill)))

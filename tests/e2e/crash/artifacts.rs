@@ -78,8 +78,12 @@ fn files(daemon: &Daemon, beneath: &str) -> Result<(usize, u64)> {
     Ok(found)
 }
 
-/// Returns the bytes of artifacts that the daemon holds, once it has counted them.
-async fn wait_for_usage(daemon: &Daemon, expected: usize) -> Result<()> {
+/// Number of bytes that a version with a short name counts beside its contents.
+const VERSION_BYTES: usize = 4 * 4096;
+
+/// Waits until the daemon has counted the bytes of so many versions with these contents.
+async fn wait_for_usage(daemon: &Daemon, versions: usize, contents: usize) -> Result<()> {
+    let expected = contents + versions * VERSION_BYTES;
     wait::until("the bytes are right", DEADLINE, async || {
         let resources = daemon.client.get_usage().await?.resources;
         let usage = resources.iter().find(|it| it.resource == "artifact_bytes");
@@ -185,7 +189,7 @@ async fn crash_at(point: Point) -> Result<()> {
     assert_eq!(usize::try_from(next)?, left);
     assert_eq!(versions(&daemon.client).await?, whole(left + 1));
     let sizes = BYTES.iter().take(left + 1).map(|bytes| bytes.len());
-    wait_for_usage(&daemon, sizes.sum()).await?;
+    wait_for_usage(&daemon, left + 1, sizes.sum()).await?;
     daemon.stop().await
 }
 
@@ -231,15 +235,14 @@ async fn sweep_interrupted_by_a_kill_leaves_a_consistent_store() -> Result<()> {
 
 async fn sweep_killed_at(point: Point) -> Result<()> {
     const VERSIONS: i64 = 40;
-    // The first sweep finds nothing. That of the next start dies in the middle.
-    let options = options()
-        .set("artifacts.retention_versions", "3")
-        .dies_at(&format!("{}:10", point.name()));
-    let mut daemon = Daemon::start_with(options).await?;
+    let mut daemon = Daemon::start_with(options()).await?;
     for _ in 0..VERSIONS {
         save(&daemon.client, BYTES[0]).await?;
     }
     daemon.crash().await?;
+    // The sweep of the next start dies in the middle.
+    daemon.heal("artifacts.retention_versions", "3");
+    daemon.dies_at(&format!("{}:10", point.name()));
     if daemon.restart().await.is_ok() {
         assert_eq!(daemon.wait().await?, None, "it was not killed");
     }
@@ -258,13 +261,13 @@ async fn sweep_killed_at(point: Point) -> Result<()> {
     );
     assert_eq!(left.last().context("the newest")?.0, VERSIONS - 1);
     cleaned(&daemon, count).await?;
-    wait_for_usage(&daemon, count * BYTES[0].len()).await?;
+    wait_for_usage(&daemon, count, count * BYTES[0].len()).await?;
     // The next sweep completes it.
     daemon.crash().await?;
     daemon.heal("artifacts.retention_versions", "3");
     daemon.restart().await?;
     cleaned(&daemon, 3).await?;
-    wait_for_usage(&daemon, 3 * BYTES[0].len()).await?;
+    wait_for_usage(&daemon, 3, 3 * BYTES[0].len()).await?;
     assert_eq!(save(&daemon.client, BYTES[1]).await?, VERSIONS);
     daemon.stop().await
 }

@@ -9,7 +9,9 @@ use crate::crash::{DEADLINE, containers, expect_status, read_bytes, read_until_b
 
 #[tokio::test]
 async fn a_volume_that_docker_left_is_removed() -> Result<()> {
-    let daemon = Daemon::start().await?;
+    // The reconciler removes such volumes as well.
+    let options = Options::default().set("engine.reconcile_interval", "1h");
+    let daemon = Daemon::start_with(options).await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
     daemon.warm(1).await?;
     let instance = &daemon.info.instance;
@@ -39,7 +41,7 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
     read_bytes(&mut events, 8).await?;
 
     docker::remove(&container).await?;
-    // The exec's own timeout of five minutes is far away.
+    // The exec's own timeout of an hour is far away.
     assert_eq!(
         read_until_broken(&mut events).await?,
         ("Aborted".into(), "REASON_GUEST_LOST".into())
@@ -99,9 +101,7 @@ async fn a_removed_warm_container_is_replaced() -> Result<()> {
 /// A container that is claimed in the moment of its end is replaced, and the client does not notice.
 #[tokio::test]
 async fn a_claim_never_gets_a_dead_container() -> Result<()> {
-    // A claim whose container has ended waits for the next one, which takes long on a busy machine.
-    let options = Options::default().set("pools.default.claim_timeout", "80s");
-    let daemon = Daemon::start_with(options).await?;
+    let daemon = Daemon::start().await?;
     for _ in 0..3 {
         daemon.warm(1).await?;
         let warm = containers(&daemon).await?;

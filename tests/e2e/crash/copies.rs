@@ -54,6 +54,18 @@ async fn serves(state_dir: &Path, env: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// Copies a state directory, until no file vanished meanwhile that the daemon removed.
+async fn copy(from: &Path, to: &Path) -> Result<()> {
+    wait::until("the copy is whole", DEADLINE, async || {
+        if to.exists() {
+            std::fs::remove_dir_all(to)?;
+        }
+        let copied = Command::new("cp").arg("-a").arg(from).arg(to).output();
+        Ok(copied.await?.status.success().then_some(()))
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_copied_state_directory_leaves_the_originals_workspaces_alone() -> Result<()> {
     let daemon = Daemon::start().await?;
@@ -62,28 +74,23 @@ async fn a_copied_state_directory_leaves_the_originals_workspaces_alone() -> Res
     daemon.warm(1).await?;
     let before = containers(&daemon).await?;
     let dir = tempfile::tempdir()?;
-    let copy = dir.path().join("copy");
-    let copied = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(daemon.state_dir())
-        .arg(&copy)
-        .status()?;
-    ensure!(copied.success(), "cp failed");
+    let copied = dir.path().join("copy");
+    copy(&daemon.state_dir(), &copied).await?;
 
-    let (code, said) = fails(&copy, &daemon.settings(), &[]).await?;
+    let (code, said) = fails(&copied, &daemon.settings(), &[]).await?;
     assert_eq!(code, 1, "{said}");
     for part in ["is a copy of", "--adopt-copy", &daemon.info.instance] {
         assert!(said.contains(part), "no {part:?} in: {said}");
     }
     assert_eq!(containers(&daemon).await?, before);
 
-    let (code, said) = fails(&copy, &daemon.settings(), &["--adopt-copy"]).await?;
+    let (code, said) = fails(&copied, &daemon.settings(), &["--adopt-copy"]).await?;
     assert_eq!(code, 0, "{said}");
-    let adopted = id(&copy)?;
+    let adopted = id(&copied)?;
     assert_ne!(adopted, daemon.info.instance);
-    assert_eq!(std::fs::read_dir(copy.join("slots"))?.count(), 0);
-    serves(&copy, &daemon.settings()).await?;
-    assert_eq!(id(&copy)?, adopted);
+    assert_eq!(std::fs::read_dir(copied.join("slots"))?.count(), 0);
+    serves(&copied, &daemon.settings()).await?;
+    assert_eq!(id(&copied)?, adopted);
     assert!(docker::containers(&adopted).await?.is_empty());
 
     assert_eq!(containers(&daemon).await?, before);

@@ -108,10 +108,14 @@ fn ask(workspace: &str) -> RunExecRequest {
     }
 }
 
-/// Starts a command that does not read and that the daemon kills soon after its client went away. The caller keeps the
+/// Starts a command that prints `begun` and that the daemon kills soon after its client went away. The caller keeps the
 /// returned stream open.
-async fn start_tied_exec(client: &Client, workspace: &str) -> Result<MessageStream<ExecEvent>> {
-    let mut spec = exec::shell("echo begun; exec sleep 1000");
+async fn start_tied_exec(
+    client: &Client,
+    workspace: &str,
+    text: &str,
+) -> Result<MessageStream<ExecEvent>> {
+    let mut spec = exec::shell(text);
     spec.stdin = Some(Stdin {
         source: Some(stdin::Source::Open(true)),
     });
@@ -156,12 +160,13 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let workspace = exec::workspace(&client).await?.name;
-    let events = start_tied_exec(&client, &workspace).await?;
-    let command = find_tied_command(&daemon, &workspace).await?;
+    // It reads one byte and no other.
+    let text = "echo begun; read -rN 1; echo heard; exec sleep 1000";
+    let mut events = start_tied_exec(&client, &workspace, text).await?;
     // More than the pipe holds.
     let request = WriteStdinRequest {
         name: format!("{workspace}/execs/tied"),
-        data: vec![0; 200_000].into(),
+        data: vec![b'x'; 200_000].into(),
         ..WriteStdinRequest::default()
     };
     let mut execs = client.execs();
@@ -170,14 +175,15 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
         expect_status(written.map_err(skilld_client::Error::from))
     };
     let ending = async {
-        // It goes the same way as the write and after it.
-        client.get_exec(&format!("{workspace}/execs/tied")).await?;
+        // The write is under way.
+        read_bytes(&mut events, 6).await?;
+        let command = find_tied_command(&daemon, &workspace).await?;
         daemon.signal(Signal::SIGTERM)?;
         assert_eq!(daemon.wait().await?, Some(0));
-        Ok::<_, anyhow::Error>(())
+        Ok::<_, anyhow::Error>(command)
     };
     let (written, ended) = tokio::join!(blocked, ending);
-    ended?;
+    let command = ended?;
     assert_eq!(
         written?,
         ("Aborted".to_owned(), "REASON_GUEST_LOST".to_owned())
@@ -191,19 +197,20 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
     daemon.stop().await
 }
 
-/// Time for which a guest is unreachable: longer than an exec may live without its client, which is a second here, and
-/// much shorter than the ten seconds after which the daemon gives a guest up.
-const UNREACHABLE: Duration = Duration::from_secs(3);
+/// Time for which a guest is unreachable: longer than an exec may live without its client, which is 100 ms here, and much
+/// shorter than the ten seconds after which the daemon gives a guest up, also if the machine stands still meanwhile.
+const UNREACHABLE: Duration = Duration::from_millis(500);
 
 /// A guest is unreachable for longer than the other's exec may live without its client.
 #[tokio::test]
 async fn a_slow_guest_at_a_start_loses_no_workspace_and_no_exec() -> Result<()> {
-    let options = Options::default().set("execs.disconnect_grace", "1s");
+    let options = Options::default().set("execs.disconnect_grace", "100ms");
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let workspace = exec::workspace(&client).await?.name;
     let slow = exec::workspace(&client).await?.name;
-    let events = start_tied_exec(&client, &workspace).await?;
+    let text = "echo begun; exec sleep 1000";
+    let events = start_tied_exec(&client, &workspace, text).await?;
     let command = find_tied_command(&daemon, &workspace).await?;
     let record = daemon.record(&slow)?;
     let number = record.get("number").context("number")?;

@@ -112,6 +112,7 @@ async fn publish(client: &Client, version: &str) -> Result<Skill> {
 async fn delete(client: &Client) -> Result<()> {
     let request = DeleteSkillRequest {
         name: "skills/csv".to_owned(),
+        allow_missing: false,
     };
     client.skills().delete_skill(request).await?;
     Ok(())

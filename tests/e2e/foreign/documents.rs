@@ -2,7 +2,7 @@
 //! list.
 //!
 //! The tests of this suite read the blocks from the documents, so a changed block is what they run. This file checks
-//! that they do so: from the source of each listed test, that the test exists and names the document and the section.
+//! from the source of each listed test that it exists and names the document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,19 +10,23 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use skilld_tests::binaries;
 
+use crate::foreign::recipes::sections;
+
 /// Every section with command blocks: `document | title | coverage` a line, without a title before the first section.
 /// The coverage is the test of this package that runs the blocks as they are in the document; `the first steps`, the
 /// step of tests/run.sh that runs their `make` targets; or `not run`, with the reason. A test that a reason names
 /// exists.
 const SECTIONS: &str = "
+README.md | | readme_typed_from_top_to_bottom_does_what_it_shows
 README.md | Try it | the first steps
 README.md | Build and start | the first steps
-README.md | Run a skill | the_quick_start_does_what_it_says
-README.md | From any language | buf_does_what_the_readme_shows
+README.md | Run a skill | readme_typed_from_top_to_bottom_does_what_it_shows
+README.md | From any language | readme_typed_from_top_to_bottom_does_what_it_shows
+README.md | Clean up | readme_typed_from_top_to_bottom_does_what_it_shows
 docs/access.md | | not run: changes files of the host; skillctl_does_what_docs_access_shows runs the commands with files of its own
 docs/access.md | Tokens for one workspace | not run: wants a daemon of its own; skillctl_does_what_docs_access_shows runs the commands
-docs/artifacts.md | Artifacts with skillctl | recipes_for_artifacts_do_what_they_say
-docs/artifacts.md | Artifacts with grpcurl | recipes_for_artifacts_do_what_they_say
+docs/artifacts.md | Artifacts with skillctl | docs_artifacts_typed_whole_does_what_it_shows
+docs/artifacts.md | Artifacts with grpcurl | docs_artifacts_typed_whole_does_what_it_shows
 docs/audit.md | Rotation | not run: reads the logs of the host; the tests of skillctl pipe a log to it
 docs/backup.md | | not run: changes the services of the host
 docs/backup.md | Restore | not run: changes the services of the host
@@ -42,21 +46,30 @@ docs/deploy.md | Start it | not run: tests/packages.sh runs the block with direc
 docs/deploy.md | Compose | not run: tests/packages.sh starts the daemon of the file with directories of its own
 docs/deploy.md | Kubernetes | not run: needs a cluster; tests/packages.sh checks the manifest against its schema
 docs/deploy.md | Nomad | not run: needs a cluster; tests/packages.sh parses the job
-docs/exec.md | Before the recipes | what_recipes_want_can_be_had
-docs/exec.md | skillctl | skillctl_recipes_do_what_they_say
+docs/exec.md | Before the recipes | docs_exec_typed_whole_does_what_it_shows
+docs/exec.md | skillctl | docs_exec_typed_whole_does_what_it_shows
 docs/exec.md | A terminal with skillctl | not run: needs a terminal; a_shell_in_a_terminal_feels_like_a_login has one
-docs/exec.md | grpcurl | grpcurl_recipes_do_what_they_say
-docs/exec.md | Python, generated code | python_recipes_with_generated_code_do_what_they_say
-docs/exec.md | Python, by reflection | python_recipes_by_reflection_do_what_they_say
-docs/files.md | Staging with skillctl | recipes_for_inputs_do_what_they_say
-docs/files.md | Staging with grpcurl | recipes_for_inputs_do_what_they_say
-docs/files.md | Collecting with skillctl | recipes_for_outputs_do_what_they_say
-docs/files.md | Collecting with grpcurl | recipes_for_outputs_do_what_they_say
-docs/files.md | Collecting with Python | recipes_for_outputs_do_what_they_say
+docs/exec.md | grpcurl | docs_exec_typed_whole_does_what_it_shows
+docs/exec.md | Python, generated code | docs_exec_typed_whole_does_what_it_shows
+docs/exec.md | Python, by reflection | docs_exec_typed_whole_does_what_it_shows
+docs/files.md | Staging with skillctl | docs_files_typed_whole_does_what_it_shows
+docs/files.md | Staging with grpcurl | docs_files_typed_whole_does_what_it_shows
+docs/files.md | Collecting with skillctl | docs_files_typed_whole_does_what_it_shows
+docs/files.md | Collecting with grpcurl | docs_files_typed_whole_does_what_it_shows
+docs/files.md | Collecting with Python | docs_files_typed_whole_does_what_it_shows
+docs/images.md | | not run: takes minutes
 docs/images.md | Build an image | not run: takes minutes; tests/run.sh makes and checks the base image
 docs/images.md | Update the versions | not run: takes minutes, and changes the lock files
 docs/images.md | Bring your own image | not run: tests/images.sh builds the example in a directory of its own
 docs/integrations.md | Claude Code | not run: needs Claude Code
+docs/integrations.md | AI SDK | the_ai_sdk_lets_a_model_use_skills
+docs/integrations.md | OpenAI Agents in JavaScript | openai_agents_in_javascript_let_a_model_use_skills
+docs/integrations.md | OpenAI Agents in Python | openai_agents_in_python_let_a_model_use_skills
+docs/integrations.md | LangChain in JavaScript | langchain_in_javascript_lets_a_model_use_skills
+docs/integrations.md | LangChain in Python | langchain_in_python_lets_a_model_use_skills
+docs/integrations.md | Mastra | mastra_lets_a_model_use_skills
+docs/integrations.md | Pydantic AI | pydantic_ai_lets_a_model_use_skills
+docs/integrations.md | smolagents | smolagents_let_a_model_use_skills
 docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_skills
 docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
@@ -71,19 +84,20 @@ docs/operations.md | Watch | drain_and_watch_do_what_docs_operations_says
 docs/podman.md | | not run: changes the services of the host; tests/podman.sh runs two suites on a Podman of its own
 docs/security.md | | not run: tests/run.sh runs the script and every test
 docs/metrics.md | | not run: wants a listener of its own; tests/e2e/foreign/prometheus.rs reads the page
-docs/skillctl.md | | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | | docs_skillctl_typed_whole_does_what_it_shows
+docs/skillctl.md | Copying | docs_skillctl_typed_whole_does_what_it_shows
 docs/skillctl.md | Images | not run: an_image_is_checked_as_a_pool_would_use_it checks the default image
-docs/skillctl.md | JSON | what_docs_skillctl_shows_does_what_it_says
-docs/skillctl.md | Completion | what_docs_skillctl_shows_does_what_it_says
+docs/skillctl.md | JSON | docs_skillctl_typed_whole_does_what_it_shows
+docs/skillctl.md | Completion | docs_skillctl_typed_whole_does_what_it_shows
 docs/tools-agent-zero.md | | not run: the tests of the client call every tool of the family
 docs/tools-sherma.md | | not run: the tests of the client call every tool of the family
 docs/tools-trpc.md | | not run: the tests of the client call every tool of the family
 docs/tools.md | From a shell | skill_tools_are_used_from_a_shell_as_the_document_says
-docs/skills.md | Publishing with skillctl | recipes_for_publishing_do_what_they_say
-docs/skills.md | The store with skillctl | recipes_for_publishing_do_what_they_say
-docs/skills.md | Scripts with skillctl | recipes_for_scripts_do_what_they_say
-docs/skills.md | Reading with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
-docs/skills.md | Checking with skillctl | recipes_for_reading_and_checking_skills_do_what_they_say
+docs/skills.md | Publishing with skillctl | docs_skills_typed_whole_does_what_it_shows
+docs/skills.md | The store with skillctl | docs_skills_typed_whole_does_what_it_shows
+docs/skills.md | Scripts with skillctl | docs_skills_typed_whole_does_what_it_shows
+docs/skills.md | Reading with skillctl | docs_skills_typed_whole_does_what_it_shows
+docs/skills.md | Checking with skillctl | docs_skills_typed_whole_does_what_it_shows
 docs/skills.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
 docs/skills.md | Check your own collection | not run: the suite of `make compat` runs the program
 ";
@@ -109,6 +123,19 @@ const PROGRAMS: [&str; 14] = [
 /// Command blocks of each section, which is a document and a title.
 type Sections = BTreeMap<(String, String), Vec<String>>;
 
+/// Returns the titles of a document's sections that this test covers.
+pub(crate) fn titles(document: &str, test: &str) -> Vec<&'static str> {
+    let rows = SECTIONS
+        .trim()
+        .lines()
+        .map(|row| row.split('|').map(str::trim));
+    rows.filter_map(|mut columns| {
+        let (name, title, coverage) = (columns.next()?, columns.next()?, columns.next()?);
+        (name == document && coverage == test).then_some(title)
+    })
+    .collect()
+}
+
 /// Returns the sections of all documents that have command blocks, and the indented lines that are commands.
 fn read_documents() -> Result<(Sections, Vec<String>)> {
     let root = binaries::repository();
@@ -117,46 +144,44 @@ fn read_documents() -> Result<(Sections, Vec<String>)> {
         let name = entry?.file_name();
         names.push(format!("docs/{}", name.to_str().context("a name")?));
     }
-    let (mut sections, mut indented) = (Sections::new(), Vec::new());
+    let (mut found, mut indented) = (Sections::new(), Vec::new());
     for name in names.iter().filter(|name| name.ends_with(".md")) {
-        let (mut title, mut in_block, mut block) = (String::new(), false, None);
-        for line in fs::read_to_string(root.join(name))?.lines() {
-            if let Some(language) = line.strip_prefix("```") {
-                in_block = !in_block;
-                if let Some(code) = block.take() {
-                    let section = (name.clone(), title.clone());
-                    sections.entry(section).or_default().push(code);
-                } else if matches!(language, "sh" | "bash" | "python") {
-                    block = Some(String::new());
-                }
-            } else if let Some(code) = &mut block {
-                code.push_str(line);
-                code.push('\n');
-            } else if !in_block && line.starts_with("##") {
-                line.trim_start_matches('#').trim().clone_into(&mut title);
-            } else if let Some(code) = line.strip_prefix("    ").filter(|_| !in_block)
-                && PROGRAMS.contains(&code.split(' ').next().unwrap_or_default())
-            {
-                indented.push(format!("{name}: {code}"));
+        for section in sections(name)? {
+            let is_typed =
+                |language: &str| matches!(language, "sh" | "bash" | "js" | "python" | "console");
+            let blocks = section
+                .blocks
+                .into_iter()
+                .filter(|(language, _)| is_typed(language));
+            let blocks: Vec<String> = blocks.map(|(_, code)| code).collect();
+            if !blocks.is_empty() {
+                found
+                    .entry((name.clone(), section.title))
+                    .or_default()
+                    .extend(blocks);
             }
         }
+        let text = fs::read_to_string(root.join(name))?;
+        // Every other part is a block.
+        let outside = text.split("```").step_by(2).flat_map(str::lines);
+        let commands = outside.filter_map(|line| line.strip_prefix("    "));
+        let commands =
+            commands.filter(|code| PROGRAMS.contains(&code.split(' ').next().unwrap_or_default()));
+        indented.extend(commands.map(|code| format!("{name}: {code}")));
     }
-    Ok((sections, indented))
+    Ok((found, indented))
 }
 
-/// Checks that one of these files has the test and names the document and the section, whose blocks it then reads and
-/// runs.
-fn check_test(files: &[String], test: &str, document: &str, title: &str) -> Result<()> {
+/// Checks that one of these files has the test and names the document, whose sections it then types.
+fn check_test(files: &[String], test: &str, document: &str) -> Result<()> {
     let file = files
         .iter()
         .find(|file| file.contains(&format!("fn {test}(")));
-    let file = file.with_context(|| format!("no test {test} for {document}, {title:?}"))?;
-    for name in [document, title] {
-        ensure!(
-            file.contains(&format!("\"{name}\"")),
-            "the file of {test} does not name {name:?}, so it does not run {document}, {title:?}"
-        );
-    }
+    let file = file.with_context(|| format!("no test {test} for {document}"))?;
+    ensure!(
+        file.contains(&format!("\"{document}\"")),
+        "the file of {test} does not name {document}"
+    );
     Ok(())
 }
 
@@ -218,7 +243,7 @@ fn every_command_block_of_the_documents_has_a_test_or_a_reason() -> Result<()> {
                 ensure!(exists, "no test {name}, which a reason names");
             }
         } else {
-            check_test(&tests, coverage, document, title)?;
+            check_test(&tests, coverage, document)?;
         }
         listed.insert(section);
     }

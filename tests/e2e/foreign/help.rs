@@ -140,7 +140,7 @@ async fn run_examples(is_selected: impl Fn(&str) -> bool) -> Result<usize> {
     let mut place = Place::new().await?;
     let repository = binaries::repository().display().to_string();
     place.env.push(("REPOSITORY", repository));
-    place.run_code("sh", FILES).await?;
+    place.run(FILES).await?;
     let mut open = VecDeque::from([Vec::new()]);
     let (mut run, mut last) = (0, Vec::new());
     while let Some(words) = open.pop_front() {
@@ -158,7 +158,7 @@ async fn run_examples(is_selected: impl Fn(&str) -> bool) -> Result<usize> {
             }
             // Output of a listing may be cut by `head`.
             let script = format!("{}set +o pipefail\n{example}\n", setup(&command, &example));
-            let ran = place.run_code("sh", &script).await;
+            let ran = place.run(&script).await;
             ran.with_context(|| format!("{command}: {example}"))?;
         }
         for name in subcommands(&text) {
@@ -166,7 +166,7 @@ async fn run_examples(is_selected: impl Fn(&str) -> bool) -> Result<usize> {
         }
     }
     for example in last {
-        place.run_code("sh", &example).await?;
+        place.run(&example).await?;
     }
     place.daemon.stop().await?;
     Ok(run)

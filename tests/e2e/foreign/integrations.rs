@@ -1,45 +1,19 @@
-//! The examples of docs/integrations.md and docs/tools.md, as they stand there, with a stand-in for the model: `model.py`
-//! beside this file.
+//! The examples of docs/integrations.md and docs/tools.md, as they stand there, with a stand-in for the model. Most of the
+//! samples for agent frameworks are in `frameworks.rs`.
 
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use skilld_client::v1::ListWorkspacesRequest;
-use skilld_tests::binaries;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use crate::foreign::LIMIT;
+use crate::foreign::model::{Model, Project};
 use crate::foreign::recipes::{Place, blocks};
-use crate::foreign::{LIMIT, venv};
 
 const DOCUMENT: &str = "docs/integrations.md";
-
-/// Stand-in for a model. Dropping the value ends its process.
-struct Model {
-    _child: Child,
-    url: String,
-}
-
-impl Model {
-    async fn start() -> Result<Self> {
-        let mut child = Command::new(venv::program("python").await?)
-            .arg("-B")
-            .arg(binaries::repository().join("tests/e2e/foreign/model.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let stdout = child.stdout.take().context("stdout")?;
-        let mut lines = BufReader::new(stdout).lines();
-        let port = tokio::time::timeout(LIMIT, lines.next_line()).await??;
-        let port = port.context("it says its port")?;
-        Ok(Self {
-            _child: child,
-            url: format!("http://127.0.0.1:{port}"),
-        })
-    }
-}
 
 #[tokio::test]
 async fn python_loops_over_grpc_let_a_model_use_skills() -> Result<()> {
@@ -56,6 +30,20 @@ async fn python_loops_over_grpc_let_a_model_use_skills() -> Result<()> {
         assert_eq!(printed, "It is 354224848179261915075.\n", "{title}");
     }
     place.daemon.stop().await
+}
+
+#[tokio::test]
+async fn the_ai_sdk_lets_a_model_use_skills() -> Result<()> {
+    let project = Project::new().await?;
+    project.check_sample(DOCUMENT, "AI SDK").await
+}
+
+#[tokio::test]
+async fn openai_agents_in_python_let_a_model_use_skills() -> Result<()> {
+    let project = Project::new().await?;
+    project
+        .check_sample(DOCUMENT, "OpenAI Agents in Python")
+        .await
 }
 
 #[tokio::test]

@@ -152,16 +152,17 @@ async def files(client):
     wrote = structured(await client.call_tool("workspace_write_file", arguments))
     await run(client, "cp $WORK_DIR/inputs/p.png $OUTPUT_DIR/q.png; printf '\\1\\0' > $OUTPUT_DIR/b")
     image = (await client.call_tool("read_file", {"file_name": "out/q.png"})).content[1]
-    other = (await client.call_tool("read_file", {"file_name": "out/b"})).content[1]
+    other = structured(await client.call_tool("read_file", {"file_name": "out/b"}))
     saved = await client.call_tool("workspace_save_artifact", {"path": "out/q.png"})
     listed = [str(resource.uri) for resource in (await client.list_resources()).resources]
-    link = next(block for block in saved.content if block.type == "resource_link")
-    artifact = (await client.read_resource(str(link.uri))).contents[0]
+    ref = saved.structured_content["ref"]
+    artifact = (await client.read_resource(ref)).contents[0]
     return {
         "wrote": wrote,
         "image": [image.type, image.mime_type, base64.b64decode(image.data) == PNG],
-        "other": [other.type, str(other.resource.uri), other.resource.blob],
-        "link": str(link.uri),
+        "other": other["content"]["ref"],
+        "ref": ref,
+        "blocks": sorted({block.type for block in saved.content}),
         "artifact": base64.b64decode(artifact.blob) == PNG,
         "note": saved.content[-1].text,
         "listed": [uri for uri in listed if not uri.startswith("skill://")],

@@ -57,10 +57,7 @@ async fn deploying_takes_what_was_built_and_no_compiler() -> Result<()> {
 #[tokio::test]
 async fn drain_and_watch_do_what_docs_operations_says() -> Result<()> {
     let place = Place::new().await?;
-    let mut watched = String::new();
-    for (_, code) in blocks(DOCUMENT, "Watch")? {
-        watched += &place.run_code("sh", &code).await?;
-    }
+    let watched = place.run_of(DOCUMENT, "Watch").await?;
     assert!(watched.contains("default"), "{watched}");
     let printed = place.run_of(DOCUMENT, "Drain").await?;
     assert!(printed.starts_with("draining:"), "{printed}");

@@ -19,6 +19,9 @@ use crate::foreign::{LIMIT, output};
 /// Reason of a failure without Debian's package.
 const MISSING: &str = "Prometheus is missing: install it (Debian, Ubuntu: apt-get install --no-install-recommends prometheus)";
 
+/// Number of ports that are tried.
+const ATTEMPTS_MAX: usize = 10;
+
 /// Running Prometheus. Dropping the value ends its process.
 struct Prometheus {
     _child: Child,
@@ -36,10 +39,6 @@ fn deployed(path: &str) -> PathBuf {
 impl Prometheus {
     /// Starts Prometheus with the alerts of `deploy/` and two listeners of metrics, the second one with TLS.
     async fn start(dir: &Path, targets: &[String]) -> Result<Self> {
-        // Prometheus takes no socket and no port 0, so another process may take the port meanwhile.
-        let free = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let address = free.local_addr()?.to_string();
-        drop(free);
         let config = dir.join("prometheus.yml");
         let [plain, tls] = targets else {
             anyhow::bail!("two listeners, not {targets:?}");
@@ -53,26 +52,37 @@ impl Prometheus {
             dir.join("tls.crt"),
         );
         std::fs::write(&config, text)?;
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                dir.join("data").display()
-            ))
-            .arg(format!("--web.listen-address={address}"))
-            .arg("--log.level=warn")
-            .stderr(Stdio::from(std::fs::File::create(dir.join("log"))?))
-            .kill_on_drop(true)
-            .spawn()
-            .context(MISSING)?;
-        wait::until("Prometheus is ready", LIMIT, async || {
-            Ok(fetch_page(&address, "/-/ready").await.ok())
-        })
-        .await?;
-        Ok(Self {
-            _child: child,
-            address,
-        })
+        for _ in 0..ATTEMPTS_MAX {
+            // Prometheus takes no socket and no port 0, so another process may take the port meanwhile: then it ends.
+            let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+            let address = free.local_addr()?.to_string();
+            drop(free);
+            let mut child = Command::new("prometheus")
+                .arg(format!("--config.file={}", config.display()))
+                .arg(format!(
+                    "--storage.tsdb.path={}",
+                    dir.join("data").display()
+                ))
+                .arg(format!("--web.listen-address={address}"))
+                .arg("--log.level=warn")
+                .stderr(Stdio::from(std::fs::File::create(dir.join("log"))?))
+                .kill_on_drop(true)
+                .spawn()
+                .context(MISSING)?;
+            let is_ready = wait::until("Prometheus is ready", LIMIT, async || {
+                let has_ended = child.try_wait()?.is_some();
+                let page = fetch_page(&address, "/-/ready").await;
+                Ok((has_ended || page.is_ok()).then_some(!has_ended))
+            });
+            if is_ready.await? {
+                return Ok(Self {
+                    _child: child,
+                    address,
+                });
+            }
+        }
+        let log = std::fs::read_to_string(dir.join("log"))?;
+        anyhow::bail!("Prometheus ended {ATTEMPTS_MAX} times: {log}")
     }
 
     /// Returns the result of a query. A query that Prometheus refuses is an error.
@@ -187,7 +197,12 @@ async fn prometheus_reads_all_metrics_and_every_panel_has_data() -> Result<()> {
     let dir = TempDir::new()?;
     let daemon = start_daemon(dir.path()).await?;
     use_daemon(&daemon).await?;
-    let addresses = daemon.metrics_addresses();
+    // The Unix socket answers before the daemon has logged its other listeners.
+    let addresses = wait::until("the log names both listeners", LIMIT, async || {
+        let addresses = daemon.metrics_addresses();
+        Ok((addresses.len() == 2).then_some(addresses))
+    })
+    .await?;
     lint_metrics(addresses.first().context("plain")?).await?;
 
     let prometheus = Prometheus::start(dir.path(), &addresses).await?;

@@ -69,14 +69,12 @@ impl S3 {
     fn options(&self) -> Options {
         Options::default()
             .set("pools.default.warm", "0")
-            .set("pools.default.claim_timeout", "80s")
             .set("artifacts.url", "s3://skilld/pre/fix")
             .set(
                 "artifacts.endpoint",
                 &format!("http://127.0.0.1:{}", self.port),
             )
             .set("artifacts.allow_http", "true")
-            .set("artifacts.timeout", "2m")
     }
 }
 

@@ -20,10 +20,10 @@ use skilld_client::v1::exec_collection::State;
 use skilld_client::v1::skipped_file::Reason as Skipped;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, ExecCollection, ExecSpec, ListExecsRequest, Reason,
-    SaveAsArtifacts, WorkspaceState,
+    SaveAsArtifacts, WorkspaceLimits, WorkspaceState,
 };
 use skilld_client::{Client, Error};
-use skilld_tests::exec::{run, shell, start, workspace};
+use skilld_tests::exec::{run, shell, sized, start, workspace};
 use skilld_tests::files::{collect, globs};
 use skilld_tests::{Daemon, Options, docker, expect_refusal, wait};
 
@@ -186,8 +186,11 @@ async fn a_client_that_goes_away_leaves_whole_artifacts_only() -> Result<()> {
 
 #[tokio::test]
 async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
-    let (daemon, workspace) = Daemon::with_workspace().await?;
+    // A straggler that ends by itself ends the grace, so a long one costs no time.
+    let options = Options::default().set("execs.leak_grace", "5m");
+    let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
+    let workspace = workspace(client).await?.name;
     let old = shell("echo old > $OUTPUT_DIR/old; sleep 0.02");
     run(client, &workspace, old).await?;
     // What a straggler writes within the leak grace counts, and so does what a failed command wrote.
@@ -226,9 +229,12 @@ async fn what_an_exec_leaves_is_collected_without_anyone_there() -> Result<()> {
 
 #[tokio::test]
 async fn on_exit_collection_over_a_quota_fails_and_says_so() -> Result<()> {
+    // A version of two bytes, with its files and their directories.
+    const SMALL: i64 = 2 + 4 * 4096;
+    const LIMIT: i64 = 2 * SMALL + 1000;
     let dir = tempfile::tempdir()?;
     let tenants = format!(
-        "[tenants.a]\nartifact_bytes = \"1000B\"\n[[peers]]\nuid = {}\ntenant = \"a\"\nroles = [\"admin\"]\n",
+        "[tenants.a]\nartifact_bytes = \"{LIMIT}B\"\n[[peers]]\nuid = {}\ntenant = \"a\"\nroles = [\"admin\"]\n",
         nix::unistd::geteuid()
     );
     let file = dir.path().join("tenants.toml");
@@ -242,7 +248,7 @@ async fn on_exit_collection_over_a_quota_fails_and_says_so() -> Result<()> {
     start(client, &workspace, "job", spec).await?;
     let collection = collected(client, &format!("{workspace}/execs/job")).await?;
     assert_eq!(collection.state(), State::Failed, "{collection:?}");
-    let error = "tenant a has used its quota of artifact_bytes: 2 of 1000";
+    let error = format!("tenant a has used its quota of artifact_bytes: {SMALL} of {LIMIT}");
     assert_eq!(collection.error, error);
     let summary = collection.summary.unwrap_or_default();
     // The others fit, and were saved.
@@ -258,7 +264,7 @@ async fn on_exit_collection_over_a_quota_fails_and_says_so() -> Result<()> {
     let usage = client.get_usage().await?.resources;
     let bytes = usage.iter().find(|it| it.resource == "artifact_bytes");
     let bytes = bytes.map(|it| (it.used, it.limit));
-    assert_eq!(bytes, Some((4, Some(1000))));
+    assert_eq!(bytes, Some((2 * SMALL, Some(LIMIT))));
     daemon.stop().await
 }
 
@@ -385,11 +391,16 @@ async fn a_collection_that_takes_too_long_fails_and_keeps_what_was_saved() -> Re
 
 #[tokio::test]
 async fn a_guest_that_is_lost_leaves_whole_artifacts_only_and_no_wait() -> Result<()> {
-    let daemon = Daemon::start_with(Options::default().set("pools.default.warm", "2")).await?;
+    let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let store = Store::of(&daemon.state_dir()).await?;
-    // Before there is anything to collect, and in the middle of it.
-    let (running, collecting) = (workspace(client).await?.name, workspace(client).await?.name);
+    // Before there is anything to collect, and in the middle of it, where its guest is slow: however long this test
+    // stands still after the first file, there are further ones.
+    let slow = WorkspaceLimits {
+        cpu_millis: 100,
+        ..WorkspaceLimits::default()
+    };
+    let (running, collecting) = (workspace(client).await?.name, sized(client, slow).await?);
     let mut spec = shell("echo x > $OUTPUT_DIR/x; sleep 600");
     spec.collect = Some(saved(["out/**"], "running/"));
     start(client, &running, "job", spec).await?;

@@ -16,6 +16,8 @@ use skilld_tests::{Daemon, Options, binaries};
 const NO_IMAGE: &str = "skilld-test/no-such-image:1";
 /// User without an account and without permission for Docker.
 const STRANGER: u32 = 2_999_999;
+/// Maximum number of further examinations of a host that stands still again and again.
+const EXAMINATIONS_MAX: usize = 10;
 
 /// Returns the daemon's binary as a command with settings that this host can meet.
 fn skilld(state_dir: &Path) -> Result<Command> {
@@ -23,11 +25,30 @@ fn skilld(state_dir: &Path) -> Result<Command> {
     command
         .env("SKILLD_STATE_DIR", state_dir)
         .env("SKILLD_ENGINE__GUEST_PATH", binaries::guest()?)
+        // Of `--check`; the doctor waits for 10 s at most.
+        .env("SKILLD_ENGINE__TIMEOUT", "120s")
         // A range that no user of a usual host has.
         .env("SKILLD_ENGINE__UID_BASE", "3000000")
         .env("SKILLD_POOLS__OFFICE__WARM", "0")
         .env("SKILLD_POOLS__OFFICE__MAX", "0");
     Ok(command)
+}
+
+/// Runs the doctor, and again while the host stood still for longer than the doctor waits for an answer.
+fn examine(command: &mut Command) -> Result<Output> {
+    let is_late = |output: &Output| {
+        let said = String::from_utf8_lossy(&output.stdout);
+        let limits = [" within 10s", " within 5s", " does not answer"];
+        limits.iter().any(|limit| said.contains(limit))
+    };
+    let mut output = command.output()?;
+    for _ in 0..EXAMINATIONS_MAX {
+        if !is_late(&output) {
+            break;
+        }
+        output = command.output()?;
+    }
+    Ok(output)
 }
 
 /// Lines of a report, and the exit code of its program.
@@ -38,7 +59,7 @@ struct DoctorRun {
 
 impl DoctorRun {
     fn start(mut command: Command) -> Result<Self> {
-        let output = command.args(["doctor", "-o", "json"]).output()?;
+        let output = examine(command.args(["doctor", "-o", "json"]))?;
         ensure!(output.stderr.is_empty(), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout)?;
         let lines = report["checks"].as_array().context("lines")?.clone();
@@ -119,7 +140,7 @@ fn doctor_finds_nothing_that_fails_on_the_host_of_the_tests() -> Result<()> {
             .is_some_and(|text| text.contains("skilld/base"))
     );
 
-    let output = skilld(&state_dir)?.arg("doctor").output()?;
+    let output = examine(skilld(&state_dir)?.arg("doctor"))?;
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8(output.stdout)?;
     let remedies = printed

@@ -22,6 +22,7 @@ use tempfile::TempDir;
 mod hostile;
 mod indexes;
 mod node_packages;
+mod registries;
 
 /// Time within which the containers of builds are removed, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -424,6 +425,7 @@ async fn a_wheelhouse_that_vanishes_is_a_problem_and_workspaces_start_without_it
     fixture.skill("plain", &[])?;
     let daemon = Daemon::start_with(fixture.options()).await?;
     let client = &daemon.client;
+    daemon.warm(1).await?;
     fs::rename(fixture.wheels(), fixture.dir.path().join("away"))?;
     // The warm container has the wheels; the one after it is made without them.
     for _ in 0..2 {

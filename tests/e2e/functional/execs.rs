@@ -6,17 +6,20 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ExecState, ListExecsRequest, Reason, RunExecRequest, SignalExecRequest,
-    StreamOffsets,
+    CreateWorkspaceRequest, ExecSpec, ExecState, ListExecsRequest, Reason, RunExecRequest,
+    SignalExecRequest, StreamOffsets,
 };
-use skilld_tests::exec::{argv, attach, run, shell, start};
-use skilld_tests::{DefaultDaemon, expect_refusal};
+use skilld_tests::exec::{argv, attach, run, shell, shell_stdout, start};
+use skilld_tests::{Daemon, DefaultDaemon, Options, docker, expect_refusal};
 
 /// PATH of a command without a skill.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Directory of the image with wheels of its packages.
+const WHEELS: &str = "/usr/share/skilld/wheels";
 
 /// Parses the output of `env --null`.
 fn variables(stdout: &[u8]) -> Result<BTreeMap<String, String>> {
@@ -47,7 +50,7 @@ async fn argv_goes_as_argv_and_shell_text_to_bash() -> Result<()> {
 }
 
 /// Variables of every command in this test, except RUN_DIR.
-const FIXED_VARIABLES: [(&str, &str); 19] = [
+const FIXED_VARIABLES: [(&str, &str); 31] = [
     ("PATH", PATH),
     ("HOME", "/workspace/work"),
     ("LANG", "C.UTF-8"),
@@ -65,6 +68,23 @@ const FIXED_VARIABLES: [(&str, &str); 19] = [
     ("PIP_NO_INDEX", "1"),
     ("UV_OFFLINE", "1"),
     ("UV_PYTHON_DOWNLOADS", "never"),
+    ("PYTHONPATH", "/run/skilld/python"),
+    ("PYTHONUNBUFFERED", "1"),
+    // The container has one core.
+    ("GOMAXPROCS", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("POLARS_MAX_THREADS", "1"),
+    ("PYTHON_CPU_COUNT", "1"),
+    ("RAYON_NUM_THREADS", "1"),
+    // The image has these, and wheels of its packages.
+    (
+        "NODE_OPTIONS",
+        "--require=/usr/share/skilld/network_interfaces.js",
+    ),
+    ("IMAGE_WHEELS", WHEELS),
+    ("PIP_FIND_LINKS", WHEELS),
+    ("UV_FIND_LINKS", WHEELS),
     ("COLOUR", "green"),
     ("BOTH", "exec"),
 ];
@@ -120,13 +140,48 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
     ] {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env.len(), minimum.len() + 8, "{env:?}");
+    assert_eq!(env.len(), minimum.len() + 7, "{env:?}");
     let mut pwd = argv(["pwd"]);
     pwd.skill = "text-stats".to_owned();
     assert_eq!(
         run(client, &workspace, pwd).await?.text(),
         format!("{dir}\n")
     );
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_virtual_environment_has_the_packages_of_the_image() -> Result<()> {
+    let (daemon, name) = DefaultDaemon::with_workspace().await?;
+    let client = &daemon.client;
+    client.stage_skills(&name, &["text-stats"]).await?;
+    let in_skill = |text: &str| ExecSpec {
+        skill: "text-stats".to_owned(),
+        ..shell(text)
+    };
+    let import = "python -c 'import requests, sys; print(sys.prefix)'";
+    let install = "pip install -q requests";
+    let uv = "uv venv -q --clear";
+    let own = "cd && python3 -m venv v && v/bin/pip install -q requests && . v/bin/activate";
+    let linked = "/workspace/skills/text-stats/.venv";
+    for (spec, prefix) in [
+        (in_skill(import), "/usr"),
+        (
+            in_skill(&format!("python3 -m venv .venv && {install} && {import}")),
+            linked,
+        ),
+        // Its program comes first in each later command of the skill.
+        (in_skill(import), linked),
+        (in_skill(&format!("{uv} && {import}")), linked),
+        (
+            in_skill(&format!("{uv} && uv pip install -q requests && {import}")),
+            linked,
+        ),
+        (shell(&format!("{own} && {import}")), "/workspace/work/v"),
+    ] {
+        let outcome = run(client, &name, spec).await?;
+        assert_eq!(outcome.text(), format!("{prefix}\n"), "{outcome:?}");
+    }
     daemon.stop().await
 }
 
@@ -184,7 +239,7 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     for id in ["c", "a", "b"] {
-        start(client, &name, id, argv(["sleep", "100"])).await?;
+        start(client, &name, id, argv(["sleep", "1000"])).await?;
     }
     let mut request = ListExecsRequest {
         workspace: name.clone(),
@@ -228,5 +283,38 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
         client.get_exec(&format!("{name}/execs/none")).await,
         Reason::ExecNotFound,
     )?;
+    daemon.stop().await
+}
+
+/// Instances of LibreOffice that share a profile end each other.
+#[tokio::test]
+async fn libreoffice_converts_in_four_execs_at_once() -> Result<()> {
+    if !docker::has_image(docker::OFFICE_IMAGE).await? {
+        println!("left out because {} is missing", docker::OFFICE_IMAGE);
+        return Ok(());
+    }
+    let options = Options::default()
+        .set("pools.default.warm", "0")
+        .set("pools.office.image", docker::OFFICE_IMAGE)
+        .set("pools.office.max", "1")
+        .set("pools.office.claim_timeout", "4m");
+    let daemon = Daemon::start_with(options).await?;
+    let client = &daemon.client;
+    let request = CreateWorkspaceRequest {
+        pool: "office".to_owned(),
+        ..CreateWorkspaceRequest::default()
+    };
+    let name = client.create_workspace(request).await?.name;
+    let commands = [1, 2, 3, 4].map(|number| {
+        format!(
+            "cd $WORK_DIR; echo a >{number}.csv; soffice --headless --convert-to pdf {number}.csv"
+        )
+    });
+    let runs = commands.iter().map(|text| run(client, &name, shell(text)));
+    for outcome in try_join_all(runs).await? {
+        assert_eq!(outcome.exit_code(), Some(0), "{outcome:?}");
+    }
+    let made = shell_stdout(client, &name, "cd $WORK_DIR; ls *.pdf").await?;
+    assert_eq!(made, "1.pdf\n2.pdf\n3.pdf\n4.pdf\n");
     daemon.stop().await
 }

@@ -3,10 +3,12 @@
 //! Docker: the variables come from a real image's configuration and reach real commands.
 
 use anyhow::{Context, Result};
-use skilld_client::v1::{CheckImageRequest, ExecSpec, PreflightSkillRequest, Programs};
+use skilld_client::v1::{CheckImageRequest, ExecSpec, Programs};
 use skilld_tests::exec::{argv, run, shell, shell_stdout, workspace};
 use skilld_tests::test_image::TestImage;
 use skilld_tests::{Daemon, Options};
+
+use crate::functional::preflight::preflight;
 
 #[tokio::test]
 async fn commands_get_the_variables_of_their_image_and_the_daemons_own_win() -> Result<()> {
@@ -95,11 +97,7 @@ async fn checks_of_images_and_skills_know_the_variables_of_the_image() -> Result
     assert!(messages.contains("its PATH has /tmp, which"), "{messages}");
     assert!(messages.contains("its variables ODD-NAME:"), "{messages}");
     assert!(!messages.contains("git-core"), "{messages}");
-    let request = PreflightSkillRequest {
-        name: "report".to_owned(),
-        ..PreflightSkillRequest::default()
-    };
-    let answer = daemon.client.preflight_skill(request).await?;
+    let answer = preflight(&daemon.client, "report").await?;
     let missing: Vec<&str> = answer.findings.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(missing, ["OTHER_KEY"]);
     daemon.stop().await

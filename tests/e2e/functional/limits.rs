@@ -109,8 +109,8 @@ async fn every_rlimit_is_kept() -> Result<()> {
     daemon.stop().await
 }
 
-/// Waits until all bytes of stderr are read. `head` leaves part of its own in the pipe, and nothing orders the reads of
-/// two pipes.
+/// Python program that waits until all bytes of stderr are read. `head` leaves part of its own in the pipe, and nothing
+/// orders the reads of two pipes.
 const UNTIL_READ: &str = "
 import fcntl, termios
 while any(fcntl.ioctl(2, termios.FIONREAD, bytes(4))): pass

@@ -2,17 +2,17 @@
 //!
 //! Docker: the needs of skills are compared with the programs and packages of a real image.
 
+use anyhow::{Context, Result};
+use skilld_client::Client;
+use skilld_client::v1::preflight_finding::Kind;
+use skilld_client::v1::problem::Severity;
+use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, PreflightSkillResponse, Reason};
+use skilld_tests::{Daemon, Options, binaries, expect_refusal};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
-
-use anyhow::{Context, Result};
-use skilld_client::v1::preflight_finding::Kind;
-use skilld_client::v1::problem::Severity;
-use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, Reason};
-use skilld_tests::{Daemon, Options, binaries, expect_refusal};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -45,6 +45,11 @@ fn root() -> Result<TempDir> {
     Ok(root)
 }
 
+/// Compares the needs of a skill with the default pool's image. From then on the daemon knows what the image has.
+pub(crate) async fn preflight(client: &Client, name: &str) -> Result<PreflightSkillResponse> {
+    Ok(client.preflight_skill(request(name)).await?)
+}
+
 fn request(name: &str) -> PreflightSkillRequest {
     PreflightSkillRequest {
         name: name.to_owned(),
@@ -65,7 +70,7 @@ async fn what_the_image_lacks_is_told_before_anything_runs() -> Result<()> {
     let options = Options::default().skills(root.path());
     let daemon = Daemon::start_with(options.set("pools.default.warm", "0")).await?;
     let client = &daemon.client;
-    let fits = client.preflight_skill(request("fits")).await?;
+    let fits = preflight(client, "fits").await?;
     assert_eq!((fits.findings.len(), fits.ready), (0, true), "{fits:?}");
     assert!(!fits.image.is_empty());
     let lacks = client.preflight_skill(request("lacks")).await?;
@@ -112,6 +117,7 @@ async fn skillctl_checks_reads_and_finds_skills() -> Result<()> {
     fs::write(root.path().join("broken/SKILL.md"), "no front matter")?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
     let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    preflight(&daemon.client, "fits").await?;
 
     let fits = skillctl(&daemon, &["skill", "check", "fits"]).await?;
     assert_eq!((fits.status.code(), text(&fits).as_str()), (Some(0), ""));

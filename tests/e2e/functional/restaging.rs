@@ -7,15 +7,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecSpec, StreamOffsets};
+use skilld_client::v1::{ExecSpec, Reason, StreamOffsets};
 use skilld_tests::exec::{attach, run, shell, start, workspace};
-use skilld_tests::{Daemon, Options};
+use skilld_tests::{Daemon, Options, wait};
 use tempfile::TempDir;
 
-const RESTAGES: usize = 200;
-const READERS: usize = 4;
+/// Replaced versions that a workspace keeps at most while commands run in it.
+const REPLACED_MAX: usize = 4;
+/// Maximum time for the daemon to learn the ends of commands.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Command that reads both files again and again in its first directory, at least once, and prints what it saw when the
 /// test ends it.
@@ -71,12 +73,16 @@ fn reader() -> ExecSpec {
 }
 
 #[tokio::test]
-async fn commands_keep_the_version_they_began_with_through_200_restagings() -> Result<()> {
+async fn commands_keep_their_version_through_restagings_up_to_a_bound() -> Result<()> {
     let root = root()?;
     write(root.path(), "pair", "1.0")?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
+    let stage = async |digest: &str| {
+        let skill = format!("pair@{digest}");
+        client.stage_skills(&name, &[skill.as_str()]).await
+    };
     let first = client.stage_skills(&name, &["pair"]).await?[0]
         .digest
         .clone();
@@ -85,22 +91,23 @@ async fn commands_keep_the_version_they_began_with_through_200_restagings() -> R
     let second = client.stage_skills(&name, &["pair"]).await?[0]
         .digest
         .clone();
-    let mut readers = Vec::new();
-    for _ in 0..READERS {
-        readers.push(start(client, &name, "", reader()).await?.name);
-    }
-    for round in 0..RESTAGES {
-        let digest = if round % 2 == 0 { &first } else { &second };
-        let staged = client
-            .stage_skills(&name, &[&format!("pair@{digest}")])
-            .await?;
-        assert_eq!((&staged[0].digest, staged[0].unchanged), (digest, false));
-        if round % 50 == 0 {
-            readers.push(start(client, &name, "", reader()).await?.name);
-        }
-    }
     let dir = skills_dir(&daemon, &name)?;
-    assert!(replaced(&dir)? >= 1, "the readers' version is kept");
+    assert_eq!(replaced(&dir)?, 0, "no command can use it");
+    let mut readers = Vec::new();
+    for round in 0..REPLACED_MAX {
+        readers.push(start(client, &name, "", reader()).await?.name);
+        let digest = if round % 2 == 0 { &first } else { &second };
+        let staged = stage(digest).await?;
+        assert_eq!((&staged[0].digest, staged[0].unchanged), (digest, false));
+        assert_eq!(replaced(&dir)?, round + 1);
+    }
+    // One more would keep too many copies. What is staged already is none.
+    let refused = stage(&first).await.expect_err("too many copies");
+    let failure = refused.failure().context("a refusal of the daemon")?;
+    assert_eq!(failure.reason, Some(Reason::QuotaExceeded), "{failure:?}");
+    assert!(failure.message.contains("replaced versions"), "{failure:?}");
+    assert!(stage(&second).await?[0].unchanged);
+    assert_eq!(replaced(&dir)?, REPLACED_MAX);
     // One reader is killed, the others end by themselves.
     let killed = readers.remove(0);
     client.kill_exec_after(&killed, Duration::ZERO).await?;
@@ -112,9 +119,10 @@ async fn commands_keep_the_version_they_began_with_through_200_restagings() -> R
         assert_eq!(outcome.text(), "1 True\n", "{}", outcome.error_text());
     }
     // No command uses the replaced versions any more: the next staging removes them.
-    client
-        .stage_skills(&name, &[&format!("pair@{first}")])
-        .await?;
+    wait::until("a staging is accepted", PATIENCE, async || {
+        Ok(stage(&first).await.ok())
+    })
+    .await?;
     assert_eq!(replaced(&dir)?, 0);
     let text = run(
         client,

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecLimits, ExecSpec, ExecState, StreamOffsets, WorkspaceLimits};
+use skilld_client::v1::{
+    ExecLimits, ExecSpec, ExecState, FullDisk, StreamOffsets, WorkspaceLimits,
+};
 use skilld_tests::DefaultDaemon;
 use skilld_tests::exec::{argv, attach, run, shell, start};
 
@@ -101,7 +103,7 @@ async fn a_program_that_the_pids_limit_stopped_says_so() -> Result<()> {
         outcome.error_text().contains("BlockingIOError"),
         "{outcome:?}"
     );
-    // It caught that, and did well; and what fails later fails for another reason.
+    // It caught that, and did well: the result counts it. What fails later fails for another reason.
     let forgiving = format!(
         "try:\n  {}\nexcept OSError: print('enough')",
         FORKS.replace('\n', "\n  ")
@@ -111,10 +113,10 @@ async fn a_program_that_the_pids_limit_stopped_says_so() -> Result<()> {
         (outcome.reason(), outcome.text().as_str()),
         (Ended::Exited, "enough\n")
     );
-    assert_eq!(
-        run(client, &name, shell("exit 3")).await?.reason(),
-        Ended::Exited
-    );
+    assert!(outcome.result.refused_forks > 0, "{outcome:?}");
+    let outcome = run(client, &name, shell("exit 3")).await?;
+    let ended = (outcome.reason(), outcome.result.refused_forks);
+    assert_eq!(ended, (Ended::Exited, 0), "{outcome:?}");
     daemon.stop().await
 }
 
@@ -142,6 +144,31 @@ async fn a_program_that_the_full_disk_stopped_says_so() -> Result<()> {
     let outcome = run(client, &name, shell("cd $OUTPUT_DIR && touch {1..1100}")).await?;
     let ended = (outcome.reason(), outcome.exit_code());
     assert_eq!(ended, (Ended::DiskFull, Some(1)), "{outcome:?}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_result_names_a_full_tmp_and_a_full_shm() -> Result<()> {
+    let (daemon, name) = DefaultDaemon::with_workspace().await?;
+    let client = &daemon.client;
+    for path in ["/tmp", "/dev/shm"] {
+        let fill = format!("head -c 100M /dev/zero >{path}/fill");
+        let full = FullDisk {
+            path: path.to_owned(),
+            size_bytes: 64 << 20,
+        };
+        let outcome = run(client, &name, shell(&fill)).await?;
+        let ended = (outcome.reason(), outcome.exit_code());
+        assert_eq!(ended, (Ended::DiskFull, Some(1)), "{outcome:?}");
+        assert_eq!(outcome.result.full_disks, std::slice::from_ref(&full));
+        // So does a program that goes on, and succeeds.
+        let outcome = run(client, &name, shell(&format!("{fill}; echo on"))).await?;
+        let ended = (outcome.reason(), outcome.exit_code());
+        assert_eq!(ended, (Ended::Exited, Some(0)), "{outcome:?}");
+        assert_eq!(outcome.result.full_disks, [full]);
+        let outcome = run(client, &name, shell(&format!("rm {path}/fill"))).await?;
+        assert_eq!(outcome.result.full_disks, []);
+    }
     daemon.stop().await
 }
 

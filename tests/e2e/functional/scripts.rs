@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecSpec, Script};
+use skilld_client::v1::{ExecSpec, Script, Stdin, stdin};
 use skilld_tests::exec::{run, workspace};
 use skilld_tests::{Daemon, Options};
 use tempfile::TempDir;
@@ -37,6 +37,7 @@ fn root() -> Result<TempDir> {
         "scripts/named",
         "#!/opt/brew/bin/python3.12\nprint('by its first line')\n",
     )?;
+    write("scripts/select", "#!/usr/bin/sed -nf\n/^[ab]/p\n")?;
     write(
         "scripts/ends.py",
         "import sys\nprint('out'); print('err', file=sys.stderr); sys.exit(7)\n",
@@ -83,6 +84,16 @@ async fn an_interpreter_is_chosen_by_file_type_never_by_mode() -> Result<()> {
     let client = &daemon.client;
     let outcome = run(client, &name, script("scripts/named")).await?;
     assert_eq!(outcome.text(), "by its first line\n", "{outcome:?}");
+    // No interpreter is known for it, so the kernel starts it by its first line, with its own path.
+    let source = Some(stdin::Source::Data("apple\ncherry\n".into()));
+    let direct = ExecSpec {
+        stdin: Some(Stdin { source }),
+        ..script("scripts/select")
+    };
+    let outcome = run(client, &name, direct).await?;
+    assert_eq!(outcome.text(), "apple\n", "{outcome:?}");
+    let path = "/workspace/skills/kit/scripts/select";
+    assert_eq!(outcome.spec.argv, [path]);
     let outcome = run(client, &name, script("scripts/imports.py")).await?;
     assert_eq!(
         outcome.text(),

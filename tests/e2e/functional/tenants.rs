@@ -125,7 +125,7 @@ async fn an_exec_counts_until_its_end_whatever_its_client_does() -> Result<()> {
     // Neither the end of the stream nor a client that does not read it is the end of the exec.
     drop(client.execs().run_exec(run("gone", "read line")).await?);
     let unread = run("unread", "head -c 4000000 /dev/zero");
-    let _unread = client.execs().run_exec(unread).await?;
+    let unread = client.execs().run_exec(unread).await?;
     wait_for_held(client, 1).await?;
     let write = WriteStdinRequest {
         name: format!("{workspace}/execs/gone"),
@@ -136,6 +136,8 @@ async fn an_exec_counts_until_its_end_whatever_its_client_does() -> Result<()> {
     wait_for_held(client, 0).await?;
     exec::run(client, &workspace, exec::argv(["/no/such/program"])).await?;
     wait_for_held(client, 0).await?;
+    // Its connection ends once it is read or closed.
+    drop(unread);
     daemon.stop().await
 }
 

@@ -17,8 +17,8 @@ use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{shell, start, workspace};
 use skilld_tests::{Daemon, DefaultDaemon, Options, expect_refusal, wait};
 
-/// Time limit of the end of a workspace whose time is over.
-const GONE_WITHIN: Duration = Duration::from_secs(60);
+/// Time limit of the end of a workspace whose time is over, with the removal of its container.
+const GONE_WITHIN: Duration = Duration::from_secs(180);
 /// Times until a workspace expires, in seconds. The longer ones are for a machine that stands still before the daemon
 /// reads the request. All are shorter than an exec's default timeout.
 const EXPIRES_IN_S: [u64; 3] = [3, 30, 60];

@@ -38,11 +38,7 @@ async fn workspaces_with_the_same_environment_share_one_copy() -> Result<()> {
     let _alone = alone().await;
     let package = LargePackage::new(16).await?;
     package.add_skill("large", true)?;
-    // Each claim waits for the boot of its container.
-    let options = package
-        .serve(options()?)
-        .set("pools.default.warm", "0")
-        .set("pools.default.claim_timeout", "80s");
+    let options = package.serve(options()?).set("pools.default.warm", "0");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let mut contents = BTreeSet::new();

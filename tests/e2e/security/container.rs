@@ -89,6 +89,7 @@ impl Container {
             format!("skill:x:{uid}:{uid}::/workspace:/bin/sh\n"),
         )?;
         fs::write(slot.path().join("group"), format!("skill:x:{uid}:\n"))?;
+        fs::write(slot.path().join("hosts"), "127.0.0.1 localhost sandbox\n")?;
         let id = engine.create(&spec).await?;
         Ok(Self {
             engine,
@@ -388,9 +389,10 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
             "/HostConfig/Mounts/2/Target",
             json!("/workspace/metadata.json"),
         ),
-        ("/HostConfig/Mounts/6/Target", json!("/dev/pts")),
+        ("/HostConfig/Mounts/6/Target", json!("/etc/hosts")),
+        ("/HostConfig/Mounts/7/Target", json!("/dev/pts")),
         (
-            "/HostConfig/Mounts/6/VolumeOptions/DriverConfig/Options/type",
+            "/HostConfig/Mounts/7/VolumeOptions/DriverConfig/Options/type",
             json!("devpts"),
         ),
     ] {

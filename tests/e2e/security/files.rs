@@ -8,7 +8,7 @@ use skilld_proto::v1::skipped_file::Reason as SkipReason;
 use skilld_proto::v1::{
     ArtifactScope, CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ReadFileRequest,
 };
-use skilld_tests::{Daemon, DefaultDaemon, exec, expect_refusal};
+use skilld_tests::{Daemon, DefaultDaemon, exec, expect_refusal, wait};
 
 use crate::security::{DEADLINE, python, sh};
 
@@ -135,11 +135,11 @@ async fn logs_hold_no_user_data() -> Result<()> {
         read(client, &workspace, "inputs/data").await?,
         b"canary-file"
     );
-    let log = daemon.log();
-    assert!(
-        log.contains("DEBUG") && log.contains("RunExec"),
-        "the log is not detailed: {log}"
-    );
+    let log = wait::until("the log is detailed", DEADLINE, async || {
+        let log = daemon.log();
+        Ok((log.contains("DEBUG") && log.contains("RunExec")).then_some(log))
+    })
+    .await?;
     let told: Vec<&str> = log.lines().filter(|line| line.contains("canary")).collect();
     assert!(told.is_empty(), "{told:#?}");
     daemon.stop().await

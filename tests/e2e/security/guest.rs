@@ -131,7 +131,7 @@ const IMPOSTOR: &str = r#"
 import os, socket, sys, time
 connected, got = 0, 0
 children = [os.fork() for _ in range(2)]
-print("ready", flush=True)
+os.write(1, b"ready\n")
 while not os.path.exists("/workspace/work/stop"):
     peer = socket.socket(socket.AF_UNIX)
     peer.settimeout(2)
@@ -142,7 +142,7 @@ while not os.path.exists("/workspace/work/stop"):
     except OSError:
         time.sleep(0.001)
     peer.close()
-print(connected > 0, got, flush=True)
+os.write(1, f"{connected > 0} {got}\n".encode())
 "#;
 
 /// Log line of the daemon for a connection that is not the guest's.

@@ -31,7 +31,7 @@ class SalesWorkbook(unittest.TestCase):
         if path is not None:
             env["PATH"] = path
         done = subprocess.run(
-            [sys.executable, SCRIPT, *map(str, args)], cwd=self.root, env=env, capture_output=True, text=True, timeout=150
+            [sys.executable, SCRIPT, *map(str, args)], cwd=self.root, env=env, capture_output=True, text=True, timeout=600
         )
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done

@@ -3,7 +3,12 @@
 
 use std::io::{self, BufRead, Read};
 
-use super::chain::{ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader};
+use super::chain::{
+    ChainKey, ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader, MAC_BEGIN, MAC_END,
+};
+
+/// Number of hex digits of a MAC.
+const MAC_DIGITS: usize = 64;
 
 /// Outcome of a verification.
 #[derive(Debug, Default)]
@@ -16,6 +21,8 @@ pub(crate) struct ChainReport {
     pub(crate) last: Option<ChainPosition>,
     /// Time of the last record; empty without records.
     pub(crate) last_time: String,
+    /// Number of records whose MAC is one of the keys'; `None` if there are no keys.
+    pub(crate) authenticated: Option<u64>,
     /// Number of bytes after the last line end of the last file.
     pub(crate) incomplete_bytes: u64,
     /// First line that breaks the chain.
@@ -71,10 +78,23 @@ pub(crate) enum ChainFault {
         /// Hash in this record.
         found: LineHash,
     },
+    /// MAC that none of the keys gives.
+    #[error(
+        "mac is not that of the key: the record was changed, or written by someone without the key"
+    )]
+    WrongMac,
+    /// Record without a MAC, although the log should have them.
+    #[error(
+        "the record has no mac: it was written by someone without the key, or by a release before skilld had one"
+    )]
+    NoMac,
 }
 
 /// Verifies one chain over files in their order, oldest first. The first record may have any number, because older files
 /// may have been removed. Holds one line at a time in memory.
+///
+/// With keys, each record must have a MAC that one of them gives. Records of earlier releases have none, and may precede
+/// the others: the first MAC covers the hash of the record before, and thereby all of them.
 ///
 /// Bytes after the last line end of the last file are no fault: the daemon is writing them, or was killed meanwhile.
 ///
@@ -82,8 +102,13 @@ pub(crate) enum ChainFault {
 /// The first failed read, with the file's name.
 pub(crate) fn verify_chain<R: BufRead>(
     files: impl IntoIterator<Item = (String, R)>,
+    keys: &[ChainKey],
 ) -> io::Result<ChainReport> {
-    let mut report = ChainReport::default();
+    let mut report = ChainReport {
+        authenticated: (!keys.is_empty()).then_some(0),
+        ..ChainReport::default()
+    };
+    let mut last_line = (String::new(), 0);
     // File and number of a line without an end.
     let mut open_line: Option<(String, u64)> = None;
     for (file, mut reader) in files {
@@ -113,7 +138,7 @@ pub(crate) fn verify_chain<R: BufRead>(
                 open_line = Some((file.clone(), number));
                 None
             } else {
-                report.add_line(&line).err()
+                report.add_line(&line, keys).err()
             };
             if let Some(fault) = fault {
                 let line = number;
@@ -121,15 +146,31 @@ pub(crate) fn verify_chain<R: BufRead>(
                 return Ok(report);
             }
         }
+        // An empty file may follow one whose last line is incomplete.
+        let complete = number.saturating_sub(u64::from(report.incomplete_bytes > 0));
+        if complete > 0 {
+            last_line = (file, complete);
+        }
+    }
+    if report.records > 0 && report.authenticated == Some(0) {
+        let ((file, line), fault) = (last_line, ChainFault::NoMac);
+        report.broken = Some(BrokenLine { file, line, fault });
     }
     Ok(report)
+}
+
+/// Splits a line into the part that its MAC covers, and the MAC; `None` if it has none.
+fn split_mac(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = line.strip_suffix(MAC_END)?;
+    let (rest, mac) = rest.split_at_checked(rest.len().checked_sub(MAC_DIGITS)?)?;
+    Some((rest.strip_suffix(MAC_BEGIN)?, mac))
 }
 
 // === impl ChainReport ===
 
 impl ChainReport {
     /// Adds a line, with its line end, to the chain.
-    fn add_line(&mut self, line: &[u8]) -> Result<(), ChainFault> {
+    fn add_line(&mut self, line: &[u8], keys: &[ChainKey]) -> Result<(), ChainFault> {
         let header =
             LineHeader::parse(line).map_err(|error| ChainFault::Format(error.to_string()))?;
         let (found, prev) = (header.sequence, header.prev);
@@ -145,6 +186,19 @@ impl ChainReport {
                 let expected = last.hash;
                 let found = prev;
                 return Err(ChainFault::WrongHash { expected, found });
+            }
+        }
+        if let Some(authenticated) = &mut self.authenticated {
+            match split_mac(line) {
+                Some((covered, mac)) => {
+                    let is_of = |key: &ChainKey| key.mac(covered).as_bytes() == mac;
+                    if !keys.iter().any(is_of) {
+                        return Err(ChainFault::WrongMac);
+                    }
+                    *authenticated += 1;
+                }
+                None if *authenticated > 0 => return Err(ChainFault::NoMac),
+                None => {}
             }
         }
         self.records += 1;

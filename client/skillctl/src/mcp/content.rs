@@ -1,112 +1,172 @@
-//! Content blocks of results: the text that every client reads, images and other files that are no text, and links to
-//! what was saved.
+//! Content of results: the text that every client reads, the structured result, images and sounds, and links to files
+//! for clients that want them. A session gets nothing that its version of the protocol does not know.
 
 use data_encoding::{BASE64, HEXLOWER};
-use rmcp::model::{CallToolResult, ContentBlock, Resource};
+use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource};
+use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use skilld_tools::Family;
 
 use crate::mcp::resources::{self, ResourceFile, ResourceLocation, ResourceScope};
 use crate::tool::find_saved_artifacts;
 
-/// Maximum size of a file that a result holds, in bytes; a larger one is a link. Results stay in the conversation, and
-/// few clients show more than an image of such a file.
-const EMBEDDED_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size of an image that a result holds, in bytes. Models see an image only there, and take at most 5 MB of
-/// base64.
-const IMAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// Media types of the images that models take.
+const IMAGE_TYPES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
+/// Maximum size of an image that a result holds, in bytes. Models see an image only there; in base64 it is three and a
+/// half of the four MiB of a message.
+const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024 / 2;
+/// Maximum size of a sound that a result holds, in bytes. Results stay in the conversation.
+const AUDIO_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Returns the result of a call that succeeded. A result that is no object is wrapped in one.
-pub(crate) fn success_result(result: Value) -> CallToolResult {
-    let text = match result.as_str() {
-        Some(text) => text.to_owned(),
-        None => result.to_string(),
-    };
-    let links: Vec<ContentBlock> = find_saved_artifacts(&result)
-        .iter()
-        .map(|name| artifact_link(name))
-        .collect();
-    let structured = if result.is_object() {
-        result
-    } else {
-        json!({"result": result})
-    };
-    let mut answer = CallToolResult::success(vec![ContentBlock::text(text)]);
-    answer.content.extend(links);
-    answer.structured_content = Some(structured);
-    answer
+/// Rules for the content of results, by the version of the session's protocol and by what the server's user asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContentRules {
+    /// `true` if a result is structured too.
+    pub(crate) has_structure: bool,
+    /// `true` if tools have annotations, and audio is content of its own.
+    pub(crate) has_annotations: bool,
+    /// `true` if results link to files.
+    has_links: bool,
+}
+
+impl ContentRules {
+    /// Returns the rules for a version; `None` is the newest. Links are for clients whose user asks for them.
+    pub(crate) fn new(version: Option<&ProtocolVersion>, wants_links: bool) -> Self {
+        // Versions are dates.
+        let knows = |since: &ProtocolVersion| {
+            version.is_none_or(|version| version.as_str() >= since.as_str())
+        };
+        let has_structure = knows(&ProtocolVersion::V_2025_06_18);
+        Self {
+            has_structure,
+            has_annotations: knows(&ProtocolVersion::V_2025_03_26),
+            has_links: has_structure && wants_links,
+        }
+    }
+
+    /// Returns the result of a call that succeeded. A structured result that is no object is wrapped in one. The text of
+    /// Agent Zero's results is theirs, without the fields for programs.
+    pub(crate) fn success_result(self, family: Family, result: Value) -> CallToolResult {
+        let own_text = match family {
+            Family::AgentZero => result.get("text").unwrap_or(&result),
+            Family::Trpc | Family::Sherma => &result,
+        };
+        let text = match own_text.as_str() {
+            Some(text) => text.to_owned(),
+            None => result.to_string(),
+        };
+        let mut answer = CallToolResult::success(vec![ContentBlock::text(text)]);
+        if self.has_links {
+            let saved = find_saved_artifacts(&result);
+            let links = saved.iter().map(|name| artifact_link(name));
+            answer.content.extend(links);
+        }
+        if self.has_structure {
+            answer.structured_content = Some(match result.is_object() {
+                true => result,
+                false => json!({"result": result}),
+            });
+        }
+        answer
+    }
+
+    /// Returns the file that `read_file` refused because it is no text. `None` if the file cannot be read; the caller
+    /// reports its own error then.
+    pub(crate) async fn binary_file(
+        self,
+        scope: ResourceScope<'_>,
+        reference: &str,
+    ) -> Option<CallToolResult> {
+        let location = ResourceLocation::from_reference(reference)?;
+        let file = resources::read_file(scope, &location).await.ok()?;
+        // As read_file describes a file of which it shows no line.
+        let mut result = json!({
+            "file_name": reference,
+            "content": "",
+            "start_line": 0,
+            "end_line": 0,
+            "size_bytes": file.size,
+            "mime_type": file.mime_type,
+        });
+        let block = self.show_file(scope, file, &location, &mut result);
+        let mut answer = self.success_result(Family::Trpc, result);
+        answer.content.extend(block);
+        Some(answer)
+    }
+
+    /// Returns the bytes of a skill's file that a tool only described, `"binary": true`. `None` if they are not shown, or
+    /// if the skill's current version has other bytes there.
+    pub(crate) async fn described_file(
+        self,
+        scope: ResourceScope<'_>,
+        arguments: &Value,
+        result: &mut Value,
+    ) -> Option<ContentBlock> {
+        let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+        if result.get("binary") != Some(&Value::Bool(true)) {
+            return None;
+        }
+        let skill = text(result, "name").or_else(|| text(arguments, "skill_id"))?;
+        let location = ResourceLocation::Skill(skill, text(result, "path")?);
+        if !location.is_visible(scope) {
+            return None;
+        }
+        let file = resources::read_file(scope, &location).await.ok()?;
+        let is_it = match file.is_whole() {
+            true => text(result, "sha256")? == HEXLOWER.encode(&Sha256::digest(&file.bytes)),
+            // Only the beginning was read, and none of it is shown.
+            false => result.get("size").and_then(Value::as_u64) == Some(file.size),
+        };
+        is_it
+            .then(|| self.show_file(scope, file, &location, result))
+            .flatten()
+    }
+
+    /// Returns an image or a sound as content, and any other file as a link where links are wanted. `result` gets the
+    /// file's reference and a note about its bytes.
+    fn show_file(
+        self,
+        scope: ResourceScope<'_>,
+        file: ResourceFile,
+        location: &ResourceLocation,
+        result: &mut Value,
+    ) -> Option<ContentBlock> {
+        let (size, mime_type) = (file.size, file.mime_type.as_str());
+        let is_image = IMAGE_TYPES.contains(&mime_type) && size <= IMAGE_BYTES_MAX;
+        let is_sound = mime_type.starts_with("audio/") && size <= AUDIO_BYTES_MAX;
+        let (note, block) = if is_image && !file.is_text {
+            let image = ContentBlock::image(BASE64.encode(&file.bytes), file.mime_type);
+            ("an image, which is beside this result", Some(image))
+        } else if is_sound && !file.is_text && self.has_annotations {
+            let sound = ContentBlock::audio(BASE64.encode(&file.bytes), file.mime_type);
+            ("a sound, which is beside this result", Some(sound))
+        } else {
+            let resource = Resource::new(location.uri(), location.name());
+            let resource = resource.with_mime_type(file.mime_type).with_size(size);
+            let link = ContentBlock::resource_link(resource);
+            let note = match scope.has_workspace {
+                true => "no text, and not shown: commands can read it",
+                false => "no text, and not shown",
+            };
+            (note, self.has_links.then_some(link))
+        };
+        if let Some(fields) = result.as_object_mut() {
+            fields.insert("note".into(), note.into());
+            fields.insert("ref".into(), location.reference().into());
+        }
+        block
+    }
+}
+
+/// Returns the size of a value in bytes of JSON.
+pub(crate) fn json_bytes(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(0, |json| json.len())
 }
 
 /// Returns the result of a call that failed.
 pub(crate) fn error_result(error: &Value) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(error.to_string())])
-}
-
-/// Returns the file that `read_file` refused because it is no text: an image as an image, any other file as an embedded
-/// resource, and a large one as a link to its resource. `None` if the file is too large or cannot be read; the caller
-/// reports its own error then.
-pub(crate) async fn binary_file(
-    scope: ResourceScope<'_>,
-    reference: &str,
-) -> Option<CallToolResult> {
-    let location = ResourceLocation::from_reference(reference)?;
-    let file = resources::read_file(scope, &location).await.ok()??;
-    // As read_file describes a file of which it shows no line.
-    let result = json!({
-        "file_name": reference,
-        "content": "",
-        "start_line": 0,
-        "end_line": 0,
-        "size_bytes": file.bytes.len(),
-        "mime_type": file.mime_type,
-    });
-    let mut answer = success_result(result);
-    answer.content.push(file_block(file, &location));
-    Some(answer)
-}
-
-/// Returns the bytes of a skill's file that a tool only described, `"binary": true`. `None` if the skill's current
-/// version has other bytes there.
-pub(crate) async fn described_file(
-    scope: ResourceScope<'_>,
-    arguments: &Value,
-    result: &Value,
-) -> Option<ContentBlock> {
-    let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
-    if result.get("binary") != Some(&Value::Bool(true)) {
-        return None;
-    }
-    let skill = text(result, "name").or_else(|| text(arguments, "skill_id"))?;
-    let location = ResourceLocation::Skill(skill, text(result, "path")?);
-    if !location.is_visible(scope) {
-        return None;
-    }
-    let file = resources::read_file(scope, &location).await.ok()??;
-    let digest = HEXLOWER.encode(&Sha256::digest(&file.bytes));
-    (text(result, "sha256")? == digest).then(|| file_block(file, &location))
-}
-
-fn file_block(file: ResourceFile, location: &ResourceLocation) -> ContentBlock {
-    let kind = file.mime_type.split_once('/');
-    let bytes_max = match kind {
-        Some(("image", _)) if !file.is_text => IMAGE_BYTES_MAX,
-        Some(_) | None => EMBEDDED_BYTES_MAX,
-    };
-    if file.bytes.len() > bytes_max {
-        let resource = Resource::new(location.uri(), location.name())
-            .with_mime_type(file.mime_type)
-            .with_size(file.bytes.len() as u64);
-        return ContentBlock::resource_link(resource);
-    }
-    match kind {
-        Some(("image", _)) if !file.is_text => {
-            ContentBlock::image(BASE64.encode(&file.bytes), file.mime_type)
-        }
-        Some(("audio", _)) if !file.is_text => {
-            ContentBlock::audio(BASE64.encode(&file.bytes), file.mime_type)
-        }
-        _ => ContentBlock::resource(resources::resource_contents(file, &location.uri())),
-    }
 }
 
 /// Returns a content block that links to an artifact, NAME@VERSION.

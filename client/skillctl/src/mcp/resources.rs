@@ -17,9 +17,17 @@ use skilld_client::v1::Reason;
 use skilld_client::{Client, Error};
 use skilld_tools::{Session, ToolOptions};
 
-/// Maximum size of a file that is read or written, in bytes. A message of MCP holds it whole, and some clients take no
-/// line over 16 MiB.
-pub(crate) const FILE_BYTES_MAX: usize = 8 * 1024 * 1024;
+use crate::mcp::content::json_bytes;
+
+/// Maximum size of a message for a client, in bytes: widespread clients break off beyond 10 MiB.
+const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Maximum size of the content of a file in a message, in bytes of JSON; the rest is for what stands around it.
+const CONTENT_JSON_MAX: usize = MESSAGE_BYTES_MAX - 64 * 1024;
+/// Maximum size of a file that a message holds, in bytes: three of them are four of base64.
+pub(crate) const FILE_BYTES_MAX: usize = CONTENT_JSON_MAX / 4 * 3;
+
+/// Maximum number of characters of a URI that an error repeats.
+const SHOWN_CHARS_MAX: usize = 1000;
 
 /// Characters to percent-encode: all but those that a URI may hold unencoded (RFC 3986, 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
@@ -62,27 +70,48 @@ pub(crate) async fn read_resource(
     scope: ResourceScope<'_>,
     uri: &str,
 ) -> Result<ReadResourceResponse, ErrorData> {
-    let unknown = || ErrorData::resource_not_found(format!("there is no resource {uri}"), None);
+    // A client may send any text as a URI.
+    let shown: String = uri.chars().take(SHOWN_CHARS_MAX).collect();
+    let unknown = || ErrorData::resource_not_found(format!("there is no resource {shown}"), None);
     let location = ResourceLocation::from_uri(uri).ok_or_else(unknown)?;
-    if !location.is_visible(scope) {
+    if !(location.is_visible(scope) && is_offered(scope, &location).await?) {
         return Err(unknown());
     }
     let file = read_file(scope, &location)
         .await
         .map_err(|error| resource_error(&error))?;
-    let Some(file) = file else {
-        return Err(ErrorData::invalid_params(
-            format!("{uri} has more than {FILE_BYTES_MAX} bytes"),
-            None,
-        ));
-    };
+    if !file.is_whole() {
+        let problem = format!(
+            "{shown} has {} bytes; a message has room for {FILE_BYTES_MAX}: read text in parts with a tool, or copy the file \
+             with skillctl",
+            file.size
+        );
+        return Err(ErrorData::invalid_params(problem, None));
+    }
     Ok(ReadResourceResult::new(vec![resource_contents(file, uri)]).into())
 }
 
-/// Returns the content of a file as text if it is text, else as base64.
-pub(crate) fn resource_contents(file: ResourceFile, uri: &str) -> ResourceContents {
+/// Returns `false` for a file of a skill that does not exist or that no model may use.
+async fn is_offered(
+    scope: ResourceScope<'_>,
+    location: &ResourceLocation,
+) -> Result<bool, ErrorData> {
+    let ResourceLocation::Skill(skill, _) = location else {
+        return Ok(true);
+    };
+    match scope.client.get_skill(skill).await {
+        Ok(skill) => Ok(!skill.disable_model_invocation),
+        // The error would suggest names, also of skills that are not for models.
+        Err(error) if error.reason() == Some(Reason::SkillNotFound) => Ok(false),
+        Err(error) => Err(resource_error(&error)),
+    }
+}
+
+/// Returns the content of a file as text if it is text that a message has room for, else as base64.
+fn resource_contents(file: ResourceFile, uri: &str) -> ResourceContents {
+    let is_short = |text: &String| json_bytes(text) <= CONTENT_JSON_MAX;
     let contents = match String::from_utf8(file.bytes) {
-        Ok(text) if file.is_text => ResourceContents::text(text, uri),
+        Ok(text) if file.is_text && is_short(&text) => ResourceContents::text(text, uri),
         Ok(text) => ResourceContents::blob(BASE64.encode(text.as_bytes()), uri),
         Err(error) => ResourceContents::blob(BASE64.encode(error.as_bytes()), uri),
     };

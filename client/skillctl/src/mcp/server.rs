@@ -12,12 +12,12 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde_json::{Value, json};
+use serde_json::Value;
 use skilld_client::{Client, new_exec_id};
 use skilld_tools::state::SessionState;
 use skilld_tools::{
-    CancelOutcome, Family, Profile, Session, ToolAnswer, ToolCall, ToolDefinition, ToolError,
-    ToolOptions, Toolset,
+    CancelOutcome, Family, Session, ToolAnswer, ToolCall, ToolDefinition, ToolError, ToolOptions,
+    Toolset,
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -26,11 +26,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::event_follower::poll_optional;
 use crate::interrupt::InterruptSignals;
+use crate::mcp::content::ContentRules;
 use crate::mcp::resources::{self, ResourceScope};
 use crate::mcp::tool_change_listeners::{ToolChangeListener, ToolChangeListeners};
 use crate::mcp::{annotations, content, write_file_tool};
 use crate::output;
 use crate::tool::{self, SessionFile};
+
+/// Maximum size of the tools in one message, in bytes of JSON; more are on the next page.
+const TOOLS_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Interval between two progress notifications to a client that asked for them.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -45,12 +49,19 @@ pub(crate) struct Server {
     /// Calls under way, which are cancelled when the server ends.
     calls: TaskTracker,
     stop: CancellationToken,
+    /// `true` if results may link to files.
+    wants_links: bool,
     /// Permit of this handler among the maximum number of handlers.
     _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Server {
-    pub(crate) fn new(tools: Toolset, client: Client, kept: SessionFile) -> Self {
+    pub(crate) fn new(
+        tools: Toolset,
+        client: Client,
+        kept: SessionFile,
+        wants_links: bool,
+    ) -> Self {
         Self {
             tools,
             client,
@@ -58,6 +69,7 @@ impl Server {
             listeners: Arc::default(),
             calls: TaskTracker::new(),
             stop: CancellationToken::new(),
+            wants_links,
             _place: None,
         }
     }
@@ -93,8 +105,13 @@ impl Server {
             client: &self.client,
             options: self.tools.options(),
             session,
-            has_workspace: has_workspace(self.tools.options()),
+            has_workspace: self.tools.options().runs_commands(),
         }
+    }
+
+    /// Returns what a request's results may hold.
+    fn rules(&self, context: &RequestContext<RoleServer>) -> ContentRules {
+        ContentRules::new(context.protocol_version().as_ref(), self.wants_links)
     }
 
     async fn snapshot(&self) -> (Session, SessionState) {
@@ -190,23 +207,21 @@ impl ServerHandler for Server {
 
     async fn list_tools(
         &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let listed = self.listeners.list(self.definitions()).await;
         let mut definitions = listed.map_err(|error| internal_error(&error))?;
         let family = self.tools.family();
-        if has_workspace(self.tools.options()) {
+        if self.tools.options().runs_commands() {
             // A tool of that name that a skill brings cannot be called.
             definitions.retain(|definition| definition.name != write_file_tool::NAME);
             definitions.push(write_file_tool::tool_definition());
         }
-        Ok(ListToolsResult::with_all_items(
-            definitions
-                .into_iter()
-                .map(|definition| mcp_tool(family, definition))
-                .collect(),
-        ))
+        let rules = self.rules(&context);
+        let tools = definitions.into_iter();
+        let tools = tools.map(|definition| mcp_tool(family, rules, definition));
+        tools_page(tools.collect(), request.and_then(|request| request.cursor))
     }
 
     async fn call_tool(
@@ -224,24 +239,28 @@ impl ServerHandler for Server {
             arguments: Value::Object(request.arguments.unwrap_or_default()),
         };
         let (session, state) = self.snapshot().await;
-        let scope = self.scope(&session);
+        let (scope, rules) = (self.scope(&session), self.rules(&context));
+        let family = self.tools.family();
         if scope.has_workspace && call.name == write_file_tool::NAME {
             let written = write_file_tool::call_tool(&self.tools, &session, call.arguments).await;
             return Ok(match written {
-                Ok(result) => content::success_result(result).into(),
+                Ok(result) => rules.success_result(Family::Trpc, result).into(),
                 Err(error) => content::error_result(&error.to_json()).into(),
             });
         }
         let arguments = call.arguments.clone();
-        let answer = match self.make(call, (&session, &state), &context).await {
+        let mut answer = match self.make(call, (&session, &state), &context).await {
             CancelOutcome::Finished(Ok(answer)) => answer,
-            CancelOutcome::Finished(Err(error @ ToolError::UnknownTool { .. })) => {
-                let (said, error) = (error.to_string(), error.to_json());
-                return Err(ErrorData::invalid_params(said, Some(error)));
-            }
-            CancelOutcome::Finished(Err(error)) => {
+            CancelOutcome::Finished(Err(mut error)) => {
+                if scope.has_workspace {
+                    write_file_tool::name_in_error(&mut error);
+                }
+                if let ToolError::UnknownTool { .. } = error {
+                    let error = error.to_json();
+                    return Err(ErrorData::invalid_params(message(&error), Some(error)));
+                }
                 let file = if let ToolError::NotText { path, .. } = &error {
-                    content::binary_file(scope, path).await
+                    rules.binary_file(scope, path).await
                 } else {
                     None
                 };
@@ -255,20 +274,23 @@ impl ServerHandler for Server {
             CancelOutcome::Cancelled(Err(error)) => return Err(internal_error(&error)),
         };
         let kept = self.keep(&state, &answer).await;
-        let file = content::described_file(scope, &arguments, &answer.result).await;
-        let saved = match self.kept.lock().await.is_kept() {
-            true => None,
-            false => tool::saved_artifacts_note(&session, &answer.result),
-        };
-        let mut result = content::success_result(answer.result);
-        result.content.extend(file);
-        result.content.extend(saved.map(ContentBlock::text));
+        let file = rules.described_file(scope, &arguments, &mut answer.result);
+        let file = file.await;
+        let mut notes = Vec::new();
+        if !self.kept.lock().await.is_kept() {
+            notes.extend(tool::saved_artifacts_note(&session, &answer.result));
+        }
         if let Err(error) = kept {
             // What was done is said in any case.
             let fault = format!("The session's state could not be kept: {error:#}");
             output::print_note(&fault);
-            result.content.push(ContentBlock::text(fault));
+            notes.push(fault);
         }
+        // Agent Zero's models read the text of a result, which has no warnings.
+        notes.retain(|note| !answer.add_warning(note.clone()) || family == Family::AgentZero);
+        let mut result = rules.success_result(family, answer.result);
+        let notes = notes.into_iter().map(ContentBlock::text);
+        result.content.extend(file.into_iter().chain(notes));
         Ok(result.into())
     }
 
@@ -287,9 +309,9 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(resources::resource_templates(has_workspace(
-            self.tools.options(),
-        )))
+        Ok(resources::resource_templates(
+            self.tools.options().runs_commands(),
+        ))
     }
 
     async fn read_resource(
@@ -303,30 +325,38 @@ impl ServerHandler for Server {
 }
 
 fn internal_error(error: &ToolError) -> ErrorData {
-    ErrorData::internal_error(error.to_string(), Some(error.to_json()))
+    let error = error.to_json();
+    ErrorData::internal_error(message(&error), Some(error))
 }
 
-/// Returns `true` if a tool that runs commands is offered, so that the session can have a workspace.
-fn has_workspace(options: &ToolOptions) -> bool {
-    let has_shell = options.family == Family::Trpc
-        && options.profile == Profile::Full
-        && options.lists("workspace_exec");
-    has_shell || runs_scripts(options)
+/// Returns the message of an error as the model gets it.
+fn message(error: &Value) -> String {
+    let message = error.get("message").and_then(Value::as_str);
+    message.unwrap_or_default().to_owned()
 }
 
-/// Returns `true` if a tool that runs scripts of skills is offered.
-fn runs_scripts(options: &ToolOptions) -> bool {
-    options.profile == Profile::Full
-        && match options.family {
-            Family::Trpc => options.lists("skill_run") || options.lists("skill_exec"),
-            Family::Sherma => options.additions && options.lists("run_skill_script"),
-            Family::AgentZero => true,
-        }
+/// Returns the tools from a cursor on that one message has room for.
+fn tools_page(tools: Vec<Tool>, cursor: Option<String>) -> Result<ListToolsResult, ErrorData> {
+    let first = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
+    let first = first.map_err(|_| ErrorData::invalid_params("the cursor is of no list", None))?;
+    let total = tools.len();
+    let mut bytes = 0;
+    let page = tools.into_iter().skip(first).take_while(|tool| {
+        // One tool at least, however large: what a server brings is bounded.
+        let is_first = bytes == 0;
+        bytes += content::json_bytes(tool);
+        is_first || bytes <= TOOLS_BYTES_MAX
+    });
+    let page: Vec<Tool> = page.collect();
+    let next = first.saturating_add(page.len());
+    let mut listed = ListToolsResult::with_all_items(page);
+    listed.next_cursor = (next < total).then(|| next.to_string());
+    Ok(listed)
 }
 
 /// Returns the instructions that a client may give its model about the tools.
 fn server_instructions(options: &ToolOptions) -> &'static str {
-    if runs_scripts(options) {
+    if options.runs_commands() {
         "Skills are folders with instructions and scripts. List them, load the one that fits the task, read what it says, \
          then run its scripts. They run in a sandbox without network; files are kept between calls. \
          workspace_write_file puts files of yours there."
@@ -335,9 +365,8 @@ fn server_instructions(options: &ToolOptions) -> &'static str {
     }
 }
 
-/// Converts a tool's definition to MCP. A result that is no object is wrapped in one, and one of any type has no
-/// schema.
-fn mcp_tool(family: Family, definition: ToolDefinition) -> Tool {
+/// Converts a tool's definition to MCP. Only a result that is an object has a schema: any other is wrapped in one.
+fn mcp_tool(family: Family, rules: ContentRules, definition: ToolDefinition) -> Tool {
     let object = |schema: Value| schema.as_object().cloned().unwrap_or_default();
     let annotations = annotations::of_tool(family, &definition.name);
     let mut tool = Tool::new(
@@ -345,16 +374,51 @@ fn mcp_tool(family: Family, definition: ToolDefinition) -> Tool {
         definition.description,
         Arc::new(object(definition.parameters)),
     );
-    tool.title = annotations.as_ref().and_then(|known| known.title.clone());
-    tool.annotations = annotations;
-    let returns = match definition.returns.get("type").and_then(Value::as_str) {
-        Some("object") => definition.returns,
-        Some(_) => json!({
-            "type": "object",
-            "properties": {"result": definition.returns},
-            "required": ["result"],
-        }),
-        None => return tool,
-    };
-    tool.with_raw_output_schema(Arc::new(object(returns)))
+    if rules.has_annotations {
+        tool.annotations.clone_from(&annotations);
+    }
+    if !rules.has_structure {
+        return tool;
+    }
+    tool.title = annotations.and_then(|known| known.title);
+    match definition.returns.get("type").and_then(Value::as_str) {
+        Some("object") => tool.with_raw_output_schema(Arc::new(object(definition.returns))),
+        Some(_) | None => tool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::ErrorCode;
+    use serde_json::Map;
+
+    use super::*;
+
+    /// Returns the number of tools on each page of a list of tools with descriptions of these sizes.
+    fn pages(sizes: &[usize]) -> Vec<usize> {
+        let tools = sizes.iter().map(|size| {
+            let description = "x".repeat(*size);
+            Tool::new("t", description, Arc::new(Map::new()))
+        });
+        let tools: Vec<Tool> = tools.collect();
+        let (mut pages, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = tools_page(tools.clone(), cursor).expect("a page");
+            pages.push(page.tools.len());
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return pages;
+            }
+        }
+    }
+
+    #[test]
+    fn pages_of_tools_fit_into_messages_and_have_each_tool_once() {
+        assert_eq!(pages(&[]), [0]);
+        assert_eq!(pages(&[900 * 1024; 5]), [2, 2, 1]);
+        // A tool that is larger than a page is alone on one.
+        assert_eq!(pages(&[1, 3 << 20, 1]), [1, 1, 1]);
+        let wrong = tools_page(Vec::new(), Some("x".into())).expect_err("no cursor");
+        assert_eq!(wrong.code, ErrorCode::INVALID_PARAMS);
+    }
 }

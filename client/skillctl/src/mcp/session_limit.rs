@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::ready;
 use futures::{Stream, StreamExt as _};
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ProtocolVersion, ServerJsonRpcMessage, ServerResult};
 use rmcp::transport::streamable_http_server::session::local::{
     LocalSessionManager, LocalSessionManagerError,
 };
@@ -14,6 +15,7 @@ use rmcp::transport::streamable_http_server::session::{
     ServerSseMessage, SessionId, SessionManager,
 };
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 /// Maximum number of sessions at once.
 pub(super) const SESSIONS_MAX: usize = 256;
@@ -38,6 +40,10 @@ struct SessionActivity {
     last: Instant,
     /// Streams on which the client waits for a result or a notification.
     streams: usize,
+    /// `true` if the version of the session knows events without a message.
+    knows_empty_events: bool,
+    /// Token that the end of the session cancels.
+    ended: CancellationToken,
 }
 
 /// Outcome of a search for room for one more session.
@@ -55,6 +61,8 @@ enum AdmissionOutcome {
 struct OpenStreamGuard {
     uses: SessionTable,
     id: SessionId,
+    /// Token that the end of the session cancels.
+    ended: CancellationToken,
 }
 
 /// Reason why a client gets no session, or loses it.
@@ -125,11 +133,27 @@ impl SessionTable {
     }
 
     fn listen(&self, id: &SessionId) -> OpenStreamGuard {
-        self.change(id, |used| used.streams += 1);
+        let mut ended = CancellationToken::new();
+        let is_open = self.change(id, |used| {
+            used.streams += 1;
+            ended = used.ended.clone();
+        });
+        if !is_open {
+            ended.cancel();
+        }
         OpenStreamGuard {
             uses: self.clone(),
             id: SessionId::clone(id),
+            ended,
         }
+    }
+}
+
+impl OpenStreamGuard {
+    fn knows_empty_events(&self) -> bool {
+        let uses = self.uses.lock();
+        uses.get(&self.id)
+            .is_some_and(|used| used.knows_empty_events)
     }
 }
 
@@ -139,14 +163,37 @@ impl Drop for OpenStreamGuard {
     }
 }
 
-/// Returns the stream with a guard that lives as long as it does.
-fn with_guard<S: Stream>(guard: OpenStreamGuard, stream: S) -> impl Stream<Item = S::Item> {
-    stream.map(move |item| {
+/// Returns `true` if a version of the protocol knows events without a message, which name a place to go on from.
+fn knows_empty_events(version: &str) -> bool {
+    // Versions are dates.
+    version >= ProtocolVersion::V_2025_11_25.as_str()
+}
+
+/// Returns the version that the answer to the first request of a session names.
+fn negotiated_version(answer: &ServerJsonRpcMessage) -> Option<&str> {
+    let ServerJsonRpcMessage::Response(response) = answer else {
+        return None;
+    };
+    let ServerResult::InitializeResult(result) = &response.result else {
+        return None;
+    };
+    Some(result.protocol_version.as_str())
+}
+
+/// Returns the stream without events that its session does not know, with a guard that lives as long as it does.
+fn with_guard(
+    guard: OpenStreamGuard,
+    stream: impl Stream<Item = ServerSseMessage>,
+) -> impl Stream<Item = ServerSseMessage> {
+    let knows_empty = guard.knows_empty_events();
+    stream.filter(move |event| {
         let _until_dropped = &guard;
-        item
+        ready(knows_empty || event.message.is_some())
     })
 }
 
+// There is no `event_store`, which would be for requests without a session. Their version of the protocol, 2026-07-28,
+// resumes no stream: a client cancels a call, or a subscription, by closing its stream.
 impl SessionManager for LimitedSessions {
     type Error = SessionLimitError;
     type Transport = <LocalSessionManager as SessionManager>::Transport;
@@ -158,6 +205,8 @@ impl SessionManager for LimitedSessions {
         let used = SessionActivity {
             last: Instant::now(),
             streams: 0,
+            knows_empty_events: false,
+            ended: CancellationToken::new(),
         };
         self.uses.lock().insert(SessionId::clone(&id), used);
         Ok((id, transport))
@@ -169,7 +218,10 @@ impl SessionManager for LimitedSessions {
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, Self::Error> {
         let _guard = self.uses.listen(id);
-        Ok(self.sessions.initialize_session(id, message).await?)
+        let answer = self.sessions.initialize_session(id, message).await?;
+        let knows = negotiated_version(&answer).is_some_and(knows_empty_events);
+        self.uses.change(id, |used| used.knows_empty_events = knows);
+        Ok(answer)
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
@@ -178,7 +230,9 @@ impl SessionManager for LimitedSessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
-        self.uses.lock().remove(id);
+        if let Some(used) = self.uses.lock().remove(id) {
+            used.ended.cancel();
+        }
         Ok(self.sessions.close_session(id).await?)
     }
 
@@ -216,6 +270,8 @@ impl SessionManager for LimitedSessions {
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         let guard = self.uses.listen(id);
         let stream = self.sessions.resume(id, last_event_id).await?;
-        Ok(with_guard(guard, stream))
+        // The library's replay waits for the next event, also when the session has ended.
+        let ended = guard.ended.clone().cancelled_owned();
+        Ok(with_guard(guard, stream.take_until(ended)))
     }
 }

@@ -45,7 +45,7 @@ impl Prepare {
         let mut messages = client.prepare_skill(request).await?;
         while let Some(message) = messages.message().await? {
             match message.payload {
-                Some(Payload::Line(line)) => output::note!("{}", output::plain_line(&line)),
+                Some(Payload::Line(line)) => output::note!("{line}"),
                 Some(Payload::Result(result)) => return print_result(&self.name, &result),
                 None => {}
             }

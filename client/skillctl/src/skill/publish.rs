@@ -6,32 +6,32 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{Problem, Reason, Skill, SkillState};
-use skilld_client::{Client, PackLimits, SkillArchive, short_id};
+use skilld_client::{Client, Error, PackLimits, SkillArchive, short_id};
 
 use super::problem_lines;
-use crate::output;
 use crate::transfer_bar::TransferBar;
-use crate::{complete, remove, value_formats};
+use crate::{complete, output, remove, skip_notes, value_formats};
 
 /// Problem code of a root that is still being fetched.
 const PENDING: &str = "root.pending";
 
 /// Publish a skill's folder or archive, so that everybody can stage it.
 ///
-/// A folder is packed first: links within it become what they lead to, a link that leads out and what is no file is
-/// refused, and nothing was sent then. Left out are the folders of version control, caches, node_modules, .venv, what
-/// editors leave, and what a .skillignore in the folder names, in the language of .gitignore; `!name` there takes
-/// something back in. An archive (tar, tar.gz, zip) is sent as it is.
+/// A folder is packed first: links within it become what they lead to. Left out with a remark are links that lead out
+/// or nowhere, FIFOs, sockets and devices; without one the folders of version control, caches, node_modules, .venv,
+/// what editors leave, and what a .skillignore in the folder names, in the language of .gitignore; `!name` there takes
+/// something back in. An archive (tar, tar.gz, zip) is sent as it is, and the daemon leaves the same out of it.
 ///
 /// The same content again changes nothing. Other content needs another version in the skill's front matter.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  skillctl skill publish ./csv-report\n  skillctl skill publish csv-report-1.2.tar.gz --name csv-report"
+    after_help = "Example:\n  skillctl skill publish ./csv-report\n  skillctl skill publish csv-report-1.2.tar.gz"
 )]
 pub(crate) struct Publish {
     #[arg(value_name = "DIR|ARCHIVE")]
     path: PathBuf,
-    /// Name of the skill; that of its SKILL.md, folder or file if left out.
+    /// Name of the skill, which must be the one that its card or SKILL.md gives. If neither does, it is the name of the
+    /// folder or file.
     #[arg(long)]
     name: Option<String>,
 }
@@ -79,10 +79,14 @@ impl Publish {
             true => SkillArchive::pack(&self.path, limits)?,
             false => SkillArchive::open(&self.path)?,
         };
-        let name = self.name.as_deref().unwrap_or_else(|| archive.name());
-        let bar = TransferBar::new(&format!("publishing {}", short_id(name)));
-        let published = client.publish_skill(name, &archive, bar.progress());
-        let published = published.await;
+        skip_notes::note_skipped(archive.skipped());
+        let bar = TransferBar::new(&format!("publishing {}", self.path.display()));
+        let name = self.name.as_deref().unwrap_or_default();
+        let mut published = client.publish_skill(name, &archive, bar.progress()).await;
+        if name.is_empty() && published.as_ref().is_err_and(has_no_name) {
+            let name = archive.file_name();
+            published = client.publish_skill(name, &archive, bar.progress()).await;
+        }
         drop(bar);
         let skill = match published {
             Ok(skill) => skill,
@@ -96,6 +100,15 @@ impl Publish {
         output::print_text_notes(&published_problems(&skill));
         Ok(0)
     }
+}
+
+/// Returns `true` if the documents of a skill give it no name.
+fn has_no_name(error: &Error) -> bool {
+    let mut violations = error
+        .failure()
+        .into_iter()
+        .flat_map(|failure| &failure.violations);
+    violations.any(|violation| violation.field == "name")
 }
 
 /// Describes a published skill on one line.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
+use skilld_client::v1::problem::Severity;
 use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{
     GetProblemsResponse, ListSkillFilesRequest, ReadSkillFileRequest, SearchSkillsRequest,
@@ -57,7 +58,7 @@ pub(crate) struct Search {
     compat: bool,
 }
 
-/// Show what is wrong with skills and roots, and what to do about it.
+/// Show what is wrong with skills and roots, and what to do about it. Exits with 1 if one of the problems is an error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl skill problems")]
 pub(crate) struct Problems {}
@@ -121,6 +122,7 @@ impl Search {
             query: self.words.join(" "),
             limit: self.limit,
             compat: self.compat,
+            for_model: false,
         };
         let found = client.search_skills(request).await?;
         if found.matches.is_empty() && !output::is_json() {
@@ -148,11 +150,18 @@ impl Problems {
         let all = GetProblemsResponse {
             problems: all.problems.into_iter().chain(of_skills).collect(),
         };
-        if all.problems.is_empty() && !output::is_json() {
-            output::note!("no problems");
-            return Ok(0);
-        }
-        let text = output::text_lines(problem_lines(&all.problems).iter());
-        output::print_message("GetProblemsResponse", &all, &text)
+        print_problems(&all)
     }
+}
+
+/// Prints problems; returns the exit code, 1 if one of them is an error.
+pub(crate) fn print_problems(answer: &GetProblemsResponse) -> anyhow::Result<u8> {
+    let text = match problem_lines(&answer.problems) {
+        lines if lines.is_empty() => "no problems\n".to_owned(),
+        lines => output::text_lines(lines.iter()),
+    };
+    output::print_message("GetProblemsResponse", answer, &text)?;
+    let mut problems = answer.problems.iter();
+    let failed = problems.any(|problem| problem.severity() == Severity::Error);
+    Ok(u8::from(failed))
 }

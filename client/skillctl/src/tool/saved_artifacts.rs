@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use skilld_tools::Session;
 
+/// Maximum number of artifacts that a note names.
+const NAMED_MAX: usize = 10;
+
 /// Returns the artifacts that a result says were saved, as NAME@VERSION.
 pub(crate) fn find_saved_artifacts(result: &Value) -> BTreeSet<String> {
     let mut saved = BTreeSet::new();
@@ -30,11 +33,16 @@ fn add_saved(value: &Value, saved: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns a note with the command that loads the artifacts that a result says were saved; `None` if there are none.
+/// Returns a note with the command that loads the first of the artifacts that a result says were saved; `None` if there
+/// are none.
 pub(crate) fn saved_artifacts_note(session: &Session, result: &Value) -> Option<String> {
     let saved = find_saved_artifacts(result);
     let first = saved.first()?;
-    let names: Vec<&str> = saved.iter().map(String::as_str).collect();
+    let names: Vec<&str> = saved.iter().take(NAMED_MAX).map(String::as_str).collect();
+    let others = match saved.len() > NAMED_MAX {
+        true => " and others",
+        false => "",
+    };
     let mut words = vec!["skillctl", "artifact", "load", first.as_str()];
     for (flag, value) in [
         ("--app", &session.app),
@@ -48,7 +56,7 @@ pub(crate) fn saved_artifacts_note(session: &Session, result: &Value) -> Option<
     // Names have no zero byte.
     let command = shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "));
     Some(format!(
-        "saved the artifacts {} in a session that is not kept; load them with: {command}",
+        "saved the artifacts {}{others} in a session that is not kept; load them with: {command}",
         names.join(", ")
     ))
 }
@@ -81,6 +89,14 @@ mod tests {
         assert_eq!(
             saved_artifacts_note(&session, &json!({"stdout": "artifact://x@1"})),
             None
+        );
+        let many: Vec<_> = (10..40)
+            .map(|number| json!({"ref": format!("artifact://out/{number}@0")}))
+            .collect();
+        let note = saved_artifacts_note(&session, &json!(many)).unwrap_or_default();
+        assert!(
+            note.contains(", out/19@0 and others in a session"),
+            "{note}"
         );
     }
 }

@@ -4,22 +4,32 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use ring::hmac;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Returns lines of a log, line ends included.
+/// Returns lines of a log, line ends included. An earlier release wrote them.
 fn lines(count: u64) -> Vec<String> {
+    keyed_lines(count, None)
+}
+
+/// Returns lines of a log with MACs of a key; `None` leaves them out.
+fn keyed_lines(count: u64, key: Option<&[u8]>) -> Vec<String> {
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let mut prev = "0".repeat(64);
     let line = |sequence: u64| {
         let time = format!("2026-11-27T05:00:{sequence:02}.000Z");
         let line = json!({
             "time": time, "sequence": sequence, "prev": prev, "node": "n", "event": "call_ended", "tenant": "blue",
         });
-        let line = format!("{line}\n");
-        prev = Sha256::digest(&line)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let mut line = format!("{line}\n");
+        if let Some(key) = key {
+            let covered = line.trim_end_matches("}\n");
+            let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+            let mac = hex(hmac::sign(&key, covered.as_bytes()).as_ref());
+            line = format!("{covered},\"mac\":\"{mac}\"}}\n");
+        }
+        prev = hex(&Sha256::digest(&line));
         line
     };
     (1..=count).map(line).collect()
@@ -107,6 +117,49 @@ fn a_broken_log_exits_with_1_and_names_the_line() {
         (&json!(false), &json!("6"))
     );
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_key_tells_records_of_the_daemon_from_those_of_others() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let key_file = |name: &str, key: &[u8]| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, key).expect("writes");
+        file.into_os_string().into_string().expect("UTF-8")
+    };
+    let (key, other) = (key_file("key", &[7; 32]), key_file("other", &[8; 32]));
+    let own = keyed_lines(9, Some(&[7; 32])).concat();
+    let own = write(dir.path(), "audit.log", &own);
+    let output = verify(&["--key-file", &key], &[&own]);
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    assert!(
+        stdout.contains("authenticated: 9 of 9 records\n"),
+        "{stdout}"
+    );
+    let both = ["--key-file", &other, "--key-file", &key, "-o", "json"];
+    let output = verify(&both, &[&own]);
+    let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(
+        (&object["intact"], &object["authenticated"]),
+        (&json!(true), &json!("9"))
+    );
+
+    let forged = write(dir.path(), "forged.log", &lines(9).concat());
+    for (file, key, why) in [
+        (&own, &other, "mac is not that of the key"),
+        (&forged, &key, "the record has no mac"),
+    ] {
+        assert_eq!(verify(&[], &[file]).status.code(), Some(0));
+        let output = verify(&["--key-file", key], &[file]);
+        let stdout = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{stdout}");
+        assert!(stdout.contains(why), "{stdout}");
+    }
+    let short = key_file("short", &[7; 31]);
+    let output = verify(&["--key-file", &short], &[&own]);
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("no key of 32 bytes"), "{stderr}");
 }
 
 /// Verifies files, one of which may be stdin with this text.

@@ -6,7 +6,8 @@ use std::process::{Output, Stdio};
 use prost_types::Timestamp;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
-    CollectOutputsResponse, CollectSummary, FileEntry, Workspace, WorkspaceFailure, WorkspaceState,
+    CollectOutputsResponse, CollectSummary, FileEntry, Stragglers, Workspace, WorkspaceFailure,
+    WorkspaceState,
 };
 use tokio::process::Command;
 
@@ -82,6 +83,114 @@ async fn kills_for_memory_are_noted_though_the_exit_code_is_0() {
         assert_eq!(output.status.code(), Some(0), "{words:?}");
         let said = text(&output.stderr);
         assert!(said.starts_with(note), "{words:?}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn processes_ended_with_a_command_are_noted_unless_kept() {
+    let fake = fake();
+    let note = "skillctl: 1 process that the command left running was ended with it \
+                (python3 -m http.server 8123): `skillctl exec --keep-processes`";
+    for words in [
+        vec!["exec", "w", "--id", "x", "--", "server"],
+        vec!["attach", "w/x"],
+        vec!["wait", "w/x"],
+        vec!["poll", "w/x"],
+        vec!["run", "csv-report", "--", "server"],
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        let said = text(&output.stderr);
+        assert_eq!(said.matches(note).count(), 1, "{words:?}: {said}");
+    }
+    for words in [["exec", "w", "server"], ["attach", "w/x", "-q"]] {
+        let words = [&["-o", "json"], &words[..]].concat();
+        let output = run(&fake, &words).await;
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+        let ended = printed.pointer("/result/endedProcesses/count");
+        assert_eq!(ended, Some(&1.into()), "{words:?}");
+    }
+    let words = ["exec", "w", "--id", "k", "--keep-processes", "server"];
+    let output = run(&fake, &words).await;
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(fake.exec("k").spec.stragglers(), Stragglers::Keep);
+}
+
+#[tokio::test]
+async fn a_full_file_system_is_noted_though_the_exit_code_is_0() {
+    let fake = fake();
+    for words in [
+        vec!["exec", "w", "--id", "x", "full"],
+        vec!["attach", "w/x"],
+        vec!["wait", "w/x"],
+    ] {
+        let output = run(&fake, &words).await;
+        let said = text(&output.stderr);
+        let note = "skillctl: /tmp (64.0 MiB) is full: delete files there, or use --env TMPDIR=";
+        assert!(said.starts_with(note), "{words:?}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_that_only_the_output_shows_is_noted() {
+    let fake = fake();
+    let note =
+        "skillctl: the output reports a full file system: delete files, or use --env TMPDIR=";
+    for (words, code) in [
+        (vec!["exec", "w", "--id", "x", "no-room"], 0),
+        (vec!["attach", "w/x"], 0),
+        (vec!["poll", "w/x"], 0),
+        (vec!["exec", "w", "no-room", "1"], 1),
+        (vec!["run", "csv-report", "no-room"], 0),
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+        let said = text(&output.stderr);
+        assert_eq!(said.matches(note).count(), 1, "{words:?}: {said}");
+    }
+    let output = run(&fake, &["-o", "json", "exec", "w", "no-room"]).await;
+    let said = text(&output.stderr);
+    assert!(
+        said.starts_with("{\"note\":\"the output reports a full"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_failure_of_skillctl_is_125_where_programs_have_codes() {
+    let fake = fake();
+    let gone = ["--endpoint", "unix:/nowhere.sock"];
+    for words in [
+        vec!["exec", "nope", "grep"],
+        vec!["exec", "w", "--bogus", "true"],
+        vec!["exec", "w"],
+        vec!["run", "csv", "true"],
+        vec!["run", "csv-report", "--timeout", "soon", "true"],
+        vec!["run", "csv-report", "--input", "ftp://x", "true"],
+        vec!["attach", "w/nope"],
+        vec!["attach"],
+        vec!["wait", "w/nope"],
+        vec!["wait", "w/x", "--bogus"],
+        [&gone[..], &["exec", "w", "true"]].concat(),
+        [&gone[..], &["wait", "w/x"]].concat(),
+        vec!["-o", "json", "exec", "w", "--bogus"],
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(125), "{words:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+    // What the program itself said is passed on, also these codes.
+    for code in [1, 2, 125] {
+        let output = run(&fake, &["exec", "w", "exit", &code.to_string()]).await;
+        assert_eq!(output.status.code(), Some(code));
+        assert!(output.stderr.is_empty());
+    }
+    for (words, code) in [
+        (vec!["cat", "w", "nope"], 1),
+        (vec!["ps", "w", "--bogus"], 2),
+    ] {
+        let output = run(&fake, &words).await;
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
     }
 }
 
@@ -260,16 +369,17 @@ async fn a_file_that_a_directory_keeps_out_is_a_failure() {
 fn assert_plain(what: &str, bytes: &[u8], lines: usize) {
     let text = text(bytes);
     assert!(text.contains("EVIL"), "{what}: {text:?}");
-    assert!(
-        !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t'),
-        "{what}: {text:?}"
-    );
+    let unsafe_char = |c: char| {
+        let hides = matches!(c, '\u{202e}' | '\u{200b}' | '\u{2066}' | '\u{2028}');
+        hides || (c.is_control() && c != '\n' && c != '\t')
+    };
+    assert!(!text.contains(unsafe_char), "{what}: {text:?}");
     assert_eq!(text.lines().count(), lines, "{what}: {text:?}");
 }
 
 #[tokio::test]
 async fn what_others_wrote_does_not_command_the_terminal() {
-    const EVIL: &str = "a\x1b]0;EVIL\x07\u{9b}2J\r\nb";
+    const EVIL: &str = "a\x1b]0;EVIL\x07\u{9b}2J\u{202e}\u{200b}\u{2066}\u{2028}\r\nb";
     let fake = fake();
     {
         let mut state = fake.state.lock();
@@ -295,6 +405,8 @@ async fn what_others_wrote_does_not_command_the_terminal() {
     ] {
         let output = run(&fake, &words).await;
         assert_plain(&format!("{words:?}"), &output.stdout, lines);
+        let output = run(&fake, &[&["-o", "json"], &words[..]].concat()).await;
+        assert_plain(&format!("{words:?} as JSON"), &output.stdout, 1);
     }
     let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
     assert_plain("a note", &output.stderr, 2);
@@ -376,7 +488,8 @@ async fn failures_say_what_to_do_next() {
         ),
     ] {
         let output = run(&fake, &words).await;
-        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let code = if words[0] == "exec" { 125 } else { 1 };
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
         assert!(output.stdout.is_empty());
         let text = text(&output.stderr);
         assert!(
@@ -426,10 +539,10 @@ async fn run_stages_executes_collects_and_deletes() {
 async fn run_deletes_its_workspace_after_a_failure_too() {
     let fake = fake();
     let output = run(&fake, &["run", "csv", "--", "ls"]).await;
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(125));
     assert_eq!(fake.state.lock().workspaces.len(), 1);
     let output = run(&fake, &["run", "ok", "--input", "missing.txt", "--", "ls"]).await;
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(125));
     assert!(text(&output.stderr).contains("missing.txt"));
     assert_eq!(fake.state.lock().workspaces.len(), 1);
     let output = run(&fake, &["run", "ok", "--keep", "--", "ls"]).await;

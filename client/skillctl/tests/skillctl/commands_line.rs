@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
-    ArtifactScope, CollectOutputsResponse, CollectSummary, Problem, collect_outputs_response,
+    ArtifactScope, CollectOutputsResponse, CollectSummary, Problem, Skill, collect_outputs_response,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -52,7 +52,7 @@ async fn a_command_needs_no_dashes_before_it() {
     let output = run(&fake, &["exec", "w", "--frob", "ls"]).await;
     assert_eq!(
         output.status.code(),
-        Some(2),
+        Some(125),
         "a mistyped option is no command"
     );
 }
@@ -75,6 +75,22 @@ async fn commands_start_where_paths_begin() {
 }
 
 #[tokio::test]
+async fn dash_e_sets_a_variable_before_and_after_the_workspace() {
+    let fake = fake();
+    for (id, words) in [
+        ("a", ["exec", "-e", "A=1", "w", "--id", "a", "hello"]),
+        ("b", ["exec", "w", "--id", "b", "-e", "A=1", "hello"]),
+    ] {
+        assert!(run(&fake, &words).await.status.success());
+        let spec = fake.exec(id).spec;
+        assert_eq!(
+            (spec.env["A"].as_str(), spec.argv),
+            ("1", vec!["hello".to_owned()])
+        );
+    }
+}
+
+#[tokio::test]
 async fn run_gives_its_stdin_to_the_command() {
     let fake = fake();
     let mut command = skillctl(&fake, &["run", "ok", "-i", "cat"]);
@@ -89,7 +105,7 @@ async fn run_gives_its_stdin_to_the_command() {
         (Some(0), &b"pear\n"[..])
     );
     let twice = run(&fake, &["run", "ok", "-i", "--input", "-=a", "cat"]).await;
-    assert_eq!(twice.status.code(), Some(1));
+    assert_eq!(twice.status.code(), Some(125));
     assert!(text(&twice.stderr).contains("not both"));
 }
 
@@ -178,7 +194,7 @@ async fn collecting_nothing_is_a_failure_that_says_so() {
 }
 
 #[tokio::test]
-async fn warnings_are_no_reason_for_problems_to_fail() {
+async fn problems_of_skills_and_of_the_daemon_fail_for_errors_only() {
     let fake = fake();
     for (severities, code) in [
         (vec![], 0),
@@ -190,9 +206,22 @@ async fn warnings_are_no_reason_for_problems_to_fail() {
             code: "skill.folder_name".into(),
             ..Default::default()
         });
-        fake.state.lock().problems = problems.collect();
-        let output = run(&fake, &["problems"]).await;
-        assert_eq!(output.status.code(), Some(code), "{severities:?}");
+        let problems: Vec<Problem> = problems.collect();
+        {
+            let mut state = fake.state.lock();
+            state.problems.clone_from(&problems);
+            state.skills = vec![Skill {
+                name: "skills/a".into(),
+                problems,
+                ..Default::default()
+            }];
+        }
+        for words in [["problems"].as_slice(), &["skill", "problems"]] {
+            let output = run(&fake, words).await;
+            assert_eq!(output.status.code(), Some(code), "{words:?} {severities:?}");
+            let lines = text(&output.stdout).lines().count();
+            assert_eq!(lines, severities.len().max(1), "{words:?}");
+        }
     }
 }
 
@@ -263,20 +292,59 @@ async fn cp_copies_files_both_ways_and_directories_out() {
         .clone()
         .expect("was asked")
         .globs;
-    assert_eq!(globs, ["out/**"]);
-    assert!(
-        run(&fake, &["cp", "w:out", "results"])
-            .await
-            .status
-            .success()
-    );
-    assert!(fake.path("results/out/a.csv").exists());
-    for words in [
-        ["cp", "a", "b"],
-        ["cp", "w:a", "w:b"],
-        ["cp", "w:out", "results"],
-    ] {
+    assert_eq!(globs, ["out"]);
+    for words in [["cp", "a", "b"], ["cp", "w:a", "w:b"]] {
         assert_eq!(run(&fake, &words).await.status.code(), Some(1), "{words:?}");
+    }
+}
+
+#[tokio::test]
+async fn workspace_get_shows_slot_and_container_if_it_learns_them() {
+    let fake = fake();
+    let said = run(&fake, &["workspace", "get", "w"]).await.stdout;
+    assert!(!text(&said).contains("slot") && !text(&said).contains("container"));
+    {
+        let mut state = fake.state.lock();
+        let workspace = state.workspaces.get_mut("workspaces/w").expect("is there");
+        workspace.slot = "7".into();
+        workspace.container_id = "0123456789ab".into();
+    }
+    let said = run(&fake, &["workspace", "get", "w"]).await.stdout;
+    for (key, value) in [("slot:", "7"), ("container:", "0123456789ab")] {
+        let line = text(&said).lines().find(|line| line.starts_with(key));
+        assert!(line.is_some_and(|line| line.ends_with(value)), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn errors_of_the_daemon_name_options_and_sizes() {
+    let fake = fake();
+    for (field, fault, said) in [
+        (
+            "spec.timeout",
+            "must be longer than 0 s",
+            "--timeout: must be longer than 0 s",
+        ),
+        (
+            "spec.shell",
+            "180026 bytes; at most 131071",
+            "the command: 175.8 KiB; at most 128.0 KiB",
+        ),
+        (
+            "spec.argv[1]",
+            "180026 bytes",
+            "`skillctl cp` puts a long text",
+        ),
+    ] {
+        let refusal = skilld_testing::invalid(&[(field, fault)]);
+        fake.state.lock().run_refusals.push_back(refusal);
+        let output = run(&fake, &["exec", "w", "ls"]).await;
+        assert_eq!(output.status.code(), Some(125));
+        assert!(
+            text(&output.stderr).contains(said),
+            "{}",
+            text(&output.stderr)
+        );
     }
 }
 
@@ -320,13 +388,17 @@ async fn completion_offers_the_names_that_the_daemon_knows() {
 /// Number of tries of a completion, which offers nothing if the daemon's answer is late.
 const TRIES: usize = 5;
 
-/// Checks that a word is among those that complete the last one.
-async fn check_offered(fake: &Fake, words: &[impl AsRef<OsStr> + Debug], offered: &str) {
+/// Checks that a word is among those that complete the last one. Returns all of them.
+async fn check_offered(
+    fake: &Fake,
+    words: &[impl AsRef<OsStr> + Debug],
+    offered: &str,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for _ in 0..TRIES {
         lines = completions(fake, words).await;
         if lines.iter().any(|line| line == offered) {
-            return;
+            return lines;
         }
     }
     panic!("{words:?}: {lines:?}");
@@ -374,6 +446,16 @@ async fn artifacts_are_completed_in_the_scope_of_the_line() {
         };
         assert_eq!(asked, [wanted], "{words:?}");
     }
+}
+
+#[tokio::test]
+async fn names_that_deceive_a_terminal_are_not_offered() {
+    let fake = fake();
+    let names = ["x-plain", "x-\u{202e}evil"];
+    let artifact = |name: &str| (format!("artifacts/{name}"), (0, b"x".to_vec()));
+    fake.state.lock().artifacts = names.map(artifact).into();
+    let words = ["skillctl", "artifact", "load", "x-"];
+    assert_eq!(check_offered(&fake, &words, "x-plain").await, ["x-plain"]);
 }
 
 /// Prompt of bash. The terminal hands each key to readline once bash shows it.
@@ -484,6 +566,6 @@ async fn words_that_are_not_utf8_are_no_panic() {
         .output()
         .await
         .expect("runs");
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(125));
     assert!(text(&output.stderr).starts_with("{\"error\""));
 }

@@ -15,6 +15,8 @@ use tokio::process::Child;
 use tokio::sync::watch;
 
 use crate::commands::skillctl;
+use crate::commands_mcp::{is_killed, started_exec};
+use crate::commands_mcp_schemas::largest_files;
 use crate::commands_tool::fake;
 use skilld_testing::mcp::{ON_STDIO_TOOLS, on_stdio};
 use skilld_testing::skills::Kit;
@@ -52,8 +54,17 @@ impl Server {
 
     /// The first request of a client.
     async fn hello(&self, headers: &[(&str, &str)]) -> reqwest::Response {
+        self.hello_with_version("2025-06-18", headers).await
+    }
+
+    /// The first request of a client of a version of the protocol.
+    async fn hello_with_version(
+        &self,
+        version: &str,
+        headers: &[(&str, &str)],
+    ) -> reqwest::Response {
         let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-            "protocolVersion": "2025-06-18",
+            "protocolVersion": version,
             "capabilities": {},
             "clientInfo": {"name": "test", "version": "1"},
         }});
@@ -185,6 +196,44 @@ impl Server {
         request.send().await.expect("answers")
     }
 
+    /// Goes on with a stream after an event.
+    async fn resume(&self, session: &HeaderValue, last: &str) -> reqwest::Response {
+        let request = self.http.get(&self.url).header("last-event-id", last);
+        let request = request.header("accept", "text/event-stream");
+        let request = request.header("mcp-protocol-version", "2025-11-25");
+        let request = request.header("mcp-session-id", session);
+        request.send().await.expect("answers")
+    }
+
+    /// Sends a request of the version of the protocol that has no sessions.
+    async fn ask_without_session(&self, method: &str, mut params: Value) -> reqwest::Response {
+        let name = params.get("name").and_then(Value::as_str);
+        let name = name.unwrap_or_default().to_owned();
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "progressToken": 1,
+        });
+        let fields = params.as_object_mut().expect("an object");
+        fields.insert("_meta".into(), meta);
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let request = self.http.post(&self.url).body(message.to_string());
+        let request = request.header("content-type", "application/json");
+        let request = request.header("accept", "application/json, text/event-stream");
+        let request = request.header("mcp-protocol-version", "2026-07-28");
+        let request = request.header("mcp-method", method);
+        let request = request.header("mcp-name", name);
+        request.send().await.expect("answers")
+    }
+
+    /// Ends a session.
+    async fn end(&self, session: &HeaderValue) {
+        let delete = self.http.delete(&self.url);
+        let ended = delete.header("mcp-session-id", session).send().await;
+        assert_eq!(ended.expect("answers").status(), StatusCode::NO_CONTENT);
+    }
+
     /// Connects a client when there is a place, of which nobody tells.
     async fn wait_for_a_place(&self) -> HeaderValue {
         let again = async {
@@ -285,22 +334,11 @@ async fn a_client_that_waits_for_a_result_keeps_its_place() {
 async fn requests_without_a_session_are_bounded_too() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
-    let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
-        "notifications": {"toolsListChanged": true},
-        "_meta": {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        },
-    }});
     let mut open = Vec::new();
     loop {
-        let request = server.http.post(&server.url).body(listen.to_string());
-        let request = request.header("content-type", "application/json");
-        let request = request.header("accept", "application/json, text/event-stream");
-        let request = request.header("mcp-protocol-version", "2026-07-28");
-        let request = request.header("mcp-method", "subscriptions/listen");
-        let answer = request.send().await.expect("answers");
+        let listen = json!({"notifications": {"toolsListChanged": true}});
+        let listening = server.ask_without_session("subscriptions/listen", listen);
+        let answer = listening.await;
         if answer.status() != StatusCode::OK {
             assert!(answer.status().is_server_error(), "{answer:?}");
             break;
@@ -312,12 +350,197 @@ async fn requests_without_a_session_are_bounded_too() {
 }
 
 #[tokio::test]
+async fn a_file_of_the_largest_size_is_written_over_http_too() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let (client, _) = connect(&server).await;
+    for (arguments, size) in largest_files() {
+        let path = arguments["path"].as_str().expect("a path").to_owned();
+        let arguments = arguments.as_object().expect("an object").clone();
+        let request = CallToolRequestParams::new("workspace_write_file").with_arguments(arguments);
+        let result = client.call_tool(request).await.expect("answers");
+        assert_eq!(result.is_error, Some(size.is_none()), "{path}");
+        let written = fake.state.lock().staged.get(&path).map(Vec::len);
+        assert_eq!(written, size, "{path}");
+    }
+}
+
+/// Returns the number of events of a stream that have no message.
+fn count_empty_events(stream: &str) -> usize {
+    let data = stream.lines().filter_map(|line| line.strip_prefix("data:"));
+    data.filter(|data| data.trim().is_empty()).count()
+}
+
+#[tokio::test]
+async fn a_client_over_http_gets_only_what_its_version_knows() {
+    let call = json!({"name": "skill_list", "arguments": {}});
+    for (version, has_empty, has_structure) in [
+        ("2025-03-26", false, false),
+        ("2025-06-18", false, true),
+        ("2025-11-25", true, true),
+    ] {
+        let fake = fake();
+        let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+        let hello = server.hello_with_version(version, &[]).await;
+        let id = session(&hello);
+        let hello = hello.text().await.expect("is read");
+        assert_eq!(count_empty_events(&hello), 0, "{version}: {hello}");
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        server.say(&id, ready).await;
+        let listening = server.listen(&id).await;
+        let ask = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call});
+        let answer = server.say(&id, ask).await;
+        let answer = answer.text().await.expect("is read");
+        assert!(answer.contains("alpha"), "{version}: {answer}");
+        let is_structured = answer.contains("structuredContent");
+        assert_eq!(is_structured, has_structure, "{version}: {answer}");
+        let is_empty = count_empty_events(&answer) > 0;
+        assert_eq!(is_empty, has_empty, "{version}: {answer}");
+        server.end(&id).await;
+        let heard = tokio::time::timeout(DEADLINE, listening.text()).await;
+        let heard = heard.expect("ends").expect("is read");
+        assert_eq!(count_empty_events(&heard), 0, "{version}: {heard}");
+    }
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let answer = server.ask_without_session("tools/call", call).await;
+    let answer = answer.text().await.expect("is read");
+    assert!(answer.contains("structuredContent"), "{answer}");
+    assert_eq!(count_empty_events(&answer), 0, "{answer}");
+}
+
+#[tokio::test]
 async fn the_end_of_a_session_is_answered_with_204_and_its_id_is_unknown_then() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
     let id = session(&server.hello(&[]).await);
-    let delete = server.http.delete(&server.url);
-    let ended = delete.header("mcp-session-id", &id).send().await;
-    assert_eq!(ended.expect("answers").status(), StatusCode::NO_CONTENT);
+    server.end(&id).await;
     assert_eq!(server.listen(&id).await.status(), StatusCode::NOT_FOUND);
+}
+
+/// Returns the id of the first event of a stream.
+async fn first_event_id(stream: &mut reqwest::Response) -> String {
+    let mut begin = String::new();
+    loop {
+        let piece = stream.chunk().await.expect("is read").expect(&begin);
+        begin += &String::from_utf8_lossy(&piece);
+        // The last line may not be whole.
+        let (whole, _) = begin.rsplit_once('\n').unwrap_or_default();
+        if let Some(id) = whole.lines().find_map(|line| line.strip_prefix("id: ")) {
+            return id.to_owned();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_outlives_its_stream() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let id = session(&server.hello_with_version("2025-11-25", &[]).await);
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    server.say(&id, ready).await;
+    let ask = json!({"jsonrpc": "2.0", "id": 2, "method": "resources/templates/list"});
+    let mut answer = server.say(&id, ask).await;
+    let last = &first_event_id(&mut answer).await;
+    drop(answer);
+    // The second time, the answer came long ago.
+    for _ in 0..2 {
+        let resumed = server.resume(&id, last).await;
+        let text = tokio::time::timeout(DEADLINE, resumed.text()).await;
+        let text = text.expect("ends").expect("is read");
+        assert!(text.contains("workspace://"), "{text}");
+    }
+}
+
+/// Returns a call of a command that runs until it is killed.
+fn call_without_end() -> Value {
+    json!({"name": "skill_run", "arguments": {"skill": "alpha", "command": "forever"}})
+}
+
+/// Waits until the files of the only command are collected: it has ended, and its result comes next.
+async fn files_are_collected(fake: &Fake) {
+    let collecting = async {
+        while fake.state.lock().collect_spec.is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let collected = tokio::time::timeout(DEADLINE, collecting).await;
+    collected.expect("collects");
+}
+
+#[tokio::test]
+async fn a_command_that_ends_without_its_stream_answers_on_the_next_one() {
+    for ends_first in [true, false] {
+        let fake = fake();
+        let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+        let id = session(&server.hello_with_version("2025-11-25", &[]).await);
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        server.say(&id, ready).await;
+        let params = call_without_end();
+        let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+        let mut result = server.say(&id, call).await;
+        let last = first_event_id(&mut result).await;
+        drop(result);
+        let exec = started_exec(&fake).await;
+        if ends_first {
+            exec.killed.send_replace(true);
+            files_are_collected(&fake).await;
+            // By the answer to a later call, the server has stored that of the command.
+            let params = json!({"name": "skill_list", "arguments": {}});
+            let ask = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params});
+            let listed = server.say(&id, ask).await.text().await;
+            assert!(listed.expect("is read").contains("alpha"));
+        }
+        let resumed = server.resume(&id, &last).await;
+        exec.killed.send_replace(true);
+        let text = tokio::time::timeout(DEADLINE, resumed.text()).await;
+        let text = text.expect("ends").expect("is read");
+        assert!(text.contains("structuredContent"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_its_stream_cancels_a_call_of_the_version_without_sessions() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let call = server.ask_without_session("tools/call", call_without_end());
+    // It answers as soon as there is progress.
+    let stream = call.await;
+    assert_eq!(stream.status(), StatusCode::OK);
+    drop(stream);
+    is_killed(&fake).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_the_streams_of_its_calls() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let id = session(&server.hello_with_version("2025-11-25", &[]).await);
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    server.say(&id, ready).await;
+    let params = call_without_end();
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    let mut result = server.say(&id, call).await;
+    let resumed = server.resume(&id, &first_event_id(&mut result).await).await;
+    assert_eq!(resumed.status(), StatusCode::OK);
+    server.end(&id).await;
+    for (kind, stream) in [("first", result), ("resumed", resumed)] {
+        let text = tokio::time::timeout(DEADLINE, stream.text()).await;
+        assert!(text.is_ok(), "the {kind} stream goes on");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_refused_with_what_to_do() {
+    let fake = fake();
+    let server = Server::start(&fake, &["127.0.0.1:0"]).await;
+    let id = session(&server.hello(&[]).await);
+    let ask = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let refused = server.say(&id, json!([ask])).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let why = refused.text().await.expect("is read");
+    assert!(
+        why.contains("each message in a request of its own"),
+        "{why}"
+    );
 }

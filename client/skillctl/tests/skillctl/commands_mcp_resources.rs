@@ -7,16 +7,16 @@ use crate::commands_mcp::{Client, fits, names, options};
 use crate::commands_tool::fake;
 
 #[tokio::test]
-async fn a_file_that_is_no_text_is_returned_as_what_it_is() {
+async fn an_image_is_in_the_result_and_another_file_that_is_no_text_by_reference() {
     let fake = fake();
     let png = b"\x89PNG\r\n\x1a\n\0\0".to_vec();
     {
         let mut state = fake.state.lock();
         state.staged.insert("out/p.png".into(), png.clone());
         state.staged.insert("out/p.bin".into(), vec![1, 0, 2]);
-        state
-            .staged
-            .insert("out/large.bin".into(), vec![0; (8 << 20) + 1]);
+        let mut pdf = b"%PDF-1.7\n\0".to_vec();
+        pdf.resize(1 << 20, 0);
+        state.staged.insert("out/report.pdf".into(), pdf);
     }
     let mut client = Client::start(&fake, &[]).await;
     let tools = client.tools().await;
@@ -24,34 +24,41 @@ async fn a_file_that_is_no_text_is_returned_as_what_it_is() {
         .call("read_file", json!({"file_name": "workspace://out/p.png"}))
         .await;
     fits(&tools, "read_file", &image);
-    assert_eq!(image["structuredContent"]["mime_type"], "image/png");
-    assert_eq!(image["structuredContent"]["size_bytes"], 10);
+    let described = json!({
+        "file_name": "workspace://out/p.png",
+        "content": "",
+        "start_line": 0,
+        "end_line": 0,
+        "size_bytes": 10,
+        "mime_type": "image/png",
+        "note": "an image, which is beside this result",
+        "ref": "workspace://out/p.png",
+    });
+    assert_eq!(image["structuredContent"], described);
     let wanted = json!({
         "type": "image",
         "data": data_encoding::BASE64.encode(&png),
         "mimeType": "image/png",
     });
     assert_eq!(image["content"][1], wanted);
-    let other = client
-        .call("read_file", json!({"file_name": "out/p.bin"}))
+    let same = client
+        .call("read_file", json!({"file_name": "/out/p.png"}))
         .await;
-    fits(&tools, "read_file", &other);
-    let wanted = json!({"type": "resource", "resource": {
-        "uri": "workspace://out/p.bin",
-        "mimeType": "application/octet-stream",
-        "blob": "AQAC",
-    }});
-    assert_eq!(other["content"][1], wanted);
-    let id = client
-        .begin_call("read_file", json!({"file_name": "out/large.bin"}))
-        .await;
-    let refused = client.answer(id).await.expect("a result");
-    assert_eq!(refused["isError"], true);
-    assert!(refused.to_string().contains("NOT_TEXT"), "{refused}");
+    assert_eq!(same["content"][1], wanted);
+    for (path, size) in [("out/p.bin", 3), ("out/report.pdf", 1 << 20)] {
+        let other = client.call("read_file", json!({"file_name": path})).await;
+        fits(&tools, "read_file", &other);
+        assert_eq!(other["content"].as_array().map(Vec::len), Some(1));
+        let described = &other["structuredContent"];
+        let note = "no text, and not shown: commands can read it";
+        assert_eq!(described["note"], note);
+        assert_eq!(described["ref"], format!("workspace://{path}"));
+        assert_eq!(described["size_bytes"], size);
+    }
 }
 
 #[tokio::test]
-async fn a_large_file_that_is_no_text_is_a_link_to_its_resource() {
+async fn a_file_that_is_not_shown_is_a_link_for_a_client_that_wants_links() {
     let fake = fake();
     let png = |bytes: usize| {
         let mut png = b"\x89PNG\r\n\x1a\n\0".to_vec();
@@ -62,18 +69,16 @@ async fn a_large_file_that_is_no_text_is_a_link_to_its_resource() {
         let mut state = fake.state.lock();
         for (path, bytes) in [
             ("out/one.bin", vec![0; 1 << 20]),
-            ("out/more.bin", vec![0; (1 << 20) + 1]),
             ("out/two.png", png(2 << 20)),
             ("out/four.png", png(4 << 20)),
         ] {
             state.staged.insert(path.to_owned(), bytes);
         }
     }
-    let mut client = Client::start(&fake, &[]).await;
+    let mut client = Client::start(&fake, &["--resource-links"]).await;
     let tools = client.tools().await;
     for (path, kind) in [
-        ("out/one.bin", "resource"),
-        ("out/more.bin", "resource_link"),
+        ("out/one.bin", "resource_link"),
         ("out/two.png", "image"),
         ("out/four.png", "resource_link"),
     ] {
@@ -96,17 +101,34 @@ async fn a_large_file_that_is_no_text_is_a_link_to_its_resource() {
 }
 
 #[tokio::test]
-async fn an_asset_that_is_an_image_comes_with_its_description() {
+async fn an_asset_that_is_an_image_comes_with_its_description_and_any_has_its_reference() {
     let fake = fake();
     let png = b"\x89PNG\r\n\x1a\n\0".to_vec();
-    let mut kit = Kit::new("logo", "1.0.0").file("assets/logo.png", png.clone());
+    let mut kit = Kit::new("logo", "1.0.0")
+        .file("assets/logo.png", png.clone())
+        .file("assets/logo.pdf", b"%PDF-\0".to_vec());
     kit.skill.description = "A logo.".into();
     fake.state.lock().kits.push(kit);
     options(&fake, &json!({"family": "sherma"}));
     let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    for (path, note, blocks) in [
+        ("assets/logo.pdf", "no text, and not shown", 1),
+        (
+            "assets/logo.png",
+            "an image, which is beside this result",
+            2,
+        ),
+    ] {
+        let asset = json!({"skill_id": "logo", "asset_path": path});
+        let asset = client.call("load_skill_asset", asset).await;
+        let described = &asset["structuredContent"];
+        assert_eq!(described["binary"], true);
+        assert_eq!(described["note"], note);
+        assert_eq!(described["ref"], format!("skill://logo/{path}"));
+        assert_eq!(asset["content"].as_array().map(Vec::len), Some(blocks));
+    }
     let asset = json!({"skill_id": "logo", "asset_path": "assets/logo.png"});
     let asset = client.call("load_skill_asset", asset).await;
-    assert_eq!(asset["structuredContent"]["binary"], true);
     assert_eq!(asset["content"][1]["type"], "image");
     assert_eq!(
         asset["content"][1]["data"],
@@ -157,6 +179,7 @@ async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resourc
     );
     for (uri, key, wanted) in [
         (uris[0], "blob", "AQAC"),
+        ("workspace:///out/p.bin", "blob", "AQAC"),
         (uris[1], "text", "a,b\n"),
         (uris[2], "blob", "AQAC"),
     ] {
@@ -268,7 +291,11 @@ async fn a_file_to_write_needs_a_path_beneath_work_or_out_and_one_content() {
         ),
         (json!({"path": "out/x"}), "content is missing"),
         (
-            json!({"path": "out/x", "content": "", "content_base64": ""}),
+            json!({"path": "out/x", "content": null, "content_base64": ""}),
+            "content is missing",
+        ),
+        (
+            json!({"path": "out/x", "content": "a", "content_base64": "YQ=="}),
             "not both",
         ),
         (
@@ -357,25 +384,34 @@ async fn a_skill_that_is_hidden_is_no_resource() {
 }
 
 #[tokio::test]
-async fn a_file_that_a_client_could_not_take_in_one_line_is_refused() {
+async fn a_resource_is_read_as_far_as_a_message_has_room_for_it() {
+    let most = (4096 - 64) * 1024 / 4 * 3;
     let fake = fake();
     let kit = Kit::new("large", "1.0.0")
-        .file("a.bin", vec![0; 8 << 20])
-        .file("b.bin", vec![0; (8 << 20) + 1]);
+        .file("most.bin", vec![0; most])
+        .file("more.bin", vec![0; most + 1])
+        .file("quotes.txt", vec![b'"'; most])
+        .file("short.txt", vec![b'"'; 1 << 20]);
     fake.state.lock().kits = vec![kit];
     let mut client = Client::start(&fake, &[]).await;
-    let read = client
-        .request("resources/read", json!({"uri": "skill://large/a.bin"}))
-        .await;
-    let blob = read.expect("a file")["contents"][0]["blob"]
-        .as_str()
-        .expect("base64")
-        .len();
-    assert!(blob < 16 << 20, "{blob}");
+    for (name, key, length) in [
+        ("most.bin", "blob", most / 3 * 4),
+        // Escaped it would be twice as long.
+        ("quotes.txt", "blob", most / 3 * 4),
+        ("short.txt", "text", 1 << 20),
+    ] {
+        let uri = format!("skill://large/{name}");
+        let read = client.request("resources/read", json!({"uri": uri})).await;
+        let contents = read.expect(name)["contents"][0].clone();
+        assert_eq!(contents[key].as_str().map(str::len), Some(length), "{name}");
+    }
     let error = client
-        .request("resources/read", json!({"uri": "skill://large/b.bin"}))
+        .request("resources/read", json!({"uri": "skill://large/more.bin"}))
         .await;
-    assert_eq!(error.expect_err("too large")["code"], -32602);
+    let error = error.expect_err("too large");
+    assert_eq!(error["code"], -32602);
+    let said = format!("has {} bytes; a message has room for {most}", most + 1);
+    assert!(error.to_string().contains(&said), "{error}");
 }
 
 #[tokio::test]
@@ -396,8 +432,10 @@ async fn an_artifact_of_a_session_that_is_not_kept_is_saved_with_the_words_that_
             .call("workspace_save_artifact", json!({"path": "out/a.txt"}))
             .await;
         let name = format!("out/a.txt@{}", saved["structuredContent"]["version"]);
-        assert_eq!(saved["content"][1]["uri"], format!("artifact://{name}"));
-        let note = saved["content"][2]["text"].as_str();
+        let reference = format!("artifact://{name}");
+        assert_eq!(saved["structuredContent"]["ref"], reference);
+        assert_eq!(saved["content"].as_array().map(Vec::len), Some(1));
+        let note = saved["structuredContent"]["warnings"][0].as_str();
         if kept {
             assert_eq!(note, None);
             continue;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use skilld_testing::skills::Kit;
 
-use crate::commands_mcp::Client;
+use crate::commands_mcp::{Client, names, options};
 use crate::commands_tool::fake;
 
 #[tokio::test]
@@ -48,4 +48,56 @@ async fn placeholders_in_a_skills_text_are_paths_of_the_workspace() {
     let image = json!({"file_name": "{baseDir}/assets/p.png"});
     let image = client.call("read_file", image).await;
     assert_eq!(image["content"][1]["mimeType"], "image/png", "{image}");
+}
+
+#[tokio::test]
+async fn a_user_only_skill_is_no_resource() {
+    let fake = fake();
+    for kit in &mut fake.state.lock().kits {
+        kit.skill.disable_model_invocation = kit.skill.name == "skills/beta";
+    }
+    let mut client = Client::start(&fake, &[]).await;
+    let first = client.request("resources/list", json!({})).await;
+    let first = first.expect("a page").to_string();
+    assert!(first.contains("skill://alpha/") && !first.contains("skill://beta/"));
+    for uri in ["skill://beta/SKILL.md", "skill://beta@1.0.0/SKILL.md"] {
+        let read = client.request("resources/read", json!({"uri": uri})).await;
+        let error = read.expect_err(uri);
+        assert_eq!(error["code"], -32002, "{error}");
+    }
+    let unknown = json!({"uri": "skill://bet/SKILL.md"});
+    let error = client.request("resources/read", unknown).await;
+    let error = error.expect_err("unknown").to_string();
+    assert!(!error.contains("beta"), "{error}");
+}
+
+#[tokio::test]
+async fn a_skill_that_vanishes_hides_no_other_among_the_resources() {
+    let fake = fake();
+    // The fake lists this name and finds no skill by it, as if the skill went away in between.
+    let gone = Kit::new("gone@1.0.0", "1.0.0");
+    fake.state.lock().kits.insert(0, gone);
+    let mut client = Client::start(&fake, &[]).await;
+    let listed = client.request("resources/list", json!({})).await;
+    let listed = listed.expect("a page").to_string();
+    assert!(listed.contains("skill://alpha/"), "{listed}");
+    assert!(!listed.contains("skill://gone"), "{listed}");
+}
+
+#[tokio::test]
+async fn the_profile_workspace_offers_files_of_the_workspace() {
+    let fake = fake();
+    options(&fake, &json!({"profile": "workspace"}));
+    let mut client = Client::start(&fake, &["--options", "o.json"]).await;
+    let tools = client.tools().await;
+    let names = names(&tools);
+    assert!(names.contains(&"workspace_exec") && names.contains(&"workspace_write_file"));
+    assert!(!names.contains(&"skill_run"), "{names:?}");
+    client.call("skill_load", json!({"skill": "alpha"})).await;
+    client
+        .call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    let staged = fake.state.lock().staged_skills.clone();
+    assert_eq!(staged[0].skills, ["alpha"]);
+    assert!(staged[0].writable);
 }

@@ -322,11 +322,15 @@ async fn options_and_sessions_that_cannot_be_read_are_refused_before_anything_is
 #[tokio::test]
 async fn arguments_come_from_stdin_and_are_bounded() {
     let fake = fake();
+    // Editors on Windows begin text with this mark.
+    std::fs::write(fake.path("o.json"), "\u{feff}{}").expect("writes");
     for (arguments, code) in [
         (r#"{"skill": "alpha"}"#.to_owned(), 0),
+        ("\u{feff}{\"skill\": \"alpha\"}".to_owned(), 0),
         (format!("{{\"skill\": \"{}\"}}", "x".repeat(4 << 20)), 1),
     ] {
-        let mut command = skillctl(&fake, &["tool", "call", "skill_load", "-"]);
+        let words = ["tool", "call", "skill_load", "-", "--options", "o.json"];
+        let mut command = skillctl(&fake, &words);
         let command = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -339,7 +343,7 @@ async fn arguments_come_from_stdin_and_are_bounded() {
         let output = wait(child).await;
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         assert_eq!(
-            text(&output.stderr).contains("longer than 4194304 bytes"),
+            text(&output.stderr).contains("longer than 4.0 MiB"),
             code == 1
         );
     }
@@ -551,4 +555,28 @@ async fn artifacts_of_a_session_that_is_not_kept_are_named_with_the_command_that
     let kept = run(&fake, &[&words[..], &["--session-file", "s.json"]].concat()).await;
     assert_eq!(json(&kept)["ref"], "artifact://out/a.txt@1");
     assert_eq!(text(&kept.stderr), "");
+}
+
+#[tokio::test]
+async fn variables_of_trpc_agent_restrict_commands_and_are_named_if_ignored() {
+    let fake = fake();
+    let call = |variable: (&'static str, &'static str)| {
+        let arguments = r#"{"command": "hello there"}"#;
+        let mut command = skillctl(&fake, &["tool", "call", "workspace_exec", arguments]);
+        command.env(variable.0, variable.1);
+        async move { ended(&mut command).await }
+    };
+    for (variable, restricted) in [
+        (("TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS", "ls, wc"), true),
+        (("TRPC_AGENT_SKILL_RUN_DENIED_COMMANDS", "hello"), true),
+        (("TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS", "hello"), false),
+    ] {
+        let output = call(variable).await;
+        let is_refused = text(&output.stdout).contains("COMMAND_REFUSED");
+        assert_eq!(is_refused, restricted, "{variable:?}");
+    }
+    let output = call(("SKILLS_CACHE_DIR", "/tmp/cache")).await;
+    assert!(output.status.success());
+    let note = text(&output.stderr);
+    assert!(note.contains("SKILLS_CACHE_DIR is ignored"), "{note}");
 }

@@ -203,8 +203,8 @@ async fn a_blank_variable_is_unset() {
 async fn a_damaged_file_of_contexts_matters_only_if_it_is_used() {
     let fake = fake();
     std::fs::write(fake.path("contexts.toml"), "contexts = 3\n").expect("writes");
-    assert_eq!(stderr(skillctl(&fake, &["health"])).await, "");
-    let error = stderr(without_endpoint(&fake, &["health"])).await;
+    assert_eq!(stderr(skillctl(&fake, &["ps", "w"])).await, "");
+    let error = stderr(without_endpoint(&fake, &["ps", "w"])).await;
     assert!(
         error.contains("contexts.toml is damaged: invalid type: integer `3`"),
         "{error}"

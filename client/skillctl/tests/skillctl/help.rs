@@ -93,10 +93,7 @@ fn the_documents_table_has_every_command() {
 fn a_wrong_command_line_is_a_usage_error() {
     for words in [
         vec!["frobnicate"],
-        vec!["exec", "w"],
-        vec!["exec", "w", "--timeout", "soon", "--", "ls"],
         vec!["signal", "w/x", "NOPE"],
-        vec!["run", "s", "--input", "ftp://x", "--", "ls"],
         vec!["-o", "yaml", "ps", "w"],
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
@@ -105,6 +102,53 @@ fn a_wrong_command_line_is_a_usage_error() {
             .expect("runs");
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn words_of_docker_and_kubectl_are_named_with_what_to_type() {
+    for (words, instead) in [
+        ("help", "`skillctl --help`"),
+        ("doctor", "`skilld doctor`"),
+        ("describe w", "`skillctl workspace get ID`"),
+        ("inspect w", "`skillctl workspace get ID`"),
+        ("top", "`skillctl ps ID`"),
+        ("events", "`skillctl logs ID/EXEC --follow`"),
+        ("config view", "`skillctl context`"),
+        ("login", "`skillctl context set NAME"),
+        ("pull img", "`docker pull`"),
+        ("images", "`skillctl pool list`"),
+        ("logs w/x --tail 5", "`skillctl logs ID/EXEC | tail`"),
+        ("exec w -w /tmp ls", "--cwd DIR"),
+        ("ps", "`skillctl workspace list`"),
+        ("workspace inspect w", "`skillctl workspace get ID`"),
+        ("exec w -n a ls", "--tenant NAME"),
+        ("ps w -n 5", "`skillctl ps ID` alone"),
+        ("workspace delete w -f", "--allow-missing"),
+        ("namespace create a", "`skillctl tenant list`"),
+        ("secret create a", "--env KEY=VALUE"),
+        ("plugin install a", "`skillctl skill publish DIR`"),
+        ("taint node a", "`skillctl drain`"),
+        ("kill -HUP w/x", "`skillctl signal ID/EXEC SIGNAL`"),
+        ("signal w/x -9", "`skillctl signal ID/EXEC TERM`"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_skillctl"))
+            .args(words.split(' '))
+            .output()
+            .expect("runs");
+        assert!(!output.status.success(), "{words}");
+        let said = String::from_utf8(output.stderr).expect("utf-8");
+        let tips: Vec<&str> = said.split("tip: ").skip(1).collect();
+        assert_eq!(tips.len(), 1, "{words}: {said}");
+        assert!(tips[0].contains(instead), "{words}: {said}");
+        assert!(!said.contains("similar"), "{words}: {said}");
+    }
+}
+
+#[test]
+fn env_is_short_wherever_it_is_an_option() {
+    for words in [["exec"].as_slice(), &["run"], &["workspace", "create"]] {
+        assert!(help(words).contains("-e, --env <KEY=VALUE>"), "{words:?}");
     }
 }
 

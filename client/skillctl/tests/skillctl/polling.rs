@@ -167,18 +167,26 @@ async fn ps_shows_what_an_exec_takes_and_how_long_it_has_run() {
     ] {
         assert_eq!(run(&fake, &words).await.0, Some(0), "{words:?}");
     }
-    let ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3700);
+    // Minutes before the next ten, which the commands below do not take.
+    let ago = std::time::SystemTime::now() - std::time::Duration::from_secs(5400);
     fake.state.lock().start_time = Some(Timestamp::from(ago));
     let (_, stdout, _) = run(&fake, &["ps", "w"]).await;
     let table = String::from_utf8(stdout).expect("utf-8");
     let lines: Vec<&str> = table.lines().collect();
     for (line, words) in lines.iter().zip([
         ["EXEC", "TIME", "INPUT"],
-        ["w/a", "1h 1m 40s", "none"],
-        ["w/b", "1h 1m 40s", "open"],
-        ["w/c", "1h 1m 40s", "terminal"],
+        ["w/a", "1h 3", "none"],
+        ["w/b", "1h 3", "open"],
+        ["w/c", "1h 3", "terminal"],
     ]) {
         assert!(words.iter().all(|word| line.contains(word)), "{table}");
     }
     assert_eq!(lines.len(), 4);
+    for exec in ["w/b", "w/c"] {
+        assert_eq!(run(&fake, &["kill", exec]).await.0, Some(0));
+    }
+    let (_, stdout, _) = run(&fake, &["ps", "w"]).await;
+    let table = String::from_utf8(stdout).expect("utf-8");
+    assert_eq!(table.matches(" closed ").count(), 2, "{table}");
+    assert!(!table.contains(" open ") && !table.contains(" terminal "));
 }

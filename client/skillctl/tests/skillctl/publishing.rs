@@ -1,5 +1,4 @@
-//! Folders of skills become archives, the same ones each time, and what must not be packed is refused before anything
-//! is sent.
+//! Folders of skills become archives, the same ones each time, without what a skill can't have, which is named.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,26 +6,23 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sha2::{Digest, Sha256};
-use skilld_client::v1::problem::Severity;
-use skilld_client::v1::{Problem, Reason, RefreshSkillsResponse};
+use skilld_client::v1::Reason;
 use skilld_client::{Error, PackLimits, SkillArchive, TransferProgress};
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::commands::skillctl;
 use skilld_testing::{Fake, noise, refusal};
 
 const DOCUMENT: &str = "---\nname: csv\ndescription: d\n---\n";
 
 /// A skill with what should be packed and what should not.
-fn skill() -> TempDir {
+pub(crate) fn skill() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     write(dir.path(), "SKILL.md", DOCUMENT);
     write(dir.path(), "scripts/run.sh", "echo 1\n");
@@ -36,7 +32,7 @@ fn skill() -> TempDir {
     dir
 }
 
-fn write(dir: &Path, path: &str, data: impl AsRef<[u8]>) {
+pub(crate) fn write(dir: &Path, path: &str, data: impl AsRef<[u8]>) {
     let path = dir.join(path);
     fs::create_dir_all(path.parent().expect("a parent")).expect("makes");
     fs::write(path, data).expect("writes");
@@ -209,18 +205,26 @@ async fn links_within_become_what_they_lead_to_and_others_are_named() {
     assert_eq!(packed["scripts/again"].0, "a");
 }
 
-/// A skill that `make` adds to is refused, with these words.
-fn check_refused(make: impl FnOnce(&Path), expected: &[&str]) {
+/// A skill that `make` adds to is packed without that, and the archive says why.
+fn check_left_out(make: impl FnOnce(&Path), expected: &[&str]) {
     let dir = skill();
     make(dir.path());
-    let refused = refusal_of(dir.path());
-    for part in expected {
-        assert!(refused.contains(part), "no {part:?} in {refused:?}");
-    }
+    let archive = pack(dir.path()).expect("packs");
+    let skipped = archive.skipped().iter();
+    let skipped: Vec<_> = skipped
+        .map(|file| format!("{}: {}", file.path, file.skip_reason))
+        .collect();
+    assert_eq!(skipped, expected);
+    let mut bytes = Vec::new();
+    bytes_of(&archive, &mut bytes);
+    assert_eq!(
+        paths(&bytes),
+        ["SKILL.md", "dist/built.js", "scripts/run.sh"]
+    );
 }
 
 #[test]
-fn links_that_lead_out_or_nowhere_are_refused_with_their_targets() {
+fn links_that_lead_out_or_nowhere_are_left_out_and_named() {
     let canary = tempfile::tempdir().expect("a directory");
     write(canary.path(), "secret", "secret");
     let secret = canary.path().join("secret");
@@ -230,51 +234,91 @@ fn links_that_lead_out_or_nowhere_are_refused_with_their_targets() {
         move |dir: &Path| symlink(target, dir.join(link)).expect("links")
     };
     let absolute = format!(
-        "scripts/link is a link to {}, which is an absolute",
+        "scripts/link: is a link to {}, which is an absolute path",
         secret.display()
     );
-    check_refused(linked(&secret, "scripts/link"), &[&absolute]);
+    check_left_out(linked(&secret, "scripts/link"), &[&absolute]);
     let out = format!(
-        "link is a link to {}/secret, out of the skill",
+        "link: is a link to {}/secret, out of the skill",
         outside.display()
     );
-    check_refused(linked(&outside.join("secret"), "link"), &[&out]);
+    check_left_out(linked(&outside.join("secret"), "link"), &[&out]);
     for (target, link, expected) in [
-        ("..", "up", "up is a link to .., out of the skill"),
+        ("..", "up", "up: is a link to .., out of the skill"),
         (
             "nothing",
             "link",
-            "link is a link to nothing, where nothing is",
+            "link: is a link to nothing, where nothing is",
         ),
-        ("link", "link", "link is a link to link, in a circle"),
+        ("link", "link", "link: is a link to link, in a circle"),
         (
             "..",
             "scripts/round",
-            "scripts/round is a link to a folder around it",
+            "scripts/round: is a link to a folder around it",
         ),
     ] {
-        check_refused(linked(Path::new(target), link), &[expected]);
+        check_left_out(linked(Path::new(target), link), &[expected]);
     }
 }
 
 #[test]
-fn what_is_no_file_or_has_no_portable_name_is_refused() {
+fn special_files_and_names_that_no_skill_has_are_left_out() {
     let pipe = |dir: &Path| {
         let made = mknodat(CWD, dir.join("pipe"), FileType::Fifo, Mode::RWXU, 0);
         made.expect("makes");
     };
-    check_refused(pipe, &["pipe is a FIFO"]);
-    let linked = |dir: &Path| {
+    let all = |dir: &Path| {
         pipe(dir);
         symlink("../pipe", dir.join("scripts/a")).expect("links");
-        write(dir, ".skillignore", "/pipe");
-    };
-    check_refused(linked, &["scripts/a is a FIFO"]);
-    let named = |dir: &Path| {
+        std::os::unix::net::UnixListener::bind(dir.join("socket")).expect("binds");
         let name = std::ffi::OsStr::from_bytes(b"\xff\n");
         fs::write(dir.join(name), "x").expect("writes");
     };
-    check_refused(named, &[r"\xFF\n", "not UTF-8"]);
+    let named =
+        r#""\xFF\n": has a name that is not UTF-8, or a backslash or control character in it"#;
+    let expected = [
+        named,
+        "pipe: is a FIFO",
+        "scripts/a: is a FIFO",
+        "socket: is a socket",
+    ];
+    check_left_out(all, &expected);
+    let ignored = |dir: &Path| {
+        pipe(dir);
+        write(dir, ".skillignore", "/pipe");
+    };
+    check_left_out(ignored, &[]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_named_with_what_to_do() {
+    let dir = skill();
+    write(dir.path(), "private/file", "x");
+    let private = dir.path().join("private");
+    fs::set_permissions(&private, PermissionsExt::from_mode(0o000)).expect("chmod");
+    if fs::read_dir(&private).is_ok() {
+        println!("the refusal is left out because the superuser reads every folder");
+    } else {
+        let refused = refusal_of(dir.path());
+        assert!(refused.contains("private cannot be read"), "{refused}");
+        assert!(refused.contains("name it in .skillignore"), "{refused}");
+    }
+    write(dir.path(), ".skillignore", "\u{feff}/private\n");
+    let archive = pack(dir.path()).expect("packs");
+    fs::set_permissions(&private, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let mut bytes = Vec::new();
+    bytes_of(&archive, &mut bytes);
+    assert!(!paths(&bytes).iter().any(|path| path.starts_with("private")));
+}
+
+#[test]
+fn a_document_that_is_left_out_is_named_where_it_is_missing() {
+    let dir = skill();
+    fs::remove_file(dir.path().join("SKILL.md")).expect("removes");
+    symlink("/etc/hostname", dir.path().join("SKILL.md")).expect("links");
+    let refused = refusal_of(dir.path());
+    let expected = "there is no SKILL.md in it; SKILL.md is a link to /etc/hostname, which is an absolute path";
+    assert!(refused.ends_with(expected), "{refused}");
 }
 
 #[test]
@@ -283,10 +327,7 @@ fn a_skill_keeps_within_the_limits_or_is_refused_unread() {
     let huge = fs::File::create(dir.path().join("huge")).expect("creates");
     huge.set_len(1 << 40).expect("grows");
     let refused = refusal_of(dir.path());
-    assert!(
-        refused.contains("1073741824 bytes in all, with huge"),
-        "{refused}"
-    );
+    assert!(refused.contains("1024 MiB in all, with huge"), "{refused}");
     fs::remove_file(dir.path().join("huge")).expect("removes");
     let limits = PackLimits {
         files: 2,
@@ -340,25 +381,17 @@ fn what_is_no_skill_says_what_there_is() {
 }
 
 #[test]
-fn a_skill_is_called_as_it_says_itself() {
+fn an_archive_knows_the_name_of_its_folder_or_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let folder = dir.path().join("folder");
-    let name = |files: &[(&str, &str)]| {
-        for (path, text) in files {
-            write(&folder, path, text);
-        }
-        pack(&folder).expect("packs").name().to_owned()
-    };
-    assert_eq!(name(&[("SKILL.md", "no front matter")]), "folder");
-    assert_eq!(name(&[("SKILL.md", DOCUMENT)]), "csv");
-    assert_eq!(
-        name(&[("SKILL.md", "---\nname: My Skill\n---\n")]),
-        "folder"
-    );
-    assert_eq!(
-        name(&[("skill-card.json", r#"{"id": "carded"}"#)]),
-        "carded"
-    );
+    write(&folder, "SKILL.md", DOCUMENT);
+    symlink("folder", dir.path().join("link")).expect("links");
+    for path in [folder.clone(), folder.join("."), dir.path().join("link")] {
+        assert_eq!(pack(&path).expect("packs").file_name(), "folder");
+    }
+    write(dir.path(), "csv-1.1.tar.gz", "x");
+    let archive = SkillArchive::open(&dir.path().join("csv-1.1.tar.gz")).expect("opens");
+    assert_eq!(archive.file_name(), "csv-1.1");
 }
 
 /// A folder whose files are replaced all the time is packed as it was at some moment for each file, or refused; never
@@ -447,135 +480,4 @@ async fn a_publish_is_repeated_only_when_nothing_was_started() {
         Some(Reason::PermissionDenied)
     );
     assert_eq!(fake.state.lock().published.len(), 1);
-}
-
-// === skillctl ===
-
-async fn run(fake: &Fake, words: &[&str]) -> (Option<i32>, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = skillctl(fake, words).output().await.expect("runs");
-    let text = |bytes| String::from_utf8(bytes).expect("utf-8");
-    (status.code(), text(stdout), text(stderr))
-}
-
-#[tokio::test]
-async fn skillctl_publishes_folders_and_archives() {
-    let fake = Fake::start();
-    let dir = skill();
-    let folder = dir.path().display().to_string();
-    let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
-    assert_eq!(
-        (code, said.as_str()),
-        (Some(0), "csv 1.0 sha256:0f (2 files, 2.0 KiB)\n"),
-        "{noted}"
-    );
-    assert_eq!(
-        noted,
-        "skillctl: warning skill.long_description SKILL.md:3: use less\n"
-    );
-    let first = fake.state.lock().published.remove(0);
-    assert_eq!(first.0, "skills/csv");
-    let archive = dir.path().join("other-1.0.tar.gz");
-    fs::write(&archive, &first.2).expect("writes");
-    let archive = archive.display().to_string();
-    let words = ["-o", "json", "skill", "publish", &archive, "--name", "csv"];
-    let (code, said, noted) = run(&fake, &words).await;
-    assert_eq!((code, noted.as_str()), (Some(0), ""));
-    assert!(said.contains(r#""digest":"sha256:0f""#), "{said}");
-    assert_eq!(fake.state.lock().published.remove(0), first);
-    // Without a name it has its file's, and the server says what is wrong with that.
-    run(&fake, &["skill", "publish", &archive]).await;
-    assert_eq!(fake.state.lock().published.remove(0).0, "skills/other-1.0");
-}
-
-#[tokio::test]
-async fn skillctl_says_why_nothing_was_published() {
-    let fake = Fake::start();
-    let dir = skill();
-    let folder = dir.path().display().to_string();
-    let problem = "skill.nul (line 4): remove it; skill.no_description: write one";
-    let message = [("problem", problem)];
-    for (refusal, expected) in [
-        (
-            refusal(Code::FailedPrecondition, "SKILL_INVALID", &message),
-            problem,
-        ),
-        (
-            refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]),
-            "PERMISSION_DENIED",
-        ),
-        (
-            refusal(Code::AlreadyExists, "ID_TAKEN", &[("digest", "sha256:1")]),
-            "another version",
-        ),
-    ] {
-        fake.state.lock().publish_refusals.push_back(refusal);
-        let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
-        assert_eq!((code, said.as_str()), (Some(1), ""));
-        assert!(
-            noted.starts_with("error: ") && noted.contains(expected),
-            "{noted}"
-        );
-        assert!(!noted.contains("skill show"), "{noted}");
-    }
-    fake.state.lock().published.clear();
-    symlink("/etc/passwd", dir.path().join("link")).expect("links");
-    for path in [folder.as_str(), "/dev/null", "missing"] {
-        let (code, _, noted) = run(&fake, &["skill", "publish", path]).await;
-        assert_eq!(code, Some(1), "{noted}");
-    }
-    assert!(fake.state.lock().published.is_empty(), "nothing was sent");
-}
-
-#[tokio::test]
-async fn skillctl_deletes_one_version_or_all_when_told_so() {
-    let fake = Fake::start();
-    for (words, code, printed) in [
-        (vec!["csv"], 1, ""),
-        (vec!["csv@1.0"], 0, "csv@1.0\n"),
-        (vec!["csv@sha256:0f"], 0, "csv@sha256:0f\n"),
-        (vec!["csv", "--all"], 0, "csv\n"),
-        (vec!["csv@1.0", "--all"], 1, ""),
-    ] {
-        let words = [vec!["skill", "delete"], words].concat();
-        let (ended, said, noted) = run(&fake, &words).await;
-        assert_eq!((ended, said.as_str()), (Some(code), printed), "{noted}");
-    }
-    let deleted = ["skills/csv@1.0", "skills/csv@sha256:0f", "skills/csv"];
-    assert_eq!(fake.state.lock().deleted, deleted);
-}
-
-#[tokio::test]
-async fn skillctl_refresh_fails_when_not_all_is_there() {
-    let fake = Fake::start();
-    fake.state.lock().refreshed = RefreshSkillsResponse {
-        loaded: 3,
-        ..Default::default()
-    };
-    let (code, said, _) = run(&fake, &["skill", "refresh"]).await;
-    assert_eq!(
-        (code, said.as_str()),
-        (Some(0), "3 loaded, 0 rejected, 0 shadowed\n")
-    );
-    for (severity, problem, expected) in [
-        (Severity::Warning, "root.skill_skipped", 0),
-        (Severity::Warning, "root.pending", 1),
-        (Severity::Error, "root.unreachable", 1),
-    ] {
-        fake.state.lock().refreshed.problems = vec![Problem {
-            severity: severity.into(),
-            code: problem.into(),
-            subject: "https://example.com/".into(),
-            ..Default::default()
-        }];
-        let (code, _, noted) = run(&fake, &["skill", "refresh"]).await;
-        assert_eq!(code, Some(expected), "{problem}");
-        assert!(noted.contains(problem), "{noted}");
-        let (code, said, _) = run(&fake, &["-o", "json", "skill", "refresh"]).await;
-        assert_eq!(code, Some(expected));
-        assert!(said.contains(problem), "{said}");
-    }
 }

@@ -209,7 +209,7 @@ async fn an_error_restores_the_terminal_before_it_is_shown() {
     pty.types("a").await;
     // Each line starts at the left again.
     pty.shows("error: internal happened (INTERNAL)\r\n").await;
-    assert_eq!(pty.ends().await, Some(1));
+    assert_eq!(pty.ends().await, Some(125));
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn a_server_that_stays_away_ends_the_session() {
     fake.end();
     // As long as a daemon may take to be replaced, half a minute.
     let limit = Duration::from_secs(300);
-    assert_eq!(pty.ends_within(limit).await, Some(1));
+    assert_eq!(pty.ends_within(limit).await, Some(125));
     pty.shows("error: lost the stream").await;
 }
 
@@ -271,7 +271,7 @@ async fn a_program_that_cannot_start_leaves_the_terminal_alone() {
     let fake = fake();
     let mut pty = skillctl_in_pty(&fake, &["exec", "nope", "-it", "--", "bash"]);
     pty.shows("WORKSPACE_NOT_FOUND").await;
-    assert_eq!(pty.ends().await, Some(1));
+    assert_eq!(pty.ends().await, Some(125));
 }
 
 #[tokio::test]
@@ -297,14 +297,14 @@ async fn a_session_needs_a_terminal_and_says_what_to_do() {
         (vec!["attach", "-i", "w/x"], "skillctl stdin w/x"),
     ] {
         let output = skillctl(&fake, &words).output().await.expect("runs");
-        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert_eq!(output.status.code(), Some(125), "{words:?}");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(text.contains(said), "{words:?}: {text}");
     }
     assert_eq!(fake.state.lock().starts, 1);
     let mut pty = skillctl_in_pty(&fake, &["-o", "json", "attach", "-i", "w/x"]);
     pty.shows("leave out -o json").await;
-    assert_eq!(pty.ends().await, Some(1));
+    assert_eq!(pty.ends().await, Some(125));
 }
 
 #[tokio::test]

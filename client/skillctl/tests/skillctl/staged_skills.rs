@@ -1,7 +1,7 @@
 //! Staging of skills by `skillctl`: writable copies, and notes about packages that are not installed.
 
 use serde_json::Value;
-use skilld_client::v1::Problem;
+use skilld_client::v1::{Problem, Skill};
 use skilld_testing::Fake;
 
 use crate::commands::{fake, skillctl};
@@ -44,6 +44,27 @@ async fn writable_skills_are_requested_by_every_command_that_stages_them() {
             assert_eq!(writable, [is_set], "{words:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn all_skills_that_do_not_exist_are_named() {
+    let fake = fake();
+    fake.state.lock().skills = vec![Skill {
+        name: "skills/there".into(),
+        ..Default::default()
+    }];
+    let words = [
+        "stage", "w", "--skill", "nope", "--skill", "there", "--skill", "nope2",
+    ];
+    let output = skillctl(&fake, &words).output().await.expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let begin = "error: the skills nope, nope2 do not exist: ";
+    assert!(said.starts_with(begin), "{said}");
+    assert!(
+        said.contains("SKILL_NOT_FOUND") && said.contains("skillctl skill list"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

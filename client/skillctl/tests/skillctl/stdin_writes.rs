@@ -400,6 +400,6 @@ async fn attach_i_writes_to_what_takes_input_and_refuses_the_rest() {
     let words = ["exec", "w", "-d", "--id", "y", "--", "forever"];
     feed(&fake, &words, Bytes::new()).await;
     let (code, _, said) = feed(&fake, &["attach", "w/y", "-i"], data).await;
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(125));
     assert!(said.contains("leave out -i"), "{said}");
 }

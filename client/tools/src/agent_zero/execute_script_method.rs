@@ -60,7 +60,7 @@ async fn is_loaded(context: SessionContext<'_>, skill: &Skill) -> ToolResult<boo
         return Ok(false);
     }
     let reference = agent_zero::reference(context.state, context.scope(), &id);
-    let loaded = skill_lookup::find_skill(context.tools, &reference).await?;
+    let loaded = skill_lookup::find_skill(context, &reference).await?;
     Ok(loaded.digest == skill.digest)
 }
 
@@ -92,8 +92,12 @@ fn describe_run(run: &ScriptResult) -> String {
         text += "\nFiles written:\n";
     }
     for file in &run.files {
+        let saved = match &file.artifact {
+            Some(artifact) => format!(", saved as {artifact}"),
+            None => String::new(),
+        };
         text += &format!(
-            "- {} ({} bytes, {})\n",
+            "- {} ({} bytes, {}){saved}\n",
             file.path, file.size, file.mime_type
         );
     }

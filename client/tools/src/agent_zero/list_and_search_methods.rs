@@ -7,7 +7,8 @@ use skilld_client::v1::{Skill, SkillMatch, SkillState};
 
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::untrusted_text::{clean, one_line};
-use crate::skill_list_page::{EntryDetail, SkillListPage, TEXT_CHARS_MAX, json_bytes, shorten};
+use crate::result_budget::json_bytes;
+use crate::skill_list_page::{EntryDetail, SkillListPage, TEXT_CHARS_MAX, shorten};
 use crate::skill_lookup::{self, skill_id, unusable_reason};
 use crate::tool_error::ToolError;
 
@@ -64,7 +65,7 @@ struct UnusableSkill {
 
 /// Lists skills by name and then by source, and after them those that cannot be used, with the reason.
 pub(super) async fn list_skills(call: CallContext<'_>, offset: u64) -> CallResult {
-    let mut skills = skill_lookup::list_skills(call.tools).await?;
+    let mut skills = skill_lookup::list_skills(*call).await?;
     skills.retain(|skill| skill.state() != SkillState::Shadowed);
     skills.sort_by_cached_key(|skill| {
         let is_unusable = unusable_reason(skill).is_some();
@@ -78,7 +79,7 @@ pub(super) async fn list_skills(call: CallContext<'_>, offset: u64) -> CallResul
     let page = SkillListPage::new(&skills, offset, ListEntry::new, ListEntry::bytes);
     let is_whole = page.is_whole();
     let next_offset = page.next_offset();
-    let part = page.describe(|next| {
+    let part = page.describe("skills", |next| {
         format!("the others: the method list with offset {next}, or search with words")
     });
     let (mut usable, mut unusable) = (Vec::new(), Vec::new());
@@ -113,7 +114,7 @@ pub(super) async fn search_skills(call: CallContext<'_>, query: &str, offset: u6
             "query is empty: the method search needs some words",
         ));
     }
-    let found = skill_lookup::search_skills(call.tools, query, FOUND_MAX, true).await?;
+    let found = skill_lookup::search_skills(*call, query, FOUND_MAX, true).await?;
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     let describe = |(skill, found): &(Skill, SkillMatch), detail| SkillLine {
         score: Some(found.score),
@@ -126,7 +127,7 @@ pub(super) async fn search_skills(call: CallContext<'_>, query: &str, offset: u6
         _ if !page.is_whole() => {
             let rest =
                 |next| format!("the others: the same call with offset {next}, or more words");
-            format!("{}\n", page.describe(rest))
+            format!("{}\n", page.describe("skills", rest))
         }
         0 => format!("No skill matches {query:?}.\n"),
         count => format!("{count} skills match {query:?}:\n"),
@@ -186,7 +187,7 @@ impl SkillLine {
             source: text(&skill.root),
             tags: cut_tags(&skill.tags, detail),
             author: text(&skill.author),
-            description: text(&skill.description),
+            description: text(&skill_lookup::described(skill)),
             score: None,
         }
     }

@@ -9,12 +9,20 @@ use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::hooks::{LoadedSkill, UnloadedSkill};
 use crate::package_warnings::describe_missing_packages;
 use crate::prompt::untrusted_text::one_line;
+use crate::result_budget::{cut_instructions, json_bytes, take_fitting};
 use crate::skill_lookup;
 use crate::skill_text_tag::wrap_in_tag;
 use crate::state::agent_zero;
 
-/// Maximum number of files that a text lists. All of them are beside it.
+/// Maximum number of files that a text lists, and maximum size of their names in bytes of JSON.
 const FILES_SHOWN_MAX: usize = 80;
+const FILES_BYTES_MAX: usize = 8 * 1024;
+/// Maximum size of the list of files beside the text, in bytes of JSON.
+const ENTRIES_BYTES_MAX: usize = 12 * 1024;
+/// Maximum number of characters of a field of the skill.
+const FIELD_CHARS_MAX: usize = 1100;
+/// Advice on reading instructions that a result has no room for.
+const REST: &str = "read_file with file_path SKILL.md reads all of it in parts";
 /// Folders that come first, in this order; files of the root come before them, all others after.
 const FOLDERS: [&str; 5] = ["scripts", "references", "assets", "templates", "docs"];
 
@@ -26,10 +34,18 @@ pub(super) struct LoadResult {
     name: String,
     version: String,
     digest: String,
-    /// All files of the skill.
+    /// Files of the skill.
     files: Vec<FileEntry>,
+    /// Number of files that `files` has no room for; `read_file` reads them too.
+    #[serde(skip_serializing_if = "is_zero")]
+    files_left_out: usize,
     /// Skills that are not loaded any more, to make room.
     evicted: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// File of a skill.
@@ -40,14 +56,14 @@ struct FileEntry {
     binary: bool,
 }
 
-pub(super) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult {
+pub(crate) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult {
     let (tools, scope) = (call.tools, call.scope());
     let mut choice = skill_name_resolution::parse_choice(name);
     call.before_load(&mut choice).await?;
-    let skill = skill_name_resolution::find_skill(tools, &choice).await?;
+    let skill = skill_name_resolution::find_skill(*call, &choice).await?;
     let pinned = skill_lookup::pinned_reference(&skill);
     let skill = match tools.options.runs_commands() {
-        true => skill_lookup::find_skill_to_load(tools, &pinned).await?,
+        true => skill_lookup::find_skill_to_load(*call, &pinned).await?,
         false => skill,
     };
     let mut files = skill_lookup::list_files(tools, &pinned, "").await?;
@@ -63,7 +79,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
         skill_id: id.clone(),
         version: skill.version.clone(),
         digest: skill.digest.clone(),
-        content: describe_skill(&skill, &files),
+        content: describe_skill(&skill, &files, tools.options.runs_commands()),
         tools_loaded: Vec::new(),
     };
     let leaving = loaded.names.iter().map(|id| UnloadedSkill {
@@ -80,17 +96,20 @@ pub(super) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
     if let Some(warning) = describe_missing_packages(&skill) {
         text += &format!("\nNote: {warning}\n");
     }
+    let total = files.len();
     let files = files.into_iter().map(|file| FileEntry {
         path: file.path,
         size: file.size,
         binary: !file.is_text,
     });
+    let files: Vec<FileEntry> = take_fitting(files, ENTRIES_BYTES_MAX, json_bytes).collect();
     let result = LoadResult {
         text,
         name: id,
         version: skill.version,
         digest: skill.digest,
-        files: files.collect(),
+        files_left_out: total - files.len(),
+        files,
         evicted: loaded.names,
     };
     Ok(ToolAnswer::with(&result, loaded.delta))
@@ -105,9 +124,14 @@ fn folder_rank(path: &str) -> usize {
     known.map_or(FOLDERS.len() + 1, |at| at + 1)
 }
 
-/// Returns the text that the model gets: the fields of the skill, its instructions and its files.
-fn describe_skill(skill: &Skill, files: &[SkillFile]) -> String {
+/// Returns the text that the model gets: the fields of the skill, its instructions and its files. Only commands find
+/// its folder.
+fn describe_skill(skill: &Skill, files: &[SkillFile], runs_commands: bool) -> String {
     let id = skill_lookup::skill_id(skill);
+    let folder = match runs_commands {
+        true => format!("/workspace/skills/{id}"),
+        false => String::new(),
+    };
     let source = match (skill.root.as_str(), skill.source.as_str()) {
         ("", source) | (source, "") => source.to_owned(),
         (root, source) => format!("{root} ({source})"),
@@ -120,7 +144,7 @@ fn describe_skill(skill: &Skill, files: &[SkillFile]) -> String {
     for (name, value) in [
         ("Skill", &id),
         ("Source", &source),
-        ("Path", &format!("/workspace/skills/{id}")),
+        ("Path", &folder),
         ("Version", &skill.version),
         ("Digest", &skill.digest),
         ("Author", &skill.author),
@@ -132,22 +156,28 @@ fn describe_skill(skill: &Skill, files: &[SkillFile]) -> String {
         ("Description", &skill.description),
     ] {
         if !value.is_empty() {
-            text += &format!("{name}: {}\n", one_line(value));
+            let line = one_line(value);
+            let cut: String = line.chars().take(FIELD_CHARS_MAX).collect();
+            let more = if cut.len() < line.len() { "…" } else { "" };
+            text += &format!("{name}: {cut}{more}\n");
         }
     }
     let body = match skill.body.trim() {
-        "" => "(empty)",
-        body => body,
+        "" => "(empty)".to_owned(),
+        body => cut_instructions(body, REST),
     };
-    text += &format!("\n{}\nFiles:\n", wrap_in_tag(skill, None, body));
+    text += &format!("\n{}\nFiles:\n", wrap_in_tag(skill, None, &body));
     if files.is_empty() {
         text += "(none)\n";
     }
-    for file in files.iter().take(FILES_SHOWN_MAX) {
-        text += &format!("- {}\n", one_line(&file.path));
+    let first = files.iter().map(|file| file.path.as_str());
+    let first = first.take(FILES_SHOWN_MAX);
+    let first: Vec<&str> = take_fitting(first, FILES_BYTES_MAX, json_bytes).collect();
+    for path in &first {
+        text += &format!("- {}\n", one_line(path));
     }
-    if files.len() > FILES_SHOWN_MAX {
-        let more = files.len() - FILES_SHOWN_MAX;
+    if files.len() > first.len() {
+        let more = files.len() - first.len();
         text += &format!("and {more} more, which read_file reads too\n");
     }
     text

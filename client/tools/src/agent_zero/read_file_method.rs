@@ -33,14 +33,21 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: &MethodArguments
     let skill = skill_name_resolution::find_loaded_skill(*call, &arguments.skill_name).await?;
     let max = call.tools.options.primary_bytes_max;
     let file = skill_lookup::read_requested_file(call.tools, &skill, path, offset, max).await?;
+    let reading = match call.tools.options.runs_commands() {
+        true => ": a script can read it",
+        false => "",
+    };
     let mut text = match &file.text {
         Some(text) => wrap_in_tag(&skill, Some(&file.path), text),
         None => format!(
-            "{} is {}: a script can read it",
+            "{} is {}{reading}",
             one_line(&file.path),
             file.describe_binary()
         ),
     };
+    if !file.encoding.is_empty() {
+        text += &format!("[decoded from {}]\n", one_line(&file.encoding));
+    }
     if let Some(rest) = file.describe_rest(offset) {
         text += &format!("[{rest}]\n");
     }

@@ -3,7 +3,7 @@
 
 use skilld_client::v1::{Skill, SkillState};
 
-use crate::call_context::{SessionContext, ToolsetContext};
+use crate::call_context::SessionContext;
 use crate::hooks::SkillChoice;
 use crate::skill_lookup::{self, skill_id, skill_reference};
 use crate::state::agent_zero::{self, unwrap_name};
@@ -29,31 +29,34 @@ pub(super) async fn find_loaded_skill(
     asked: &str,
 ) -> ToolResult<Skill> {
     let choice = parse_choice(asked);
-    let skill = find_skill(context.tools, &choice).await?;
+    let skill = find_skill(context, &choice).await?;
     let id = skill_id(&skill);
     let loaded = agent_zero::reference(context.state, context.scope(), &id);
     if loaded == id || !choice.version.is_empty() {
         return Ok(skill);
     }
-    skill_lookup::find_skill(context.tools, &loaded).await
+    skill_lookup::find_skill(context, &loaded).await
 }
 
 /// Finds the skill that a choice means, by its exact name or else by a similar one.
-pub(super) async fn find_skill(tools: &ToolsetContext, choice: &SkillChoice) -> ToolResult<Skill> {
+pub(super) async fn find_skill(
+    context: SessionContext<'_>,
+    choice: &SkillChoice,
+) -> ToolResult<Skill> {
     let (name, version) = (choice.skill_id.trim(), choice.version.as_str());
     if name.is_empty() {
         return Err(ToolError::arguments(
             "skill_name is empty: use one that the method list shows",
         ));
     }
-    let exact = skill_lookup::find_skill(tools, &skill_reference(name, version)).await;
+    let exact = skill_lookup::find_skill(context, &skill_reference(name, version)).await;
     let nearest_names = match exact {
         Err(ToolError::UnknownSkill { nearest_names, .. }) => nearest_names,
         // The text cannot be a name: it has blanks, for instance.
         Err(ToolError::InvalidArguments { .. }) => Vec::new(),
         other => return other,
     };
-    let mut candidates = find_similar(&skill_lookup::list_skills(tools).await?, name);
+    let mut candidates = find_similar(&skill_lookup::list_skills(context).await?, name);
     match candidates.len() {
         0 => Err(ToolError::UnknownSkill {
             skill: name.to_owned(),
@@ -61,7 +64,7 @@ pub(super) async fn find_skill(tools: &ToolsetContext, choice: &SkillChoice) -> 
         }),
         1 => {
             let only = candidates.remove(0);
-            skill_lookup::find_skill(tools, &skill_reference(&only, version)).await
+            skill_lookup::find_skill(context, &skill_reference(&only, version)).await
         }
         _ => Err(ToolError::AmbiguousSkill {
             name: name.to_owned(),

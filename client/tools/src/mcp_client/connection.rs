@@ -7,7 +7,7 @@ use std::time::Duration;
 use rmcp::ServiceExt;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, PaginatedRequestParams,
-    Tool,
+    ResourceContents, Tool,
 };
 use rmcp::service::{Peer, RoleClient, RunningService, ServiceError};
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -19,6 +19,9 @@ use tokio::time::timeout;
 
 use super::server_policy::{ConnectTarget, SharedHttpClient};
 use super::{McpServer, cut_problem};
+use crate::arguments;
+use crate::result_budget::{self, json_bytes};
+use crate::terminal_output::without_escapes;
 use crate::tool_definition::ToolDefinition;
 use crate::tool_error::ToolError;
 
@@ -199,14 +202,15 @@ fn tool_definition(server: &McpServer, tool: Tool) -> Result<ToolDefinition, Too
             tool.name.chars().take(NAME_BYTES_MAX).collect::<String>()
         )));
     }
-    let returns = tool
-        .output_schema
-        .map(|schema| Value::Object((*schema).clone()));
+    let schema = Value::Object((*tool.input_schema).clone());
+    let mut parameters = arguments::reduce_arguments(schema);
+    clean_texts(&mut parameters);
     Ok(ToolDefinition {
         name: tool.name.into_owned(),
-        description: tool.description.unwrap_or_default().into_owned(),
-        parameters: Value::Object((*tool.input_schema).clone()),
-        returns: returns.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
+        description: without_escapes(tool.description.unwrap_or_default().into_owned()),
+        parameters,
+        // A long result is cut, and need not fit the server's own schema then.
+        returns: Value::Object(serde_json::Map::new()),
     })
 }
 
@@ -214,8 +218,12 @@ fn tool_definition(server: &McpServer, tool: Tool) -> Result<ToolDefinition, Too
 fn result_value(
     server: &McpServer,
     tool: &str,
-    result: CallToolResult,
+    mut result: CallToolResult,
 ) -> Result<Value, ToolError> {
+    if json_bytes(&result.content) > result_budget::RESULT_BYTES_MAX {
+        // They would be cut within their base64.
+        result.content.iter_mut().for_each(name_binary_block);
+    }
     let texts = result.content.iter().map(|content| {
         let ContentBlock::Text(text) = content else {
             return None;
@@ -226,12 +234,13 @@ fn result_value(
         .collect::<Option<Vec<&str>>>()
         .map(|texts| texts.join("\n"));
     if result.is_error == Some(true) {
+        let text = text.map(without_escapes);
         return Err(ToolError::Host {
             tool: tool.to_owned(),
             problem: cut_problem(text.unwrap_or_else(|| "it failed and did not say why".into())),
         });
     }
-    let value = match (result.structured_content, text) {
+    let mut value = match (result.structured_content, text) {
         (Some(value), _) => value,
         (None, Some(text)) => Value::String(text),
         (None, None) => serde_json::to_value(&result.content)
@@ -243,12 +252,50 @@ fn result_value(
             "the result of {tool} has {bytes} bytes, more than {RESULT_BYTES_MAX}: ask for less of it"
         )));
     }
+    clean_texts(&mut value);
     Ok(value)
+}
+
+/// Removes escape sequences from all texts of a value.
+fn clean_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = without_escapes(std::mem::take(text)),
+        Value::Array(items) => items.iter_mut().for_each(clean_texts),
+        Value::Object(fields) => fields.values_mut().for_each(clean_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Replaces an image, a sound or a file that is no text by its name, type and size.
+fn name_binary_block(block: &mut ContentBlock) {
+    let (name, mime_type, base64) = if let ContentBlock::Image(image) = &*block {
+        ("an image", image.mime_type.as_str(), &image.data)
+    } else if let ContentBlock::Audio(audio) = &*block {
+        ("a sound", audio.mime_type.as_str(), &audio.data)
+    } else if let ContentBlock::Resource(embedded) = &*block
+        && let ResourceContents::BlobResourceContents {
+            uri,
+            mime_type,
+            blob,
+            ..
+        } = &embedded.resource
+    {
+        (
+            uri.as_str(),
+            mime_type.as_deref().unwrap_or("unknown type"),
+            blob,
+        )
+    } else {
+        return;
+    };
+    let bytes = base64.trim_end_matches('=').len() * 3 / 4;
+    let named = format!("[{name}, {mime_type}, {bytes} bytes: too large to show]");
+    *block = ContentBlock::text(named);
 }
 
 /// Converts an error of the MCP library.
 fn service_error(server: &McpServer, error: &ServiceError) -> ToolError {
-    server.failed(error.to_string())
+    server.failed(without_escapes(error.to_string()))
 }
 
 #[cfg(test)]

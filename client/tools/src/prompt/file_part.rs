@@ -1,7 +1,7 @@
 //! Files in a message's content, in the notations of all providers. Their part types are distinct, so no provider is asked
 //! for.
 
-use data_encoding::BASE64;
+use data_encoding::BASE64_MIME;
 use serde_json::Value;
 
 /// Types of parts that are files, of all providers.
@@ -50,7 +50,8 @@ impl FileSource {
     /// Returns the bytes if the part has them and they can be decoded.
     pub(super) fn bytes(&self) -> Option<Vec<u8>> {
         match self {
-            Self::Base64(text) => BASE64.decode(text.trim().as_bytes()).ok(),
+            // Some encoders break lines.
+            Self::Base64(text) => BASE64_MIME.decode(text.trim().as_bytes()).ok(),
             Self::Text(text) => Some(text.clone().into_bytes()),
             Self::Url(_) | Self::Id(_) => None,
         }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use unicode_normalization::UnicodeNormalization as _;
 
 use super::file_part::{FilePart, FileSource, unusable_file};
 use super::provider::{MalformedRequest, Provider, Role};
@@ -12,7 +13,7 @@ use skilld_client::split_version;
 
 /// Name of a file whose own name is empty or unsafe.
 const UNNAMED: &str = "upload";
-/// Prefix of a reference to an artifact; hosts also use it where a provider has its ids.
+/// Prefix of a reference to an artifact.
 const ARTIFACT: &str = "artifact://";
 
 /// File of the conversation to stage in the workspace.
@@ -33,7 +34,7 @@ pub struct Upload {
 pub enum UploadContent {
     /// Bytes of the file.
     Bytes(Vec<u8>),
-    /// An `artifact://` reference or a URL, for StageInputs to follow or refuse.
+    /// A reference such as `artifact://…` or `host:///…`, or a URL, for StageInputs to follow or refuse.
     Reference(String),
     /// Id of a file at the provider; only the host can fetch it.
     ProviderId(String),
@@ -112,18 +113,15 @@ fn upload_content(source: &FileSource) -> Option<(UploadContent, String)> {
             let key = format!("sha256/{}", hash(&bytes));
             (UploadContent::Bytes(bytes), key)
         }
-        FileSource::Url(url) => {
-            let key = format!("url/{}", hash(url.as_bytes()));
-            (UploadContent::Reference(url.clone()), key)
-        }
-        FileSource::Id(id) if id.starts_with(ARTIFACT) => {
-            let key = format!("url/{}", hash(id.as_bytes()));
-            (UploadContent::Reference(id.clone()), key)
-        }
-        FileSource::Id(id) => (
+        FileSource::Id(id) if !id.contains("://") => (
             UploadContent::ProviderId(id.clone()),
             format!("file_id/{id}"),
         ),
+        // Hosts also use references where a provider has its ids.
+        FileSource::Url(reference) | FileSource::Id(reference) => {
+            let key = format!("url/{}", hash(reference.as_bytes()));
+            (UploadContent::Reference(reference.clone()), key)
+        }
     })
 }
 
@@ -154,9 +152,10 @@ fn original_name(file: &FilePart, number: usize) -> String {
     format!("{UNNAMED}_{number}{extension}")
 }
 
-/// Returns the last segment of a name, fit for a file.
+/// Returns the last segment of a name, fit for a file, with composed characters: macOS writes `é` as two, and models
+/// write one.
 fn file_name(name: &str) -> String {
-    let name = name.replace('\\', "/");
+    let name: String = name.replace('\\', "/").nfc().collect();
     let base = name
         .trim()
         .trim_end_matches('/')
@@ -328,6 +327,12 @@ mod tests {
     }
 
     #[test]
+    fn names_of_macos_are_composed() {
+        let parts = vec![file("Gro\u{308}ße.csv", "", base64("1"))];
+        assert_eq!(names(parts), ["Größe.csv"]);
+    }
+
+    #[test]
     fn an_at_sign_that_is_no_version_stays_in_the_name() {
         let reference = |text: &str| FileSource::Url(text.into());
         let parts = vec![
@@ -342,11 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_names_an_artifact_is_one() {
+    fn an_id_that_is_a_reference_is_what_a_url_of_the_same_text_is() {
         let id = |text: &str| FileSource::Id(text.into());
         let uploads = found(vec![
             file("", "", id("artifact://in/a.csv@3")),
             file("", "", id("file-1")),
+            file("", "", id("host:///data/b.csv")),
+            file("", "", FileSource::Url("host:///data/b.csv".into())),
         ]);
         let found: Vec<_> = uploads
             .files
@@ -355,11 +362,13 @@ mod tests {
             .collect();
         let artifact = UploadContent::Reference("artifact://in/a.csv@3".into());
         let other = UploadContent::ProviderId("file-1".into());
+        let host = UploadContent::Reference("host:///data/b.csv".into());
         assert_eq!(
             found,
             [
                 ("a.csv".to_owned(), artifact),
-                ("upload_2".to_owned(), other)
+                ("upload_2".to_owned(), other),
+                ("b.csv".to_owned(), host)
             ]
         );
     }
@@ -435,5 +444,8 @@ mod tests {
         assert_eq!(none, FoundUploads::default());
         let broken = found("user", "%").expect("a request");
         assert_eq!(broken.warnings, ["user file input: b: not base64"]);
+        let wrapped = found("user", "M\r\nQ==\n").expect("a request");
+        let bytes = UploadContent::Bytes(b"1".to_vec());
+        assert_eq!(wrapped.files[0].content, bytes);
     }
 }

@@ -29,6 +29,7 @@ impl Guidance<'_> {
 pub fn built_in(family: Family, profile: Profile) -> &'static str {
     match (family, profile) {
         (Family::Trpc, Profile::Full) => TRPC,
+        (_, Profile::Workspace) => WORKSPACE,
         (Family::Sherma, Profile::Full) => SHERMA,
         (Family::AgentZero, Profile::Full) => AGENT_ZERO,
         (_, Profile::KnowledgeOnly) => KNOWLEDGE,
@@ -41,10 +42,20 @@ Tooling and workspace guidance:
 the task needs. Load all docs only if you need all.
 - Commands run in the session's isolated workspace, in the skill's folder unless you give a cwd. work/ and out/ \
 (OUTPUT_DIR) are yours. There is no network unless the host grants it.
-- Files that the user gave lie in work/inputs. Bring other files with `inputs`, not with copy commands.
+- Bring files in with `inputs`, not with copy commands.
 - Write results to OUTPUT_DIR and name them in output_files or outputs. Text comes back inline; use a file's ref to hand it \
 to another tool. A later command sees the same files, so do not run a command again to see its output.
 - Look at exit_code, stderr, warnings and limits_hit before you go on. Use skill_exec only for programs that ask questions.
+";
+
+const WORKSPACE: &str = "\
+Tooling and workspace guidance:
+- A skill is listed by name until you load it: call skill_load before you use it. From then on its folder is skills/NAME in \
+the workspace: read its documents and run its scripts there, with workspace_exec and cwd skills/NAME.
+- Commands run in the session's isolated workspace. work/ and out/ (OUTPUT_DIR) are yours, and so is your copy of a loaded \
+skill. There is no network unless the host grants it.
+- Look at exit_code, output and warnings before you go on. A later command sees the same files, so do not run a command \
+again to see its output.
 ";
 
 const SHERMA: &str = "\

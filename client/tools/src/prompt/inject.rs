@@ -19,6 +19,7 @@ use super::skill_blocks::SkillBlocks;
 use super::skill_load_history::{self, SkillLoadResult};
 use super::skill_overview;
 use super::untrusted_text::one_line;
+use super::user_files;
 use crate::state::{self, LoadScope, SessionState};
 use crate::tool_definition::Family;
 
@@ -105,6 +106,10 @@ pub fn inject(
     let fallback_index = remove_fallback(provider, body)?;
     let views = provider.messages(body)?;
     let mut system = new_overview(material, &system_texts(&views, body), options, &mut report);
+    let user_files = user_files::render_user_files(&material.uploads);
+    if !has_block_in(&system_texts(&views, body), &user_files) {
+        system.push_str(&user_files);
+    }
     let loaded = state::loaded(state, options.family, options.scope);
     let loads = skill_load_history::loads(&views, body);
     let gone = loads.iter().filter(|load| !loaded.contains(&load.skill));

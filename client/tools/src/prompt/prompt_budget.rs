@@ -3,6 +3,8 @@
 
 /// Default maximum size of the overview in bytes, like that of an answer that lists skills: about 4,000 tokens.
 const OVERVIEW_BYTES_MAX: usize = 16 * 1024;
+/// Default maximum size of the texts of all loaded skills in bytes: about 64,000 tokens, which are in every request.
+const CONTENT_BYTES_MAX: usize = 256 * 1024;
 
 /// Measure of a text: its bytes, or its tokens by a tokenizer of the caller.
 pub type TextMeasure<'a> = &'a dyn Fn(&str) -> usize;
@@ -13,7 +15,8 @@ pub struct PromptBudget<'a> {
     /// Maximum size of the overview without guidance; 0 for no limit. By default 16 KiB, so that thousands of skills do
     /// not fill the prompt.
     pub overview: usize,
-    /// Maximum size of bodies and docs of all loaded skills together; 0 for no limit.
+    /// Maximum size of bodies and docs of all loaded skills together; 0 for no limit. By default 256 × 1024 of what
+    /// `count` measures: 256 KiB, but four times as much text if that counts tokens.
     pub content: usize,
     /// Measure of both sizes.
     pub count: TextMeasure<'a>,
@@ -23,7 +26,7 @@ impl Default for PromptBudget<'_> {
     fn default() -> Self {
         Self {
             overview: OVERVIEW_BYTES_MAX,
-            content: 0,
+            content: CONTENT_BYTES_MAX,
             count: &str::len,
         }
     }

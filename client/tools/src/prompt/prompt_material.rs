@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::staged_uploads::StagedUploads;
+
 /// Skills that a prompt can show. Their order does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptMaterial {
@@ -9,6 +11,9 @@ pub struct PromptMaterial {
     pub overview: Vec<SkillSummary>,
     /// Content of the loaded skills. A skill that the state does not have loaded is not shown.
     pub loaded: Vec<LoadedContent>,
+    /// Files of the user that [`Toolset::stage_uploads`](crate::Toolset::stage_uploads) put into the workspace; the host
+    /// adds them. The prompt names them, and says nothing of files without any.
+    pub uploads: StagedUploads,
 }
 
 /// A skill in one line.
@@ -37,6 +42,8 @@ pub struct LoadedContent {
     pub unavailable_tools: Vec<String>,
     /// Folder of the skill's files for commands; empty if no tool runs commands.
     pub dir: String,
+    /// Tool that reads files of the skill, which a text that is cut names; empty if none is offered.
+    pub reader: String,
 }
 
 /// A doc of a skill.

@@ -165,6 +165,20 @@ impl<'a> SkillBlocks<'a> {
 /// loading tool. Empty if the state does not have the skill loaded.
 #[must_use]
 pub fn loaded_text(skill: &LoadedContent, state: &SessionState, scope: LoadScope<'_>) -> String {
+    let uncut = PromptBudget {
+        content: 0,
+        ..PromptBudget::default()
+    };
+    loaded_text_within(skill, state, scope, &uncut)
+}
+
+/// Returns the text of a loaded skill as [`loaded_text`] does, cut to a budget.
+pub(crate) fn loaded_text_within(
+    skill: &LoadedContent,
+    state: &SessionState,
+    scope: LoadScope<'_>,
+    budget: &PromptBudget<'_>,
+) -> String {
     let mut report = InjectionReport::default();
     let names = match skill_loads::is_loaded(state, scope, &skill.name) {
         true => vec![skill.name.clone()],
@@ -172,7 +186,7 @@ pub fn loaded_text(skill: &LoadedContent, state: &SessionState, scope: LoadScope
     };
     let loaded = std::slice::from_ref(skill);
     let blocks = SkillBlocks::select(loaded, names, (state, scope), &mut report);
-    let texts = blocks.render(&PromptBudget::default(), &mut report);
+    let texts = blocks.render(budget, &mut report);
     texts.into_iter().map(|(_, text)| text).collect()
 }
 
@@ -234,8 +248,17 @@ fn render_piece(skill: &LoadedContent, piece: &BodyOrDoc<'_>, chars: usize) -> S
     };
     let all = piece.text.chars().count();
     // Within the tag, like the text.
-    let (skill, file) = (one_line(&skill.name), one_line(file));
-    format!("{head}\n[cut: {chars} of {all} characters; all of it is in skill://{skill}/{file}]")
+    let rest = describe_whole(&one_line(&skill.name), &one_line(file), &skill.reader);
+    format!("{head}\n[cut: {chars} of {all} characters; {rest}]")
+}
+
+/// Describes where all of a text is that is cut, and which tool reads it.
+pub(crate) fn describe_whole(skill: &str, file: &str, reader: &str) -> String {
+    let reading = match reader {
+        "" => String::new(),
+        reader => format!(", which {reader} reads in parts"),
+    };
+    format!("all of it is in skill://{skill}/{file}{reading}")
 }
 
 /// Renders the block of a skill, and takes the shares of its pieces.

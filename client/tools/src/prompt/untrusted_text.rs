@@ -1,6 +1,8 @@
 //! Makes text of skills, which third parties write, safe for a prompt: names and descriptions lose characters that
 //! deceive a reader, and no text can end the tag that names its skill.
 
+use crate::text_decoding::is_invisible;
+
 /// Returns one line without control, zero-width and bidirectional characters, with runs of blanks as one; and `true` if
 /// a character was removed that a reader would not have seen.
 #[must_use]
@@ -22,12 +24,9 @@ pub fn clean(text: &str) -> (String, bool) {
 }
 
 /// Returns `true` for characters that a reader does not see and that can change how others are read.
-fn is_hidden(char: char) -> bool {
-    char.is_control()
-        || matches!(char,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
-            | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+#[must_use]
+pub fn is_hidden(char: char) -> bool {
+    char.is_control() || is_invisible(char)
 }
 
 /// Escapes a text so that no skill tag begins or ends in it.

@@ -7,8 +7,9 @@ use skilld_client::v1::{Skill, SkillFile};
 
 use super::decode;
 use super::skill_version_resolution::find_meant_skill;
-use super::tool_arguments::{AssetArguments, ResourceArguments, SkillArguments};
+use super::tool_arguments::{AssetArguments, PathsArguments, ResourceArguments};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::skill_list_page::PathList;
 use crate::skill_lookup::{self, FileContent, pinned_reference};
 use crate::tool_error::{ToolError, ToolResult};
 
@@ -34,11 +35,12 @@ pub(super) async fn list_paths(
     folder: &'static str,
     is_listed: fn(&SkillFile) -> bool,
 ) -> CallResult {
-    let asked: SkillArguments = decode(arguments)?;
+    let asked: PathsArguments = decode(arguments)?;
     let skill = find_meant_skill(*call, &asked.skill_id, &asked.version).await?;
     let files = skill_lookup::list_files(call.tools, &pinned_reference(&skill), folder).await?;
     let paths = files.into_iter().filter(is_listed).map(|file| file.path);
-    Ok(ToolAnswer::of(paths.collect::<Vec<String>>()))
+    let paths: Vec<String> = paths.collect();
+    Ok(ToolAnswer::of(json!(PathList::new(&paths, asked.offset))))
 }
 
 pub(super) async fn read_resource(call: CallContext<'_>, arguments: Value) -> CallResult {

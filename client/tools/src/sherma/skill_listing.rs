@@ -10,7 +10,8 @@ use super::tool_arguments::{ListArguments, SearchArguments};
 use super::{decode, read_loaded};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::clean;
-use crate::skill_list_page::{EntryDetail, SkillListPage, json_bytes};
+use crate::result_budget::json_bytes;
+use crate::skill_list_page::{EntryDetail, SkillListPage};
 use crate::skill_lookup::{self, FOUND_MAX, skill_id};
 use crate::state::sherma::LoadedSkills;
 use crate::tool_error::ToolError;
@@ -69,9 +70,9 @@ pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> Call
     let loaded = read_loaded(*call);
     let query = asked.query.trim();
     let skills = match query {
-        "" => skill_lookup::list_skills(call.tools).await?,
+        "" => skill_lookup::list_skills(*call).await?,
         words => {
-            let found = skill_lookup::search_skills(call.tools, words, FOUND_MAX, false).await?;
+            let found = skill_lookup::search_skills(*call, words, FOUND_MAX, false).await?;
             found.into_iter().map(|(skill, _)| skill).collect()
         }
     };
@@ -96,7 +97,7 @@ pub(super) async fn search_skills(call: CallContext<'_>, arguments: Value) -> Ca
         .filter(|limit| *limit > 0)
         .unwrap_or(FOUND_DEFAULT);
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-    let found = skill_lookup::search_skills(call.tools, &search.query, wanted, false).await?;
+    let found = skill_lookup::search_skills(*call, &search.query, wanted, false).await?;
     let page = SkillListPage::new(&found, search.offset, FoundSkill::new, json_bytes);
     let list = page
         .into_list(|next| format!("the others: the same call with offset {next}, or more words"));
@@ -108,7 +109,7 @@ impl FoundSkill {
         Self {
             id: skill_id(skill),
             version: detail.cut(clean(&skill.version).0),
-            description: detail.cut(clean(&skill.description).0),
+            description: detail.cut(clean(&skill_lookup::described(skill)).0),
             score: found.score,
             matched_fields: found.matched_fields.clone(),
         }

@@ -19,19 +19,23 @@ use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, T
 use crate::hooks::{LoadedSkill, SkillChoice, UnloadedSkill};
 use crate::package_warnings::describe_missing_packages;
 use crate::prompt::untrusted_text::{attribute, one_line, without_tags};
+use crate::result_budget::{cut_instructions, json_bytes, take_fitting};
 use crate::skill_lookup::{self, skill_id};
 use crate::state::StateDelta;
 use crate::state::sherma::{self, LoadedSkills, RemoteTool, ServerAddress};
 use crate::tool_error::{ToolError, ToolResult};
 
-/// Maximum number of files that a text lists.
+/// Maximum number of files that a text lists, and maximum size of their names in bytes of JSON.
 const FILES_SHOWN_MAX: usize = 100;
+const FILES_BYTES_MAX: usize = 8 * 1024;
+/// Advice on reading instructions that a result has no room for.
+const REST: &str = "load_skill_resource with resource_path SKILL.md reads all of it in parts";
 
 /// Result of `load_skill_md`.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(super) struct LoadReport {
     outcome: LoadOutcome,
-    pub(super) skill_id: String,
+    skill_id: String,
     /// The loaded version.
     version: String,
     digest: String,
@@ -52,7 +56,7 @@ pub(super) struct LoadReport {
     replaced_version: Option<String>,
     /// The instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) content: Option<String>,
+    content: Option<String>,
     /// Note in place of instructions.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
@@ -78,7 +82,7 @@ struct ConnectedSkill {
     tools_missing: Vec<String>,
 }
 
-pub(super) async fn load_skill_md(call: CallContext<'_>, arguments: Value) -> CallResult {
+pub(crate) async fn load_skill_md(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: LoadArguments = decode(arguments)?;
     let choice = SkillChoice {
         skill_id: asked.skill_id,
@@ -94,7 +98,7 @@ pub(super) async fn load_skill_md(call: CallContext<'_>, arguments: Value) -> Ca
 }
 
 /// Loads a skill. Returns the result, and the loaded skills afterwards if they differ.
-pub(super) async fn load_skill(
+async fn load_skill(
     context: SessionContext<'_>,
     loaded: &LoadedSkills,
     mut choice: SkillChoice,
@@ -106,7 +110,7 @@ pub(super) async fn load_skill(
         return Err(ToolError::arguments("skill_id is empty"));
     }
     let reference = skill_lookup::skill_reference(&choice.skill_id, &choice.version);
-    let skill = skill_lookup::find_skill_to_load(tools, &reference).await?;
+    let skill = skill_lookup::find_skill_to_load(context, &reference).await?;
     let id = skill_id(&skill);
     let active = loaded
         .get(&id)
@@ -275,18 +279,28 @@ fn find_tool_owner(
 async fn read_text(tools: &ToolsetContext, skill: &Skill) -> ToolResult<String> {
     let files = skill_lookup::list_files(tools, &skill_lookup::pinned_reference(skill), "").await?;
     let id = skill_id(skill);
-    let body = skill.body.trim_end();
-    let mut text = format!("{body}\n\nIts folder, in the workspace: /workspace/skills/{id}\n");
+    let body = cut_instructions(skill.body.trim_end(), REST);
+    let mut text = format!("{body}\n\n");
+    if tools.options.runs_commands() {
+        text += &format!("Its folder, in the workspace: /workspace/skills/{id}\n");
+    }
     let shown = files.iter().filter(|file| file.path != "SKILL.md");
-    let shown: Vec<&str> = shown.map(|file| file.path.as_str()).collect();
+    let mut shown: Vec<&str> = shown.map(|file| file.path.as_str()).collect();
+    // Hidden files come last: they say the least of what the skill has.
+    shown.sort_by_key(|path| path.split('/').any(|name| name.starts_with('.')));
     if !shown.is_empty() {
         text += "Its files:\n";
     }
-    for path in shown.iter().take(FILES_SHOWN_MAX) {
+    let first = shown.iter().copied().take(FILES_SHOWN_MAX);
+    let first: Vec<&str> = take_fitting(first, FILES_BYTES_MAX, json_bytes).collect();
+    for path in &first {
         text += &format!("- {path}\n");
     }
-    if shown.len() > FILES_SHOWN_MAX {
-        text += &format!("and {} more\n", shown.len() - FILES_SHOWN_MAX);
+    if shown.len() > first.len() {
+        text += &format!(
+            "and {} more: list_skill_resources and list_skill_assets list theirs\n",
+            shown.len() - first.len()
+        );
     }
     Ok(format!(
         "<skill id=\"{}\" version=\"{}\" digest=\"{}\">\n{}</skill>",

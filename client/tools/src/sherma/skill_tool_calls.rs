@@ -3,7 +3,8 @@
 
 use super::{card_requirements, read_loaded, skill_version_resolution};
 use crate::arguments::argument_object;
-use crate::call_context::{CallResult, SessionContext, ToolAnswer, ToolsetContext};
+use crate::call_context::{CallResult, SessionContext, ToolAnswer};
+use crate::result_budget::fit_result;
 use crate::skill_lookup;
 use crate::state::sherma::{LoadedSkills, McpServer, ServerAddress};
 use crate::tool_definition::ToolCall;
@@ -20,9 +21,10 @@ pub(super) async fn call_skill_tool(context: SessionContext<'_>, call: ToolCall)
         tools.host.call(&call.name, arguments).await
     } else if let Some((skill, remote)) = loaded.remote(&call.name) {
         let arguments = argument_object(call.arguments)?.into();
-        check_program(tools, &loaded, skill, &remote.server).await?;
+        check_program(context, &loaded, skill, &remote.server).await?;
         let (session, server) = (context.session, &remote.server);
-        tools.mcp.call(session, server, &call.name, arguments).await
+        let called = tools.mcp.call(session, server, &call.name, arguments).await;
+        called.map(fit_result)
     } else {
         return Err(super::unknown_tool(context, call.name));
     };
@@ -32,7 +34,7 @@ pub(super) async fn call_skill_tool(context: SessionContext<'_>, call: ToolCall)
 /// Refuses a program that the loaded skill's card does not name. The option that lets cards name programs means the
 /// catalogue's cards, and a state is data that travels: a program that only the state names is not started.
 async fn check_program(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     loaded: &LoadedSkills,
     id: &str,
     server: &McpServer,
@@ -41,7 +43,7 @@ async fn check_program(
         return Ok(());
     };
     let reference = skill_version_resolution::loaded_reference(id, load);
-    let found = skill_lookup::find_usable_skill(tools, &reference).await?;
+    let found = skill_lookup::find_usable_skill(context, &reference).await?;
     let found = found.filter(|found| skill_version_resolution::is_loaded(loaded, found));
     if found.is_some_and(|found| card_requirements::names_server(&found, &server.at)) {
         return Ok(());

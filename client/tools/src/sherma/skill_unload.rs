@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::tool_arguments::SkillArguments;
 use super::{decode, read_loaded};
-use crate::call_context::{CallContext, CallResult, ToolAnswer, ToolsetContext};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
 use crate::hooks::{SkillChoice, UnloadedSkill};
 use crate::skill_lookup;
 use crate::state::sherma::{LoadedSkill, LoadedSkills};
@@ -54,7 +54,7 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
     let (tools, loaded) = (call.tools, read_loaded(*call));
     call.before_unload(&mut choice).await?;
     let asked = choice.skill_id.trim();
-    let id = find_loaded_id(tools, &loaded, asked).await?;
+    let id = find_loaded_id(*call, &loaded, asked).await?;
     let id = id.as_deref().unwrap_or(asked);
     let Some(load) = loaded.get(id) else {
         let ids: Vec<&str> = loaded.iter().map(|(id, _)| id).collect();
@@ -64,7 +64,7 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
         };
         return Ok(answer_not_loaded(id, message));
     };
-    if !includes_version(tools, id, &choice.version, load).await? {
+    if !includes_version(*call, id, &choice.version, load).await? {
         let (version, asked) = (&load.version, &choice.version);
         let message = format!("{id} is loaded in version {version}, which is not {asked}");
         return Ok(answer_not_loaded(id, message));
@@ -107,14 +107,14 @@ fn answer_not_loaded(id: &str, message: String) -> ToolAnswer {
 
 /// Returns the id under which a skill is loaded, by this or another of its names.
 async fn find_loaded_id(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     loaded: &LoadedSkills,
     asked: &str,
 ) -> ToolResult<Option<String>> {
     if loaded.get(asked).is_some() || asked.is_empty() {
         return Ok(loaded.get(asked).map(|_| asked.to_owned()));
     }
-    let found = skill_lookup::find_usable_skill(tools, asked).await?;
+    let found = skill_lookup::find_usable_skill(context, asked).await?;
     let id = found.map(|skill| skill_lookup::skill_id(&skill));
     Ok(id.filter(|id| loaded.get(id).is_some()))
 }
@@ -122,7 +122,7 @@ async fn find_loaded_id(
 /// Returns `true` if the requested version or range includes the loaded version. Only the daemon knows what a range
 /// means: it is asked for a version that is in the range and equals this one.
 async fn includes_version(
-    tools: &ToolsetContext,
+    context: SessionContext<'_>,
     id: &str,
     asked: &str,
     load: &LoadedSkill,
@@ -137,7 +137,7 @@ async fn includes_version(
         return Ok(false);
     }
     let both = format!("{asked},=={version}");
-    match skill_lookup::find_skill(tools, &skill_lookup::skill_reference(id, &both)).await {
+    match skill_lookup::find_skill(context, &skill_lookup::skill_reference(id, &both)).await {
         Ok(_) | Err(ToolError::SkillUnusable { .. }) => Ok(true),
         Err(ToolError::UnknownSkill { .. }) => Ok(false),
         Err(error) => Err(error),

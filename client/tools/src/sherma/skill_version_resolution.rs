@@ -15,7 +15,7 @@ pub(super) async fn find_meant_skill(
     id: &str,
     version: &str,
 ) -> ToolResult<Skill> {
-    let (tools, loaded) = (context.tools, read_loaded(context));
+    let loaded = read_loaded(context);
     let id = id.trim();
     if id.is_empty() {
         return Err(ToolError::arguments("skill_id is empty"));
@@ -24,12 +24,12 @@ pub(super) async fn find_meant_skill(
     let any_version = wanted == id;
     let load = loaded.get(id).filter(|_| any_version);
     let wanted = load.map_or(wanted, |load| loaded_reference(id, load));
-    let found = skill_lookup::find_skill(tools, &wanted).await?;
+    let found = skill_lookup::find_skill(context, &wanted).await?;
     let own = skill_id(&found);
     match loaded.get(&own) {
         // The call used another of its names.
         Some(load) if any_version && own != id => {
-            skill_lookup::find_skill(tools, &loaded_reference(&own, load)).await
+            skill_lookup::find_skill(context, &loaded_reference(&own, load)).await
         }
         Some(_) | None => Ok(found),
     }

@@ -43,6 +43,18 @@ pub(super) struct SkillArguments {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct PathsArguments {
+    /// The skill's id, as list_skills shows it.
+    pub(super) skill_id: String,
+    /// A version or a range: 1.2.0, ^1.2, >=1,<3, ~=1.4, latest. * is the loaded or the current one.
+    #[serde(default = "any_version")]
+    pub(super) version: String,
+    /// Where to go on: `next_offset` of the call before.
+    #[serde(default)]
+    pub(super) offset: usize,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct LoadArguments {
     /// The skill's id, as list_skills shows it.
     pub(super) skill_id: String,

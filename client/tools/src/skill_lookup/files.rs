@@ -1,5 +1,7 @@
 //! Files of a skill, listed and read.
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::Error;
@@ -9,12 +11,15 @@ use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, Ski
 use super::{nearest_names, pinned_reference, skill_id, translate_skill_error};
 use crate::call_context::ToolsetContext;
 use crate::output_buffer::whole_end;
+use crate::result_budget::{TEXT_BYTES_MAX, json_head};
 use crate::skill_file_path::{path_in_plugin, relative_path};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
 /// Number of files of one page; the server's maximum.
 const PAGE_SIZE: i32 = 10_000;
+/// Maximum number of a plugin's files that are looked up at once.
+const SHARED_FILES_MAX: usize = 64;
 
 /// Lists the files of a skill beneath a folder, sorted; empty if the skill has no such folder.
 pub(crate) async fn list_files(
@@ -43,20 +48,61 @@ pub(crate) async fn list_files(
     }
 }
 
-/// Lists the documents of a skill: texts that are documents, references or scripts, other than SKILL.md.
+/// Lists the documents of a skill: texts that are documents or references, other than SKILL.md.
 pub(crate) async fn list_documents(
     tools: &ToolsetContext,
     reference: &str,
 ) -> ToolResult<Vec<SkillFile>> {
-    let mut files = list_files(tools, reference, "").await?;
-    files.retain(is_document);
+    let mut files = list_readable_files(tools, reference).await?;
+    files.retain(|file| file.kind() != Kind::Script);
     Ok(files)
 }
 
-fn is_document(file: &SkillFile) -> bool {
+/// Lists the files of a skill that a prompt can bring if a call names them: documents and scripts.
+pub(crate) async fn list_readable_files(
+    tools: &ToolsetContext,
+    reference: &str,
+) -> ToolResult<Vec<SkillFile>> {
+    let mut files = list_files(tools, reference, "").await?;
+    files.retain(is_readable);
+    Ok(files)
+}
+
+fn is_readable(file: &SkillFile) -> bool {
     let name = file.path.rsplit('/').next().unwrap_or_default();
     let kind = matches!(file.kind(), Kind::Document | Kind::Reference | Kind::Script);
     kind && file.is_text && !name.eq_ignore_ascii_case("SKILL.md") && !name.starts_with('.')
+}
+
+/// Finds the texts that a skill shares within its plugin, by those of the paths that lead there: `../../x.md`, or from a
+/// placeholder for the plugin's folder. Returns them by the paths as they are asked for, with their paths from the
+/// skill's folder.
+pub(crate) async fn find_shared_files(
+    tools: &ToolsetContext,
+    skill: &Skill,
+    asked: &[&str],
+) -> ToolResult<HashMap<String, SkillFile>> {
+    let id = skill_id(skill);
+    let leads_there = |path: &str| path.starts_with("../") || path_in_plugin(&id, path).is_some();
+    let asked = asked.iter().filter(|path| leads_there(path));
+    let asked: Vec<&str> = asked.copied().take(SHARED_FILES_MAX).collect();
+    let mut found = HashMap::new();
+    for asked in asked {
+        match read_requested_file(tools, skill, asked, 0, 1).await {
+            Ok(file) if !file.binary && file.path.starts_with("../") => {
+                let shared = SkillFile {
+                    path: file.path,
+                    size: file.size,
+                    is_text: true,
+                    ..SkillFile::default()
+                };
+                found.insert(asked.to_owned(), shared);
+            }
+            Ok(_) | Err(ToolError::FileNotFound { .. } | ToolError::InvalidArguments { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// File of a skill, with its text or a part of it.
@@ -69,6 +115,9 @@ pub(crate) struct FileContent {
     pub(crate) size: i64,
     /// SHA-256 of the whole file.
     pub(crate) sha256: String,
+    /// Encoding of the file if it is text in another one than UTF-8: the text is decoded.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) encoding: String,
     /// `true` if the file is no text: then it has no content.
     pub(crate) binary: bool,
     /// Text of the file; `None` for a binary file.
@@ -86,6 +135,20 @@ impl FileContent {
             "binary, {} bytes, sha256 {}, {}",
             self.size, self.sha256, self.mime_type
         )
+    }
+
+    /// Cuts the text, which begins at `offset`, to the budget of a text in a result.
+    fn fitting(mut self, offset: u64) -> Self {
+        if let Some(text) = &mut self.text {
+            let length = json_head(text, TEXT_BYTES_MAX).len();
+            if length < text.len() {
+                text.truncate(length);
+                // Each stands for one byte at least: none is passed over.
+                let replaced = 2 * text.matches(char::REPLACEMENT_CHARACTER).count();
+                self.next_offset = Some(offset.saturating_add((length - replaced) as u64));
+            }
+        }
+        self
     }
 
     /// Describes the part that was read from `offset` on, if more follows.
@@ -147,6 +210,7 @@ async fn read_part(
         mime_type: file.mime_type,
         size: file.size,
         sha256: file.sha256,
+        encoding: file.encoding,
         binary: !is_text,
         text: is_text.then(|| String::from_utf8_lossy(&bytes).into_owned()),
         next_offset: (is_text && is_cut).then_some(next),
@@ -154,7 +218,7 @@ async fn read_part(
 }
 
 /// Reads a file of a skill as [`read_file`] does, by a path that a model wrote: it may begin with the skill's folder or
-/// its plugin's, or with a placeholder for one of them.
+/// its plugin's, or with a placeholder for one of them. Of the text no more is kept than fits into a result.
 pub(crate) async fn read_requested_file(
     tools: &ToolsetContext,
     skill: &Skill,
@@ -168,7 +232,7 @@ pub(crate) async fn read_requested_file(
         Some(path) => (path, true),
         None => (relative_path(&id, path), false),
     };
-    match read_file(tools, &pinned, path, offset, bytes_max).await {
+    let read = match read_file(tools, &pinned, path, offset, bytes_max).await {
         // Such a path may exist in the skill, too, and counts first.
         Err(ToolError::FileNotFound { .. } | ToolError::InvalidArguments { .. })
             if relative.0 != path =>
@@ -176,7 +240,8 @@ pub(crate) async fn read_requested_file(
             read_part(tools, &pinned, relative, offset, bytes_max).await
         }
         read => read,
-    }
+    };
+    read.map(|file| file.fitting(offset))
 }
 
 /// Converts the daemon's error about a file or its skill.

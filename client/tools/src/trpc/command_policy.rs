@@ -101,7 +101,10 @@ fn restrict_command(
             "env must not set {name} while commands are restricted, unless the host permits it"
         ));
     }
-    spec.argv = split_words(command)?;
+    // As for a shell: line ends of Windows are line ends, and those around a command, or a byte order mark before it,
+    // mean nothing.
+    let command = command.trim_start_matches('\u{feff}').replace("\r\n", "\n");
+    spec.argv = split_words(command.trim_matches('\n'))?;
     check_name(options, spec.argv.first().map_or("", String::as_str))?;
     spec.programs = list_programs(options, None);
     Ok(())

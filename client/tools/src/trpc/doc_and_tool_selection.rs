@@ -48,6 +48,9 @@ pub(super) struct SelectToolsArguments {
 pub(super) struct SelectedDocs {
     selected_docs: Vec<String>,
     include_all_docs: bool,
+    /// Documents that were chosen before and are not any more; the mode `add` keeps them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dropped_docs: Vec<String>,
     /// Documents that the skill does not have; they were left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown_docs: Vec<String>,
@@ -62,6 +65,8 @@ pub(super) struct RequestedDocs {
     /// Paths as the skill has them.
     pub(super) known: Vec<String>,
     pub(super) unknown: Vec<String>,
+    /// Documents that the call drops from the earlier choice.
+    pub(super) dropped: Vec<String>,
     /// Documents that may have been meant by unknown names.
     similar: BTreeMap<String, Vec<String>>,
 }
@@ -86,6 +91,9 @@ pub(super) struct SelectDocsResult {
     /// The skill's instructions and the selected documents, if it is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    /// Documents that the result has no room for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// Result of `skill_select_tools`.
@@ -96,6 +104,9 @@ pub(super) struct SelectToolsResult {
     #[serde(flatten)]
     tools: SelectedTools,
     include_all_tools: bool,
+    /// Lists that the result has no room for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 impl SelectedDocs {
@@ -106,6 +117,7 @@ impl SelectedDocs {
                 Some(Selection::All) | None => Vec::new(),
             },
             include_all_docs: selection == Some(&Selection::All),
+            dropped_docs: requested.dropped,
             unknown_docs: unique(requested.unknown),
             similar_docs: requested.similar,
         }
@@ -115,7 +127,7 @@ impl SelectedDocs {
 pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SelectDocsArguments = decode(arguments)?;
     let (tools, state, scope) = (call.tools, call.state, call.scope());
-    let skill = skill_lookup::find_skill(tools, require_unversioned_name(&asked.skill)?).await?;
+    let skill = skill_lookup::find_skill(*call, require_unversioned_name(&asked.skill)?).await?;
     let name = skill_lookup::skill_id(&skill);
     let mut docs = find_requested_docs(tools, &skill, &asked.docs).await?;
     let items = std::mem::take(&mut docs.known);
@@ -125,6 +137,8 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
     } else {
         unchanged(skill_loads::docs(state, scope, &name), &[])
     };
+    let before = skill_loads::docs(state, scope, &name);
+    docs.dropped = find_dropped_docs(tools, &skill, before, Some(&selected.selection)).await?;
     let after = state.with(&selected.delta);
     let context = SessionContext {
         state: &after,
@@ -137,6 +151,7 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
         mode: change.name().to_owned(),
         docs: SelectedDocs::new(Some(&selected.selection), docs),
         content: inline.content,
+        warnings: inline.warning.into_iter().collect(),
     };
     Ok(ToolAnswer::with(&result, selected.delta))
 }
@@ -144,7 +159,7 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
 pub(super) async fn select_tools(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SelectToolsArguments = decode(arguments)?;
     let (tools, state, scope) = (call.tools, call.state, call.scope());
-    let skill = skill_lookup::find_skill(tools, require_unversioned_name(&asked.skill)?).await?;
+    let skill = skill_lookup::find_skill(*call, require_unversioned_name(&asked.skill)?).await?;
     let name = skill_lookup::skill_id(&skill);
     let items = asked.tools.iter().map(|tool| tool.trim().to_owned());
     // The host's pool may have some that the skill does not name.
@@ -178,6 +193,7 @@ pub(super) async fn select_tools(call: CallContext<'_>, arguments: Value) -> Cal
         mode: change.name().to_owned(),
         tools,
         include_all_tools,
+        warnings: Vec::new(),
     };
     Ok(ToolAnswer::with(&result, selected.delta))
 }
@@ -211,7 +227,7 @@ pub(super) fn split_available_tools(
     }
 }
 
-/// Finds the documents that a call names among those that the skill has.
+/// Finds the documents that a call names among those that the skill has. A script counts too where it is named.
 pub(super) async fn find_requested_docs(
     tools: &ToolsetContext,
     skill: &Skill,
@@ -223,13 +239,16 @@ pub(super) async fn find_requested_docs(
     if asked.is_empty() {
         return Ok(requested);
     }
-    let docs = skill_lookup::list_documents(tools, &skill_lookup::pinned_reference(skill)).await?;
+    let pinned = skill_lookup::pinned_reference(skill);
+    let docs = skill_lookup::list_readable_files(tools, &pinned).await?;
     let docs: Vec<String> = docs.into_iter().map(|file| file.path).collect();
     let id = skill_lookup::skill_id(skill);
+    let mut shared = skill_lookup::find_shared_files(tools, skill, &asked).await?;
     for doc in asked {
-        match find_document(&id, &docs, doc) {
-            DocumentMatch::Found(path) => requested.known.push(path),
-            DocumentMatch::Unknown(similar) => {
+        match (find_document(&id, &docs, doc), shared.remove(doc)) {
+            (DocumentMatch::Found(path), _) => requested.known.push(path),
+            (DocumentMatch::Unknown(_), Some(file)) => requested.known.push(file.path),
+            (DocumentMatch::Unknown(similar), None) => {
                 requested.unknown.push(doc.to_owned());
                 if !similar.is_empty() {
                     requested.similar.insert(doc.to_owned(), similar);
@@ -238,6 +257,29 @@ pub(super) async fn find_requested_docs(
         }
     }
     Ok(requested)
+}
+
+/// Returns the documents of an earlier choice that a new one does not have.
+pub(super) async fn find_dropped_docs(
+    tools: &ToolsetContext,
+    skill: &Skill,
+    before: Option<Selection>,
+    after: Option<&Selection>,
+) -> ToolResult<Vec<String>> {
+    let (Some(before), Some(Selection::These(kept))) = (before, after) else {
+        return Ok(Vec::new());
+    };
+    let before = match before {
+        Selection::These(names) => names,
+        Selection::All => {
+            let pinned = skill_lookup::pinned_reference(skill);
+            let docs = skill_lookup::list_documents(tools, &pinned).await?;
+            docs.into_iter().map(|file| file.path).collect()
+        }
+    };
+    let kept: HashSet<&String> = kept.iter().collect();
+    let dropped = before.into_iter().filter(|doc| !kept.contains(doc));
+    Ok(dropped.collect())
 }
 
 fn unique(names: Vec<String>) -> Vec<String> {

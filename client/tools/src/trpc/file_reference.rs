@@ -14,6 +14,7 @@ use crate::prompt_material_reader::active_skills;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
 use crate::tool_error::{ToolError, ToolResult};
+use crate::workspace_path::relative_to_workspace;
 
 /// Maximum number of loaded skills in which a path is looked up; the most recently used ones.
 const SKILLS_SEARCHED_MAX: usize = 16;
@@ -58,11 +59,14 @@ impl SkillFolder {
 
 /// Open file: its metadata, and its bytes as they arrive.
 pub(super) struct OpenFile {
-    /// Reference of the file: `skill://name/path` for a skill's, else as the call gave it.
+    /// Reference of the file: `skill://name/path` for a skill's, without the workspace's root for one in it, else as the
+    /// call gave it.
     pub(super) name: String,
     pub(super) size_bytes: u64,
     /// Media type; empty for the workspace's files, which have none.
     pub(super) mime_type: String,
+    /// Encoding of a skill's text that the daemon has decoded; empty for others.
+    pub(super) encoding: String,
     pub(super) data: BoxStream<'static, Result<Bytes, Error>>,
 }
 
@@ -77,6 +81,7 @@ impl OpenFile {
             name: name.to_owned(),
             size_bytes: u64::try_from(size).unwrap_or_default(),
             mime_type: mime_type.to_owned(),
+            encoding: String::new(),
             data,
         }
     }
@@ -93,14 +98,13 @@ impl FileReference {
         };
         match (scheme, rest) {
             (_, "") => Err(wrong("names no file")),
-            ("workspace", path) if path.starts_with('/') => Err(wrong("must be relative")),
             ("workspace", path) => Ok(match Self::parse_path(path) {
                 staged @ Self::StagedSkill(..) => staged,
                 Self::Workspace(_)
                 | Self::Artifact(..)
                 | Self::Skill(..)
                 | Self::LoadedSkill(..)
-                | Self::Relative(_) => Self::Workspace(path.to_owned()),
+                | Self::Relative(_) => Self::Workspace(relative_to_workspace(path).into_owned()),
             }),
             ("artifact", name) => {
                 Self::parse_artifact(name).ok_or_else(|| wrong("has a version that is no number"))
@@ -128,7 +132,7 @@ impl FileReference {
                 Self::LoadedSkill(SkillFolder::Plugin, path.to_owned())
             }
             SkillFilePath::Other if path.starts_with(['/', '$']) => {
-                Self::Workspace(path.to_owned())
+                Self::Workspace(relative_to_workspace(path).into_owned())
             }
             SkillFilePath::Other => Self::Relative(path.to_owned()),
         }
@@ -149,7 +153,14 @@ pub(super) async fn open_reference(
     asked: &str,
 ) -> ToolResult<OpenFile> {
     match reference {
-        FileReference::Workspace(path) => open_workspace_file(context, path, asked).await,
+        FileReference::Workspace(path) => {
+            let mut opened = open_workspace_file(context, path, asked).await?;
+            opened.name = match asked.contains("://") {
+                true => format!("workspace://{path}"),
+                false => path.clone(),
+            };
+            Ok(opened)
+        }
         FileReference::Artifact(name, version) => {
             let request = LoadArtifactRequest {
                 name: name.clone(),
@@ -162,7 +173,7 @@ pub(super) async fn open_reference(
             Ok(OpenFile::new(asked, header.size, &header.mime_type, data))
         }
         FileReference::Skill(skill, path) => {
-            let visible = skill_lookup::visible_reference(context.tools, skill).await?;
+            let visible = skill_lookup::visible_reference(context, skill).await?;
             let file = SkillFile::new(skill, SkillFolder::Skill, path);
             let opened = open_skill_file(context, file, &visible, asked).await;
             opened.map(|(opened, _)| opened)
@@ -192,6 +203,12 @@ pub(super) async fn open_reference(
             let loaded = active_skills(context);
             let similar = match open_workspace_file(context, path, asked).await {
                 Err(ToolError::FileNotFound { nearest_names, .. }) => nearest_names,
+                // It may lead from the skill's folder to its plugin's.
+                Err(ToolError::InvalidArguments { .. })
+                    if path.starts_with("../") && !loaded.is_empty() =>
+                {
+                    Vec::new()
+                }
                 opened => return opened,
             };
             let file = (SkillFolder::Skill, path.as_str());
@@ -291,7 +308,8 @@ async fn open_skill_file(
     });
     let (header, data) = opened?.into_parts();
     let found = file.found(&header.path);
-    let opened = OpenFile::new(&found.reference(), header.size, &header.mime_type, data);
+    let mut opened = OpenFile::new(&found.reference(), header.size, &header.mime_type, data);
+    opened.encoding.clone_from(&header.encoding);
     Ok((opened, found.workspace_path()))
 }
 
@@ -318,7 +336,12 @@ async fn open_staged_file(
     file: SkillFile<'_>,
     asked: &str,
 ) -> ToolResult<OpenFile> {
-    let visible = skill_lookup::visible_reference(context.tools, file.skill).await?;
+    let visible = skill_lookup::visible_reference(context, file.skill).await?;
+    let file = match visible.split_once('@') {
+        // The call names the skill as its author wrote it, and the folder has the id.
+        Some((id, _)) if !file.skill.contains('@') => SkillFile::new(id, file.folder, file.path),
+        Some(_) | None => file,
+    };
     let staged = staged_skills(context).await?;
     let staged = staged.iter().find(|staged| staged.name == file.skill);
     let opened = open_current_file(context, file, staged, &visible, asked).await;
@@ -358,7 +381,9 @@ async fn open_loaded_file(
         let file = SkillFile::new(skill, folder, path);
         let staged = staged.iter().find(|staged| staged.name == *skill);
         match open_current_file(context, file, staged, skill, asked).await {
-            Ok(file) if folder == SkillFolder::Plugin => return Ok(file),
+            Ok(file) if folder == SkillFolder::Plugin || path.starts_with("../") => {
+                return Ok(file);
+            }
             Ok(file) => opened.push(file),
             Err(ToolError::FileNotFound { nearest_names, .. }) => {
                 let names = nearest_names.iter();
@@ -408,16 +433,15 @@ mod tests {
     #[test]
     fn a_reference_says_where_a_file_is() {
         let artifact = |name: &str, version| FileReference::Artifact(name.to_owned(), version);
+        let file = |path: &str| FileReference::Workspace(path.to_owned());
         for (text, wanted) in [
             ("out/a", FileReference::Relative("out/a".into())),
-            (
-                "/workspace/out/a",
-                FileReference::Workspace("/workspace/out/a".into()),
-            ),
-            (
-                "$OUTPUT_DIR/a",
-                FileReference::Workspace("$OUTPUT_DIR/a".into()),
-            ),
+            ("/out/a", file("out/a")),
+            ("/inputs/a", file("work/inputs/a")),
+            ("/workspace/out/a", file("out/a")),
+            ("workspace:///out/a", file("out/a")),
+            ("workspace:///etc/passwd", file("/etc/passwd")),
+            ("$OUTPUT_DIR/a", file("$OUTPUT_DIR/a")),
             (
                 "{baseDir}/a/b",
                 FileReference::LoadedSkill(SkillFolder::Skill, "a/b".into()),
@@ -438,14 +462,8 @@ mod tests {
                 "workspace://skills/.plugins/s/a/b",
                 FileReference::StagedSkill("s".into(), SkillFolder::Plugin, "a/b".into()),
             ),
-            (
-                "workspace://{baseDir}/a",
-                FileReference::Workspace("{baseDir}/a".into()),
-            ),
-            (
-                "workspace://out/a",
-                FileReference::Workspace("out/a".into()),
-            ),
+            ("workspace://{baseDir}/a", file("{baseDir}/a")),
+            ("workspace://out/a", file("out/a")),
             ("artifact://a", artifact("a", None)),
             ("artifact://a@3", artifact("a", Some(3))),
             ("artifact://a@b@12", artifact("a@b", Some(12))),
@@ -462,7 +480,6 @@ mod tests {
         for text in [
             "",
             "workspace://",
-            "workspace:///etc/passwd",
             "artifact://",
             // No version at all is the latest, which is not what this asks for.
             "artifact://a@99999999999999999999",

@@ -11,12 +11,13 @@ use super::run_result::StagedFile;
 use crate::call_context::{CallContext, SessionContext};
 use crate::skill_lookup;
 use crate::tool_error::{ToolError, ToolResult};
+use crate::workspace_path::relative_to_workspace;
 
 /// Input of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct InputArgument {
-    /// `artifact://name[@version]`, `workspace://path`, `skill://name/path`, or what else the operator allows.
+    /// `artifact://name[@version]`, a path in the workspace, `skill://name/path`, or what else the operator allows.
     pub(super) from: String,
     /// Where it goes in the workspace; `work/inputs/` and its name if it is left out.
     pub(super) to: String,
@@ -27,6 +28,17 @@ pub(super) struct InputArgument {
 }
 
 impl InputArgument {
+    /// Returns the reference of the source for the daemon; a path without a scheme is one in the workspace.
+    fn reference(&self) -> String {
+        let from = self.from.trim();
+        match from.split_once("://") {
+            None | Some(("workspace", _)) if !from.is_empty() => {
+                format!("workspace://{}", relative_to_workspace(from))
+            }
+            _ => from.to_owned(),
+        }
+    }
+
     fn to_spec(&self) -> InputSpec {
         let to = self.to.trim().replace('\\', "/");
         let is_default = matches!(to.as_str(), "." | "inputs" | "inputs/");
@@ -35,8 +47,11 @@ impl InputArgument {
             false => StageMode::Copy,
         };
         InputSpec {
-            source: Some(Source::From(self.from.trim().to_owned())),
-            to: if is_default { String::new() } else { to },
+            source: Some(Source::From(self.reference())),
+            to: match is_default {
+                true => String::new(),
+                false => relative_to_workspace(&to).into_owned(),
+            },
             mode: mode.into(),
             pin: self.pin,
             ..InputSpec::default()

@@ -1,6 +1,7 @@
 //! Selection of lines from a text that comes in pieces. The reader stops after the last selected line.
 
 use crate::output_buffer::{whole_end, whole_start};
+use crate::result_budget::byte_json_bytes;
 
 /// Collects a range of lines from a text that arrives in pieces, up to a maximum size.
 #[derive(Debug)]
@@ -11,7 +12,8 @@ pub(super) struct LineSelector {
     first_byte: u64,
     /// Remaining bytes of the first line to leave out.
     skip: u64,
-    bytes_max: usize,
+    /// Room for more lines, in bytes of JSON.
+    room: usize,
     /// Number of the line that the next byte belongs to, from 1.
     line: u64,
     bytes: Vec<u8>,
@@ -31,6 +33,8 @@ pub(super) struct SelectedLines {
     pub(super) bytes: Vec<u8>,
     /// Number of the first selected line; 0 if there is none.
     pub(super) first: u64,
+    /// Offset in the first line at which `bytes` begin.
+    first_byte: u64,
     /// Number of the last selected line; 0 if there is none.
     pub(super) last: u64,
     /// Number of the line to continue with; `None` at the end of the text.
@@ -40,14 +44,14 @@ pub(super) struct SelectedLines {
 }
 
 impl LineSelector {
-    /// Creates a selection of `count` lines from line `first` on, of at most `bytes_max` bytes.
-    pub(super) fn new(first: u64, count: u64, bytes_max: usize) -> Self {
+    /// Creates a selection of `count` lines from line `first` on, of at most `json_bytes_max` bytes in JSON.
+    pub(super) fn new(first: u64, count: u64, json_bytes_max: usize) -> Self {
         Self {
             first,
             count,
             first_byte: 0,
             skip: 0,
-            bytes_max,
+            room: json_bytes_max,
             line: 1,
             bytes: Vec::new(),
             line_start: 0,
@@ -102,9 +106,16 @@ impl LineSelector {
 
     /// Keeps a selected piece of a line; returns `false` if the selection ends before it.
     fn keep(&mut self, line: &[u8]) -> bool {
-        let room = self.bytes_max.saturating_sub(self.bytes.len());
-        if line.len() <= room {
+        let mut room = self.room;
+        let fitting = line.iter().take_while(|byte| {
+            let rest = room.checked_sub(byte_json_bytes(**byte));
+            room = rest.unwrap_or(room);
+            rest.is_some()
+        });
+        let length = fitting.count();
+        if length == line.len() {
             self.bytes.extend_from_slice(line);
+            self.room = room;
             return true;
         }
         if self.line_start > 0 {
@@ -115,7 +126,8 @@ impl LineSelector {
             return false;
         }
         self.bytes
-            .extend_from_slice(line.get(..room).unwrap_or_default());
+            .extend_from_slice(line.get(..length).unwrap_or_default());
+        self.room = 0;
         self.truncated = true;
         true
     }
@@ -126,11 +138,15 @@ impl LineSelector {
             let end = whole_end(&self.bytes);
             self.bytes.truncate(end);
         }
-        let next_byte = self.first_byte.saturating_add(self.bytes.len() as u64);
+        let mut first_byte = self.first_byte;
+        let next_byte = first_byte.saturating_add(self.bytes.len() as u64);
         let next_byte = self.truncated.then_some(next_byte);
-        if self.first_byte > 0 {
-            // The offset may lie within a character.
-            self.bytes.drain(..whole_start(&self.bytes));
+        let start = whole_start(&self.bytes);
+        let whole = self.bytes.get(start..).unwrap_or_default();
+        // The offset may lie within a character. Text of another encoding than UTF-8 may begin with any byte.
+        if first_byte > 0 && str::from_utf8(whole).is_ok() {
+            self.bytes.drain(..start);
+            first_byte = first_byte.saturating_add(start as u64);
         }
         let newlines = self.bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         let open = !self.bytes.is_empty() && !self.bytes.ends_with(b"\n");
@@ -139,9 +155,30 @@ impl LineSelector {
         SelectedLines {
             next: self.beyond.then_some(last + 1),
             first: if lines == 0 { 0 } else { self.first },
+            first_byte,
             last: if lines == 0 { 0 } else { last },
             next_byte,
             bytes: self.bytes,
+        }
+    }
+}
+
+impl SelectedLines {
+    /// Selects the first of these lines again, of at most `json_bytes_max` bytes in JSON.
+    pub(super) fn shortened(self, json_bytes_max: usize) -> Self {
+        let mut lines = LineSelector::new(1, u64::MAX, json_bytes_max);
+        lines.push(&self.bytes);
+        let part = lines.take();
+        let number = |line: u64| self.first.saturating_add(line).saturating_sub(1);
+        let next_byte = part.next_byte;
+        let next_byte = next_byte.map(|byte| byte.saturating_add(self.first_byte));
+        Self {
+            first: self.first,
+            first_byte: self.first_byte,
+            last: number(part.last),
+            next: part.next.map(number).or(self.next),
+            next_byte: next_byte.or(self.next_byte),
+            bytes: part.bytes,
         }
     }
 }
@@ -210,6 +247,28 @@ mod tests {
         assert_eq!(taken, ("aaaa".into(), 1, 1, Some(2), Some(4)));
         let taken = take("€€€\nb\n", 1, u64::MAX, 4);
         assert_eq!(taken, ("€".into(), 1, 1, Some(2), Some(3)));
+    }
+
+    #[test]
+    fn a_shorter_selection_goes_on_where_it_ends() {
+        let select = |first, count, first_byte| {
+            let mut lines = LineSelector::new(first, count, 100).starting_at(first_byte);
+            lines.push("one\ntwo\nthree\nfour\nä€😀\n".as_bytes());
+            lines.take()
+        };
+        for (selection, max, wanted) in [
+            (select(2, 2, 0), 6, ("two\n", 2, 2, Some(3), None)),
+            (select(2, 2, 0), 100, ("two\nthree\n", 2, 3, Some(4), None)),
+            (select(2, 2, 1), 1, ("w", 2, 2, Some(3), Some(2))),
+            (select(3, 1, 2), 2, ("re", 3, 3, Some(4), Some(4))),
+            // The selection begins within a character.
+            (select(5, 1, 1), 3, ("€", 5, 5, None, Some(5))),
+        ] {
+            let part = selection.shortened(max);
+            let text = str::from_utf8(&part.bytes).expect("text");
+            let found = (text, part.first, part.last, part.next, part.next_byte);
+            assert_eq!(found, wanted);
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Takes the output that a call hands over from a poll: each byte once, whole characters, no more lines than requested.
+//! Takes the output that a call hands over from polls: each byte once, whole characters, no more lines than requested, and
+//! without what is for a terminal.
 
 use skilld_client::v1::exec_event::Output;
 use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
@@ -6,6 +7,7 @@ use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
 use super::remembered_commands::SessionCommand;
 use super::session_poll::SessionPollRequest;
 use crate::output_buffer::{output_bytes, whole_end, whole_start};
+use crate::terminal_output::TerminalCleaner;
 
 /// Output that is handed over. The streams are separate, so that no line of one is torn by the other.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -18,48 +20,150 @@ pub(super) struct DeliveredOutput {
     pub(super) more: bool,
 }
 
-/// Takes from an answer the output that is handed over now, and advances the offsets by it. `is_full` is `true` if the
-/// answer has as much as was requested, so that more may follow.
-pub(super) fn deliver_output(
-    command: &mut SessionCommand,
-    answer: &PollExecResponse,
-    poll: &SessionPollRequest,
-    is_full: bool,
-) -> DeliveredOutput {
-    let mut handed = DeliveredOutput::default();
-    for gap in &answer.gaps {
-        handed.lost += gap.to.saturating_sub(gap.from);
-        *offset_mut(command, gap.stream()) = gap.to;
-    }
-    let mut lines = poll.lines.unwrap_or(usize::MAX);
-    let goes_on = is_full || answer.state() != ExecState::Closed;
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    for (index, piece) in answer.output.iter().enumerate() {
-        let data = output_bytes(piece);
-        let text = match piece.stream() {
-            OutputStream::Stderr => &mut stderr,
-            OutputStream::Stdout | OutputStream::Unspecified => &mut stdout,
-        };
-        let start = match poll.is_tail && text.is_empty() {
-            true => whole_start(data),
-            false => 0,
-        };
-        handed.lost += start as u64;
-        let mut end = count_within_lines(data, &mut lines);
-        handed.more = end < data.len();
-        if !handed.more && goes_on && is_last(answer, index, piece.stream()) {
-            // The rest of a character is on its way.
-            end = whole_end(data);
-        }
-        text.extend_from_slice(data.get(start..end).unwrap_or_default());
-        *offset_mut(command, piece.stream()) = piece.offset.saturating_add(end as u64);
-        if handed.more {
-            break;
+/// Output of one call, which may take several answers.
+#[derive(Debug)]
+pub(super) struct OutputDelivery {
+    stdout: StreamDelivery,
+    stderr: StreamDelivery,
+    /// Number of lines that may still be handed over.
+    lines: usize,
+    /// `true` if output before the offsets was left out, so that it may begin within a character.
+    is_tail: bool,
+    lost: u64,
+    more: bool,
+}
+
+/// Output of one stream.
+#[derive(Debug)]
+struct StreamDelivery {
+    cleaner: TerminalCleaner,
+    /// Text that the program cannot redraw any more.
+    text: Vec<u8>,
+    /// Bytes that were taken.
+    taken: u64,
+}
+
+impl OutputDelivery {
+    pub(super) fn new(poll: &SessionPollRequest) -> Self {
+        Self {
+            stdout: StreamDelivery::new(),
+            stderr: StreamDelivery::new(),
+            lines: poll.lines.unwrap_or(usize::MAX),
+            is_tail: poll.is_tail,
+            lost: 0,
+            more: false,
         }
     }
-    handed.stdout = String::from_utf8_lossy(&stdout).into_owned();
-    handed.stderr = String::from_utf8_lossy(&stderr).into_owned();
-    handed
+
+    /// Takes the output of an answer, and advances the offsets by it. `is_full` is `true` if the answer has as much as
+    /// was requested, so that more may follow.
+    pub(super) fn take(
+        &mut self,
+        command: &mut SessionCommand,
+        answer: &PollExecResponse,
+        is_full: bool,
+    ) {
+        for gap in &answer.gaps {
+            self.lost += gap.to.saturating_sub(gap.from);
+            *offset_mut(command, gap.stream()) = gap.to;
+        }
+        let goes_on = is_full || answer.state() != ExecState::Closed;
+        for (index, piece) in answer.output.iter().enumerate() {
+            let data = output_bytes(piece);
+            let is_tail = self.is_tail;
+            let mut end = count_within_lines(data, &mut self.lines);
+            self.more = end < data.len();
+            if !self.more && goes_on && is_last(answer, index, piece.stream()) {
+                // The rest of a character is on its way.
+                end = whole_end(data);
+            }
+            let stream = self.stream_mut(piece.stream());
+            let start = match is_tail && stream.taken == 0 {
+                true => whole_start(data),
+                false => 0,
+            };
+            stream.push(data.get(start..end).unwrap_or_default());
+            self.lost += start as u64;
+            *offset_mut(command, piece.stream()) = piece.offset.saturating_add(end as u64);
+            if self.more {
+                break;
+            }
+        }
+    }
+
+    /// Returns the number of bytes of text so far.
+    pub(super) fn text_bytes(&self) -> usize {
+        let streams = [&self.stdout, &self.stderr];
+        let bytes = streams.map(|stream| stream.text.len() + stream.cleaner.held_bytes());
+        bytes.into_iter().sum()
+    }
+
+    /// Returns `true` if no more lines may be handed over.
+    pub(super) fn is_at_its_lines(&self) -> bool {
+        self.more || self.lines == 0
+    }
+
+    /// Returns the text. If the output `goes_on`, the beginning of an escape sequence waits for the next call.
+    pub(super) fn finish(mut self, command: &mut SessionCommand, goes_on: bool) -> DeliveredOutput {
+        if goes_on {
+            command.stdout -= self.stdout.open_bytes().min(command.stdout);
+            command.stderr -= self.stderr.open_bytes().min(command.stderr);
+        }
+        DeliveredOutput {
+            stdout: self.stdout.finish(),
+            stderr: self.stderr.finish(),
+            lost: self.lost,
+            more: self.more,
+        }
+    }
+
+    fn stream_mut(&mut self, stream: OutputStream) -> &mut StreamDelivery {
+        match stream {
+            OutputStream::Stderr => &mut self.stderr,
+            OutputStream::Stdout | OutputStream::Unspecified => &mut self.stdout,
+        }
+    }
+}
+
+impl DeliveredOutput {
+    /// Cuts each stream to its last `bytes_max` bytes, and counts the others as lost.
+    pub(super) fn keep_tail(&mut self, bytes_max: usize) {
+        for text in [&mut self.stdout, &mut self.stderr] {
+            let start = text.ceil_char_boundary(text.len().saturating_sub(bytes_max));
+            text.drain(..start);
+            self.lost += start as u64;
+        }
+    }
+}
+
+impl StreamDelivery {
+    fn new() -> Self {
+        Self {
+            cleaner: TerminalCleaner::new(),
+            text: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        self.taken += data.len() as u64;
+        let text = &mut self.text;
+        self.cleaner
+            .push(data, &mut |settled: &[u8]| text.extend_from_slice(settled));
+    }
+
+    /// Returns the number of bytes at the end that begin an escape sequence; 0 if they are all that was taken.
+    fn open_bytes(&self) -> u64 {
+        let open = self.cleaner.open_bytes() as u64;
+        if open < self.taken { open } else { 0 }
+    }
+
+    fn finish(&mut self) -> String {
+        let text = &mut self.text;
+        self.cleaner
+            .finish(&mut |settled: &[u8]| text.extend_from_slice(settled));
+        String::from_utf8_lossy(text).into_owned()
+    }
 }
 
 fn is_last(answer: &PollExecResponse, index: usize, stream: OutputStream) -> bool {
@@ -122,6 +226,18 @@ mod tests {
         }
     }
 
+    /// Delivers one answer.
+    fn deliver_output(
+        command: &mut SessionCommand,
+        answer: &PollExecResponse,
+        poll: &SessionPollRequest,
+        is_full: bool,
+    ) -> DeliveredOutput {
+        let mut delivery = OutputDelivery::new(poll);
+        delivery.take(command, answer, is_full);
+        delivery.finish(command, is_full || answer.state() != ExecState::Closed)
+    }
+
     #[test]
     fn a_line_without_its_end_is_handed_over_and_not_again() {
         let mut running = SessionCommand::default();
@@ -182,6 +298,32 @@ mod tests {
         let handed = deliver_output(&mut running, &tail, &wanted, false);
         assert_eq!((handed.stdout.as_str(), handed.lost), ("end", 2));
         assert_eq!(running.stdout, 9);
+    }
+
+    #[test]
+    fn an_escape_sequence_waits_until_it_is_whole_and_is_not_handed_over() {
+        let mut running = SessionCommand::default();
+        let handed = deliver_output(&mut running, &stdout(0, b"a\x1b[3"), &poll(None), false);
+        assert_eq!((handed.stdout.as_str(), running.stdout), ("a", 1));
+        let rest = stdout(1, b"\x1b[31mb\rc\n");
+        let handed = deliver_output(&mut running, &rest, &poll(None), false);
+        assert_eq!((handed.stdout.as_str(), running.stdout), ("c\n", 10));
+        // One that fills the whole answer must not be waited for again and again.
+        let long = stdout(10, b"\x1b]0;title");
+        let handed = deliver_output(&mut running, &long, &poll(None), true);
+        assert_eq!((handed.stdout.as_str(), running.stdout), ("", 19));
+    }
+
+    #[test]
+    fn the_tail_of_a_text_begins_with_a_whole_character() {
+        let mut output = DeliveredOutput {
+            stdout: "ab€cd".into(),
+            stderr: "e".into(),
+            ..DeliveredOutput::default()
+        };
+        output.keep_tail(4);
+        let tail = (output.stdout.as_str(), output.stderr.as_str(), output.lost);
+        assert_eq!(tail, ("cd", "e", 5));
     }
 
     #[test]

@@ -1,29 +1,27 @@
-//! Collects the files of one run: those that it made or changed and that the call requests. Only text that is shown is
-//! kept of them.
+//! Collects the files of one run: those that it made or changed and that the call requests. Only text that can be shown
+//! is kept of them.
+
+mod report;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skilld_client::Error;
-use skilld_client::v1::skipped_file::Reason;
-use skilld_client::v1::{CollectSpec, CollectSummary, SaveAsArtifacts};
+use skilld_client::v1::{CollectSpec, SaveAsArtifacts};
 
 use super::field_error_translator::FieldErrorTranslator;
-use super::run_result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
+use super::file_text::decode_shown;
+use super::run_result::{OutputFile, RunResult};
 use super::skill_command::RunArguments;
 use crate::call_context::{CallContext, SessionContext};
 use crate::output_buffer::whole_end;
 use crate::output_collection::{self, CollectedOutput};
+use crate::skill_list_page::shorten;
+use crate::workspace_path::without_skill_links;
 
-/// Maximum number of left-out files that a result names.
-const SKIPPED_MAX: usize = 100;
-/// End of the warning about further left-out files.
-const MORE_SKIPPED: &str = "more files were left out than skipped_files names";
 /// Glob of the files that commands leave as results.
 const OUTPUT_GLOB: &str = "out/**";
 /// Maximum number of files that are collected from `out/` when a call requests none.
 const UNASKED_FILES_MAX: i64 = 20;
-/// Maximum text of one file in a result, in bytes, whatever the call says.
-const CONTENT_BYTES_MAX: i64 = 4 * 1024 * 1024;
 /// Media type that a link is reported with.
 const LINK_MIME_TYPE: &str = "inode/symlink";
 /// Maximum size of a file that is saved, which is always saved whole, in bytes.
@@ -68,49 +66,54 @@ pub(super) struct CollectPlan {
     has_nested_prefix: bool,
     /// Prefix of the artifacts that the files become; `None` to save nothing.
     save: Option<String>,
+    /// `true` if the call asks to save the files, not only the host.
+    #[serde(default)]
+    is_save_asked: bool,
 }
 
 impl CollectPlan {
-    /// Creates the plan for the files that the call and the host request.
+    /// Creates the plan for the files that the call and the host request. `outputs` and `output_files` without globs
+    /// count as left out: some clients send empty ones with every call.
     pub(super) fn new(call: CallContext<'_>, run: &RunArguments) -> Self {
-        let wanted = call.tools.options.force_save_artifacts || run.save_as_artifacts;
-        let has_nested_globs = run.output_files.is_empty();
+        let options = &call.tools.options;
+        let omits = run.omit_inline_content;
+        let omits = omits.unwrap_or(options.omit_inline_content);
+        let files = read_globs(&run.output_files);
+        let has_nested_globs = files.is_empty();
         let asked = match (&run.outputs, has_nested_globs) {
-            (_, false) => Outputs {
-                globs: run.output_files.clone(),
+            (Some(outputs), true) => outputs.clone(),
+            (None, true) | (_, false) => Outputs {
+                globs: files,
                 inline: true,
                 ..Outputs::default()
             },
-            (Some(outputs), true) => outputs.clone(),
-            (None, true) => {
-                return Self {
-                    globs: vec![OUTPUT_GLOB.to_owned()],
-                    max_files: UNASKED_FILES_MAX,
-                    inline: !run.omit_inline_content,
-                    unasked: true,
-                    save: wanted.then(|| run.artifact_prefix.clone()),
-                    ..Self::default()
-                };
-            }
         };
+        let mut globs = read_globs(&asked.globs);
+        let unasked = globs.is_empty();
+        let mut max_files = asked.max_files.max(0);
+        if unasked {
+            globs.push(OUTPUT_GLOB.to_owned());
+            if max_files == 0 {
+                max_files = UNASKED_FILES_MAX;
+            }
+        }
         let has_nested_prefix = !asked.name_template.is_empty();
         let prefix = match has_nested_prefix {
             true => asked.name_template,
             false => run.artifact_prefix.clone(),
         };
-        let globs = asked.globs.iter().map(|glob| glob.trim());
-        let globs = globs.filter(|glob| !glob.is_empty());
-        let globs = globs.map(|glob| glob.strip_prefix("workspace://").unwrap_or(glob));
+        let is_save_asked = asked.save || run.save_as_artifacts;
         Self {
-            globs: globs.map(str::to_owned).collect(),
-            max_files: asked.max_files.max(0),
+            globs,
+            max_files,
             max_file_bytes: asked.max_file_bytes.max(0),
             max_total_bytes: asked.max_total_bytes.max(0),
-            inline: asked.inline && !run.omit_inline_content,
-            unasked: false,
+            inline: (asked.inline || unasked) && !omits,
+            unasked,
             has_nested_globs,
             has_nested_prefix,
-            save: (asked.save || wanted).then_some(prefix),
+            save: (is_save_asked || options.force_save_artifacts).then_some(prefix),
+            is_save_asked,
         }
     }
 
@@ -132,20 +135,14 @@ impl CollectPlan {
 
     /// Returns `true` if files are saved as artifacts.
     pub(super) fn saves(&self) -> bool {
-        self.save.is_some() && !self.globs.is_empty()
-    }
-
-    /// Returns the name of the artifact that a file becomes; `None` if nothing is saved.
-    fn artifact_name(&self, file: &str) -> Option<String> {
-        let prefix = self.save.as_ref()?;
-        Some(format!("{prefix}{file}"))
+        self.save.is_some()
     }
 
     /// Returns the specification that the daemon checks before the command starts; `None` if the call requests no
     /// files.
     pub(super) fn planned_spec(&self, context: SessionContext<'_>) -> Option<CollectSpec> {
-        let is_asked = !self.unasked || self.save.is_some();
-        (is_asked && !self.globs.is_empty()).then(|| self.to_collect_spec(context, false))
+        let is_asked = !self.unasked || self.saves();
+        is_asked.then(|| self.to_collect_spec(context, false))
     }
 
     /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is
@@ -177,7 +174,7 @@ impl CollectPlan {
     ) -> CollectSpec {
         // One byte more than is shown tells that there is more.
         let shown = i64::try_from(context.tools.options.primary_bytes_max);
-        let unasked = shown.unwrap_or(CONTENT_BYTES_MAX) + 1;
+        let unasked = shown.unwrap_or(SAVED_BYTES_MAX) + 1;
         let save = self.save.clone().filter(|_| !daemon_saves);
         // The limit is the same whether the daemon or this call saves the files.
         let max_file_bytes = match (self.max_file_bytes, &self.save) {
@@ -208,13 +205,7 @@ impl CollectPlan {
         daemon_saves: bool,
         result: &mut RunResult,
     ) -> Result<(), Error> {
-        if self.globs.is_empty() {
-            return Ok(());
-        }
-        let text_max = match self.inline {
-            true => usize::try_from(CONTENT_BYTES_MAX).unwrap_or(usize::MAX),
-            false => 0,
-        };
+        let text_max = context.tools.options.primary_bytes_max;
         let (mut plan, mut warnings) = (self.clone(), Vec::new());
         let (files, summary) = loop {
             let spec = plan.to_collect_spec(context, daemon_saves);
@@ -230,179 +221,67 @@ impl CollectPlan {
         };
         // Only now: a caller that tries again after an error must not get them twice.
         result.warnings.extend(warnings);
+        let other_text = match context.tools.options.offers_read_file() {
+            true => "not plain UTF-8 text: read_file decodes it",
+            false => "not plain UTF-8 text: a command can decode it",
+        };
         let files = files.into_iter();
-        let files = files.filter_map(|file| plan.convert_file(file)).collect();
+        let files = files.filter_map(|file| convert_file(file, other_text));
+        let files = files.collect();
         plan.report(context, files, &summary, result);
         Ok(())
     }
+}
 
-    /// Converts a collected file for the result; `None` if its end was not received.
-    fn convert_file(&self, collected: CollectedOutput) -> Option<OutputFile> {
-        let CollectedOutput { file, end, text } = collected;
-        if !file.link_target.is_empty() {
-            return Some(OutputFile {
-                reference: format!("workspace://{}", file.path),
-                note: Some(format!("a link to {}", file.link_target)),
-                name: file.path,
-                mime_type: LINK_MIME_TYPE.to_owned(),
-                ..OutputFile::default()
-            });
-        }
-        let end = end?;
-        let size_bytes = u64::try_from(file.size).unwrap_or_default();
-        let is_cut = end.truncated || (text.len() as u64) < size_bytes;
-        let (content, note) = match (self.inline, file.is_text) {
-            (false, _) => (None, None),
-            (true, false) => (None, Some("not text")),
-            (true, true) => match whole_text(text, is_cut) {
-                Some(text) => (Some(text), None),
-                None => (None, Some("not UTF-8 text")),
-            },
-        };
-        Some(OutputFile {
+/// Returns globs as the daemon takes them, without blank ones.
+fn read_globs(given: &[String]) -> Vec<String> {
+    let globs = given.iter().filter(|glob| !glob.trim().is_empty());
+    let globs = globs.map(|glob| match &*without_skill_links(glob) {
+        "" => "**".to_owned(),
+        glob => glob.to_owned(),
+    });
+    globs.collect()
+}
+
+/// Converts a collected file for the result, with the text that was kept of it; `None` if its end was not received.
+/// `other_text` is the note about a text whose content is not shown.
+fn convert_file(collected: CollectedOutput, other_text: &str) -> Option<OutputFile> {
+    let CollectedOutput { file, end, text } = collected;
+    if !file.link_target.is_empty() {
+        return Some(OutputFile {
             reference: format!("workspace://{}", file.path),
+            note: Some(format!("a link to {}", shorten(&file.link_target))),
             name: file.path,
-            truncated: if content.is_some() {
-                is_cut
-            } else {
-                end.truncated
-            },
-            content,
-            mime_type: file.mime_type,
-            size_bytes,
-            sha256: (!end.truncated).then_some(end.sha256),
-            artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
-            note: note.map(str::to_owned),
-        })
+            mime_type: LINK_MIME_TYPE.to_owned(),
+            ..OutputFile::default()
+        });
     }
-
-    /// Adds collected files to a result, with warnings about the others.
-    fn report(
-        &self,
-        context: SessionContext<'_>,
-        mut files: Vec<OutputFile>,
-        summary: &CollectSummary,
-        result: &mut RunResult,
-    ) {
-        self.report_saved(context, summary, &mut files, result);
-        let unchanged = self.unchanged_warning(summary, &files);
-        let outside = output_collection::outside_warning(summary);
-        result.warnings.extend(unchanged.into_iter().chain(outside));
-        let mut skipped = summary.skipped.iter();
-        let too_many = skipped.any(|skipped| skipped.reason() == Reason::MaxFiles);
-        result.limits_hit = match self.unasked && self.save.is_none() {
-            // Files were cut for the sake of the main output alone.
-            true => too_many,
-            false => summary.limits_hit || files.iter().any(|file| file.truncated),
-        };
-        if self.unasked && too_many {
-            let (matched, returned) = (summary.matched, summary.returned);
-            let warning = format!(
-                "{returned} of {matched} files are named: ask for others with output_files"
-            );
-            result.warnings.push(warning);
-        } else if result.limits_hit {
-            let warning = "a limit kept files or parts of them out of the result: see truncated and skipped_files";
-            result.warnings.push(warning.to_owned());
-        }
-        if result.has_failed() {
-            // A link has no size of its own.
-            let is_empty =
-                |file: &OutputFile| file.size_bytes == 0 && file.mime_type != LINK_MIME_TYPE;
-            let (empty, kept): (Vec<_>, Vec<_>) = files.into_iter().partition(is_empty);
-            if !empty.is_empty() {
-                let warning =
-                    "empty files are left out since the command failed: see skipped_files";
-                result.warnings.push(warning.to_owned());
-            }
-            for file in empty {
-                let skipped = SkippedFile {
-                    name: file.name,
-                    reason: reason_name(Reason::EmptyAfterFailure),
-                };
-                if !result.skipped_files.contains(&skipped) {
-                    result.skipped_files.push(skipped);
-                }
-            }
-            files = kept;
-        }
-        let primary_max = context.tools.options.primary_bytes_max;
-        result.primary_output = find_primary(&files, primary_max).cloned();
-        if self.unasked {
-            for file in &mut files {
-                (file.content, file.note, file.truncated) = (None, None, false);
-            }
-        }
-        result.output_files = files;
-    }
-
-    /// Reports which files became artifacts, and which were left out for what reason, also where the daemon saved them
-    /// by itself.
-    pub(super) fn report_saved(
-        &self,
-        context: SessionContext<'_>,
-        summary: &CollectSummary,
-        files: &mut [OutputFile],
-        result: &mut RunResult,
-    ) {
-        let artifacts = summary.artifacts.iter();
-        result.artifact_files = artifacts
-            .filter_map(|name| ArtifactFile::parse(name))
-            .collect();
-        if !result.artifact_files.is_empty() {
-            result.artifact_scope = Some(context.session.into());
-        }
-        let unsaved = output_collection::unsaved_warning(summary);
-        result
-            .warnings
-            .extend(unsaved.filter(|_| self.save.is_some()));
-        for file in files.iter_mut().filter(|file| file.artifact.is_none()) {
-            let name = self.artifact_name(&file.name);
-            let of_it = |artifact: &&ArtifactFile| Some(&artifact.name) == name.as_ref();
-            let artifact = result.artifact_files.iter().find(of_it);
-            file.artifact = artifact.map(|artifact| artifact.reference.clone());
-        }
-        let mut more = 0;
-        for skipped in &summary.skipped {
-            let reason = skipped.reason();
-            let skipped = SkippedFile {
-                name: skipped.path.clone(),
-                reason: reason_name(reason),
-            };
-            // If the call asked for no files, their number is enough.
-            let is_told = self.unasked && reason == Reason::MaxFiles;
-            if is_told || result.skipped_files.contains(&skipped) {
-                continue;
-            }
-            match result.skipped_files.len() < SKIPPED_MAX {
-                true => result.skipped_files.push(skipped),
-                false => more += 1,
-            }
-        }
-        let is_said = result
-            .warnings
-            .iter()
-            .any(|said| said.ends_with(MORE_SKIPPED));
-        if more > 0 && !is_said {
-            result.warnings.push(format!("{more} {MORE_SKIPPED}"));
-        }
-    }
-
-    /// Returns a warning about files that the call requests and that the command did not change.
-    fn unchanged_warning(&self, summary: &CollectSummary, files: &[OutputFile]) -> Option<String> {
-        let paths = output_collection::skipped_paths(summary, |reason| reason == Reason::Unchanged);
-        let is_asked = !self.unasked && summary.unchanged > 0;
-        if !is_asked || (paths.is_empty() && !files.is_empty()) {
-            return None;
-        }
-        let which = match paths.is_empty() {
-            true => format!("all {} files that match", summary.unchanged),
-            false => output_collection::join_paths(&paths),
-        };
-        Some(format!(
-            "not changed by this command, and so not among output_files: {which}; read_file reads them"
-        ))
-    }
+    let end = end?;
+    let size_bytes = u64::try_from(file.size).unwrap_or_default();
+    let is_cut = end.truncated || (text.len() as u64) < size_bytes;
+    let (content, note) = match file.is_text {
+        false if decode_shown(&text, false).is_some() => (None, Some(other_text)),
+        false => (None, Some("not text")),
+        true => match whole_text(text, is_cut) {
+            Some(text) => (Some(text), None),
+            None => (None, Some(other_text)),
+        },
+    };
+    Some(OutputFile {
+        reference: format!("workspace://{}", file.path),
+        name: file.path,
+        truncated: if content.is_some() {
+            is_cut
+        } else {
+            end.truncated
+        },
+        content,
+        mime_type: file.mime_type,
+        size_bytes,
+        sha256: (!end.truncated).then_some(end.sha256),
+        artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
+        note: note.map(str::to_owned),
+    })
 }
 
 /// Returns the text of a file, without a character that was cut.
@@ -411,19 +290,4 @@ fn whole_text(mut bytes: Vec<u8>, is_cut: bool) -> Option<String> {
         bytes.truncate(whole_end(&bytes));
     }
     String::from_utf8(bytes).ok()
-}
-
-/// Returns the main output: of the texts that are whole, not blank and not too long the one whose name sorts first.
-fn find_primary(files: &[OutputFile], bytes_max: usize) -> Option<&OutputFile> {
-    let shown = |file: &&OutputFile| {
-        let text = file.content.as_deref().unwrap_or_default();
-        !file.truncated && !text.trim().is_empty() && text.len() <= bytes_max
-    };
-    files.iter().filter(shown).min_by_key(|file| &file.name)
-}
-
-/// Returns the name of a reason as results have it.
-fn reason_name(reason: Reason) -> String {
-    let name = reason.as_str_name();
-    name.strip_prefix("REASON_").unwrap_or(name).to_owned()
 }

@@ -1,21 +1,22 @@
 //! `read_file`: text of a file by reference, in this turn or a later one. No more of the file is read than is
 //! requested.
 
-use futures::TryStreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::decode;
 use super::file_reference::{self, FileReference};
-use super::line_selector::LineSelector;
+use super::file_text::{FileText, decode_shown, whole_characters_end};
+use super::line_selector::{LineSelector, SelectedLines};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::result_budget::{TEXT_BYTES_MAX, json_bytes};
 use crate::tool_error::{ToolError, ToolResult};
 
-/// Maximum text of one call, in bytes.
-const CONTENT_BYTES_MAX: usize = 256 * 1024;
-/// Size of the beginning of a file that is searched for NUL bytes, whichever lines the call requests: no text has one.
-const HEAD_BYTES: usize = 8 * 1024;
+/// Number of bytes of JSON around a text: its quotes and a comma.
+const QUOTES_BYTES: usize = 3;
+/// Maximum growth of a text of another encoding when it becomes UTF-8.
+const UTF8_GROWTH_MAX: usize = 3;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -34,9 +35,12 @@ pub(super) struct ReadArguments {
 /// Text of a file, or of some lines of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ReadResult {
-    /// Reference as the call gave it; `skill://name/path` for a file of a skill.
+    /// Reference of the file; `skill://name/path` for a file of a skill.
     file_name: String,
     content: String,
+    /// Encoding of the file if it is not UTF-8; content and offsets are those of the decoded text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<String>,
     /// First line of the content; 0 if there is none.
     start_line: u64,
     end_line: u64,
@@ -52,14 +56,19 @@ pub(super) struct ReadResult {
     /// Size of the whole file in bytes.
     size_bytes: u64,
     mime_type: String,
+    /// Where the bytes of a file are that is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    /// Reference of a file that is no text, for inputs.
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    reference: Option<String>,
 }
 
 pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ReadArguments = decode(arguments)?;
-    let start = require_positive("start_line", asked.start_line)?.unwrap_or(1);
-    let count = require_positive("num_lines", asked.num_lines)?.unwrap_or(u64::MAX);
-    let start_byte = u64::try_from(asked.start_byte.unwrap_or(0))
-        .map_err(|_| ToolError::arguments("start_byte must not be negative"))?;
+    let start = read_count("start_line", asked.start_line)?.unwrap_or(1);
+    let count = read_count("num_lines", asked.num_lines)?.unwrap_or(u64::MAX);
+    let start_byte = read_count("start_byte", asked.start_byte)?.unwrap_or(0);
     let reference = FileReference::parse(asked.file_name.trim())?;
     let mut file =
         file_reference::open_reference(*call, &reference, asked.file_name.trim()).await?;
@@ -73,25 +82,29 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
         path: file.name.clone(),
         mime_type: mime_type("binary"),
     };
-    let mut lines = LineSelector::new(start, count, CONTENT_BYTES_MAX).starting_at(start_byte);
-    let mut head = HEAD_BYTES;
-    while let Some(data) = file.data.try_next().await? {
-        if data.iter().take(head).any(|byte| *byte == 0) {
-            return Err(not_text());
-        }
-        head = head.saturating_sub(data.len());
+    let mut text = FileText::open(file.data).await?.ok_or_else(not_text)?;
+    let mut lines = LineSelector::new(start, count, TEXT_BYTES_MAX).starting_at(start_byte);
+    while let Some(data) = text.next().await? {
         if !lines.push(&data) {
             break;
         }
     }
-    let taken = lines.take();
-    if taken.bytes.contains(&0) {
-        return Err(not_text());
+    let mut taken = without_cut_character(lines.take());
+    // The file's beginning may be ASCII, and only these lines of another encoding: as UTF-8 they are longer.
+    let whole = decode_shown(&taken.bytes, true);
+    if whole.is_some_and(|shown| json_bytes(&shown.text) > TEXT_BYTES_MAX + QUOTES_BYTES) {
+        taken = without_cut_character(taken.shortened(TEXT_BYTES_MAX / UTF8_GROWTH_MAX));
     }
-    let content = String::from_utf8(taken.bytes).map_err(|_| not_text())?;
+    let shown = decode_shown(&taken.bytes, true).ok_or_else(not_text)?;
+    let encodings = [file.encoding.as_str(), text.encoding, shown.encoding];
+    let encoding = encodings
+        .into_iter()
+        .find(|name| !matches!(*name, "" | "UTF-8"));
+    let content = shown.text.into_owned();
     let result = ReadResult {
         file_name: file.name.clone(),
         content,
+        encoding: encoding.map(str::to_owned),
         start_line: taken.first,
         end_line: taken.last,
         next_start_line: taken.next,
@@ -99,16 +112,26 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
         next_start_byte: taken.next_byte,
         size_bytes: file.size_bytes,
         mime_type: mime_type("text/plain"),
+        note: None,
+        reference: None,
     };
     Ok(ToolAnswer::of(json!(result)))
 }
 
-fn require_positive(field: &str, value: Option<i64>) -> ToolResult<Option<u64>> {
-    match value.map(u64::try_from) {
-        None => Ok(None),
-        Some(Ok(value)) if value > 0 => Ok(Some(value)),
-        Some(_) => Err(ToolError::arguments(format!(
-            "{field} must be greater than 0"
-        ))),
+/// Returns selected lines without the beginning of a character at the end of a line that is cut.
+fn without_cut_character(mut taken: SelectedLines) -> SelectedLines {
+    if let Some(next_byte) = taken.next_byte {
+        let end = whole_characters_end(&taken.bytes);
+        let cut = taken.bytes.len().saturating_sub(end) as u64;
+        taken.next_byte = Some(next_byte.saturating_sub(cut));
+        taken.bytes.truncate(end);
     }
+    taken
+}
+
+/// Returns a number of an argument; `None` for 0, which clients send for what is left out.
+fn read_count(field: &str, value: Option<i64>) -> ToolResult<Option<u64>> {
+    let count = u64::try_from(value.unwrap_or_default())
+        .map_err(|_| ToolError::arguments(format!("{field} must not be negative")))?;
+    Ok(Some(count).filter(|count| *count > 0))
 }

@@ -15,8 +15,6 @@ use crate::tool_error::{ToolError, ToolResult};
 const ENDED_MAX: usize = 16;
 /// Maximum number of remembered commands. Beyond it ended commands are forgotten before others, older ones first.
 const KNOWN_MAX: usize = 64;
-/// Maximum size of a remembered result in bytes. A larger one is remembered without the texts of its files.
-const RESULT_BYTES_MAX: usize = 256 * 1024;
 
 /// State of a command that continues between calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,6 +34,9 @@ pub(super) struct SessionCommand {
     pub(super) ended: bool,
     /// Result of the command; `None` until it has ended.
     pub(super) result: Option<RunResult>,
+    /// Warnings about its output that were given; each is given once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) hints: Vec<String>,
 }
 
 impl SessionCommand {
@@ -52,18 +53,8 @@ impl SessionCommand {
 
     /// Returns the change of state that remembers the command as it is now.
     pub(super) fn remember(&self, id: &str) -> StateDelta {
-        let mut command = self.clone();
-        let is_large = json!(command).to_string().len() > RESULT_BYTES_MAX;
-        if let Some(result) = command.result.as_mut().filter(|_| is_large) {
-            let files = result.output_files.iter_mut();
-            for file in files.chain(&mut result.primary_output) {
-                if file.content.take().is_some() {
-                    file.note = Some("shown before; read_file reads it".to_owned());
-                }
-            }
-        }
         let mut delta = StateDelta::new();
-        delta.set(format!("{EXEC}{id}"), json!(command));
+        delta.set(format!("{EXEC}{id}"), json!(self));
         delta
     }
 }

@@ -9,8 +9,14 @@ use crate::call_context::CallContext;
 use crate::exec_run::{ExecEnd, FinishedExec};
 use crate::output_buffer::OutputStreams;
 use crate::output_collection::ArtifactOwner;
+use crate::result_budget::{TEXT_BYTES_MAX, json_bytes, take_fitting};
 use crate::run_warnings;
 use crate::state::{ARTIFACTS, StateDelta};
+use crate::tool_options::ToolOptions;
+
+/// End of the warning about output that is not UTF-8. Images may lack iconv.
+const DECODING_ADVICE: &str =
+    "; a command can convert text, for example `iconv -f ENCODING -t UTF-8`";
 
 /// Result of a run: its end, its output and the files that it left.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,7 +38,7 @@ pub(super) struct RunResult {
     pub(super) duration_ms: u64,
     /// Files that this run made or changed and that were asked for; nothing of earlier runs.
     pub(super) output_files: Vec<OutputFile>,
-    /// Main output: of the text files that are not blank and not too long, the one whose name sorts first.
+    /// Main output: of the text files that are not blank and not too long, the first one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) primary_output: Option<OutputFile>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -42,7 +48,8 @@ pub(super) struct RunResult {
     pub(super) artifact_scope: Option<ArtifactOwner>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) staged_inputs: Vec<StagedFile>,
-    /// A limit kept files, or parts of them, out of the result.
+    /// A limit kept files, or parts of them, out of the result. Lists that the size of the whole result cuts are named in
+    /// warnings.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub(super) limits_hit: bool,
     /// Files that were left out, and why.
@@ -153,22 +160,32 @@ impl RunResult {
     }
 
     /// Creates the result of a command with its output, without its files.
-    pub(super) fn with_output(finished: FinishedExec, staged: Vec<StagedFile>) -> Self {
+    pub(super) fn with_output(
+        options: &ToolOptions,
+        finished: FinishedExec,
+        staged: Vec<StagedFile>,
+    ) -> Self {
         let mut result = Self {
             staged_inputs: staged,
             ..Self::new(&finished.result)
         };
         let OutputStreams { stdout, stderr } = finished.output;
-        result.stdout = stdout.into_text("stdout", &mut result.warnings);
-        result.stderr = stderr.into_text("stderr", &mut result.warnings);
+        result.stdout = stdout.into_text("stdout", DECODING_ADVICE, &mut result.warnings);
+        result.stderr = stderr.into_text("stderr", DECODING_ADVICE, &mut result.warnings);
         result.warnings.extend(finished.warnings);
-        let errors = match finished.spec.terminal {
-            None => &result.stderr,
-            Some(_) => &result.stdout,
-        };
-        let warnings = run_warnings::describe_run(&finished.result, &finished.spec, errors);
+        let (end, spec, streams) = (&finished.result, &finished.spec, result.streams());
+        let warnings = run_warnings::describe_run(options, end, spec, &streams);
         result.warnings.extend(warnings);
         result
+    }
+
+    fn streams(&self) -> [&str; 2] {
+        [&self.stdout, &self.stderr]
+    }
+
+    /// Returns `true` if packages that the skill lacks may be why the command did not do what it should.
+    pub(super) fn may_lack_packages(&self) -> bool {
+        self.has_failed() || run_warnings::lacks_package(&self.streams())
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -176,12 +193,14 @@ impl RunResult {
     }
 }
 
-/// Returns the change of state that records saved artifacts where the reference systems look for them. `merge` combines
-/// those of calls side by side.
+/// Returns the change of state that records saved artifacts where the reference systems look for them: the first ones of
+/// very many, since hosts may keep states. `merge` combines those of calls side by side.
 pub(super) fn record_artifacts(call: CallContext<'_>, files: &[ArtifactFile]) -> StateDelta {
     let mut delta = StateDelta::new();
     if !files.is_empty() {
-        let saved = json!({"tool_call_id": call.id, "artifacts": files});
+        let recorded = take_fitting(files.iter(), TEXT_BYTES_MAX, json_bytes);
+        let recorded: Vec<&ArtifactFile> = recorded.collect();
+        let saved = json!({"tool_call_id": call.id, "artifacts": recorded});
         delta.set(ARTIFACTS, saved);
     }
     delta

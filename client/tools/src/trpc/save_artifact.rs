@@ -11,11 +11,16 @@ use super::run_result::{ArtifactFile, record_artifacts};
 use super::{decode, input_staging};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::output_collection::ArtifactOwner;
-use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_error::ToolError;
 use crate::workspace_path;
 
-/// Directories of the workspace that files may be saved from.
-const AREAS: [&str; 3] = ["work", "out", "runs"];
+/// Directories of the workspace that files may be saved from, and their description for errors.
+const AREAS: ([&str; 3], &str) = (["work", "out", "runs"], "work/, out/ or runs/");
+/// The same where skills are copies that commands can write.
+const WRITABLE_AREAS: ([&str; 4], &str) = (
+    ["work", "out", "runs", "skills"],
+    "work/, out/, runs/ or skills/",
+);
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -45,7 +50,11 @@ pub(super) struct SaveResult {
 pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SaveArguments = decode(arguments)?;
     let (client, session) = (&call.tools.client, call.session);
-    let path = artifact_path(&asked.path)?;
+    let (areas, place): (&[&str], &str) = match call.tools.options.writable_skills {
+        true => (&WRITABLE_AREAS.0, WRITABLE_AREAS.1),
+        false => (&AREAS.0, AREAS.1),
+    };
+    let path = workspace_path::file_path(&asked.path, areas, place)?;
     let target = SaveTarget::new(&path, session.scope());
     let saved = client
         .save_artifact_from(target, &session.workspace_id(), &path)
@@ -70,16 +79,6 @@ pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> Ca
     Ok(ToolAnswer::with(&result, delta))
 }
 
-/// Normalises the path of the one file to save.
-fn artifact_path(given: &str) -> ToolResult<String> {
-    let path = workspace_path::file_path(given, &AREAS, "work/, out/ or runs/")?;
-    if path.contains(['*', '?', '[', '{']) {
-        let problem = format!("path {given:?} must name one file, without glob patterns");
-        return Err(ToolError::arguments(problem));
-    }
-    Ok(path)
-}
-
 fn translate_error(error: Error, path: &str) -> ToolError {
     match error.reason() {
         // A session that has run nothing has no files.
@@ -91,27 +90,5 @@ fn translate_error(error: Error, path: &str) -> ToolError {
             ToolError::arguments(format!("path {path:?} is a folder, not a file"))
         }
         _ => input_staging::translate_missing(error, &[path.to_owned()]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_file_of_the_workspace_can_be_saved() {
-        for (given, wanted) in [
-            ("$RUN_DIR/x/log", "runs/x/log"),
-            ("inputs/a", "work/inputs/a"),
-        ] {
-            assert_eq!(
-                artifact_path(given).ok().as_deref(),
-                Some(wanted),
-                "{given}"
-            );
-        }
-        for given in ["out/*", "out/{a,b}", "skills/x/SKILL.md"] {
-            assert!(artifact_path(given).is_err(), "{given:?}");
-        }
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::v1::{
-    AttachExecRequest, Exec, PollExecRequest, Reason, StreamOffsets, WriteStdinResponse,
-    exec_collection,
+    AttachExecRequest, Exec, ExecResult, ExecSpec, ExecState, PollExecRequest, PollExecResponse,
+    Reason, StreamOffsets, WriteStdinResponse, exec_collection,
 };
 use skilld_client::{Error, short_id};
 use tonic::Code;
 
-use super::output_delivery::deliver_output;
+use super::output_delivery::{DeliveredOutput, OutputDelivery};
 use super::output_files::CollectPlan;
 use super::remembered_commands::{SessionCommand, forget_commands, next_order};
 use super::run_result::{RunResult, record_artifacts};
@@ -22,6 +22,7 @@ use crate::exec_run::{follow_exec, is_unknown_exec};
 use crate::output_buffer::output_bytes;
 use crate::run_warnings;
 use crate::tool_error::{ToolError, ToolResult};
+use crate::tool_options::ToolOptions;
 
 /// Longest wait in milliseconds; the daemon's maximum.
 const YIELD_MS_MAX: u64 = 60_000;
@@ -29,6 +30,8 @@ const YIELD_MS_MAX: u64 = 60_000;
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Minimum size of an answer in bytes: a character of each stream fits, so that there is always some to hand over.
 const ANSWER_BYTES_MIN: usize = 8;
+/// Maximum number of answers of which one call hands output over.
+const ANSWERS_MAX: usize = 64;
 
 /// Result of a poll of a session's command.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -132,7 +135,7 @@ impl PollTarget {
     }
 }
 
-/// Returns the number of bytes of output that one poll hands over.
+/// Returns the number of bytes of text that one call hands over.
 pub(super) fn answer_bytes_max(tools: &ToolsetContext) -> usize {
     let asked = tools.options.output_bytes_max;
     asked.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
@@ -171,28 +174,16 @@ pub(super) async fn answer_poll(
     Ok(ToolAnswer::with(&seen, delta))
 }
 
-/// Polls a command once, and advances the offsets by what is handed over.
+/// Polls a command, and advances the offsets by what is handed over.
 pub(super) async fn poll_command(
     context: SessionContext<'_>,
     poll: &SessionPollRequest,
     command: &mut SessionCommand,
 ) -> ToolResult<SessionResult> {
     let id = poll.id();
-    let max_bytes = answer_bytes_max(context.tools);
-    let request = PollExecRequest {
-        name: poll.name.clone(),
-        offsets: Some(StreamOffsets {
-            stdout: command.stdout,
-            stderr: command.stderr,
-        }),
-        wait: poll.wait.try_into().ok(),
-        max_bytes: i32::try_from(max_bytes).unwrap_or_default(),
-        ..PollExecRequest::default()
-    };
-    let answered = context.tools.client.poll_exec(request).await;
     let mut seen = SessionResult::running(id, command);
-    let answered = match (answered, &command.result) {
-        (Ok(answered), _) => answered,
+    let taken = match (take_output(context, poll, command).await, &command.result) {
+        (Ok(taken), _) => taken,
         // It ended so long ago that only the state knows of it.
         (Err(error), Some(result)) if is_unknown_exec(&error) => {
             seen.set_end(result);
@@ -201,20 +192,18 @@ pub(super) async fn poll_command(
         }
         (Err(error), _) => return Err(translate_session_error(error, &seen.session_id)),
     };
-    let lengths = answered.output.iter();
-    let lengths = lengths.map(|piece| output_bytes(piece).len());
-    let is_full = lengths.sum::<usize>() >= max_bytes;
-    let delivered = deliver_output(command, &answered, poll, is_full);
+    let (delivered, answer, has_more) = taken;
     seen.next_offset = command.handed();
-    seen.more = delivered.more || is_full;
+    seen.more = delivered.more || has_more;
     seen.lost_bytes = delivered.lost;
     (seen.output, seen.stderr) = (delivered.stdout, delivered.stderr);
-    if let Some(end) = answered.result {
-        seen.set_end(&RunResult::new(&end));
-        if command.plan.is_none() {
-            // The result of a skill's command has it.
-            seen.warnings.extend(run_warnings::oom_warning(&end));
-        }
+    let end = answer.result.as_ref();
+    if command.plan.is_none() {
+        // The result of a skill's command has the warnings.
+        seen.add_warnings(&context.tools.options, end, command);
+    }
+    if let Some(end) = end {
+        seen.set_end(&RunResult::new(end));
         match finish_command(context, poll, command).await {
             Ok(result) => seen.result = result,
             // The output is handed over all the same.
@@ -230,6 +219,76 @@ pub(super) async fn poll_command(
     Ok(seen)
 }
 
+/// Takes output from a command: of one answer, and of more at once while what is for a terminal leaves room for text.
+/// Of an ended command it also waits for what the processes that it left still print. Returns the output with the last
+/// answer, and `true` if more may follow.
+async fn take_output(
+    context: SessionContext<'_>,
+    poll: &SessionPollRequest,
+    command: &mut SessionCommand,
+) -> Result<(DeliveredOutput, PollExecResponse, bool), Error> {
+    let bytes_max = answer_bytes_max(context.tools);
+    let mut delivery = OutputDelivery::new(poll);
+    let (mut wait, mut answers) = (poll.wait, 0);
+    let (answer, has_more) = loop {
+        let room = match poll.is_tail {
+            true => ANSWER_BYTES_MAX,
+            false => bytes_max.saturating_sub(delivery.text_bytes()),
+        };
+        let room = room.max(ANSWER_BYTES_MIN);
+        let request = PollExecRequest {
+            name: poll.name.clone(),
+            offsets: Some(StreamOffsets {
+                stdout: command.stdout,
+                stderr: command.stderr,
+            }),
+            wait: wait.try_into().ok(),
+            max_bytes: i32::try_from(room).unwrap_or_default(),
+            ..PollExecRequest::default()
+        };
+        let answer = context.tools.client.poll_exec(request).await?;
+        let lengths = answer.output.iter();
+        let lengths = lengths.map(|piece| output_bytes(piece).len());
+        let is_full = lengths.sum::<usize>() >= room;
+        delivery.take(command, &answer, is_full);
+        answers += 1;
+        let is_enough = delivery.is_at_its_lines() || delivery.text_bytes() > bytes_max / 2;
+        let has_more = is_full || answer.state() == ExecState::Exited;
+        if !has_more || is_enough || answers == ANSWERS_MAX {
+            break (answer, has_more);
+        }
+        if !is_full {
+            wait_until_closed(context, poll, command).await?;
+        }
+        wait = Duration::ZERO;
+    };
+    let goes_on = has_more || answer.state() != ExecState::Closed;
+    let mut delivered = delivery.finish(command, goes_on);
+    if poll.is_tail {
+        delivered.keep_tail(bytes_max / 2);
+    }
+    Ok((delivered, answer, has_more))
+}
+
+/// Waits until the processes that an ended command left have ended too.
+async fn wait_until_closed(
+    context: SessionContext<'_>,
+    poll: &SessionPollRequest,
+    command: &SessionCommand,
+) -> Result<(), Error> {
+    // Polls hand its output over.
+    let mut events = context.tools.client.attach_resuming(AttachExecRequest {
+        name: poll.name.clone(),
+        offsets: Some(StreamOffsets {
+            stdout: command.stdout,
+            stderr: command.stderr,
+        }),
+        ..AttachExecRequest::default()
+    });
+    while events.next().await?.is_some() {}
+    Ok(())
+}
+
 impl SessionResult {
     /// Creates the result of a running command without new output.
     fn running(session_id: String, command: &SessionCommand) -> Self {
@@ -240,6 +299,24 @@ impl SessionResult {
             next_offset: command.handed(),
             ..Self::default()
         }
+    }
+
+    /// Adds the warnings about the end of a command, and those about its new output that were not given before.
+    fn add_warnings(
+        &mut self,
+        options: &ToolOptions,
+        end: Option<&ExecResult>,
+        command: &mut SessionCommand,
+    ) {
+        let has_full_disk = end.is_some_and(|end| !end.full_disks.is_empty());
+        let streams = [self.output.as_str(), self.stderr.as_str()];
+        let mut hints =
+            run_warnings::describe_output(&ExecSpec::default(), &streams, has_full_disk);
+        hints.retain(|hint| !command.hints.contains(hint));
+        command.hints.extend(hints.iter().cloned());
+        let end = end.map(|end| run_warnings::describe_end(options, end));
+        self.warnings.extend(end.unwrap_or_default());
+        self.warnings.extend(hints);
     }
 
     fn set_end(&mut self, result: &RunResult) {
@@ -264,7 +341,7 @@ async fn finish_command(
         ..AttachExecRequest::default()
     });
     let finished = follow_exec(events, tools.options.output_bytes_max, "").await?;
-    let mut result = RunResult::with_output(finished, command.staged.clone());
+    let mut result = RunResult::with_output(&tools.options, finished, command.staged.clone());
     let saves = plan.saves();
     let mut is_final = true;
     if let Err(error) = plan.collect(context, &poll.name, saves, &mut result).await {

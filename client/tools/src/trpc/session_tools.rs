@@ -15,14 +15,19 @@ use super::session_poll::{
     PollTarget, SessionPollRequest, SessionResult, answer_bytes_max, answer_poll, poll_command,
     translate_session_error,
 };
-use super::skill_exec::check_typed_text;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::command_limits::check_stdin;
 use crate::exec_run::is_unknown_exec;
 
 /// Default wait for output of a skill's session, in milliseconds.
 const SKILL_YIELD_MS: u64 = 400;
 /// Default wait for output of a workspace's session, in milliseconds.
 const WORKSPACE_YIELD_MS: u64 = 200;
+/// Number of printed bytes that are read for each byte of a killed command's text: escape sequences and redrawn lines are
+/// no text.
+const PRINTED_PER_TEXT: usize = 16;
+/// Maximum number of bytes that are read of each stream of a killed command: half of the daemon's answer.
+const STREAM_TAIL_MAX: u64 = 512 * 1024;
 /// Minimum wait for a program to read a typed text.
 const TYPE_WAIT_MIN: Duration = Duration::from_millis(200);
 
@@ -98,7 +103,7 @@ pub(super) async fn write_stdin(call: CallContext<'_>, arguments: Value) -> Call
         text.push('\n');
     }
     if !text.is_empty() || asked.eof {
-        check_typed_text(&text)?;
+        check_stdin("chars", &text)?;
         let write = WriteStdinRequest {
             name: request.name.clone(),
             data: text.into_bytes().into(),
@@ -156,11 +161,12 @@ pub(super) async fn kill_session(call: CallContext<'_>, arguments: Value) -> Cal
     Ok(ToolAnswer::with(&KillResult { ok: true, end }, delta))
 }
 
-/// Moves the offsets to the last bytes of each stream if there is more than one answer holds. Returns the number of
+/// Moves the offsets to the last bytes of each stream, from which the end of its text is taken. Returns the number of
 /// bytes that were left out.
 fn skip_to_tail(command: &mut SessionCommand, killed: &Exec, bytes_max: usize) -> u64 {
     let total = killed.total.unwrap_or_default();
-    let half = (bytes_max / 2) as u64;
+    let half = (bytes_max / 2).saturating_mul(PRINTED_PER_TEXT) as u64;
+    let half = half.min(STREAM_TAIL_MAX);
     let mut skipped: u64 = 0;
     for (offset, total) in [
         (&mut command.stdout, total.stdout),

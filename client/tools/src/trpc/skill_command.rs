@@ -14,11 +14,14 @@ use super::output_files::Outputs;
 use super::run_result::StagedFile;
 use super::scripted_editor::ScriptedEditor;
 use crate::call_context::{CallContext, ToolsetContext};
+use crate::command_limits;
 use crate::host_environment::add_host_variables;
 use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::active_skills;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
+use crate::skill_staging::stage_command_skill;
 use crate::tool_error::{ToolError, ToolResult};
+use crate::workspace_path;
 
 /// Arguments of `skill_run` and `skill_exec`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -47,8 +50,8 @@ pub(super) struct RunArguments {
     pub(super) timeout: i64,
     /// Save the returned files as artifacts, which outlive the workspace.
     pub(super) save_as_artifacts: bool,
-    /// Return names, sizes and references of files without their text.
-    pub(super) omit_inline_content: bool,
+    /// Return names, sizes and references of files without their text, or with it if this is false.
+    pub(super) omit_inline_content: Option<bool>,
     /// Prefix for the names of artifacts.
     pub(super) artifact_prefix: String,
     /// Run the command in a terminal.
@@ -68,7 +71,7 @@ pub(super) struct PreparedCommand {
     pub(super) exec_id: String,
     pub(super) spec: ExecSpec,
     pub(super) staged: Vec<StagedFile>,
-    /// Warnings about the host's variables that the command does not get.
+    /// Warnings about the host's variables that the command does not get, and loaded skills that are not there.
     pub(super) warnings: Vec<String>,
     /// Warning about packages that the skill lacks; it matters if the command fails.
     pub(super) package_warning: Option<String>,
@@ -84,6 +87,9 @@ pub(super) async fn prepare_command(
     if skill.is_empty() || command.is_empty() {
         return Err(ToolError::arguments("skill and command are required"));
     }
+    command_limits::check_argument("command", &run.command)?;
+    command_limits::check_environment(&run.env)?;
+    command_limits::check_stdin("stdin", &run.stdin)?;
     let tools = call.tools;
     let skill = find_skill_to_run(call, skill).await?;
     let exec_id = call.exec_id();
@@ -93,7 +99,7 @@ pub(super) async fn prepare_command(
     };
     let mut spec = ExecSpec {
         env: run.env.clone(),
-        cwd: normalise_cwd(&run.cwd),
+        cwd: workspace_path::working_directory(&run.cwd),
         timeout: choose_timeout(tools, run.timeout),
         ..ExecSpec::default()
     };
@@ -101,8 +107,9 @@ pub(super) async fn prepare_command(
         spec.env.extend(editor.environment(&run.env)?);
     }
     command_policy::set_command(call, &run.command, &mut spec)?;
-    let warnings = add_host_variables(&tools.options.env, &mut spec.env);
-    let (workspace, staged) = skill_lookup::stage_skill(call.context, &skill).await?;
+    let mut warnings = add_host_variables(&tools.options.env, &mut spec.env);
+    let (workspace, staged, unstaged) = stage_command_skill(call.context, &skill).await?;
+    warnings.extend(unstaged);
     let files = input_staging::stage_arguments(call, &workspace, &run.inputs).await?;
     let package_warning = describe_staging_problems(&staged);
     // The call may have used another name of the skill than the one that it is staged under.
@@ -127,12 +134,12 @@ async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<Str
     let tools = call.tools;
     let loaded = active_skills(*call);
     if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
-        return skill_lookup::visible_reference(tools, asked).await;
+        return skill_lookup::visible_reference(*call, asked).await;
     }
-    let found = skill_lookup::find_skill(tools, asked).await?;
+    let found = skill_lookup::find_skill(*call, asked).await?;
     let id = skill_id(&found);
     let is_current = match asked.contains('@') {
-        true => skill_lookup::find_skill(tools, &id).await?.digest == found.digest,
+        true => skill_lookup::find_skill(*call, &id).await?.digest == found.digest,
         false => true,
     };
     if is_current && loaded.contains(&id) {
@@ -144,17 +151,6 @@ async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<Str
     })
 }
 
-/// Returns a working directory as the daemon takes it: `/work` is the workspace's.
-pub(super) fn normalise_cwd(given: &str) -> String {
-    let cwd = given.trim().replace('\\', "/");
-    let first = cwd.trim_start_matches('/').split('/').next();
-    let is_area = matches!(first, Some("skills" | "work" | "out" | "runs" | ""));
-    match cwd.starts_with('/') && is_area {
-        true => format!("/workspace{cwd}"),
-        false => cwd,
-    }
-}
-
 /// Returns the timeout of the call, else that of the host.
 pub(super) fn choose_timeout(
     tools: &ToolsetContext,
@@ -163,24 +159,4 @@ pub(super) fn choose_timeout(
     let given = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
     let timeout = given.map(Duration::from_secs).or(tools.options.timeout);
     timeout.and_then(|timeout| timeout.try_into().ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_working_directory_may_be_written_as_the_references_do() {
-        for (given, wanted) in [
-            ("", ""),
-            (" scripts ", "scripts"),
-            ("/out/a", "/workspace/out/a"),
-            ("/", "/workspace/"),
-            ("/workspace/out", "/workspace/out"),
-            ("/etc", "/etc"),
-            ("$WORK_DIR\\a", "$WORK_DIR/a"),
-        ] {
-            assert_eq!(normalise_cwd(given), wanted, "{given:?}");
-        }
-    }
 }

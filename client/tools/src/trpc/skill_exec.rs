@@ -20,14 +20,11 @@ use crate::tool_error::{ToolError, ToolResult};
 pub(super) const YIELD_MS: u64 = 1000;
 /// Longest wait for a program to read the text that is typed first.
 const TYPE_WAIT: Duration = Duration::from_secs(1);
-/// Maximum size of a typed text in bytes; the daemon's maximum of a write.
-const TYPED_BYTES_MAX: usize = 1024 * 1024;
 /// Timeout that no server permits, so that the server's own maximum is in force.
 const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value) -> CallResult {
     let run: RunArguments = decode(arguments)?;
-    check_typed_text(&run.stdin)?;
     let prepared = prepare_command(call, &run).await?;
     let plan = CollectPlan::new(call, &run);
     let mut spec = prepared.spec;
@@ -102,17 +99,6 @@ pub(super) fn make_interactive(
     }
 }
 
-/// Refuses text that is too long to be typed.
-pub(super) fn check_typed_text(text: &str) -> ToolResult<()> {
-    let bytes = text.len();
-    if bytes <= TYPED_BYTES_MAX {
-        return Ok(());
-    }
-    Err(ToolError::arguments(format!(
-        "{bytes} bytes are too many to be typed, {TYPED_BYTES_MAX} at most: give the program a file"
-    )))
-}
-
 /// Starts a command and types its first text. Repeated with the same id it starts and types nothing. Once it has
 /// started every outcome is a result, so that no started command is left without an owner.
 pub(super) async fn start_command(
@@ -121,7 +107,6 @@ pub(super) async fn start_command(
     command: SessionCommand,
     typed: InitialStdin<'_>,
 ) -> ToolResult<PollTarget> {
-    check_typed_text(typed.text)?;
     let client = &call.tools.client;
     let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
     let asked = asked.filter(|asked| asked.seconds.unsigned_abs() < UNLIMITED.as_secs());

@@ -8,7 +8,10 @@ use skilld_client::v1::Skill;
 use super::decode;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::clean;
-use crate::skill_list_page::{EntryDetail, SkillList, SkillListPage, json_bytes};
+use crate::result_budget::json_bytes;
+use crate::skill_list_page::{
+    EntryDetail, PathList, SkillList, SkillListPage, name_page, same_call,
+};
 use crate::skill_lookup;
 use crate::tool_error::{ToolError, ToolResult};
 
@@ -30,6 +33,8 @@ pub(super) struct ListArguments {
 pub(super) struct SkillArguments {
     /// Name of the skill.
     pub(super) skill: String,
+    /// Where to go on: `next_offset` of the call before.
+    pub(super) offset: usize,
 }
 
 /// Name and description of a skill.
@@ -52,26 +57,32 @@ pub(super) enum ListResult {
 pub(super) struct ToolsResult {
     /// In the order of the skill's `Tools:` section.
     available_tools: Vec<String>,
+    /// `offset` of the call that goes on; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_offset: Option<usize>,
+    /// Which tools these are, if they are not all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
 }
 
 pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ListArguments = decode(arguments)?;
-    let (tools, query) = (call.tools, asked.query.trim());
+    let query = asked.query.trim();
     let names = async || -> ToolResult<Vec<String>> {
         Ok(match query {
             "" => {
-                let names = skill_lookup::list_skill_names(tools).await?;
+                let names = skill_lookup::list_skill_names(*call).await?;
                 names.into_iter().collect()
             }
             words => {
-                let found = skill_lookup::find_skills_by_words(tools, words).await?;
+                let found = skill_lookup::find_skills_by_words(*call, words).await?;
                 found.iter().map(skill_lookup::skill_id).collect()
             }
         })
     };
     let skills = async || match query {
-        "" => skill_lookup::list_current_skills(tools).await,
-        words => skill_lookup::find_skills_by_words(tools, words).await,
+        "" => skill_lookup::list_current_skills(*call).await,
+        words => skill_lookup::find_skills_by_words(*call, words).await,
     };
     let rest = |next: usize| match query {
         "" => format!(
@@ -83,8 +94,7 @@ pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> Call
         let page = SkillListPage::new(&skills().await?, asked.offset, SkillLine::new, json_bytes);
         ListResult::Summaries(page.into_list(rest))
     } else {
-        let name = |name: &String, _| name.clone();
-        let page = SkillListPage::new(&names().await?, asked.offset, name, json_bytes);
+        let page = name_page(&names().await?, asked.offset);
         ListResult::Names(page.into_list(rest))
     };
     Ok(ToolAnswer::of(json!(result)))
@@ -95,26 +105,30 @@ impl SkillLine {
         Self {
             name: skill_lookup::skill_id(skill),
             // A model reads it: without characters that deceive the eye.
-            description: detail.cut(clean(&skill.description).0),
+            description: detail.cut(clean(&skill_lookup::described(skill)).0),
         }
     }
 }
 
 pub(super) async fn list_tools(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SkillArguments = decode(arguments)?;
-    let skill = skill_lookup::find_skill(call.tools, require_name(&asked.skill)?).await?;
+    let skill = skill_lookup::find_skill(*call, require_name(&asked.skill)?).await?;
+    let page = name_page(&skill.tools, asked.offset);
+    let message = page.describe("tools", same_call);
     Ok(ToolAnswer::of(json!(ToolsResult {
-        available_tools: skill.tools
+        next_offset: page.next_offset(),
+        message: (!page.is_whole()).then_some(message),
+        available_tools: page.entries,
     })))
 }
 
 pub(super) async fn list_docs(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SkillArguments = decode(arguments)?;
     let name = require_name(&asked.skill)?;
-    let reference = skill_lookup::visible_reference(call.tools, name).await?;
+    let reference = skill_lookup::visible_reference(*call, name).await?;
     let docs = skill_lookup::list_documents(call.tools, &reference).await?;
     let paths: Vec<String> = docs.into_iter().map(|file| file.path).collect();
-    Ok(ToolAnswer::of(json!(paths)))
+    Ok(ToolAnswer::of(json!(PathList::new(&paths, asked.offset))))
 }
 
 /// Returns the name of a skill without surrounding blanks.

@@ -47,12 +47,12 @@ pub(super) struct LoadResult {
     /// The skill's instructions and the selected documents.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
-    /// Packages that scripts of the skill would miss.
+    /// Packages that scripts of the skill would miss, and documents that `content` has no room for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallResult {
+pub(crate) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: LoadArguments = decode(arguments)?;
     let (tools, state, scope) = (call.tools, call.state, call.scope());
     let mut choice = SkillChoice {
@@ -62,7 +62,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     call.before_load(&mut choice).await?;
     let reference = skill_lookup::skill_reference(&choice.skill_id, &choice.version);
     let reference = require_unversioned_name(&reference)?;
-    let skill = skill_lookup::find_skill_to_load(tools, reference).await?;
+    let skill = skill_lookup::find_skill_to_load(*call, reference).await?;
     let warning = describe_missing_packages(&skill);
     let name = skill_lookup::skill_id(&skill);
     let mut requested = find_requested_docs(tools, &skill, &asked.docs).await?;
@@ -79,6 +79,9 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     delta.then(evicted.delta);
     let after = state.with(&delta);
     let docs = skill_loads::docs(&after, scope, &name);
+    let before = skill_loads::docs(state, scope, &name);
+    requested.dropped =
+        doc_and_tool_selection::find_dropped_docs(tools, &skill, before, docs.as_ref()).await?;
     // The declared tools count until something else is chosen.
     let chosen = match skill_loads::tools(&after, scope, &name) {
         Some(Selection::These(chosen)) => chosen,
@@ -98,6 +101,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     };
     let inline = prompt_material_reader::read_inline_content(context, skill).await?;
     requested.unknown.extend(inline.unknown_docs);
+    let warnings = warning.into_iter().chain(inline.warning);
     let has_content = inline.content.is_some();
     report.content = inline.content.unwrap_or_default();
     call.complete_load(&mut report, &leaving).await?;
@@ -108,7 +112,7 @@ pub(super) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
         tools: selected_tools,
         evicted: evicted.names,
         content: has_content.then_some(report.content),
-        warnings: warning.into_iter().collect(),
+        warnings: warnings.collect(),
         skill: name,
     };
     Ok(ToolAnswer::with(&result, delta))

@@ -23,9 +23,9 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     let finished = finished.map_err(|error| plan.argument_names().translate(error))?;
     command_policy::check_start(call, Some(&finished.result))?;
     let exec = finished.name.clone();
-    let mut result = RunResult::with_output(finished, prepared.staged);
+    let mut result = RunResult::with_output(&call.tools.options, finished, prepared.staged);
     result.warnings.extend(prepared.warnings);
-    if result.has_failed() {
+    if result.may_lack_packages() {
         result.warnings.extend(prepared.package_warning);
     }
     let mut collected = plan.collect(*call, &exec, false, &mut result).await;

@@ -30,10 +30,9 @@ const PROMPT: [&str; 6] = [
     "[yes/no]",
 ];
 
-/// Returns the prompt that the output of one call ends with.
+/// Returns the prompt that the output of one call, which has no escape sequences, ends with.
 pub(super) fn find_prompt(output: &str) -> Option<StdinPrompt> {
-    let text = remove_escapes(output);
-    let lines = text.lines().map(str::trim);
+    let lines = output.lines().map(str::trim);
     let last = lines.clone().rfind(|line| !line.is_empty())?;
     let low = last.to_lowercase();
     let options = lines.filter(|line| is_option(line)).count();
@@ -58,26 +57,6 @@ fn is_option(line: &str) -> bool {
     digit && matches!(chars.next(), Some('.' | ')'))
 }
 
-/// Removes terminal escape sequences.
-fn remove_escapes(output: &str) -> String {
-    let mut text = String::with_capacity(output.len());
-    let mut chars = output.chars().peekable();
-    while let Some(letter) = chars.next() {
-        match letter {
-            '\u{1b}' if chars.peek() == Some(&'[') => {
-                chars.next();
-                // Up to the letter that ends the sequence.
-                chars.by_ref().find(|letter| matches!(letter, '@'..='~'));
-            }
-            '\r' => text.push('\n'),
-            '\n' | '\t' => text.push(letter),
-            other if other.is_control() => {}
-            other => text.push(other),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,10 +79,6 @@ mod tests {
             (
                 "Please enter the number",
                 Some(("selection", "Please enter the number")),
-            ),
-            (
-                "\u{1b}[1mPassword:\u{1b}[0m ",
-                Some(("prompt", "Password:")),
             ),
             ("a: b\ndone\n", None),
             ("1. one thing\n", None),

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::builtin_tool::{BuiltinTool, check_tools, find_tool};
 use crate::call_context::ToolsetContext;
+use crate::skill_list_page::PathList;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
@@ -59,7 +60,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
         |call, arguments| Box::pin(doc_and_tool_selection::select_tools(call, arguments)),
     )
     .requiring(&["skill"]),
-    BuiltinTool::new::<SkillArguments, Vec<String>>(
+    BuiltinTool::new::<SkillArguments, PathList>(
         "skill_list_docs",
         "Lists the names of the documents that a skill has beside its instructions, without their text. \
          skill_select_docs puts documents into your context.",
@@ -75,9 +76,9 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
     BuiltinTool::new::<RunArguments, RunResult>(
         "skill_run",
         "Runs a command of a skill to its end, in an isolated workspace that the whole conversation shares. It starts in \
-         the skill's folder; what it makes belongs in $OUTPUT_DIR (out/), the user's files are in \
+         the skill's folder; what it makes belongs in $OUTPUT_DIR (out/), files that were given as inputs are in \
          $INPUTS_DIR (inputs/). Ask for files with output_files, for instance [\"$OUTPUT_DIR/**\"]; only those that this \
-         run made or changed are returned.",
+         run made or changed are returned. There is no network: nothing can be installed or downloaded.",
         |call, arguments| Box::pin(skill_run::run_command(call, arguments)),
     )
     .running()
@@ -87,7 +88,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
         "skill_exec",
         "Starts a command of a skill that asks for input or takes long, in the workspace of the conversation and from \
          the skill's folder. Returns what it printed so far and a session_id: type with skill_write_stdin, read on with \
-         skill_poll_session, end it with skill_kill_session.",
+         skill_poll_session, end it with skill_kill_session. There is no network.",
         |call, arguments| Box::pin(skill_exec::start_skill_command(call, arguments)),
     )
     .running()
@@ -121,12 +122,13 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
     .hiding(&[], RUNNING_SESSION_FIELDS),
     BuiltinTool::new::<ShellArguments, ShellResult>(
         "workspace_exec",
-        "Runs a shell command in the workspace of the conversation, outside of any skill, and returns its output and \
-         exit code. With background, tty or yield_time_ms it returns early with a session_id while the command runs on: \
-         read and type with workspace_write_stdin.",
+        "Runs a shell command in the workspace of the conversation, which has loaded skills in skills/NAME, and returns \
+         its output and exit code. There is no network: nothing can be installed or downloaded. With background, tty or \
+         yield_time_ms it returns early with a session_id while the command runs on: read and type with \
+         workspace_write_stdin.",
         |call, arguments| Box::pin(workspace_exec::run_shell(call, arguments)),
     )
-    .running()
+    .in_workspace()
     .requiring(&["command"])
     .hiding(&[], &["result"]),
     BuiltinTool::new::<WriteArguments, SessionResult>(
@@ -135,7 +137,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
          since the last call.",
         |call, arguments| Box::pin(session_tools::write_stdin(call, arguments)),
     )
-    .running()
+    .in_workspace()
     .needing("workspace_exec")
     .requiring(&["session_id"])
     .hiding(&[], &["result"]),
@@ -144,7 +146,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
         "Kills a command that workspace_exec left running, with all its processes, and returns the end of its output.",
         |call, arguments| Box::pin(session_tools::kill_session(call, arguments)),
     )
-    .running()
+    .in_workspace()
     .needing("workspace_exec")
     .requiring(&["session_id"])
     .hiding(&[], KILLED_WORKSPACE_FIELDS),
@@ -154,7 +156,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
          with read_file as artifact://NAME@VERSION.",
         |call, arguments| Box::pin(save_artifact::save_artifact(call, arguments)),
     )
-    .running()
+    .in_workspace()
     .requiring(&["path"]),
     BuiltinTool::new::<ReadArguments, ReadResult>(
         "read_file",
@@ -162,7 +164,7 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
          turn or an earlier one.",
         |call, arguments| Box::pin(read_file::read_file(call, arguments)),
     )
-    .running()
+    .in_workspace()
     .requiring(&["file_name"]),
 ];
 

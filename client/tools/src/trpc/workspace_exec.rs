@@ -1,4 +1,4 @@
-//! `workspace_exec`: a command in the session's workspace, in no skill. To its end, or going on like those of
+//! `workspace_exec`: a command in the session's workspace, where loaded skills are. To its end, or going on like those of
 //! skill_exec.
 
 use std::collections::BTreeMap;
@@ -12,14 +12,21 @@ use super::field_error_translator::FieldErrorTranslator;
 use super::remembered_commands::{SessionCommand, exec_name};
 use super::run_result::RunResult;
 use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
-use super::skill_command::{choose_timeout, normalise_cwd};
+use super::skill_command::choose_timeout;
 use super::skill_exec::{InitialStdin, YIELD_MS, make_interactive, start_command};
 use super::{add_warnings, command_policy, decode};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
+use crate::command_limits;
 use crate::exec_run::{FinishedExec, run_exec, text_stdin};
 use crate::host_environment::add_host_variables;
+use crate::package_warnings::describe_staging_problems;
+use crate::prompt_material_reader::loaded_references;
+use crate::skill_file_path::SkillFilePath;
+use crate::skill_lookup;
+use crate::skill_staging::stage_for_command;
 use crate::state::StateDelta;
 use crate::tool_error::{ToolError, ToolResult};
+use crate::workspace_path;
 
 /// Wait for a command in the background, to see whether it starts, in milliseconds.
 const BACKGROUND_MS: u64 = 1;
@@ -32,7 +39,8 @@ const ARGUMENT_NAMES: FieldErrorTranslator<'_> = FieldErrorTranslator::with_time
 pub(super) struct ShellArguments {
     /// Shell command, run by bash in the workspace.
     pub(super) command: String,
-    /// Where to start: `work/…`, `out/…`, `$WORK_DIR/…`. The workspace's root if it is left out.
+    /// Where to start: `work/…`, `out/…`, or `skills/NAME` for a command of a loaded skill, which finds its packages
+    /// then. The workspace's root if it is left out.
     pub(super) cwd: String,
     /// Environment variables.
     pub(super) env: BTreeMap<String, String>,
@@ -69,21 +77,65 @@ pub(super) struct ShellResult {
 pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ShellArguments = decode(arguments)?;
     let (mut spec, warnings) = build_spec(call, &asked)?;
-    let exec_id = call.exec_id();
+    let reference = start_in_skill(call, &mut spec).await?;
+    let skill = reference.as_deref();
     if asked.background || asked.tty || asked.yield_time_ms > 0 {
-        let mut answer = start_session(call, &asked, spec, exec_id).await?;
+        let mut answer = start_session(call, &asked, spec, skill).await?;
         add_warnings(&mut answer, warnings);
         return Ok(answer);
     }
+    let exec_id = call.exec_id();
     spec.stdin = (!asked.stdin.is_empty()).then(|| text_stdin(&asked.stdin));
-    let finished = call
-        .in_workspace(|workspace| run_exec(call, workspace, exec_id.clone(), spec.clone()))
-        .await;
-    let finished = finished.map_err(|error| ARGUMENT_NAMES.translate(error))?;
+    let finished = call.in_workspace(|workspace| {
+        let (exec_id, spec) = (exec_id.clone(), spec.clone());
+        async move {
+            let staging = stage_for_command(*call, &workspace, skill).await?;
+            let finished = run_exec(call, workspace, exec_id, spec).await?;
+            Ok((finished, staging))
+        }
+    });
+    let (finished, staging) = finished
+        .await
+        .map_err(|error| ARGUMENT_NAMES.translate(error))?;
     command_policy::check_start(call, Some(&finished.result))?;
-    let mut result = ended_result(finished);
+    let (mut result, may_lack_packages) = ended_result(call, finished);
     result.session.warnings.extend(warnings);
+    if may_lack_packages {
+        let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
+        result.session.warnings.extend(package_warning);
+    }
+    result.session.warnings.extend(staging.warnings);
     Ok(ToolAnswer::with(&result, StateDelta::new()))
+}
+
+/// Makes a command that starts in the folder of a loaded skill one of this skill, with its variables and packages.
+/// Returns the reference that stages the skill; `None` if the command starts elsewhere.
+async fn start_in_skill(call: CallContext<'_>, spec: &mut ExecSpec) -> ToolResult<Option<String>> {
+    // A path of the folder itself counts too.
+    let inside = format!("{}/.", spec.cwd);
+    let SkillFilePath::Named(name, _) = SkillFilePath::parse(&inside) else {
+        return Ok(None);
+    };
+    let mut id = name.to_owned();
+    let is_of_id = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+    if !name.chars().all(is_of_id)
+        && let Some(skill) = skill_lookup::find_usable_skill(*call, name).await?
+    {
+        // The name is as the skill's author wrote it, and the folder has the id.
+        id = skill_lookup::skill_id(&skill);
+        spec.cwd = spec.cwd.replacen(name, &id, 1);
+    }
+    let mut loaded = loaded_references(*call).into_iter();
+    let Some((name, reference)) = loaded.find(|(loaded, _)| *loaded == id) else {
+        return Ok(None);
+    };
+    if !spec.cwd.starts_with(['/', '$']) {
+        // Relative paths of a skill's command begin at the skill.
+        spec.cwd = format!("/workspace/{}", spec.cwd);
+    }
+    spec.programs = command_policy::list_programs(&call.tools.options, Some(&name));
+    spec.skill = name;
+    Ok(Some(reference))
 }
 
 /// Returns the specification of the command, and warnings about its environment.
@@ -94,10 +146,10 @@ fn build_spec(
     if asked.command.trim().is_empty() {
         return Err(ToolError::arguments("command is required"));
     }
-    let cwd = normalise_cwd(&asked.cwd);
-    if cwd.contains(['*', '?', '[']) {
-        return Err(ToolError::arguments("cwd must not contain glob patterns"));
-    }
+    command_limits::check_argument("command", &asked.command)?;
+    command_limits::check_environment(&asked.env)?;
+    command_limits::check_stdin("stdin", &asked.stdin)?;
+    let cwd = workspace_path::working_directory(&asked.cwd);
     let mut spec = ExecSpec {
         env: asked.env.clone(),
         timeout: choose_timeout(call.tools, asked.timeout_sec),
@@ -112,13 +164,14 @@ fn build_spec(
     Ok((spec, warnings))
 }
 
-/// Starts a command that goes on after the call.
+/// Starts a command that goes on after the call. `skill` is the reference of the skill that it runs in.
 async fn start_session(
     call: CallContext<'_>,
     asked: &ShellArguments,
     mut spec: ExecSpec,
-    exec_id: String,
+    skill: Option<&str>,
 ) -> CallResult {
+    let exec_id = call.exec_id();
     make_interactive(call.tools, &mut spec, asked.timeout_sec, asked.tty);
     let typed = InitialStdin {
         text: &asked.stdin,
@@ -133,7 +186,12 @@ async fn start_session(
             spec: Some(spec.clone()),
         };
         async move {
-            let touched = start_command(call, request, command, typed).await?;
+            let staging = stage_for_command(*call, &request.workspace, skill).await?;
+            let mut touched = start_command(call, request, command, typed).await?;
+            // How it ends is not known yet.
+            let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
+            touched.warnings.extend(package_warning);
+            touched.warnings.extend(staging.warnings);
             Ok((name, touched))
         }
     });
@@ -148,12 +206,14 @@ async fn start_session(
     answer_poll(call, request, touched).await
 }
 
-fn ended_result(finished: FinishedExec) -> ShellResult {
+/// Returns the result of a command that ended, and `true` if it may have lacked packages of its skill.
+fn ended_result(call: CallContext<'_>, finished: FinishedExec) -> (ShellResult, bool) {
     let output = &finished.output;
     let total = output.stdout.total() + output.stderr.total();
     let truncated = output.stdout.is_cut() || output.stderr.is_cut();
-    let result = RunResult::with_output(finished, Vec::new());
-    ShellResult {
+    let result = RunResult::with_output(&call.tools.options, finished, Vec::new());
+    let may_lack_packages = result.may_lack_packages();
+    let result = ShellResult {
         truncated,
         total_bytes: truncated.then_some(total),
         timed_out: result.timed_out,
@@ -167,5 +227,6 @@ fn ended_result(finished: FinishedExec) -> ShellResult {
             warnings: result.warnings,
             ..SessionResult::default()
         },
-    }
+    };
+    (result, may_lack_packages)
 }

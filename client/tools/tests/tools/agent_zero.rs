@@ -11,7 +11,9 @@ use skilld_tools::state::merge;
 use skilld_tools::{Family, Profile, ToolOptions};
 use tonic::Code;
 
-use crate::conversation::{Conversation, check_fields, check_warning, refusals, tool_call};
+use crate::conversation::{
+    Conversation, check_fields, check_warning, conversation_about, refusals, tool_call,
+};
 use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::{Kit, digest, invalid, sha256};
 use skilld_testing::{Fake, refusal};
@@ -63,14 +65,7 @@ async fn conversation_with(change: impl FnOnce(&mut ToolOptions)) -> (Fake, Conv
 }
 
 async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
-    let fake = Fake::start();
-    {
-        let mut state = fake.state.lock();
-        state.kits = kits();
-        state.collect = vec![summary()];
-    }
-    let conversation = Conversation::new(&fake, options).await;
-    (fake, conversation)
+    conversation_about(kits(), options).await
 }
 
 async fn use_tool(talk: &mut Conversation, arguments: Value) -> Value {
@@ -145,7 +140,7 @@ async fn a_method_is_read_in_any_case_and_every_error_of_an_argument_lists_what_
         skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "cwd": "home"} => INVALID_ARGUMENTS workspace, skill_root, script_dir
         skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "script_args": "a b"} => INVALID_ARGUMENTS script_args must be a map
         skills_tool {"method": "execute_script", "skill_name": "pdf-editing", "script_path": "x", "timeout": -1} => INVALID_ARGUMENTS timeout -1
-        skills_tool {"method": 7} => INVALID_ARGUMENTS method must be a text, not 7
+        skills_tool {"method": [7]} => INVALID_ARGUMENTS method must be a text, not a list
     "#;
     for case in refusals(cases) {
         let message = talk.check_refusal(&case).await;

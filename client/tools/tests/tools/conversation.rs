@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 use skilld_tools::hooks::{Hooks, NoHooks};
 use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
-use skilld_tools::{Session, ToolCall, ToolDefinition, ToolOptions, Toolset};
+use skilld_tools::{Family, Session, ToolCall, ToolDefinition, ToolOptions, Toolset};
 
 use skilld_testing::Fake;
+use skilld_testing::collection_messages::summary;
+use skilld_testing::skills::Kit;
 
 /// Tools and what is remembered.
 pub(crate) struct Conversation {
@@ -127,6 +129,30 @@ impl Conversation {
     }
 }
 
+/// Returns options with all tools of a family.
+pub(crate) fn all_tools(family: Family) -> ToolOptions {
+    ToolOptions {
+        family,
+        additions: true,
+        ..ToolOptions::default()
+    }
+}
+
+/// Starts a conversation about skills, with a daemon that has these alone and collects no files.
+pub(crate) async fn conversation_about(
+    kits: Vec<Kit>,
+    options: ToolOptions,
+) -> (Fake, Conversation) {
+    let fake = Fake::start();
+    {
+        let mut state = fake.state.lock();
+        state.kits = kits;
+        state.collect = vec![summary()];
+    }
+    let conversation = Conversation::new(&fake, options).await;
+    (fake, conversation)
+}
+
 /// Returns a call of a tool.
 pub(crate) fn tool_call(id: &str, name: &str, arguments: Value) -> ToolCall {
     ToolCall {
@@ -134,6 +160,14 @@ pub(crate) fn tool_call(id: &str, name: &str, arguments: Value) -> ToolCall {
         name: name.into(),
         arguments,
     }
+}
+
+/// Returns arguments with further ones.
+pub(crate) fn with_fields(arguments: &Value, further: &Value) -> Value {
+    let mut all = arguments.clone();
+    let fields = all.as_object_mut().expect("an object");
+    fields.extend(further.as_object().expect("an object").clone());
+    all
 }
 
 /// Asserts that an object has these fields. A field that is missing counts as `null`.
@@ -177,6 +211,16 @@ pub(crate) fn refusals(table: &str) -> impl Iterator<Item = Refusal<'_>> {
             text,
         }
     })
+}
+
+/// Reads a table of calls, `tool arguments` a line.
+pub(crate) fn read_calls(table: &str) -> Vec<(String, Value)> {
+    let lines = table.trim().lines().map(str::trim);
+    let calls = lines.map(|line| {
+        let (tool, arguments) = line.split_once(' ').expect(line);
+        (tool.to_owned(), parse_json(arguments))
+    });
+    calls.collect()
 }
 
 /// Reads a table of `arguments => result` lines, both in JSON.

@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
+use skilld_tools::Family;
 use skilld_tools::prompt::{Provider, inject};
-use skilld_tools::{Family, ToolOptions};
 
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, all_tools, conversation_about};
 use crate::schema::fits;
 
 const SKILLS: usize = 2000;
@@ -25,7 +25,6 @@ fn name(number: usize) -> String {
 }
 
 async fn conversation(family: Family) -> (Fake, Conversation) {
-    let fake = Fake::start();
     let kits = (0..SKILLS).map(|number| {
         let mut kit = Kit::new(&name(number), "1.0.0");
         kit.skill.description = format!("{number}: \u{1f600} \"quoted\" {}", "words ".repeat(150));
@@ -33,14 +32,7 @@ async fn conversation(family: Family) -> (Fake, Conversation) {
         kit.skill.author = "Ann ".repeat(100);
         kit
     });
-    fake.state.lock().kits = kits.collect();
-    let options = ToolOptions {
-        family,
-        additions: true,
-        ..ToolOptions::default()
-    };
-    let conversation = Conversation::new(&fake, options).await;
-    (fake, conversation)
+    conversation_about(kits.collect(), all_tools(family)).await
 }
 
 /// Follows a list page by page. Returns the names in its order, and the number of answers.

@@ -59,10 +59,9 @@ async fn a_loaded_cards_servers_are_connected_and_their_tools_have_their_own_nam
     let definitions = talk.definitions().await;
     assert_eq!(definitions[7].name, "echo");
     assert_eq!(definitions[7].description, "The tool echo.");
-    assert_eq!(
-        definitions[7].parameters["properties"]["x"]["type"],
-        "number"
-    );
+    let fields = json!({"x": {"type": "number"}, "note": {"type": "string"}});
+    let reduced = json!({"type": "object", "properties": fields});
+    assert_eq!(definitions[7].parameters, reduced);
     let said = talk.ok("echo", json!({"x": 1})).await;
     let said: Value = serde_json::from_str(said.as_str().expect("text")).expect("JSON");
     assert_eq!(said, json!({"tool": "echo", "arguments": {"x": 1}}));
@@ -248,6 +247,21 @@ async fn a_server_that_hangs_or_floods_ends_only_its_call() {
         return;
     }
     panic!("no call after the one that hangs is answered");
+}
+
+#[tokio::test]
+async fn large_pictures_and_files_are_named_by_type_and_size() {
+    let server = McpServer::start(&["pictures", "picture"]).await;
+    let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
+    let options = allowing(&[&server.url]);
+    let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
+    talk.load("remote").await;
+    let named = "Before and after:\n\
+                 [an image, image/png, 49152 bytes: too large to show]\n\
+                 [file:///a.zip, application/zip, 1572865 bytes: too large to show]";
+    assert_eq!(talk.ok("pictures", json!({})).await, named);
+    let image = json!([{"type": "image", "data": "AQID", "mimeType": "image/png"}]);
+    assert_eq!(talk.ok("picture", json!({})).await, image);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod knowledge;
 mod material;
 mod mistakes;
 mod offer;
+mod output_files;
 mod policy;
 mod run_warnings;
 mod session_kills;

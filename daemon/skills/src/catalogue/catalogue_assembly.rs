@@ -1,4 +1,5 @@
-//! Assembles a catalogue from scanned folders: decides which skill is shadowed, and which aliases skills have.
+//! Assembles a catalogue from scanned folders: decides which skill is shadowed, which aliases skills have, and finds
+//! different names with one id.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use super::skill::{SHADOWED, Skill, SkillState};
 use super::source_ingest::IngestedFolder;
 use super::source_scanner::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
-use crate::parse::finding::ValidationProfile;
+use crate::parse::finding::{ValidationProfile, quote_excerpt};
 use crate::parse::problem::Problem;
+use crate::parse::skill_name::{id_of_name, normalise_name};
 
 /// Builds the catalogue of all sources, given in the order in which they win.
 pub(crate) fn assemble_catalogue(
@@ -17,7 +19,7 @@ pub(crate) fn assemble_catalogue(
     skills_max: usize,
     link_policy: Arc<LinkPolicy>,
 ) -> Catalogue {
-    let (mut winners, mut scoped) = (HashMap::new(), HashSet::new());
+    let (mut winners, mut scoped, mut written) = (HashMap::new(), HashSet::new(), HashMap::new());
     let (mut skills, mut problems, mut left_out) = (Vec::new(), Vec::new(), 0_usize);
     for scan in scans {
         problems.extend(scan.problems.iter().cloned());
@@ -27,12 +29,13 @@ pub(crate) fn assemble_catalogue(
                 Ok(_) if skills.len() >= skills_max => left_out += 1,
                 Ok(skill) => {
                     let has_scoped_name = keeps_scoped_name(skill, &mut scoped);
+                    let other_name = other_name_problem(skill, &mut written);
                     let shadow = shadow_problem(skill, has_scoped_name, &mut winners);
                     let mut aliases = nested_aliases(&scan.folders, folder);
                     if has_scoped_name {
                         aliases.splice(0..0, skill.aliases.iter().cloned());
                     }
-                    skills.push(adjust_skill(skill, aliases, shadow));
+                    skills.push(adjust_skill(skill, aliases, shadow, other_name));
                 }
             }
         }
@@ -46,19 +49,55 @@ pub(crate) fn assemble_catalogue(
     Catalogue::new(skills, problems, is_readable, link_policy)
 }
 
-/// Returns the skill with its aliases and, if it is shadowed, with the problem that says so.
-fn adjust_skill(skill: &Arc<Skill>, aliases: Vec<String>, shadow: Option<Problem>) -> Arc<Skill> {
-    if aliases == skill.aliases && shadow.is_none() {
+/// Returns the skill with its aliases, with the problem of a shadowed one, and with that of a name whose id another name
+/// has.
+fn adjust_skill(
+    skill: &Arc<Skill>,
+    aliases: Vec<String>,
+    shadow: Option<Problem>,
+    other_name: Option<Problem>,
+) -> Arc<Skill> {
+    if aliases == skill.aliases && shadow.is_none() && other_name.is_none() {
         return Arc::clone(skill);
     }
     let mut skill = Skill::clone(skill);
     skill.aliases = aliases;
-    if let Some(problem) = shadow {
-        skill.is_shadowed = true;
-        skill.other_problems.insert(0, problem);
-        skill.judge(ValidationProfile::Lenient);
-    }
+    skill.is_shadowed |= shadow.is_some();
+    let problems = shadow.into_iter().chain(other_name);
+    skill.other_problems.splice(0..0, problems);
+    skill.judge(ValidationProfile::Lenient);
     Arc::new(skill)
+}
+
+/// Returns a problem if an earlier skill has the same id and another name. `written` has the name and folder of the first
+/// skill of each id.
+fn other_name_problem<'a>(
+    skill: &'a Skill,
+    written: &mut HashMap<&'a str, (String, &'a Skill)>,
+) -> Option<Problem> {
+    if skill.state == SkillState::Rejected {
+        return None;
+    }
+    let title = &skill.front_matter.display_name;
+    // A card's title is no name: its id is another text.
+    let is_name = id_of_name(title).as_ref() == Some(&skill.name);
+    let name = match is_name {
+        true => normalise_name(title),
+        false => skill.name.clone(),
+    };
+    let (first, of) = written
+        .entry(&skill.name)
+        .or_insert_with(|| (name.clone(), skill));
+    if *first == name {
+        return None;
+    }
+    let message = format!(
+        "the name {} has the same id as {} of {}, so both count as versions of one skill: rename one of them",
+        quote_excerpt(&name),
+        quote_excerpt(first),
+        of.found_at.display()
+    );
+    Some(Problem::warning("skill.same_id", message).about(&skill.found_at))
 }
 
 /// Returns the names of a nested skill: with its parent's name, and with those of all skills around it.

@@ -10,7 +10,8 @@ use super::skill::{PageCursor, Skill, SortKey};
 use super::source_scanner::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::folder_name;
+use crate::parse::skill_name::normalise_name;
+use crate::parse::skill_ref::{SkillRef, folder_name};
 use crate::parse::version;
 use crate::skill_scope::SkillScope;
 
@@ -141,6 +142,27 @@ impl Catalogue {
         indices
             .filter_map(|index| self.skills.get(*index))
             .collect()
+    }
+
+    /// Returns all skills that a reference names: by id or alias, else by the name that people see, unless several ids
+    /// have that.
+    pub(crate) fn named_by(&self, wanted: &SkillRef) -> Vec<&Arc<Skill>> {
+        let named = self.named(&wanted.name);
+        if !named.is_empty() {
+            return named;
+        }
+        let name = normalise_name(&wanted.written);
+        let is_titled = |skill: &&Arc<Skill>| {
+            let title = &skill.front_matter.display_name;
+            !title.is_empty() && normalise_name(title) == name
+        };
+        let titled: Vec<_> = self.skills.iter().filter(is_titled).collect();
+        let is_same = |pair: &[&Arc<Skill>]| matches!(pair, [a, b] if a.name == b.name);
+        if titled.windows(2).all(is_same) {
+            titled
+        } else {
+            Vec::new()
+        }
     }
 
     /// Returns the index of the first skill after a cursor, whose skill may be gone.

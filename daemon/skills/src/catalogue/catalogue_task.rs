@@ -193,7 +193,7 @@ impl CatalogueTask {
         let work = move || {
             #[cfg(test)]
             drop(gate.lock());
-            let outcome = scanner.scan(sources.list(), scope, &store);
+            let outcome = scanner.scan(&sources, scope, &store);
             Ok::<_, Error>((scanner, outcome))
         };
         let outcome = match self.tasks.blocking(work).await {

@@ -25,9 +25,7 @@ pub(crate) fn read_stored_skill(store: &ContentStore, digest: &str, name: &str) 
         ..Skill::default()
     };
     match read_stored_documents(&dir, store.skill_md_bytes_max, name) {
-        Ok(document) => skill.apply_document(document, |file| {
-            fs::symlink_metadata(dir.join(file)).is_ok()
-        }),
+        Ok(document) => skill.apply_document(document, &dir),
         Err(problem) => skill.other_problems.push(problem),
     }
     for problem in &mut skill.other_problems {
@@ -79,13 +77,13 @@ impl<'a> DocumentReader<'a> {
     ) -> Result<Document, Problem> {
         let (document, bytes_max) = (found.document.as_deref(), self.skill_md_bytes_max);
         let skill_md = document.map(|file| self.read_file(&found.dir, file, bytes_max));
-        let card = found.has_card.then(|| {
-            self.read_file(
-                &found.dir,
-                skill_card::FILE_NAME,
-                skill_card::BYTES_MAX as u64,
-            )
-        });
+        let card = match &found.outer_card {
+            Some(card) => Some(Ok(card.to_vec())),
+            None => found.has_card.then(|| {
+                let bytes_max = skill_card::BYTES_MAX as u64;
+                self.read_file(&found.dir, skill_card::FILE_NAME, bytes_max)
+            }),
+        };
         let (skill_md, card) = (skill_md.transpose()?, card.transpose()?);
         Ok(document::parse_documents(
             skill_md.as_deref(),

@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::problem::Problem;
 use crate::parse::requirement_line::check_requirement;
+use crate::text_decoding::decode_text;
 
 /// Code of the problem of a requirement that a build must not see.
 const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
@@ -101,7 +102,7 @@ impl NeedReader<'_> {
 
     fn script(&mut self, file: &SkillFile) -> Result<()> {
         let bytes = self.read_bytes(file, SCRIPT_BYTES_MAX)?;
-        let text = String::from_utf8_lossy(&bytes);
+        let text = decode_text(&bytes, false).text;
         if let Some(ScriptMetadata { line, dependencies }) = read_script_metadata(&text) {
             for requirement in dependencies {
                 self.requirement(&file.path, line, &requirement);
@@ -139,7 +140,8 @@ impl NeedReader<'_> {
         self.need.package_json = package.into_bytes();
         match manifest.find_exact("package-lock.json") {
             Some(lock) if lock.size <= LOCK_BYTES_MAX => {
-                self.need.package_lock = self.read_bytes(lock, LOCK_BYTES_MAX)?;
+                let text = self.read_text(lock, LOCK_BYTES_MAX)?;
+                self.need.package_lock = text.unwrap_or_default().into_bytes();
             }
             found => {
                 let message = match found {
@@ -197,7 +199,7 @@ impl NeedReader<'_> {
             return Ok(None);
         }
         let bytes = self.read_bytes(file, bytes_max)?;
-        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+        Ok(Some(decode_text(&bytes, true).text.into_owned()))
     }
 
     fn read_bytes(&self, file: &SkillFile, bytes_max: u64) -> Result<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::catalogue_snapshot::Catalogue;
 use crate::error::Error;
 use crate::name_similarity::similarity;
+use crate::parse::skill_name::normalise_name;
 use crate::parse::skill_ref::SkillRef;
 
 /// Maximum number of names that an error suggests.
@@ -14,7 +15,7 @@ const NEAREST_MIN: f64 = 0.5;
 
 /// Makes the error of a reference that selects no skill, with the names that the caller may have meant.
 pub(crate) fn skill_not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error {
-    let asked = wanted.name.to_lowercase();
+    let asked = normalise_name(&wanted.written).to_lowercase();
     let usable = catalogue.skills.iter().filter(|skill| skill.is_usable());
     let mut scored: Vec<(f64, String)> = Vec::new();
     let mut known = HashSet::new();
@@ -25,8 +26,12 @@ pub(crate) fn skill_not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error
             scored.push((2.0, format!("{}@{version}", skill.name)));
             continue;
         }
-        for name in std::iter::once(&skill.name).chain(&skill.aliases) {
-            let score = score_name(&name.to_lowercase(), &asked);
+        let score = |name: &str| score_name(&name.to_lowercase(), &asked);
+        let title = &skill.front_matter.display_name;
+        let titled = (score(title), &skill.name);
+        let names = std::iter::once(&skill.name).chain(&skill.aliases);
+        let names = names.map(|name| (score(name), name));
+        for (score, name) in names.chain((!title.is_empty()).then_some(titled)) {
             if score >= NEAREST_MIN && known.insert(name) {
                 scored.push((score, name.clone()));
             }

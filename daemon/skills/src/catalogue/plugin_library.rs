@@ -11,11 +11,14 @@ use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
 use super::skill_library::SkillLibrary;
 use crate::content_store::Lease;
-use crate::content_store::content_hashing::{ContentBounds, ContentSource, IngestError};
+use crate::content_store::content_hashing::{
+    ContentBounds, ContentSource, ContentSummary, IngestError,
+};
 use crate::content_store::metadata_fingerprint::MetadataFingerprint;
 use crate::content_store::staged_skill::PluginFiles;
 use crate::error::Result;
 use crate::parse::problem::{PLUGIN_FILES_NOT_STAGED, Problem};
+use crate::skill_path::compose_disk_path;
 use crate::sources::directory_listing::SKIPPED;
 use crate::sources::plugin_root::PluginRoot;
 
@@ -43,8 +46,8 @@ const PLUGINS_MAX: usize = 4096;
 pub(crate) enum SharedFiles {
     /// Empty set: the skill belongs to no plugin, its folder is the plugin's own, or nothing is left beside the skills.
     None,
-    /// Files in the store, leased there.
-    Leased(PluginFiles, Lease),
+    /// Files in the store, leased there, and the problem that some are missing.
+    Leased(PluginFiles, Lease, Option<Problem>),
     /// Files that the store must not have, or too many of them: the skill alone is staged.
     Refused(Problem),
 }
@@ -64,18 +67,23 @@ struct KnownPlugin {
     fingerprint: MetadataFingerprint,
     /// Paths that were left out.
     nested: Vec<PathBuf>,
-    digest: String,
+    content: ContentSummary,
 }
 
 impl PluginCache {
-    fn digest(&self, folder: &ContentSource, now: &MetadataFingerprint) -> Option<String> {
+    fn content(&self, folder: &ContentSource, now: &MetadataFingerprint) -> Option<ContentSummary> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.get(&folder.dir)?;
         let is_same = known.fingerprint == *now && known.nested == folder.nested;
-        is_same.then(|| known.digest.clone())
+        is_same.then(|| known.content.clone())
     }
 
-    fn insert(&self, folder: &ContentSource, fingerprint: MetadataFingerprint, digest: &str) {
+    fn insert(
+        &self,
+        folder: &ContentSource,
+        fingerprint: MetadataFingerprint,
+        content: &ContentSummary,
+    ) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= PLUGINS_MAX {
             kept.clear();
@@ -83,7 +91,7 @@ impl PluginCache {
         let known = KnownPlugin {
             fingerprint,
             nested: folder.nested.clone(),
-            digest: digest.to_owned(),
+            content: content.clone(),
         };
         kept.insert(folder.dir.clone(), known);
     }
@@ -143,39 +151,48 @@ impl SkillLibrary {
             return Ok(SharedFiles::None);
         };
         let shared = match self.lease_folder(&folder, plugin) {
-            Ok(Some((digest, lease))) => {
-                let skill_path = path.to_owned();
-                SharedFiles::Leased(PluginFiles { digest, skill_path }, lease)
+            Ok((content, lease)) => {
+                let problem = incomplete_files(plugin, &content);
+                if content.files == 0 {
+                    problem.map_or(SharedFiles::None, SharedFiles::Refused)
+                } else {
+                    let files = PluginFiles {
+                        digest: content.digest,
+                        // As it is staged.
+                        skill_path: compose_disk_path(path.as_os_str()).into(),
+                    };
+                    SharedFiles::Leased(files, lease, problem)
+                }
             }
-            Ok(None) => SharedFiles::None,
             Err(IngestError::Host(error)) => return Err(error),
             Err(IngestError::Skill(problem)) => {
                 SharedFiles::Refused(refused_files(plugin, &problem))
             }
         };
         let problem = match &shared {
-            SharedFiles::Refused(problem) => Some(problem),
-            SharedFiles::None | SharedFiles::Leased(..) => None,
+            SharedFiles::Refused(problem) | SharedFiles::Leased(_, _, Some(problem)) => {
+                Some(problem)
+            }
+            SharedFiles::None | SharedFiles::Leased(_, _, None) => None,
         };
         self.plugins.set_problem(plugin, problem);
         Ok(shared)
     }
 
-    /// Leases the content of a folder; copies it into the store unless it looks as it did when it was copied. Returns
-    /// `None` for a folder without files.
+    /// Leases the content of a folder; copies it into the store unless it looks as it did when it was copied.
     fn lease_folder(
         &self,
         folder: &ContentSource,
         plugin: &PluginRoot,
-    ) -> Result<Option<(String, Lease)>, IngestError> {
+    ) -> Result<(ContentSummary, Lease), IngestError> {
         let started = SystemTime::now();
         let take = || MetadataFingerprint::take(folder, BOUNDS, |_| {});
         let before = take();
-        let known = before.and_then(|before| self.plugins.digest(folder, &before));
-        if let Some(digest) = known
-            && let Some(lease) = self.store.lease_intact(&digest)?
+        let known = before.and_then(|before| self.plugins.content(folder, &before));
+        if let Some(content) = known
+            && let Some(lease) = self.store.lease_intact(&content.digest)?
         {
-            return Ok(Some((digest, lease)));
+            return Ok((content, lease));
         }
         // No skill has such a name, so no reference leads to these files.
         let name = format!("{}:", plugin.name);
@@ -185,10 +202,20 @@ impl SkillLibrary {
             && !before.is_recent(started)
             && take() == Some(before)
         {
-            self.plugins.insert(folder, before, &content.digest);
+            self.plugins.insert(folder, before, &content);
         }
-        Ok((content.files > 0).then_some((content.digest, lease)))
+        Ok((content, lease))
     }
+}
+
+/// Makes the problem of a plugin of whose shared files some were left out; `None` if none were.
+fn incomplete_files(plugin: &PluginRoot, content: &ContentSummary) -> Option<Problem> {
+    let left_out = content.left_out.describe()?;
+    let message = format!(
+        "some of the files that the skills of plugin {} share are not staged; {left_out}",
+        plugin.name
+    );
+    Some(Problem::warning(PLUGIN_FILES_NOT_STAGED, message).about(&plugin.dir))
 }
 
 /// Makes the problem of a plugin whose shared files were refused.
@@ -224,5 +251,6 @@ fn shared_folder(catalogue: &Catalogue, plugin: &PluginRoot) -> Option<ContentSo
         dir: plugin.dir.clone(),
         nested,
         link_policy: Arc::clone(&catalogue.link_policy),
+        card: None,
     })
 }

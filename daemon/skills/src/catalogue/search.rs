@@ -1,7 +1,7 @@
 //! Search over the skills of one snapshot, best first. Pure; the snapshot keeps its index.
 //!
 //! ```text
-//! query ─► terms: Unicode words, lower case, also split at - _ / ; without stop words
+//! query ─► terms: term_splitter.rs; without stop words
 //! term × field: word 1, beginning of a word 1/2, inside of a word 1/5
 //!               × weight of the field (name 3, description 2, tags 1) × rarity of the term (0 to 1)
 //! whole query:  a query that is a name, or begins one, outweighs all terms together
@@ -16,14 +16,16 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 
 mod agent_zero_scoring;
+mod term_splitter;
 
 use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
+use term_splitter::{fold_text, split_terms};
 
 /// Maximum length of a query, in bytes.
 pub const QUERY_BYTES_MAX: usize = 1024;
 /// Maximum number of terms of a query; further ones do not count.
-const TERMS_MAX: usize = 32;
+const TERMS_MAX: usize = 64;
 /// Weights of the fields, in the order of [`FIELDS`].
 const WEIGHTS: [f64; 3] = [3.0, 2.0, 1.0];
 /// Weights of a match that is a whole word, the beginning of a word, or inside a word.
@@ -60,7 +62,7 @@ pub struct SearchMatch {
 }
 
 impl Catalogue {
-    /// Returns the best skills for a query, at most `limit`.
+    /// Returns the best skills for a query, at most `limit`; for a model without those that only a person may start.
     ///
     /// # Errors
     /// `Invalid` for a query without a word to look for.
@@ -69,12 +71,20 @@ impl Catalogue {
         query: &str,
         limit: usize,
         is_compat: bool,
+        is_for_model: bool,
     ) -> Result<Vec<SearchMatch>> {
-        if is_compat {
-            self.index().search_compat(query, limit)
-        } else {
-            self.index().search(query, limit)
+        let index = self.index();
+        let left_out = if is_for_model { index.person_only } else { 0 };
+        let search_limit = limit.saturating_add(left_out);
+        let mut found = match is_compat {
+            true => index.search_compat(query, search_limit),
+            false => index.search(query, search_limit),
+        }?;
+        if is_for_model {
+            found.retain(|found| !found.skill.front_matter.disable_model_invocation);
+            found.truncate(limit);
         }
+        Ok(found)
     }
 }
 
@@ -84,15 +94,17 @@ pub(crate) struct SearchIndex {
     skills: Vec<IndexedSkill>,
     /// Every word of every field, with the skills that have it.
     words: BTreeMap<String, Vec<WordPosting>>,
+    /// Number of skills that only a person may start.
+    person_only: usize,
 }
 
 #[derive(Debug)]
 struct IndexedSkill {
     skill: Arc<Skill>,
-    /// Terms of the name, joined by spaces.
-    spoken: String,
-    /// Name and description in lower case, for `compat`.
-    lower: [String; 2],
+    /// Terms of the id and of the name as it is written, joined by spaces.
+    spoken: [String; 2],
+    /// Both names and the description as they are searched, for `compat`.
+    folded: [String; 2],
     tags: Vec<String>,
 }
 
@@ -130,10 +142,12 @@ impl SearchIndex {
 
     fn add_skill(&mut self, added: &Arc<Skill>) {
         let (name, front) = (&added.name, &added.front_matter);
+        let title = &front.display_name;
         // Triggers, words that should bring the skill to mind, count as tags.
         let tags = front.tags.iter().chain(&front.triggers).map(|tag| (2, tag));
         let mut own: BTreeMap<String, u8> = BTreeMap::new();
-        for (field, text) in [(0, name), (1, &front.description)].into_iter().chain(tags) {
+        let texts = [(0, name), (0, title), (1, &front.description)];
+        for (field, text) in texts.into_iter().chain(tags) {
             for term in split_terms(text) {
                 *own.entry(term).or_default() |= 1 << field;
             }
@@ -143,11 +157,13 @@ impl SearchIndex {
             let postings = self.words.entry(word).or_default();
             postings.push(WordPosting { skill, fields });
         }
+        self.person_only += usize::from(front.disable_model_invocation);
         self.skills.push(IndexedSkill {
             skill: Arc::clone(added),
-            spoken: split_terms(name).collect::<Vec<_>>().join(" "),
-            lower: [name.to_lowercase(), front.description.to_lowercase()],
-            tags: front.tags.iter().map(|tag| tag.to_lowercase()).collect(),
+            spoken: [name, title].map(|name| split_terms(name).join(" ")),
+            // No term has a line break.
+            folded: [&format!("{name}\n{title}"), &front.description].map(|text| fold_text(text)),
+            tags: front.tags.iter().map(|tag| fold_text(tag)).collect(),
         });
     }
 
@@ -156,7 +172,8 @@ impl SearchIndex {
     /// # Errors
     /// `Invalid` for a query without a word to look for.
     pub(crate) fn search(&self, query: &str, limit: usize) -> Result<Vec<SearchMatch>> {
-        let all: Vec<String> = split_terms(query).take(TERMS_MAX).collect();
+        let mut all = split_terms(query);
+        all.truncate(TERMS_MAX);
         let wanted: BTreeSet<&String> = all.iter().filter(|term| !is_stop_word(term)).collect();
         if wanted.is_empty() {
             return Err(nothing_to_look_for(query));
@@ -167,9 +184,11 @@ impl SearchIndex {
         }
         let (spoken, terms) = (all.join(" "), all.len());
         for (skill, scored) in self.skills.iter().zip(&mut scored) {
-            if skill.spoken.starts_with(&spoken) && spoken.len() >= PREFIX_BYTES_MIN {
-                let exact = skill.spoken.len() == spoken.len();
-                let bonus = if exact { EXACT } else { PREFIX };
+            let begins = |name: &&String| name.starts_with(&spoken);
+            let name = skill.spoken.iter().filter(begins).map(String::len).min();
+            if let Some(length) = name.filter(|_| spoken.len() >= PREFIX_BYTES_MIN) {
+                let is_exact = length == spoken.len();
+                let bonus = if is_exact { EXACT } else { PREFIX };
                 scored.score += bonus * f64::from(u32::try_from(terms).unwrap_or(u32::MAX));
                 scored.fields |= 1;
             }
@@ -254,12 +273,6 @@ fn term_rarity(found: usize, all: usize) -> f64 {
     let weight = |found: f64| (1.0 + (all - found + 0.5) / (found + 0.5)).ln();
     // A term of one skill alone has rarity 1, however few skills there are.
     weight(found) / weight(1.0)
-}
-
-/// Splits a text into words in lower case, also at what is neither letter nor digit.
-fn split_terms(text: &str) -> impl Iterator<Item = String> + '_ {
-    let parts = text.split(|c: char| !c.is_alphanumeric());
-    parts.filter(|part| !part.is_empty()).map(str::to_lowercase)
 }
 
 fn is_stop_word(term: &str) -> bool {

@@ -1,6 +1,6 @@
 //! A skill as the catalogue lists it, and how a profile judges it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -11,6 +11,7 @@ use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{folder_name, scoped_name};
 use crate::parse::version::Version;
+use crate::skill_path::decompose_path;
 use crate::sources::plugin_root::PluginRoot;
 
 /// Code of the problem of a shadowed skill.
@@ -51,6 +52,10 @@ pub struct Skill {
     pub dir: PathBuf,
     /// Folders within `dir`, relative to it, that are skills themselves and no part of this one.
     pub nested: Vec<PathBuf>,
+    /// skill-card.json of a folder above, which belongs to the skill.
+    pub outer_card: Option<Arc<[u8]>>,
+    /// `true` if `dir` has the files that were fetched for a card.
+    pub is_fetched: bool,
     /// Plugin that it belongs to.
     pub plugin: Option<Arc<PluginRoot>>,
     /// `true` if `dir` is in the store and never changes.
@@ -172,8 +177,11 @@ impl Skill {
             .map_or("", |content| content.digest.as_str())
     }
 
-    /// Takes what the documents say. `has_file` tells which files exist, of those that a card may list.
-    pub(crate) fn apply_document(&mut self, document: Document, has_file: impl Fn(&str) -> bool) {
+    /// Takes what the documents say. `dir` has the files that a card may list.
+    pub(crate) fn apply_document(&mut self, document: Document, dir: &Path) {
+        // A card's paths are composed, and those of a folder that macOS made are not.
+        let is_there = |path: String| dir.join(path).symlink_metadata().is_ok();
+        let has_file = |path: &str| is_there(path.to_owned()) || is_there(decompose_path(path));
         let card = document.front_matter.card.as_ref();
         self.other_problems
             .extend(card.and_then(|card| card.missing(has_file)));

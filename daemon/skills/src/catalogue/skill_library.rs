@@ -15,6 +15,7 @@ use super::preflight::{Need, collect_needs};
 use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
 use crate::content_store::digest_cache::DigestCache;
+use crate::content_store::link_policy::LinkPolicy;
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{PluginFiles, StagedSkill};
 use crate::content_store::{ContentStore, DAMAGED, Lease};
@@ -26,16 +27,34 @@ use crate::parse::problem::Problem;
 use crate::parse::skill_ref::{SkillRef, VersionRef, folder_name};
 use crate::parse::version::Specifier;
 use crate::placeholders::{self, SkillFolder};
+use crate::skill_path::resolve_in_plugin;
 use crate::skills_options::SkillsOptions;
 use crate::sources::Sources;
 
 /// Path of a file to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SkillFilePath<'a> {
-    /// Relative to the skill's folder.
+    /// Relative to the skill's folder; `../` leads to what the skill shares within its plugin.
     InSkill(&'a str),
     /// Relative to the folder of the skill's plugin; to the skill's folder if the skill is staged without a plugin.
     InPlugin(&'a str),
+}
+
+impl SkillFilePath<'_> {
+    /// Returns the path in the plugin, or in the skill if it is staged without one.
+    fn resolve(self, plugin: Option<&PluginFiles>) -> Result<String> {
+        match (self, plugin) {
+            (Self::InSkill(path), Some(plugin)) => {
+                resolve_in_plugin(&plugin.skill_path_text(), path)
+            }
+            (Self::InPlugin(path) | Self::InSkill(path), _) => resolve_in_plugin("", path),
+        }
+    }
+}
+
+/// Returns `true` if a normalised path leads out of the folder that it is relative to.
+fn leads_up(path: &str) -> bool {
+    path.split('/').next() == Some("..")
 }
 
 /// Resolves, reads, publishes and deletes skills, given a snapshot of the catalogue.
@@ -145,7 +164,7 @@ impl SkillLibrary {
     fn workspace_folder(&self, catalogue: &Catalogue, skill: &Skill) -> Result<SkillFolder> {
         let shared = self.lease_plugin_files(catalogue, skill)?;
         let path_in_plugin = match &shared {
-            SharedFiles::Leased(files, _lease) => Some(files.skill_path_text()),
+            SharedFiles::Leased(files, ..) => Some(files.skill_path_text()),
             SharedFiles::None | SharedFiles::Refused(_) => None,
         };
         Ok(SkillFolder {
@@ -177,10 +196,15 @@ impl SkillLibrary {
                 problem.unwrap_or_else(|| Problem::error(DAMAGED, "it was removed from the store"));
             return Err(skill_invalid(wanted, &problem));
         }
+        let link_policy = match skill.is_fetched {
+            true => LinkPolicy::of_folder(&skill.dir),
+            false => Arc::clone(&catalogue.link_policy),
+        };
         let folder = ContentSource {
             dir: skill.dir.clone(),
             nested: skill.nested.clone(),
-            link_policy: Arc::clone(&catalogue.link_policy),
+            link_policy,
+            card: skill.outer_card.clone(),
         };
         let copied = self.store.copy(&folder, &skill.name);
         copied.map_err(|error| match error {
@@ -210,17 +234,20 @@ impl SkillLibrary {
         let resolved = self.resolve(catalogue, wanted)?;
         let (skill, _lease) = self.lease_resolved(catalogue, &resolved, wanted)?;
         let plugin = match path {
-            SkillFilePath::InSkill(_) => None,
-            SkillFilePath::InPlugin(_) => match self.lease_plugin_files(catalogue, &resolved)? {
-                SharedFiles::Leased(files, lease) => Some((files, lease)),
-                SharedFiles::None | SharedFiles::Refused(_) => None,
-            },
+            SkillFilePath::InSkill(path) if !leads_up(path) => None,
+            SkillFilePath::InSkill(_) | SkillFilePath::InPlugin(_) => {
+                match self.lease_plugin_files(catalogue, &resolved)? {
+                    SharedFiles::Leased(files, lease, _problem) => Some((files, lease)),
+                    SharedFiles::None | SharedFiles::Refused(_) => None,
+                }
+            }
         };
-        let (SkillFilePath::InSkill(path) | SkillFilePath::InPlugin(path)) = path;
+        let path = path.resolve(plugin.as_ref().map(|(plugin, _lease)| plugin))?;
+        let path = path.as_str();
         let (own, shared) = match &plugin {
             None => (Some(path), None),
             Some((plugin, _lease)) => {
-                let own = path.strip_prefix(&*plugin.skill_path.to_string_lossy());
+                let own = path.strip_prefix(&plugin.skill_path_text());
                 (own.and_then(|own| own.strip_prefix('/')), Some(plugin))
             }
         };
@@ -262,8 +289,9 @@ impl SkillLibrary {
         let mut leases = vec![lease];
         match self.lease_plugin_files(catalogue, &resolved)? {
             SharedFiles::None => {}
-            SharedFiles::Leased(files, lease) => {
+            SharedFiles::Leased(files, lease, problem) => {
                 skill.plugin = Some(files);
+                skill.problems.extend(problem);
                 leases.push(lease);
             }
             SharedFiles::Refused(problem) => skill.problems.push(problem),
@@ -301,6 +329,7 @@ impl SkillLibrary {
     pub(crate) fn is_needed(&self, catalogue: &Catalogue, name: &str, need: &str) -> bool {
         let wanted = SkillRef {
             name: name.to_owned(),
+            written: name.to_owned(),
             version: VersionRef::Current,
         };
         catalogue.named(name).into_iter().any(|skill| {
@@ -351,7 +380,7 @@ pub(crate) fn find_skill<'a>(
     catalogue: &'a Catalogue,
     wanted: &SkillRef,
 ) -> Result<&'a Arc<Skill>> {
-    let named = catalogue.named(&wanted.name);
+    let named = catalogue.named_by(wanted);
     let in_state = |is_wanted: &dyn Fn(&Skill) -> bool| -> Vec<&'a Arc<Skill>> {
         let named = named.iter().copied();
         named.filter(|skill| is_wanted(skill)).collect()
@@ -388,7 +417,7 @@ fn find_digest<'a>(
     wanted: &SkillRef,
     digest: &str,
 ) -> Option<&'a Arc<Skill>> {
-    let mut named = catalogue.named(&wanted.name).into_iter();
+    let mut named = catalogue.named_by(wanted).into_iter();
     named.find(|skill| skill.digest() == digest)
 }
 

@@ -5,7 +5,6 @@
 //! takes. A published folder lies in the store and changes only if its files are tampered with.
 
 use std::collections::HashMap;
-use std::fs;
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -14,15 +13,16 @@ use std::thread;
 use std::time::SystemTime;
 
 use super::document_reader::{DocumentReader, read_stored_skill};
+use super::ingest_progress::IngestProgress;
 use super::skill::{Skill, SkillState};
 use crate::content_store::ContentStore;
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
 use crate::content_store::link_policy::LinkPolicy;
 use crate::content_store::metadata_fingerprint::MetadataFingerprint;
-use crate::parse::finding;
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::{is_name, scoped_name};
+use crate::parse::skill_name::{id_of_name, is_name};
+use crate::parse::skill_ref::scoped_name;
 use crate::sources::root_walk::FoundFolder;
 use crate::sources::skill_source::{SkillSource, StoredFolder};
 
@@ -103,7 +103,12 @@ impl SourceIngest<'_> {
         &self,
         folders: &[FoundFolder],
     ) -> (Vec<IngestedFolder>, Vec<PathBuf>) {
-        let ingested = map_in_parallel(folders, |found| self.ingest_local_folder(found));
+        let progress = IngestProgress::new(folders.len());
+        let ingested = map_in_parallel(folders, |found| {
+            let ingested = self.ingest_local_folder(found);
+            progress.count_folder();
+            ingested
+        });
         let (ingested, directories): (_, Vec<Vec<PathBuf>>) = ingested.into_iter().unzip();
         (ingested, directories.concat())
     }
@@ -112,7 +117,11 @@ impl SourceIngest<'_> {
         let folder = ContentSource {
             dir: found.dir.clone(),
             nested: found.nested.clone(),
-            link_policy: Arc::clone(self.link_policy),
+            link_policy: match found.is_fetched {
+                true => LinkPolicy::of_folder(&found.dir),
+                false => Arc::clone(self.link_policy),
+            },
+            card: found.outer_card.clone(),
         };
         let (started, mut directories) = (SystemTime::now(), Vec::new());
         let before = MetadataFingerprint::take(&folder, self.store.bounds, |dir| {
@@ -168,8 +177,9 @@ impl SourceIngest<'_> {
     ) -> Result<Arc<Skill>, Problem> {
         let folder_name = found.path.file_name().unwrap_or_default();
         let origin = self.source.origin.clone();
+        let shown = folder_name.to_string_lossy();
         let mut skill = Skill {
-            name: folder_name.to_str().unwrap_or_default().to_owned(),
+            name: id_of_name(&shown).unwrap_or_else(|| shown.into_owned()),
             root: self.source.root.clone(),
             rank: self.rank,
             source: origin.unwrap_or_else(|| describe_location(found)),
@@ -177,24 +187,21 @@ impl SourceIngest<'_> {
             within: self.source.relative_path(&found.path),
             dir: found.dir.clone(),
             nested: found.nested.clone(),
+            outer_card: found.outer_card.clone(),
+            is_fetched: found.is_fetched,
             plugin: found.plugin.clone(),
             other_problems: found.problems.clone(),
             ..Skill::default()
         };
-        let mut reader = DocumentReader::new(self.link_policy, self.store.skill_md_bytes_max);
+        let mut reader = DocumentReader::new(&folder.link_policy, self.store.skill_md_bytes_max);
         match reader.read_documents(found, &folder_name.to_string_lossy()) {
             Ok(document) => {
                 if !document.front_matter.name.is_empty() {
                     skill.name.clone_from(&document.front_matter.name);
                 }
-                skill.apply_document(document, |file| {
-                    fs::symlink_metadata(found.dir.join(file)).is_ok()
-                });
+                skill.apply_document(document, &found.dir);
             }
             Err(problem) => skill.other_problems.push(problem),
-        }
-        if self.source.from_card {
-            skill.findings.remove(finding::CARD_BASE_URI);
         }
         skill.update_time = reader.modified;
         skill.other_problems.append(&mut reader.problems);
@@ -253,51 +260,4 @@ fn map_in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync)
         });
         results.collect()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::parse::skill_card;
-    use crate::skills_options::SkillsOptions;
-    use crate::sources::root_walk::find_documents;
-    use crate::sources::skill_source::SourceFolders;
-
-    #[test]
-    fn base_uri_is_a_warning_unless_the_files_were_fetched_from_it() {
-        let dir = tempfile::tempdir().expect("temp dir");
-        let root = dir.path().join("root");
-        fs::create_dir(&root).expect("mkdir");
-        let root = root.canonicalize().expect("a real path");
-        fs::write(root.join("SKILL.md"), "Do it.\n").expect("written");
-        let json = r#"{"id": "a", "description": "b", "base_uri": "../files/"}"#;
-        fs::write(root.join(skill_card::FILE_NAME), json).expect("written");
-        let store = ContentStore::open(dir.path(), &SkillsOptions::for_tests()).expect("a store");
-        let link_policy = Arc::new(LinkPolicy::new(vec![root.clone()]));
-        let found = find_documents(&link_policy, &root);
-        let codes = |from_card: bool| {
-            let url = "https://skills.example/skill-card.json";
-            let source = SkillSource {
-                tenant: None,
-                root: url.to_owned(),
-                origin: Some(url.to_owned()),
-                from_card,
-                folders: SourceFolders::Beneath(root.clone()),
-                problems: Vec::new(),
-            };
-            let ingest = SourceIngest {
-                store: &store,
-                link_policy: &link_policy,
-                source: &source,
-                rank: 0,
-                known: KnownFolders::default(),
-            };
-            let (folders, _) = ingest.ingest_local(std::slice::from_ref(&found));
-            let skill = folders[0].skill.as_ref().expect("a skill");
-            let problems = skill.problems.iter();
-            problems.map(|problem| problem.code).collect::<Vec<_>>()
-        };
-        assert_eq!(codes(false), ["card.base_uri"]);
-        assert_eq!(codes(true), Vec::<&str>::new());
-    }
 }

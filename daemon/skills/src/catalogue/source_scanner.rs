@@ -14,6 +14,7 @@ use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
 use crate::skill_scope::DEFAULT_TENANT;
 use crate::skills_options::SkillsOptions;
+use crate::sources::Sources;
 use crate::sources::root_walk::RootWalk;
 use crate::sources::skill_source::{SkillSource, SourceFolders};
 
@@ -81,13 +82,14 @@ impl SourceScanner {
         self.watcher.changed().await;
     }
 
-    /// Scans the sources, given in the order in which they win.
+    /// Scans all sources.
     pub(crate) fn scan(
         &mut self,
-        sources: Vec<SkillSource>,
+        all_sources: &Sources,
         scope: ScanExtent,
         store: &ContentStore,
     ) -> ScanOutcome {
+        let sources = all_sources.list();
         let real_roots = sources.iter().filter_map(real_root).collect();
         let link_policy = Arc::new(LinkPolicy::new(real_roots));
         // A root whose path leads to another directory now is scanned whatever the scope.
@@ -98,7 +100,7 @@ impl SourceScanner {
             // A scan of what is published leaves the reports of other folders to the next scan.
             self.watcher.drain_reports();
         }
-        let mut walk = RootWalk::new(&link_policy, &self.options);
+        let mut walk = RootWalk::new(&link_policy, &self.options, &all_sources.remote);
         let (mut directories, mut is_complete) = (BTreeSet::new(), true);
         let mut previous = std::mem::take(&mut self.scans).into_iter();
         // Rank 0 is that of a tenant's own publications in its view.
@@ -126,7 +128,12 @@ impl SourceScanner {
                 }
             }
         }
-        directories.extend(walk.into_directories());
+        let (walked, cards) = walk.into_paths_and_cards();
+        directories.extend(walked);
+        // A root that cannot be read now may have cards.
+        if is_complete && self.scans.iter().all(|scan| scan.is_readable) {
+            all_sources.remote.keep_cards(&cards);
+        }
         // Publications of other tenants are in the views of those only.
         let scans = self.scans.iter().filter(|scan| !scan.is_of_other_tenant());
         let scans: Vec<_> = scans.cloned().collect();
@@ -216,8 +223,7 @@ impl SourceScanResult {
     /// Returns `true` if folders of this scan are listed in the same way when a source has them.
     fn has_origin_of(&self, source: &SkillSource) -> bool {
         let before = &self.source;
-        (&before.root, &before.origin, before.from_card)
-            == (&source.root, &source.origin, source.from_card)
+        (&before.root, &before.origin) == (&source.root, &source.origin)
     }
 }
 

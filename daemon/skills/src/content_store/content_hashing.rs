@@ -1,17 +1,17 @@
 //! Content of a skill: reads a folder once, by descriptors, hashes it and, on request, copies it.
 //!
 //! Links within the folder stay links. A link that leads out of it but beneath a root becomes the file or folder that
-//! it leads to; no other link is followed. The digest covers the bytes that were read, so a file that changes meanwhile
-//! cannot make it wrong.
+//! it leads to. No other link is followed: it is left out and named, as FIFOs, sockets and devices are. The digest
+//! covers the bytes that were read, so a file that changes meanwhile cannot make it wrong.
 //!
 //! digest = SHA-256 of a header line and, in order of the paths' bytes, for each file and link
 //! `kind (1 byte: f file, x executable file, l link) · length of path (8 bytes, little endian) · path ·
 //! sha256 of its contents or target`. Empty directories do not count.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
@@ -25,8 +25,11 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use sha2::{Digest, Sha256};
 
 use crate::content_store::link_policy::LinkPolicy;
-use crate::error::{Error, is_out_of_descriptors, read_chunk};
-use crate::parse::problem::Problem;
+use crate::error::{Error, is_out_of_descriptors, leads_nowhere, read_chunk};
+use crate::held_bytes::held_bytes;
+use crate::parse::problem::{LeftOutEntries, Problem};
+use crate::parse::skill_card;
+use crate::skill_path::{find_case_clash, printable_name};
 
 /// First bytes that are hashed; changes with the rules above.
 const HEADER: &[u8] = b"skilld skill 1\n";
@@ -55,9 +58,17 @@ pub struct ContentSummary {
     pub own_links: Vec<&'static str>,
     /// Two paths that differ only in case.
     pub(crate) case_clash: Option<Box<(String, String)>>,
+    /// Entries of the folder that are not in the content.
+    pub(crate) left_out: LeftOutEntries,
 }
 
 impl ContentSummary {
+    /// Returns the bytes that count for the content.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let objects = self.files.saturating_add(self.directories);
+        held_bytes(self.bytes, objects.saturating_add(1))
+    }
+
     /// Returns the error of a skill that came in an archive and has paths that differ only in case: where it was packed
     /// or unpacked, one file may have replaced the other.
     pub(crate) fn case_clash_problem(&self) -> Option<Problem> {
@@ -68,12 +79,14 @@ impl ContentSummary {
 
     /// Returns warnings for the user of the skill.
     pub(crate) fn warnings(&self, dir: &Path) -> impl Iterator<Item = Problem> {
-        self.own_links.iter().map(move |name| {
+        let own_links = self.own_links.iter().map(|name| {
             let message = format!(
                 "the skill has its own {name}, so commands do not get the workspace's there"
             );
-            Problem::warning("skill.own_link", message).about(dir)
-        })
+            Problem::warning("skill.own_link", message)
+        });
+        let warnings = own_links.chain(self.left_out.warning());
+        warnings.map(move |warning| warning.about(dir))
     }
 }
 
@@ -86,6 +99,8 @@ pub(crate) struct ContentSource {
     pub(crate) nested: Vec<PathBuf>,
     /// Directories to which its links may lead.
     pub(crate) link_policy: Arc<LinkPolicy>,
+    /// Bytes of a skill-card.json that the content has at its top although the folder has none.
+    pub(crate) card: Option<Arc<[u8]>>,
 }
 
 impl ContentSource {
@@ -94,7 +109,8 @@ impl ContentSource {
         Self {
             dir: dir.to_owned(),
             nested: Vec::new(),
-            link_policy: Arc::new(LinkPolicy::new(vec![dir.to_owned()])),
+            link_policy: LinkPolicy::of_folder(dir),
+            card: None,
         }
     }
 
@@ -164,6 +180,7 @@ pub(crate) fn read_content(
         directories: HashSet::from([PathBuf::new()]),
         walked: 0,
         bytes: 0,
+        left_out: LeftOutEntries::default(),
         through: None,
         buffer: vec![0; 64 * 1024],
     };
@@ -173,6 +190,9 @@ pub(crate) fn read_content(
         fs::set_permissions(into, mode).map_err(io_error("make", Path::new(".")))?;
     }
     walk.read_directory(opened, Path::new(""), 0)?;
+    if let Some(card) = &folder.card {
+        walk.read_file(Path::new(skill_card::FILE_NAME), &**card, false)?;
+    }
     Ok(walk.finish())
 }
 
@@ -187,6 +207,7 @@ struct ContentWalk<'a> {
     /// Number of directories that were read. Empty ones are no part of the content and cost time all the same.
     walked: u64,
     bytes: u64,
+    left_out: LeftOutEntries,
     /// Folder outside of the skill that is being read through a link: the link's path in the skill, and the real path.
     through: Option<(PathBuf, PathBuf)>,
     buffer: Vec<u8>,
@@ -249,7 +270,7 @@ impl ContentWalk<'_> {
                 .map_err(|errno| unreadable(&path, errno))?;
             return self.read_directory(opened, &path, depth + 1);
         }
-        if self.entries.len() as u64 >= self.bounds.files_max {
+        if self.entries.len() as u64 + self.left_out.total >= self.bounds.files_max {
             return Err(self.too_many_files());
         }
         if kind == SFlag::S_IFLNK {
@@ -257,11 +278,8 @@ impl ContentWalk<'_> {
             return self.read_link(&path, &target, depth);
         }
         if kind != SFlag::S_IFREG {
-            let message = format!(
-                "{} is a FIFO, socket or device; a skill has none",
-                path.display()
-            );
-            return Err(IngestError::refused("skill.special_file", message));
+            self.leave_out(&path, "is a FIFO, socket or device");
+            return Ok(());
         }
         // The entry may have been replaced since it was examined, so the opened file is examined again.
         let file = open(flags)?;
@@ -275,7 +293,7 @@ impl ContentWalk<'_> {
     fn read_file(
         &mut self,
         path: &Path,
-        mut source: File,
+        mut source: impl Read,
         executable: bool,
     ) -> Result<(), IngestError> {
         let mut copy = self.create_copy(path)?;
@@ -334,31 +352,39 @@ impl ContentWalk<'_> {
             None => self.folder.dir.join(path),
         };
         let policy = &self.folder.link_policy;
-        if let Some(real) = place.canonicalize().ok().filter(|real| policy.allows(real)) {
-            if let Ok(file) = policy.open_file(&real) {
-                let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
-                return self.read_file(path, file, metadata.permissions().mode() & 0o111 != 0);
+        let failed = |error: io::Error| unreadable(path, error);
+        let real = match place.canonicalize() {
+            Err(error) if !leads_nowhere(&error) => return Err(failed(error)),
+            resolved => resolved.ok().filter(|real| policy.allows(real)),
+        };
+        if let Some(real) = real {
+            let metadata = fs::symlink_metadata(&real).map_err(failed)?;
+            if metadata.is_file() {
+                let file = policy.open_file(&real).map_err(failed)?;
+                let mode = file.metadata().map_err(failed)?.permissions().mode();
+                return self.read_file(path, file, mode & 0o111 != 0);
             }
-            let opened = policy
-                .open_directory(&real)
-                .and_then(|dir| Ok(Dir::from_fd(dir)?));
-            if self.through.is_none()
-                && !self.folder.dir.starts_with(&real)
-                && let Ok(dir) = opened
-            {
+            if metadata.is_dir() && self.through.is_none() && !self.folder.dir.starts_with(&real) {
+                let opened = policy.open_directory(&real);
+                let opened = opened.and_then(|dir| Ok(Dir::from_fd(dir)?));
+                let dir = opened.map_err(failed)?;
                 self.through = Some((path.to_owned(), real));
                 let read = self.read_directory(dir, path, depth + 1);
                 self.through = None;
                 return read;
             }
         }
-        let message = format!(
-            "the link {} leads out of the skill, to {}, which is no file or folder of a root that can be taken for it; put a \
-             copy in its place",
-            path.display(),
-            Path::new(target).display()
+        let target = printable_name(target.as_bytes());
+        let reason = format!(
+            "is a link out of the skill, to {target}, which is no file or folder of a root that can be taken for it"
         );
-        Err(IngestError::refused("skill.link_outside", message))
+        self.leave_out(path, &reason);
+        Ok(())
+    }
+
+    fn leave_out(&mut self, path: &Path, reason: &str) {
+        let name = printable_name(path.as_os_str().as_bytes());
+        self.left_out.add(name, reason);
     }
 
     fn create_copy(&mut self, path: &Path) -> Result<Option<File>, Error> {
@@ -406,6 +432,7 @@ impl ContentWalk<'_> {
             directories: self.walked.saturating_sub(1),
             own_links: LINKS.into_iter().filter(own).collect(),
             case_clash: find_case_clash(self.entries.keys().map(Path::new)),
+            left_out: self.left_out,
         }
     }
 
@@ -413,26 +440,6 @@ impl ContentWalk<'_> {
         let message = format!("the skill has more than {} files", self.bounds.files_max);
         IngestError::refused("skill.too_many_files", message)
     }
-}
-
-/// Returns the first two paths, or folders of them, that differ only in case.
-fn find_case_clash<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Box<(String, String)>> {
-    let mut spellings: HashMap<String, &Path> = HashMap::new();
-    for path in paths {
-        for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
-            let shown = part.to_string_lossy();
-            match spellings.insert(shown.to_lowercase(), part) {
-                None => {}
-                // The folders above it are known.
-                Some(other) if other == part => break,
-                Some(other) => {
-                    let other = other.to_string_lossy().into_owned();
-                    return Some(Box::new((shown.into_owned(), other)));
-                }
-            }
-        }
-    }
-    None
 }
 
 /// Makes one directory of mode 0755, whatever the umask.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::ContentStore;
+use super::{ContentStore, removal_path};
 use crate::error::{Error, Result, tolerate};
 
 /// Maximum size of the names of one digest, in bytes; further names are not noted.
@@ -119,12 +119,12 @@ impl ContentStore {
     /// Discards a digest regardless of its leases.
     pub(super) fn discard(&self, digest: &str) -> Result<()> {
         let discard = || {
-            let aside = tempfile::tempdir_in(self.tmp())?;
-            let _leases = lock(&self.leases);
-            tolerate(
-                ErrorKind::NotFound,
-                fs::rename(self.dir(digest), aside.path().join(digest)),
-            )
+            let aside = removal_path(&self.tmp());
+            let leases = lock(&self.leases);
+            let moved = fs::rename(self.dir(digest), &aside);
+            tolerate(ErrorKind::NotFound, moved)?;
+            drop(leases);
+            tolerate(ErrorKind::NotFound, fs::remove_dir_all(aside))
         };
         discard().map_err(Error::io(format!("throw {digest} out of the store")))
     }

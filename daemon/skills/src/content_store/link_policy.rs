@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -21,6 +22,11 @@ impl LinkPolicy {
     /// Allows what lies beneath these real paths.
     pub(crate) fn new(roots: Vec<PathBuf>) -> Self {
         Self { roots }
+    }
+
+    /// Allows what lies beneath one directory, in which only the daemon writes.
+    pub(crate) fn of_folder(dir: &Path) -> Arc<Self> {
+        Arc::new(Self::new(vec![dir.to_owned()]))
     }
 
     /// Returns `true` if a real path lies beneath a root.

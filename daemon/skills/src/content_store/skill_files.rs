@@ -21,12 +21,15 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Result, read_chunk};
 use crate::parse::document::SKILL_MD_BYTES_MAX;
 use crate::placeholders::{self, SkillFolder};
+use crate::skill_path::compose_disk_path;
+use crate::text_decoding::decode_text;
 use crate::{mime, openat2};
 
 mod file_lookup;
 mod file_purpose;
 
 pub use file_purpose::FilePurpose;
+pub(crate) use file_purpose::is_reference;
 
 /// Number of bytes at a file's beginning that decide its type.
 const START_BYTES: usize = 8 * 1024;
@@ -36,7 +39,7 @@ pub const CHUNK_BYTES_MAX: usize = 256 << 10;
 /// A file of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkillFile {
-    /// Relative to the skill's root; bytes that are not UTF-8 are replaced.
+    /// Relative to the skill's root, as it is staged; bytes that are not UTF-8 are replaced.
     pub path: String,
     /// Size in bytes.
     pub size: u64,
@@ -48,9 +51,11 @@ pub struct SkillFile {
     pub purpose: FilePurpose,
     /// SHA-256 of the bytes, 64 hex digits.
     pub sha256: String,
-    /// `true` if its beginning is text.
+    /// `true` if its beginning is text, in whatever encoding.
     pub is_text: bool,
-    /// Path as it is on disk.
+    /// Encoding of a text in another one than UTF-8; else empty.
+    pub encoding: &'static str,
+    /// Path in the store.
     disk_path: OsString,
 }
 
@@ -71,7 +76,8 @@ impl Manifest {
     pub fn read(dir: &Path) -> io::Result<Self> {
         let root = File::open(dir)?;
         let mut files = Vec::new();
-        list_files(&root, dir, Path::new(""), &mut files)?;
+        let top = Path::new("");
+        list_files(&root, dir, (top, top), &mut files)?;
         files.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(Self {
             dir: dir.to_owned(),
@@ -114,7 +120,7 @@ pub enum FileContent {
 }
 
 impl FileContent {
-    /// Replaces placeholders of the skill's folder in a text, and the size in its description.
+    /// Decodes a text and replaces placeholders of the skill's folder in it. The description gets its size and encoding.
     ///
     /// # Errors
     /// `Io`.
@@ -128,10 +134,15 @@ impl FileContent {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(unreadable)?;
-        let bytes = match String::from_utf8(bytes) {
-            Ok(text) => placeholders::resolve_placeholders(&text, folder).into_bytes(),
-            Err(error) => error.into_bytes(),
-        };
+        let decoded = decode_text(&bytes, true);
+        let encoding = name_encoding(decoded.encoding);
+        let text = decoded
+            .is_text
+            .then(|| placeholders::resolve_placeholders(&decoded.text, folder));
+        if let Some(text) = text {
+            described.encoding = encoding;
+            bytes = text.into_bytes();
+        }
         described.size = bytes.len() as u64;
         Ok(Self::Text(io::Cursor::new(bytes)))
     }
@@ -193,18 +204,36 @@ pub(crate) fn unreadable(source: io::Error) -> Error {
     Error::io("read a file of a skill")(source)
 }
 
-/// Describes the files beneath a directory.
-fn list_files(root: &File, dir: &Path, at: &Path, files: &mut Vec<SkillFile>) -> io::Result<()> {
-    for entry in fs::read_dir(dir.join(at))? {
+/// Describes the files beneath a directory, whose path in the store and whose staged path are given.
+fn list_files(
+    root: &File,
+    dir: &Path,
+    (at, staged_at): (&Path, &Path),
+    files: &mut Vec<SkillFile>,
+) -> io::Result<()> {
+    let folder = dir.join(at);
+    for entry in fs::read_dir(&folder)? {
         let entry = entry?;
-        let path = at.join(entry.file_name());
+        let name = entry.file_name();
+        let (path, staged) = (at.join(&name), staged_at.join(staged_name(&folder, &name)));
+        let paths = (path.as_path(), staged.as_path());
         if entry.file_type()?.is_dir() {
-            list_files(root, dir, &path, files)?;
+            list_files(root, dir, paths, files)?;
         } else if let Some((file, mode)) = open_regular_file(root, &path)? {
-            files.push(describe_file(&path, file, mode)?);
+            files.push(describe_file(paths, file, mode)?);
         }
     }
     Ok(())
+}
+
+/// Returns the name that a file or folder in a folder of the store has where it is staged: composed, as documents and
+/// commands write it, unless another one has that name.
+pub(super) fn staged_name(folder: &Path, name: &OsStr) -> OsString {
+    let composed = compose_disk_path(name);
+    match composed != name && folder.join(&composed).symlink_metadata().is_ok() {
+        true => name.to_owned(),
+        false => composed,
+    }
 }
 
 /// Opens a regular file and returns its mode; `None` for a link that leads to no regular file of the skill.
@@ -220,7 +249,19 @@ fn open_regular_file(root: impl AsFd, path: &Path) -> io::Result<Option<(File, u
     Ok(metadata.is_file().then_some((file, mode)))
 }
 
-fn describe_file(path: &Path, mut file: File, mode: u32) -> io::Result<SkillFile> {
+/// Returns the name of an encoding other than UTF-8; else an empty text.
+fn name_encoding(encoding: &'static str) -> &'static str {
+    match encoding {
+        "UTF-8" => "",
+        other => other,
+    }
+}
+
+fn describe_file(
+    (path, staged): (&Path, &Path),
+    mut file: File,
+    mode: u32,
+) -> io::Result<SkillFile> {
     let mut start = Vec::with_capacity(START_BYTES);
     (&file).take(START_BYTES as u64).read_to_end(&mut start)?;
     let mut hash = Sha256::new_with_prefix(&start);
@@ -234,16 +275,26 @@ fn describe_file(path: &Path, mut file: File, mode: u32) -> io::Result<SkillFile
         hash.update(chunk);
         size += chunk.len() as u64;
     }
-    let name = path.as_os_str();
+    let name = staged.as_os_str();
     let shown = OsStr::to_string_lossy(name).into_owned();
+    let decoded = decode_text(&start, false);
+    let encoding = match decoded.is_text {
+        true => name_encoding(decoded.encoding),
+        false => "",
+    };
+    let sniffed = match encoding {
+        "" => start.as_slice(),
+        _ => decoded.text.as_bytes(),
+    };
     Ok(SkillFile {
         size,
         mode,
-        mime_type: mime::mime_type(name.as_bytes(), &start),
-        purpose: file_purpose::classify_file(&shown, &start, mode),
+        mime_type: mime::mime_type(name.as_bytes(), sniffed),
+        purpose: file_purpose::classify_file(&shown, sniffed, mode),
         sha256: HEXLOWER.encode(&hash.finalize()),
-        is_text: mime::is_text(&start),
-        disk_path: name.to_owned(),
+        is_text: decoded.is_text,
+        encoding,
+        disk_path: path.as_os_str().to_owned(),
         path: shown,
     })
 }

@@ -5,8 +5,8 @@
 //!    │ rename
 //! skills/.replaced-*-<name>  whole, and as deep as a skill, so that its links lead to the workspace
 //!    │ exchanged in one step with
-//! skills/<name>              what commands see; the one before is now .replaced-*, and stays while a command that
-//!                            started with it runs: `remove_replaced`
+//! skills/<name>              what commands see; the one before is now .replaced-*, and stays while commands run:
+//!                            `remove_replaced`
 //! ```
 //!
 //! A skill that shares files within its plugin lies in a copy of the plugin, so that `../` leads from it to these files.
@@ -40,6 +40,7 @@ use super::ContentStore;
 use super::content_hashing::{ContentSummary, make_directory};
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
+use crate::held_bytes::{held_bytes, measure_held_bytes};
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
@@ -51,8 +52,9 @@ mod skill_copy;
 mod writable_copy;
 
 pub(crate) use node_packages::link_node_packages;
-use replaced_versions::VersionActivePeriod;
-pub(crate) use replaced_versions::{has_replaced, remove_replaced};
+pub use replaced_versions::has_replaced_versions;
+pub(crate) use replaced_versions::remove_replaced;
+use replaced_versions::{count_replaced, is_directory, replaced_name};
 pub use writable_copy::WritableStaging;
 pub(crate) use writable_copy::{prepare_writable, publish_writable};
 
@@ -140,6 +142,15 @@ impl StagedSkill {
     }
 }
 
+/// Effect that a staging would have on the slot's disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StagingEffect {
+    /// Bytes that count for the copies to make; 0 if the slot has all skills already.
+    pub copied_bytes: u64,
+    /// Number of replaced versions that the slot would have then.
+    pub replaced: usize,
+}
+
 /// Folder or link that a staging moved to its place.
 struct PublishedFolder {
     place: PathBuf,
@@ -147,6 +158,8 @@ struct PublishedFolder {
     replaced: Option<PathBuf>,
 }
 
+/// Number of links that a copy of a skill gets at most.
+const LINKS_MAX: u64 = 8;
 /// Prefix of directories in which skills are prepared.
 const PREPARED: &str = ".stage-";
 /// Directory beside `skills/` with a file for each staged skill, which holds its digest.
@@ -192,6 +205,46 @@ pub(crate) fn stage_skills(
     }
     publish_skills(target, prepared.path(), &changed)?;
     Ok(skills)
+}
+
+/// Returns the effect of staging skills in `target`, the `skills/` of a slot; as writable copies if `is_writable`. Blocks.
+pub(crate) fn examine_staging(
+    store: &ContentStore,
+    target: &Path,
+    skills: &[StagedSkill],
+    is_writable: bool,
+) -> StagingEffect {
+    let mut effect = StagingEffect {
+        copied_bytes: 0,
+        replaced: count_replaced(target),
+    };
+    let skills = skills.iter().map(|skill| StagedSkill {
+        // The text of a digest file tells the two kinds of copies apart.
+        writable_path: is_writable.then(String::new),
+        ..skill.clone()
+    });
+    let skills: Vec<StagedSkill> = skills.collect();
+    for skill in changed_skills(&skills) {
+        if has_digest(target, skill) {
+            continue;
+        }
+        let plugin = skill.plugin.as_ref();
+        let plugin = plugin.map_or(0, |plugin| store.held_bytes(&plugin.digest));
+        let copy = held_bytes(store.held_bytes(&skill.digest), LINKS_MAX);
+        effect.copied_bytes = effect.copied_bytes.saturating_add(copy + plugin);
+        let places = [skill.name.clone(), plugin_root(&skill.name)];
+        let replaced = places
+            .iter()
+            .filter(|place| is_directory(&target.join(place)));
+        effect.replaced += replaced.count();
+    }
+    effect
+}
+
+/// Returns the bytes that count for all that was staged in `target`, the `skills/` of a slot, with what it replaced. Blocks.
+#[must_use]
+pub fn measure_staged_bytes(target: &Path) -> u64 {
+    measure_held_bytes(target).saturating_add(measure_held_bytes(&digests_directory(target)))
 }
 
 /// Returns the directory of a slot that has the digest files.
@@ -246,6 +299,7 @@ fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> R
         }
     }
     retire_plugins(target, changed, &published);
+    remove_replaced_links(&published);
     fault::reach(Point::StagePublished);
     for skill in changed {
         // Without the digest file the next staging of the skill copies it again.
@@ -287,12 +341,10 @@ fn publish_skill(
     digest_file: &Path,
     published: &mut Vec<PublishedFolder>,
 ) -> io::Result<()> {
-    let since = fs::metadata(digest_file).and_then(|noted| noted.modified());
-    let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
     tolerate(io::ErrorKind::NotFound, fs::remove_file(digest_file))?;
     let (place, plugin) = (target.join(&skill.name), plugin_root(&skill.name));
     let mut publish = |from: PathBuf, place: PathBuf| {
-        let replaced = publish_folder(&from, &place, since)?;
+        let replaced = publish_folder(&from, &place)?;
         published.push(PublishedFolder { place, replaced });
         Ok::<_, io::Error>(())
     };
@@ -322,6 +374,17 @@ fn retire_plugins(target: &Path, changed: &[&StagedSkill], published: &[Publishe
         };
         if let Err(error) = fs::rename(&plugin, plugins.join(aside)) {
             tracing::warn!(skill = skill.name, %error, "a replaced plugin was not moved aside");
+        }
+    }
+}
+
+/// Removes replaced links, which no process holds: one that began there is in the folder that its link led to.
+fn remove_replaced_links(published: &[PublishedFolder]) {
+    let replaced = published.iter();
+    let replaced = replaced.filter_map(|folder| folder.replaced.as_deref());
+    for link in replaced.filter(|path| !is_directory(path)) {
+        if let Err(error) = fs::remove_file(link) {
+            tracing::warn!(path = %link.display(), %error, "a replaced link was not removed");
         }
     }
 }
@@ -365,9 +428,8 @@ fn remove_leftovers(slot: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a prepared folder or link to its place. Returns the path of the version that it replaced, if any, which was
-/// the current one since `since`.
-fn publish_folder(prepared: &Path, place: &Path, since: SystemTime) -> io::Result<Option<PathBuf>> {
+/// Moves a prepared folder or link to its place. Returns the path of the version that it replaced, if any.
+fn publish_folder(prepared: &Path, place: &Path) -> io::Result<Option<PathBuf>> {
     match rename(prepared, place, RenameFlags::RENAME_NOREPLACE) {
         Ok(()) => return Ok(None),
         // EINVAL: the file system does not support flags.
@@ -377,9 +439,8 @@ fn publish_folder(prepared: &Path, place: &Path, since: SystemTime) -> io::Resul
         Err(Errno::EEXIST | Errno::EINVAL) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let replaced = VersionActivePeriod::new(since, SystemTime::now());
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    let aside = place.with_file_name(replaced.file_name(&name));
+    let aside = place.with_file_name(replaced_name(&name));
     fs::rename(prepared, &aside)?;
     fault::reach(Point::StageReplacing);
     match exchange_entries(&aside, place, prepared) {

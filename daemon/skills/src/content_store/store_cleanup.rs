@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use super::ContentStore;
+use super::{ContentStore, removal_path};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
 
@@ -57,9 +57,12 @@ impl ContentStore {
     }
 
     /// Removes a digest if it has no lease and `may_go` returns `true`. Returns `false` if it stays.
-    fn remove_unleased(&self, digest: &str, may_go: impl FnOnce() -> bool) -> io::Result<bool> {
-        let aside = tempfile::tempdir_in(self.tmp())?;
-        let place = aside.path().join(digest);
+    pub(crate) fn remove_unleased(
+        &self,
+        digest: &str,
+        may_go: impl FnOnce() -> bool,
+    ) -> io::Result<bool> {
+        let place = removal_path(&self.tmp());
         if !self.move_unleased(digest, &place, may_go)? {
             return Ok(false);
         }

@@ -5,12 +5,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::held_bytes::held_bytes;
+use crate::skill_scope::DEFAULT_TENANT;
+
 /// Version of the format of records and reports.
 pub const VERSION: u32 = 1;
 
-/// Everything that decides what a build installs.
+/// Everything that decides what a build installs, and the tenant for which it does. Tenants share no environment: what
+/// one of them builds, rebuilds or removes changes nothing for another one, and tells it nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EnvironmentKey {
+    /// Name of the tenant. Records of earlier releases have none, and belong to the default one.
+    #[serde(default = "default_tenant")]
+    pub tenant: String,
     /// Digest of the need, 64 hex digits.
     pub need: String,
     /// Id of the image that the environment is built for and in.
@@ -33,10 +40,26 @@ pub struct EnvironmentRecord {
     pub files: u64,
     /// Size of its files in bytes.
     pub bytes: u64,
+    /// Number of its files, links and directories; 0 in records of earlier releases.
+    #[serde(default)]
+    pub entries: u64,
     /// End of the build, in milliseconds since 1970.
     pub create_time_ms: u64,
     /// Packages that the build found.
     pub report: BuildReport,
+}
+
+/// Number of objects that an environment has beside those of its archive: its record, three links to the interpreter, and
+/// a directory for these.
+const ADDED_OBJECTS: u64 = 5;
+
+impl EnvironmentRecord {
+    /// Returns the bytes that count for the environment.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        let entries = self.entries.max(self.files);
+        held_bytes(self.bytes, entries.saturating_add(ADDED_OBJECTS))
+    }
 }
 
 /// Environment that was built ahead of its use.
@@ -128,6 +151,10 @@ impl PythonInterpreter {
         };
         (is_number(major) && is_number(minor)).then(|| format!("{major}.{minor}"))
     }
+}
+
+fn default_tenant() -> String {
+    DEFAULT_TENANT.to_owned()
 }
 
 /// Returns a time in milliseconds since 1970.

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::environment_record::{
     EnvironmentKey, EnvironmentRecord, PreparedEnvironment, VERSION, unix_ms,
 };
-use crate::content_store;
+use crate::content_store::{self, make_empty_directory, removal_path};
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::skills_options::ArchiveBounds;
@@ -36,8 +36,10 @@ mod build_archive;
 mod environment_table;
 
 use build_archive::unpack_build;
-use environment_table::{EnvironmentTable, StoredEnvironment};
+use environment_table::{EnvironmentTable, RoomShortage, StoredEnvironment};
 
+/// Name of the quota in the file of tenants.
+const BYTES_QUOTA: &str = "environment_bytes";
 /// Name of the size that exceeds its limit if environments in use leave too little space for a new one.
 pub const STORE_SIZE: &str =
     "the size of all environments that are in use or prepared, in bytes (skills.environments_disk)";
@@ -46,7 +48,7 @@ pub const STORE_SIZE: &str =
 #[derive(Debug)]
 pub struct EnvironmentStore {
     base: PathBuf,
-    /// Maximum size of all environments together, in bytes.
+    /// Maximum number of bytes that all environments together count.
     bytes_max: u64,
     table: Mutex<EnvironmentTable>,
     /// Held while skills are added to a record.
@@ -77,7 +79,7 @@ pub fn empty_dir(base: &Path) -> PathBuf {
 
 impl EnvironmentStore {
     /// Opens the store in `base`, reads its records, and removes what an earlier daemon left unfinished. All
-    /// environments together get at most `bytes_max` bytes.
+    /// environments together count at most `bytes_max` bytes.
     ///
     /// # Errors
     /// `Io` when its directories cannot be made, read or emptied.
@@ -89,7 +91,7 @@ impl EnvironmentStore {
             record_writes: Mutex::default(),
         };
         let open = || -> io::Result<()> {
-            tolerate(ErrorKind::NotFound, fs::remove_dir_all(store.temporary()))?;
+            make_empty_directory(&store.temporary())?;
             for (directory, mode) in [
                 (base.to_owned(), 0o755),
                 (mounted_dir(base), 0o711),
@@ -98,13 +100,22 @@ impl EnvironmentStore {
                 (store.temporary(), 0o700),
             ] {
                 fs::create_dir_all(&directory)?;
-                fs::set_permissions(&directory, fs::Permissions::from_mode(mode))?;
+                // A daemon starts on a read-only disk, which refuses even a mode that the directory has.
+                if fs::metadata(&directory)?.permissions().mode() & 0o7777 != mode {
+                    fs::set_permissions(&directory, fs::Permissions::from_mode(mode))?;
+                }
             }
             store.read_records()?;
             store.remove_unrecorded()
         };
         open().map_err(Error::io(format!("open {}", base.display())))?;
         Ok(store)
+    }
+
+    /// Returns the bytes that count for the environments of a tenant.
+    #[must_use]
+    pub fn held_bytes(&self, tenant: &str) -> u64 {
+        self.table().held_bytes(tenant)
     }
 
     /// Returns the environment of a key, and notes that it is used. It stays as long as the caller holds the record.
@@ -126,24 +137,35 @@ impl EnvironmentStore {
     }
 
     /// Unpacks the archive of a build as the environment of a key, in place of an earlier one. `name` is new and random.
-    /// Environments that are not in use are removed if the space is needed; `in_use` returns the names of those that
-    /// workspaces have. Blocks.
+    /// Environments that are not in use are removed if the space is needed: those of the key's tenant if it would count
+    /// more than `bytes_quota`, and of other tenants those that were prepared only if such a tenant counts more. `in_use`
+    /// returns the names of those that workspaces have. Blocks.
     ///
     /// # Errors
     /// `ArchiveInvalid` for an archive or a report that a build does not make; `LimitExceeded` for an archive that is too
-    /// large, or if those in use leave too little space; `Io`.
+    /// large, or if those in use leave too little space; `TenantQuota`; `Io`.
     pub fn install(
         &self,
         archive: &mut File,
-        name: &str,
-        key: &EnvironmentKey,
+        (name, key): (&str, &EnvironmentKey),
         bounds: &ArchiveBounds,
+        bytes_quota: Option<u64>,
         in_use: &dyn Fn() -> HashSet<String>,
     ) -> Result<Arc<EnvironmentRecord>> {
         let failed = |operation: &'static str| Error::io(format!("{operation} an environment"));
         let temporary = tempfile::tempdir_in(self.temporary()).map_err(failed("unpack"))?;
         let tree = temporary.path().join("tree");
-        let (unpacked, report) = unpack_build(archive, &tree, bounds)?;
+        let within = bounds.within(bytes_quota);
+        let unpacked = unpack_build(archive, &tree, &within);
+        let (unpacked, report) = unpacked.map_err(|error| match (error, bytes_quota) {
+            (Error::LimitExceeded { .. }, Some(limit)) if within != *bounds => Error::TenantQuota {
+                tenant: key.tenant.clone(),
+                resource: BYTES_QUOTA,
+                used: self.held_bytes(&key.tenant),
+                limit,
+            },
+            (error, _) => error,
+        })?;
         // The daemon does not check the files later. One call for the whole file system is faster than one for each of 60,000 files.
         let synced = File::open(&tree).and_then(|tree| Ok(nix::unistd::syncfs(tree)?));
         synced.map_err(failed("sync"))?;
@@ -154,10 +176,11 @@ impl EnvironmentStore {
             key: key.clone(),
             files: unpacked.files,
             bytes: unpacked.bytes,
+            entries: unpacked.entries,
             create_time_ms: unix_ms(SystemTime::now()),
             report,
         };
-        let (record, prepared_for) = self.reserve(record, in_use)?;
+        let (record, prepared_for) = self.reserve(record, bytes_quota, in_use)?;
         if let Err(error) = self.place(&unpacked.root, &record, &prepared_for) {
             self.remove_or_warn(name);
             return Err(failed("install")(error));
@@ -178,6 +201,7 @@ impl EnvironmentStore {
     fn reserve(
         &self,
         mut record: EnvironmentRecord,
+        bytes_quota: Option<u64>,
         in_use: &dyn Fn() -> HashSet<String>,
     ) -> Result<(Arc<EnvironmentRecord>, BTreeSet<String>)> {
         let mut table = self.table();
@@ -189,13 +213,19 @@ impl EnvironmentStore {
             record.create_time_ms = record.create_time_ms.max(after);
         }
         let used = table.used(in_use);
-        let left = self.bytes_max.checked_sub(record.bytes);
-        let Some(removed) = left.and_then(|left| table.hide_oldest(left, &used)) else {
-            return Err(Error::LimitExceeded {
+        let made = table.make_room(&record, bytes_quota, self.bytes_max, &used);
+        let removed = made.map_err(|shortage| match shortage {
+            RoomShortage::OfTenant { used, limit } => Error::TenantQuota {
+                tenant: record.key.tenant.clone(),
+                resource: BYTES_QUOTA,
+                used,
+                limit,
+            },
+            RoomShortage::OfStore => Error::LimitExceeded {
                 what: STORE_SIZE.to_owned(),
                 limit: self.bytes_max,
-            });
-        };
+            },
+        })?;
         let record = Arc::new(record);
         table.add(StoredEnvironment {
             record: Arc::clone(&record),
@@ -274,7 +304,7 @@ impl EnvironmentStore {
         table.note_needs(examined, needed);
         table.note_uses(&used, now);
         let mut removed = table.hide_unused(keep, &used, now);
-        removed.extend(table.hide_oldest(self.bytes_max, &used).unwrap_or_default());
+        removed.extend(table.hide_oldest(self.bytes_max, &used));
         let last_uses = table.last_uses();
         drop(table);
         tracing::debug!(
@@ -304,8 +334,7 @@ impl EnvironmentStore {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         tolerate(ErrorKind::NotFound, fs::remove_file(self.record_path(name)))?;
-        let aside = tempfile::tempdir_in(self.temporary())?;
-        let place = aside.path().join("tree");
+        let place = removal_path(&self.temporary());
         tolerate(
             ErrorKind::NotFound,
             fs::rename(mounted_dir(&self.base).join(name), &place),

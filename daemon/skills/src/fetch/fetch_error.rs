@@ -49,7 +49,7 @@ pub enum FetchError {
         limit: usize,
     },
     /// The connection failed or broke.
-    #[error("{url} cannot be reached: {why}")]
+    #[error("{url} cannot be reached: {why}{}", authority_advice(.why))]
     Unreachable {
         /// Requested URL.
         url: String,
@@ -127,6 +127,30 @@ impl FetchError {
             | Self::File { .. }
             | Self::Client { .. } => false,
         }
+    }
+}
+
+/// Words of TLS libraries for a certificate of an authority that they do not know: those of rustls, Node.js and OpenSSL.
+const UNKNOWN_AUTHORITY: [&str; 8] = [
+    "UnknownIssuer",
+    "SELF_SIGNED_CERT",
+    "UNABLE_TO_GET_ISSUER_CERT",
+    "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+    "CERTIFICATE_VERIFY_FAILED",
+    "self-signed certificate",
+    "unable to get local issuer certificate",
+    "unable to verify the first certificate",
+];
+
+/// Returns the end of a message about a connection, which says what to do if the authority of a certificate is not
+/// known; empty otherwise.
+#[must_use]
+pub fn authority_advice(why: &str) -> &'static str {
+    if UNKNOWN_AUTHORITY.iter().any(|words| why.contains(words)) {
+        "; if it has an authority of its own, or a proxy of this network inspects TLS, let the operator name the file of \
+         that authority in skills.package_ca_file"
+    } else {
+        ""
     }
 }
 

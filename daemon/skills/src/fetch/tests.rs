@@ -22,6 +22,7 @@ pub(crate) fn bounds() -> FetchOptions {
         connect_timeout: Duration::from_secs(300),
         timeout: Duration::from_secs(300),
         proxy: None,
+        ca_file: None,
     }
 }
 
@@ -306,7 +307,7 @@ async fn a_server_that_does_not_go_on_is_given_up() {
     let config = FetchOptions {
         timeout: Duration::from_millis(300),
         connect_timeout: Duration::from_millis(300),
-        proxy: None,
+        ..bounds()
     };
     for reply in [Reply::Silent, Reply::Stalled] {
         server.put("/x", reply.clone());
@@ -409,6 +410,18 @@ async fn a_server_that_is_down_or_speaks_no_tls_is_unreachable() {
         assert!(error.is_temporary());
         assert!(!error.to_string().contains("abc"), "{error}");
     }
+}
+
+#[test]
+fn an_unknown_authority_is_answered_with_what_to_set() {
+    let error = |why: &str| FetchError::Unreachable {
+        url: "https://x.example/".to_owned(),
+        why: why.to_owned(),
+    };
+    let unknown = error("invalid peer certificate: UnknownIssuer").to_string();
+    assert!(unknown.contains("skills.package_ca_file"), "{unknown}");
+    let refused = error("Connection refused").to_string();
+    assert!(refused.ends_with("Connection refused"), "{refused}");
 }
 
 #[tokio::test]

@@ -81,6 +81,10 @@ pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &
     if let Some(card) = card.as_ref().filter(|card| !card.version.is_empty()) {
         front.version.clone_from(&card.version);
     }
+    if skill_md.is_none() {
+        // No files were taken from the card's folder.
+        findings.remove(finding::CARD_BASE_URI);
+    }
     if let Some(card) = &card
         && !unreadable
         && body.trim().is_empty()
@@ -98,13 +102,16 @@ pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &
 
 /// Describes why a card without a SKILL.md beside it, or with an empty one, is no skill.
 fn describe_missing_text(card: &SkillCard, has_skill_md: bool) -> String {
-    match card.remote() {
-        Some(base) if !has_skill_md => format!(
-            "there is no SKILL.md beside the card, and {} is fetched only for a card that is a root itself",
-            finding::quote_excerpt(base)
-        ),
+    let base = finding::quote_excerpt(&card.base_uri);
+    match card.base_uri.as_str() {
         _ if has_skill_md => "SKILL.md has no text".to_owned(),
-        _ => "there is no SKILL.md beside the card".to_owned(),
+        "" | "." | "./" => "there is no SKILL.md beside the card".to_owned(),
+        _ if card.remote().is_some() => {
+            format!("there is no SKILL.md beside the card, and none was fetched from {base}")
+        }
+        _ => format!(
+            "there is no SKILL.md beside the card, nor in its base_uri {base}, which must be a folder beneath the card"
+        ),
     }
 }
 

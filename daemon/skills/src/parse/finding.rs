@@ -61,7 +61,7 @@ codes! {
     TOO_LARGE = "skill.too_large", ERROR, ERROR, "Move text into references/.";
     BOM = "skill.bom", WARNING, NO, "Save the file without a byte order mark.";
     UTF16 = "skill.utf16", WARNING, ERROR, "Save the file as UTF-8.";
-    NOT_UTF8 = "skill.not_utf8", WARNING, ERROR, "Save the file as UTF-8; what could not be read became U+FFFD.";
+    NOT_UTF8 = "skill.not_utf8", WARNING, ERROR, "Save the file as UTF-8; the message says how it was read.";
     NUL = "skill.nul", ERROR, ERROR, "Remove the NUL byte.";
     LEADING_SPACE = "skill.leading_space", WARNING, ERROR, "Begin the file with `---`.";
     LEADING_COMMENT = "skill.leading_comment", WARNING, ERROR, "Begin the file with `---`; put comments into the body.";
@@ -97,8 +97,8 @@ codes! {
     CARD_FILES = "card.files", ERROR, ERROR, "Write `files` as a list of paths.";
     CARD_PATH_ESCAPES = "card.path_escapes", ERROR, ERROR, "List only files of the skill, relative to it and without `..`.";
     CARD_FILE_MISSING = "card.file_missing", WARNING, WARNING, "Add the file, or take it out of `files`.";
-    CARD_BASE_URI = "card.base_uri", WARNING, WARNING, "Write `.`, or make the card's URL a root; the card's own folder was used.";
-    CARD_NO_INSTRUCTIONS = "card.no_instructions", ERROR, ERROR, "Put a SKILL.md with text beside the card, or make the card's URL a root.";
+    CARD_BASE_URI = "card.base_uri", WARNING, WARNING, "Write `.`; the card's own folder was used, because it has a SKILL.md.";
+    CARD_NO_INSTRUCTIONS = "card.no_instructions", ERROR, ERROR, "Put a SKILL.md with text beside the card, or where its `base_uri` leads.";
     CARD_EXTENSION_REQUIRED = "card.extension_required", ERROR, ERROR, "Make the extension optional, or use a daemon that knows it.";
 }
 

@@ -54,6 +54,8 @@ pub struct FrontMatter {
     pub tools: Vec<String>,
     /// Requirements of `metadata.*.requires`.
     pub requires: Requires,
+    /// `true` if only a person may start the skill, not a model.
+    pub disable_model_invocation: bool,
     /// skill-card.json.
     pub card: Option<Arc<SkillCard>>,
     /// All of it, unknown keys included.
@@ -111,6 +113,8 @@ pub(crate) fn parse_skill_md(
 
 /// Reads the keys of front matter that begins on `first_line`.
 fn read_keys(yaml: &str, first_line: usize, findings: &mut Findings) -> ParsedFrontMatter {
+    let yaml = key_salvage::replace_wide_colons(yaml, first_line, findings);
+    let yaml: &str = &yaml;
     let mut duplicates = Vec::new();
     let entries = match read_entries(yaml, first_line, &mut duplicates, findings) {
         Ok(entries) => entries,

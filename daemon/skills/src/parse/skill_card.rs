@@ -5,8 +5,13 @@ use serde_json::{Map, Value};
 
 use crate::Problem;
 use crate::finding::{self, FindingCode, Findings, quote_excerpt};
-use crate::skill_path::normalise_skill_path;
+use crate::skill_path::{compose_path, normalise_skill_path};
+use crate::text_decoding::decode_text;
 use crate::version::{self, Version};
+
+mod base_uri;
+
+pub(crate) use base_uri::{CardBase, read_base, with_own_base};
 
 /// Name of the file.
 pub const FILE_NAME: &str = "skill-card.json";
@@ -47,21 +52,15 @@ impl SkillCard {
     /// Returns the URL beneath which SKILL.md and `files` are; `None` if they lie beside the card.
     #[must_use]
     pub fn remote(&self) -> Option<&str> {
-        let (scheme, _) = self.base_uri.split_once("://")?;
-        let known = ["http", "https"];
-        let known = known.iter().any(|known| scheme.eq_ignore_ascii_case(known));
-        known.then_some(self.base_uri.as_str())
+        base_uri::web_url(&self.base_uri)
     }
 
     /// Returns `true` if a file belongs to the skill.
     #[must_use]
     pub fn allows(&self, path: &str) -> bool {
-        // They are sorted.
-        let listed = |files: &Vec<String>| {
-            files
-                .binary_search_by(|file| file.as_str().cmp(path))
-                .is_ok()
-        };
+        // They are sorted, and composed.
+        let composed = compose_path(path);
+        let listed = |files: &Vec<String>| files.binary_search(&composed).is_ok();
         matches!(path, "SKILL.md" | FILE_NAME) || self.files.as_ref().is_none_or(listed)
     }
 
@@ -120,8 +119,8 @@ fn parse_fields(bytes: &[u8]) -> Result<Map<String, Value>, (&'static FindingCod
     if bytes.len() > BYTES_MAX {
         return too_large(format!(" has more than {BYTES_MAX} bytes"));
     }
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let value: Value = serde_json::from_slice(bytes)
+    let text = decode_text(bytes, true).text;
+    let value: Value = serde_json::from_str(&text)
         .map_err(|error| (finding::CARD_INVALID, format!(": {error}")))?;
     let (depth, count) = measure_value(&value);
     match value {
@@ -195,7 +194,7 @@ fn read_files(fields: &Map<String, Value>, findings: &mut Findings) -> Option<Ve
             findings.add(finding::CARD_PATH_ESCAPES, 0, message);
             continue;
         };
-        files.push(relative);
+        files.push(compose_path(&relative));
     }
     files.sort_unstable();
     files.dedup();

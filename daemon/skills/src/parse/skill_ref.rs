@@ -1,32 +1,30 @@
 //! References to skills in requests: `name`, `name@specifier`, `name@sha256:digest`, and each of them with a plugin
-//! before the name: `plugin:name`.
+//! before the name: `plugin:name`. A name may be an id, or the name as it is written, which is turned into the id.
 //!
 //! A skill that was given with its plugin has a folder of its own in a workspace, `plugin--name`, because `:` separates
 //! the folders of search paths. The folder's name is accepted in place of `plugin:name`.
 
 use std::borrow::Cow;
 
-use data_encoding::HEXLOWER;
-use sha2::{Digest as _, Sha256};
-
+use super::skill_name::{
+    HASH_DIGITS, ID_BYTES_MAX, NAME_BYTES_MAX, id_of_name, is_name, short_hash,
+};
 use super::version::Specifier;
 use crate::error::{Error, Result};
 
-/// Maximum length of a name, in bytes.
-const NAME_BYTES_MAX: usize = 64;
 /// Maximum number of names in an alias; no root is read deeper.
 const ALIAS_NAMES_MAX: usize = 8;
 /// Text between the names of a plugin and of a skill in the name of a folder.
 const SCOPE_SEPARATOR: &str = "--";
-/// Number of hex digits of a hash in the name of a folder.
-const HASH_DIGITS: usize = 8;
 
 /// Parsed reference to a skill: `name`, `name@specifier` or `name@sha256:digest`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SkillRef {
-    /// Name or alias of the skill. An alias is the names of a skill and of one within it, with `/` between them, or
-    /// those of a plugin and of a skill with `:` between them. Never a path.
+    /// Id or alias of the skill. An alias is the ids of a skill and of one within it, with `/` between them, or those of
+    /// a plugin and of a skill with `:` between them. Never a path.
     pub name: String,
+    /// The name as the request has it.
+    pub written: String,
     /// Version of that name.
     pub version: VersionRef,
 }
@@ -48,15 +46,14 @@ impl SkillRef {
     /// # Errors
     /// `Invalid`.
     pub fn parse(field: &str, text: &str) -> Result<Self> {
-        let (name, select) = text
+        let (written, select) = text
             .split_once('@')
             .map_or((text, None), |(name, rest)| (name, Some(rest)));
-        if !is_alias(name) && split_scope(name).is_none() {
-            let message = "must be NAME, NAME@VERSION or NAME@sha256:DIGEST, the name of the form \
-                           [A-Za-z0-9][A-Za-z0-9._-]{0,63}, or of two and more of these with / between them, or \
-                           PLUGIN:NAME";
+        let Some(name) = resolve_name(written) else {
+            let message = "must be NAME, NAME@VERSION or NAME@sha256:DIGEST, with PLUGIN: before it or not; a name has a \
+                           letter or digit, at most 1,024 bytes, and neither control characters nor a part `..`";
             return Err(Error::invalid(field, message));
-        }
+        };
         let select = match select {
             None => VersionRef::Current,
             Some("") => return Err(Error::invalid(field, "the version after @ is missing")),
@@ -76,7 +73,8 @@ impl SkillRef {
             },
         };
         Ok(Self {
-            name: name.to_owned(),
+            name: name.into_owned(),
+            written: written.to_owned(),
             version: select,
         })
     }
@@ -85,25 +83,78 @@ impl SkillRef {
 impl std::fmt::Display for SkillRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.version {
-            VersionRef::Current => write!(f, "{}", self.name),
-            VersionRef::Matching(version) => write!(f, "{}@{version}", self.name),
-            VersionRef::Digest(digest) => write!(f, "{}@sha256:{digest}", self.name),
+            VersionRef::Current => write!(f, "{}", self.written),
+            VersionRef::Matching(version) => write!(f, "{}@{version}", self.written),
+            VersionRef::Digest(digest) => write!(f, "{}@sha256:{digest}", self.written),
         }
     }
 }
 
-/// Returns `true` if a name is one path segment `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
+/// Returns the id or alias that a name in a request means, as far as that needs no list of skills. Returns `None` for
+/// what can be no name.
+fn resolve_name(written: &str) -> Option<Cow<'_, str>> {
+    if is_alias(written) || split_scope(written).is_some() {
+        return Some(Cow::Borrowed(written));
+    }
+    if !is_plain_text(written) {
+        return None;
+    }
+    let name = match split_written_scope(written) {
+        Some((plugin, skill)) => scoped_name(&plugin_id(plugin)?, &id_of_name(skill)?),
+        // Of ASCII names only ids make an alias: any other text with a slash is a name.
+        None if written.contains('/') && !written.is_ascii() => {
+            let ids: Option<Vec<String>> = written.split('/').map(id_of_name).collect();
+            ids?.join("/")
+        }
+        None => id_of_name(written)?,
+    };
+    Some(Cow::Owned(name))
+}
+
+/// Returns the folder in which a workspace has a skill that a request names, by its id or as it is written, with its
+/// plugin or without; the text itself if it can be no name.
 #[must_use]
-pub fn is_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.len() <= NAME_BYTES_MAX
-        && name.chars().all(plain)
+pub fn staged_folder(written: &str) -> Cow<'_, str> {
+    let folder = match resolve_name(written) {
+        Some(name) if split_scope(&name).is_some() => Some(folder_name(&name).into_owned()),
+        Some(_) => id_of_name(written),
+        None => None,
+    };
+    folder.map_or(Cow::Borrowed(written), Cow::Owned)
+}
+
+/// Returns the id of a skill that a request names by its id or as it is written; `None` for what can be no name, and for
+/// an alias, which is that of a skill with another id.
+#[must_use]
+pub fn requested_id(written: &str) -> Option<String> {
+    let name = resolve_name(written)?;
+    is_name(&name).then(|| name.into_owned())
+}
+
+/// Returns `true` if a text may be a name as it is written, and no path.
+fn is_plain_text(written: &str) -> bool {
+    let is_path_part = |part: &str| matches!(part.trim(), "" | "." | "..");
+    written.len() <= NAME_BYTES_MAX
+        && written.trim() == written
+        && !written.contains(char::is_control)
+        && !written.split(['/', ':']).any(is_path_part)
+}
+
+/// Splits `plugin:name` with names as they are written. A colon beside a blank belongs to a name: `PDF: merge`.
+fn split_written_scope(written: &str) -> Option<(&str, &str)> {
+    let (plugin, skill) = written.split_once(':')?;
+    let is_name = |name: &str| !name.contains([':', '/']) && name.trim() == name;
+    (is_name(plugin) && is_name(skill)).then_some((plugin, skill))
+}
+
+/// Returns the id of a plugin's name, which has no two hyphens in a row: they end it in the name of a folder.
+pub(crate) fn plugin_id(written: &str) -> Option<String> {
+    id_of_name(written).filter(|id| is_plugin_name(id))
 }
 
 /// Returns `true` if a plugin can have a name: that of a skill, without two hyphens in a row, which end it in the name
 /// of a folder.
-pub(crate) fn is_plugin_name(name: &str) -> bool {
+fn is_plugin_name(name: &str) -> bool {
     is_name(name) && !name.contains(SCOPE_SEPARATOR)
 }
 
@@ -115,17 +166,14 @@ pub(crate) fn scoped_name(plugin: &str, skill: &str) -> String {
 /// Returns the name of the folder in which a workspace has a skill of this name in a request. It differs from the name
 /// only for `plugin:name`: the folder is `plugin--name`, and if that is too long, the beginning of it and of its
 /// SHA-256.
-#[must_use]
-pub fn folder_name(name: &str) -> Cow<'_, str> {
+pub(crate) fn folder_name(name: &str) -> Cow<'_, str> {
     let Some((plugin, skill)) = split_scope(name) else {
         return Cow::Borrowed(name);
     };
     let mut folder = format!("{plugin}{SCOPE_SEPARATOR}{skill}");
-    if folder.len() > NAME_BYTES_MAX {
-        let mut hash = HEXLOWER.encode(&Sha256::digest(name));
-        hash.truncate(HASH_DIGITS);
-        folder.truncate(NAME_BYTES_MAX - HASH_DIGITS - 1);
-        folder = format!("{folder}-{hash}");
+    if folder.len() > ID_BYTES_MAX {
+        folder.truncate(ID_BYTES_MAX - HASH_DIGITS - 1);
+        folder = format!("{folder}-{}", short_hash(name));
     }
     Cow::Owned(folder)
 }
@@ -177,7 +225,6 @@ mod tests {
             ("a//b", None),
             ("/a", None),
             ("a/", None),
-            ("a/a/a/a/a/a/a/a/a", None),
             ("a:b", Some(("a:b", VersionRef::Current))),
             ("a:b--c", Some(("a:b--c", VersionRef::Current))),
             ("a:b@^1.2", version("a:b", "^1.2")),
@@ -185,10 +232,7 @@ mod tests {
                 &format!("a:b@sha256:{digest}"),
                 Some(("a:b", VersionRef::Digest(digest.clone()))),
             ),
-            ("a:b:c", None),
             ("a--b:c", None),
-            ("a:b/c", None),
-            ("a/b:c", None),
             (":b", None),
             ("a:", None),
             ("a:..", None),
@@ -197,7 +241,7 @@ mod tests {
                 Some(("a", VersionRef::Digest(digest.clone()))),
             ),
             (&long, Some((long.as_str(), VersionRef::Current))),
-            (&format!("{long}n"), None),
+            (&"n".repeat(1025), None),
             ("", None),
             (".", None),
             ("..", None),
@@ -205,21 +249,52 @@ mod tests {
             (" a", None),
             ("a ", None),
             ("a\n", None),
-            ("**a**", None),
-            ("`a`", None),
-            ("-a", None),
-            ("a+b", None),
+            ("-", None),
             ("a@", None),
             ("a@1/2", None),
             ("a@sha256:abc", None),
             (&format!("a@sha256:{}", "G".repeat(64)), None),
         ] {
             let read = SkillRef::parse("skills[0]", text).ok();
+            let written = text.split('@').next().unwrap_or_default();
             let expected = expected.map(|(name, select)| SkillRef {
                 name: name.to_owned(),
+                written: written.to_owned(),
                 version: select,
             });
             assert_eq!(read, expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_written_name_means_the_same_as_its_id() {
+        let id = |name: &str| id_of_name(name).expect("a name");
+        let (report, plugin) = (id("数据报表"), id("数据插件"));
+        let scoped = format!("{plugin}:{report}");
+        for (written, name, folder) in [
+            ("数据报表", report.clone(), report.clone()),
+            ("My Skill", "my-skill".to_owned(), "my-skill".to_owned()),
+            ("PDF: merge", "pdf-merge".to_owned(), "pdf-merge".to_owned()),
+            ("a:b:c", "a-b-c".to_owned(), "a-b-c".to_owned()),
+            (
+                "数据插件:数据报表",
+                scoped.clone(),
+                format!("{plugin}--{report}"),
+            ),
+            ("报表：汇总", id("报表：汇总"), id("报表:汇总")),
+            (
+                "工具/数据报表",
+                format!("{}/{report}", id("工具")),
+                id("工具/数据报表"),
+            ),
+        ] {
+            let parsed = SkillRef::parse("name", &format!("{written}@^1.2")).expect(written);
+            assert_eq!(parsed.name, name, "{written}");
+            assert_eq!(parsed.to_string(), format!("{written}@^1.2"));
+            assert_eq!(staged_folder(written), folder, "{written}");
+        }
+        for refused in ["", "..", "acme:../deploy", "a/../b", "a\0", "a\nb"] {
+            assert_eq!(staged_folder(refused), refused);
         }
     }
 

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Skills;
+use crate::catalogue::catalogue_snapshot::Catalogue;
+use crate::catalogue::skill_library::SkillLibrary;
 use crate::content_store::Lease;
-use crate::content_store::staged_skill::{self, StagedSkill, WritableStaging};
+use crate::content_store::staged_skill::{self, StagedSkill, StagingEffect, WritableStaging};
 use crate::environments::environment_record::PreparedEnvironment;
 use crate::error::Result;
 use crate::parse::skill_ref::SkillRef;
+use crate::skill_scope::{DEFAULT_TENANT, SkillScope};
 
 /// Skills to stage, whose content stays in the store as long as this exists.
 #[derive(Debug)]
@@ -47,6 +50,31 @@ impl Skills {
         .await
     }
 
+    /// Returns the effect that staging these skills in `slots/<slot>/skills/` would have on the disk; as writable copies if
+    /// `is_writable`.
+    ///
+    /// # Errors
+    /// `Draining` when the daemon stops first.
+    pub async fn examine_staging(
+        &self,
+        slot_skills_dir: &Path,
+        leased: &LeasedSkills,
+        is_writable: bool,
+    ) -> Result<StagingEffect> {
+        let (target, library) = (slot_skills_dir.to_owned(), Arc::clone(&self.library));
+        let skills = leased.skills.clone();
+        let examine = move || {
+            let store = &library.store;
+            Ok(staged_skill::examine_staging(
+                store,
+                &target,
+                &skills,
+                is_writable,
+            ))
+        };
+        self.blocking(examine).await
+    }
+
     /// Puts skills into `slots/<slot>/skills/`, all or none; answers in the order of the request. Commands that use an
     /// older version keep what they have open.
     ///
@@ -65,7 +93,7 @@ impl Skills {
             } = leased;
             staged_skill::stage_skills(&library.store, &target, skills)
         };
-        self.tasks.blocking_in(&self.permits, stage).await
+        self.blocking(stage).await
     }
 
     /// Prepares writable copies of skills for a workspace, all or none; the guest has to get them before
@@ -88,7 +116,7 @@ impl Skills {
             } = leased;
             staged_skill::prepare_writable(&library.store, &target, skills, &intact)
         };
-        self.tasks.blocking_in(&self.permits, prepare).await
+        self.blocking(prepare).await
     }
 
     /// Makes `slots/<slot>/skills/` lead to the writable copies that the guest has now, all or none.
@@ -131,49 +159,45 @@ impl Skills {
             .await
     }
 
-    /// Returns the names of the environments that a skill still needs for which they were prepared.
+    /// Returns the names of the environments that a skill of their tenant still needs for which they were prepared.
     ///
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn find_needed(&self, prepared: Vec<PreparedEnvironment>) -> Result<HashSet<String>> {
-        self.read(move |library, catalogue| {
-            let is_needed = |prepared: &&PreparedEnvironment| {
-                let need = &prepared.key.need;
-                let mut skills = prepared.skills.iter();
-                skills.any(|skill| library.is_needed(catalogue, skill, need))
+        let mut needed = HashSet::new();
+        for environment in prepared {
+            let scope = match environment.key.tenant.as_str() {
+                DEFAULT_TENANT => SkillScope::Single,
+                tenant => SkillScope::Tenant {
+                    name: tenant.to_owned(),
+                    roots: None,
+                },
             };
-            let needed = prepared.iter().filter(is_needed);
-            Ok(needed.map(|prepared| prepared.name.clone()).collect())
-        })
-        .await
+            let PreparedEnvironment { name, key, skills } = environment;
+            let find = move |library: &SkillLibrary, catalogue: &Catalogue| {
+                let mut skills = skills.iter();
+                Ok(skills.any(|skill| library.is_needed(catalogue, skill, &key.need)))
+            };
+            // The daemon's own work waits for no tenant's turn.
+            let skills = Self {
+                scope,
+                ..self.clone()
+            };
+            if skills.read(find).await? {
+                needed.insert(name);
+            }
+        }
+        Ok(needed)
     }
 
-    /// Returns `true` if replaced versions are left in `slots/<slot>/skills/`.
-    ///
-    /// # Errors
-    /// `Internal` when the runtime is shutting down.
-    pub async fn has_replaced(&self, slot_skills_dir: &Path) -> Result<bool> {
-        let target = slot_skills_dir.to_owned();
-        self.tasks
-            .blocking(move || Ok(staged_skill::has_replaced(&target)))
-            .await
-    }
-
-    /// Removes replaced versions that no command uses. `starts` are the start times of all commands that ran at
-    /// `asked`; `None` when they
-    /// are not known.
+    /// Removes the replaced versions in `slots/<slot>/skills/`, which no command may use any more.
     ///
     /// # Errors
     /// `Io` when the slot is gone.
-    pub async fn remove_replaced(
-        &self,
-        slot_skills_dir: &Path,
-        asked: SystemTime,
-        starts: Option<Vec<SystemTime>>,
-    ) -> Result<()> {
+    pub async fn remove_replaced(&self, slot_skills_dir: &Path) -> Result<()> {
         let target = slot_skills_dir.to_owned();
         self.tasks
-            .blocking(move || staged_skill::remove_replaced(&target, asked, starts.as_deref()))
+            .blocking(move || staged_skill::remove_replaced(&target))
             .await
     }
 }

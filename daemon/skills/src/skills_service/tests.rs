@@ -1,8 +1,10 @@
-//! A root that hangs, as on a network file system whose server is gone.
+//! Roots and calls that hang, as on a network file system whose server is gone.
 
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use super::*;
+use crate::test_dir::TaskDir;
 
 #[test]
 fn hanging_root_keeps_listings_and_other_threads_available() {
@@ -40,4 +42,35 @@ fn hanging_root_keeps_listings_and_other_threads_available() {
     drop(hanging);
     let rescanned = runtime.block_on(rescan).expect("not panicked");
     assert_eq!(rescanned.expect("scanned").skills.len(), 0);
+}
+
+#[tokio::test]
+async fn calls_of_one_tenant_that_hang_keep_no_other_tenant_waiting() {
+    let tasks = TaskSpawner::default();
+    let dir = TaskDir::new(&tasks.tracker);
+    let options = SkillsOptions::for_tests();
+    let skills = Skills::open(&options, dir.path(), tasks.clone()).expect("open");
+    let (hold, held) = mpsc::channel::<()>();
+    let held = Arc::new(Mutex::new(held));
+    let hanging = (0..=BLOCKING_MAX).map(|_| {
+        let (skills, held) = (skills.working_for("a"), Arc::clone(&held));
+        let hang = move || {
+            // Until the sender is dropped.
+            held.lock().expect("no panic").recv().unwrap_or_default();
+            Ok(())
+        };
+        tasks.spawn(async move { skills.blocking(hang).await })
+    });
+    let hanging: Vec<_> = hanging.collect();
+    tokio::task::yield_now().await;
+    let deadline = Duration::from_secs(60);
+    for skills in [&skills.working_for("b"), &skills] {
+        let call = skills.blocking(|| Ok(()));
+        let answered = tokio::time::timeout(deadline, call).await;
+        answered.expect("not behind tenant a").expect("answered");
+    }
+    drop(hold);
+    for call in hanging {
+        call.await.expect("not panicked").expect("answered");
+    }
 }

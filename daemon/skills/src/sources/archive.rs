@@ -6,17 +6,20 @@
 //! ```
 //!
 //! No library writes anything: each entry is judged in `unpack_tree.rs` first. Links are made last, so that nothing is
-//! ever written through one. What must not be unpacked fails the whole archive, and nothing is left of it.
+//! ever written through one. An entry that no skill can have is left out and named. A damaged or ambiguous archive
+//! fails as a whole, and nothing is left of it.
 //!
-//! | kept | refused |
-//! |---|---|
-//! | files, mode 0644 or 0755; directories 0755 | devices, FIFOs, sparse files, encrypted ones |
-//! | relative links that stay inside, `..` only at their beginning | other links |
-//! | hard links to earlier files, as copies | other hard links |
-//! | one folder around everything, and taken off | absolute names, `..`, control characters, no UTF-8 |
-//! | backslashes of zip files from Windows, as separators | other backslashes |
-//! | PAX and GNU long names, git's global header, zip64 | two entries of a name |
-//! | what macOS adds: `__MACOSX/`, `._x`, left out | bytes after the end, or an end that does not come |
+//! | kept | left out and named | refused |
+//! |---|---|---|
+//! | files, mode 0644 or 0755; directories 0755 | devices, FIFOs, sparse files | encrypted files; FIFOs with data |
+//! | relative links that stay inside, `..` only at their beginning | other links | names beneath a link |
+//! | hard links to earlier files, as copies | other hard links | two entries of a name, also if one is left out |
+//! | one folder around everything, and taken off | absolute names, too long ones | `..` or NUL in names |
+//! | names of zip files in the encoding of a country | control characters; an unknown encoding | |
+//! | backslashes of zip files from Windows, as separators | | other backslashes |
+//! | PAX and GNU long names, git's global header, zip64 | | bytes after the end, or no end |
+//!
+//! What macOS adds, `__MACOSX/` and `._x`, is left out without being named.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -28,8 +31,10 @@ use flate2::read::MultiGzDecoder;
 
 use crate::content_store::content_hashing::make_directory;
 use crate::error::{Error, Result};
-use crate::parse::problem::Problem;
+use crate::parse::problem::{LeftOutEntries, Problem};
+use crate::skill_path::printable_name;
 use crate::skills_options::ArchiveBounds;
+use crate::text_decoding::decode_text;
 
 mod tarball;
 mod unpack_tree;
@@ -72,8 +77,10 @@ pub struct UnpackedArchive {
     pub entries: u64,
     /// Size of its files, in bytes.
     pub bytes: u64,
-    /// First path that differs only in case from an earlier one, and that one.
+    /// Two paths that differ only in case.
     pub(crate) case_clash: Option<(String, String)>,
+    /// Entries that no skill can have.
+    pub(crate) left_out: LeftOutEntries,
 }
 
 impl UnpackedArchive {
@@ -191,12 +198,7 @@ pub fn detect_archive_kind(file: &mut File) -> Result<ArchiveKind> {
     if tarball::is_tar_header(&start) {
         return Ok(ArchiveKind::Tar);
     }
-    // The last character may be incomplete, because only the beginning was read.
-    let is_text = match str::from_utf8(&start) {
-        Ok(_) => !start.is_empty(),
-        Err(error) => error.error_len().is_none(),
-    };
-    if is_text && !start.contains(&0) {
+    if !start.is_empty() && decode_text(&start, false).is_text {
         return Ok(ArchiveKind::SkillMd);
     }
     Err(archive_error(
@@ -263,12 +265,6 @@ pub fn archive_problem(error: &Error) -> Problem {
         "archive.failed"
     };
     Problem::error(code, error.to_string())
-}
-
-/// Returns a name for people: at most 256 characters, with invisible ones escaped.
-fn printable_name(name: &[u8]) -> String {
-    let name = name.get(..1024).unwrap_or(name);
-    name.escape_ascii().to_string().chars().take(256).collect()
 }
 
 // === impl LimitedReader ===

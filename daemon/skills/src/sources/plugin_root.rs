@@ -11,7 +11,8 @@ use serde::Deserialize;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::finding::quote_excerpt;
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::is_plugin_name;
+use crate::parse::skill_ref::plugin_id;
+use crate::text_decoding::decode_text;
 
 /// Name of the folder that has a plugin's manifest.
 pub(crate) const MANIFEST_DIR: &str = ".claude-plugin";
@@ -28,7 +29,7 @@ const ERROR_CHARS_MAX: usize = 200;
 /// Plugin, and the folder that is its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginRoot {
-    /// Name, which skills of the plugin can be given with.
+    /// Id of its name, with which skills of the plugin can be given.
     pub name: String,
     /// Directory of the plugin, without links.
     pub(crate) dir: PathBuf,
@@ -56,15 +57,15 @@ impl PluginRoot {
             let why: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
             invalid_manifest(&format!("is not an object with a name: {why}"))
         })?;
-        if !is_plugin_name(&manifest.name) {
+        let Some(name) = plugin_id(&manifest.name) else {
             let name = quote_excerpt(&manifest.name);
             return Err(invalid_manifest(&format!(
-                "has the name {name}, which is not of the form [A-Za-z0-9][A-Za-z0-9._-]{{0,63}} without two hyphens in \
+                "has the name {name}; a plugin's name has a letter or digit, at most 1,024 bytes, and no two hyphens in \
                  a row"
             )));
-        }
+        };
         Ok(Some(Self {
-            name: manifest.name,
+            name,
             dir: dir.to_owned(),
         }))
     }
@@ -74,23 +75,23 @@ impl PluginRoot {
     pub(crate) fn of_layout(path: &Path, dir: &Path) -> Option<Self> {
         let plugin = path.parent()?;
         let is_layout = path.ends_with(SKILLS_DIR) && plugin.parent()?.ends_with(PLUGINS_DIR);
-        let name = plugin.file_name()?.to_str()?;
-        (is_layout && is_plugin_name(name)).then(|| Self {
-            name: name.to_owned(),
+        let name = plugin_id(plugin.file_name()?.to_str()?)?;
+        is_layout.then(|| Self {
+            name,
             dir: dir.parent().unwrap_or(dir).to_owned(),
         })
     }
 }
 
 fn read_manifest(policy: &LinkPolicy, path: &Path) -> io::Result<String> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let mut bounded = policy.open_file(path)?.take(MANIFEST_BYTES_MAX + 1);
-    bounded.read_to_string(&mut text)?;
-    if text.len() as u64 > MANIFEST_BYTES_MAX {
+    bounded.read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MANIFEST_BYTES_MAX {
         let message = format!("it has more than {MANIFEST_BYTES_MAX} bytes");
         return Err(io::Error::other(message));
     }
-    Ok(text)
+    Ok(decode_text(&bytes, true).text.into_owned())
 }
 
 fn invalid_manifest(why: &str) -> Problem {

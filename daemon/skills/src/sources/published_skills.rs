@@ -4,6 +4,9 @@
 //! Records are written to `tmp/`, synced and renamed. Deleting all versions of a name is one rename of its directory,
 //! which is also the only way to delete records that cannot be read. Records are read once, at start: a change updates
 //! the records in memory with what it wrote, so that no read error can hide another version.
+//!
+//! Content counts for the tenant that published it while the store has it because of that tenant: also after its record
+//! is gone, until the store has removed it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,48 +15,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
-
 use super::skill_source::{SkillSource, SourceFolders, StoredFolder};
 use crate::content_store::content_hashing::ContentSummary;
-use crate::content_store::{ContentStore, read_record};
+use crate::content_store::{ContentStore, removal_path};
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::{is_digest, is_name};
+use crate::parse::skill_ref::is_digest;
 
-/// Version of a record's format.
-const FORMAT: u32 = 1;
+mod name_records;
+
+use name_records::{FORMAT, NameRecords, PublishedRecord, UnreadableRecord, publication_bytes};
+
 /// Maximum number of versions that a refusal suggests.
 const SUGGESTED_MAX: usize = 3;
-
-/// Record of one published version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PublishedRecord {
-    /// [`FORMAT`].
-    pub(crate) format: u32,
-    pub(crate) name: String,
-    /// Version from the skill's documents; may be empty.
-    pub(crate) version: String,
-    /// SHA-256 of the content, 64 hex digits.
-    pub(crate) digest: String,
-    /// Time of the publication, in milliseconds since 1970.
-    pub(crate) time_ms: u64,
-    /// Size of the content in bytes; `None` in records of earlier releases.
-    #[serde(default)]
-    pub(crate) bytes: Option<u64>,
-}
-
-/// Record that is unreadable or may not be on disk. Another release may read it, a repair may follow, or the
-/// publication may be repeated: its content stays in the store, and counts.
-#[derive(Debug)]
-struct UnreadableRecord {
-    /// Digest from the record's file name.
-    digest: String,
-    /// Size of the content, in bytes.
-    bytes: u64,
-    problem: Problem,
-}
 
 /// Selects published versions of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,18 +49,14 @@ pub(crate) struct PublishedSkills {
     store: Arc<ContentStore>,
     /// Held by a change while it writes to disk, so that readers of `records` never wait for the disk.
     turn: Mutex<()>,
+    /// Held from the check of a quota until the publication is recorded, so that no content is stored in vain.
+    publishing: Mutex<()>,
     records: Mutex<RecordsByName>,
+    /// Content that the tenant put into the store and that has no record, with the bytes that count for it.
+    orphans: Mutex<BTreeMap<String, u64>>,
 }
 
 type RecordsByName = BTreeMap<String, NameRecords>;
-
-/// Records of one name.
-#[derive(Debug, Default)]
-struct NameRecords {
-    /// Readable records, oldest first.
-    versions: Vec<PublishedRecord>,
-    unreadable: Vec<UnreadableRecord>,
-}
 
 // === impl VersionSelector ===
 
@@ -130,7 +101,9 @@ impl PublishedSkills {
             base: base.to_owned(),
             store: Arc::clone(store),
             turn: Mutex::default(),
+            publishing: Mutex::default(),
             records: Mutex::new(records),
+            orphans: Mutex::default(),
         })
     }
 
@@ -148,7 +121,6 @@ impl PublishedSkills {
         SkillSource {
             root: String::new(),
             origin: None,
-            from_card: false,
             tenant: Some(self.tenant.clone()),
             folders: SourceFolders::Stored(folders.collect()),
             problems: unreadable.map(|record| record.problem.clone()).collect(),
@@ -187,15 +159,42 @@ impl PublishedSkills {
         versions.any(|record| record.digest == digest)
     }
 
-    /// Returns the size of all publications, in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.records().values().map(NameRecords::bytes).sum()
+    /// Returns the bytes that count for all publications, and for content of deleted ones that the store still has.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let orphans: u64 = self.orphans().values().sum();
+        orphans + self.records().values().map(NameRecords::bytes).sum::<u64>()
+    }
+
+    /// Counts content that the tenant has put into the store, although it has no record.
+    pub(crate) fn add_orphan(&self, content: &ContentSummary) {
+        let bytes = publication_bytes(content.held_bytes());
+        self.orphans().insert(content.digest.clone(), bytes);
+    }
+
+    /// Returns the digests that count for the tenant without a record.
+    pub(crate) fn list_orphans(&self) -> Vec<String> {
+        self.orphans().keys().cloned().collect()
+    }
+
+    /// Ends the count of content without a record: the store does not have it any more, or has it for something else.
+    pub(crate) fn forget_orphan(&self, digest: &str) {
+        self.orphans().remove(digest);
+    }
+
+    /// Returns the error of a quota that is used up.
+    pub(crate) fn quota_error(&self, limit: u64) -> Error {
+        Error::TenantQuota {
+            tenant: self.tenant.clone(),
+            resource: "published_bytes",
+            used: self.held_bytes(),
+            limit,
+        }
     }
 
     /// Checks that content may be published under a name and version. Returns `false` if it is published already.
     ///
     /// # Errors
-    /// `VersionTaken` if the version has other content; `PublishedQuota`.
+    /// `VersionTaken` if the version has other content; `TenantQuota`.
     pub(crate) fn check_room(
         &self,
         name: &str,
@@ -217,16 +216,15 @@ impl PublishedSkills {
                 digest: same.digest.clone(),
             });
         }
-        let used = records.values().map(NameRecords::bytes).sum::<u64>();
         // The new record takes the place of what is known of its digest.
         let replaced = known.map_or(0, |known| known.bytes_of(&content.digest));
-        let needed = (used - replaced).saturating_add(content.bytes);
+        drop(records);
+        let orphan = self.orphans().get(&content.digest).copied();
+        let replaced = replaced + orphan.unwrap_or_default();
+        let needed = self.held_bytes().saturating_sub(replaced);
+        let needed = needed.saturating_add(publication_bytes(content.held_bytes()));
         match bytes_quota {
-            Some(limit) if needed > limit => Err(Error::PublishedQuota {
-                tenant: self.tenant.clone(),
-                used,
-                limit,
-            }),
+            Some(limit) if needed > limit => Err(self.quota_error(limit)),
             Some(_) | None => Ok(true),
         }
     }
@@ -254,7 +252,7 @@ impl PublishedSkills {
             version: version.to_owned(),
             digest: digest.to_owned(),
             time_ms: u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
-            bytes: Some(content.bytes),
+            held_bytes: Some(publication_bytes(content.held_bytes())),
         };
         let written = self.write(&record);
         if written.is_ok() {
@@ -277,12 +275,15 @@ impl PublishedSkills {
                 records.unreadable.retain(|known| known.digest != digest);
                 records.unreadable.push(UnreadableRecord {
                     digest: digest.to_owned(),
-                    bytes: content.bytes,
+                    held_bytes: publication_bytes(content.held_bytes()),
                     problem,
                 });
             }
         }
         drop(all_records);
+        if written.is_ok() {
+            self.forget_orphan(digest);
+        }
         written.map_err(Error::io(format!("record the published skill {name}")))?;
         Ok(true)
     }
@@ -317,20 +318,30 @@ impl PublishedSkills {
             };
             let versions = records.versions.iter();
             let selected = versions.filter(|record| is_selected(record));
-            let selected: Vec<String> = selected.map(|record| record.digest.clone()).collect();
-            (selected, records.unreadable.len())
+            let of_record = |record: &PublishedRecord| (record.digest.clone(), record.held_bytes);
+            let selected: Vec<(String, Option<u64>)> = selected.map(of_record).collect();
+            let unreadable = records.unreadable.iter();
+            let unreadable = unreadable.map(|record| (record.digest.clone(), record.held_bytes));
+            (selected, unreadable.collect::<Vec<_>>())
         };
-        let count = selected.len() + if is_all { unreadable } else { 0 };
+        let count = selected.len() + if is_all { unreadable.len() } else { 0 };
         if count == 0 {
             return Ok(0);
         }
         let erased = if is_all {
             self.erase_name(name)
         } else {
-            self.erase_versions(name, &selected)
+            self.erase_versions(name, selected.iter().map(|(digest, _)| digest))
         };
         erased.map_err(Error::io(format!("remove the published skill {name}")))?;
         fault::reach(Point::UnpublishDone);
+        // Before the records go, so that the bytes count without a gap.
+        // The name of any other file is no digest, and must not lead out of the store.
+        let unreadable = unreadable.into_iter();
+        let unreadable = unreadable.filter(|(digest, _)| is_all && is_digest(digest));
+        let removed = selected.into_iter();
+        let removed = removed.filter_map(|(digest, bytes)| Some((digest, bytes?)));
+        self.orphans().extend(removed.chain(unreadable));
         let mut all_records = self.records();
         if is_all {
             all_records.remove(name);
@@ -346,14 +357,19 @@ impl PublishedSkills {
     /// Removes all records of a name. A missing directory is no error: an earlier call may have failed after removing
     /// it.
     fn erase_name(&self, name: &str) -> io::Result<()> {
-        let aside = tempfile::tempdir_in(self.store.tmp())?;
-        let moved = fs::rename(self.base.join(name), aside.path().join(name));
+        let aside = removal_path(&self.store.tmp());
+        let moved = fs::rename(self.base.join(name), &aside);
         tolerate(ErrorKind::NotFound, moved)?;
         fault::reach(Point::UnpublishMoved);
-        sync_directory(&self.base)
+        sync_directory(&self.base)?;
+        tolerate(ErrorKind::NotFound, fs::remove_dir_all(aside))
     }
 
-    fn erase_versions(&self, name: &str, digests: &[String]) -> io::Result<()> {
+    fn erase_versions<'a>(
+        &self,
+        name: &str,
+        digests: impl IntoIterator<Item = &'a String>,
+    ) -> io::Result<()> {
         for digest in digests {
             let removed = fs::remove_file(self.record_path(name, digest));
             tolerate(ErrorKind::NotFound, removed)?;
@@ -364,6 +380,13 @@ impl PublishedSkills {
         tolerate(ErrorKind::DirectoryNotEmpty, removed)
     }
 
+    /// Waits for the turn to publish within a quota. Blocks.
+    pub(crate) fn lock_publishing(&self) -> MutexGuard<'_, ()> {
+        self.publishing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -371,103 +394,9 @@ impl PublishedSkills {
     fn records(&self) -> MutexGuard<'_, RecordsByName> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-// === impl NameRecords ===
-
-impl NameRecords {
-    /// Reads the records in the directory of a name; a missing directory has none.
-    fn read(dir: &Path, store: &ContentStore) -> io::Result<Self> {
-        let mut records = Self::default();
-        let entries = match fs::read_dir(dir) {
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                return Ok(records);
-            }
-            entries => entries?,
-        };
-        for entry in entries {
-            let path = entry?.path();
-            match PublishedRecord::read(&path) {
-                Ok(mut record) => {
-                    let bytes = record.bytes;
-                    record.bytes = bytes.or_else(|| Some(store.stored_bytes(&record.digest)));
-                    records.versions.push(record);
-                }
-                Err(error) => {
-                    let message = format!("a record of a published skill cannot be read: {error}");
-                    tracing::error!(path = %path.display(), %error, "record of a published skill");
-                    let problem = Problem::error("published.unreadable", message).about(&path);
-                    let digest = path.file_stem().unwrap_or_default().to_string_lossy();
-                    // The name of any other file must not lead out of the store.
-                    let bytes = if is_digest(&digest) {
-                        store.stored_bytes(&digest)
-                    } else {
-                        0
-                    };
-                    records.unreadable.push(UnreadableRecord {
-                        digest: digest.into_owned(),
-                        bytes,
-                        problem,
-                    });
-                }
-            }
-        }
-        records
-            .versions
-            .sort_by(|a, b| a.age_order().cmp(&b.age_order()));
-        records.unreadable.sort_by(|a, b| a.digest.cmp(&b.digest));
-        Ok(records)
-    }
-
-    /// Returns the size of all versions, in bytes.
-    fn bytes(&self) -> u64 {
-        let versions = self.versions.iter().filter_map(|record| record.bytes);
-        let unreadable = self.unreadable.iter().map(|record| record.bytes);
-        versions.chain(unreadable).sum()
-    }
-
-    /// Returns the size that counts for a digest, in bytes.
-    fn bytes_of(&self, digest: &str) -> u64 {
-        let versions = self.versions.iter().filter(|known| known.digest == digest);
-        let unreadable = self
-            .unreadable
-            .iter()
-            .filter(|known| known.digest == digest);
-        let versions = versions.filter_map(|known| known.bytes);
-        versions.chain(unreadable.map(|known| known.bytes)).sum()
-    }
-
-    /// Adds a record that was written, in place of what was known of its digest.
-    fn insert(&mut self, record: PublishedRecord) {
-        self.unreadable
-            .retain(|known| known.digest != record.digest);
-        self.versions.retain(|known| known.digest != record.digest);
-        let older = |known: &PublishedRecord| known.age_order() < record.age_order();
-        let at = self.versions.partition_point(older);
-        self.versions.insert(at, record);
-    }
-}
-
-// === impl PublishedRecord ===
-
-impl PublishedRecord {
-    /// Returns the key by which records are sorted, oldest first.
-    fn age_order(&self) -> (u64, &str) {
-        (self.time_ms, &self.digest)
-    }
-
-    /// Reads a record and checks that it is the one that its path names.
-    fn read(path: &Path) -> io::Result<Self> {
-        let record: Self = read_record(path)?;
-        let expected = Path::new(&record.name).join(format!("{}.json", record.digest));
-        let is_valid =
-            record.format == FORMAT && is_name(&record.name) && is_digest(&record.digest);
-        if !is_valid || !path.ends_with(expected) {
-            return Err(io::Error::other("it is not what its name says"));
-        }
-        Ok(record)
+    fn orphans(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,18 +8,20 @@
 //!
 //! A failure keeps what was fetched before and is a problem of the root. Roots that are folders of one archive share its
 //! URL, which is fetched once. `refresh_attempt.rs` says what a URL may lead to, `root_record.rs` what is remembered of
-//! it.
+//! it. The files of a card in a folder, whose `base_uri` is a URL, are fetched like a root: `card_files.rs`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::skill_source::{SkillSource, SourceFolders};
 use crate::content_store::{ContentStore, read_record};
@@ -28,7 +30,9 @@ use crate::fetch::{UrlFetcher, WebUrl};
 use crate::parse::problem::Problem;
 use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
 use crate::task_spawner::TaskSpawner;
+use crate::tenant_permits::{DAEMON_HOLDER, TenantPermits};
 
+mod card_files;
 mod fetch_plan;
 mod refresh_attempt;
 mod refresh_error;
@@ -51,16 +55,22 @@ pub(crate) struct RemoteRoots {
     context: Arc<RemoteContext>,
     /// Remote roots, one for each URL.
     roots: Vec<Arc<RemoteRoot>>,
+    /// Cards of other roots whose files are fetched, by their keys.
+    cards: StdMutex<BTreeMap<String, Arc<RemoteRoot>>>,
+    /// Directory of the records.
+    records: PathBuf,
+    /// Fetcher for the cards that clients publish.
+    client_fetcher: UrlFetcher,
 }
 
 /// Everything that the attempts of all roots share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct RemoteContext {
     fetcher: UrlFetcher,
     options: RemoteOptions,
     store: Arc<ContentStore>,
     tasks: TaskSpawner,
-    permits: Arc<Semaphore>,
+    permits: TenantPermits,
     /// Number of attempts that ended; the catalogue's task waits for it to change.
     attempts: watch::Sender<u64>,
 }
@@ -69,13 +79,17 @@ struct RemoteContext {
 #[derive(Debug)]
 struct RemoteRoot {
     url: WebUrl,
-    /// The roots as configured.
+    /// The roots as configured; for a card the URL.
     texts: Vec<String>,
+    /// Bytes of a card whose files are beneath the URL.
+    card: Option<Arc<[u8]>>,
     /// File of its record.
     path: PathBuf,
     status: watch::Sender<RootStatus>,
     /// Held by the attempt in progress.
     turn: Mutex<()>,
+    /// Cancelled when the daemon stops, or when no folder has the card any more.
+    stop: CancellationToken,
 }
 
 /// Result of the attempts so far.
@@ -109,19 +123,24 @@ impl RemoteRoots {
             };
             match roots.iter_mut().find(|root| root.url == *url) {
                 Some(root) => root.texts.push(text.clone()),
-                None => roots.push(RemoteRoot::open(url, text, records, store)),
+                None => roots.push(RemoteRoot::open(url, text, records, store, &tasks)),
             }
         }
         let remote = options.remote.clone();
-        let private = remote.allow_private_addresses;
+        let fetcher = |private| UrlFetcher::new(&remote.fetch, private, tasks.clone());
+        let client_fetcher = fetcher(remote.published_private_addresses);
+        let fetcher = fetcher(remote.allow_private_addresses);
         Ok(Self {
             roots: roots.into_iter().map(Arc::new).collect(),
+            cards: StdMutex::default(),
+            records: records.to_owned(),
+            client_fetcher,
             context: Arc::new(RemoteContext {
-                fetcher: UrlFetcher::new(&remote.fetch, private, tasks.clone()),
+                fetcher,
                 options: remote,
                 store: Arc::clone(store),
                 tasks,
-                permits: Arc::new(Semaphore::new(ATTEMPTS_MAX)),
+                permits: TenantPermits::new(ATTEMPTS_MAX, false),
                 attempts: watch::Sender::new(0),
             }),
         })
@@ -130,14 +149,25 @@ impl RemoteRoots {
     /// Keeps every root current until the daemon stops.
     pub(crate) fn start(&self) {
         for root in &self.roots {
-            let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
-            drop(self.context.tasks.spawn(async move {
-                tokio::select! {
-                    () = context.tasks.stop.cancelled() => {}
-                    () = context.keep_current(&root) => {}
-                }
-            }));
+            self.start_root(root);
         }
+    }
+
+    /// Keeps one root current until it is stopped.
+    fn start_root(&self, root: &Arc<RemoteRoot>) {
+        let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
+        drop(self.context.tasks.spawn(async move {
+            tokio::select! {
+                () = root.stop.cancelled() => {}
+                () = context.keep_current(&root) => {}
+            }
+        }));
+    }
+
+    /// Returns the configured roots and the cards.
+    fn all_roots(&self) -> Vec<Arc<RemoteRoot>> {
+        let cards = self.lock_cards();
+        self.roots.iter().chain(cards.values()).cloned().collect()
     }
 
     /// Returns a receiver that changes whenever an attempt to fetch a root has ended.
@@ -147,7 +177,7 @@ impl RemoteRoots {
 
     /// Returns `true` if a root's skills have this digest, which must then stay in the store.
     pub(crate) fn references(&self, digest: &str) -> bool {
-        self.roots.iter().any(|root| {
+        self.all_roots().iter().any(|root| {
             let status = root.status.borrow();
             let record = status.record.as_ref();
             record.is_some_and(|record| record.tree == digest)
@@ -170,7 +200,6 @@ impl RemoteRoots {
             tenant: None,
             root: text.to_owned(),
             origin: Some(text.to_owned()),
-            from_card: record.is_some_and(|record| record.is_card),
             folders: dir.map_or(SourceFolders::Missing, SourceFolders::Beneath),
             problems: problems
                 .map(|problem| problem.about(Path::new(text)))
@@ -185,8 +214,8 @@ impl RemoteRoots {
     /// `Internal` when an attempt panicked.
     pub(crate) async fn refresh(&self, by: Option<Instant>) -> Result<Vec<Problem>> {
         let asked = Instant::now();
-        let attempts = self.roots.iter().map(|root| {
-            let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
+        let attempts = self.all_roots().into_iter().map(|root| {
+            let context = Arc::clone(&self.context);
             let texts = root.texts.clone();
             // The attempt goes on when its client is gone: its result is for all clients.
             let renew = async move { context.renew(&root, asked).await };
@@ -239,7 +268,10 @@ impl RemoteContext {
         }
         let (context, target) = (Arc::clone(self), Arc::clone(root));
         let attempt = move || context.attempt(&target);
-        let outcome = self.tasks.blocking_in(&self.permits, attempt).await;
+        let attempted = self
+            .tasks
+            .blocking_in(&self.permits, DAEMON_HOLDER, attempt);
+        let outcome = attempted.await;
         let is_ok = outcome.is_ok();
         root.status.send_modify(|status| match outcome {
             Ok(()) => {
@@ -266,7 +298,11 @@ impl RemoteContext {
         let work = tempfile::tempdir_in(self.store.tmp())?;
         let attempt = RefreshAttempt::new(self, &root.url, before.as_deref(), work.path());
         // The lease keeps the tree in the store until the record references it.
-        let Some((record, _lease)) = attempt.run()? else {
+        let fetched = match &root.card {
+            None => attempt.run()?,
+            Some(card) => Some(attempt.run_card(card)?),
+        };
+        let Some((record, _lease)) = fetched else {
             return Ok(());
         };
         if before.as_deref() != Some(&record) {
@@ -282,11 +318,33 @@ impl RemoteContext {
 // === impl RemoteRoot ===
 
 impl RemoteRoot {
-    fn open(url: &WebUrl, text: &str, records: &Path, store: &ContentStore) -> Self {
+    fn open(
+        url: &WebUrl,
+        text: &str,
+        records: &Path,
+        store: &ContentStore,
+        tasks: &TaskSpawner,
+    ) -> Self {
         let pin = url.sha256().map(|sha256| format!("#sha256={sha256}"));
         let identity = format!("{}{}", url.url(), pin.unwrap_or_default());
         let name = HEXLOWER.encode(&Sha256::digest(identity));
-        let path = records.join(format!("{name}.json"));
+        Self::read(
+            url,
+            text,
+            records.join(format!("{name}.json")),
+            store,
+            tasks,
+        )
+    }
+
+    /// Reads the record of what was fetched from a URL.
+    fn read(
+        url: &WebUrl,
+        text: &str,
+        path: PathBuf,
+        store: &ContentStore,
+        tasks: &TaskSpawner,
+    ) -> Self {
         let record = read_record::<RootRecord>(&path)
             .inspect_err(|error| {
                 if error.kind() != ErrorKind::NotFound {
@@ -302,9 +360,11 @@ impl RemoteRoot {
         Self {
             url: url.clone(),
             texts: vec![text.to_owned()],
+            card: None,
             path,
             status: watch::Sender::new(status),
             turn: Mutex::default(),
+            stop: tasks.stop.child_token(),
         }
     }
 }
@@ -327,6 +387,11 @@ impl RootStatus {
         }
         let skipped = self.record.iter().flat_map(|record| &record.skipped);
         problems.extend(skipped.map(|why| Problem::warning("root.skill_skipped", why.clone())));
+        let left_out = self.record.iter().flat_map(|record| &record.left_out);
+        problems.extend(left_out.map(|(skill, entries)| {
+            let separator = if skill.is_empty() { "" } else { ": " };
+            Problem::warning("root.left_out", format!("{skill}{separator}{entries}"))
+        }));
         problems
     }
 }

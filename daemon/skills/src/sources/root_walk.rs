@@ -1,19 +1,23 @@
 //! Local directories: finds the folders beneath a root that are skills.
 //!
 //! A folder is a skill if it has a SKILL.md, in whatever case, or a skill-card.json; folders within it may be skills
-//! too. It belongs to the nearest plugin around it. Links are followed beneath the roots only, after everything that is reached without one, so that a folder keeps
-//! its own name; no folder is read twice. Whatever a limit leaves out is reported as a problem.
+//! too. A card without a SKILL.md beside it stands for the files to which its `base_uri` leads: a folder beneath it, or
+//! what was fetched from a URL. A skill belongs to the nearest plugin around it. Links are followed beneath the roots
+//! only, after everything that is reached without one, so that a folder keeps its own name; no folder is read twice.
+//! Whatever a limit leaves out is reported as a problem.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::directory_listing::{DirectoryListing, SKILL_MD};
 use super::plugin_root::PluginRoot;
+use super::remote_roots::RemoteRoots;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
+use crate::parse::skill_card::{self, CardBase};
 use crate::skills_options::SkillsOptions;
 
 /// Folder of a skill, as the walk found it.
@@ -29,6 +33,10 @@ pub(crate) struct FoundFolder {
     pub(crate) document: Option<String>,
     /// `true` if it has a skill-card.json.
     pub(crate) has_card: bool,
+    /// skill-card.json of a folder above whose `base_uri` leads here.
+    pub(crate) outer_card: Option<Arc<[u8]>>,
+    /// `true` if `dir` is in the store, with the files that were fetched for the card.
+    pub(crate) is_fetched: bool,
     /// Index of the skill around it among the folders of the root.
     pub(crate) parent: Option<usize>,
     /// Plugin that it belongs to.
@@ -53,6 +61,9 @@ pub(crate) struct RootContents {
 pub(crate) struct RootWalk<'a> {
     policy: &'a LinkPolicy,
     options: &'a SkillsOptions,
+    remote: &'a RemoteRoots,
+    /// Keys of the cards whose files are fetched.
+    fetched_cards: HashSet<String>,
     /// Device and inode of each visited directory: links can make circles, and roots can lie in one another.
     visited: HashSet<(u64, u64)>,
     /// Real paths of the visited directories.
@@ -80,6 +91,8 @@ struct PendingDirectory {
     /// Plugin around it.
     plugin: Option<Arc<PluginRoot>>,
     is_linked: bool,
+    /// skill-card.json of a folder above whose `base_uri` leads here.
+    outer_card: Option<Arc<[u8]>>,
 }
 
 impl FoundFolder {
@@ -92,6 +105,8 @@ impl FoundFolder {
             is_linked: place.is_linked,
             document,
             has_card: listing.card,
+            outer_card: place.outer_card.clone(),
+            is_fetched: false,
             parent: place.parent,
             plugin: place.plugin.clone(),
             nested: Vec::new(),
@@ -103,10 +118,16 @@ impl FoundFolder {
 // === impl RootWalk ===
 
 impl<'a> RootWalk<'a> {
-    pub(crate) fn new(policy: &'a LinkPolicy, options: &'a SkillsOptions) -> Self {
+    pub(crate) fn new(
+        policy: &'a LinkPolicy,
+        options: &'a SkillsOptions,
+        remote: &'a RemoteRoots,
+    ) -> Self {
         Self {
             policy,
             options,
+            remote,
+            fetched_cards: HashSet::new(),
             visited: HashSet::new(),
             paths: HashSet::new(),
             contents: RootContents::default(),
@@ -117,9 +138,9 @@ impl<'a> RootWalk<'a> {
         }
     }
 
-    /// Returns the real paths of all visited directories.
-    pub(crate) fn into_directories(self) -> HashSet<PathBuf> {
-        self.paths
+    /// Returns the real paths of all visited directories, and the keys of the cards whose files are fetched.
+    pub(crate) fn into_paths_and_cards(self) -> (HashSet<PathBuf>, HashSet<String>) {
+        (self.paths, self.fetched_cards)
     }
 
     /// Finds the skills beneath one root.
@@ -134,6 +155,7 @@ impl<'a> RootWalk<'a> {
                 parent: None,
                 plugin: None,
                 is_linked: false,
+                outer_card: None,
             }),
             Err(error) => self.report_unreadable_root(root, &error),
         }
@@ -150,7 +172,7 @@ impl<'a> RootWalk<'a> {
             return;
         }
         let listing = DirectoryListing::read(self.policy, &place.dir, self.options.entries_max);
-        let listing = match listing {
+        let mut listing = match listing {
             Ok(listing) => listing,
             Err(error) if place.depth == 0 => {
                 return self.report_unreadable_root(&place.path, &error);
@@ -173,7 +195,11 @@ impl<'a> RootWalk<'a> {
         if let Some(plugin) = self.find_plugin(&place, &listing) {
             place.plugin = Some(Arc::new(plugin));
         }
-        let parent = self.add_if_skill(&place, &listing).or(place.parent);
+        let mut parent = place.parent;
+        if listing.card && listing.documents.is_empty() {
+            parent = self.add_card(&place, &mut listing).or(parent);
+        }
+        parent = self.add_if_skill(&place, &listing).or(parent);
         let below = |name: &OsStr| PendingDirectory {
             path: place.path.join(name),
             dir: place.dir.join(name),
@@ -181,6 +207,7 @@ impl<'a> RootWalk<'a> {
             parent,
             plugin: place.plugin.clone(),
             is_linked: place.is_linked,
+            outer_card: None,
         };
         if place.depth >= self.options.depth_max {
             // Deep folders inside a skill belong to the skill.
@@ -263,6 +290,47 @@ impl<'a> RootWalk<'a> {
         Some(this)
     }
 
+    /// Adds the skill of a card that has no SKILL.md beside it, if its `base_uri` leads elsewhere; the listing has no card
+    /// then. Returns its index if it is the skill around the directory's folders.
+    fn add_card(
+        &mut self,
+        place: &PendingDirectory,
+        listing: &mut DirectoryListing,
+    ) -> Option<usize> {
+        let card = read_card(self.policy, &place.dir)?;
+        let moved: Arc<[u8]> = skill_card::with_own_base(&card).into();
+        match skill_card::read_base(&card)? {
+            CardBase::Beneath(path) => {
+                let dir = place.dir.join(&path);
+                let files = DirectoryListing::read(self.policy, &dir, self.options.entries_max);
+                if files.is_ok_and(|files| !files.documents.is_empty() && !files.card) {
+                    listing.card = false;
+                    self.visit_directory(PendingDirectory {
+                        path: place.path.join(&path),
+                        dir,
+                        depth: place.depth + path.split('/').count(),
+                        outer_card: Some(moved),
+                        ..place.clone()
+                    });
+                }
+                None
+            }
+            CardBase::Remote(url) => {
+                let files = self.remote.fetched_files(&moved, &url);
+                self.fetched_cards.insert(files.key);
+                let this = self.add_if_skill(place, listing)?;
+                listing.card = false;
+                let found = self.contents.folders.get_mut(this)?;
+                found.problems.extend(files.problems);
+                if let Some(dir) = files.dir {
+                    (found.dir, found.is_fetched) = (dir, true);
+                    found.document = Some(SKILL_MD.to_owned());
+                }
+                Some(this)
+            }
+        }
+    }
+
     fn report_unreadable_root(&mut self, root: &Path, error: &io::Error) {
         self.contents.is_readable = false;
         let message = format!("cannot read {}: {error}", root.display());
@@ -309,6 +377,15 @@ impl<'a> RootWalk<'a> {
     }
 }
 
+/// Reads the card of a directory; `None` if that cannot be read or is too large, which reading the skill reports.
+fn read_card(policy: &LinkPolicy, dir: &Path) -> Option<Vec<u8>> {
+    let mut card = Vec::new();
+    let file = policy.open_file(&dir.join(skill_card::FILE_NAME)).ok()?;
+    let mut bounded = file.take(skill_card::BYTES_MAX as u64 + 1);
+    bounded.read_to_end(&mut card).ok()?;
+    (card.len() <= skill_card::BYTES_MAX).then_some(card)
+}
+
 /// Describes one folder of the store, whose skill is at its top.
 pub(crate) fn find_documents(policy: &LinkPolicy, dir: &Path) -> FoundFolder {
     let listing = DirectoryListing::read(policy, dir, usize::MAX).unwrap_or_default();
@@ -319,6 +396,7 @@ pub(crate) fn find_documents(policy: &LinkPolicy, dir: &Path) -> FoundFolder {
         parent: None,
         plugin: None,
         is_linked: false,
+        outer_card: None,
     };
     FoundFolder::new(&place, &listing)
 }

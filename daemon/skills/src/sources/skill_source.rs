@@ -14,8 +14,6 @@ pub(crate) struct SkillSource {
     /// Said in place of the folder's own path in `Skill.source`: the URL that it was fetched from. `None` where the
     /// folder itself is the source.
     pub(crate) origin: Option<String>,
-    /// `true` for one skill whose card was fetched, and its files from the card's `base_uri`.
-    pub(crate) from_card: bool,
     /// Tenant that published it; `None` for a configured root.
     pub(crate) tenant: Option<String>,
     /// The folders.

@@ -8,6 +8,18 @@ fn tenant(name: &str) -> TenantName {
     TenantName::parse(name).expect("a tenant's name")
 }
 
+/// Quotas with this limit of bytes.
+fn bytes(limit: u64) -> ArtifactQuotas {
+    ArtifactQuotas {
+        bytes: Some(limit),
+        versions: None,
+    }
+}
+
+fn unlimited() -> ArtifactQuotas {
+    ArtifactQuotas::default()
+}
+
 fn counted() -> ByteLedger {
     let ledger = ByteLedger::default();
     ledger.begin_count();
@@ -20,13 +32,17 @@ fn fifty_reservations_at_once_never_exceed_the_quota() {
     let (ledger, a) = (counted(), tenant("a"));
     let kept: Vec<ByteReservation> = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..50)
-            .map(|_| scope.spawn(|| ledger.reserve(&a, 10, Some(105)).ok()))
+            .map(|_| scope.spawn(|| ledger.reserve(&a, 10, bytes(105)).ok()))
             .collect();
         let results = tries.into_iter().map(|one| one.join().expect("no panic"));
         results.flatten().collect()
     });
-    assert_eq!((kept.len(), ledger.used(&a)), (10, 100));
-    let refused = ledger.reserve(&a, 6, Some(105)).expect_err("no room");
+    let held = HeldArtifacts {
+        bytes: 100,
+        versions: 10,
+    };
+    assert_eq!((kept.len(), ledger.used(&a)), (10, held));
+    let refused = ledger.reserve(&a, 6, bytes(105)).expect_err("no room");
     assert!(
         matches!(
             &refused,
@@ -39,41 +55,77 @@ fn fifty_reservations_at_once_never_exceed_the_quota() {
         ),
         "{refused}"
     );
-    ledger.reserve(&a, 5, Some(105)).expect("the rest");
+    ledger.reserve(&a, 5, bytes(105)).expect("the rest");
     ledger
-        .reserve(&tenant("b"), 105, Some(105))
+        .reserve(&tenant("b"), 105, bytes(105))
         .expect("its own");
     // Dropped reservations give their room back.
     drop(kept);
-    assert_eq!(ledger.used(&a), 0);
-    ledger.reserve(&a, 105, Some(105)).expect("all of it");
+    assert_eq!(ledger.used(&a), HeldArtifacts::default());
+    ledger.reserve(&a, 105, bytes(105)).expect("all of it");
 }
 
 #[test]
-fn quota_of_0_refuses_versions_without_bytes_too() {
+fn versions_are_counted_against_a_quota_of_their_own() {
     let (ledger, a) = (counted(), tenant("a"));
-    for bytes in [0, 1] {
-        let refused = ledger.reserve(&a, bytes, Some(0)).expect_err("none at all");
-        assert!(matches!(refused, Error::TenantQuota { limit: 0, .. }));
-    }
-    ledger.reserve(&a, 0, Some(1)).expect("it takes nothing");
+    let quotas = ArtifactQuotas {
+        bytes: None,
+        versions: Some(2),
+    };
+    let _kept = [0, 1].map(|_| ledger.reserve(&a, 10, quotas).expect("room"));
+    let refused = ledger.reserve(&a, 0, quotas).expect_err("the third one");
+    let is_quota = matches!(
+        &refused,
+        Error::TenantQuota {
+            used: 2,
+            limit: 2,
+            resource: "artifacts",
+            ..
+        }
+    );
+    assert!(is_quota, "{refused}");
+}
+
+#[test]
+fn running_saves_together_take_no_more_than_the_quota() {
+    let (ledger, a) = (counted(), tenant("a"));
+    let reserve = || ledger.reserve(&a, 10, bytes(100)).expect("room");
+    let (mut one, mut other) = (reserve(), reserve());
+    one.grow(60, bytes(100)).expect("room");
+    other.grow(41, bytes(100)).expect_err("over by one byte");
+    other.grow(40, bytes(100)).expect("all that is left");
+    other.grow(30, bytes(100)).expect("it has more already");
+    other
+        .grow(41, bytes(50))
+        .expect_err("the quota was lowered");
+    drop(one);
+    assert_eq!(ledger.used(&a).bytes, 40);
+    let key = Path::from("index/k");
+    ledger.begin_creation(&key).created(other);
+    let held = HeldArtifacts {
+        bytes: 40,
+        versions: 1,
+    };
+    assert_eq!(ledger.used(&a), held);
 }
 
 #[test]
 fn quota_refuses_until_the_first_count_is_complete() {
     let (ledger, a) = (ByteLedger::default(), tenant("a"));
-    let refused = ledger.reserve(&a, 0, Some(1000)).expect_err("not counted");
+    let refused = ledger.reserve(&a, 0, bytes(1000)).expect_err("not counted");
     assert!(matches!(refused, Error::Storage { .. }), "{refused}");
-    let unlimited = ledger.reserve(&a, 7, None).expect("no quota");
+    let reserved = ledger.reserve(&a, 7, unlimited()).expect("no quota");
     ledger.begin_count();
     let key = Path::from("index/k");
     ledger.add_counted(vec![(key.clone(), a.clone(), 90)], &key);
-    assert_eq!(ledger.used(&a), 97, "what was found so far");
-    ledger.reserve(&a, 0, Some(1000)).expect_err("not complete");
+    assert_eq!(ledger.used(&a).bytes, 97, "what was found so far");
+    ledger
+        .reserve(&a, 0, bytes(1000))
+        .expect_err("not complete");
     assert_eq!(ledger.finish_count(), 90);
-    drop(unlimited);
-    ledger.reserve(&a, 10, Some(100)).expect("counted");
-    ledger.reserve(&a, 11, Some(100)).expect_err("over");
+    drop(reserved);
+    ledger.reserve(&a, 10, bytes(100)).expect("counted");
+    ledger.reserve(&a, 11, bytes(100)).expect_err("over");
 }
 
 /// Step of a history in which records come and go during counts.
@@ -129,7 +181,8 @@ impl Model {
                     .is_some_and(|(_, other)| *other == key);
                 if self.creation.is_none() && !self.records.contains_key(&key) && !is_removing {
                     self.next_size += 1;
-                    let room = self.ledger.reserve(a, self.next_size, None).expect("room");
+                    let room = self.ledger.reserve(a, self.next_size, unlimited());
+                    let room = room.expect("room");
                     let change = self.ledger.begin_creation(&key);
                     self.creation = Some((change, room, key, self.next_size));
                 }
@@ -209,7 +262,10 @@ proptest! {
         for step in [Step::EndCreation, Step::EndRemoval] {
             model.take(&step, &a);
         }
-        let held: u64 = model.records.values().sum();
+        let held = HeldArtifacts {
+            bytes: model.records.values().sum(),
+            versions: model.records.len() as u64,
+        };
         prop_assert_eq!(model.ledger.used(&a), held);
         // A count that is under way comes to the same.
         while model.cursor.is_some() {

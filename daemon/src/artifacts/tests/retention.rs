@@ -15,6 +15,16 @@ fn scope_of(tenant: &str, session: &str) -> ArtifactScope {
     scope.of_tenant(&TenantName::parse(tenant).expect("a tenant"))
 }
 
+/// Bytes that count for a number of versions with short names and these contents together.
+const fn held(versions: u64, contents: u64) -> u64 {
+    contents + versions * 4 * 4096
+}
+
+/// Returns the bytes that the tenant of a scope holds.
+fn bytes_of(artifacts: &Artifacts, scope: &ArtifactScope) -> u64 {
+    artifacts.held_by(scope.tenant()).bytes
+}
+
 fn nothing() -> ReferencedVersions {
     ReferencedVersions::new(HashSet::new)
 }
@@ -86,7 +96,8 @@ async fn age_removes_versions_that_are_too_old() {
         assert_eq!((late.expired, late.removed_bytes), (3, 4));
         assert_eq!(versions(&artifacts, &scope, "dir/a").await, [0; 0]);
         assert_eq!((place.count("data/"), place.count("pending/")), (0, 0));
-        assert_eq!(artifacts.bytes_of(scope.tenant()), 0);
+        let none = HeldArtifacts::default();
+        assert_eq!(artifacts.held_by(scope.tenant()), none);
     }
 }
 
@@ -147,7 +158,7 @@ async fn only_the_newest_versions_of_each_artifact_are_kept() {
 async fn oldest_versions_go_first_until_their_tenant_fits() {
     for place in Place::each() {
         let artifacts = place
-            .open_with(|config| config.retention_bytes = Some(25))
+            .open_with(|config| config.retention_bytes = Some(held(2, 25)))
             .await;
         let (a, b) = (scope_of("a", "1"), scope_of("b", "1"));
         // 10 bytes each, in another order than their ages.
@@ -167,8 +178,8 @@ async fn oldest_versions_go_first_until_their_tenant_fits() {
         let left: Vec<&str> = listed.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(left, ["new", "newest"]);
         assert_eq!(versions(&artifacts, &b, "oldest of all").await, [0]);
-        assert_eq!(artifacts.bytes_of(a.tenant()), 20);
-        assert_eq!(artifacts.bytes_of(b.tenant()), 25);
+        assert_eq!(bytes_of(&artifacts, &a), held(2, 20));
+        assert_eq!(bytes_of(&artifacts, &b), held(1, 25));
     }
 }
 
@@ -224,7 +235,7 @@ async fn sweeps_of_two_tenants_do_not_affect_one_another() {
         let artifacts = place
             .open_with(|config| {
                 config.retention_age = Some(30 * DAY);
-                config.retention_bytes = Some(100);
+                config.retention_bytes = Some(held(1, 100));
             })
             .await;
         let (a, b) = (scope_of("a", "1"), scope_of("b", "1"));
@@ -238,11 +249,8 @@ async fn sweeps_of_two_tenants_do_not_affect_one_another() {
         let loaded = load(&artifacts, &b, "same", Some(0)).await;
         assert_eq!(loaded.expect("of the other tenant"), b"same bytes");
         assert_eq!(
-            (
-                artifacts.bytes_of(a.tenant()),
-                artifacts.bytes_of(b.tenant())
-            ),
-            (0, 10)
+            [&a, &b].map(|scope| bytes_of(&artifacts, scope)),
+            [0, held(1, 10)]
         );
         // Numbers are of one tenant, too.
         assert_eq!(save(&artifacts, &a, "same", b"x").await.version, 2);
@@ -360,11 +368,15 @@ async fn sweep_pages_over_all_records() {
             written.await.expect("written");
         }
         let counted = count_bytes(&artifacts.0.store, &artifacts.0.ledger).await;
-        assert_eq!(counted.expect("counted"), total);
+        assert_eq!(counted.expect("counted"), held(total, total));
         let swept = sweep(&artifacts, Duration::ZERO).await;
         // The newest of eight artifacts stay.
         assert_eq!((swept.seen, swept.expired), (total, total - 8));
-        assert_eq!(artifacts.bytes_of(scope.tenant()), 8);
+        let left = HeldArtifacts {
+            bytes: held(8, 8),
+            versions: 8,
+        };
+        assert_eq!(artifacts.held_by(scope.tenant()), left);
         assert_eq!(versions(&artifacts, &scope, "many").await, [total - 1]);
     }
 }
@@ -377,15 +389,15 @@ async fn bytes_are_exact_after_saves_deletions_and_another_start() {
         let count = async |artifacts: &Artifacts| {
             let counted = count_bytes(&artifacts.0.store, &artifacts.0.ledger).await;
             counted.expect("counted");
-            [&a, &b].map(|scope| artifacts.bytes_of(scope.tenant()))
+            [&a, &b].map(|scope| bytes_of(artifacts, scope))
         };
         assert_eq!(count(&artifacts).await, [0, 0]);
         for n in 1..=10_usize {
             save(&artifacts, &a, "x", &vec![1; n]).await;
             save(&artifacts, &b, "user:x", &vec![1; 100 * n]).await;
         }
-        let used = || [&a, &b].map(|scope| artifacts.bytes_of(scope.tenant()));
-        assert_eq!(used(), [55, 5500]);
+        let used = || [&a, &b].map(|scope| bytes_of(&artifacts, scope));
+        assert_eq!(used(), [held(10, 55), held(10, 5500)]);
         artifacts
             .delete(&a, &name("x"), Some(9))
             .await
@@ -394,17 +406,17 @@ async fn bytes_are_exact_after_saves_deletions_and_another_start() {
             .delete(&b, &name("user:x"), None)
             .await
             .expect("deleted");
-        assert_eq!(used(), [45, 0]);
+        assert_eq!(used(), [held(9, 45), 0]);
         // A failed save holds nothing.
         let broken = stream::iter([Ok(Bytes::from_static(b"xyz")), Err(CANCELLED)]);
         let failed = artifacts
             .save(&a, &name("x"), SaveOptions::default(), broken)
             .await;
         failed.expect_err("broken off");
-        assert_eq!(used(), [45, 0]);
+        assert_eq!(used(), [held(9, 45), 0]);
         let again = place.open().await;
-        assert_eq!(count(&again).await, [45, 0]);
-        assert_eq!(count(&artifacts).await, [45, 0]);
+        assert_eq!(count(&again).await, [held(9, 45), 0]);
+        assert_eq!(count(&artifacts).await, [held(9, 45), 0]);
     }
 }
 
@@ -421,7 +433,7 @@ async fn damaged_record_is_neither_counted_nor_swept() {
         damage(&artifacts, &scope, "a", 1).await;
         let swept = sweep(&artifacts, Duration::ZERO).await;
         assert_eq!((swept.seen, swept.expired, swept.failed), (3, 1, 1));
-        assert_eq!(artifacts.bytes_of(scope.tenant()), 1);
+        assert_eq!(bytes_of(&artifacts, &scope), held(1, 1));
         assert_eq!(place.count("data/"), 2, "its bytes stay");
     }
 }
@@ -507,7 +519,7 @@ async fn sweep_keeps_the_last_version_although_the_newer_one_was_deleted_meanwhi
 #[tokio::test]
 async fn daemons_that_share_a_store_remove_the_excess_once() {
     for place in Place::each() {
-        let limit = |config: &mut ArtifactsConfig| config.retention_bytes = Some(25);
+        let limit = |config: &mut ArtifactsConfig| config.retention_bytes = Some(held(2, 25));
         let (one, two) = (place.open_with(limit).await, place.open_with(limit).await);
         let scope = scope_of("a", "1");
         for n in 0..4_u8 {
@@ -515,7 +527,7 @@ async fn daemons_that_share_a_store_remove_the_excess_once() {
         }
         let state = &two.0;
         let counted = count_bytes(&state.store, &state.ledger).await;
-        assert_eq!(counted.expect("counted"), 40);
+        assert_eq!(counted.expect("counted"), held(4, 40));
         assert_eq!(sweep(&one, Duration::ZERO).await.displaced, 2);
         // The other daemon has not counted anew.
         let swept = state.sweep(SystemTime::now(), &nothing()).await;
@@ -545,6 +557,6 @@ async fn walk_over_high_water_marks_alone_has_bounded_pages_and_an_end() {
         assert_eq!(records, 1);
         assert!(pages > 1, "{pages}");
         let counted = count_bytes(store, &artifacts.0.ledger).await;
-        assert_eq!(counted.expect("counted"), 4);
+        assert_eq!(counted.expect("counted"), held(1, 4));
     }
 }

@@ -41,11 +41,17 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) 
     let room = artifacts
         .0
         .ledger
-        .reserve(scope.tenant(), written.size, None);
+        .reserve(scope.tenant(), written.size, ArtifactQuotas::default());
     let room = room.expect("no quota");
     artifacts
         .0
-        .publish(scope, &name("done"), None, (&written, room), &mut published)
+        .publish(
+            scope,
+            &name("done"),
+            SaveOptions::default(),
+            (&written, SaveRoom::Reserved(room)),
+            &mut published,
+        )
         .await
         .expect("published");
     ArtifactUpload::of_published(store, scope, &name("done"), published.id())

@@ -53,9 +53,21 @@ async fn fill_and_free(dir: &LogDir, keys: &str) -> (Mount, PathBuf, AuditLog, u
     let log = open_log(&file, &dir.state_dir(), keys)
         .await
         .expect("opens");
+    // These are shorter than the line of a recovery: where none of them fits, the writer's next attempts fail as well.
+    let short = |number: u64| AuditRecord {
+        principal: None,
+        peer: AuditPeer::Process {
+            uid: 1000,
+            pid: None,
+        },
+        method: BoundedText::new("m"),
+        resource: None,
+        stage: CallStage::Begin,
+        ..record(&format!("w{number}"))
+    };
     let mut written = 0;
     while !matches!(*log.state().borrow(), AuditState::Failed(_)) {
-        if log.record(record(&format!("w{written}"))).await.is_ok() {
+        if log.record(short(written)).await.is_ok() {
             written += 1;
         }
         tokio::task::yield_now().await;

@@ -2,9 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::chain::{ChainPosition, LINE_BYTES_MAX, LineHeader};
+use super::chain::{ChainKey, ChainPosition, LINE_BYTES_MAX, LineHeader};
 use super::line::{LINE_BEGIN, LineEvent, append_line};
 use super::*;
+
+/// Key of these tests, with which also the example in docs/audit.md was written.
+fn chain_key() -> ChainKey {
+    ChainKey::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &[7; 32]))
+}
 
 fn format_line(record: &AuditRecord, node: &str) -> (String, ChainPosition) {
     let mut out = Vec::new();
@@ -13,7 +18,8 @@ fn format_line(record: &AuditRecord, node: &str) -> (String, ChainPosition) {
         sequence: u64::MAX - 1,
         hash: chain::LineHash::of_line(b""),
     };
-    let position = append_line(&mut out, position, node, SystemTime::now(), &event);
+    let (key, now) = (chain_key(), SystemTime::now());
+    let position = append_line(&mut out, position, &key, node, now, &event);
     (String::from_utf8(out).expect("UTF-8"), position)
 }
 
@@ -178,4 +184,16 @@ fn only_a_well_formed_trace_context_is_taken() {
     ] {
         assert_eq!(TraceParent::parse(bad), None, "{bad}");
     }
+}
+
+#[test]
+fn the_line_in_the_documents_has_the_mac_of_a_key() {
+    let document = include_str!("../../../../docs/audit.md").lines();
+    let lines = document.skip_while(|line| !line.starts_with("{\"time\":"));
+    let lines = lines.take_while(|line| !line.starts_with("```"));
+    let line: String = lines.map(str::trim_start).collect();
+    LineHeader::parse(line.as_bytes()).expect("a line");
+    let (covered, mac) = line.split_once(",\"mac\":\"").expect("a MAC");
+    let expected = chain_key().mac(covered.as_bytes());
+    assert_eq!(mac.trim_end_matches("\"}"), expected);
 }

@@ -13,7 +13,7 @@ use bollard::models::{
 };
 
 use crate::engine::oci_runtime::RuntimeKind;
-use crate::engine::{ContainerSpec, SharedDirectory, seccomp};
+use crate::engine::{ContainerSpec, HOST_NAME, SharedDirectory, seccomp};
 
 /// Path of the guest in the container. It runs as PID 1 without arguments.
 const ENTRYPOINT: &str = "/run/skilld/skilld-guest";
@@ -58,6 +58,9 @@ pub(super) const READONLY_PATHS: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
+/// Kernel parameter that keeps the loopback interface without `::1`. Docker sets it in a container without a network.
+const LOOPBACK_WITHOUT_IPV6: &str = "net.ipv6.conf.lo.disable_ipv6";
+
 /// Features of the host that the configuration of every container depends on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostFeatures {
@@ -69,6 +72,8 @@ pub(super) struct HostFeatures {
     pub(super) default_runtime: String,
     /// Paths in `/proc` and `/sys` that describe the host and must be masked.
     pub(super) masked_paths: Vec<String>,
+    /// `true` if the kernel has IPv6.
+    pub(super) ipv6: bool,
 }
 
 /// Builds the body of Docker's create-container request.
@@ -81,7 +86,7 @@ pub(super) fn create_body(spec: &ContainerSpec, host: &HostFeatures) -> Containe
         env: Some(spec.env.clone()),
         user: Some(format!("{0}:{0}", spec.uid)),
         working_dir: Some("/".to_owned()),
-        hostname: Some("sandbox".to_owned()),
+        hostname: Some(HOST_NAME.to_owned()),
         domainname: Some(String::new()),
         labels: Some(spec.labels.clone()),
         // A health check would run the OCI runtime inside a container that a tenant controls.
@@ -136,6 +141,7 @@ fn build_host_config(spec: &ContainerSpec, host: &HostFeatures) -> HostConfig {
         dns: Some(vec![NAME_SERVER.to_owned()]),
         dns_search: Some(vec![DNS_SEARCH.to_owned()]),
         dns_options: Some(DNS_OPTIONS.map(str::to_owned).to_vec()),
+        sysctls: kernel_parameters(spec, host),
         // Files.
         readonly_rootfs: Some(true),
         mounts: Some(all_mounts(spec, host)),
@@ -180,11 +186,22 @@ fn security_options(host: &HostFeatures) -> Vec<String> {
     options
 }
 
+/// Returns `true` if the container runs on the kernel of the host.
+fn shares_host_kernel(spec: &ContainerSpec, host: &HostFeatures) -> bool {
+    let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
+    RuntimeKind::from_name(runtime).shares_host_kernel()
+}
+
+/// Returns the kernel parameters of a container, by which its loopback interface has an address of IPv6, as that of a
+/// host. A sandbox's kernel has one anyway.
+fn kernel_parameters(spec: &ContainerSpec, host: &HostFeatures) -> Option<HashMap<String, String>> {
+    let has_parameter = host.ipv6 && shares_host_kernel(spec, host);
+    has_parameter.then(|| HashMap::from([(LOOPBACK_WITHOUT_IPV6.to_owned(), "0".to_owned())]))
+}
+
 /// Returns all mounts of a container except those in memory.
 fn all_mounts(spec: &ContainerSpec, host: &HostFeatures) -> Vec<Mount> {
-    let runtime = spec.oci_runtime.as_ref().unwrap_or(&host.default_runtime);
-    let shares_host_kernel = RuntimeKind::from_name(runtime).shares_host_kernel();
-    let terminals = shares_host_kernel.then(|| terminals_mount(spec));
+    let terminals = shares_host_kernel(spec, host).then(|| terminals_mount(spec));
     let shared = spec
         .shared_dirs
         .iter()
@@ -214,6 +231,7 @@ fn bind_mounts(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
         ("mnt", "/mnt"),
         ("passwd", "/etc/passwd"),
         ("group", "/etc/group"),
+        ("hosts", "/etc/hosts"),
     ]
     .map(|(source, target)| Mount {
         typ: Some(MountType::BIND),

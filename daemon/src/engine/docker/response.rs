@@ -64,6 +64,10 @@ pub(super) fn parse_engine_info(version: SystemVersion, info: SystemInfo) -> Eng
         rootless,
         // Docker reports these on cgroup v1 only; a missing value means that the kernel enforces quotas.
         cpu_quota: info.cpu_cfs_period != Some(false) && info.cpu_cfs_quota != Some(false),
+        cores: info
+            .ncpu
+            .and_then(|cores| cores.try_into().ok())
+            .unwrap_or_default(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 
 /// Exit code that Docker reports for a process killed by SIGKILL: 128 + 9.
 pub(super) const EXIT_KILLED: i64 = 137;
+/// Time within which a process that another thread forked has executed its program, on a busy machine.
+const BUSY_FILE_MAX: Duration = Duration::from_secs(60);
 
 /// Child process of a guest. Dropping it before it was reaped kills it and its descendants; a runtime that ends does that.
 #[derive(Debug)]
@@ -73,13 +75,15 @@ pub(super) async fn spawn_guest(spec: &ContainerSpec) -> Result<GuestProcess> {
         .stdout(Stdio::null())
         .stderr(log)
         .process_group(0);
-    let mut attempts = 0;
+    let deadline = Instant::now() + BUSY_FILE_MAX;
     loop {
         match command.spawn() {
             // Another thread forked while the binary was being copied. Its child holds the copy open for writing until
             // it executes a program. No event reports that, so retry.
-            Err(error) if error.raw_os_error() == Some(Errno::ETXTBSY as i32) && attempts < 100 => {
-                attempts += 1;
+            Err(error)
+                if error.raw_os_error() == Some(Errno::ETXTBSY as i32)
+                    && Instant::now() < deadline =>
+            {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             other => {

@@ -38,7 +38,7 @@ fn slot(name: &str) -> Slot {
     for folder in ["run", "skills/hello"] {
         fs::create_dir_all(dir.path().join(folder)).expect("made");
     }
-    for file in ["passwd", "group"] {
+    for file in ["passwd", "group", "hosts"] {
         fs::write(dir.path().join(file), "").expect("written");
     }
     let guest = dir.path().join("run/skilld-guest");

@@ -17,13 +17,26 @@ const LIFETIME_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Lifetime of a workspace's token if the request sets none.
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(60 * 60);
 
-/// Checks a `CreateWorkspaceTokenRequest`. Returns the workspace, the role and the lifetime of the token.
+/// Checked request for a workspace's token.
+#[derive(Debug)]
+pub struct TokenRequest<'a> {
+    /// Workspace that the token opens.
+    pub workspace: WorkspaceId,
+    /// Role of the token's bearer.
+    pub role: Role,
+    /// Time until the token expires.
+    pub lifetime: Duration,
+    /// Idempotency key; `None` if the request has none.
+    pub request_id: Option<&'a str>,
+}
+
+/// Checks a `CreateWorkspaceTokenRequest`.
 ///
 /// # Errors
 /// [`crate::error::Error::Invalid`] with every violation.
 pub fn check_create_workspace_token(
     request: &pb::CreateWorkspaceTokenRequest,
-) -> Result<(WorkspaceId, Role, Duration)> {
+) -> Result<TokenRequest<'_>> {
     let mut violations = ViolationCollector::default();
     let id = violations.workspace_name("workspace", &request.workspace);
     let role = match request.role {
@@ -35,8 +48,15 @@ pub fn check_create_workspace_token(
     }
     let lifetime =
         violations.duration_within("lifetime", request.lifetime, LIFETIME_MIN, LIFETIME_MAX);
-    let (id, role) = violations.finish_with(id.zip(role))?;
-    Ok((id, role, lifetime.unwrap_or(LIFETIME_DEFAULT)))
+    violations.request_id("request_id", &request.request_id);
+    let (workspace, role) = violations.finish_with(id.zip(role))?;
+    let request_id = Some(request.request_id.as_str());
+    Ok(TokenRequest {
+        workspace,
+        role,
+        lifetime: lifetime.unwrap_or(LIFETIME_DEFAULT),
+        request_id: request_id.filter(|id| !id.is_empty()),
+    })
 }
 
 /// Makes the message of a principal.

@@ -63,6 +63,7 @@ pub fn check_save_header(first: pb::SaveArtifactRequest) -> Result<SaveRequest> 
         violations.add("header.mime_type", rule);
     }
     let sha256 = violations.sha256("header.sha256", &header.sha256);
+    violations.request_id("header.request_id", &header.request_id);
     let file = if header.workspace.is_empty() {
         if !header.path.is_empty() {
             violations.add("header.path", "needs header.workspace");
@@ -83,6 +84,7 @@ pub fn check_save_header(first: pb::SaveArtifactRequest) -> Result<SaveRequest> 
         save: SaveOptions {
             mime_type: Some(header.mime_type).filter(|mime_type| !mime_type.is_empty()),
             sha256: Some(sha256).filter(|sha256| !sha256.is_empty()),
+            request_id: Some(header.request_id).filter(|id| !id.is_empty()),
         },
         file,
     })
@@ -233,6 +235,7 @@ mod tests {
             sha256: "12".into(),
             workspace: String::new(),
             path: "out/x".into(),
+            request_id: "é".into(),
         };
         let request = pb::SaveArtifactRequest {
             name: "artifacts/../x".into(),
@@ -245,6 +248,7 @@ mod tests {
             "header.scope.user",
             "header.mime_type",
             "header.sha256",
+            "header.request_id",
             "header.path",
         ];
         assert_eq!(found, expected);

@@ -43,14 +43,18 @@ const SKILL_BYTES_MAX: usize = 64;
 /// [`Error::Invalid`] with every violation.
 pub fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
     let mut spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
-    if let Cow::Owned(folder) = skills::folder_name(&spec.skill) {
+    if let Cow::Owned(folder) = skills::staged_folder(&spec.skill) {
         spec.skill = folder;
     }
+    spec.shell = normalise_shell_text(&spec.shell);
     let mut violations = ViolationCollector::default();
     check_command(&mut violations, &spec);
     violations.environment("spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
     if !spec.skill.is_empty() && !is_skill_name(&spec.skill) {
-        violations.add("spec.skill", "is not a skill's name");
+        violations.add(
+            "spec.skill",
+            "can be no skill's name: it needs a letter or digit, and has no control characters and no part `..`",
+        );
     }
     if let Some(pb::stdin::Source::Data(data)) =
         spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref())
@@ -72,6 +76,13 @@ pub fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb:
     check_programs(&mut violations, spec.programs.as_ref());
     violations.finish()?;
     Ok(spec)
+}
+
+/// Returns a shell text as bash reads it: with the line ends of Linux, and without a byte order mark. `argv` stays as
+/// it is.
+fn normalise_shell_text(text: &str) -> String {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    text.replace("\r\n", "\n")
 }
 
 fn check_command(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
@@ -121,7 +132,11 @@ fn check_words(
 
 fn check_word(violations: &mut ViolationCollector, field: impl Fn() -> String, text: &str) {
     if text.len() > ARG_BYTES_MAX {
-        violations.bytes_at_most(&field(), text.len(), ARG_BYTES_MAX);
+        let bytes = text.len();
+        let message = format_args!(
+            "{bytes} bytes; at most {ARG_BYTES_MAX}: pass long text on stdin or in a file"
+        );
+        violations.add(field(), message);
     }
     if text.contains('\0') {
         violations.add(field(), "has a NUL byte");
@@ -401,13 +416,17 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_of_a_plugin_is_used_in_its_folder() {
+    fn a_skill_is_used_in_the_folder_of_its_name() {
         for (skill, folder) in [
             ("deploy", Some("deploy")),
             ("acme:deploy", Some("acme--deploy")),
             ("acme--deploy", Some("acme--deploy")),
             ("acme:../deploy", None),
-            ("a:b:c", None),
+            ("a:b:c", Some("a-b-c")),
+            ("parent/child", Some("parent-child")),
+            ("My Skill", Some("my-skill")),
+            ("数据报表", Some("skill-ef1c3801")),
+            ("数据报表\0", None),
         ] {
             let spec = pb::ExecSpec {
                 skill: skill.into(),
@@ -417,6 +436,37 @@ mod tests {
             let checked = checked.map(|spec| spec.skill);
             assert_eq!(checked.as_deref(), folder, "{skill}");
         }
+    }
+
+    #[test]
+    fn line_ends_of_windows_count_as_line_ends_of_a_shell_text() {
+        for (shell, read) in [
+            ("cd work\r\nls\r\n", "cd work\nls\n"),
+            ("\u{feff}ls", "ls"),
+            ("printf 'a\rb'", "printf 'a\rb'"),
+        ] {
+            let spec = pb::ExecSpec {
+                shell: shell.into(),
+                ..Default::default()
+            };
+            let checked = check_spec(Some(spec), &config()).expect("good");
+            assert_eq!(checked.shell, read, "{shell:?}");
+        }
+        let words = argv(&["printf", "a\r\nb"]);
+        let checked = check_spec(Some(words.clone()), &config()).expect("good");
+        assert_eq!(checked.argv, words.argv);
+    }
+
+    #[test]
+    fn a_variable_that_no_program_can_be_given_is_refused_by_name() {
+        let with = |bytes: usize| {
+            faults(pb::ExecSpec {
+                env: [("A".to_owned(), "x".repeat(bytes))].into(),
+                ..argv(&["true"])
+            })
+        };
+        assert_eq!(with(ARG_BYTES_MAX - 2), Vec::<String>::new());
+        assert_eq!(with(ARG_BYTES_MAX - 1), ["spec.env[\"A\"]"]);
     }
 
     #[test]

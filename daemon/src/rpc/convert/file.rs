@@ -26,6 +26,8 @@ pub const GLOBS_MAX: usize = 64;
 pub const GLOB_BYTES_MAX: usize = 1024;
 const PAGE_SIZE_DEFAULT: usize = 1000;
 const PAGE_SIZE_MAX: usize = 10_000;
+/// Range of a protobuf Timestamp, in seconds since 1970.
+const TIMESTAMP_SECONDS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 /// Permission bits that a staged file may have: read, write and execute for all.
 const PERMISSION_BITS: u32 = 0o777;
 
@@ -118,6 +120,14 @@ pub fn check_stage_files(
         violations.add("header.mode", message);
     }
     header.sha256 = violations.sha256("header.sha256", &header.sha256);
+    if is_archive && header.mtime.is_some() {
+        let message = "is for FILE only: an archive has times of its own";
+        violations.add("header.mtime", message);
+    }
+    // A file may have any time where it comes from. Its contents matter more, as those of an archive's entry do.
+    header.mtime = header.mtime.filter(|mtime| {
+        TIMESTAMP_SECONDS.contains(&mtime.seconds) && (0..1_000_000_000).contains(&mtime.nanos)
+    });
     let workspace = violations.finish_with(workspace)?;
     let header = guest::PutFilesHeader {
         file: Some(header),
@@ -337,6 +347,7 @@ fn check_collect_spec(
     }
     let format = violations.known_enum(&format!("{field}.format"), spec.format);
     let requested = spec.save_as_artifacts.as_ref()?;
+    let directories_field = format!("{field}.directories");
     let field = format!("{field}.save_as_artifacts");
     if matches!(
         format,
@@ -344,6 +355,10 @@ fn check_collect_spec(
     ) {
         let message = "is for FILES only: an archive is one stream";
         violations.add(field.clone(), message);
+    }
+    if spec.directories {
+        let message = "is not for save_as_artifacts: a directory has no bytes";
+        violations.add(directories_field, message);
     }
     violations.take(SaveAs::parse(&field, requested))
 }
@@ -466,6 +481,7 @@ mod tests {
             mode: 0o4755,
             sha256: "x".to_owned(),
             path: "$NOPE/x".to_owned(),
+            ..Default::default()
         };
         let request = pb::StageFilesRequest {
             workspace: "nope".to_owned(),
@@ -488,6 +504,39 @@ mod tests {
             refused(check_stage_files(first(tar), &CONFIG)),
             ["header.mode"]
         );
+        let tar = pb::StageFilesHeader {
+            kind: Kind::Tar.into(),
+            mtime: Some(prost_types::Timestamp::default()),
+            ..header("")
+        };
+        assert_eq!(
+            refused(check_stage_files(first(tar), &CONFIG)),
+            ["header.mtime"]
+        );
+    }
+
+    #[test]
+    fn a_time_that_no_message_can_have_refuses_no_file() {
+        for (seconds, nanos, is_kept) in [
+            (7, 5, true),
+            (-62_135_596_800, 0, true),
+            (-62_135_596_801, 0, false),
+            (253_402_300_799, 999_999_999, true),
+            (253_402_300_800, 0, false),
+            (i64::MAX, 0, false),
+            (7, -1, false),
+            (7, 1_000_000_000, false),
+        ] {
+            let mtime = Some(prost_types::Timestamp { seconds, nanos });
+            let header = pb::StageFilesHeader {
+                kind: Kind::File.into(),
+                mtime,
+                ..header("out/x")
+            };
+            let (_, request) = check_stage_files(first(header), &CONFIG).expect("staged");
+            let kept = request.file.expect("a header").mtime;
+            assert_eq!(kept, mtime.filter(|_| is_kept), "{seconds}.{nanos}");
+        }
     }
 
     #[test]
@@ -542,9 +591,13 @@ mod tests {
         assert_eq!(refused(collected(spec(&[]))), ["spec.globs"]);
         assert_eq!(refused(collected(spec(&["x"; 65]))), ["spec.globs"]);
         assert_eq!(
-            refused(collected(spec(&["ok", "[a", ""]))),
+            refused(collected(spec(&["ok", "", "$NOPE/x"]))),
             ["spec.globs[1]", "spec.globs[2]"]
         );
+        // A name is no reason to refuse a collection.
+        for name in ["app/[[...slug]]/page.tsx", "x{1", "a\\", "[ä]"] {
+            assert_eq!(collected(spec(&[name])).expect(name).globs, [name]);
+        }
         assert_eq!(refused(collected(spec(&["../*"]))), ["REASON_PATH_ESCAPES"]);
         assert_eq!(
             refused(collected(spec(&[&"x".repeat(1025)]))),
@@ -572,6 +625,11 @@ mod tests {
             ..spec(&["**"])
         };
         assert!(collected(save.clone()).is_ok());
+        let directories = pb::CollectSpec {
+            directories: true,
+            ..save.clone()
+        };
+        assert_eq!(refused(collected(directories)), ["spec.directories"]);
         let archive = pb::CollectSpec {
             format: pb::CollectFormat::Tar.into(),
             ..save

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fetch::{FetchError, WebUrl};
 use crate::inputs::destination::{DEFAULT_FOLDER, safe_name};
 use crate::inputs::{InputDestination, InputSource, InputSpec, StagedInput};
-use crate::skills::{folder_name, is_name};
+use crate::skills::{is_name, staged_folder};
 use crate::workspace::WorkspaceId;
 use crate::workspace_paths;
 
@@ -136,7 +136,7 @@ fn parse_source(field: &str, from: &str) -> Result<InputSource> {
         }
         "skill" => {
             let (name, path) = rest.split_once('/').unwrap_or((rest, ""));
-            let name = &*folder_name(name);
+            let name = &*staged_folder(name);
             if !is_name(name) {
                 return Err(Error::invalid(field, "must be skill://NAME/PATH"));
             }

@@ -178,6 +178,7 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
         problems: problem_messages(&skill.problems),
         update_time: skill.update_time.and_then(timestamp_message),
         missing_packages: None,
+        disable_model_invocation: front.disable_model_invocation,
     };
     shorten(&mut wire);
     wire.body = body;

@@ -38,7 +38,7 @@ pub struct FileListingRequest {
 pub struct FileReadRequest {
     /// Skill whose file is read.
     pub skill: SkillRef,
-    /// Normalised path in the skill, or in its plugin.
+    /// Normalised path in the skill, with `..` at its beginning in the folders around it; or in its plugin.
     pub path: String,
     /// `true` if the path is that in the skill's plugin.
     pub in_plugin: bool,
@@ -128,7 +128,10 @@ pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileR
     let skill = violations.take(wire::check_skill_name(&request.name));
     let offset = violations.not_negative("offset", request.offset);
     let length = violations.not_negative("length", request.length);
-    let path = violations.take(workspace_paths::normalise_skill_path("path", &request.path));
+    let path = violations.take(workspace_paths::normalise_path_in_plugin(
+        "path",
+        &request.path,
+    ));
     if request.path.is_empty() {
         violations.add("path", "must name a file");
     }
@@ -160,6 +163,7 @@ pub fn file_message(file: &SkillFile) -> pb::SkillFile {
         kind: kind.into(),
         sha256: file.sha256.clone(),
         is_text: file.is_text,
+        encoding: file.encoding.to_owned(),
     }
 }
 

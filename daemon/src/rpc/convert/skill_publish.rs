@@ -5,15 +5,15 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::publish_skill_header::Kind as WireKind;
 use skilld_proto::v1::publish_skill_request::Payload;
 
-use super::ViolationCollector;
-use crate::error::{Error, Result};
+use super::{ViolationCollector, check_upload_data};
+use crate::error::Result;
 use crate::skills::archive::ArchiveKind;
-use crate::skills::{VersionSelector, is_digest, is_name};
+use crate::skills::{VersionSelector, is_digest, requested_id};
 
 /// Checked header of a PublishSkill stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishRequest {
-    /// Name of the skill.
+    /// Id of the skill; empty if its documents give it.
     pub name: String,
     /// Format of the archive; `None` means that the daemon detects it.
     pub kind: Option<ArchiveKind>,
@@ -27,11 +27,14 @@ pub struct PublishRequest {
 /// `Invalid`.
 pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
     let mut violations = ViolationCollector::default();
-    let name = first.name.strip_prefix("skills/").unwrap_or_default();
-    if !is_name(name) {
+    let name = match first.name.as_str() {
+        "" => Some(String::new()),
+        name => published_id(name),
+    };
+    if name.is_none() {
         violations.add(
             "name",
-            "is not of the form skills/{skill}, without a version",
+            "is not of the form skills/{skill}, without a version; the name needs a letter or digit",
         );
     }
     let default = pb::PublishSkillHeader::default();
@@ -51,10 +54,16 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
     let sha256 = violations.sha256("header.sha256", &header.sha256);
     violations.finish()?;
     Ok(PublishRequest {
-        name: name.to_owned(),
+        name: name.unwrap_or_default(),
         kind,
         sha256,
     })
+}
+
+/// Returns the id of `skills/{skill}` without a version.
+fn published_id(name: &str) -> Option<String> {
+    let name = name.strip_prefix("skills/")?;
+    requested_id(name).filter(|_| !name.contains('@'))
 }
 
 /// Checks a later message of a PublishSkill stream and returns its bytes.
@@ -62,13 +71,10 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
 /// # Errors
 /// `Invalid`.
 pub fn data(message: pb::PublishSkillRequest) -> Result<Bytes> {
-    match message.payload {
-        Some(Payload::Data(data)) => Ok(data),
-        Some(Payload::Header(_)) => {
-            Err(Error::invalid("header", "comes in the first message only"))
-        }
-        None => Err(Error::invalid("data", "is missing")),
-    }
+    check_upload_data(message.payload.map(|payload| match payload {
+        Payload::Data(data) => Some(data),
+        Payload::Header(_) => None,
+    }))
 }
 
 /// Checks a `DeleteSkillRequest`, which names one exact version, one digest, or all versions; never a range.
@@ -81,7 +87,8 @@ pub fn delete(request: &pb::DeleteSkillRequest) -> Result<(String, VersionSelect
         .split_once('@')
         .map_or((skill, None), |(name, which)| (name, Some(which)));
     let mut violations = ViolationCollector::default();
-    if !is_name(name) {
+    let name = requested_id(name);
+    if name.is_none() {
         let form = "is not of the form skills/{skill}, skills/{skill}@VERSION or skills/{skill}@sha256:DIGEST";
         violations.add("name", form);
     }
@@ -104,12 +111,14 @@ pub fn delete(request: &pb::DeleteSkillRequest) -> Result<(String, VersionSelect
         }
     };
     violations.finish()?;
-    Ok((name.to_owned(), which))
+    Ok((name.unwrap_or_default(), which))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::DATA_BYTES_MAX;
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn a_delete_names_one_exact_version() {
@@ -129,20 +138,53 @@ mod tests {
                 &format!("skills/csv@sha256:{digest}"),
                 Some(("csv", VersionSelector::Digest(digest.clone()))),
             ),
+            (
+                "skills/My Skill@1.0",
+                Some(("my-skill", VersionSelector::Version("1.0".to_owned()))),
+            ),
+            (
+                "skills/数据报表",
+                Some(("skill-ef1c3801", VersionSelector::All)),
+            ),
             ("skills/csv@*", None),
             ("skills/csv@latest", None),
             ("skills/csv@", None),
             ("skills/csv@sha256:abc", None),
             ("skills/../csv", None),
+            // These are aliases of skills with other ids.
+            ("skills/tools/csv", None),
+            ("skills/acme:csv", None),
             ("skills/", None),
             ("csv", None),
             ("", None),
         ] {
             let request = pb::DeleteSkillRequest {
                 name: name.to_owned(),
+                allow_missing: false,
             };
             let expected = expected.map(|(name, which)| (name.to_owned(), which));
             assert_eq!(delete(&request).ok(), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_skill_is_published_under_its_written_name_or_its_own() {
+        for (name, expected) in [
+            ("skills/csv", Some("csv")),
+            ("skills/数据报表", Some("skill-ef1c3801")),
+            ("", Some("")),
+            ("skills/", None),
+            ("skills/..", None),
+            ("skills/acme:csv", None),
+            ("csv", None),
+        ] {
+            let header = pb::PublishSkillHeader::default();
+            let request = pb::PublishSkillRequest {
+                name: name.to_owned(),
+                payload: Some(Payload::Header(header)),
+            };
+            let name = publish(&request).ok().map(|request| request.name);
+            assert_eq!(name.as_deref(), expected);
         }
     }
 
@@ -160,5 +202,25 @@ mod tests {
         };
         let fields: Vec<&str> = faults.iter().map(|fault| fault.field.as_str()).collect();
         assert_eq!(fields, ["name", "header.kind", "header.sha256"]);
+    }
+
+    #[test]
+    fn an_archive_follows_its_header_in_small_messages() {
+        let field = |payload| {
+            let name = String::new();
+            match data(pb::PublishSkillRequest { name, payload }) {
+                Err(Error::Invalid(faults)) => {
+                    faults.into_iter().map(|fault| fault.field).collect()
+                }
+                taken => taken.map(|_| String::new()).expect("another error"),
+            }
+        };
+        let bytes = |count: usize| Some(Payload::Data(vec![0; count].into()));
+        let header = Payload::Header(pb::PublishSkillHeader::default());
+        assert_eq!(field(bytes(0)), "");
+        assert_eq!(field(bytes(DATA_BYTES_MAX)), "");
+        assert_eq!(field(bytes(DATA_BYTES_MAX + 1)), "data");
+        assert_eq!(field(None), "data");
+        assert_eq!(field(Some(header)), "header");
     }
 }

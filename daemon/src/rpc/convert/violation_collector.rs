@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{parse_id, parse_workspace_name};
 use crate::error::{Error, Result, Violation};
+use crate::exec::ARG_BYTES_MAX;
 use crate::workspace::WorkspaceId;
 
 /// Maximum number of violations that a status lists; the others are counted.
@@ -19,6 +20,8 @@ const VIOLATIONS_MAX: usize = 32;
 const VIOLATION_BYTES_MAX: usize = 3 << 10;
 /// Maximum length of a page token, in bytes. A token of ListSkills has three paths in it.
 const PAGE_TOKEN_BYTES_MAX: usize = 64 << 10;
+/// Maximum length of an idempotency key, in bytes.
+const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Maximum number of characters of a client's text that a violation repeats.
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -239,7 +242,17 @@ impl ViolationCollector {
         text.to_ascii_lowercase()
     }
 
-    /// Checks environment variables: their names, their number and their size in bytes.
+    /// Checks an idempotency key. The empty text means none.
+    pub fn request_id(&mut self, field: &str, text: &str) {
+        let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if text.len() > REQUEST_ID_BYTES_MAX || !is_printable {
+            let rule =
+                format_args!("must be at most {REQUEST_ID_BYTES_MAX} bytes of printable ASCII");
+            self.add(field, rule);
+        }
+    }
+
+    /// Checks environment variables: their names, their number, and their size in bytes, each and together.
     pub fn environment(
         &mut self,
         field: &str,
@@ -262,11 +275,17 @@ impl ViolationCollector {
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
                 && name.starts_with(|first: char| !first.is_ascii_digit());
             let field = format!("{field}[{:?}]", shown(name));
+            let bytes = name.len() + 1 + value.len();
             if !is_name {
                 let rule = "is not a name: letters, digits and '_', not beginning with a digit";
                 self.add(field, rule);
             } else if value.contains('\0') {
                 self.add(field, "has a NUL byte in its value");
+            } else if bytes > ARG_BYTES_MAX {
+                let message = format_args!(
+                    "{bytes} bytes with its name; at most {ARG_BYTES_MAX}: pass long text on stdin or in a file"
+                );
+                self.add(field, message);
             }
         }
     }

@@ -27,8 +27,6 @@ const LABEL_BYTES_MAX: usize = 128;
 const ENV_MAX: usize = 128;
 /// Maximum size of the environment of a workspace, in bytes.
 const ENV_BYTES_MAX: usize = 64 << 10;
-/// Maximum length of `request_id`, in bytes.
-const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Shortest idle timeout and lifetime.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 const PAGE_SIZE_DEFAULT: usize = 100;
@@ -121,11 +119,7 @@ fn retry_key(violations: &mut ViolationCollector, request: &pb::CreateWorkspaceR
     if id.is_empty() {
         return uuid::Uuid::now_v7().simple().to_string();
     }
-    let is_printable = id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-    if id.len() > REQUEST_ID_BYTES_MAX || !is_printable {
-        let rule = format_args!("must be at most {REQUEST_ID_BYTES_MAX} bytes of printable ASCII");
-        violations.add("request_id", rule);
-    }
+    violations.request_id("request_id", id);
     sha256_hex(&request.encode_to_vec())
 }
 
@@ -224,7 +218,7 @@ pub fn check_list_workspaces(
     Ok((size, after.map(WorkspaceId::new)))
 }
 
-/// Makes the message of one workspace.
+/// Makes the message of one workspace, with fields that not every caller may see.
 #[must_use]
 pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
     let record = &view.record;
@@ -249,6 +243,8 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
         limits: Some(limits_message(record.limits)),
         image: record.image.clone(),
         guest_version: view.guest_version.clone(),
+        slot: record.number.to_string(),
+        container_id: record.container_id.clone().unwrap_or_default(),
         paths: Some(paths_message()),
         failure,
         ..pb::Workspace::default()

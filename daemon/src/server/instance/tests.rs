@@ -46,6 +46,17 @@ fn the_id_stays_and_the_directory_is_private() {
 }
 
 #[test]
+fn a_user_without_the_right_is_told_of_a_directory_of_its_own() {
+    let (state_dir, denied) = (Path::new("/var/lib/skilld"), Errno::EACCES);
+    let error = private_error(state_dir, &state_dir.join("slots"), denied.into()).to_string();
+    for part in ["/var/lib/skilld/slots", "--state-dir", "XDG_STATE_HOME"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let full = private_error(state_dir, state_dir, Errno::ENOSPC.into()).to_string();
+    assert_eq!(full, "failed to make /var/lib/skilld private");
+}
+
+#[test]
 fn a_second_daemon_fails_with_a_remedy() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let _first = InstanceLock::acquire(dir.path()).expect("first");

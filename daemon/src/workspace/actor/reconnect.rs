@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::guest_link::{GUEST_TIMEOUT, SlotLoss, container_loss};
 use super::{SlotActor, answer};
-use crate::error::{Chain, Error, Result};
+use crate::error::{Chain, Error, HostFault, Result};
 use crate::guest::{ExpectedGuest, GuestLink, GuestSocket};
 use crate::pool::SlotReport;
 use crate::workspace::record::SlotRecord;
@@ -30,7 +30,8 @@ pub const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE_GRACE: Duration = Duration::from_secs(1);
 /// Interval between two inspections of a container while requests wait for its guest.
 const INSPECT_INTERVAL_MIN: Duration = Duration::from_millis(200);
-/// Interval between two inspections of a container once no request waits any more.
+/// Interval between two inspections of a container once no request waits any more, and between two attempts to bind the
+/// guest's socket.
 const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Time limit of one inspection.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -160,13 +161,19 @@ impl GuestWait {
     ) -> Result<GuestLink, SlotLoss> {
         let awaited = match connected {
             Some(link) => AwaitedStep::Answers(link),
-            None => AwaitedStep::Connects(self.bind_socket().map_err(|error| {
-                tracing::error!(error = %Chain(&error), "guest's socket was not bound again");
-                SlotLoss {
-                    cause: LossCause::GuestLost,
-                    message: "the guest's connection broke".to_owned(),
-                }
-            })?),
+            None => {
+                let bound = tokio::select! {
+                    bound = self.bind_socket() => bound,
+                    loss = self.wait_for_loss() => return Err(loss),
+                };
+                AwaitedStep::Connects(bound.map_err(|error| {
+                    tracing::error!(error = %Chain(&error), "guest's socket was not bound again");
+                    SlotLoss {
+                        cause: LossCause::GuestLost,
+                        message: "the guest's connection broke".to_owned(),
+                    }
+                })?)
+            }
         };
         self.wait_for_guest(awaited, configure).await
     }
@@ -192,13 +199,34 @@ impl GuestWait {
                 return Ok(link);
             }
             tracing::warn!(slot = self.record.number, answer = ?configured, "guest connected, but does not answer");
-            awaited = AwaitedStep::Connects(self.bind_socket()?);
+            awaited = AwaitedStep::Connects(self.bind_socket().await?);
             link.cut();
         }
     }
 
-    fn bind_socket(&self) -> Result<GuestSocket> {
-        GuestSocket::bind(&self.context.slot_dir(self.record.number).join("run"))
+    /// Binds the guest's socket. Retries while the disk is full or read-only or descriptors are lacking; the container
+    /// keeps running.
+    async fn bind_socket(&self) -> Result<GuestSocket> {
+        let run_dir = self.context.slot_dir(self.record.number).join("run");
+        loop {
+            match GuestSocket::bind(&run_dir) {
+                Err(error) if HostFault::of(&error).is_some() => {
+                    tracing::debug!(slot = self.record.number, error = %Chain(&error), "guest's socket is bound later");
+                }
+                bound => return bound,
+            }
+            tokio::time::sleep(INSPECT_INTERVAL_MAX).await;
+        }
+    }
+
+    /// Waits until the container has ended.
+    async fn wait_for_loss(&self) -> SlotLoss {
+        loop {
+            tokio::time::sleep(INSPECT_INTERVAL_MAX).await;
+            if let Err(loss) = self.inspect().await {
+                return loss;
+            }
+        }
     }
 }
 

@@ -114,8 +114,10 @@ impl InternalSlot {
         };
         let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
         let slot = self.slot.snapshot();
+        let cpu_limit = slot.record.limits.cpu_millis;
         let context = ExecContext {
             image_env: &slot.record.image_env,
+            cpu_millis: self.context.info.usable_cpu_millis(cpu_limit),
             env: &none,
             skills: &none,
             environments: &no_environments,

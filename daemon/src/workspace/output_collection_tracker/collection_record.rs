@@ -4,7 +4,7 @@
 //!
 //! | field | holds |
 //! |---|---|
-//! | `effective_spec.collect` | the requested collection |
+//! | `effective_spec.collect` | the requested collection; empty after its end |
 //! | `end_time` | time at which the collection began; unset before that |
 //! | `collection` | its result; PENDING while it has not ended |
 
@@ -17,7 +17,7 @@ use skilld_proto::v1::exec_collection::State;
 /// Collection that was requested for the end of an exec, and how far it has come.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectionRecord {
-    /// Requested collection.
+    /// Requested collection; empty after its end.
     pub spec: pb::CollectSpec,
     /// Progress of the collection.
     pub status: CollectionStatus,
@@ -40,6 +40,15 @@ impl CollectionRecord {
     pub fn pending(spec: pb::CollectSpec) -> Self {
         let status = CollectionStatus::Pending;
         Self { spec, status }
+    }
+
+    /// Creates the record of a collection that has ended. Nothing reads what was requested any more.
+    #[must_use]
+    pub fn ended(collection: pb::ExecCollection) -> Self {
+        Self {
+            spec: pb::CollectSpec::default(),
+            status: CollectionStatus::Ended(collection),
+        }
     }
 
     /// Returns `true` once the collection has ended.

@@ -299,7 +299,7 @@ async fn a_call_for_another_tenant_is_recorded_with_both_tenants() {
     let own = server.client("a", "admin").await;
     own.get_usage().await.expect("served");
     let files = server.stop_keeping_files().await;
-    let found: Vec<[Value; 4]> = lines(&path)
+    let mut found: Vec<[Value; 4]> = lines(&path)
         .into_iter()
         .filter(|line| line["event"] == "call_ended")
         .map(|mut line| {
@@ -308,7 +308,7 @@ async fn a_call_for_another_tenant_is_recorded_with_both_tenants() {
         })
         .collect();
     let none = Value::Null;
-    let expected = [
+    let mut expected = [
         ["a-admin".into(), "b".into(), none.clone(), "allowed".into()],
         [
             "a-admin".into(),
@@ -319,6 +319,9 @@ async fn a_call_for_another_tenant_is_recorded_with_both_tenants() {
         ["a-user".into(), "b".into(), none.clone(), "refused".into()],
         ["a-admin".into(), none.clone(), none, "allowed".into()],
     ];
+    // A client may have its answer before the end of its call is recorded.
+    found.sort_by_key(|keys| format!("{keys:?}"));
+    expected.sort_by_key(|keys| format!("{keys:?}"));
     assert_eq!(found, expected);
     drop(files);
 }
@@ -339,6 +342,11 @@ async fn a_storm_of_hangups_while_rotating_loses_no_record() {
                 .expect("served");
         }
     }
+    // Until then records go to the renamed file.
+    wait_until("the log is opened again", async || {
+        path.exists().then_some(())
+    })
+    .await;
     create_workspace(&user, "after").await.expect("created");
     wait_for(&path, |line| line["resource"] == "workspaces/after").await;
     let files = server.stop_keeping_files().await;
@@ -353,7 +361,7 @@ async fn a_storm_of_hangups_while_rotating_loses_no_record() {
 }
 
 /// Fills the disk of the audit log, and returns the path of the file that does.
-fn fill_disk(server: &AccessServer) -> PathBuf {
+pub(super) fn fill_disk(server: &AccessServer) -> PathBuf {
     let path = server.path("small/filler");
     let filler = std::fs::File::create(&path).expect("file");
     let mut block = 1 << 16;
@@ -400,16 +408,27 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
     let admin = server.client("a", "admin").await;
     create_workspace(&admin, "doomed").await.expect("created");
     let filler = fill_disk(&server);
-    let refused = wait_until("a change is refused", async || {
-        match create_workspace(&admin, "new").await {
-            Err(error) if error.code() == Some(Code::Unavailable) => Some(error),
+    let problem_time = async || {
+        let problems = admin.problems().await.expect("a read is never refused");
+        let unwritable = |problem: &&pb::Problem| problem.code == "audit.unwritable";
+        let problem = problems.iter().find(unwritable)?;
+        Some(problem.time.expect("a time"))
+    };
+    // The short line of a recovery may fit into the last bytes of the disk, and the next record fails again.
+    let refused = wait_until("a change is refused and the problem lasts", async || {
+        let refused = match create_workspace(&admin, "new").await {
+            Err(error) if error.code() == Some(Code::Unavailable) => error,
             Err(error) => panic!("{error}"),
             Ok(workspace) => {
                 let deleted = admin.delete_workspace(&workspace.name).await;
                 deleted.expect("deleted");
-                None
+                return None;
             }
-        }
+        };
+        let read = admin.get_workspace("workspaces/doomed").await;
+        read.expect("a read is never refused");
+        let began = problem_time().await?;
+        (problem_time().await? == began).then_some(refused)
     })
     .await;
     assert_eq!(
@@ -417,18 +436,6 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
         Some(pb::Reason::AuditUnavailable),
         "{refused}"
     );
-    admin
-        .get_workspace("workspaces/doomed")
-        .await
-        .expect("a read is never refused");
-    let problem_time = async || {
-        let problems = admin.problems().await.expect("a read is never refused");
-        let unwritable = |problem: &&pb::Problem| problem.code == "audit.unwritable";
-        let problem = problems.iter().find(unwritable);
-        problem.expect("a problem").time.expect("a time")
-    };
-    let began = problem_time().await;
-    assert_eq!(problem_time().await, began, "the time of its beginning");
     admin
         .delete_workspace("workspaces/doomed")
         .await

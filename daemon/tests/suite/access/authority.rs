@@ -34,12 +34,7 @@ impl Authority {
     /// Makes an authority whose files lie in `dir` and begin with `name`.
     pub(crate) fn new(dir: &Path, name: &str) -> Self {
         let key = KeyPair::generate().expect("key");
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
+        let params = authority_params(name);
         let certificate = params.self_signed(&key).expect("signed");
         let ca_file = dir.join(format!("{name}.pem"));
         std::fs::write(&ca_file, certificate.pem()).expect("write");
@@ -48,6 +43,13 @@ impl Authority {
             ca_file,
             dir: dir.to_owned(),
         }
+    }
+
+    /// Returns a certificate, in PEM, in which this authority vouches for the key of another one with this name.
+    pub(crate) fn certify_key_of(&self, other: &Self, name: &str) -> String {
+        let params = authority_params(name);
+        let certificate = params.signed_by(other.issuer.key(), &self.issuer);
+        certificate.expect("signed").pem()
     }
 
     /// Issues a certificate of a server with DNS names or addresses.
@@ -93,6 +95,11 @@ impl Authority {
             validity,
             serial,
         )
+    }
+
+    /// Issues a valid certificate of the user of the tenant `a`.
+    pub(crate) fn issue_user(&self, file: &str, serial: u64) -> IssuedFiles {
+        self.issue_client(file, "spiffe://test/a/user", Validity::Valid, serial)
     }
 
     fn issue(
@@ -144,6 +151,17 @@ impl Authority {
         let list = list.signed_by(&self.issuer).expect("signed");
         install(file, &list.pem().expect("PEM"), 0o644);
     }
+}
+
+/// Makes the parameters of an authority's certificate.
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    params
 }
 
 /// Writes a file under a temporary name and renames it, as orchestrators do.

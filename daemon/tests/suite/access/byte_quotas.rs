@@ -1,7 +1,10 @@
-//! Quotas of stored bytes: the artifacts and the published skills of a tenant.
+//! Quotas of stored bytes: the artifacts, the published skills and the staged skills of a tenant.
+
+use std::ops::RangeInclusive;
 
 use skilld_client::{Client, Error, SaveTarget};
 use skilld_proto::v1 as pb;
+use skilld_proto::v1::save_artifact_request::Payload;
 use tonic::Code;
 
 use super::harness::AccessServer;
@@ -11,8 +14,10 @@ use crate::server::wait_until;
 
 /// Size of each artifact in bytes.
 const SIZE: usize = 1000;
-/// Size of seven of them.
-const SEVEN: i64 = 7000;
+/// Bytes that a version counts beside its contents: a block for each of its files and directories.
+const VERSION_BYTES: i64 = 4 * 4096;
+/// Bytes that seven of them count.
+const SEVEN: i64 = 7 * (1000 + VERSION_BYTES);
 
 pub(super) async fn save(client: &Client, name: &str, bytes: usize) -> Result<pb::Artifact, Error> {
     let target = SaveTarget::new(name, pb::ArtifactScope::default());
@@ -31,6 +36,12 @@ async fn delete(client: &Client, name: &str, version: Option<i64>) {
 
 #[track_caller]
 fn check_refusal(error: &Error, used: i64, limit: i64) {
+    check_refusal_within(error, used..=used, limit);
+}
+
+/// Checks a refusal by a quota of which so much was used at that moment.
+#[track_caller]
+fn check_refusal_within(error: &Error, used: RangeInclusive<i64>, limit: i64) {
     let failure = error.failure().unwrap_or_else(|| panic!("{error}"));
     let reason = Some(pb::Reason::QuotaExceeded);
     assert_eq!(
@@ -39,17 +50,16 @@ fn check_refusal(error: &Error, used: i64, limit: i64) {
         "{error}"
     );
     let metadata = |key: &str| failure.metadata.get(key).cloned();
-    assert_eq!(
-        (metadata("used"), metadata("limit")),
-        (Some(used.to_string()), Some(limit.to_string()))
-    );
+    assert_eq!(metadata("limit"), Some(limit.to_string()));
+    let found = metadata("used").and_then(|amount| amount.parse::<i64>().ok());
+    assert!(found.is_some_and(|found| used.contains(&found)), "{error}");
     assert_eq!(failure.retry_after, None, "waiting does not help");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_clients_at_once_never_exceed_a_quota_of_artifact_bytes() {
     let server = AccessServer::start().await;
-    let limit = SEVEN + 500;
+    let limit = SEVEN + VERSION_BYTES + 500;
     let keys = format!("artifact_bytes = \"{limit}B\"");
     set_quotas(&server, &keys, "artifact_bytes", limit).await;
     let mut saves = Vec::new();
@@ -63,7 +73,9 @@ async fn fifty_clients_at_once_never_exceed_a_quota_of_artifact_bytes() {
     let (saved, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     assert_eq!((saved.len(), refused.len()), (7, CLIENTS - 7));
     for refusal in refused {
-        check_refusal(&refusal.expect_err("refused"), SEVEN, limit);
+        // What running saves have taken counts as well.
+        let error = refusal.expect_err("refused");
+        check_refusal_within(&error, 7 * VERSION_BYTES..=limit, limit);
     }
     let (user, other) = (
         server.client("a", "user").await,
@@ -82,6 +94,48 @@ async fn fifty_clients_at_once_never_exceed_a_quota_of_artifact_bytes() {
     delete(&user, "rest", Some(0)).await;
     assert_eq!(usage(&user, "artifact_bytes").await.0, held);
     save(&user, "rest", 500).await.expect("it was given back");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_save_needs_no_room_beside_the_first_one() {
+    let server = AccessServer::start().await;
+    let user = server.client("a", "user").await;
+    let save = async |request_id: &str, bytes: &'static [u8]| {
+        let header = pb::SaveArtifactHeader {
+            scope: Some(pb::ArtifactScope::default()),
+            request_id: request_id.to_owned(),
+            ..pb::SaveArtifactHeader::default()
+        };
+        let message = |name: &str, payload| pb::SaveArtifactRequest {
+            name: name.to_owned(),
+            payload: Some(payload),
+        };
+        let header = message("artifacts/a", Payload::Header(header));
+        let data = message("", Payload::Data(bytes.into()));
+        let messages = futures::stream::iter([header, data]);
+        let saved = user.artifacts().save_artifact(messages).await;
+        saved.map(tonic::Response::into_inner).map_err(Error::from)
+    };
+    let first = save("key", b"first").await.expect("saved");
+    for (keys, resource, limit) in [
+        ("artifacts = 1".to_owned(), "artifacts", 1),
+        (
+            format!("artifact_bytes = \"{}B\"", VERSION_BYTES + 5),
+            "artifact_bytes",
+            VERSION_BYTES + 5,
+        ),
+    ] {
+        set_quotas(&server, &keys, resource, limit).await;
+        assert_eq!(save("key", b"first").await.expect(resource), first);
+        let refused = save("other", b"first").await.expect_err("another save");
+        assert_eq!(refused.reason(), Some(pb::Reason::QuotaExceeded));
+        for bytes in [&b"other"[..], b"firstborn"] {
+            let refused = save("key", bytes).await.expect_err("other bytes");
+            assert_eq!(refused.reason(), Some(pb::Reason::InvalidRequest));
+        }
+        assert_eq!(usage(&user, resource).await, (limit, Some(limit)));
+    }
     assert!(server.stop().await);
 }
 
@@ -126,6 +180,7 @@ async fn fifty_clients_at_once_never_exceed_a_quota_of_published_bytes() {
     assert_eq!(usage(&publisher, "published_bytes").await.0, 5 * size);
     let request = pb::DeleteSkillRequest {
         name: "skills/skill-00".to_owned(),
+        allow_missing: false,
     };
     publisher
         .skills()
@@ -164,7 +219,8 @@ async fn stored_bytes_are_exact_after_a_restart() {
         amounts
     };
     let before = amounts(&server).await;
-    assert_eq!((before[0], before[2]), (2 * 1000 + 2, 4 * 1000 + 9));
+    let expected = [(2, 2002), (4, 4009)].map(|(count, sizes)| sizes + count * VERSION_BYTES);
+    assert_eq!([before[0], before[2]], expected);
     assert!(before[1] > 0 && before[1] == before[3], "{before:?}");
     let server = server.restart().await;
     wait_until(&format!("the amounts are {before:?} again"), async || {
@@ -172,7 +228,7 @@ async fn stored_bytes_are_exact_after_a_restart() {
     })
     .await;
     // A save that comes while the artifacts are counted waits for the end of the count.
-    let limit = before[0] + 10;
+    let limit = before[0] + VERSION_BYTES + 10;
     let keys = format!("artifact_bytes = \"{limit}B\"");
     set_quotas(&server, &keys, "artifact_bytes", limit).await;
     let server = server.restart().await;

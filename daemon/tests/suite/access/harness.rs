@@ -15,11 +15,12 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::authority::{Authority, Validity, install};
+use super::authority::{Authority, IssuedFiles, Validity, install};
 use super::web_tokens::WebTokenIssuer;
 use crate::dir::TaskDir;
 pub(crate) use crate::server::connect;
 use crate::server::{guest_path, long_timeouts};
+use crate::workspace_mount::{MOUNTING_GUEST, write_mounting_guest};
 
 /// Names of the roles, the lowest first.
 pub(crate) const ROLES: [&str; 5] = ["observer", "user", "publisher", "tenant_admin", "admin"];
@@ -28,6 +29,9 @@ pub(crate) const TENANTS: [&str; 2] = ["a", "b"];
 
 /// Line of the usual configuration: a web token may have every role.
 const ROLE_MAX: &str = "role_max = \"admin\"\n";
+
+/// Mount options of the disk of an audit log.
+const AUDIT_DISK: &str = "size=256k";
 
 /// Tables of listeners of metrics.
 const METRICS_LISTENERS: &str = r#"
@@ -115,8 +119,8 @@ impl AccessServer {
     /// Starts a daemon with an audit log on a disk of 256 KiB.
     pub(crate) async fn start_with_audit_disk() -> Self {
         let files = tempfile::tempdir().expect("directory");
-        let disk = SmallDisk::mount(&files.path().join("small"));
-        let server = Self::start_in(files, "audit.file = {small}\n", "", ROLE_MAX).await;
+        let disk = SmallDisk::mount(&files.path().join("small"), AUDIT_DISK);
+        let server = Self::start_in(files, "audit.file = {small}\n", "", ROLE_MAX, |_| {}).await;
         Self {
             _disk: Some(disk),
             ..server
@@ -126,11 +130,11 @@ impl AccessServer {
     /// Starts a daemon with listeners of metrics, and an audit log on a disk of 256 KiB whose faults refuse nothing.
     pub(crate) async fn start_with_metrics() -> Self {
         let files = tempfile::tempdir().expect("directory");
-        let disk = SmallDisk::mount(&files.path().join("small"));
+        let disk = SmallDisk::mount(&files.path().join("small"), AUDIT_DISK);
         // No collector listens there, so each span is counted as failed.
         let lines = "audit.file = {small}\naudit.delivery = \"best_effort\"\n\
                      traces.endpoint = \"http://127.0.0.1:1\"\n";
-        let server = Self::start_in(files, lines, METRICS_LISTENERS, ROLE_MAX).await;
+        let server = Self::start_in(files, lines, METRICS_LISTENERS, ROLE_MAX, |_| {}).await;
         Self {
             _disk: Some(disk),
             ..server
@@ -140,18 +144,46 @@ impl AccessServer {
     /// Starts a daemon with further lines of configuration, in which `{audit}` is the path of an audit log.
     pub(crate) async fn start_with(lines: &str) -> Self {
         let files = tempfile::tempdir().expect("directory");
-        Self::start_in(files, lines, "", ROLE_MAX).await
+        Self::start_in(files, lines, "", ROLE_MAX, |_| {}).await
+    }
+
+    /// Starts a daemon whose commands run, in workspaces of their own.
+    pub(crate) async fn start_with_commands() -> Self {
+        let files = tempfile::tempdir().expect("directory");
+        write_mounting_guest(files.path(), &guest_path());
+        Self::start_in(files, "", "", ROLE_MAX, |_| {}).await
+    }
+
+    /// Starts such a daemon with its state directory on a disk of 32 MiB and 4000 inodes.
+    pub(crate) async fn start_on_small_disk() -> Self {
+        let files = tempfile::tempdir().expect("directory");
+        write_mounting_guest(files.path(), &guest_path());
+        let mut disk = None;
+        let mount = |state: &Path| {
+            disk = Some(SmallDisk::mount(state, "size=32m,nr_inodes=4000"));
+        };
+        let server = Self::start_in(files, "", "", ROLE_MAX, mount).await;
+        Self {
+            _disk: disk,
+            ..server
+        }
     }
 
     /// Starts a daemon with another line about the highest role of a web token, or with none.
     pub(crate) async fn start_with_role_max(line: &str) -> Self {
         let files = tempfile::tempdir().expect("directory");
-        Self::start_in(files, "", "", line).await
+        Self::start_in(files, "", "", line, |_| {}).await
     }
 
     /// Starts a daemon with `lines` before the usual configuration, `tables` after it, and `role_max` in place of
-    /// [`ROLE_MAX`].
-    async fn start_in(files: TempDir, lines: &str, tables: &str, role_max: &str) -> Self {
+    /// [`ROLE_MAX`], after `prepare` was called with the path of the future state directory.
+    async fn start_in(
+        files: TempDir,
+        lines: &str,
+        tables: &str,
+        role_max: &str,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let authority = Authority::new(files.path(), "ca");
         let issuer = WebTokenIssuer::new();
         authority.issue_server("server", &["localhost"], Validity::Valid);
@@ -182,6 +214,7 @@ impl AccessServer {
         let usual = configuration(dir.path(), files.path()).replace(ROLE_MAX, role_max);
         let text = long_timeouts(&lines) + &lines + &usual + &tables;
         let config = Config::from_toml(&text).expect("configuration").config;
+        prepare(&config.state_dir);
         let engine = Arc::new(FakeEngine::new());
         let server = Server::start(config.clone(), Arc::clone(&engine) as _);
         let server = server.await.expect("started");
@@ -227,6 +260,15 @@ impl AccessServer {
     pub(crate) fn with_token(&self, token: impl Into<String>) -> ConnectOptions {
         ConnectOptions {
             token: Some(TokenSource::Token(token.into())),
+            ..self.tls()
+        }
+    }
+
+    /// Returns options for the TLS listener with a client certificate.
+    pub(crate) fn with_certificate(&self, issued: IssuedFiles) -> ConnectOptions {
+        ConnectOptions {
+            cert_file: Some(issued.cert),
+            key_file: Some(issued.key),
             ..self.tls()
         }
     }
@@ -278,14 +320,14 @@ impl AccessServer {
     }
 }
 
-/// Mounted tmpfs of 256 KiB, which is unmounted when it is dropped.
+/// Mounted tmpfs, which is unmounted when it is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(path: &Path) -> Self {
+    fn mount(path: &Path, options: &str) -> Self {
         std::fs::create_dir(path).expect("mkdir");
         let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=256k", "skilld-test"])
+            .args(["-t", "tmpfs", "-o", options, "skilld-test"])
             .arg(path)
             .status();
         assert!(mounted.expect("mount runs").success(), "mounted");
@@ -306,6 +348,11 @@ impl Drop for SmallDisk {
 /// Returns the configuration of a daemon with its state in `state` and its identities in `files`.
 pub(crate) fn configuration(state: &Path, files: &Path) -> String {
     let file = |name: &str| format!("{:?}", files.join(name).display().to_string());
+    let mounting = files.join(MOUNTING_GUEST);
+    let guest = match mounting.exists() {
+        true => mounting,
+        false => guest_path(),
+    };
     format!(
         r#"
 state_dir = {state:?}
@@ -339,7 +386,7 @@ warm = 0
 max = 0
 "#,
         state = state.join("state").display().to_string(),
-        guest = guest_path().display().to_string(),
+        guest = guest.display().to_string(),
         root1 = file("root1"),
         root2 = file("root2"),
         socket = file("run/skilld.sock"),

@@ -34,7 +34,7 @@ fn all_methods() -> Vec<Method> {
 }
 
 /// Calls an rpc of any kind with an empty message and returns the code of its first answer.
-async fn call(channel: Transport, path: &str) -> Code {
+pub(super) async fn call(channel: Transport, path: &str) -> Code {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.expect("ready");
     let codec = tonic_prost::ProstCodec::<(), ()>::default();
@@ -89,11 +89,7 @@ async fn every_role_may_call_what_it_permits_by_certificate() {
         let issued = server
             .authority
             .issue_client(role, &name, Validity::Valid, 10);
-        let options = ConnectOptions {
-            cert_file: Some(issued.cert),
-            key_file: Some(issued.key),
-            ..server.tls()
-        };
+        let options = server.with_certificate(issued);
         check(&connect(&options).await, index + 1, "certificate").await;
     }
     assert!(server.stop().await);

@@ -191,7 +191,7 @@ async fn be_refused(server: &AccessServer, scrapes: &mut Scrapes) {
     scrapes.wait_for(refused).await;
 }
 
-/// Saves an artifact of five bytes.
+/// Saves an artifact of five bytes, which counts a block for each of its files and directories as well.
 async fn save_artifact(server: &AccessServer, scrapes: &mut Scrapes) {
     let user = server.client("a", "user").await;
     let target = SaveTarget::new("x", pb::ArtifactScope::default());
@@ -199,7 +199,7 @@ async fn save_artifact(server: &AccessServer, scrapes: &mut Scrapes) {
         .await
         .expect("saved");
     scrapes
-        .wait_for("skilld_artifact_bytes{tenant=\"a\"} 5")
+        .wait_for("skilld_artifact_bytes{tenant=\"a\"} 16389")
         .await;
 }
 
@@ -278,6 +278,31 @@ async fn every_documented_metric_changes_with_what_it_counts() {
         for label in samples.iter().flat_map(|line| label_names(line)) {
             assert!(LABELS.contains(&label), "{name} has the label {label}");
         }
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_quota_of_an_amount_has_a_gauge() {
+    let server = AccessServer::start_with_metrics().await;
+    let user = server.client("a", "user").await;
+    let usage = user.get_usage().await.expect("usage");
+    let mut scrapes = Scrapes::begin(&server).await;
+    let page = scrapes.scrape().await;
+    let samples: BTreeSet<&str> = page
+        .values()
+        .flatten()
+        .filter_map(|line| Some(line.rsplit_once(' ')?.0))
+        .collect();
+    for resource in usage.resources {
+        let name = resource.resource;
+        let sample = match name.as_str() {
+            // Rates hold nothing.
+            "requests_per_second" | "workspace_creates_per_minute" => continue,
+            "artifact_bytes" => "skilld_artifact_bytes{tenant=\"a\"}".to_owned(),
+            name => format!("skilld_tenant_usage{{tenant=\"a\",resource=\"{name}\"}}"),
+        };
+        assert!(samples.contains(sample.as_str()), "{sample}: {samples:?}");
     }
     assert!(server.stop().await);
 }

@@ -48,6 +48,19 @@ pub(super) async fn create(client: &Client, id: &str) -> Result<pb::Workspace, S
     answer.map(tonic::Response::into_inner)
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_without_a_pool_learns_whom_to_ask() {
+    let server = AccessServer::start().await;
+    let user = server.client("a", "user").await;
+    set_quotas(&server, "pools = []\nexecs = 1", "execs", 1).await;
+    let status = create(&user, "w").await.expect_err("not its pool");
+    assert_eq!(status.code(), Code::NotFound, "{status}");
+    let expected =
+        "pool default does not exist for your tenant, which may use none: ask the operator";
+    assert_eq!(status.message(), expected);
+    assert!(server.stop().await);
+}
+
 /// Asserts that a quota refused a call, and which.
 #[track_caller]
 pub(super) fn check_refusal(status: &Status, subject: &str, used: &str, limit: &str) {

@@ -140,18 +140,8 @@ async fn a_stream_ends_when_its_token_expires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_certificate_ends_its_connections_and_no_other() {
     let server = AccessServer::start().await;
-    let options = |serial: u64| {
-        let (file, name) = (format!("client{serial}"), "spiffe://test/a/user");
-        let issued = server
-            .authority
-            .issue_client(&file, name, Validity::Valid, serial);
-        ConnectOptions {
-            cert_file: Some(issued.cert),
-            key_file: Some(issued.key),
-            ..server.tls()
-        }
-    };
-    let (kept, revoked) = (options(7), options(8));
+    let kept = server.with_certificate(server.authority.issue_user("kept", 7));
+    let revoked = server.with_certificate(server.authority.issue_user("revoked", 8));
     let (kept_client, revoked_client) = (connect(&kept).await, connect(&revoked).await);
     let mut kept_stream = OpenStream::open(&kept_client).await;
     let mut revoked_stream = OpenStream::open(&revoked_client).await;
@@ -223,21 +213,11 @@ impl SlowHandshake {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_is_revoked_during_its_handshake_gets_no_connection() {
     let server = AccessServer::start().await;
-    let issue = |serial: u64| {
-        let (file, name) = (format!("client{serial}"), "spiffe://test/a/user");
-        server
-            .authority
-            .issue_client(&file, name, Validity::Valid, serial)
-    };
-    let (kept, revoked) = (issue(7), issue(8));
+    let [kept, revoked] = [("kept", 7), ("revoked", 8)]
+        .map(|(file, serial)| server.authority.issue_user(file, serial));
     let slow = [&kept, &revoked].map(|issued| SlowHandshake::begin(&server, issued));
     server.authority.revoke(&server.path("revoked.pem"), &[8]);
-    let options = ConnectOptions {
-        cert_file: Some(revoked.cert),
-        key_file: Some(revoked.key),
-        ..server.tls()
-    };
-    wait_until_revoked(&options).await;
+    wait_until_revoked(&server.with_certificate(revoked)).await;
     let [kept, revoked] = tokio::task::block_in_place(|| slow.map(SlowHandshake::complete));
     let settings = kept.expect("served");
     assert_eq!(settings.get(3), Some(&4), "the server's settings");
@@ -310,7 +290,7 @@ async fn a_faulty_new_version_of_a_file_keeps_the_old_one_and_is_a_problem() {
                 tenants,
                 unknown_field,
                 0o644,
-                "unknown field",
+                "is not a key",
             ),
             faulty("revoked.pem", tls, "", 0o644, "no list"),
         ],
@@ -446,6 +426,10 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
     let sign = |claims: &serde_json::Value| server.issuer.sign("k1", claims);
     let good = claims("a", "user", 600);
     let header = |algorithm: &str| serde_json::json!({"alg": algorithm, "kid": "k1"});
+    let with_crit = |crit: serde_json::Value| {
+        let header = serde_json::json!({"alg": "ES256", "kid": "k1", "crit": crit, "x": 1});
+        server.issuer.sign_with_header(&header, &good)
+    };
     let unsigned = server.issuer.sign_with_header(&header("none"), &good);
     let (signed, _) = unsigned.rsplit_once('.').expect("a signature");
     for (token, word) in [
@@ -453,6 +437,12 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
             sign(&with("iss", "https://other.test".into())),
             "another issuer",
         ),
+        (
+            sign(&with("iss", vec!["https://issuer.test"].into())),
+            "is not a text",
+        ),
+        (with_crit(vec!["x"].into()), "extensions (crit)"),
+        (with_crit(serde_json::Value::Null), "extensions (crit)"),
         (sign(&with("aud", "other".into())), "another audience"),
         (sign(&claims("a", "user", -60)), "expired"),
         (sign(&claims("a", "user", 7200)), "longer than an hour"),
@@ -467,10 +457,7 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
         (sign(&with("tenant", "A/../B".into())), "no tenant"),
         (sign(&without("realm_access")), "no role"),
         (sign(&claims("a", "root", 600)), "no role"),
-        (
-            sign(&claims("c", "user", 600)),
-            "tenant c is not configured",
-        ),
+        (sign(&claims("c", "user", 600)), "not configured"),
         (WebTokenIssuer::new().sign("k1", &good), "wrong signature"),
         (server.issuer.sign("k2", &good), "not in the JWKS file"),
         (unsigned.clone(), "malformed"),
@@ -480,7 +467,6 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
             "ES256",
         ),
         ("a.b.c".to_owned(), "malformed"),
-        ("x".to_owned(), "malformed"),
         ("skt_a-user_AAAA".to_owned(), "unknown"),
         ("skw_AAAA".to_owned(), "not of this server"),
     ] {
@@ -491,9 +477,7 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
     }
     let client = connect(&server.with_token(sign(&good))).await;
     let principal = client.get_principal().await.expect("valid");
-    assert_eq!(
-        (principal.id.as_str(), principal.role()),
-        ("a-user", pb::Role::User)
-    );
+    let expected = ("a-user", pb::Role::User);
+    assert_eq!((principal.id.as_str(), principal.role()), expected);
     assert!(server.stop().await);
 }

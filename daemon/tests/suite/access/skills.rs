@@ -119,6 +119,7 @@ async fn a_publication_exists_for_its_tenant_only() {
     for (client, code) in [(&b, Some(Code::NotFound)), (&a, None)] {
         let delete = pb::DeleteSkillRequest {
             name: "skills/private".to_owned(),
+            allow_missing: false,
         };
         let deleted = client.skills().delete_skill(delete).await;
         assert_eq!(deleted.err().map(|status| status.code()), code);

@@ -7,7 +7,7 @@ use skilld_proto::v1 as pb;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::harness::{AccessServer, connect, token};
+use super::harness::{AccessServer, ROLES, connect, token};
 
 pub(crate) async fn claim(
     client: &Client,
@@ -279,7 +279,8 @@ async fn move_running_execs(client: &Client, workspace: &str, exec: &str, refusa
         refusals,
         client,
         execs.delete_exec(pb::DeleteExecRequest {
-            name: exec.to_owned()
+            name: exec.to_owned(),
+            allow_missing: false,
         })
     );
 }
@@ -489,6 +490,35 @@ async fn nothing_is_created_in_a_tenant_that_is_not_configured() {
         gone.expect_err("nothing there").code(),
         Some(Code::NotFound)
     );
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_admin_sees_slot_and_container_of_a_workspace() {
+    let server = AccessServer::start().await;
+    let user = server.client("a", "user").await;
+    let created = claim(&user, "w").await.expect("claimed");
+    assert!(
+        created.slot.is_empty() && created.container_id.is_empty(),
+        "{created:?}"
+    );
+    for role in ROLES {
+        let client = server.client("a", role).await;
+        let mut seen = vec![client.get_workspace("w").await.expect("read")];
+        let all = client.list_workspaces(pb::ListWorkspacesRequest::default());
+        seen.extend(all.await.expect("listed").workspaces);
+        if role != "observer" {
+            let renew = pb::RenewWorkspaceRequest {
+                name: "workspaces/w".to_owned(),
+                ..Default::default()
+            };
+            seen.push(client.renew_workspace(renew).await.expect("renewed"));
+        }
+        for workspace in seen {
+            let shown = [&workspace.slot, &workspace.container_id].map(|text| !text.is_empty());
+            assert_eq!(shown, [role == "admin"; 2], "{role}: {workspace:?}");
+        }
+    }
     assert!(server.stop().await);
 }
 

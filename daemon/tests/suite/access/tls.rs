@@ -79,16 +79,8 @@ async fn client_certificates_that_are_expired_foreign_or_revoked_are_refused() {
                 .issue_client("expired", name, Validity::Expired, 2),
             "expired",
         ),
-        (
-            server
-                .authority
-                .issue_client("revoked", name, Validity::Valid, 3),
-            "revoked",
-        ),
-        (
-            other.issue_client("foreign", name, Validity::Valid, 4),
-            "unknown",
-        ),
+        (server.authority.issue_user("revoked", 3), "revoked"),
+        (other.issue_user("foreign", 4), "unknown"),
         (
             server
                 .authority
@@ -103,11 +95,7 @@ async fn client_certificates_that_are_expired_foreign_or_revoked_are_refused() {
         ),
     ];
     for (issued, word) in cases {
-        let options = ConnectOptions {
-            cert_file: Some(issued.cert),
-            key_file: Some(issued.key),
-            ..server.tls()
-        };
+        let options = server.with_certificate(issued);
         // The list of revoked certificates takes effect within seconds.
         wait_for_failure(&options, word).await;
     }
@@ -137,17 +125,9 @@ async fn wait_for_list_problem(admin: &Client, text: Option<&str>) {
 async fn a_list_of_revoked_certificates_that_is_old_or_foreign_is_a_problem_and_stays_in_force() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "admin").await;
-    let (file, name) = (server.path("revoked.pem"), "spiffe://test/a/user");
-    let options = |serial: u64| {
-        let (file, valid) = (format!("client{serial}"), Validity::Valid);
-        let issued = server.authority.issue_client(&file, name, valid, serial);
-        ConnectOptions {
-            cert_file: Some(issued.cert),
-            key_file: Some(issued.key),
-            ..server.tls()
-        }
-    };
-    let (kept, revoked) = (options(7), options(8));
+    let file = server.path("revoked.pem");
+    let kept = server.with_certificate(server.authority.issue_user("kept", 7));
+    let revoked = server.with_certificate(server.authority.issue_user("revoked", 8));
     server.authority.revoke_until(&file, &[8], 2021);
     wait_for_list_problem(&admin, Some("replaced by 2021-01-01T00:00:00Z")).await;
     let client = connect(&kept).await;
@@ -158,6 +138,104 @@ async fn a_list_of_revoked_certificates_that_is_old_or_foreign_is_a_problem_and_
     wait_for_list_problem(&admin, Some("no authority in client_ca")).await;
     server.authority.revoke(&file, &[8]);
     wait_for_list_problem(&admin, None).await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_with_a_renewed_key_keeps_its_clients_and_lists() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "admin").await;
+    let (old, dir) = (&server.authority, server.path("renewed"));
+    std::fs::create_dir(&dir).expect("directory");
+    let renewed = Authority::new(&dir, "ca");
+    let issue = |file, serial| {
+        [old, &renewed].map(|authority| server.with_certificate(authority.issue_user(file, serial)))
+    };
+    let (kept, revoked) = (issue("kept", 7), issue("revoked", 8));
+    let read = |file: &Path| std::fs::read_to_string(file).expect("PEM");
+    let mut authorities = [read(&old.ca_file), read(&renewed.ca_file)];
+    let mut lists = [old, &renewed].map(|authority| {
+        let file = server.path("list.pem");
+        authority.revoke(&file, &[8]);
+        read(&file)
+    });
+    let (authorities_file, lists_file) = (server.path("ca.pem"), server.path("revoked.pem"));
+    for _ in 0..2 {
+        install(&authorities_file, &authorities.concat(), 0o644);
+        install(&lists_file, &lists.concat(), 0o644);
+        for (kept, revoked) in kept.iter().zip(&revoked) {
+            wait_for_failure(revoked, "revoked").await;
+            wait_until("the client is accepted", async || {
+                let client = Client::connect_with(kept).await.ok()?;
+                client.get_principal().await.ok()
+            })
+            .await;
+        }
+        wait_for_list_problem(&admin, None).await;
+        authorities.reverse();
+        lists.reverse();
+    }
+    let stranger = Authority::new(&dir, "ca");
+    stranger.revoke(&lists_file, &[8]);
+    let why = "a key that no authority of this name in client_ca has";
+    wait_for_list_problem(&admin, Some(why)).await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_for_an_old_key_brings_no_revoked_client_back() {
+    let server = AccessServer::start().await;
+    let (old, dir) = (&server.authority, server.path("renewed"));
+    std::fs::create_dir(&dir).expect("directory");
+    let renewed = Authority::new(&dir, "ca");
+    let kept = server.with_certificate(renewed.issue_user("kept", 7));
+    let revoked = server.with_certificate(old.issue_user("revoked", 8));
+    let read = |file: &Path| std::fs::read_to_string(file).expect("PEM");
+    let authorities = read(&old.ca_file) + &read(&renewed.ca_file);
+    install(&server.path("ca.pem"), &authorities, 0o644);
+    wait_until("both authorities are accepted", async || {
+        let client = Client::connect_with(&kept).await.ok()?;
+        client.get_principal().await.ok()
+    })
+    .await;
+    // The client shows a path to the authority that has no list.
+    let file = revoked.cert_file.clone().expect("a file");
+    let path = read(&file) + &renewed.certify_key_of(old, "ca");
+    install(&file, &path, 0o644);
+    let client = connect(&revoked).await;
+    client.get_principal().await.expect("not revoked yet");
+    old.revoke(&server.path("revoked.pem"), &[8]);
+    wait_for_failure(&revoked, "revoked").await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_an_authority_that_is_not_configured_counts_as_its_problem_says() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "admin").await;
+    let read = |file: &Path| std::fs::read_to_string(file).expect("PEM");
+    // Two keys of one intermediate authority.
+    let [old, renewed] = ["old", "renewed"].map(|dir| {
+        let dir = server.path(dir);
+        std::fs::create_dir(&dir).expect("directory");
+        Authority::new(&dir, "middle")
+    });
+    let issue = |middle: &Authority, serial: u64| {
+        let issued = middle.issue_user(&format!("user-{serial}"), serial);
+        let path = read(&issued.cert) + &server.authority.certify_key_of(middle, "middle");
+        install(&issued.cert, &path, 0o644);
+        server.with_certificate(issued)
+    };
+    let (kept, revoked, other) = (issue(&old, 7), issue(&old, 8), issue(&renewed, 9));
+    let client = connect(&other).await;
+    client.get_principal().await.expect("no list yet");
+    old.revoke(&server.path("revoked.pem"), &[8]);
+    let why = "refuses those that another key of that authority has signed";
+    wait_for_list_problem(&admin, Some(why)).await;
+    wait_for_failure(&revoked, "revoked").await;
+    let client = connect(&kept).await;
+    client.get_principal().await.expect("not revoked");
+    wait_for_failure(&other, "").await;
     assert!(server.stop().await);
 }
 
@@ -322,13 +400,9 @@ impl SwitchingServer {
 
     /// Connects with a client certificate.
     async fn connect(&self, server: &AccessServer) -> Result<Client, skilld_client::Error> {
-        let (name, valid) = ("spiffe://test/a/user", Validity::Valid);
-        let issued = server.authority.issue_client("client", name, valid, 9);
         let options = ConnectOptions {
             endpoint: format!("https://localhost:{}", self.address.port()),
-            cert_file: Some(issued.cert),
-            key_file: Some(issued.key),
-            ..server.tls()
+            ..server.with_certificate(server.authority.issue_user("client", 9))
         };
         Client::connect_with(&options).await
     }

@@ -43,6 +43,36 @@ async fn a_workspace_token_opens_its_workspace_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_for_a_token_makes_no_further_principal() {
+    let server = AccessServer::start().await;
+    let admin = server.client("a", "tenant_admin").await;
+    for id in ["own", "other"] {
+        claim(&admin, id).await.expect("claimed");
+    }
+    let mint = async |workspace: &str, request_id: &str| {
+        let request = pb::CreateWorkspaceTokenRequest {
+            workspace: format!("workspaces/{workspace}"),
+            request_id: request_id.to_owned(),
+            ..Default::default()
+        };
+        let minted = admin.create_workspace_token(request).await?;
+        let agent = connect(&server.with_token(minted.token)).await;
+        agent.get_principal().await.map(|principal| principal.id)
+    };
+    let first = mint("own", "key-1").await.expect("minted");
+    assert_eq!(mint("own", "key-1").await.expect("repeated"), first);
+    for (workspace, request_id) in [("own", "key-2"), ("other", "key-1"), ("own", "")] {
+        let other = mint(workspace, request_id).await.expect("minted");
+        assert_ne!(other, first, "{workspace} {request_id}");
+    }
+    let random = mint("own", "").await.expect("minted");
+    assert_ne!(mint("own", "").await.expect("minted"), random);
+    let refused = mint("own", "\u{e9}").await.expect_err("not ASCII");
+    assert_eq!(refused.code(), Some(Code::InvalidArgument));
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_token_ends_with_its_workspace() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "tenant_admin").await;

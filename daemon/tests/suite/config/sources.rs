@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use skilld::config::Config;
+use skilld::config::{Config, ConfigFlags};
 
 use super::{skilld, text};
 
@@ -71,6 +71,28 @@ fn variables_that_kubernetes_sets_are_ignored_with_a_warning() {
 }
 
 #[test]
+fn a_toml_error_is_one_message_that_names_the_file() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("skilld.toml");
+    std::fs::write(&file, "log = \"info\"\n[server\n").expect("write file");
+    let path = file.to_str().expect("utf-8 path");
+    let output = skilld(&["--config", path], &[]);
+    assert_eq!(output.status.code(), Some(64));
+    let error = text(&output.stderr);
+    let expected = "error: TOML parse error at line 2, column 8: invalid table header; ";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(error.ends_with(&format!(" (in {path})\n")), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn a_misspelt_variable_gets_the_nearest_key_suggested() {
+    let output = skilld(&["--check"], &[("SKILLD_STATEDIR", "/x")]);
+    let expected = "error: statedir: is not a key; did you mean state_dir? (in the environment, SKILLD_STATEDIR)\n";
+    assert_eq!(text(&output.stderr), expected);
+}
+
+#[test]
 fn listen_and_listeners_together_are_refused() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
@@ -104,6 +126,59 @@ fn docker_host_variable_is_used_if_the_key_is_not_set() {
     assert!(
         text(&skilld(&["--check"], &env).stdout).contains("docker_host = \"unix:///other.sock\"")
     );
+}
+
+#[test]
+fn a_file_of_authorities_counts_for_fetches_buckets_and_builds() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let pem = dir.path().join("ca.pem");
+    std::fs::write(&pem, "-----BEGIN CERTIFICATE-----\n").expect("write file");
+    let file = dir.path().join("skilld.toml");
+    std::fs::write(&file, format!("skills.package_ca_file = {pem:?}\n")).expect("write file");
+    let flags = ConfigFlags {
+        config: Some(file),
+        ..ConfigFlags::default()
+    };
+    // Variables of the tests' own, such as SKILLD_GUEST, are faults here.
+    let (config, _faults) = Config::load_for_report(&flags);
+    let config = config.expect("a configuration");
+    for found in [
+        &config.fetch.ca_file,
+        &config.skills.options.remote.fetch.ca_file,
+        &config.artifacts.ca_file,
+        &config.skills.environments.ca_file,
+    ] {
+        assert_eq!(found.as_deref(), Some(pem.as_path()));
+    }
+
+    let of_variable = [("SSL_CERT_FILE", pem.to_str().expect("utf-8 path"))];
+    let output = skilld(&["--check"], &of_variable);
+    let expected = format!("package_ca_file = {pem:?}\n");
+    assert!(text(&output.stdout).contains(&expected));
+}
+
+#[test]
+fn an_unusable_authority_file_ends_a_start_only_as_a_key() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (bad, absent) = (dir.path().join("bad.pem"), dir.path().join("absent.pem"));
+    std::fs::write(&bad, "no certificate").expect("write file");
+    for (path, why) in [(&bad, "has no certificate"), (&absent, "cannot be read")] {
+        let path = path.to_str().expect("utf-8 path");
+        let output = skilld(&["--check"], &[("SSL_CERT_FILE", path)]);
+        let warning = text(&output.stderr);
+        assert!(output.status.success(), "{warning}");
+        let expected = ["warning: SSL_CERT_FILE is ignored for builds", path, why];
+        let mut words = expected.iter();
+        assert!(words.all(|words| warning.contains(words)), "{warning}");
+        let effective = text(&output.stdout);
+        assert!(effective.contains("package_ca_file = \"\""), "{effective}");
+
+        let output = skilld(&["--check"], &[("SKILLD_SKILLS__PACKAGE_CA_FILE", path)]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{error}");
+        let named = error.contains("skills.package_ca_file: ") && error.contains(why);
+        assert!(named, "{error}");
+    }
 }
 
 #[test]

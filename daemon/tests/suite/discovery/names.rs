@@ -1,5 +1,7 @@
 //! Skills of one name: which one is listed, and which version a name means.
 
+use std::collections::{BTreeMap, HashSet};
+
 use super::*;
 
 #[tokio::test]
@@ -109,4 +111,127 @@ async fn a_name_means_a_stable_version_wherever_its_previews_are() {
         let (skill, _) = fixture.get("csv").await.expect("nothing else");
         assert_eq!(skill.front_matter.description, "preview");
     }
+}
+
+#[tokio::test]
+async fn names_of_every_script_are_ids_of_their_own() {
+    let fixture = Fixture::new();
+    let names = ["数据报表", "my-技能-v2", "my-报表-v2", "redacteur-français"];
+    for name in names {
+        fixture.document(&format!("a/{name}/SKILL.md"), name, name, "");
+    }
+    fixture.document("b/full/SKILL.md", "ｆｕｌｌ　Ｗｉｄｔｈ", "wide", "");
+    let skills = fixture.list().await.skills;
+    let ids: HashSet<&str> = skills.iter().map(|skill| skill.name.as_str()).collect();
+    assert_eq!((skills.len(), ids.len()), (5, 5), "{ids:?}");
+    assert!(ids.iter().all(|id| id.is_ascii()), "{ids:?}");
+    for skill in skills.iter().filter(|skill| skill.root.ends_with('a')) {
+        assert_eq!(skill.state, SkillState::Loaded, "{:?}", skill.problems);
+    }
+    let decomposed = "redacteur-franc\u{327}ais";
+    for (asked, description) in names.map(|name| (name, name)).into_iter().chain([
+        (decomposed, "redacteur-français"),
+        ("full Width", "wide"),
+        ("ｆｕｌｌ　Ｗｉｄｔｈ@*", "wide"),
+    ]) {
+        let (skill, body) = fixture.get(asked).await.expect(asked);
+        assert_eq!(skill.front_matter.description, description, "{asked}");
+        assert!(body.starts_with("Body of"), "{asked}");
+        let wanted = SkillRef::parse("skills", asked).expect("valid");
+        let leased = fixture.skills.lease_to_stage(vec![wanted]).await;
+        let staged = fixture
+            .skills
+            .stage(&fixture.path("slot/skills"), leased.expect("leased"))
+            .await
+            .expect("staged");
+        assert_eq!(staged[0].name, skill.name, "{asked}");
+        assert!(fixture.path("slot/skills").join(&skill.name).is_dir());
+    }
+    let Err(Error::SkillNotFound { name, nearest }) = fixture.get("数据报告").await else {
+        panic!("there is no such skill");
+    };
+    assert_eq!(name, "数据报告");
+    let (report, _) = fixture.get("数据报表").await.expect("listed");
+    assert_eq!(nearest, [report.name]);
+}
+
+#[tokio::test]
+async fn two_names_with_one_id_are_reported() {
+    let fixture = Fixture::new();
+    fixture.document("a/first/SKILL.md", "read & write", "first", "1.0");
+    fixture.document("a/second/SKILL.md", "read-write", "second", "2.0");
+    fixture.document("b/third/SKILL.md", "Read Write", "third", "3.0");
+    let skills = fixture.list().await.skills;
+    let reported = skills.iter().map(|skill| {
+        let is_reported = codes(&skill.problems).contains(&"skill.same_id");
+        (skill.front_matter.description.as_str(), is_reported)
+    });
+    let reported: BTreeMap<_, _> = reported.collect();
+    let expected = BTreeMap::from([("first", false), ("second", true), ("third", true)]);
+    assert_eq!(reported, expected);
+    assert!(skills.iter().all(|skill| skill.name == "read-write"));
+}
+
+#[tokio::test]
+async fn the_title_of_a_card_names_it_unless_two_have_it() {
+    let fixture = Fixture::new();
+    let card = |id: &str, name: &str| {
+        let card = format!("{{\"id\": {id:?}, \"name\": {name:?}, \"description\": \"d\"}}");
+        fixture.write(&format!("a/{id}/skill-card.json"), card);
+        fixture.write(&format!("a/{id}/SKILL.md"), "Do it.\n");
+    };
+    card("weather", "天气预报");
+    let (skill, _) = fixture.get("天气预报").await.expect("its title");
+    assert_eq!(skill.name, "weather");
+    card("forecast", "天气预报");
+    let Err(Error::SkillNotFound { nearest, .. }) = fixture.get("天气预报").await else {
+        panic!("it may mean two");
+    };
+    assert_eq!(nearest, ["forecast", "weather"]);
+}
+
+#[tokio::test]
+async fn a_plugin_may_have_a_name_of_any_script() {
+    let fixture = Fixture::new();
+    fixture.write(
+        "a/kit/.claude-plugin/plugin.json",
+        "\u{feff}{\"name\": \"数据插件\"}",
+    );
+    fixture.skill("a/kit/skills/数据报表", "数据报表");
+    fixture.skill("b/数据报表", "数据报表");
+    let (skill, _) = fixture.get("数据插件:数据报表").await.expect("found");
+    assert!(skill.plugin_name().starts_with("skill-"), "{skill:?}");
+    assert!(skill.is_usable() && skill.name.contains("--"), "{skill:?}");
+}
+
+#[tokio::test]
+async fn searches_for_a_model_leave_out_what_only_persons_start() {
+    let fixture = Fixture::new();
+    for (name, key) in [
+        ("ship-it", "disable-model-invocation: true"),
+        ("ship-too", "disable-model-invocation: yes"),
+        ("ship-plan", "user-invocable: false"),
+    ] {
+        let text = format!("---\nname: {name}\ndescription: Ships.\n{key}\n---\nBody.\n");
+        fixture.write(&format!("a/{name}/SKILL.md"), text);
+    }
+    fixture.list().await;
+    for is_compat in [false, true] {
+        let search = async |limit: usize, is_for_model: bool| {
+            let query = "ship".to_owned();
+            let found = fixture
+                .skills
+                .search(query, limit, is_compat, is_for_model)
+                .await
+                .expect("words");
+            let names = found.into_iter().map(|found| found.skill.name);
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(search(10, true).await, ["ship-plan"]);
+        // Skills that are left out take no other's room.
+        assert_eq!(search(1, true).await, ["ship-plan"]);
+        let all = ["ship-it", "ship-plan", "ship-too"];
+        assert_eq!(search(10, false).await, all);
+    }
+    assert!(fixture.get("ship-it").await.is_ok());
 }

@@ -205,10 +205,10 @@ async fn a_manifest_that_cannot_be_used_is_a_problem_and_costs_no_skill() {
         ("json", "{".to_owned()),
         ("nameless", "{}".to_owned()),
         ("typed", "{\"name\": 7}".to_owned()),
-        ("path", "{\"name\": \"../x\"}".to_owned()),
-        ("colon", "{\"name\": \"a:b\"}".to_owned()),
+        ("path", "{\"name\": \"..\"}".to_owned()),
+        ("empty", "{\"name\": \"\"}".to_owned()),
         ("dashes", "{\"name\": \"a--b\"}".to_owned()),
-        ("long", format!("{{\"name\": {:?}}}", "n".repeat(65))),
+        ("long", format!("{{\"name\": {:?}}}", "n".repeat(1025))),
         ("deep", format!("{{\"name\": {}\"a\"", "[".repeat(10_000))),
         ("large", format!("{{\"x\": {:?}}}", "x".repeat(200 << 10))),
     ] {

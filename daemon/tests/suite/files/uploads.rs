@@ -70,7 +70,7 @@ async fn invalid_message_ends_the_upload_and_leaves_no_files() {
     for (bad, (code, reason)) in [
         (data_message(&vec![0; (1 << 20) + 1]), invalid),
         // Above the maximum message size.
-        (data_message(&vec![0; 5 << 20]), too_large),
+        (data_message(&vec![0; 2 << 20]), too_large),
         (
             header_message(&workspace, header(Kind::File, "work/part")),
             invalid,

@@ -120,15 +120,13 @@ async fn failed_workspace_is_removed_after_its_retention() {
         (reason == Some(Reason::WorkspaceNotFound)).then_some(())
     })
     .await;
+    wait_until("nothing of them is left", async || {
+        let now = server.engine.container_ids();
+        let is_left = now.iter().any(|id| containers.contains(id));
+        (!is_left).then_some(())
+    })
+    .await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1 && pool.claimed == 0).await;
-    assert!(
-        !server
-            .engine
-            .container_ids()
-            .iter()
-            .any(|id| containers.contains(id)),
-        "nothing of them is left"
-    );
     assert!(server.stop().await);
 }
 

@@ -22,6 +22,17 @@ fn messages(name: &str, sha256: &str, archive: &[u8]) -> Vec<pb::PublishSkillReq
     std::iter::once(first).chain(data).collect()
 }
 
+/// Makes a tar of a symbolic link and the rest of another tar.
+fn with_link(name: &str, target: &str, rest: &[u8]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    builder.append_link(&mut header, name, target).expect("tar");
+    let link = std::mem::take(builder.get_mut());
+    [link.as_slice(), rest].concat()
+}
+
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
     details
@@ -69,6 +80,7 @@ async fn publish_and_delete_through_the_api() {
     let delete = async |name: &str| {
         let request = pb::DeleteSkillRequest {
             name: name.to_owned(),
+            allow_missing: false,
         };
         server.client.skills().delete_skill(request).await
     };
@@ -93,6 +105,44 @@ async fn publish_and_delete_through_the_api() {
             .expect("still stored")[0]
             .digest,
         published.digest
+    );
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn one_entry_that_no_skill_can_have_is_left_out_and_named_in_the_answer() {
+    let server = TestServer::start("", &[]).await;
+    let archive = with_link("venv/python3", "/usr/bin/python3", &skill("csv", "1.0"));
+    let mut skills = server.client.skills();
+    // The same again is published as it was, and the answer says the same.
+    for _ in 0..2 {
+        let published = skills
+            .publish_skill(stream::iter(messages("csv", "", &archive)))
+            .await
+            .expect("published")
+            .into_inner();
+        assert_eq!(published.state(), pb::SkillState::LoadedWithWarnings);
+        assert_eq!(published.files, 2);
+        let [problem] = published.problems.as_slice() else {
+            panic!("{:?}", published.problems);
+        };
+        assert_eq!(problem.code, "skill.left_out");
+        let named = "venv/python3 is a link out of the archive, to /usr/bin/python3";
+        assert!(problem.message.ends_with(named), "{}", problem.message);
+    }
+    let without_document = with_link(
+        "csv/SKILL.md",
+        "/etc/passwd",
+        &tar_of([("csv/x", b"x".as_slice(), 0o644)]),
+    );
+    let refused = skills
+        .publish_skill(stream::iter(messages("csv", "", &without_document)))
+        .await
+        .expect_err("no document");
+    assert_eq!(reason(&refused), "ARCHIVE_INVALID");
+    assert!(
+        refused.message().contains("csv/SKILL.md is a link out"),
+        "{refused}"
     );
     assert!(server.stop().await);
 }
@@ -162,16 +212,7 @@ async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
     let server = TestServer::start("skills.publish_bytes_max = \"64KiB\"", &[]).await;
     let mut skills = server.client.skills();
     let archive = skill("csv", "1.0");
-    let link = {
-        let mut builder = tar::Builder::new(Vec::new());
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Symlink);
-        header.set_size(0);
-        builder
-            .append_link(&mut header, "link", "/etc/passwd")
-            .expect("tar");
-        builder.into_inner().expect("tar")
-    };
+    let link = with_link("SKILL.md", "/etc/passwd", &[0; 1024]);
     let climbing = zip_of(&[("../../../tmp/skilld-escaped", b"x", 0o644)]);
     let bomb = {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -200,7 +241,11 @@ async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
             archive_invalid,
         ),
         ("no bytes", messages("csv", "", b""), archive_invalid),
-        ("a link out", messages("csv", "", &link), archive_invalid),
+        (
+            "nothing but a link out",
+            messages("csv", "", &link),
+            archive_invalid,
+        ),
         (
             "a climbing name",
             messages("csv", "", &climbing),
@@ -282,6 +327,7 @@ async fn an_unused_digest_leaves_the_store_of_a_running_server() {
         .expect("staged");
     let request = pb::DeleteSkillRequest {
         name: "skills/csv".to_owned(),
+        allow_missing: false,
     };
     server
         .client

@@ -21,7 +21,7 @@ async fn what_nothing_uses_leaves_the_store_and_what_is_used_stays() {
     assert_eq!(fixture.collect(&[]).await, 1);
     assert!(!fixture.stored().contains(&local));
     // The skill of the root goes, and its content with it.
-    fs::remove_dir_all(fixture.path("root/local")).expect("removed");
+    fixture.remove_root("local");
     fixture.skills.rescan().await.expect("scanned");
     assert_eq!(fixture.collect(&[]).await, 1);
     fixture
@@ -41,25 +41,85 @@ async fn what_nothing_uses_leaves_the_store_and_what_is_used_stays() {
     assert_eq!(error.kind().1, Reason::SkillNotFound);
     fixture.publish_skill("csv", "1.0").await;
     fixture.stage("s2", &pinned).await.expect("staged");
-    // What is used within the time stays, whoever asks, and across a restart.
+    // What a root had stays for a time after its last use, whoever asks, and across a restart.
+    fixture.root("local", "2.0");
+    let local = fixture.stage("s1", "local").await.expect("staged").digest;
     fixture.config.keep_unused = Duration::from_secs(3600);
     fixture.reopen();
-    fixture
-        .skills
-        .delete("csv".to_owned(), VersionSelector::All)
-        .await
-        .expect("deleted");
+    fixture.remove_root("local");
+    fixture.skills.rescan().await.expect("scanned");
     assert_eq!(fixture.collect(&[]).await, 0);
-    fixture
-        .stage("s1", &pinned)
-        .await
-        .expect("staged from the store");
-    assert_eq!(fixture.script("s1", "csv"), "echo 1.0\n");
+    let local = format!("local@sha256:{local}");
+    fixture.stage("s2", &local).await.expect("from the store");
+    assert_eq!(fixture.script("s2", "local"), "echo 2.0\n");
     fixture.config.keep_unused = Duration::from_nanos(1);
     fixture.reopen();
-    assert_eq!(fixture.collect(&[]).await, 2);
-    assert_eq!(fixture.stored(), Vec::<String>::new());
+    assert_eq!(fixture.collect(&[]).await, 1);
+    assert_eq!(fixture.stored().len(), 2);
+}
+
+#[tokio::test]
+async fn deleted_publications_leave_the_store_at_once() {
+    let mut fixture = Fixture::keeping(Duration::from_secs(3600));
+    let mut digests = Vec::new();
+    for version in ["1.0", "2.0"] {
+        let skill = fixture.publish_skill("csv", version).await;
+        digests.push(skill.content.expect("content").digest);
+    }
+    fixture.reopen();
+    let held = fixture.skills.published_bytes("default");
+    let deleted = fixture
+        .skills
+        .delete("csv".to_owned(), VersionSelector::All);
+    deleted.await.expect("deleted");
+    assert_eq!(fixture.skills.published_bytes("default"), held);
+    // Only what a workspace has stays. It counts for its tenant, and can be staged by its digest.
+    let staged: HashSet<String> = [digests[0].clone()].into();
+    let removed = fixture.skills.remove_orphans(staged).await;
+    assert_eq!(removed.expect("removed"), 1);
+    assert_eq!(fixture.stored(), [digests[0].as_str()]);
+    assert_eq!(fixture.skills.published_bytes("default"), held / 2);
+    let pinned = format!("csv@sha256:{}", digests[0]);
+    fixture.stage("s1", &pinned).await.expect("from the store");
+    assert_eq!(fixture.script("s1", "csv"), "echo 1.0\n");
+    let removed = fixture.skills.remove_orphans(HashSet::new()).await;
+    assert_eq!(removed.expect("removed"), 1);
+    assert_empty(&fixture.path("state/skills/sha256"));
     assert_empty(&fixture.path("state/skills/used"));
+    assert_eq!(fixture.skills.published_bytes("default"), 0);
+}
+
+#[tokio::test]
+async fn content_of_a_refused_publication_leaves_the_store() {
+    let mut fixture = Fixture::new();
+    fixture.config.skills_max = 1;
+    fixture.reopen();
+    fixture.publish_skill("one", "1.0").await;
+    let held = fixture.skills.published_bytes("default");
+    let refused = fixture.publish("two", &skill("two", "1.0")).await;
+    refused.expect_err("one is the maximum");
+    assert_eq!(fixture.stored().len(), 2);
+    assert_eq!(fixture.skills.published_bytes("default"), 2 * held);
+    let removed = fixture.skills.remove_orphans(HashSet::new()).await;
+    assert_eq!(removed.expect("removed"), 1);
+    assert_eq!(fixture.stored().len(), 1);
+    assert_eq!(fixture.skills.published_bytes("default"), held);
+}
+
+#[tokio::test]
+async fn no_more_of_an_archive_is_unpacked_than_the_quota_of_its_tenant() {
+    let fixture = Fixture::new();
+    // Beyond the quota's 256 files the archive has one twice, which nobody gets to see.
+    let names: Vec<String> = (0..300).map(|number| (number % 299).to_string()).collect();
+    let files = names.iter().map(|name| (name.as_str(), &b""[..], 0o644));
+    let mut file = fixture.skills.create_upload().await.expect("made");
+    file.write_all(&tar_of(files)).expect("written");
+    let published = fixture
+        .skills
+        .publish("csv".to_owned(), file, None, Some(1 << 20));
+    let error = Error::from(published.await.expect_err("refused"));
+    assert!(matches!(error, Error::TenantQuota { .. }), "{error}");
+    fixture.assert_untouched("a refused archive");
 }
 
 #[tokio::test]

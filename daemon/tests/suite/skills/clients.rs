@@ -69,6 +69,49 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
     assert!(server.stop().await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_use_a_skill_by_the_name_that_it_writes() {
+    let front = "name: 数据报表\ndescription: 汇总表格\ndisable-model-invocation: true";
+    let server = TestServer::start("", &[("数据报表", front), FRONTS[0]]).await;
+    let skill = server.client.get_skill("数据报表").await.expect("found");
+    let id = "skill-ef1c3801";
+    assert_eq!(skill.name, format!("skills/{id}"));
+    assert_eq!(skill.display_name, "数据报表");
+    assert_eq!(skill.state(), pb::SkillState::Loaded);
+    assert!(skill.disable_model_invocation);
+    let workspace = server.workspace().await;
+    let staged = server
+        .client
+        .stage_skills(&workspace, &["数据报表@*"])
+        .await;
+    let staged = staged.expect("staged");
+    assert_eq!(staged[0].path, format!("/workspace/skills/{id}"));
+    let both = server
+        .client
+        .stage_skills(&workspace, &["数据报表", id])
+        .await;
+    let error = both.expect_err("named twice");
+    assert_eq!(error.reason(), Some(Reason::InvalidRequest));
+    let search = async |for_model: bool| {
+        let request = pb::SearchSkillsRequest {
+            query: "表格".to_owned(),
+            for_model,
+            ..pb::SearchSkillsRequest::default()
+        };
+        let found = server.client.search_skills(request).await.expect("found");
+        found.matches.len()
+    };
+    assert_eq!((search(false).await, search(true).await), (1, 0));
+    let request = pb::DeleteSkillRequest {
+        name: "skills/数据报表".to_owned(),
+        ..pb::DeleteSkillRequest::default()
+    };
+    let deleted = server.client.skills().delete_skill(request).await;
+    let status = deleted.expect_err("it is of a root");
+    assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+    assert!(server.stop().await);
+}
+
 /// Returns the number of waiters for the lock of a directory.
 fn waiting(dir: &Path) -> usize {
     let inode = format!(":{} ", fs::metadata(dir).expect("there").ino());
@@ -81,6 +124,12 @@ fn waiting(dir: &Path) -> usize {
 async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhile() {
     let server = TestServer::start("", &FRONTS).await;
     let workspace = server.workspace().await;
+    // Until the pool is warm again, the directory of its next slot may have no skills yet.
+    wait_until("the pool is warm", async || {
+        let pool = server.client.get_pool("default").await.expect("pool");
+        (pool.warm == 1).then_some(())
+    })
+    .await;
     let slots = fs::read_dir(server.state_dir().join("slots")).expect("slots");
     let targets: Vec<PathBuf> = slots
         .map(|slot| slot.expect("a slot").path().join("skills"))

@@ -31,6 +31,22 @@ impl Fixture {
         got.expect("listed").1
     }
 
+    /// Reads a file by its path in the plugin of a skill, or else in the skill. Returns the path that is answered, too.
+    async fn read_file(
+        &self,
+        skill: &str,
+        path: &str,
+        is_in_plugin: bool,
+    ) -> Result<(String, String), Error> {
+        let wanted = SkillRef::parse("name", skill).expect("valid");
+        let path = path.to_owned();
+        let opened = self.skills.open_file(wanted, path, is_in_plugin, true);
+        let (file, mut content) = opened.await?;
+        let mut text = String::new();
+        Read::read_to_string(&mut content, &mut text).expect("text");
+        Ok((file.path, text))
+    }
+
     /// Names in `skills/` and in `skills/.plugins/`, replaced versions as one word.
     pub(super) fn staged_names(&self) -> (Vec<String>, Vec<String>) {
         let short = |name: String| match name.strip_prefix(".replaced-") {
@@ -44,11 +60,24 @@ impl Fixture {
 
     pub(super) async fn remove_replaced(&self) {
         let slot = self.slot("s1");
-        assert!(self.skills.has_replaced(&slot).await.expect("read"));
-        let asked = std::time::SystemTime::now() + Duration::from_secs(5);
-        let removed = self.skills.remove_replaced(&slot, asked, Some(Vec::new()));
+        let removed = self.skills.remove_replaced(&slot);
         removed.await.expect("removed");
-        assert!(!self.skills.has_replaced(&slot).await.expect("read"));
+    }
+}
+
+#[tokio::test]
+async fn a_skill_reaches_files_in_folders_that_macos_named() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    let document = "---\nname: menu\ndescription: d\n---\nx\n";
+    fixture.write("acme/skills/cafe\u{301}/menu/SKILL.md", document);
+    fixture.write("acme/skills/cafe\u{301}/prices.txt", "1");
+    fixture.stage("s1", &["menu"]).await.expect("staged");
+    for path in [
+        "menu/../prices.txt",
+        ".plugins/menu/skills/caf\u{e9}/prices.txt",
+    ] {
+        assert_eq!(fixture.read(path).expect(path), "1");
     }
 }
 
@@ -196,8 +225,8 @@ async fn a_plugin_may_begin_and_cease_to_share_files() {
 }
 
 #[tokio::test]
-async fn files_that_leave_the_plugin_are_not_staged_and_the_skill_is() {
-    for prepare in [
+async fn what_a_plugin_must_not_share_is_named_and_the_skill_is_staged() {
+    let made = [
         |fixture: &Fixture| symlink("../../outside", fixture.path("root/acme/shared/link")),
         |fixture: &Fixture| symlink("/etc/passwd", fixture.path("root/acme/link")),
         |fixture: &Fixture| {
@@ -211,15 +240,18 @@ async fn files_that_leave_the_plugin_are_not_staged_and_the_skill_is() {
             fs::create_dir(&many)?;
             numbers.try_for_each(|number| fs::write(many.join(number.to_string()), "x"))
         },
-    ] as [fn(&Fixture) -> std::io::Result<()>; 5]
-    {
+    ] as [fn(&Fixture) -> std::io::Result<()>; 5];
+    for (number, prepare) in made.into_iter().enumerate() {
+        // One entry is left out; of what is too large nothing is shared.
+        let are_others_shared = number < 3;
         let fixture = Fixture::new();
         fixture.plugin("acme", "acme");
         fs::create_dir(fixture.path("outside")).expect("mkdir");
         prepare(&fixture).expect("prepared");
         let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
-        assert_eq!(staged[0].plugin, None);
-        assert_eq!(names(&fixture.slot("s1")), ["deploy"]);
+        assert_eq!(staged[0].plugin.is_some(), are_others_shared);
+        let shared = fixture.read("deploy/../../shared/lib.py");
+        assert_eq!(shared.is_ok(), are_others_shared);
         fixture.read("deploy/SKILL.md").expect("there");
         let codes: Vec<_> = staged[0].problems.iter().map(|it| it.code).collect();
         assert_eq!(codes, ["plugin.files_not_staged"]);
@@ -260,6 +292,12 @@ async fn a_plugin_that_shares_nothing_has_its_skills_staged_alone_every_time() {
         let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
         assert_eq!(staged[0].plugin, None);
     }
+    let pipe = fixture.path("root/acme/pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
+    let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
+    assert_eq!(staged[0].plugin, None);
+    let codes: Vec<_> = staged[0].problems.iter().map(|it| it.code).collect();
+    assert_eq!(codes, ["plugin.files_not_staged"]);
 }
 
 #[tokio::test]
@@ -268,16 +306,7 @@ async fn files_of_a_plugin_are_read_by_their_paths_in_it() {
     fixture.plugin("acme", "acme");
     fixture.skill("csv", "1");
     fixture.skills.rescan().await.expect("scanned");
-    let read = async |skill: &str, path: &str| {
-        let wanted = SkillRef::parse("name", skill).expect("valid");
-        let opened = fixture
-            .skills
-            .open_file(wanted, path.to_owned(), true, true);
-        let (file, mut content) = opened.await?;
-        let mut text = String::new();
-        Read::read_to_string(&mut content, &mut text).expect("text");
-        Ok::<_, Error>((file.path, text))
-    };
+    let read = |skill, path| fixture.read_file(skill, path, true);
     for (skill, path, found, text) in [
         ("deploy", "shared/lib.py", "../../shared/lib.py", "acme 1"),
         ("deploy", "shared/LIB.py", "../../shared/lib.py", "acme 1"),
@@ -296,6 +325,41 @@ async fn files_of_a_plugin_are_read_by_their_paths_in_it() {
     for path in ["skills/rollback/SKILL.md", "shared", "README.md"] {
         read("deploy", path).await.expect_err(path);
     }
+}
+
+#[tokio::test]
+async fn files_of_a_plugin_are_read_as_commands_reach_them() {
+    let fixture = Fixture::new();
+    fixture.plugin("acme", "acme");
+    fixture.skill("csv", "1");
+    fixture.skills.rescan().await.expect("scanned");
+    let read = |skill, path| fixture.read_file(skill, path, false);
+    for (path, found, text) in [
+        ("../../shared/lib.py", "../../shared/lib.py", "acme 1"),
+        (
+            "../../skills/deploy/scripts/run.sh",
+            "scripts/run.sh",
+            "echo\n",
+        ),
+        ("scripts/run.sh", "scripts/run.sh", "echo\n"),
+    ] {
+        let expected = (found.to_owned(), text.to_owned());
+        assert_eq!(read("deploy", path).await.expect(path), expected);
+    }
+    for (skill, path) in [
+        ("deploy", "../../../secret"),
+        ("deploy", "../../../csv/bin/run.sh"),
+        ("csv", "../deploy/SKILL.md"),
+    ] {
+        let error = read(skill, path).await.expect_err(path);
+        assert!(
+            matches!(error, Error::LeavesSkill { .. }),
+            "{path}: {error}"
+        );
+    }
+    // Another skill is none of the shared files.
+    let error = read("deploy", "../rollback/SKILL.md").await;
+    assert!(matches!(error, Err(Error::FileNotFound { .. })));
 }
 
 #[tokio::test]

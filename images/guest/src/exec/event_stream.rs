@@ -164,8 +164,11 @@ impl EventReader {
         }
         if state.phase == ExecPhase::Closed && self.sent == LastSentEvent::Exited {
             self.sent = LastSentEvent::Closed;
-            let total = Some(state.total());
-            return Some(Ok(Event::Closed(Closed { total })));
+            let closed = Closed {
+                total: Some(state.total()),
+                ended_processes: state.ended_processes.clone(),
+            };
+            return Some(Ok(Event::Closed(closed)));
         }
         None
     }

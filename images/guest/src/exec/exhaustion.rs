@@ -2,22 +2,16 @@
 //! container's cgroup, which is visible beneath `/sys/fs/cgroup`. Without the counters, no reason is reported.
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use skilld_proto::v1::exec_result::Reason;
 
 use crate::sys::ExitStatus;
 
 /// Upper bound of the counter files' size, in bytes.
 const FILE_BYTES: usize = 1024;
-/// Largest write that a file system on disk takes or refuses as a whole, in bytes: that of a large folio of the kernel.
-const WRITE_BYTES_MAX: u64 = 2 << 20;
-/// Divisor of the size of a file system on disk that gives the largest free part with which it counts as full.
-const FULL_PART: u64 = 16;
 /// Exit code of a shell whose command was ended by signal 9.
 const KILLED_CODE: i32 = 128 + nix::libc::SIGKILL;
 /// Files with the number of processes that the kernel killed for memory: cgroup v2, then v1.
@@ -110,19 +104,23 @@ impl ExhaustionDetector {
     /// Returns the number of processes of the workspace that the kernel killed for memory since the snapshot; 0 without
     /// the counter. Processes of other execs count too.
     pub(crate) fn oom_kills(&self, before: StartSnapshot) -> u64 {
-        let now = self.oom.as_ref().and_then(CgroupCounter::read);
-        let counted = before.counters.oom.zip(now);
-        counted.map_or(0, |(before, now)| now.saturating_sub(before))
+        count_since(before.counters.oom, self.oom.as_ref())
+    }
+
+    /// Returns the number of forks in the workspace that the pids limit refused since the snapshot; 0 without the
+    /// counter. Forks of other execs count too.
+    pub(crate) fn refused_forks(&self, before: StartSnapshot) -> u64 {
+        count_since(before.counters.pids, self.pids.as_ref())
     }
 
     /// Returns the resource that ran out during a failed exec, if any. The counters cover the whole workspace: if
     /// other execs ran, the killed process may have been theirs. Then only an exec that was itself killed, or reports
-    /// it as shells do, counts as out of memory.
+    /// it as shells do, counts as out of memory. `is_disk_full` is `true` if a disk had no room.
     pub(crate) fn reason(
         &self,
         exit: ExitStatus,
         before: StartSnapshot,
-        workspace: BorrowedFd<'_>,
+        is_disk_full: bool,
     ) -> Option<Reason> {
         let killed = exit.signaled && exit.code == nix::libc::SIGKILL;
         let failed = !exit.signaled && exit.code != 0;
@@ -138,7 +136,7 @@ impl ExhaustionDetector {
             Some(Reason::OomKilled)
         } else if failed && grew(before.pids, now.pids) {
             Some(Reason::PidsLimit)
-        } else if failed && is_full(workspace) {
+        } else if failed && is_disk_full {
             Some(Reason::DiskFull)
         } else {
             None
@@ -146,26 +144,16 @@ impl ExhaustionDetector {
     }
 }
 
-/// Returns `true` if the file system has no free inode, or no room for a write. A workspace on disk refuses a large write
-/// as a whole, so it is full with fewer bytes left than such a write may have.
-fn is_full(directory: BorrowedFd<'_>) -> bool {
-    let Ok(space) = fstatfs(directory) else {
-        return false;
-    };
-    let is_memory = space.filesystem_type() == TMPFS_MAGIC;
-    let block = u64::try_from(space.block_size()).unwrap_or(1).max(1);
-    let needed = match is_memory {
-        true => 1,
-        false => (WRITE_BYTES_MAX / block).min(space.blocks() / FULL_PART),
-    };
-    let no_files = space.files() > 0 && space.files_free() == 0;
-    space.blocks() > 0 && (space.blocks_available() < needed.max(1) || no_files)
+/// Returns how much a counter has grown; 0 without it.
+fn count_since(before: Option<u64>, counter: Option<&CgroupCounter>) -> u64 {
+    let now = counter.and_then(CgroupCounter::read);
+    let counted = before.zip(now);
+    counted.map_or(0, |(before, now)| now.saturating_sub(before))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -217,7 +205,6 @@ mod tests {
     fn exhausted_resources_are_reported_with_both_cgroup_layouts() {
         for layout in [V1, V2] {
             let cgroup = tempfile::tempdir().expect("a directory");
-            let roomy = File::open(cgroup.path()).expect("opened");
             write(cgroup.path(), &layout, 4, 10);
             let detector = ExhaustionDetector::open(cgroup.path());
             let before = detector.snapshot(false);
@@ -227,8 +214,12 @@ mod tests {
                 "{}",
                 layout.oom
             );
-            let reason = |exit| detector.reason(exit, before, roomy.as_fd());
+            let reason = |exit| detector.reason(exit, before, false);
             assert_eq!((reason(FAILED), reason(KILLED)), (None, None));
+            // A full disk kills nothing either.
+            let on_full_disk = |exit| detector.reason(exit, before, true);
+            let full = Some(Reason::DiskFull);
+            assert_eq!((on_full_disk(FAILED), on_full_disk(KILLED)), (full, None));
 
             write(cgroup.path(), &layout, 4, 11);
             // The pids limit kills nothing, so a killed process was not ended by it.
@@ -256,7 +247,7 @@ mod tests {
                 if !crowded {
                     detector.snapshot(true);
                 }
-                let reason = |exit| detector.reason(exit, before, roomy.as_fd());
+                let reason = |exit| detector.reason(exit, before, false);
                 let grown = if crowded { 6 } else { 7 };
                 write(cgroup.path(), &layout, grown, 11);
                 assert_eq!((reason(by_shell), reason(KILLED)), (oom, oom));
@@ -266,37 +257,37 @@ mod tests {
     }
 
     #[test]
-    fn oom_kills_are_counted_since_the_start_with_both_cgroup_layouts() {
+    fn kills_and_refused_forks_are_counted_since_the_start_with_both_cgroup_layouts() {
         for layout in [V1, V2] {
             let cgroup = tempfile::tempdir().expect("a directory");
-            write(cgroup.path(), &layout, 4, 0);
+            write(cgroup.path(), &layout, 4, 10);
             let detector = ExhaustionDetector::open(cgroup.path());
+            let count = |before| (detector.oom_kills(before), detector.refused_forks(before));
             let before = detector.snapshot(false);
-            assert_eq!(detector.oom_kills(before), 0, "{}", layout.oom);
-            write(cgroup.path(), &layout, 6, 0);
-            assert_eq!(detector.oom_kills(before), 2, "{}", layout.oom);
+            assert_eq!(count(before), (0, 0), "{}", layout.oom);
+            write(cgroup.path(), &layout, 6, 13);
+            assert_eq!(count(before), (2, 3), "{}", layout.oom);
             // An exec that starts now, beside the first one.
             let later = detector.snapshot(true);
-            write(cgroup.path(), &layout, 7, 0);
-            let counted = (detector.oom_kills(before), detector.oom_kills(later));
-            assert_eq!(counted, (3, 1), "{}", layout.oom);
+            write(cgroup.path(), &layout, 7, 14);
+            assert_eq!((count(before), count(later)), ((3, 4), (1, 1)));
             // A counter that was reset claims nothing.
             write(cgroup.path(), &layout, 0, 0);
-            assert_eq!(detector.oom_kills(before), 0, "{}", layout.oom);
+            assert_eq!(count(before), (0, 0), "{}", layout.oom);
         }
     }
 
     #[test]
     fn without_counters_nothing_is_claimed() {
         let cgroup = tempfile::tempdir().expect("a directory");
-        let roomy = File::open(cgroup.path()).expect("opened");
         let check = || {
             let detector = ExhaustionDetector::open(cgroup.path());
             let before = detector.snapshot(false);
             assert_eq!((before.counters.oom, before.counters.pids), (None, None));
-            assert_eq!(detector.reason(FAILED, before, roomy.as_fd()), None);
-            assert_eq!(detector.reason(KILLED, before, roomy.as_fd()), None);
-            assert_eq!(detector.oom_kills(before), 0);
+            assert_eq!(detector.reason(FAILED, before, false), None);
+            assert_eq!(detector.reason(KILLED, before, false), None);
+            let counts = (detector.oom_kills(before), detector.refused_forks(before));
+            assert_eq!(counts, (0, 0));
         };
         check();
         for text in [
@@ -310,15 +301,5 @@ mod tests {
             fs::write(cgroup.path().join("pids.events"), text).expect("written");
             check();
         }
-    }
-
-    #[test]
-    fn a_directory_with_space_is_not_full() {
-        let directory = tempfile::tempdir().expect("a directory");
-        assert!(!is_full(
-            File::open(directory.path()).expect("opened").as_fd()
-        ));
-        // /proc has neither blocks nor inodes to count.
-        assert!(!is_full(File::open("/proc").expect("opened").as_fd()));
     }
 }

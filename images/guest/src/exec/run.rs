@@ -2,13 +2,15 @@
 //! and kills its process tree. It lives until no process of the exec is left.
 
 pub(crate) mod deadlines;
+mod exec_end;
 mod output_source;
 mod program_check;
 mod spawn;
+mod stragglers;
 mod tree;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use skilld_proto::v1;
@@ -16,12 +18,14 @@ use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::mpsc;
 
 use super::exhaustion::StartSnapshot;
+use super::writable_disks::reports_full_disk;
 use super::{Exec, ExecControl, ExecPhase};
 use crate::guest::{Guest, GuestSettings};
 use crate::output_window::CHUNK_BYTES;
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::ExitStatus;
 use deadlines::{ExecDeadlines, deadline_after, sleep_until};
+use exec_end::{lost_leader_result, record_exit, record_output_end};
 use output_source::{OutputSource, PIPE_BYTES, wait_readable, would_block};
 pub(crate) use spawn::SpawnRequest;
 use spawn::spawn_exec;
@@ -44,6 +48,8 @@ struct RunningExec {
     before: StartSnapshot,
     /// First reason for which skilld ended the exec; `None` if it did not.
     cause: Option<Reason>,
+    /// Disks that had no room when the command reported that.
+    full_disks: Vec<v1::FullDisk>,
     /// Output bytes left until the limit.
     output_left: u64,
     block: bool,
@@ -79,6 +85,7 @@ pub(crate) async fn run_exec(
                 started,
                 before,
                 cause: None,
+                full_disks: Vec::new(),
                 output_left: u64::try_from(limit)
                     .ok()
                     .filter(|l| *l > 0)
@@ -108,42 +115,6 @@ pub(crate) async fn run_exec(
     exec.state().gone = true;
     exec.notify_changed();
     guest.execs.exec_ended(&exec);
-}
-
-/// Records the result once the leader has exited or could not be spawned.
-fn record_exit(guest: &Guest, exec: &Exec, mut result: v1::ExecResult) {
-    result.effective_limits = Some(exec.spec.limits.unwrap_or_default());
-    let mut state = exec.state();
-    state.phase = ExecPhase::Exited;
-    state.end_time = Some(SystemTime::now());
-    let total = state.total();
-    state.exit_offsets = [total.stdout, total.stderr];
-    state.result = Some(result);
-    // From here on only stragglers have the terminal open.
-    state.terminal = None;
-    drop(state);
-    if let Some(stdin) = &exec.stdin {
-        stdin.close();
-    }
-    guest.execs.leader_ended();
-    exec.notify_changed();
-}
-
-/// Returns the result of a leader whose exit status is lost.
-fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
-    let lost = super::lost_result();
-    v1::ExecResult {
-        reason: cause.map_or(lost.reason, i32::from),
-        wall_time: wall.try_into().ok(),
-        ..lost
-    }
-}
-
-/// Records the end of both output streams.
-fn record_output_end(guest: &Guest, exec: &Arc<Exec>) {
-    guest.execs.output_ended(exec);
-    exec.state().phase = ExecPhase::Closed;
-    exec.notify_changed();
 }
 
 impl RunningExec {
@@ -265,6 +236,9 @@ impl RunningExec {
 
     /// Appends the bytes that were read to the window. Terminates the exec if they exceed the output limit.
     fn keep_output(&mut self, stream: usize, count: u64) {
+        if reports_full_disk(&self.scratch) {
+            self.guest.disks.add_full(&mut self.full_disks);
+        }
         if count > self.output_left {
             let keep = usize::try_from(self.output_left).unwrap_or(usize::MAX);
             self.scratch.truncate(keep);
@@ -340,14 +314,19 @@ impl RunningExec {
         } else {
             wall
         };
+        self.guest.disks.add_full(&mut self.full_disks);
+        let is_disk_full = !self.full_disks.is_empty();
         // A reason that skilld caused takes precedence.
         let ran_out = || {
-            let workspace = self.guest.root.as_fd();
-            self.guest.exhaustion.reason(exit, self.before, workspace)
+            self.guest
+                .exhaustion
+                .reason(exit, self.before, is_disk_full)
         };
         let cause = self.cause.or_else(ran_out);
         let result = v1::ExecResult {
             oom_kills: self.guest.exhaustion.oom_kills(self.before),
+            refused_forks: self.guest.exhaustion.refused_forks(self.before),
+            full_disks: std::mem::take(&mut self.full_disks),
             ..super::exited_result(exit, wall, cause)
         };
         self.deadlines.timeout = None;
@@ -367,6 +346,7 @@ impl RunningExec {
             self.tree.leader_ended(&self.guest);
             let result = v1::ExecResult {
                 oom_kills: self.guest.exhaustion.oom_kills(self.before),
+                refused_forks: self.guest.exhaustion.refused_forks(self.before),
                 ..lost_leader_result(self.cause, self.started.elapsed())
             };
             record_exit(&self.guest, &self.exec, result);
@@ -390,9 +370,13 @@ impl RunningExec {
         }
     }
 
-    /// Closes the exec once the leader has exited and both streams have ended.
+    /// Closes the exec once the leader has exited, both streams have ended and no process is left that Closed would
+    /// have to name. Processes that are kept, or that are killed for another reason, do not delay it.
     fn close_when_done(&mut self) {
-        if self.phase() == ExecPhase::Exited && self.sources.iter().all(Option::is_none) {
+        let has_output_ended = self.sources.iter().all(Option::is_none);
+        let waits_for_tree = self.cause.is_none() && !self.keeps_stragglers();
+        let is_settled = !waits_for_tree || self.tree.is_empty() || self.tree.resists_kill();
+        if self.phase() == ExecPhase::Exited && has_output_ended && is_settled {
             self.scratch = BytesMut::new();
             // Unset for an exec that could not start, since it has no files of its own.
             self.exec.state().end_file_time = Some(super::wall_clock_now());
@@ -460,14 +444,27 @@ impl RunningExec {
         }
         if due(self.deadlines.leak) {
             self.deadlines.leak = None;
-            if self.exec.spec.stragglers() == v1::Stragglers::Keep && self.cause.is_none() {
-                self.limit_sources();
-            } else if self.deadlines.patience.is_none() && !self.tree.is_empty() {
-                self.kill();
-            }
+            self.end_stragglers();
         }
         if due(self.deadlines.patience) {
             self.on_patience_over();
+        }
+    }
+
+    fn keeps_stragglers(&self) -> bool {
+        self.exec.spec.stragglers() == v1::Stragglers::Keep
+    }
+
+    /// Releases the processes that outlived the leader, or records and kills them.
+    fn end_stragglers(&mut self) {
+        if self.cause.is_none() && self.keeps_stragglers() {
+            self.limit_sources();
+        } else if self.deadlines.patience.is_none() && !self.tree.is_empty() {
+            if self.cause.is_none() {
+                let ended = stragglers::describe_stragglers(self.tree.processes());
+                self.exec.state().ended_processes = ended;
+            }
+            self.kill();
         }
     }
 
@@ -483,22 +480,5 @@ impl RunningExec {
         self.tree.insist(&self.guest);
         // The wait starts here, because the kill itself may have taken long.
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lost_status_hides_neither_what_was_done_nor_how_long_it_took() {
-        let wall = Duration::from_millis(1500);
-        let timed_out = lost_leader_result(Some(Reason::Timeout), wall);
-        assert_eq!(timed_out.reason(), Reason::Timeout);
-        assert_eq!(timed_out.wall_time, wall.try_into().ok());
-        assert_eq!(timed_out.outcome, None);
-        let result = lost_leader_result(None, wall);
-        assert_eq!(result.reason(), Reason::WorkspaceLost);
-        assert_eq!(result.wall_time, wall.try_into().ok());
     }
 }

@@ -115,6 +115,18 @@ impl CollectedArchive {
         builder.append_link(&mut header, path, target)
     }
 
+    /// Appends a directory.
+    ///
+    /// # Errors
+    /// Fails for a path that no tar header can name.
+    pub(crate) fn append_directory(&mut self, path: &[u8], stat: &FileStat) -> io::Result<()> {
+        let Some(builder) = &mut self.builder else {
+            return Ok(());
+        };
+        let mut header = new_header(EntryType::Directory, stat, 0);
+        builder.append_data(&mut header, OsStr::from_bytes(path), io::empty())
+    }
+
     /// Writes the end mark.
     pub(crate) fn finish(&mut self) {
         let buffer = self.builder.take().map(Builder::into_inner);

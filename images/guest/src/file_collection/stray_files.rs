@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use nix::fcntl::{AtFlags, OFlag, open};
-use nix::sys::stat::{Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstatat};
 use skilld_proto::v1::FileType;
 
 use crate::files::root::{WorkspaceRoot, split_path};
@@ -26,6 +26,15 @@ const CONTAINER_WORKSPACE: &str = "/workspace";
 pub(super) struct ChangeTimeRange {
     pub(super) since: Duration,
     pub(super) until: Option<Duration>,
+}
+
+impl ChangeTimeRange {
+    /// Returns `true` if a file changed in this span. A command can set the modification time, but not the time that is
+    /// compared.
+    pub(super) fn contains(self, stat: &FileStat) -> bool {
+        let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
+        changed >= self.since && self.until.is_none_or(|until| changed <= until)
+    }
 }
 
 /// Files that changed outside of the collected directories.
@@ -105,11 +114,8 @@ fn has_changed(walk: &DirectoryWalk, path: &[u8], span: ChangeTimeRange) -> bool
     let Some(parent) = walk.parent() else {
         return false;
     };
-    let Ok(stat) = fstatat(parent, split_path(path).1, AtFlags::AT_SYMLINK_NOFOLLOW) else {
-        return false;
-    };
-    let changed = since_epoch(stat.st_ctime, stat.st_ctime_nsec);
-    changed >= span.since && span.until.is_none_or(|until| changed <= until)
+    let stat = fstatat(parent, split_path(path).1, AtFlags::AT_SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| span.contains(&stat))
 }
 
 #[cfg(test)]

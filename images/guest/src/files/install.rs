@@ -1,6 +1,7 @@
 //! Atomic installation of staged files: all or none. Directories are created first. Each file is then exchanged with
 //! what is at its path by one rename, so that a failure can be undone.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
@@ -12,7 +13,7 @@ use skilld_proto::v1::FileType;
 use super::file_type;
 use super::root::{WorkspaceRoot, check_writable, display_path, split_path};
 use super::staging::StagingDirectory;
-use super::tar_unpacker::{StagedEntries, StagedEntry};
+use super::tar_unpacker::{StagedDirectory, StagedEntries, StagedEntry};
 use crate::error::Error;
 
 /// Maximum number of entries per turn of the guest's thread.
@@ -85,7 +86,7 @@ impl<'a> AtomicInstall<'a> {
     /// Checks that the path is free, or holds the same kind of entry.
     fn check_kind(&self, path: &[u8], staged: &StagedEntry) -> Result<(), Error> {
         check_writable(path)?;
-        let directory = matches!(staged, StagedEntry::Directory { .. });
+        let directory = matches!(staged, StagedEntry::Directory(_));
         let follow = if directory {
             OFlag::empty()
         } else {
@@ -113,10 +114,10 @@ impl<'a> AtomicInstall<'a> {
         entries: &StagedEntries,
         placed: &mut Vec<InstalledEntry>,
     ) -> Result<(), Error> {
-        let modes = self.make_all_directories(entries).await?;
+        let directories = self.make_all_directories(entries).await?;
         for (number, (path, staged)) in entries.iter().enumerate() {
             let staged = match staged {
-                StagedEntry::Directory { .. } => continue,
+                StagedEntry::Directory(_) => continue,
                 StagedEntry::File(written) => &written.name,
                 StagedEntry::Link(name) => name,
             };
@@ -129,40 +130,51 @@ impl<'a> AtomicInstall<'a> {
             });
             pause_after(number).await;
         }
-        for (path, mode) in modes {
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-            let directory = self.root.openat(&path, flags);
-            let mode = Mode::from_bits_truncate(mode) | Mode::S_IRWXU;
-            let set = directory.and_then(|directory| fchmod(directory, mode));
-            set.map_err(|errno| Error::file(&display_path(&path), errno))?;
+        // Last, since the installation of files changes the times of their directories.
+        for (path, directory) in directories {
+            self.complete_directory(&path, directory)?;
         }
         Ok(())
     }
 
-    /// Creates the directories among the entries and the parents of all entries. Returns the modes of the new ones
-    /// among the entries.
+    /// Sets mode and modification time of a directory that the installation created.
+    fn complete_directory(&self, path: &[u8], staged: StagedDirectory) -> Result<(), Error> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let failed = |errno| Error::file(&display_path(path), errno);
+        let directory = self.root.openat(path, flags).map_err(failed)?;
+        let mode = Mode::from_bits_truncate(staged.mode) | Mode::S_IRWXU;
+        fchmod(&directory, mode).map_err(failed)?;
+        if let Some(mtime) = staged.mtime {
+            let _out_of_range = File::from(directory).set_modified(mtime);
+        }
+        Ok(())
+    }
+
+    /// Creates the directories among the entries and the parents of all entries. Returns the new ones among the entries.
     async fn make_all_directories(
         &mut self,
         entries: &StagedEntries,
-    ) -> Result<Vec<(Vec<u8>, u32)>, Error> {
+    ) -> Result<Vec<(Vec<u8>, StagedDirectory)>, Error> {
         let base = self.base.clone();
         self.open_parent(&base)?;
-        let mut modes = Vec::new();
+        let is_base_new = self.made.last() == Some(&base);
+        let mut new = Vec::new();
         for (number, (path, staged)) in entries.iter().enumerate() {
+            let is_new_base = path.is_empty() && is_base_new;
             let path = join_path(&self.base, path);
-            if let StagedEntry::Directory { mode } = staged {
+            if let StagedEntry::Directory(directory) = staged {
                 let before = self.made.len();
                 self.root
                     .make_directories_recording(&path, &mut self.made)?;
-                if self.made.len() > before {
-                    modes.push((path, *mode));
+                if self.made.len() > before || is_new_base {
+                    new.push((path, *directory));
                 }
             } else {
                 self.open_parent(split_path(&path).0)?;
             }
             pause_after(number).await;
         }
-        Ok(modes)
+        Ok(new)
     }
 
     /// Moves a staged file to its path, and what was there to the staged name.
@@ -268,10 +280,10 @@ fn check_not_a_parent(
     staged: &StagedEntry,
     entries: &StagedEntries,
 ) -> Result<(), Error> {
-    if matches!(staged, StagedEntry::Directory { .. }) {
+    if matches!(staged, StagedEntry::Directory(_)) {
         return Ok(());
     }
-    let below = join_path(path, b"");
+    let below = [path, b"/"].concat();
     match entries.range(below.clone()..).next() {
         Some((next, _)) if next.starts_with(&below) => Err(Error::ArchiveInvalid {
             entry: display_path(next),
@@ -281,10 +293,11 @@ fn check_not_a_parent(
     }
 }
 
-/// Joins a path to a base, which may be empty.
+/// Joins a path to a base. Both may be empty.
 pub(super) fn join_path(base: &[u8], path: &[u8]) -> Vec<u8> {
-    if base.is_empty() {
-        return path.to_vec();
+    match (base, path) {
+        (b"", path) => path.to_vec(),
+        (base, b"") => base.to_vec(),
+        (base, path) => [base, b"/", path].concat(),
     }
-    [base, b"/", path].concat()
 }

@@ -2,13 +2,14 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use flate2::write::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::guest::v1::{PutFilesHeader, PutFilesRequest};
 use skilld_proto::v1::stage_files_header::Kind;
-use skilld_proto::v1::{StageFilesHeader, StageFilesResponse, StagedFile};
+use skilld_proto::v1::{SkippedFile, StageFilesHeader, StageFilesResponse, StagedFile};
 use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 use tonic::{Status, Streaming};
@@ -16,7 +17,9 @@ use tonic::{Status, Streaming};
 use super::install::{AtomicInstall, join_path};
 use super::root::{WorkspaceRoot, check_writable, normalise_path};
 use super::staging::StagingDirectory;
-use super::tar_unpacker::{ArchiveLimits, StagedEntries, StagedEntry, TarUnpacker};
+use super::tar_unpacker::{
+    ArchiveLimits, SkippedEntries, StagedEntries, StagedEntry, TarUnpacker, UnpackedArchive,
+};
 use super::{ANSWER_BYTES_MAX, SLICE_BYTES, encode_hex};
 use crate::error::Error;
 use crate::task_spawn;
@@ -25,6 +28,8 @@ use crate::task_spawn;
 const ENTRIES_MAX: u64 = 20_000;
 /// Maximum number of files that the response lists.
 const LISTED_MAX: usize = 10_000;
+/// Maximum size of the entries that were left out in the response, in bytes.
+const SKIPPED_BYTES_MAX: usize = ANSWER_BYTES_MAX / 4;
 /// Bytes of an archive unpacked before other tasks get their turn: some sixty small files.
 const TAR_SLICE: usize = 32 * 1024;
 /// Bytes of a compressed archive unpacked before other tasks get their turn. They may expand a thousandfold.
@@ -58,45 +63,43 @@ async fn receive_upload(
     let path = normalise_path(&file.path)?;
     check_writable(&path)?;
     let kind = file.kind();
-    let (base, (staging, entries)) = match kind {
+    let (base, received) = match kind {
         Kind::Unspecified | Kind::File => {
             let staging = || StagingDirectory::new(root, cleared);
             let received = receive_file(staging, &mut stream, &header, &file, &path).await?;
             (Vec::new(), received)
         }
         Kind::Tar | Kind::TarGz => {
-            let depth = path
-                .split(|byte| *byte == b'/')
-                .filter(|name| !name.is_empty())
-                .count();
-            let unpacker = TarUnpacker::new(
-                StagingDirectory::new(root, cleared)?,
-                depth,
-                archive_limits(&header),
-            );
+            let staging = StagingDirectory::new(root, cleared)?;
+            let unpacker = TarUnpacker::new(staging, archive_limits(&header));
             let received = receive_archive(&mut stream, unpacker, kind, &file.sha256).await?;
             (path, received)
         }
     };
-    install_entries(root, staging, base, entries).await
+    install_entries(root, base, received).await
 }
 
 /// Installs the entries in a task of its own. It completes even if the caller is cancelled, because half of an
 /// installation would lose replaced files.
 async fn install_entries(
     root: &Arc<WorkspaceRoot>,
-    staging: StagingDirectory,
     base: Vec<u8>,
-    entries: StagedEntries,
+    received: UnpackedArchive,
 ) -> Result<StageFilesResponse, Status> {
     let root = Arc::clone(root);
     let (done, is_done) = oneshot::channel();
     task_spawn::spawn(async move {
+        let UnpackedArchive {
+            staging,
+            entries,
+            skipped,
+        } = received;
         let mut install = AtomicInstall::new(&root, staging, &base);
         let placed = install.install(&entries).await;
         // Replaced files, and those that were not installed, are removed with the staging directory.
         drop(install);
-        let _nobody_waits = done.send(placed.map(|()| describe_entries(&base, &entries)));
+        let answer = placed.map(|()| describe_entries(&base, &entries, skipped));
+        let _nobody_waits = done.send(answer);
     });
     // The task drops the sender early only in a panic, which ends the process.
     Ok(is_done.await.unwrap_or(Err(Error::NotReady))?)
@@ -140,7 +143,7 @@ async fn receive_file(
     header: &PutFilesHeader,
     file: &StageFilesHeader,
     path: &[u8],
-) -> Result<(StagingDirectory, StagedEntries), Status> {
+) -> Result<UnpackedArchive, Status> {
     if path.is_empty() {
         return Err(Error::invalid("path", "must name a file").into());
     }
@@ -163,10 +166,17 @@ async fn receive_file(
             tokio::task::yield_now().await;
         }
     }
-    let written = writing.finish(path, mode)?;
+    let mtime = file
+        .mtime
+        .and_then(|mtime| SystemTime::try_from(mtime).ok());
+    let written = writing.finish(path, mode, mtime)?;
     check_sha256(&file.sha256, &written.sha256)?;
     let entries = StagedEntries::from([(path.to_vec(), StagedEntry::File(written))]);
-    Ok((staging, entries))
+    Ok(UnpackedArchive {
+        staging,
+        entries,
+        skipped: SkippedEntries::default(),
+    })
 }
 
 /// Receives an archive and unpacks it into a staging directory.
@@ -175,7 +185,7 @@ async fn receive_archive(
     mut unpacker: TarUnpacker,
     kind: Kind,
     wanted: &str,
-) -> Result<(StagingDirectory, StagedEntries), Status> {
+) -> Result<UnpackedArchive, Status> {
     let mut sha256 = Sha256::new();
     if kind == Kind::Tar {
         while let Some(data) = next_chunk(stream).await? {
@@ -218,20 +228,37 @@ fn gzip_error(gzip: &mut MultiGzDecoder<TarUnpacker>) -> Error {
     gzip.get_mut().failure().unwrap_or_else(damaged_gzip)
 }
 
-/// Lists the installed files for the response.
-fn describe_entries(base: &[u8], entries: &StagedEntries) -> StageFilesResponse {
-    let mut response = StageFilesResponse::default();
+/// Lists the installed files, and the entries that were left out, for the response.
+fn describe_entries(
+    base: &[u8],
+    entries: &StagedEntries,
+    skipped: SkippedEntries,
+) -> StageFilesResponse {
+    let display = |path: &[u8]| String::from_utf8_lossy(&join_path(base, path)).into_owned();
+    let mut response = StageFilesResponse {
+        skipped_total: skipped.total,
+        ..StageFilesResponse::default()
+    };
     let mut bytes = 0;
+    for (path, reason) in skipped.named {
+        let path = display(&path);
+        bytes += path.len() + 16;
+        if bytes < SKIPPED_BYTES_MAX {
+            let reason = reason.into();
+            response.skipped.push(SkippedFile { path, reason });
+        }
+    }
+    let mut bytes = bytes.min(SKIPPED_BYTES_MAX);
     for (path, staged) in entries {
         let (size, mode, sha256) = match staged {
-            StagedEntry::Directory { .. } => continue,
+            StagedEntry::Directory(_) => continue,
             StagedEntry::Link(_) => (0, 0o777, String::new()),
             StagedEntry::File(written) => (written.size, written.mode, encode_hex(&written.sha256)),
         };
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         response.files_total += 1;
         response.bytes_total += size;
-        let path = String::from_utf8_lossy(&join_path(base, path)).into_owned();
+        let path = display(path);
         bytes += path.len() + 128;
         if response.files.len() < LISTED_MAX && bytes < ANSWER_BYTES_MAX {
             response.files.push(StagedFile {

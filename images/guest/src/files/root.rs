@@ -20,6 +20,8 @@ const PATH_MAX: usize = 4096;
 pub(crate) const NAME_MAX: usize = 255;
 /// Maximum number of links followed in one path, as in the kernel.
 const LINKS_MAX: usize = 40;
+/// Mode of a directory that the guest makes for clients and commands.
+const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
 /// Flags for a directory that is opened only to reach its entries.
 const DIRECTORY: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
@@ -150,7 +152,7 @@ impl WorkspaceRoot {
                 so_far.push(b'/');
             }
             so_far.extend_from_slice(&name);
-            match mkdirat(&here, name.as_slice(), Mode::S_IRWXU) {
+            match mkdirat(&here, name.as_slice(), DIRECTORY_MODE) {
                 Ok(()) => made.push(so_far.clone()),
                 Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(failed(errno)),
@@ -164,7 +166,7 @@ impl WorkspaceRoot {
     pub(crate) fn make_run_directory(&self, exec: &str) -> Result<(), Error> {
         let made = self
             .openat(b"runs", DIRECTORY)
-            .and_then(|runs| mkdirat(runs, exec, Mode::S_IRWXU));
+            .and_then(|runs| mkdirat(runs, exec, DIRECTORY_MODE));
         match made {
             Ok(()) => Ok(()),
             Err(_) => self

@@ -6,11 +6,12 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
@@ -135,6 +136,14 @@ impl StagingDirectory {
         let link = |directory: BorrowedFd<'_>, name: &str| symlinkat(target, directory, name);
         Ok(self.make(path, link)?.0)
     }
+
+    /// Gives a file of the directory a second name, which it returns.
+    pub(crate) fn hard_link(&mut self, path: &[u8], existing: &str) -> Result<String, Error> {
+        let link = |directory: BorrowedFd<'_>, name: &str| {
+            linkat(directory, existing, directory, name, AtFlags::empty())
+        };
+        Ok(self.make(path, link)?.0)
+    }
 }
 
 impl Drop for StagingDirectory {
@@ -169,10 +178,19 @@ impl StagedFileWriter {
         Ok(())
     }
 
-    /// Sets the file's mode and completes it.
-    pub(crate) fn finish(self, path: &[u8], mode: u32) -> Result<FinishedFile, Error> {
+    /// Sets the file's mode and, if it is given, its modification time, and completes the file.
+    pub(crate) fn finish(
+        self,
+        path: &[u8],
+        mode: u32,
+        mtime: Option<SystemTime>,
+    ) -> Result<FinishedFile, Error> {
         let bits = Mode::from_bits_truncate(mode & 0o777);
         fchmod(&self.file, bits).map_err(|errno| Error::file(&display_path(path), errno))?;
+        if let Some(mtime) = mtime {
+            // A time that the file system can't keep is no reason to refuse a file.
+            let _out_of_range = self.file.set_modified(mtime);
+        }
         Ok(FinishedFile {
             name: self.name,
             size: self.size,

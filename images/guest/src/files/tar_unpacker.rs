@@ -1,27 +1,38 @@
 //! Unpacks a tar stream into a staging directory while its bytes arrive. `tar` parses headers and PAX records. Its own
 //! reader pulls from a blocking source, which the guest's only thread cannot wait for, so this state machine is fed
-//! instead. An entry that may not be unpacked fails the whole archive.
+//! instead. An entry of a kind that is not unpacked, or with a name that no file can have, is left out; one whose name
+//! leads up fails the whole archive.
+//! Links are made as they are: commands can make the same, and the guest follows none out of the workspace.
 //!
 //! ```text
 //! Header ──file──► Data ──► Pad ──► Header …        Header ──zeros──► End
-//!    └──long name, PAX──► EntryOverrides ──► Pad ──► Header   (the next entry gets it)
+//!    ├──long name, PAX──► EntryOverrides ──► Pad ──► Header   (the next entry gets it)
+//!    └──sparse file──► SparseMap ──► Pad ──► Header           (left out)
 //! ```
+
+mod entry_header;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::SystemTime;
 
-use tar::{EntryType, Header, PaxExtensions};
+use skilld_proto::v1::skipped_file::Reason;
+use tar::{EntryType, GnuHeader, Header};
 
-use super::root::{NAME_MAX, display_path};
 use super::staging::{FinishedFile, StagedFileWriter, StagingDirectory};
 use crate::error::Error;
+use entry_header::{
+    EntryOverrides, PATH_MAX, clean_path, header_time, invalid_entry, is_extension, is_link_target,
+};
 
 /// Size of a tar block, in bytes.
 const BLOCK_BYTES: usize = 512;
 /// Maximum size of a long name or a PAX header, in bytes.
 const META_BYTES_MAX: u64 = 256 * 1024;
-const PATH_MAX: usize = 4096;
-const DEPTH_MAX: usize = 128;
+/// Offset of the byte of a sparse map's block that is 1 if another block follows.
+const MAP_CONTINUES_AT: usize = 504;
+/// Maximum number of entries that are left out and named.
+const SKIPPED_MAX: usize = 1000;
 
 /// Staged form of an archive entry.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,13 +40,37 @@ pub(crate) enum StagedEntry {
     File(FinishedFile),
     /// Name of the link in the staging directory.
     Link(String),
-    Directory {
-        mode: u32,
-    },
+    Directory(StagedDirectory),
 }
 
-/// Entries by path, relative to the target directory. A later entry of the archive replaces an earlier one.
+/// Mode and modification time of a directory in an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StagedDirectory {
+    pub(crate) mode: u32,
+    /// Modification time; `None` for the time of the unpacking.
+    pub(crate) mtime: Option<SystemTime>,
+}
+
+/// Entries by path, relative to the target directory, which is the empty path. A later entry of the archive replaces an
+/// earlier one.
 pub(crate) type StagedEntries = BTreeMap<Vec<u8>, StagedEntry>;
+
+/// Entries that were left out.
+#[derive(Debug, Default)]
+pub(crate) struct SkippedEntries {
+    /// First ones, by their paths relative to the target directory.
+    pub(crate) named: Vec<(Vec<u8>, Reason)>,
+    /// Number of all.
+    pub(crate) total: i64,
+}
+
+/// Archive whose entries are all in a staging directory.
+#[derive(Debug)]
+pub(crate) struct UnpackedArchive {
+    pub(crate) staging: StagingDirectory,
+    pub(crate) entries: StagedEntries,
+    pub(crate) skipped: SkippedEntries,
+}
 
 /// Limits of one archive.
 #[derive(Debug, Clone, Copy)]
@@ -49,14 +84,13 @@ pub(crate) struct ArchiveLimits {
 pub(crate) struct TarUnpacker {
     staging: StagingDirectory,
     limits: ArchiveLimits,
-    /// Number of components of the target directory's path: how far links may climb.
-    base_depth: usize,
     block: [u8; BLOCK_BYTES],
     filled: usize,
     step: UnpackStep,
     /// Values from extension headers for the next entry.
     next: EntryOverrides,
     entries: StagedEntries,
+    skipped: SkippedEntries,
     seen: u64,
     bytes: u64,
     /// Cause of a failed write. `io::Error` cannot carry it through the gzip decoder.
@@ -73,6 +107,10 @@ enum UnpackStep {
         left: u64,
         data: Vec<u8>,
     },
+    /// Further blocks of a sparse file's header, before its contents.
+    SparseMap {
+        contents: u64,
+    },
     Pad {
         left: u64,
     },
@@ -84,23 +122,10 @@ enum UnpackStep {
 struct IncomingFile {
     path: Vec<u8>,
     mode: u32,
+    mtime: Option<SystemTime>,
     left: u64,
     size: u64,
     writing: StagedFileWriter,
-}
-
-/// Name, link target and size from extension headers, which replace those of the next header.
-#[derive(Debug, Default)]
-struct EntryOverrides {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-    size: Option<u64>,
-}
-
-/// Returns the error for an entry that may not be unpacked.
-fn invalid_entry(entry: &[u8], problem: &'static str) -> Error {
-    let entry = display_path(entry).chars().take(256).collect();
-    Error::ArchiveInvalid { entry, problem }
 }
 
 /// Returns the padding after `size` bytes of data, in bytes.
@@ -109,17 +134,17 @@ fn padding_after(size: u64) -> u64 {
 }
 
 impl TarUnpacker {
-    /// Starts to unpack into `staging`. `base_depth` is the number of components of the target directory's path.
-    pub(crate) fn new(staging: StagingDirectory, base_depth: usize, limits: ArchiveLimits) -> Self {
+    /// Starts to unpack into `staging`.
+    pub(crate) fn new(staging: StagingDirectory, limits: ArchiveLimits) -> Self {
         Self {
             staging,
             limits,
-            base_depth,
             block: [0; BLOCK_BYTES],
             filled: 0,
             step: UnpackStep::Header,
             next: EntryOverrides::default(),
             entries: StagedEntries::new(),
+            skipped: SkippedEntries::default(),
             seen: 0,
             bytes: 0,
             failure: None,
@@ -138,6 +163,7 @@ impl TarUnpacker {
                     left,
                     data: so_far,
                 } => self.take_meta_bytes(kind, left, so_far, data)?,
+                UnpackStep::SparseMap { contents } => self.take_sparse_map_bytes(contents, data),
                 UnpackStep::Pad { left } => {
                     let used = leading_bytes(data, left).len();
                     self.step = Self::padding_step(left - used as u64);
@@ -150,11 +176,18 @@ impl TarUnpacker {
     }
 
     /// Ends the archive. Fails if the stream had no end mark.
-    pub(crate) fn finish(self) -> Result<(StagingDirectory, StagedEntries), Error> {
+    pub(crate) fn finish(self) -> Result<UnpackedArchive, Error> {
         match self.step {
-            UnpackStep::End => Ok((self.staging, self.entries)),
+            UnpackStep::End => Ok(UnpackedArchive {
+                staging: self.staging,
+                entries: self.entries,
+                skipped: self.skipped,
+            }),
             UnpackStep::Data(open) => Err(invalid_entry(&open.path, "is cut off")),
-            UnpackStep::Header | UnpackStep::Meta { .. } | UnpackStep::Pad { .. } => {
+            UnpackStep::Header
+            | UnpackStep::Meta { .. }
+            | UnpackStep::SparseMap { .. }
+            | UnpackStep::Pad { .. } => {
                 Err(invalid_entry(b"", "the archive ends without its end mark"))
             }
         }
@@ -168,21 +201,43 @@ impl TarUnpacker {
         }
     }
 
-    /// Collects the bytes of a header and parses it once it is complete.
-    fn take_header_bytes(&mut self, data: &[u8]) -> Result<usize, Error> {
+    /// Collects bytes of a block. Returns how many it used.
+    fn fill_block(&mut self, data: &[u8]) -> usize {
         let part = leading_bytes(data, (BLOCK_BYTES - self.filled) as u64);
         if let Some(space) = self.block.get_mut(self.filled..self.filled + part.len()) {
             space.copy_from_slice(part);
         }
         self.filled += part.len();
+        part.len()
+    }
+
+    /// Takes the block once it is complete.
+    fn take_block(&mut self) -> Option<[u8; BLOCK_BYTES]> {
         if self.filled < BLOCK_BYTES {
-            self.step = UnpackStep::Header;
-        } else {
-            self.filled = 0;
-            let block = self.block;
-            self.step = self.parse_header(&block)?;
+            return None;
         }
-        Ok(part.len())
+        self.filled = 0;
+        Some(self.block)
+    }
+
+    /// Collects the bytes of a header and parses it once it is complete.
+    fn take_header_bytes(&mut self, data: &[u8]) -> Result<usize, Error> {
+        let used = self.fill_block(data);
+        self.step = match self.take_block() {
+            Some(block) => self.parse_header(&block)?,
+            None => UnpackStep::Header,
+        };
+        Ok(used)
+    }
+
+    /// Skips the blocks that list the parts of a sparse file. Each says whether another one follows.
+    fn take_sparse_map_bytes(&mut self, contents: u64, data: &[u8]) -> usize {
+        let used = self.fill_block(data);
+        self.step = match self.take_block() {
+            Some(block) if block.get(MAP_CONTINUES_AT) != Some(&1) => Self::padding_step(contents),
+            Some(_) | None => UnpackStep::SparseMap { contents },
+        };
+        used
     }
 
     /// Parses a header and checks its entry.
@@ -203,7 +258,7 @@ impl TarUnpacker {
             .entry_size()
             .map_err(|_| invalid_entry(&raw_path, "has no valid size"))?;
         let kind = header.entry_type();
-        if kind.is_gnu_longname() || kind.is_gnu_longlink() || is_pax(kind) {
+        if is_extension(kind) {
             if size > META_BYTES_MAX {
                 return Err(invalid_entry(&raw_path, "has an oversized extension"));
             }
@@ -219,69 +274,149 @@ impl TarUnpacker {
             };
         }
         let meta = std::mem::take(&mut self.next);
-        let size = meta.size.unwrap_or(size);
         self.seen += 1;
         if self.seen > self.limits.entries {
             let (what, limit) = ("entries", self.limits.entries);
             return Err(Error::LimitExceeded { what, limit });
         }
-        let given = meta.path.unwrap_or_else(|| raw_path.into_owned());
+        self.take_entry(header, meta, size)
+    }
+
+    /// Takes an entry that is no extension of the next one. `size` is that of its header.
+    fn take_entry(
+        &mut self,
+        header: &Header,
+        meta: EntryOverrides,
+        size: u64,
+    ) -> Result<UnpackStep, Error> {
+        let kind = header.entry_type();
+        let size = meta.size.unwrap_or(size);
+        let given = meta
+            .path
+            .unwrap_or_else(|| header.path_bytes().into_owned());
         // Before POSIX a directory was a file whose name ends with a slash.
-        let directory = kind.is_dir() || (kind.is_file() && given.ends_with(b"/"));
-        let path = clean_path(&given)?;
+        let is_directory = kind.is_dir() || (kind.is_file() && given.ends_with(b"/"));
+        let is_link = kind.is_symlink() || kind.is_hard_link();
         let mode = header.mode().unwrap_or(0o644) & 0o777;
-        if directory || kind.is_symlink() {
-            if size != 0 {
-                return Err(invalid_entry(&given, "is no file and has contents"));
-            }
-        } else if !(kind.is_file() || kind == EntryType::Continuous) {
-            return Err(invalid_entry(&given, refusal_reason(kind)));
+        let mtime = meta.mtime.or_else(|| header_time(header));
+        if (is_directory || kind.is_symlink()) && size != 0 {
+            return Err(invalid_entry(&given, "is no file and has contents"));
         }
-        if directory {
-            self.add_entry(path, StagedEntry::Directory { mode });
+        let path = match clean_path(&given)? {
+            Ok(path) => path,
+            Err(reason) => {
+                self.skip(given, reason);
+                let has_contents = !is_directory && !is_link;
+                return self.skip_contents(header, if has_contents { size } else { 0 });
+            }
+        };
+        if is_directory {
+            let directory = StagedDirectory { mode, mtime };
+            self.entries.insert(path, StagedEntry::Directory(directory));
             return Ok(UnpackStep::Header);
         }
         if path.is_empty() {
             return Err(invalid_entry(&given, "has no name"));
         }
-        if kind.is_symlink() {
+        if is_link {
             let target = header.link_name_bytes().map(std::borrow::Cow::into_owned);
             let target = meta.link.or(target).unwrap_or_default();
-            self.check_target(&path, &target)?;
-            let name = self.staging.link(&path, &target)?;
-            self.add_entry(path, StagedEntry::Link(name));
+            if kind.is_symlink() {
+                self.add_symbolic_link(path, &target)?;
+            } else {
+                self.add_hard_link(path, &target)?;
+            }
             return Ok(UnpackStep::Header);
         }
-        self.start_file(path, mode, size)
+        if meta.is_sparse || !(kind.is_file() || kind == EntryType::Continuous) {
+            self.skip(path, Reason::FileType);
+            return self.skip_contents(header, size);
+        }
+        self.count_bytes(size)?;
+        self.start_file(path, mode, mtime, size)
     }
 
-    /// Creates the staged file of an entry.
-    fn start_file(&mut self, path: Vec<u8>, mode: u32, size: u64) -> Result<UnpackStep, Error> {
+    /// Skips the contents of an entry that is left out. They count as those of files do.
+    fn skip_contents(&mut self, header: &Header, size: u64) -> Result<UnpackStep, Error> {
+        self.count_bytes(size)?;
+        let contents = size.saturating_add(padding_after(size));
+        let has_map = header.as_gnu().is_some_and(GnuHeader::is_extended);
+        Ok(if header.entry_type().is_gnu_sparse() && has_map {
+            UnpackStep::SparseMap { contents }
+        } else {
+            Self::padding_step(contents)
+        })
+    }
+
+    /// Makes a symbolic link, whatever its target is.
+    fn add_symbolic_link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), Error> {
+        if !is_link_target(target) {
+            self.skip(path, Reason::LinkTarget);
+            return Ok(());
+        }
+        let name = self.staging.link(&path, target)?;
+        self.entries.insert(path, StagedEntry::Link(name));
+        Ok(())
+    }
+
+    /// Makes another name of an earlier file of the archive. Such an entry has no contents, whatever size it states. The
+    /// bytes of the file count again, since a copy has them twice.
+    fn add_hard_link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), Error> {
+        let target = clean_path(target).ok().and_then(Result::ok);
+        let earlier = target.and_then(|target| self.entries.get(&target));
+        let Some(StagedEntry::File(file)) = earlier else {
+            self.skip(path, Reason::LinkTarget);
+            return Ok(());
+        };
+        let file = file.clone();
+        self.count_bytes(file.size)?;
+        let name = self.staging.hard_link(&path, &file.name)?;
+        let linked = FinishedFile { name, ..file };
+        self.entries.insert(path, StagedEntry::File(linked));
+        Ok(())
+    }
+
+    /// Leaves an entry out.
+    fn skip(&mut self, mut path: Vec<u8>, reason: Reason) {
+        self.skipped.total += 1;
+        if self.skipped.named.len() < SKIPPED_MAX {
+            path.truncate(PATH_MAX);
+            path.shrink_to_fit();
+            self.skipped.named.push((path, reason));
+        }
+    }
+
+    fn count_bytes(&mut self, size: u64) -> Result<(), Error> {
         self.bytes = self.bytes.saturating_add(size);
         if self.bytes > self.limits.bytes {
             let (what, limit) = ("bytes", self.limits.bytes);
             return Err(Error::LimitExceeded { what, limit });
         }
+        Ok(())
+    }
+
+    /// Creates the staged file of an entry.
+    fn start_file(
+        &mut self,
+        path: Vec<u8>,
+        mode: u32,
+        mtime: Option<SystemTime>,
+        size: u64,
+    ) -> Result<UnpackStep, Error> {
         let writing = self.staging.create(&path)?;
         if size == 0 {
-            let written = writing.finish(&path, mode)?;
-            self.add_entry(path, StagedEntry::File(written));
+            let written = writing.finish(&path, mode, mtime)?;
+            self.entries.insert(path, StagedEntry::File(written));
             return Ok(UnpackStep::Header);
         }
         Ok(UnpackStep::Data(Box::new(IncomingFile {
             path,
             mode,
+            mtime,
             left: size,
             size,
             writing,
         })))
-    }
-
-    fn add_entry(&mut self, path: Vec<u8>, staged: StagedEntry) {
-        // `./` is the target directory itself, which exists.
-        if !path.is_empty() {
-            self.entries.insert(path, staged);
-        }
     }
 
     /// Writes data of the current file.
@@ -299,12 +434,13 @@ impl TarUnpacker {
             let IncomingFile {
                 path,
                 mode,
+                mtime,
                 size,
                 writing,
                 ..
             } = *open;
-            let written = writing.finish(&path, mode)?;
-            self.add_entry(path, StagedEntry::File(written));
+            let written = writing.finish(&path, mode, mtime)?;
+            self.entries.insert(path, StagedEntry::File(written));
             self.step = Self::padding_step(padding_after(size));
         }
         Ok(part.len())
@@ -329,71 +465,9 @@ impl TarUnpacker {
             };
         } else {
             self.step = Self::padding_step(padding_after(so_far.len() as u64));
-            self.apply_meta(kind, so_far)?;
+            self.next.apply_extension(kind, so_far)?;
         }
         Ok(part.len())
-    }
-
-    /// Applies an extension header to the next entry.
-    fn apply_meta(&mut self, kind: EntryType, mut data: Vec<u8>) -> Result<(), Error> {
-        if kind == EntryType::XGlobalHeader {
-            return Ok(());
-        }
-        if kind != EntryType::XHeader {
-            while data.last() == Some(&0) {
-                data.pop();
-            }
-            let field = if kind.is_gnu_longname() {
-                &mut self.next.path
-            } else {
-                &mut self.next.link
-            };
-            *field = Some(data);
-            return Ok(());
-        }
-        for record in PaxExtensions::new(&data) {
-            let record = record.map_err(|_| invalid_entry(b"", "has a damaged PAX header"))?;
-            let value = record.value_bytes();
-            match record.key_bytes() {
-                b"path" => self.next.path = Some(value.to_vec()),
-                b"linkpath" => self.next.link = Some(value.to_vec()),
-                b"size" => {
-                    let size = str::from_utf8(value)
-                        .ok()
-                        .and_then(|text| text.parse().ok());
-                    self.next.size =
-                        Some(size.ok_or_else(|| invalid_entry(b"", "has a bad PAX size"))?);
-                }
-                key if key.starts_with(b"GNU.sparse.") => {
-                    return Err(invalid_entry(b"", "is sparse"));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks a link's target. It may be any relative path in the workspace.
-    fn check_target(&self, path: &[u8], target: &[u8]) -> Result<(), Error> {
-        if target.is_empty() || target.len() > PATH_MAX || target.contains(&0) {
-            return Err(invalid_entry(path, "is a link without a valid target"));
-        }
-        if target.starts_with(b"/") {
-            return Err(invalid_entry(path, "is a link to an absolute path"));
-        }
-        let mut depth = self.base_depth + path.split(|byte| *byte == b'/').count() - 1;
-        for name in target.split(|byte| *byte == b'/') {
-            match name {
-                b"" | b"." => {}
-                b".." => {
-                    let up = depth.checked_sub(1);
-                    depth =
-                        up.ok_or_else(|| invalid_entry(path, "is a link out of the workspace"))?;
-                }
-                _ => depth += 1,
-            }
-        }
-        Ok(())
     }
 
     /// Takes the cause of a failed write.
@@ -423,47 +497,4 @@ impl io::Write for TarUnpacker {
 fn leading_bytes(data: &[u8], left: u64) -> &[u8] {
     let left = usize::try_from(left).unwrap_or(usize::MAX);
     data.get(..left).unwrap_or(data)
-}
-
-fn is_pax(kind: EntryType) -> bool {
-    kind == EntryType::XHeader || kind == EntryType::XGlobalHeader
-}
-
-/// Returns why entries of this kind are refused.
-fn refusal_reason(kind: EntryType) -> &'static str {
-    if kind.is_hard_link() {
-        "is a hard link"
-    } else if kind.is_character_special() || kind.is_block_special() {
-        "is a device"
-    } else if kind.is_fifo() {
-        "is a FIFO"
-    } else if kind.is_gnu_sparse() {
-        "is sparse"
-    } else {
-        "is of an unknown kind"
-    }
-}
-
-/// Normalises the name of an entry. Fails if it leads out of the target directory.
-fn clean_path(given: &[u8]) -> Result<Vec<u8>, Error> {
-    if given.starts_with(b"/") {
-        return Err(invalid_entry(given, "has an absolute name"));
-    }
-    if given.contains(&0) || given.len() > PATH_MAX {
-        return Err(invalid_entry(given, "has an invalid name"));
-    }
-    let names = given.split(|byte| *byte == b'/');
-    let names: Vec<&[u8]> = names
-        .filter(|name| !name.is_empty() && *name != b".")
-        .collect();
-    if names.contains(&b"..".as_slice()) {
-        return Err(invalid_entry(given, "has .. in its name"));
-    }
-    if names.len() > DEPTH_MAX {
-        return Err(invalid_entry(given, "is too deep"));
-    }
-    if names.iter().any(|name| name.len() > NAME_MAX) {
-        return Err(invalid_entry(given, "has a name longer than 255 bytes"));
-    }
-    Ok(names.join(&b'/'))
 }

@@ -86,20 +86,20 @@ async fn files_come_whole_in_path_order_with_what_they_are() {
     nix::unistd::mkfifo(&ws.join("out/fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
     let got = collect(&guest, spec(&["out/**"])).await.expect("collected");
     let expected = [
-        "out/.hidden",
         "out/link",
         "out/report.md",
         "out/sub/big.bin",
         "out/sub/p.png",
+        "out/.hidden",
     ];
     assert_eq!(got.paths(), expected);
-    assert_eq!(got.files[1].0.link_target, "/etc/passwd");
-    assert!(got.files[1].1.is_empty());
-    assert_eq!(got.files[2].0.mime_type, "text/markdown");
-    assert!(got.files[2].0.is_text);
-    assert_eq!(got.files[3].1, big);
-    assert_eq!(got.files[4].0.mime_type, "image/png");
-    assert!(!got.files[4].0.is_text);
+    assert_eq!(got.files[0].0.link_target, "/etc/passwd");
+    assert!(got.files[0].1.is_empty());
+    assert_eq!(got.files[1].0.mime_type, "text/markdown");
+    assert!(got.files[1].0.is_text);
+    assert_eq!(got.files[2].1, big);
+    assert_eq!(got.files[3].0.mime_type, "image/png");
+    assert!(!got.files[3].0.is_text);
     let summary = &got.summary;
     assert_eq!(
         (summary.matched, summary.returned, summary.bytes),
@@ -120,7 +120,11 @@ async fn files_come_whole_in_path_order_with_what_they_are() {
     let none = collect(&guest, spec(&["out/*.nothing"]))
         .await
         .expect("collected");
-    assert_eq!(none.summary, v1::CollectSummary::default());
+    let nothing = v1::CollectSummary {
+        unmatched_globs: vec!["out/*.nothing".to_owned()],
+        ..Default::default()
+    };
+    assert_eq!(none.summary, nothing);
 }
 
 #[tokio::test]
@@ -151,13 +155,105 @@ async fn limits_cut_the_answer_and_say_so() {
     assert_eq!(got.paths(), ["out/a", "out/b"]);
     assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
 
-    for globs in [&["/etc/*"][..], &["../*"], &["a["], &[]] {
+    for globs in [&["/etc/*"][..], &["../*"], &[]] {
         let refused = collect(&guest, spec(globs)).await.expect_err("bad");
         assert!(
             ["INVALID_REQUEST", "PATH_ESCAPES"].contains(&&*reason(&refused)),
             "{globs:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_limit_cuts_hidden_files_and_caches_first() {
+    let guest = Guest::start().await;
+    let script = "cd work; mkdir -p .cache/app web/__pycache__; touch .cache/app/{000..149} .env a.txt report.csv \
+                  web/app.py web/__pycache__/app.pyc";
+    guest.sh("make", script).await;
+    let mut few = spec(&["work/**", "work/.env"]);
+    few.max_files = 6;
+    let got = collect(&guest, few).await.expect("collected");
+    let expected = [
+        "work/.env",
+        "work/a.txt",
+        "work/report.csv",
+        "work/web/app.py",
+        "work/.cache/app/000",
+        "work/.cache/app/001",
+    ];
+    assert_eq!(got.paths(), expected);
+    let summary = got.summary;
+    assert_eq!((summary.matched, summary.returned), (155, 6));
+    assert!(summary.limits_hit);
+    let skipped: Vec<&str> = summary.skipped.iter().map(|it| it.path.as_str()).collect();
+    assert_eq!(skipped.len(), 149);
+    assert_eq!(skipped.last(), Some(&"work/web/__pycache__/app.pyc"));
+    assert_eq!(summary.skipped[0].reason(), Reason::MaxFiles);
+
+    // Also by their size.
+    fs::write(guest.workspace().join("work/.big"), vec![0; 900]).expect("made");
+    fs::write(guest.workspace().join("work/result"), vec![0; 200]).expect("made");
+    let mut small = spec(&["work/*"]);
+    small.max_total_bytes = 1000;
+    let got = collect(&guest, small).await.expect("collected");
+    assert_eq!(got.paths().first(), Some(&"work/a.txt"));
+    assert!(got.paths().contains(&"work/result"), "{:?}", got.paths());
+    assert_eq!(got.summary.skipped[0].path, "work/.big");
+}
+
+#[tokio::test]
+async fn directories_come_with_modes_and_times_if_they_are_wanted() {
+    let guest = Guest::start().await;
+    let script = "cd out; mkdir -p site/css site/uploads; echo x > site/css/a.css; chmod 750 site/uploads; \
+                  touch -d @1577836800 site/uploads";
+    guest.sh("make", script).await;
+    let wanted = v1::CollectSpec {
+        directories: true,
+        ..spec(&["out/site"])
+    };
+    let got = collect(&guest, wanted.clone()).await.expect("collected");
+    let expected = [
+        "out/site",
+        "out/site/css",
+        "out/site/css/a.css",
+        "out/site/uploads",
+    ];
+    assert_eq!(got.paths(), expected);
+    let (uploads, bytes, end) = &got.files[3];
+    assert!(uploads.is_directory && bytes.is_empty() && end.is_none());
+    let mtime = uploads.mtime.map(|mtime| mtime.seconds);
+    assert_eq!((uploads.mode, mtime), (0o750, Some(1_577_836_800)));
+    assert_eq!((uploads.size, &*uploads.mime_type), (0, "inode/directory"));
+    assert!(!got.files[2].0.is_directory);
+    assert_eq!((got.summary.matched, got.summary.returned), (4, 4));
+
+    let mut archive = wanted;
+    archive.format = v1::CollectFormat::Tar.into();
+    let got = collect(&guest, archive).await.expect("collected");
+    let mut unpacked = tar::Archive::new(got.archive.as_slice());
+    let entries = unpacked.entries().expect("entries").map(|entry| {
+        let entry = entry.expect("an entry");
+        let header = entry.header();
+        let path = entry.path().expect("a path").display().to_string();
+        let (mode, mtime) = (
+            header.mode().expect("a mode"),
+            header.mtime().expect("a time"),
+        );
+        (path, header.entry_type().is_dir(), mode, mtime)
+    });
+    let entries: Vec<_> = entries.collect();
+    let paths: Vec<&str> = entries.iter().map(|(path, ..)| path.as_str()).collect();
+    assert_eq!(paths, expected);
+    assert_eq!(
+        (entries[3].1, entries[3].2, entries[3].3),
+        (true, 0o750, 1_577_836_800)
+    );
+
+    // Without `directories`, a glob does not match an empty directory.
+    let got = collect(&guest, spec(&["out/site/uploads"]))
+        .await
+        .expect("collected");
+    assert_eq!(got.summary.unmatched_globs, ["out/site/uploads"]);
 }
 
 #[tokio::test]
@@ -257,7 +353,15 @@ async fn unchanged_files_are_counted_and_literal_globs_name_them() {
         reason: Reason::Unchanged.into(),
     };
     assert_eq!(got.summary.skipped, [skipped]);
+    assert_eq!(got.summary.unmatched_globs, ["out/none"]);
     assert!(!got.summary.limits_hit);
+    // Of a pattern that matches old files only the first one is named, beside others that match new ones.
+    let mut patterns = spec(&["out/ol*", "out/**/o?d", "out/d/*"]);
+    patterns.changed_since_exec = "workspaces/test/execs/exec".to_owned();
+    let got = collect(&guest, patterns).await.expect("collected");
+    assert_eq!(got.paths(), ["out/d/new"]);
+    let skipped: Vec<_> = got.summary.skipped.iter().map(|file| &*file.path).collect();
+    assert_eq!(skipped, ["out/d/old", "out/old"]);
     let all = collect(&guest, spec(&["out"])).await.expect("collected");
     assert_eq!(all.paths(), ["out/d/new", "out/d/old", "out/old"]);
     assert_eq!(all.summary.unchanged, 0, "no exec was named");

@@ -86,11 +86,16 @@ async fn delete_exec() {
     guest.run(request).await;
     let kept = written(&guest, "kept").await;
     assert!(alive(&kept));
+    let list = async || {
+        let request = wire::ListExecsRequest::default();
+        let listed = guest.client.clone().list_execs(request).await;
+        listed.expect("a list").into_inner()
+    };
+    assert_eq!(list().await.living, 1);
     delete(&guest, "ended").await.expect("deleted");
     assert!(!alive(&kept));
-    let request = wire::ListExecsRequest::default();
-    let left = guest.client.clone().list_execs(request).await;
-    assert_eq!(left.expect("a list").into_inner().execs, []);
+    let left = list().await;
+    assert_eq!((left.execs, left.living), (Vec::new(), 0));
 }
 
 #[tokio::test]

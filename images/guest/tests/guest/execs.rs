@@ -6,8 +6,10 @@ use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::spawn_failure::Stage;
+use skilld_proto::v1::stage_files_header::Kind;
 use tonic::Code;
 
+use crate::files::header;
 use crate::kills::kill;
 use crate::support::{DEADLINE, Guest, SeenEvents, duration, in_time, reason, until};
 
@@ -52,6 +54,16 @@ async fn wall_time_counts_from_the_spawn() {
     let seen = guest.run(guest.request("second", &["true"])).await;
     let (second, took) = (wall_time(&seen), begin.elapsed());
     assert!(second <= took, "{second:?} of {took:?}");
+}
+
+#[tokio::test]
+async fn what_commands_and_the_guest_make_is_readable_for_all() {
+    let guest = Guest::start().await;
+    let put = guest.put(header(Kind::File, "made/by/guest"), b"x").await;
+    put.expect("put");
+    let text = "umask; mkdir d; echo x > f; stat -c %a d f made made/by made/by/guest";
+    let seen = guest.sh("modes", text).await;
+    assert_eq!(seen.stdout(), "0022\n755\n644\n755\n755\n644\n");
 }
 
 #[tokio::test]

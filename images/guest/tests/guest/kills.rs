@@ -216,6 +216,47 @@ async fn a_background_child_is_killed_after_its_grace_or_kept() {
     assert!(!kept.iter().any(|pid| alive(pid)), "{kept:?}");
 }
 
+/// Shell text that leaves six processes in sessions of their own, without the command's streams, as servers are started.
+const SERVERS: &str = "for n in 1 2 3 4 5 6; do setsid sleep 100$n > /dev/null 2>&1 & \
+    until read -rd '' name < /proc/$!/cmdline && [ \"$name\" = sleep ]; do :; done; done; echo up";
+
+#[tokio::test]
+async fn the_end_names_the_processes_that_ended_with_the_command() {
+    let guest = Guest::start().await;
+    let seen = in_time("the end", guest.sh("servers", SERVERS)).await;
+    assert_eq!(
+        (seen.outcome(), &*seen.out),
+        (Outcome::ExitCode(0), &b"up\n"[..])
+    );
+    let ended = seen.ended.expect("named");
+    assert_eq!(ended.count, 6);
+    let named = [1, 2, 3, 4, 5].map(|n| format!("sleep 100{n}"));
+    assert_eq!(ended.command_lines, named);
+    // A client that comes later learns the same.
+    let exec = kill(&guest, "servers", 0).await;
+    let result = exec.result.expect("a result");
+    assert_eq!(
+        (result.reason(), result.ended_processes),
+        (Reason::Exited, Some(ended))
+    );
+}
+
+#[tokio::test]
+async fn the_end_names_no_process_that_stays_or_whose_end_has_a_reason() {
+    let guest = Guest::start().await;
+    assert_eq!(guest.sh("alone", "sleep 0 | :").await.ended, None);
+    let mut kept = guest.request("kept", &["bash", "-c", SERVERS]);
+    let mut late = guest.request("late", &["bash", "-c", "setsid sleep 1000 & sleep 1000"]);
+    if let (Some(kept), Some(late)) = (&mut kept.spec, &mut late.spec) {
+        kept.set_stragglers(v1::Stragglers::Keep);
+        late.timeout = duration(500);
+    }
+    let kept = in_time("the end of a command with servers", guest.run(kept)).await;
+    assert_eq!((kept.reason(), kept.ended), (Reason::Exited, None));
+    let late = in_time("the timeout", guest.run(late)).await;
+    assert_eq!((late.reason(), late.ended), (Reason::Timeout, None));
+}
+
 #[tokio::test]
 async fn silence_and_output_have_limits() {
     let guest = Guest::start().await;

@@ -188,9 +188,10 @@ async fn stdin_retry_same_offset() {
     let beyond = write(&guest, message("retry", Some(12), b"!", false)).await;
     let refused = assert_refused(beyond, Code::OutOfRange, "INVALID_REQUEST");
     let info = refused.get_details_error_info().expect("an ErrorInfo");
+    let entry = |key: &str| info.metadata.get(key).map(String::as_str);
     assert_eq!(
-        info.metadata.get("committed_offset").map(String::as_str),
-        Some("11")
+        (entry("field"), entry("committed_offset")),
+        (Some("offset"), Some("11"))
     );
     for _ in 0..3 {
         let end = message("retry", Some(11), b"\n", true);
@@ -347,7 +348,12 @@ async fn a_write_to_a_finished_exec_fails() {
         .expect("started");
     fails(vec![message("none", None, b"x", false)]).await;
     let nobody = write(&guest, message("nobody", None, b"x", false)).await;
-    assert_refused(nobody, Code::NotFound, "EXEC_NOT_FOUND");
+    let refused = assert_refused(nobody, Code::NotFound, "EXEC_NOT_FOUND");
+    let info = refused.get_details_error_info().expect("an ErrorInfo");
+    assert_eq!(
+        info.metadata.get("exec").map(String::as_str),
+        Some("nobody")
+    );
 }
 
 #[tokio::test]
@@ -402,6 +408,17 @@ async fn a_write_that_is_given_up_leaves_the_offset_true() {
     let digest = <sha2::Sha256 as sha2::Digest>::digest(&data);
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(seen.stdout(), format!("{digest}  -\nend\n"));
+}
+
+#[tokio::test]
+async fn half_closing_a_stream_leaves_stdin_open() {
+    let guest = Guest::start().await;
+    start(&guest, "half", &["cat"]).await;
+    let messages = vec![message("half", None, b"half ", false)];
+    assert_eq!(stream(&guest, messages).await.expect("written"), 5);
+    let rest = message("half", Some(5), b"and half\n", true);
+    assert_eq!(write(&guest, rest).await.expect("written"), 14);
+    assert_eq!(all(&guest, "half").await.stdout(), "half and half\n");
 }
 
 #[tokio::test]

@@ -1,17 +1,33 @@
-//! Limits of the number of streams. A stalled stream costs the guest its buffers.
+//! Limits of the number of streams. A stalled stream costs the guest its buffers, and cancelled ones end no other.
 
 use futures::StreamExt;
 use futures::stream::{self, pending};
+use prost::Message as _;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tonic::{Code, Status, Streaming};
 
-use crate::support::{Guest, reason};
+use crate::support::{Guest, in_time, reason};
 
 const OF_ONE: usize = 128;
 const OF_ALL: usize = 512;
 const INPUTS: usize = 32;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// Code of a stream that its client cancels.
+const CANCEL: [u8; 4] = 8_u32.to_be_bytes();
 
 fn assert_too_many<T: std::fmt::Debug>(answer: Result<T, Status>) {
     let status = answer.expect_err("too many");
@@ -101,5 +117,91 @@ async fn streams_of_input_are_bounded() {
     open.abort_all();
     while let Err(status) = client.stream_stdin(once()).await {
         assert_too_many(Err::<(), _>(status));
+    }
+}
+
+/// Encodes an HTTP/2 frame.
+fn encode_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let stream = stream.to_be_bytes();
+    [&length[1..], &[kind, flags], &stream, payload].concat()
+}
+
+/// Encodes the headers of a call in HPACK, with literals.
+fn call_headers(method: &str) -> Vec<u8> {
+    let literal =
+        |text: &str| [&[u8::try_from(text.len()).expect("short")], text.as_bytes()].concat();
+    let path = format!("/skilld.guest.v1.GuestService/{method}");
+    // `:method: POST` and `:scheme: http`; 0x44 is `:path`, 0x41 `:authority` and 0x5f `content-type`.
+    let (path, authority) = (literal(&path), literal("guest"));
+    let (te, trailers) = (literal("te"), literal("trailers"));
+    let content_type = literal("application/grpc");
+    let parts: [&[u8]; 9] = [
+        &[0x83, 0x86, 0x44],
+        &path,
+        &[0x41],
+        &authority,
+        &[0x5f],
+        &content_type,
+        &[0x40],
+        &te,
+        &trailers,
+    ];
+    parts.concat()
+}
+
+/// Reads the type, the flags, the stream and the payload of a frame.
+async fn read_frame(connection: &mut UnixStream) -> (u8, u8, u32, Vec<u8>) {
+    let mut head = [0; 9];
+    let read = connection.read_exact(&mut head);
+    in_time("a frame", read)
+        .await
+        .expect("the connection stays");
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    let read = connection.read_exact(&mut payload);
+    in_time("its payload", read)
+        .await
+        .expect("the connection stays");
+    assert_ne!(head[3], GOAWAY, "{}", String::from_utf8_lossy(&payload));
+    let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    (head[3], head[4], stream, payload)
+}
+
+/// A guest whose processor is busy reads the calls after their ends.
+#[tokio::test]
+async fn calls_cancelled_before_the_guest_reads_them_end_no_exec() {
+    let mut guest = Guest::start().await;
+    let mut connection = guest.reconnect_raw().await;
+    let run = "until [ -e go ]; do sleep 0.01; done; echo goes on";
+    let message = guest.request("long", &["bash", "-c", run]).encode_to_vec();
+    let length = u32::try_from(message.len()).expect("short").to_be_bytes();
+    let message = [&[0_u8][..], &length, &message].concat();
+    let mut frames = [
+        PREFACE.to_vec(),
+        encode_frame(SETTINGS, 0, 0, &[]),
+        encode_frame(HEADERS, END_HEADERS, 1, &call_headers("RunExec")),
+        encode_frame(DATA, END_STREAM, 1, &message),
+    ]
+    .concat();
+    let cancelled = call_headers("GetExec");
+    for number in 1..=2000 {
+        let stream = 2 * number + 1;
+        frames.extend(encode_frame(HEADERS, END_HEADERS, stream, &cancelled));
+        frames.extend(encode_frame(RST_STREAM, 0, stream, &CANCEL));
+    }
+    frames.extend(encode_frame(PING, 0, 0, b"all read"));
+    connection.write_all(&frames).await.expect("written");
+    loop {
+        let (kind, flags, ..) = read_frame(&mut connection).await;
+        if kind == PING && flags == ACK {
+            break;
+        }
+    }
+    std::fs::write(guest.workspace().join("go"), "").expect("written");
+    loop {
+        let (kind, _, stream, payload) = read_frame(&mut connection).await;
+        if (kind, stream) == (DATA, 1) && payload.windows(7).any(|text| text == b"goes on") {
+            break;
+        }
     }
 }

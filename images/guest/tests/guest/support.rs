@@ -21,6 +21,11 @@ pub(crate) type Client = GuestServiceClient<Channel>;
 /// Deadline of everything that usually takes less than a second. A busy machine pauses for seconds.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Shell text that waits until the command's supervisor sleeps, or is gone. It sleeps once it has reported the start;
+/// killed earlier, it loses the command.
+pub(crate) const STARTED: &str = "until { read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; } \
+     || [ ! -e /proc/$PPID ]; do :; done; ";
+
 /// Flag in `/proc/PID/stat` of a process that exits (include/linux/sched.h).
 const PF_EXITING: u32 = 0x4;
 
@@ -32,6 +37,7 @@ pub(crate) struct Guest {
     pub(crate) child: Child,
     listener: UnixListener,
     place: TempDir,
+    settings: wire::ConfigureRequest,
 }
 
 /// All events of one stream, joined.
@@ -44,6 +50,7 @@ pub(crate) struct SeenEvents {
     pub(crate) started: Option<v1::exec_event::Started>,
     pub(crate) result: Option<v1::ExecResult>,
     pub(crate) total: Option<v1::StreamOffsets>,
+    pub(crate) ended: Option<v1::EndedProcesses>,
     pub(crate) heartbeats: usize,
     pub(crate) seqs: Vec<u64>,
 }
@@ -64,6 +71,7 @@ impl Guest {
 
     pub(crate) async fn configured(settings: wire::ConfigureRequest) -> Self {
         let mut guest = Self::bare().await;
+        guest.settings = settings.clone();
         guest.client.configure(settings).await.expect("configured");
         guest
     }
@@ -98,6 +106,7 @@ impl Guest {
             child,
             listener,
             place,
+            settings: configuration(),
         }
     }
 
@@ -110,14 +119,26 @@ impl Guest {
             GuestServiceClient::new(Endpoint::from_static("http://nobody").connect_lazy());
     }
 
+    /// Drops the connection and listens for the next one.
+    fn listen_again(&mut self) {
+        self.disconnect();
+        let socket = self.place.path().join("guest.sock");
+        self.listener = UnixListener::bind(socket).expect("a socket");
+    }
+
+    /// Drops the connection and accepts the next one, on which the caller speaks HTTP/2 itself.
+    pub(crate) async fn reconnect_raw(&mut self) -> UnixStream {
+        self.listen_again();
+        let (stream, _) = self.listener.accept().await.expect("the guest connects");
+        stream
+    }
+
     /// Drops the connection and accepts the next one, as a restarted daemon does.
     pub(crate) async fn reconnect(&mut self) {
-        let socket = self.place.path().join("guest.sock");
-        self.disconnect();
-        self.listener = UnixListener::bind(&socket).expect("a socket");
+        self.listen_again();
         self.client = accept(&self.listener).await;
         // As a daemon does once it serves.
-        let configured = self.client.configure(configuration()).await;
+        let configured = self.client.configure(self.settings.clone()).await;
         configured.expect("configured");
     }
 
@@ -263,6 +284,7 @@ impl SeenEvents {
             Event::Closed(closed) => {
                 assert!(self.result.is_some() && self.total.is_none());
                 self.total = closed.total;
+                self.ended = closed.ended_processes;
             }
         }
     }

@@ -8,7 +8,7 @@ use skilld_proto::v1;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::signal_exec_request::Target;
 
-use crate::support::{Guest, duration, until};
+use crate::support::{Guest, STARTED, duration, until};
 
 /// Returns what a command wrote to a file of the workspace.
 async fn written(guest: &Guest, name: &str) -> String {
@@ -71,8 +71,9 @@ async fn nothing_is_left_at_the_answer_to_a_kill_whoever_killed_the_supervisor()
     let guest = Guest::start().await;
     for round in 0..8 {
         let id = format!("waits{round}");
-        let script =
-            format!("trap '' TERM; {MANY} kill -9 $PPID; echo > ready; while :; do sleep 1; done");
+        let script = format!(
+            "trap '' TERM; {MANY} {STARTED} kill -9 $PPID; echo > ready; while :; do sleep 1; done"
+        );
         start(&guest, &id, &script).await;
         ready(&guest, "ready").await;
         let result = kill(&guest, &id, 20).await;
@@ -86,7 +87,8 @@ async fn nothing_is_left_at_the_answer_to_a_kill_whoever_killed_the_supervisor()
 
         // And one whose leader ends together with the supervisor.
         let id = format!("goes{round}");
-        start(&guest, &id, &format!("{MANY} kill -9 $PPID; exit 3")).await;
+        let script = format!("{MANY} {STARTED} kill -9 $PPID; exit 3");
+        start(&guest, &id, &script).await;
         let pids = written(&guest, "pids").await;
         delete(&guest, &id).await;
         assert_eq!(existing(&pids), [""; 0], "round {round}");
@@ -101,7 +103,7 @@ async fn a_chain_of_forks_does_not_outlive_its_exec_without_a_supervisor() {
     // Each forks the next and ends. Bounded by itself as well, lest a defect here takes the machine along.
     let chain = "$end = time() + 15; while (time() < $end) { exit if fork(); }";
     let script = format!(
-        "for n in 1 2 3; do perl -e '{chain}' {mark} & done; sleep 0.1; kill -9 $PPID; \
+        "for n in 1 2 3; do perl -e '{chain}' {mark} & done; sleep 0.1; {STARTED} kill -9 $PPID; \
          [ $0 = ends ] && exit 3; echo > ready; sleep 100"
     );
     let request = |id: &str| guest.request(id, &["bash", "-c", &script, id]);
@@ -128,11 +130,13 @@ async fn a_chain_of_forks_does_not_outlive_its_exec_without_a_supervisor() {
 #[tokio::test]
 async fn real_time_signals_arrive() {
     let guest = Guest::start().await;
-    let script = "trap 'echo rt >> heard' 34; trap 'echo max >> heard' 64; \
-                  [ $0 = orphan ] && sleep 0.1 && kill -9 $PPID && while [ -e /proc/$PPID ]; do sleep 0.01; done; \
-                  echo > $0.ready; while :; do sleep 0.01; done";
+    let script = format!(
+        "trap 'echo rt >> heard' 34; trap 'echo max >> heard' 64; {STARTED} \
+         [ $0 = orphan ] && kill -9 $PPID && while [ -e /proc/$PPID ]; do sleep 0.01; done; \
+         echo > $0.ready; while :; do sleep 0.01; done"
+    );
     for id in ["child", "orphan"] {
-        let request = guest.request(id, &["bash", "-c", script, id]);
+        let request = guest.request(id, &["bash", "-c", &script, id]);
         guest
             .client
             .clone()
@@ -174,7 +178,8 @@ async fn the_end_of_one_orphaned_tree_spares_the_leader_of_another() {
         start(&guest, &survivor, script).await;
         let parent = written(&guest, "parent").await;
         let victim = format!("victim{round}");
-        start(&guest, &victim, &format!("kill -9 {parent} $PPID; exit 0")).await;
+        let script = format!("{STARTED} kill -9 {parent} $PPID; exit 0");
+        start(&guest, &victim, &script).await;
         delete(&guest, &victim).await;
         std::fs::write(guest.workspace().join("go"), "").expect("written");
         let stream = guest.attach(&survivor, 0).await;
@@ -198,11 +203,8 @@ async fn the_end_of_an_orphaned_tree_spares_a_leader_that_has_just_orphaned_itse
     ready(&guest, "ready").await;
     let alone = async |task: usize| {
         for round in 0..80 {
-            // A supervisor that sleeps has said that it started this.
-            let script = "until { read -r pid name state rest < /proc/$PPID/stat && [ $state = S ]; } \
-                          || [ ! -e /proc/$PPID ]; do :; done; \
-                          kill -9 $PPID; echo alive";
-            let request = guest.request(&format!("alone{task}-{round}"), &["sh", "-c", script]);
+            let script = format!("{STARTED} kill -9 $PPID; echo alive");
+            let request = guest.request(&format!("alone{task}-{round}"), &["sh", "-c", &script]);
             let seen = guest.run(request).await;
             assert_eq!(seen.reason(), Reason::Exited, "{task}, round {round}");
             assert_eq!(seen.stdout(), "alive\n", "{task}, round {round}");

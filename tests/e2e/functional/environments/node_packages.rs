@@ -15,7 +15,7 @@ use super::*;
 const IMPORT: &str = "import { version } from 'skilld-compat-units'; console.log(version);\n";
 
 /// Builds an image of skilld/base with the npm of this host.
-async fn build_npm_image() -> Result<TestImage> {
+pub(super) async fn build_npm_image() -> Result<TestImage> {
     let found = Command::new("bash")
         .args(["-c", "readlink -f \"$(command -v npm)\""])
         .output()
@@ -30,7 +30,7 @@ async fn build_npm_image() -> Result<TestImage> {
 }
 
 /// Returns a package.json and a package-lock.json for one version of a package.
-fn manifests(package: &str, version: &str) -> (String, String) {
+pub(super) fn manifests(package: &str, version: &str) -> (String, String) {
     let root = json!({"name": "need", "version": "1.0.0", "dependencies": {package: version}});
     let resolved = format!("https://registry.npmjs.org/{package}/-/{package}-{version}.tgz");
     let place = format!("node_modules/{package}");

@@ -9,6 +9,7 @@ use skilld_tools::ToolOptions;
 
 use super::Talk;
 use crate::functional::environments::Fixture;
+use crate::functional::preflight::preflight;
 
 /// Loads a skill in a new conversation. Returns the warnings of the result.
 async fn load(daemon: &Daemon, skill: &str) -> Result<Value> {
@@ -42,8 +43,8 @@ async fn fixture() -> Result<Fixture> {
 async fn loading_a_skill_whose_packages_cannot_be_installed_says_which_and_why() -> Result<()> {
     let fixture = fixture().await?;
     let daemon = Daemon::start_with(fixture.options()).await?;
-    // The names of missing packages come from a container of the image.
-    daemon.warm(1).await?;
+    // The names of missing packages come from a container of the image, for which loading a skill waits 5 s only.
+    preflight(&daemon.client, "plain").await?;
     for skill in ["absent", "letters", "provided", "plain"] {
         // Whether a build succeeds is known when it was tried, which the first run does.
         assert_eq!(load(&daemon, skill).await?, Value::Null, "{skill}");
@@ -98,7 +99,7 @@ async fn loading_a_skill_names_its_packages_if_this_daemon_does_not_install_them
         ),
     ] {
         let daemon = Daemon::start_with(options).await?;
-        daemon.warm(1).await?;
+        preflight(&daemon.client, "plain").await?;
         let warnings = load(&daemon, "letters").await?;
         let said = "packages of this skill are not installed: skilld-compat-letters; scripts that import them will fail";
         assert!(

@@ -48,9 +48,8 @@ async fn a_policy_holds_on_every_way_to_run_something() -> Result<()> {
             arguments[key] = value;
             arguments
         };
-        let result = talk
-            .call(tool, with("command", json!("echo 'a; b' \"\" c")))
-            .await?;
+        let quoted = with("command", json!("echo 'a; b' \"\" c"));
+        let result = talk.run_to_end(tool, quoted).await?;
         let output = result.get("stdout").or(result.get("output")).cloned();
         assert_eq!(output, Some(json!("a; b  c\n")), "{tool}: {result}");
         for command in [
@@ -77,7 +76,7 @@ async fn a_policy_holds_on_every_way_to_run_something() -> Result<()> {
                 .contains("env must not set LD_PRELOAD")
         );
         let result = talk
-            .call(tool, with("command", json!("/bin/echo x")))
+            .run_to_end(tool, with("command", json!("/bin/echo x")))
             .await?;
         let output = result.get("stdout").or(result.get("output")).cloned();
         assert_eq!(output, Some(json!("x\n")), "it is that program: {result}");
@@ -247,7 +246,7 @@ async fn an_allowed_program_loads_nothing_that_a_command_left() -> Result<()> {
         if tool != "workspace_exec" {
             arguments["inputs"] = inputs.clone();
         }
-        let result = talk.call(tool, arguments.clone()).await?;
+        let result = talk.run_to_end(tool, arguments.clone()).await?;
         let output = result.get("stdout").or(result.get("output")).cloned();
         assert_eq!(output, Some(json!("55\n")), "{tool}: {result}");
         for (name, value) in [

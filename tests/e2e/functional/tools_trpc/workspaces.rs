@@ -46,7 +46,7 @@ async fn a_session_goes_on_when_its_container_was_lost() -> Result<()> {
     docker::remove(&daemon.container(&workspace)?).await?;
     wait::until(
         "the workspace is lost",
-        Duration::from_secs(60),
+        Duration::from_secs(120),
         async || {
             let found = daemon.client.get_workspace(&workspace).await?;
             Ok((found.state() == WorkspaceState::Failed).then_some(()))

@@ -6,6 +6,7 @@ use futures::stream::BoxStream;
 use percent_encoding::percent_decode_str;
 use skilld_client::v1::{LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest};
 use skilld_client::{Error, split_version, workspace_name};
+use skilld_tools::relative_to_workspace;
 
 use super::{FILE_BYTES_MAX, ResourceScope, encode_path};
 
@@ -34,10 +35,20 @@ pub(crate) enum ResourceLocation {
 /// Bytes of a resource with their media type.
 #[derive(Debug)]
 pub(crate) struct ResourceFile {
+    /// Bytes of the file; only the beginning of one that is too large for a message.
     pub(crate) bytes: Vec<u8>,
+    /// Size of the whole file in bytes.
+    pub(crate) size: u64,
     pub(crate) mime_type: String,
     /// Set if a client may show the file as text.
     pub(crate) is_text: bool,
+}
+
+impl ResourceFile {
+    /// Returns `true` if the bytes are all of the file.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.bytes.len() as u64 >= self.size
+    }
 }
 
 impl ResourceLocation {
@@ -66,6 +77,11 @@ impl ResourceLocation {
                 let is_whole = !(skill.is_empty() || path.is_empty());
                 is_whole.then(|| Self::Skill(skill.to_owned(), path.to_owned()))
             }
+            // The tools' forms of absolute paths. Others stay as they are, blanks at their ends included.
+            "workspace" if path.starts_with('/') => {
+                let inside = relative_to_workspace(path);
+                (!inside.is_empty()).then(|| Self::Workspace(inside.into_owned()))
+            }
             "workspace" => Some(Self::Workspace(path.to_owned())),
             "artifact" => {
                 let (name, version) = split_version(path);
@@ -86,6 +102,16 @@ impl ResourceLocation {
                 format!("artifact://{}@{version}", encode_path(name))
             }
         }
+    }
+
+    /// Returns the reference of the resource as the tools take it, in which nothing is encoded.
+    pub(crate) fn reference(&self) -> String {
+        let scheme = match self {
+            Self::Skill(..) => "skill",
+            Self::Workspace(_) => "workspace",
+            Self::Artifact(..) => "artifact",
+        };
+        format!("{scheme}://{}", self.name())
     }
 
     /// Returns the name under which a client shows the resource.
@@ -149,29 +175,33 @@ async fn open_resource(
     })
 }
 
-/// Reads a whole file; `None` if it has more than [`FILE_BYTES_MAX`] bytes.
+/// Reads a file; of one that has more than [`FILE_BYTES_MAX`] bytes only the beginning.
 pub(crate) async fn read_file(
     scope: ResourceScope<'_>,
     location: &ResourceLocation,
-) -> Result<Option<ResourceFile>, Error> {
+) -> Result<ResourceFile, Error> {
     let (size, mime_type, is_text, mut data) = open_resource(scope, location).await?;
-    if usize::try_from(size).is_ok_and(|size| size > FILE_BYTES_MAX) {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
+    let size = u64::try_from(size).unwrap_or_default();
+    let (mut bytes, mut is_cut) = (Vec::new(), false);
     while let Some(data) = data.try_next().await? {
         bytes.extend_from_slice(&data);
-        // A command may be writing to it.
-        if bytes.len() > FILE_BYTES_MAX {
-            return Ok(None);
+        is_cut = size > FILE_BYTES_MAX as u64 || bytes.len() > FILE_BYTES_MAX;
+        if is_cut {
+            break;
         }
     }
+    // A command may be writing to it, so the size is what came unless that is not all.
+    let received = bytes.len() as u64;
+    bytes.truncate(FILE_BYTES_MAX);
     let mut file = recognise_type(bytes);
+    if is_cut {
+        file.size = size.max(received);
+    }
     if !mime_type.is_empty() {
         file.mime_type = mime_type;
     }
     file.is_text &= is_text;
-    Ok(Some(file))
+    Ok(file)
 }
 
 /// Recognises the media type of a file by its first bytes.
@@ -189,6 +219,7 @@ fn recognise_type(bytes: Vec<u8>) -> ResourceFile {
         None => "application/octet-stream",
     };
     ResourceFile {
+        size: bytes.len() as u64,
         bytes,
         mime_type: mime_type.to_owned(),
         is_text,
@@ -222,6 +253,10 @@ mod tests {
             "x",
         ] {
             assert_eq!(ResourceLocation::from_uri(uri), None, "{uri}");
+        }
+        for uri in ["workspace:///out/a", "workspace:///workspace/out/a"] {
+            let location = Some(ResourceLocation::Workspace("out/a".into()));
+            assert_eq!(ResourceLocation::from_uri(uri), location, "{uri}");
         }
         let plain = ResourceLocation::from_reference("out/100 %.png");
         assert_eq!(

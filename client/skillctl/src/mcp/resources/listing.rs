@@ -13,17 +13,17 @@ use skilld_client::v1::{
 use skilld_client::{Error, short_id, workspace_name};
 
 use super::{ResourceLocation, ResourceScope, resource_error};
+use crate::mcp::content::json_bytes;
 use crate::output;
 
-/// Maximum number of skills whose files one page lists.
-const SKILLS_PER_PAGE: i32 = 20;
+/// Maximum number of skills whose files one page lists: with the other kinds they keep within a message.
+const SKILLS_PER_PAGE: i32 = 6;
 /// Maximum number of resources of each kind that are listed: files of `out/`, files of `work/`, uploads, artifacts. The
 /// newest of each are listed, all of them on the first page.
 const LISTED_MAX: usize = 1000;
-/// Maximum size of the URIs and names of the resources of each kind in bytes: some clients take no message over 16 MiB.
-const LISTED_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size of a listing of one skill's files in bytes; at most [`LISTED_MAX`] files are listed.
-const SKILL_BYTES_MAX: usize = 256 * 1024;
+/// Maximum size of the resources of each kind, and of one skill, in bytes of JSON: a page has those of four kinds and of
+/// some skills in one message.
+const LISTED_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of entries of one list that are looked at to find the newest. The daemon gives them in the order of
 /// their paths or names.
 const SCANNED_MAX: usize = 100_000;
@@ -135,21 +135,17 @@ async fn add_workspace_files(
             let uri = ResourceLocation::Workspace(file.path.clone()).uri();
             Resource::new(uri, file.path).with_size(u64::try_from(file.size).unwrap_or(0))
         });
-        add_within_limit(resources, files, LISTED_BYTES_MAX);
+        add_within_limit(resources, files);
     }
     Ok(())
 }
 
-/// Adds resources of one kind until their URIs and names reach `bytes_max`.
-fn add_within_limit(
-    resources: &mut Vec<Resource>,
-    kind: impl Iterator<Item = Resource>,
-    bytes_max: usize,
-) {
+/// Adds resources of one kind until they reach [`LISTED_BYTES_MAX`].
+fn add_within_limit(resources: &mut Vec<Resource>, kind: impl Iterator<Item = Resource>) {
     let mut bytes = 0;
     for resource in kind {
-        bytes += resource.uri.len() + resource.name.len();
-        if bytes > bytes_max {
+        bytes += json_bytes(&resource);
+        if bytes > LISTED_BYTES_MAX {
             let uri = &resource.uri;
             output::note!("resources/list ends before {uri}: the names are too long together");
             return;
@@ -232,7 +228,7 @@ async fn add_artifacts(
             .with_mime_type(artifact.mime_type)
             .with_size(u64::try_from(artifact.size).unwrap_or(0))
     });
-    add_within_limit(resources, found, LISTED_BYTES_MAX);
+    add_within_limit(resources, found);
     Ok(())
 }
 
@@ -256,14 +252,18 @@ async fn add_skill_files(
         found.extend(files);
         found.len() < LISTED_MAX
     };
-    let scanned = scan_pages(&format!("skill {skill:?}"), read, take).await;
-    scanned.map_err(|error| resource_error(&error))?;
+    match scan_pages(&format!("skill {skill:?}"), read, take).await {
+        Ok(()) => {}
+        // The skill vanished after it was listed.
+        Err(error) if error.reason() == Some(Reason::SkillNotFound) => return Ok(()),
+        Err(error) => return Err(resource_error(&error)),
+    }
     let listed = found.into_iter().take(LISTED_MAX).map(|file| {
         let uri = ResourceLocation::Skill(skill.to_owned(), file.path.clone()).uri();
         Resource::new(uri, format!("{skill}/{}", file.path))
             .with_mime_type(file.mime_type)
             .with_size(u64::try_from(file.size).unwrap_or(0))
     });
-    add_within_limit(resources, listed, SKILL_BYTES_MAX);
+    add_within_limit(resources, listed);
     Ok(())
 }

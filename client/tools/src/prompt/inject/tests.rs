@@ -29,6 +29,7 @@ fn skill(name: &str) -> LoadedContent {
         tools: Vec::new(),
         unavailable_tools: Vec::new(),
         dir: format!("skills/{name}"),
+        reader: "read_file".into(),
     }
 }
 
@@ -41,6 +42,7 @@ fn material() -> PromptMaterial {
     PromptMaterial {
         overview: names.map(summary).into(),
         loaded: names.map(skill).into(),
+        ..PromptMaterial::default()
     }
 }
 
@@ -375,8 +377,8 @@ fn no_name_or_path_of_a_skill_begins_or_ends_a_tag() {
         ..skill("csv")
     };
     let material = PromptMaterial {
-        overview: Vec::new(),
         loaded: vec![skill],
+        ..PromptMaterial::default()
     };
     let state = state(&[(forged, Some(Selection::All))]);
     for content in [0, 700] {
@@ -438,7 +440,9 @@ fn a_budget_cuts_texts_alike_and_says_so() {
     assert!(chars[0].1.abs_diff(chars[1].1) <= 1, "{chars:?}");
     let shown = text(&cut, 0);
     assert!(
-        shown.contains("of 999 characters; all of it is in skill://math/SKILL.md]"),
+        shown.contains(
+            "of 999 characters; all of it is in skill://math/SKILL.md, which read_file reads in parts]"
+        ),
         "{shown}"
     );
     assert!(!cut.report.over_budget && made(3).report.over_budget);

@@ -51,6 +51,7 @@ fn text_in_quotes_is_text_and_a_shells_signs_outside_are_refused() {
         ("echo \"a; b\nc\"", "a; b\nc"),
         ("echo \"\\$5\"", "$5"),
         ("echo a\\;b", "a;b"),
+        ("\u{feff}echo 'a\r\nb'\r\n", "a\nb"),
         ("echo {}", "{}"),
         ("echo a#b", "a#b"),
     ] {

@@ -84,7 +84,7 @@ async fn a_call_id_is_for_one_script() {
 }
 
 #[tokio::test]
-async fn saved_files_are_named_and_what_was_not_saved_is_said() {
+async fn saved_files_are_named_and_what_was_not_saved_or_not_read_is_said() {
     let (fake, mut talk) = conversation_with(|options| options.force_save_artifacts = true).await;
     let mut files = file("out/form.pdf", b"bytes");
     for message in &mut files {
@@ -111,7 +111,10 @@ async fn saved_files_are_named_and_what_was_not_saved_is_said() {
     let ran = use_tool(&mut talk, run(&json!({"argv": ["x"]}))).await;
     assert_eq!(ran["files"][0]["artifact"], "artifact://out/form.pdf@1");
     assert_eq!(ran["limits_hit"], true);
-    let said = ["not saved as artifacts: out/big, out/half"];
+    let said = [
+        "not saved as artifacts: out/big, out/half",
+        "not listed, since they are no regular files, cannot be read or lie too deep: out/pipe",
+    ];
     assert_eq!(ran["warnings"], json!(said));
     let spec = fake.state.lock().collect_spec.clone().expect("collected");
     let save = spec.save_as_artifacts.expect("saved");

@@ -119,6 +119,19 @@ async fn what_a_server_says_of_a_failure_is_cut() {
 }
 
 #[tokio::test]
+async fn a_servers_texts_reach_the_model_without_escape_sequences() {
+    let server = McpServer::start(&["colours", "fails"]).await;
+    let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
+    let options = allowing(&[&server.url]);
+    let (_fake, mut talk) = conversation(options, HostTools::new(), vec![kit]).await;
+    talk.load("remote").await;
+    let shown = talk.ok("colours", json!({})).await;
+    assert_eq!(shown, json!({"log": "100%\nok"}));
+    let (_, message) = talk.refused("fails", json!({})).await;
+    assert_eq!(message, "fails: it is broken");
+}
+
+#[tokio::test]
 async fn tools_of_a_skill_that_the_options_hide_are_not_offered_and_not_called() {
     let server = McpServer::start(&["echo"]).await;
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));

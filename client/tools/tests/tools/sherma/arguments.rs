@@ -111,7 +111,11 @@ async fn a_scripts_stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
     for (field, value, said) in [
         ("arg_style", json!("posix"), "unknown arg_style \"posix\""),
         ("timeout", json!(-1), "timeout -1 is no number of seconds"),
-        ("timeout", json!("1"), "timeout must be a number, not \"1\""),
+        (
+            "timeout",
+            json!("soon"),
+            "timeout must be a number, not \"soon\"",
+        ),
         (
             "script_args",
             json!([1]),
@@ -152,6 +156,79 @@ async fn the_hosts_lists_of_programs_hold_for_scripts() {
             assert!(message.contains(said), "{path}: {message}");
         }
         assert_eq!(fake.state.lock().starts, 0);
+    }
+}
+
+/// Id of a skill whose author wrote `redacteur-français`.
+const REDACTEUR: &str = "redacteur-fran-ais-1a2b3c4d";
+
+/// Returns skills with scripts: their ids, titles and aliases.
+fn kits_of_many_names() -> Vec<Kit> {
+    let alias = format!("office:{REDACTEUR}");
+    let kits = [
+        (REDACTEUR, "redacteur-français", alias.as_str()),
+        ("other", REDACTEUR, ""),
+        ("x", "pdf-tools", ""),
+        ("pdf", "", ""),
+        ("y", "pdf/scripts", ""),
+        ("deploy", "", "acme:deploy"),
+        ("other--deploy", "", "other:deploy"),
+        ("replaced", "", ""),
+    ];
+    let kits = kits.map(|(id, title, alias)| {
+        let kit = Kit::new(id, "1.0.0");
+        let mut kit = kit.file("scripts/run.py", "").file("run.py", "");
+        kit.skill.display_name = title.into();
+        let aliases = [alias].into_iter().filter(|alias| !alias.is_empty());
+        kit.skill.aliases = aliases.map(str::to_owned).collect();
+        kit
+    });
+    kits.to_vec()
+}
+
+#[tokio::test]
+async fn a_skill_is_allowed_by_its_id_and_aliases_and_denied_by_every_name() {
+    let (by_id, by_alias) = (
+        format!("{REDACTEUR}/scripts/run.py"),
+        format!("office:{REDACTEUR}/scripts/run.py"),
+    );
+    let (by_id, by_alias) = (by_id.as_str(), by_alias.as_str());
+    let by_title = "redacteur-français/scripts/run.py";
+    for (allowed, denied, skill, path, runs) in [
+        (by_id, "", REDACTEUR, "scripts/run.py", true),
+        (by_alias, "", REDACTEUR, "scripts/run.py", true),
+        (by_title, "", REDACTEUR, "scripts/run.py", false),
+        // A skill chooses its title, which is no permission.
+        (by_id, "", "other", "scripts/run.py", false),
+        ("pdf-tools/scripts/run.py", "", "x", "scripts/run.py", false),
+        ("pdf/scripts/run.py", "", "y", "run.py", false),
+        ("pdf/scripts/run.py", "", "pdf", "scripts/run.py", true),
+        ("", by_id, REDACTEUR, "scripts/run.py", false),
+        ("", by_alias, REDACTEUR, "scripts/run.py", false),
+        ("", by_title, REDACTEUR, "scripts/run.py", false),
+        ("", by_id, "other", "scripts/run.py", false),
+        ("", by_id, "x", "scripts/run.py", true),
+        // The same skill in another plugin, and a version that was replaced, which has no aliases.
+        ("", "deploy/run.py", "other--deploy", "run.py", false),
+        ("", "acme:replaced/run.py", "replaced", "run.py", false),
+    ] {
+        let list = |entry: &str| {
+            let entries = [entry].into_iter().filter(|entry| !entry.is_empty());
+            entries.map(str::to_owned).collect()
+        };
+        let (fake, mut talk) = conversation(ToolOptions {
+            allowed_commands: list(allowed),
+            denied_commands: list(denied),
+            ..additions()
+        })
+        .await;
+        fake.state.lock().kits = kits_of_many_names();
+        let run = json!({"skill_id": skill, "script_path": path});
+        let ran = talk.call("run_skill_script", run).await;
+        let code = ran.as_ref().err().map(|error| &error["error"]);
+        let refusal = (!runs).then(|| json!("COMMAND_REFUSED"));
+        assert_eq!(code, refusal.as_ref(), "{allowed} {denied}: {ran:?}");
+        assert_eq!(fake.state.lock().starts == 1, runs, "{allowed} {denied}");
     }
 }
 

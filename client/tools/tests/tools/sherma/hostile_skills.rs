@@ -45,7 +45,7 @@ async fn what_cannot_be_seen_is_no_part_of_a_list() {
         &json!({"name": "Odd", "description": "Two lines."}),
     );
     let found = talk.ok("search_skills", json!({"query": "odd"})).await;
-    assert_eq!(found[0]["description"], "Two lines.");
+    assert_eq!(found[0]["description"], "Odd: Two lines.");
 }
 
 #[tokio::test]

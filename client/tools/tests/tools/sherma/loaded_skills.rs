@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use skilld_client::v1::SkillState;
+use skilld_tools::ToolOptions;
 use skilld_tools::prompt::{Provider, remove_skill_text};
-use skilld_tools::{Family, ToolOptions};
 
 use super::{conversation, conversation_with, hooked, options};
 use crate::conversation::{Conversation, check_fields};
@@ -184,10 +184,9 @@ async fn a_hook_that_refuses_an_eviction_leaves_both_skills_as_they_were() {
         );
         assert_eq!(talk.names().await[7..], ["add", "multiply"]);
         let given = json!(["notes"]);
-        let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-        let preloaded = preloaded.expect("goes on");
-        assert_eq!(preloaded.skipped[0].problem, format!("{refuses} says no"));
-        assert!(preloaded.delta.is_empty() && preloaded.messages(Provider::OpenAiChat).is_empty());
+        let refused = talk.tools.preload(&talk.session, &talk.state, &given).await;
+        let refused = refused.expect_err("refused").to_string();
+        assert_eq!(refused, format!("{refuses} says no"));
     }
 }
 
@@ -195,15 +194,10 @@ async fn a_hook_that_refuses_an_eviction_leaves_both_skills_as_they_were() {
 async fn a_preload_says_what_made_room_and_shows_only_what_is_loaded() {
     let (_fake, mut talk) = conversation_with(|options| options.max_loaded_skills = 2).await;
     talk.load("sums").await;
-    let given = json!(["maths", {"id": "letter", "version": "1.0.0"}, "letter", "notes"]);
+    let given = json!(["letter", "notes"]);
     let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
     let preloaded = preloaded.expect("preloads");
     assert_eq!(preloaded.evicted, ["sums"]);
-    let skipped: Vec<&Value> = preloaded.skipped.iter().map(|it| &it.item).collect();
-    assert_eq!(
-        json!(skipped),
-        json!([{"id": "letter", "version": "1.0.0"}, "maths"])
-    );
     let said = results(&preloaded.messages(Provider::OpenAiChat));
     assert_eq!(said.len(), 2);
     assert!(
@@ -242,22 +236,6 @@ async fn a_preload_is_written_as_every_provider_reads_it() {
         assert_eq!(responses[at + 2]["call_id"], responses[at]["call_id"]);
         assert_eq!(responses[at + 2]["output"], texts[at]);
     }
-}
-
-#[tokio::test]
-async fn only_shermas_tools_preload() {
-    let (_fake, talk) = conversation(ToolOptions {
-        family: Family::AgentZero,
-        ..ToolOptions::default()
-    })
-    .await;
-    let refused = talk
-        .tools
-        .preload(&talk.session, &talk.state, &json!([]))
-        .await;
-    let error = refused.expect_err("refused");
-    assert_eq!(error.code(), "INVALID_OPTIONS");
-    assert_eq!(error.to_json()["error"], "INVALID_OPTIONS");
 }
 
 #[tokio::test]
@@ -300,4 +278,18 @@ async fn what_was_unloaded_can_be_dropped_from_the_conversation_by_its_tag() {
             "{provider:?}: {body}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_load_lists_hidden_files_last() {
+    let (fake, mut talk) = conversation(options()).await;
+    let mut kit = Kit::new("tool", "1.0.0").file("scripts/run.py", "print()\n");
+    for number in 0..120 {
+        kit = kit.file(&format!(".github/{number}.yml"), "on: push\n");
+    }
+    fake.state.lock().kits = vec![kit];
+    let loaded = talk.load("tool").await;
+    let text = loaded["content"].as_str().expect("text");
+    assert!(text.contains("Its files:\n- scripts/run.py\n"), "{text}");
+    assert!(text.contains("and 21 more: "), "{text}");
 }

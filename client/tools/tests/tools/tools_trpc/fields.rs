@@ -6,12 +6,11 @@ use skilld_tools::host_tools::HostTools;
 use skilld_tools::{ToolOptions, Toolset};
 
 use super::{Talk, file, run, summary};
-use crate::conversation::check_fields;
+use crate::conversation::{check_fields, with_fields};
 
 /// All that decides how a command runs is the same whether it is waited for or goes on.
 #[tokio::test]
 async fn skill_exec_takes_what_skill_run_takes() {
-    let mut given = run("cat");
     let more = json!({
         "cwd": "$WORK_DIR/a",
         "env": {"A": "b"},
@@ -24,8 +23,7 @@ async fn skill_exec_takes_what_skill_run_takes() {
         "save_as_artifacts": true,
         "eof": true,
     });
-    let fields = given.as_object_mut().expect("an object");
-    fields.extend(more.as_object().expect("an object").clone());
+    let given = with_fields(&run("cat"), &more);
     let mut specs = Vec::new();
     for tool in ["skill_run", "skill_exec"] {
         let mut talk = Talk::new(ToolOptions::default()).await;

@@ -46,11 +46,55 @@ async fn text_is_read_by_every_reference_and_line_range() {
         let fields = ["content", "start_line", "end_line", "next_start_line"];
         assert_eq!(json!(fields.map(|field| &read[field])), wanted, "{line}");
     }
-    let latin = talk
-        .refused("read_file", json!({"file_name": "out/latin.txt"}))
+}
+
+#[tokio::test]
+async fn text_of_another_encoding_is_decoded_and_its_encoding_is_named() {
+    let mut talk = with_files().await;
+    let utf16 = |text: &str| -> Vec<u8> {
+        let units = ["\u{feff}", text];
+        let units = units.iter().flat_map(|text| text.encode_utf16());
+        units.flat_map(u16::to_le_bytes).collect()
+    };
+    {
+        let mut state = talk.fake.state.lock();
+        // "城市,数量" in GBK.
+        let table = b"\xb3\xc7\xca\xd0,\xca\xfd\xc1\xbf\n".repeat(50);
+        let late = [b"plain\n".repeat(2_000), b"caf\xe9 cr\xe8me\n".to_vec()].concat();
+        for (path, bytes) in [
+            ("out/u.txt", utf16("a\tb\nc\n")),
+            ("out/g.csv", table),
+            ("out/late.txt", late),
+            ("out/mark.txt", b"\xef\xbb\xbfa\n".to_vec()),
+            (
+                "out/broken.txt",
+                "城市\n".bytes().chain([0xff, b'\n']).collect(),
+            ),
+            ("out/zip.bin", b"PK\x03\x04\0\0".to_vec()),
+        ] {
+            state.staged.insert(path.to_owned(), bytes);
+        }
+    }
+    let cases = r#"
+        {"file_name": "out/latin.txt"} => ["café", "windows-1252", null]
+        {"file_name": "out/u.txt"} => ["a\tb\nc\n", "UTF-16LE", null]
+        {"file_name": "out/u.txt", "start_line": 2} => ["c\n", "UTF-16LE", null]
+        {"file_name": "out/g.csv", "num_lines": 1} => ["城市,数量\n", "GBK", 2]
+        {"file_name": "out/late.txt", "start_line": 2001} => ["café crème\n", "windows-1252", null]
+        {"file_name": "out/late.txt", "num_lines": 1} => ["plain\n", null, 2]
+        {"file_name": "out/mark.txt"} => ["a\n", null, null]
+        {"file_name": "out/broken.txt"} => ["城市\n\ufffd\n", null, null]
+    "#;
+    for (line, arguments, wanted) in results(cases) {
+        let read = talk.call("read_file", arguments).await;
+        let fields = ["content", "encoding", "next_start_line"];
+        assert_eq!(json!(fields.map(|field| &read[field])), wanted, "{line}");
+    }
+    let binary = talk
+        .refused("read_file", json!({"file_name": "out/zip.bin"}))
         .await;
-    let said = "not a UTF-8 text file: out/latin.txt (binary)";
-    assert_eq!(latin, ("NOT_TEXT".into(), said.into()));
+    let said = "not a text file: out/zip.bin (binary); commands can read it";
+    assert_eq!(binary, ("NOT_TEXT".into(), said.into()));
 }
 
 #[tokio::test]
@@ -76,8 +120,56 @@ async fn a_long_file_is_read_in_pieces_that_end_at_lines() {
             None => break,
         }
     }
-    assert_eq!(calls, 2);
+    assert_eq!(calls, 6);
     assert!(text.as_bytes() == whole, "each line once, in its place");
+}
+
+#[tokio::test]
+async fn a_file_whose_encoding_shows_late_is_read_with_each_line_once() {
+    // As UTF-8 the lines are twice as long, which is known only once they are selected.
+    let mut talk = with_files().await;
+    let text = "Отчёт по продажам\n".repeat(8_000);
+    let (bytes, _, _) = encoding_rs::WINDOWS_1251.encode(&text);
+    let bytes = [&*b"plain\n".repeat(2_000), &*bytes].concat();
+    let path = "out/late.txt".to_owned();
+    talk.fake.state.lock().staged.insert(path, bytes);
+    let (mut next, mut read) = (2_001_u64, String::new());
+    loop {
+        let call = json!({"file_name": "out/late.txt", "start_line": next});
+        let part = talk.call("read_file", call).await;
+        assert_eq!(part["start_line"], next);
+        read.push_str(part["content"].as_str().expect("text"));
+        match part["next_start_line"].as_u64() {
+            Some(line) => next = line,
+            None => break,
+        }
+    }
+    assert!(read == text, "{} of {} bytes", read.len(), text.len());
+}
+
+#[tokio::test]
+async fn a_long_line_whose_encoding_shows_late_is_read_with_each_character_once() {
+    // The parts end within a character and after one.
+    for beginning in ["abc", "abcd", "abcde"] {
+        let mut talk = with_files().await;
+        let text = format!("{beginning}{}", "城市,数量;".repeat(8_000));
+        let (bytes, _, _) = encoding_rs::GBK.encode(&text);
+        let bytes = [&*b"plain\n".repeat(2_000), &*bytes].concat();
+        let path = "out/late.txt".to_owned();
+        talk.fake.state.lock().staged.insert(path, bytes);
+        let (mut next, mut read) = (0_u64, String::new());
+        loop {
+            let call =
+                json!({"file_name": "out/late.txt", "start_line": 2_001, "start_byte": next});
+            let part = talk.call("read_file", call).await;
+            read.push_str(part["content"].as_str().expect("text"));
+            match part["next_start_byte"].as_u64() {
+                Some(byte) => next = byte,
+                None => break,
+            }
+        }
+        assert!(read == text, "{} of {} bytes", read.len(), text.len());
+    }
 }
 
 #[tokio::test]
@@ -86,7 +178,7 @@ async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
     {
         let mut state = talk.fake.state.lock();
         let late = [b"line\n".repeat(2_000), b"\0\n".to_vec()].concat();
-        let wide = "x".repeat(300 * 1024).into_bytes();
+        let wide = "x".repeat(100 * 1024).into_bytes();
         for (path, bytes) in [
             ("out/early.bin", b"a\nb\nc\0\n".to_vec()),
             ("out/late.bin", late),
@@ -105,12 +197,12 @@ async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
     assert_eq!(late.0, "NOT_TEXT");
     let wide = talk.call("read_file", line("out/wide.txt", 1)).await;
     assert_eq!(wide["truncated"], true);
-    assert_eq!(wide["size_bytes"], 300 * 1024);
-    assert_eq!(wide["next_start_byte"], 256 * 1024);
+    assert_eq!(wide["size_bytes"], 100 * 1024);
+    assert_eq!(wide["next_start_byte"], 64 * 1024);
     let mut rest = line("out/wide.txt", 1);
     rest["start_byte"] = wide["next_start_byte"].clone();
     let rest = talk.call("read_file", rest).await;
-    assert_eq!(rest["content"].as_str().map(str::len), Some(44 * 1024));
+    assert_eq!(rest["content"].as_str().map(str::len), Some(36 * 1024));
     assert_eq!(
         (rest.get("truncated"), rest.get("next_start_byte")),
         (None, None)
@@ -159,6 +251,27 @@ async fn a_file_is_saved_by_the_daemon_and_the_state_says_so() {
             .iter()
             .filter(|(key, _)| key.contains("artifacts"));
         assert_eq!(keys.count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_saved_through_a_skills_links_and_from_a_skill_that_commands_write() {
+    for (writable_skills, path, saved_as) in [
+        (false, "/workspace/skills/demo/out/a.txt", Some("out/a.txt")),
+        (true, "/workspace/skills/demo/out/a.txt", Some("out/a.txt")),
+        (true, "skills/demo/notes.md", Some("skills/demo/notes.md")),
+        (false, "skills/demo/notes.md", None),
+    ] {
+        let change = |options: &mut ToolOptions| options.writable_skills = writable_skills;
+        let mut talk = Talk::with_options(change).await;
+        for file in ["out/a.txt", "skills/demo/notes.md"] {
+            let mut state = talk.fake.state.lock();
+            state.staged.insert(file.to_owned(), b"text\n".to_vec());
+        }
+        let call = json!({"path": path});
+        let saved = talk.try_call("workspace_save_artifact", call).await;
+        let name = saved.ok().map(|saved| saved["saved_as"].clone());
+        assert_eq!(name, saved_as.map(Value::from), "{path}");
     }
 }
 

@@ -19,7 +19,8 @@ async fn what_there_is_is_listed() {
         skill_list "{\"details\": true}" => [{"name": "demo", "description": "What demo does."}, {"name": "other", "description": "What other does."}]
         skill_list_tools {"skill": "demo"} => {"available_tools": ["look", "touch"]}
         skill_list_tools {"skill_name": " other "} => {"available_tools": []}
-        skill_list_docs {"skill": "demo"} => ["USAGE.md", "references/a.md", "scripts/run.sh"]
+        // Scripts are no documents.
+        skill_list_docs {"skill": "demo"} => ["USAGE.md", "references/a.md"]
         skill_list_docs {"Skill": "other"} => []
     "#;
     for (line, call, wanted) in rows(cases) {
@@ -68,6 +69,9 @@ async fn loading_says_what_is_loaded_and_keeps_what_was_chosen() {
         json!(["USAGE.md", "references/a.md"])
     );
     assert_eq!(again["selected_tools"], json!(["touch"]));
+    let fewer = json!({"skill": "demo", "docs": ["USAGE.md"]});
+    let fewer = talk.call("skill_load", fewer).await;
+    assert_eq!(fewer["dropped_docs"], json!(["references/a.md"]));
     let all = talk
         .call(
             "skill_load",
@@ -125,9 +129,9 @@ async fn a_choice_adds_replaces_clears_and_says_what_it_could_not_find() {
         {"docs": ["references/a.md", "USAGE.md"], "mode": " ADD "} => {"mode": "add", "selected_docs": ["scripts/run.sh", "USAGE.md", "references/a.md"], "include_all_docs": false}
         {"include_all_docs": true, "mode": "add"} => {"mode": "add", "selected_docs": [], "include_all_docs": true}
         {"docs": ["USAGE.md"], "mode": "add"} => {"mode": "add", "selected_docs": [], "include_all_docs": true}
-        // After all of them a narrower choice counts.
-        {"docs": ["references/a.md", "references/a.md"]} => {"mode": "replace", "selected_docs": ["references/a.md"], "include_all_docs": false}
-        {"mode": "clear", "docs": ["USAGE.md"]} => {"mode": "clear", "selected_docs": [], "include_all_docs": false}
+        // After all of them a narrower choice counts, and names what it drops.
+        {"docs": ["references/a.md", "references/a.md"]} => {"mode": "replace", "selected_docs": ["references/a.md"], "include_all_docs": false, "dropped_docs": ["USAGE.md"]}
+        {"mode": "clear", "docs": ["USAGE.md"]} => {"mode": "clear", "selected_docs": [], "include_all_docs": false, "dropped_docs": ["references/a.md"]}
         {"docs": ["USAGE.md"], "mode": "whatever"} => {"mode": "replace", "selected_docs": ["USAGE.md"], "include_all_docs": false}
     "#;
     for (line, mut arguments, mut wanted) in results(cases) {

@@ -79,11 +79,15 @@ async fn a_prompt_says_what_loaded_skills_say_and_where_they_are() {
         "Available skills:\n- demo: What demo does.\n- other: What other does.\n",
         "<skill id=\"demo\" digest=\"sha256:0f0f",
         "dir=\"/workspace/skills/demo\">\n# demo\nDo it.\n</skill>",
-        "Docs loaded: USAGE.md, references/a.md, scripts/run.sh\n",
-        "#!/bin/sh\n</skill>",
+        "Docs loaded: USAGE.md, references/a.md\n",
     ] {
         assert!(text.contains(said), "{said} in {text}");
     }
+    // A script is no document, and is shown where it is named.
+    assert!(!text.contains("#!/bin/sh"), "{text}");
+    let script = json!({"skill": "demo", "docs": ["scripts/run.sh"]});
+    talk.call("skill_select_docs", script).await;
+    assert!(system_text(&talk).await.contains("#!/bin/sh\n</skill>"));
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn a_document_is_of_the_content_whose_digest_stands_beside_it() {
     material(&talk).await;
     let asked = std::mem::take(&mut talk.fake.state.lock().asked);
     let pinned = format!("skills/demo@sha256:{}", "0f".repeat(32));
-    assert_eq!(asked, [pinned.as_str(); 3]);
+    assert_eq!(asked, [pinned.as_str(); 2]);
 }
 
 #[tokio::test]
@@ -177,7 +181,7 @@ async fn what_is_too_long_is_cut_at_a_character_and_says_so() {
     let demo = material(&talk).await.loaded.remove(0);
     assert_eq!(demo.docs.len(), 101, "none is left out");
     let long = &demo.docs[0].content;
-    let note = "\n[cut: 1048575 of 1048579 bytes; all of it is in skill://demo/a.md]";
+    let note = "\n[cut: 1048575 of 1048579 bytes; all of it is in skill://demo/a.md, which read_file reads in parts]";
     assert!(long.ends_with(note), "{}", &long[long.len() - 100..]);
     assert!(!long.contains('\u{fffd}'));
     let read: usize = demo
@@ -189,7 +193,7 @@ async fn what_is_too_long_is_cut_at_a_character_and_says_so() {
     let last = &demo.docs[100].content;
     assert_eq!(
         last,
-        "\n[cut: 0 of 65536 bytes; all of it is in skill://demo/b99.md]"
+        "\n[cut: 0 of 65536 bytes; all of it is in skill://demo/b99.md, which read_file reads in parts]"
     );
 }
 
@@ -275,7 +279,9 @@ async fn shermas_skills_are_there_in_the_version_that_was_loaded() {
     assert_eq!(material.loaded[0].name, "letter");
     assert_eq!(material.loaded[0].body, "# letter 1.0.0\n");
     assert_eq!(material.overview.len(), 1);
-    let text = system_text(&talk).await;
+    // Its text is in the result; a prompt without this result has it too.
+    let (body, _) = prompt(&talk).await;
+    let text = body["messages"][1]["content"].as_str().expect("text");
     assert!(text.contains("# letter 1.0.0\n</skill>"), "{text}");
 }
 

@@ -62,6 +62,10 @@ async fn profiles_and_lists_decide_what_is_offered() {
             "{tool}"
         );
     }
+    let talk = Talk::with_options(|options| options.profile = Profile::Workspace).await;
+    let shell = RUNNING.iter().filter(|tool| !tool.starts_with("skill_"));
+    let workspace: Vec<&str> = KNOWLEDGE.iter().chain(shell).copied().collect();
+    assert_eq!(names(&talk).await, workspace);
     let talk = Talk::new(listed(&[" Skill_Exec ", "skill_run", "read_file"])).await;
     assert_eq!(names(&talk).await, ["skill_run", "skill_exec", "read_file"]);
 }
@@ -93,7 +97,12 @@ async fn options_that_contradict_each_other_are_refused_at_the_start() {
         profile: Profile::KnowledgeOnly,
         ..listed(&["skill_run"])
     };
-    assert!(refused(runs).contains("knowledge_only"));
+    assert!(refused(runs).contains("skill_run needs the profile full"));
+    let shell = ToolOptions {
+        profile: Profile::KnowledgeOnly,
+        ..listed(&["workspace_exec"])
+    };
+    assert!(refused(shell).contains("needs the profile workspace or full"));
     let unloadable = ToolOptions {
         require_loaded: true,
         ..listed(&["skill_run"])
@@ -104,11 +113,13 @@ async fn options_that_contradict_each_other_are_refused_at_the_start() {
         ..ToolOptions::default()
     };
     assert!(refused(nowhere).contains("../bin/x"));
-    let small = ToolOptions {
-        output_bytes_max: 3,
-        ..ToolOptions::default()
-    };
-    assert!(refused(small).contains("output_bytes_max is 3"));
+    for field in ["output_bytes_max", "primary_bytes_max"] {
+        for bytes in [0, 3, 96 * 1024 + 1] {
+            let options = serde_json::from_value(json!({field: bytes})).expect("options");
+            let error = refused(options);
+            assert!(error.contains(&format!("{field} is {bytes}")), "{error}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -132,6 +143,10 @@ async fn options_that_do_nothing_in_another_family_are_refused_at_the_start() {
             "listed as SKILL/PATH",
         ),
         (json!({"denied_commands": ["s/"]}), "has \"s/\""),
+        (
+            json!({"denied_commands": ["s@1.0.0/run.sh"]}),
+            "without a version",
+        ),
     ] {
         for family in ["sherma", "agent-zero"] {
             let mut options = options.clone();
@@ -192,9 +207,7 @@ async fn schemas_name_fields_skills_and_what_is_required() {
         assert!(!tool.description.is_empty());
         assert_eq!(tool.parameters["type"], "object", "{}", tool.name);
         let text = serde_json::to_string(&tool.parameters).expect("JSON");
-        for noise in ["$ref", "\"default\"", "\"title\"", "\"format\""] {
-            assert!(!text.contains(noise), "{}: {noise} in {text}", tool.name);
-        }
+        assert!(!text.contains("$ref"), "{}: {text}", tool.name);
         let fields = tool.parameters["properties"].as_object().expect("fields");
         for required in tool.parameters["required"].as_array().into_iter().flatten() {
             assert!(
@@ -242,45 +255,18 @@ async fn schemas_name_fields_skills_and_what_is_required() {
     assert_eq!(fields("skill_exec"), [&run[..], &exec[..]].concat());
 }
 
-/// Returns the tools whose schemas list names of skills, with these names.
-async fn naming_tools(talk: &Talk) -> Vec<(String, Value)> {
-    let definitions = definitions(talk).await.into_iter();
-    let naming = definitions.filter_map(|tool| {
-        let names = tool.parameters["properties"]["skill"].get("enum")?.clone();
-        Some((tool.name, names))
-    });
-    naming.collect()
-}
-
 #[tokio::test]
-async fn one_schema_lists_the_names_of_skills() {
-    let names = json!(["demo", "other"]);
-    for (options, tool) in [
-        (ToolOptions::default(), "skill_load"),
-        (listed(&["skill_run", "skill_exec"]), "skill_run"),
-    ] {
-        let naming = naming_tools(&Talk::new(options).await).await;
-        assert_eq!(naming, [(tool.to_owned(), names.clone())]);
-    }
-    let without = naming_tools(&Talk::new(listed(&["workspace_exec"])).await).await;
-    assert_eq!(without, []);
-}
-
-#[tokio::test]
-async fn schemas_of_any_number_of_skills_are_bounded() {
+async fn definitions_are_the_same_whatever_skills_there_are() {
     let talk = Talk::new(ToolOptions::default()).await;
-    let name = |number: usize| format!("{number:064}");
-    let none = json!(definitions(&talk).await).to_string().len();
-    let many = (0..64).map(|number| skill(&name(number), &[]));
-    talk.fake.state.lock().skills = many.collect();
-    let definitions_of_64 = json!(definitions(&talk).await).to_string().len();
-    assert!(
-        definitions_of_64 < none + 5 * 1024,
-        "{none}, {definitions_of_64}"
-    );
-    assert_eq!(naming_tools(&talk).await.len(), 1);
-    talk.fake.state.lock().skills.push(skill(&name(64), &[]));
-    assert_eq!(naming_tools(&talk).await, []);
+    let before = definitions(&talk).await;
+    talk.fake
+        .state
+        .lock()
+        .skills
+        .push(skill("published-later", &[]));
+    assert_eq!(definitions(&talk).await, before);
+    assert!(!json!(before).to_string().contains("demo"));
+    assert!(talk.calls().is_empty(), "no list of skills is needed");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Kills of commands that go on between calls: the output, the result and the files that come with the answer.
+//! Ends of commands that go on between calls, by themselves or by a kill: the output, the result and the files that come
+//! with the answer.
 
 use serde_json::json;
 use skilld_client::v1;
@@ -77,4 +78,25 @@ async fn killing_returns_the_files_that_the_daemon_has_saved_and_saves_none_agai
     let spec = talk.fake.state.lock().collect_spec.take();
     let spec = spec.expect("a collection by the call");
     assert!(spec.until_exec_end && spec.save_as_artifacts.is_none());
+}
+
+#[tokio::test]
+async fn an_end_comes_with_what_children_printed_after_it() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let shell = json!({"command": "parent", "background": true});
+    for (tool, arguments) in [("workspace_exec", shell), ("skill_exec", run("parent"))] {
+        let ended = talk.call(tool, arguments).await;
+        let all = json!({"status": "exited", "output": "parent\nchild\n", "more": null});
+        check_fields(&ended, &all);
+        assert_eq!(ended["next_offset"], 13, "{tool}");
+    }
+    // Where the call takes no more of it, the answer says that more comes.
+    let mut arguments = run("parent");
+    arguments["poll_lines"] = 1.into();
+    let first = talk.call("skill_exec", arguments).await;
+    check_fields(&first, &json!({"status": "exited", "output": "parent\n"}));
+    assert_eq!(first["more"], true);
+    let poll = json!({"session_id": first["session_id"]});
+    let rest = talk.call("skill_poll_session", poll).await;
+    check_fields(&rest, &json!({"output": "child\n", "more": null}));
 }

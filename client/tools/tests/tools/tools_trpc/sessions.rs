@@ -273,7 +273,10 @@ async fn a_command_that_was_started_is_known_whatever_becomes_of_the_rest() {
     ] {
         let (code, message) = talk.refused(tool, arguments).await;
         assert_eq!(code, "INVALID_ARGUMENTS");
-        assert!(message.contains("1048577 bytes are too many"), "{message}");
+        assert!(
+            message.contains("1048577 bytes; at most 1048576"),
+            "{message}"
+        );
     }
     assert_eq!(talk.fake.state.lock().starts, 0, "nothing ran");
     // The write is cut off.

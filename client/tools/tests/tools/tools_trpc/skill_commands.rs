@@ -5,11 +5,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use skilld_client::v1::{self, stdin::Source};
 use skilld_tools::ToolOptions;
+use skilld_tools::state::SessionState;
 
 use tonic::Code;
 
 use super::{Talk, file, payload, run, summary};
-use crate::conversation::{check_fields, results};
+use crate::conversation::{check_fields, results, with_fields};
 use skilld_testing::refusal;
 
 fn seconds(timeout: Option<prost_types::Duration>) -> Option<i64> {
@@ -18,22 +19,21 @@ fn seconds(timeout: Option<prost_types::Duration>) -> Option<i64> {
 
 /// Runs a command with further arguments, and returns the collection that the daemon was asked for.
 async fn run_and_take_spec(talk: &mut Talk, further: &Value) -> v1::CollectSpec {
-    let mut arguments = run("hello");
-    let further = further.as_object().expect("an object").clone();
-    arguments
-        .as_object_mut()
-        .expect("an object")
-        .extend(further);
-    talk.call("skill_run", arguments).await;
+    talk.call("skill_run", with_fields(&run("hello"), further))
+        .await;
     let spec = talk.fake.state.lock().collect_spec.take();
     spec.expect("it is asked")
 }
 
 /// Number of calls to the daemon of a warm `skill_run`.
 #[tokio::test]
-async fn a_warm_run_is_three_calls() {
+async fn a_warm_run_of_a_loaded_skill_is_three_calls() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     talk.call("skill_run", run("hello")).await;
+    talk.calls();
+    talk.call("skill_run", run("hello")).await;
+    assert_eq!(talk.calls().len(), 4, "it is looked up first");
+    talk.call("skill_load", json!({"skill": "demo"})).await;
     talk.calls();
     let three = [
         "FileService/StageSkills",
@@ -49,6 +49,10 @@ async fn a_warm_run_is_three_calls() {
     asked["inputs"] = json!([{"from": "artifact://a"}]);
     talk.call("skill_run", asked).await;
     assert_eq!(talk.calls().len(), 4);
+    talk.call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    assert_eq!(talk.calls(), three[..2]);
+    talk.state = SessionState::new();
     talk.call("workspace_exec", json!({"command": "hello"}))
         .await;
     assert_eq!(talk.calls(), ["ExecService/RunExec"]);
@@ -173,7 +177,9 @@ async fn a_flood_is_shown_by_its_ends_and_said() {
     let stdout = result["stdout"].as_str().expect("text");
     assert!(stdout.len() < 1100 && stdout.starts_with("y\ny\n") && stdout.ends_with("y\n"));
     let bytes = 64 * 1024 * 1024;
-    let said = format!("stdout truncated: its first and last bytes are shown, 1000 of {bytes}");
+    let said = format!(
+        "stdout truncated: its first and last bytes are shown, 1000 of {bytes}; print less, or into a file in $OUTPUT_DIR"
+    );
     assert_eq!(result["warnings"], json!([said]));
     let shell = talk
         .call("workspace_exec", json!({"command": "flood"}))
@@ -196,6 +202,11 @@ async fn outputs_are_asked_for_as_the_call_says() {
         // Saving is asked for, whichever way the files are.
         {"outputs": {"globs": ["b"]}, "save_as_artifacts": true, "artifact_prefix": "p/"} => {"globs": ["b"], "limits": [0, 67108864, 0], "prefix": "p/"}
         {"save_as_artifacts": true, "artifact_prefix": "p/"} => {"globs": ["out/**"], "limits": [20, 67108864, 0], "prefix": "p/"}
+        // Without globs both count as left out; what else they say counts.
+        {"outputs": {}} => {"globs": ["out/**"], "limits": [20, 32769, 0], "prefix": null}
+        {"output_files": [" "], "outputs": {"globs": [""]}} => {"globs": ["out/**"], "limits": [20, 32769, 0], "prefix": null}
+        {"output_files": [""], "outputs": {"globs": ["b"]}} => {"globs": ["b"], "limits": [0, 0, 0], "prefix": null}
+        {"outputs": {"save": true, "name_template": "t-", "max_files": 5}} => {"globs": ["out/**"], "limits": [5, 67108864, 0], "prefix": "t-"}
     "#;
     for (line, given, wanted) in results(cases) {
         let spec = run_and_take_spec(&mut talk, &given).await;
@@ -207,12 +218,6 @@ async fn outputs_are_asked_for_as_the_call_says() {
         let prefix = spec.save_as_artifacts.map(|save| save.prefix);
         assert_eq!(json!(prefix), wanted["prefix"], "{line}");
     }
-    // Asked for, and nothing named: nothing is looked for.
-    let mut arguments = run("hello");
-    arguments["outputs"] = json!({});
-    let result = talk.call("skill_run", arguments).await;
-    assert!(talk.fake.state.lock().collect_spec.is_none());
-    assert_eq!(result["output_files"], json!([]));
 }
 
 #[tokio::test]
@@ -267,7 +272,8 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
     let files = json!([
         with(
             "out/a.txt",
-            json!({"content": "cut ", "mime_type": text, "size_bytes": 100, "truncated": true})
+            json!({"content": "cut ", "mime_type": text, "size_bytes": 100, "truncated": true,
+                   "note": "4 of 100 bytes: read_file goes on with start_line 1 and start_byte 4"})
         ),
         with(
             "out/b.bin",
@@ -275,7 +281,7 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
         ),
         with(
             "out/c.txt",
-            json!({"mime_type": text, "size_bytes": 1, "sha256": sha, "note": "not UTF-8 text"})
+            json!({"mime_type": text, "size_bytes": 1, "sha256": sha, "note": "not plain UTF-8 text: read_file decodes it"})
         ),
         with(
             "out/d.txt",
@@ -287,7 +293,7 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
         ),
     ]);
     assert_eq!(result["output_files"], files);
-    // Of those that are whole and not blank the first by name, however they came.
+    // The first of those that are whole and not blank.
     assert_eq!(result["primary_output"]["name"], "out/d.txt");
     assert_eq!(result["limits_hit"], true);
     assert_eq!(
@@ -308,7 +314,8 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
     for file in result["output_files"].as_array().expect("files") {
         assert_eq!(file.get("content"), None, "{file}");
     }
-    assert_eq!(result.get("primary_output"), None);
+    let primary = json!({"mime_type": text, "size_bytes": 5, "sha256": sha});
+    assert_eq!(result["primary_output"], with("out/d.txt", primary));
 }
 
 #[tokio::test]

@@ -125,8 +125,14 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
     assert_eq!(read["content"], RESOLVED);
     let asked = talk.fake.state.lock().asked.clone();
     assert_eq!(asked, [format!("skills/demo@{}", old.digest)]);
-    let made = json!({"file_name": "skills/demo/out/a.txt"});
-    assert_eq!(talk.call("read_file", made).await["content"], "made\n");
+    // The fake finds the skill by it, as the daemon does by the name that the skill's author wrote.
+    for skill in &mut talk.fake.state.lock().skills {
+        skill.aliases = vec!["démo".into()];
+    }
+    for made in ["skills/demo/out/a.txt", "skills/démo/out/a.txt"] {
+        let read = talk.call("read_file", json!({"file_name": made})).await;
+        assert_eq!(read["content"], "made\n", "{made}");
+    }
 }
 
 #[tokio::test]
@@ -146,6 +152,8 @@ async fn files_that_a_skill_shares_within_its_plugin_are_read_by_every_path_befo
         "$SKILLS_DIR/.plugins/demo/shared/Tags.md",
         "${CLAUDE_PLUGIN_ROOT}/shared/tags.md",
         "$CLAUDE_PLUGIN_ROOT/shared/tags.md",
+        "../../shared/tags.md",
+        "skill://demo/../../shared/tags.md",
     ] {
         let read = talk.call("read_file", json!({"file_name": path})).await;
         assert_eq!(read["content"], RESOLVED, "{path}");
@@ -154,9 +162,55 @@ async fn files_that_a_skill_shares_within_its_plugin_are_read_by_every_path_befo
             "{path}"
         );
     }
-    let absent = json!({"file_name": "${CLAUDE_PLUGIN_ROOT}/shared/none.md"});
-    assert_eq!(talk.refused("read_file", absent).await.0, "FILE_NOT_FOUND");
+    for absent in [
+        "${CLAUDE_PLUGIN_ROOT}/shared/none.md",
+        "../../none.md",
+        "../../../a",
+    ] {
+        let absent = json!({"file_name": absent});
+        assert_eq!(talk.refused("read_file", absent).await.0, "FILE_NOT_FOUND");
+    }
     assert!(talk.fake.state.lock().workspaces.is_empty());
+}
+
+#[tokio::test]
+async fn a_document_that_a_plugin_shares_is_loaded_by_every_path() {
+    let mut talk = Talk::with_options(|options| options.inline_skills = true).await;
+    {
+        let mut state = talk.fake.state.lock();
+        for (path, bytes) in [("tags.md", TEXT), ("logo.png", b"\0"), ("b.md", b"b\n")] {
+            let path = format!(".plugins/demo/shared/{path}");
+            state.skill_files.insert(path, bytes.to_vec());
+        }
+    }
+    let docs = json!([
+        "../../shared/tags.md",
+        "${CLAUDE_PLUGIN_ROOT}/shared/b.md",
+        "../../shared/logo.png",
+        "../../../etc/passwd",
+    ]);
+    for tool in ["skill_load", "skill_select_docs"] {
+        let loaded = talk
+            .call(tool, json!({"skill": "demo", "docs": docs}))
+            .await;
+        let chosen = json!(["../../shared/tags.md", "../../shared/b.md"]);
+        assert_eq!(loaded["selected_docs"], chosen, "{tool}");
+        let unknown = json!(["../../shared/logo.png", "../../../etc/passwd"]);
+        assert_eq!(loaded["unknown_docs"], unknown, "{tool}");
+        let content = loaded["content"].as_str().expect("text");
+        assert!(content.contains(RESOLVED), "{tool}: {content}");
+    }
+    let material = talk.tools.material(&talk.session, &talk.state).await;
+    let docs = material.expect("material").loaded[0].docs.clone();
+    let docs: Vec<(&str, &str)> = docs
+        .iter()
+        .map(|doc| (doc.path.as_str(), doc.content.as_str()))
+        .collect();
+    let wanted = [
+        ("../../shared/tags.md", RESOLVED),
+        ("../../shared/b.md", "b\n"),
+    ];
+    assert_eq!(docs, wanted);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! skill is used.
 
 use super::has_word;
-use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile};
+use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile, is_reference};
 
 /// Folders whose files are no part of what runs: nobody needs what a template or a test needs.
 const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks boilerplate demo demos e2e eval evals example \
@@ -63,6 +63,8 @@ fn use_of_file(file: &SkillFile) -> Option<FileUse> {
         "package.json" => Some(FileUse::NodePackage),
         "GNUmakefile" | "Makefile" | "makefile" => Some(FileUse::Makefile),
         name if name.eq_ignore_ascii_case("SKILL.md") => Some(FileUse::SkillMd),
+        // What shows how to do something does not run.
+        _ if is_reference(&file.path) => None,
         _ => (file.purpose == FilePurpose::Script).then_some(FileUse::Script),
     }
 }

@@ -16,6 +16,7 @@ use crate::content_store::skill_files::{self, FilePurpose, Manifest, SkillFile};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Severity;
+use crate::text_decoding::decode_text;
 
 /// Maximum number of files of a skill that are read.
 const FILES_MAX: usize = 500;
@@ -61,7 +62,7 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
             .read_to_end(&mut bytes)
             .map_err(skill_files::unreadable)?;
         left = left.saturating_sub(bytes.len());
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(decode_text(&bytes, false).text.into_owned())
     };
     let document = find_skill_md(manifest).map(&mut read_file).transpose()?;
     let document = document.unwrap_or_default();

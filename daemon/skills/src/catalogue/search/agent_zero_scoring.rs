@@ -2,9 +2,13 @@
 //!
 //! The query is lower-cased and split at white space. Each term adds 3 if it is a substring of the name, 2 of the
 //! description, and 1 for each tag that contains it. Unlike Agent Zero, a query of stop words, single letters and
-//! punctuation finds nothing: they are substrings of nearly every description.
+//! punctuation finds nothing: they are substrings of nearly every description. Text of scripts without blanks between
+//! words is split as in the other search.
 
-use super::{IndexedSkill, PREFIX_BYTES_MIN, SearchIndex, SearchMatch, SkillScore, is_stop_word};
+use super::term_splitter::{fold_text, has_unspaced, split_terms};
+use super::{
+    IndexedSkill, PREFIX_BYTES_MIN, SearchIndex, SearchMatch, SkillScore, TERMS_MAX, is_stop_word,
+};
 use crate::error::Result;
 
 /// Points that a term adds, in the order of [`super::FIELDS`].
@@ -16,8 +20,14 @@ impl SearchIndex {
     /// # Errors
     /// `Invalid` for an empty query.
     pub(crate) fn search_compat(&self, query: &str, limit: usize) -> Result<Vec<SearchMatch>> {
-        let query = query.to_lowercase();
-        let terms: Vec<&str> = query.split_whitespace().collect();
+        let query = fold_text(query);
+        let terms = query
+            .split_whitespace()
+            .flat_map(|term| match has_unspaced(term) {
+                true => split_terms(term),
+                false => vec![term.to_owned()],
+            });
+        let terms: Vec<String> = terms.take(TERMS_MAX).collect();
         if terms.is_empty() {
             return Err(super::nothing_to_look_for(""));
         }
@@ -25,7 +35,7 @@ impl SearchIndex {
             return Ok(Vec::new());
         }
         let score = |skill: &IndexedSkill| {
-            let [name, description] = &skill.lower;
+            let [name, description] = &skill.folded;
             let mut scored = SkillScore::default();
             for term in &terms {
                 let tags = skill.tags.iter().filter(|tag| tag.contains(term)).count();

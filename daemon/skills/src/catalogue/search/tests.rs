@@ -184,6 +184,68 @@ fn equal_scores_are_in_order_of_names_and_limited() {
 }
 
 #[test]
+fn a_phrase_without_blanks_finds_the_skill_in_first_place() {
+    let rows: [Row; 5] = [
+        (
+            "sheet-merge",
+            "把多个表格文件合并成一个，并去掉重复的行。",
+            &[],
+            &[],
+        ),
+        ("invoice-read", "从发票图片里读取金额和日期。", &[], &[]),
+        (
+            "meeting-notes",
+            "会議の録音から議事録を作ります。",
+            &[],
+            &[],
+        ),
+        ("thai-doc", "แปลงเอกสารเป็นไฟล์", &[], &[]),
+        ("korean-doc", "보고서를 요약합니다", &[], &[]),
+    ];
+    let index = index(&rows);
+    for (query, expected) in [
+        ("表格", "sheet-merge"),
+        ("合并表格", "sheet-merge"),
+        ("请帮我合并两个表格", "sheet-merge"),
+        ("请帮我，合并两个表格！", "sheet-merge"),
+        ("读取发票金额", "invoice-read"),
+        ("議事録作成", "meeting-notes"),
+        ("แปลงไฟล์", "thai-doc"),
+        ("보고서 요약", "korean-doc"),
+    ] {
+        let found = index.search(query, 25).expect("words");
+        assert_eq!(found[0].skill.name, expected, "{query}");
+        let found = index.search_compat(query, 25).expect("words");
+        assert_eq!(found[0].skill.name, expected, "{query}, compat");
+    }
+}
+
+#[test]
+fn a_name_as_it_is_written_is_searched() {
+    let skills = [("report-1a2b3c4d", "数据报表"), ("text-stats", "")];
+    let skills = skills.map(|(name, title)| {
+        let front_matter = FrontMatter {
+            display_name: title.to_owned(),
+            description: "d".to_owned(),
+            ..FrontMatter::default()
+        };
+        Arc::new(Skill {
+            name: name.to_owned(),
+            front_matter: Arc::new(front_matter),
+            ..Skill::default()
+        })
+    });
+    let index = index_sorted(skills.into_iter());
+    for query in ["数据报表", "报表", "数据"] {
+        for found in [index.search(query, 25), index.search_compat(query, 25)] {
+            let found = found.expect("words");
+            assert_eq!(found.len(), 1, "{query}");
+            assert_eq!(found[0].fields, ["name"], "{query}");
+        }
+    }
+}
+
+#[test]
 fn any_query_is_answered() {
     let index = index(&CATALOGUE);
     let long = "x ".repeat(QUERY_BYTES_MAX / 2);

@@ -106,6 +106,35 @@ fn directories_are_bounded_as_files_are() {
 }
 
 #[test]
+fn a_link_whose_target_cannot_be_read_is_not_left_out() {
+    // Other users can reach it, wherever TMPDIR is.
+    let dir = tempfile::tempdir_in("/tmp").expect("temp dir");
+    let root = dir.path().canonicalize().expect("there");
+    let (skill, target) = (root.join("skill"), root.join("target"));
+    fs::create_dir(&skill).expect("mkdir");
+    fs::write(&target, "x").expect("write");
+    for (path, mode) in [(&root, 0o755), (&skill, 0o755), (&target, 0)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    std::os::unix::fs::symlink(&target, skill.join("link")).expect("symlink");
+    let source = ContentSource {
+        dir: skill,
+        link_policy: LinkPolicy::of_folder(&root),
+        ..ContentSource::default()
+    };
+    // Root reads every file, so this thread becomes another user.
+    let own = nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+    let read = read_content(&source, None, BOUNDS);
+    nix::unistd::setfsuid(own);
+    let problem = read.expect_err("the target has mode 0").into_problem();
+    assert_eq!(problem.code, UNREADABLE);
+    assert!(
+        problem.message.starts_with("cannot read link"),
+        "{problem:?}"
+    );
+}
+
+#[test]
 fn links_must_stay_inside() {
     for (link, target, inside) in [
         ("a", "b", true),

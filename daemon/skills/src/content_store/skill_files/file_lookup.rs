@@ -3,13 +3,13 @@
 use super::{Manifest, SkillFile};
 use crate::error::{Error, Result};
 use crate::name_similarity::similarity;
-use crate::skill_path;
+use crate::skill_path::{self, fold_path};
 
 /// Maximum number of paths that an error suggests.
 const NEAREST_MAX: usize = 3;
 
 impl Manifest {
-    /// Returns the file of a path; else the only file whose path differs in case only.
+    /// Returns the file of a path; else the only file whose path differs in case or Unicode form only.
     ///
     /// # Errors
     /// `LeavesSkill`, `Invalid`, `FileNotFound` with similar paths, `WrongFileType` for a folder.
@@ -24,9 +24,9 @@ impl Manifest {
             let wanted = "a file";
             return Err(Error::WrongFileType { path, wanted });
         }
-        let lower = path.to_lowercase();
+        let folded = fold_path(&path);
         let files = self.files.iter();
-        let mut alike = files.filter(|file| file.path.to_lowercase() == lower);
+        let mut alike = files.filter(|file| fold_path(&file.path) == folded);
         match (alike.next(), alike.next()) {
             (Some(only), None) => Ok(only),
             _ => Err(Error::FileNotFound {
@@ -48,12 +48,12 @@ impl Manifest {
 /// Returns paths that may have been meant, best first: the same in another case, the same name elsewhere, then similar
 /// ones.
 fn suggest_paths(files: &[SkillFile], path: &str) -> Vec<String> {
-    let wanted = path.to_lowercase();
+    let wanted = fold_path(path);
     let wanted_name = file_name(&wanted);
     let mut scored: Vec<(f64, &str)> = files
         .iter()
         .map(|file| {
-            let path = file.path.to_lowercase();
+            let path = fold_path(&file.path);
             let score = if path == wanted {
                 4.0
             } else if path.ends_with(&format!("/{wanted}")) || wanted.ends_with(&format!("/{path}"))

@@ -34,12 +34,13 @@ fn a_file_is_described_by_what_is_in_it() {
         write(dir, "assets/lies.txt", b"\x89PNG\r\n\x1a\n\0\0");
         write(dir, "empty", "");
         write(dir, "scripts/run", "#!/bin/sh\n");
+        write(dir, "tool", b"\xff\xfe#\0!\0/\0b\0\n\0");
         let mode = fs::Permissions::from_mode(0o555);
         fs::set_permissions(dir.join("scripts/run"), mode).expect("chmod");
     });
     let files: Vec<_> = manifest.files().iter().collect();
     let of = |path: &str| *files.iter().find(|file| file.path == path).expect(path);
-    assert!(files.is_sorted_by(|a, b| a.path < b.path) && files.len() == 5);
+    assert!(files.is_sorted_by(|a, b| a.path < b.path) && files.len() == 6);
     let png = of("assets/logo.png");
     assert_eq!(
         (png.mime_type, png.is_text, png.size),
@@ -51,6 +52,9 @@ fn a_file_is_described_by_what_is_in_it() {
         (script.purpose, script.mode, script.is_text),
         (FilePurpose::Script, 0o555, true)
     );
+    let utf16 = of("tool");
+    let described = (utf16.purpose, utf16.encoding);
+    assert_eq!(described, (FilePurpose::Script, "UTF-16LE"));
     let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     assert_eq!((of("empty").sha256.as_str(), of("empty").size), (empty, 0));
 }
@@ -226,6 +230,28 @@ fn names_that_are_not_utf8_can_be_read_as_they_are_shown() {
     });
     let file = manifest.find("caf\u{fffd}.txt").expect("there");
     manifest.open(file).expect("opens");
+}
+
+#[test]
+fn names_of_macos_are_listed_composed_and_read_in_both_forms() {
+    let (_dir, manifest) = manifest(|dir| {
+        write(dir, "Gro\u{308}\u{df}e/u\u{308}ber.md", "macOS");
+        write(dir, "two/\u{fc}.md", "composed");
+        write(dir, "two/u\u{308}.md", "decomposed");
+    });
+    let (composed, decomposed) = ("two/\u{fc}.md", "two/u\u{308}.md");
+    let folder = "Gr\u{f6}\u{df}e/\u{fc}ber.md";
+    assert_eq!(paths(&manifest), [folder, decomposed, composed]);
+    for (path, text) in [
+        (folder, "macOS"),
+        ("Gro\u{308}\u{df}e/u\u{308}ber.md", "macOS"),
+        (composed, "composed"),
+        (decomposed, "decomposed"),
+    ] {
+        let file = manifest.find(path).expect(path);
+        let read = io::read_to_string(manifest.open(file).expect(path));
+        assert_eq!(read.expect("text"), text, "{path}");
+    }
 }
 
 #[test]

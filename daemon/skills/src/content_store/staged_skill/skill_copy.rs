@@ -1,9 +1,11 @@
 //! Copies a stored skill into a workspace's folder and adds the links; with its plugin's files, if it has some.
 //!
-//! Copies are byte for byte, except that CRLF line ends of a script become LF. Files are 0644, or 0755 if they are
-//! executable or their first line names an interpreter: the mount keeps commands from writing, and a copy of a template
-//! can be edited, because `cp` copies the mode too.
+//! Names are composed (NFC), as documents and commands write them. Copies are byte for byte, except that CRLF line ends
+//! of a script become LF, that a script has no byte order mark, and that one in UTF-16 becomes UTF-8. Files are 0644, or
+//! 0755 if they are executable or their first line names an interpreter: the mount keeps commands from writing, and a
+//! copy of a template can be edited, because `cp` copies the mode too.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,19 +14,22 @@ use std::path::{Path, PathBuf};
 
 use super::node_packages::{self, NODE_MODULES};
 use super::{StagedSkill, make_directory};
+use crate::content_store::skill_files::staged_name;
 use crate::error::tolerate;
+use crate::interpreter::{interpreter_for_extension, without_mark};
+use crate::skill_path::compose_disk_path;
+use crate::text_decoding::decode_text;
 
 /// Links in a skill's root, so that what its document says works from there: (name, target in the workspace).
 pub(super) const LINKS: [(&str, &str); 3] =
     [("out", "out"), ("work", "work"), ("inputs", "work/inputs")];
 /// Size of the buffer in bytes. Most files are smaller, and one read and one write are the fastest.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Maximum size of a script whose line ends are converted, in bytes.
+/// Maximum size of a script that is repaired, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 1 << 20;
 /// Mode of a staged file that is executable, and of all others.
 const EXECUTABLE_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 /// Link at the top of a staged plugin to the skill in it. No shared file at the top of a plugin begins with a dot.
 pub(super) const SKILL_LINK: &str = ".skill";
 
@@ -94,12 +99,14 @@ fn copy_directory(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {
     make_directory(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let name = staged_name(from, &entry.file_name());
+        let (source, target) = (entry.path(), to.join(name));
         let kind = entry.file_type()?;
         if kind.is_dir() {
             copy_directory(&source, &target, buffer)?;
         } else if kind.is_symlink() {
-            symlink(fs::read_link(&source)?, target)?;
+            let link_target = fs::read_link(&source)?;
+            symlink(compose_disk_path(link_target.as_os_str()), target)?;
         } else {
             copy_file(&source, &target, buffer)?;
         }
@@ -134,10 +141,14 @@ fn copy_file(from: &Path, to: &Path, buffer: &mut [u8]) -> io::Result<()> {
         .create_new(true)
         .mode(mode)
         .open(to)?;
-    if script.has_crlf && stored.len() <= SCRIPT_BYTES_MAX {
+    if (script.has_crlf || script.has_mark) && stored.len() <= SCRIPT_BYTES_MAX {
         let mut text = head.to_vec();
         source.read_to_end(&mut text)?;
-        target.write_all(&with_lf(&text))?;
+        let text = plain_text(&text, true);
+        match script.has_crlf {
+            true => target.write_all(&with_lf(&text))?,
+            false => target.write_all(&text)?,
+        }
     } else if filled < buffer.len() {
         target.write_all(head)?;
     } else {
@@ -154,11 +165,13 @@ struct ScriptTraits {
     is_direct: bool,
     /// `true` if its line ends are converted.
     has_crlf: bool,
+    /// `true` if its byte order mark is taken away: the kernel and most interpreters accept none.
+    has_mark: bool,
 }
 
 impl ScriptTraits {
     fn of(path: &Path, head: &[u8]) -> Self {
-        let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+        let text = plain_text(head, false);
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         // `#![…]` begins a Rust file.
         let after = line.strip_prefix(b"#!").map(<[u8]>::trim_ascii_start);
@@ -169,16 +182,28 @@ impl ScriptTraits {
                 .iter()
                 .any(|known| extension == *known)
         });
+        let is_script = is_direct || interpreter_for_extension(&path.to_string_lossy()).is_some();
         Self {
             is_direct,
             has_crlf: (is_direct || is_shell) && line.ends_with(b"\r") && line.len() < text.len(),
+            has_mark: is_script && *text != *head,
         }
     }
 }
 
-/// Removes the carriage returns before line feeds, and a byte order mark, which neither bash nor the kernel accepts.
+/// Returns the text of a script as interpreters read it: in UTF-8, without a byte order mark.
+fn plain_text(bytes: &[u8], is_whole: bool) -> Cow<'_, [u8]> {
+    if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+        let decoded = decode_text(bytes, is_whole);
+        if decoded.is_text {
+            return Cow::Owned(decoded.text.into_owned().into_bytes());
+        }
+    }
+    Cow::Borrowed(without_mark(bytes))
+}
+
+/// Removes the carriage returns before line feeds.
 fn with_lf(text: &[u8]) -> Vec<u8> {
-    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let mut out = Vec::with_capacity(text.len());
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         match line.strip_suffix(b"\r\n") {
@@ -223,7 +248,25 @@ mod tests {
         let long = "x".repeat(BUFFER_BYTES);
         let long_script = format!("#!/bin/sh\r\n{long}\r\n");
         let long_fixed = format!("#!/bin/sh\n{long}\n");
-        let cases: [(&str, &str, u32, &str, u32); 14] = [
+        let cases: [(&str, &str, u32, &str, u32); 18] = [
+            (
+                "a.py",
+                "\u{feff}#!/usr/bin/env python3\nprint()\n",
+                0o444,
+                "#!/usr/bin/env python3\nprint()\n",
+                0o755,
+            ),
+            ("a.sh", "\u{feff}echo\n", 0o444, "echo\n", 0o644),
+            (
+                "a.js",
+                "\u{feff}#!/usr/bin/env node\n",
+                0o555,
+                "#!/usr/bin/env node\n",
+                0o755,
+            ),
+            ("a.AWK", "\u{feff}{ print }", 0o444, "{ print }", 0o644),
+            // What a script reads may need its mark.
+            ("a.csv", "\u{feff}a,b\n", 0o444, "\u{feff}a,b\n", 0o644),
             (
                 "a.sh",
                 "#!/bin/bash\necho\n",
@@ -257,7 +300,6 @@ mod tests {
                 0o755,
             ),
             ("a.py", "print()\r\n", 0o444, "print()\r\n", 0o644),
-            ("a.rs", "#![no_std]\r\n", 0o444, "#![no_std]\r\n", 0o644),
             ("a.csv", "a,b\r\n1,2\r\n", 0o444, "a,b\r\n1,2\r\n", 0o644),
             ("bin", "\0\r\n", 0o555, "\0\r\n", 0o755),
             ("a.sh", &long_script, 0o444, &long_fixed, 0o755),
@@ -276,6 +318,62 @@ mod tests {
         }
     }
 
+    #[test]
+    fn names_of_macos_are_staged_composed() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (stored, to) = (dir.path().join("stored"), dir.path().join("to"));
+        let decomposed = "Gro\u{308}\u{df}e/u\u{308}ber.txt";
+        fs::create_dir_all(stored.join("Gro\u{308}\u{df}e")).expect("mkdir");
+        fs::write(stored.join(decomposed), "x").expect("write");
+        symlink(decomposed, stored.join("link")).expect("symlink");
+        copy_without_links(&stored, &to).expect("copied");
+        for path in ["Gr\u{f6}\u{df}e/\u{fc}ber.txt", "link"] {
+            assert_eq!(fs::read_to_string(to.join(path)).expect(path), "x");
+        }
+        assert!(!to.join(decomposed).exists());
+    }
+
+    #[test]
+    fn scripts_in_utf_16_become_utf_8_and_other_files_stay() {
+        let encoded = |text: &str| {
+            let units = || text.encode_utf16();
+            let little = units().flat_map(u16::to_le_bytes);
+            let big = units().flat_map(u16::to_be_bytes);
+            let little: Vec<u8> = [0xff, 0xfe].into_iter().chain(little).collect();
+            [little, [0xfe, 0xff].into_iter().chain(big).collect()]
+        };
+        // The buffer ends within a character.
+        let long = format!("#!/bin/sh\n{}\n", "x😀".repeat(BUFFER_BYTES / 4));
+        for (name, text, expected, expected_mode) in [
+            ("a.py", "print('北京')\r\n", "print('北京')\r\n", 0o644),
+            ("a.ps1", "Write-Host ü\n", "Write-Host ü\n", 0o644),
+            ("a.sh", "#!/bin/sh\r\nö\r\n", "#!/bin/sh\nö\n", 0o755),
+            (
+                "tool",
+                "#!/usr/bin/env node\n",
+                "#!/usr/bin/env node\n",
+                0o755,
+            ),
+            ("a.sh", &long, &long, 0o755),
+        ] {
+            for bytes in encoded(text) {
+                let (bytes, mode) = staged(name, &bytes, 0o444);
+                assert!(bytes == expected.as_bytes(), "{name} {:?}", text.get(..9));
+                assert_eq!(mode, expected_mode, "{name} {:?}", text.get(..9));
+            }
+        }
+        let [table, _] = encoded("a,b\r\n");
+        let others: [(&str, &[u8]); 3] = [
+            ("a.csv", &table),
+            ("a.py", b"\xff\xfe\0\xd8"),
+            ("a.py", b"\xff\xfe\0\0"),
+        ];
+        for (name, bytes) in others {
+            let copy = staged(name, bytes, 0o444);
+            assert_eq!(copy, (bytes.to_vec(), 0o644), "{name}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -286,7 +384,7 @@ mod tests {
             executable in any::<bool>(),
         ) {
             let bytes = bytes.repeat(repeat);
-            prop_assume!(!bytes.starts_with(b"#!") && !bytes.starts_with(BYTE_ORDER_MARK));
+            prop_assume!(!without_mark(&bytes).starts_with(b"#!"));
             let mode = if executable { 0o555 } else { 0o444 };
             let staged_mode = if executable { 0o755 } else { 0o644 };
             prop_assert_eq!(staged("data.bin", &bytes, mode), (bytes, staged_mode));

@@ -25,6 +25,11 @@ pub(super) fn unpack_build(
     bounds: &ArchiveBounds,
 ) -> Result<(UnpackedArchive, BuildReport)> {
     let unpacked = unpack_archive(archive, Some(ArchiveKind::Tar), tree, bounds)?;
+    if unpacked.left_out.total > 0 {
+        let left_out = unpacked.left_out.list();
+        let problem = format!("has entries that no environment can have: {left_out}");
+        return Err(archive_error(problem));
+    }
     let report = read_report(&unpacked.root)?;
     let linked = make_python_links(&unpacked.root, &report);
     linked.map_err(Error::io("link the interpreter of an environment"))?;

@@ -1,5 +1,6 @@
 //! Table of the environments of a store: which one a key finds, when each was used, and which may be removed. Pure.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,7 +28,109 @@ pub(super) struct StoredEnvironment {
     pub(super) is_kept: bool,
 }
 
+/// Reason for which there is no room for a new environment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum RoomShortage {
+    /// The tenant counts so many bytes that the new ones exceed its quota.
+    OfTenant { used: u64, limit: u64 },
+    /// The store is full of environments that have to stay.
+    OfStore,
+}
+
+/// Environments that are chosen for removal, and the bytes that each tenant counts without them.
+#[derive(Debug, Default)]
+struct ChosenRemovals<'a> {
+    held: HashMap<&'a str, u64>,
+    chosen: Vec<&'a str>,
+}
+
+impl<'a> ChosenRemovals<'a> {
+    fn held_by(&self, environment: &StoredEnvironment) -> u64 {
+        self.of_tenant(&environment.record.key.tenant)
+    }
+
+    fn of_tenant(&self, tenant: &str) -> u64 {
+        self.held.get(tenant).copied().unwrap_or_default()
+    }
+
+    fn total(&self) -> u64 {
+        self.held.values().sum()
+    }
+
+    fn choose(&mut self, environment: &'a StoredEnvironment) {
+        let record = &environment.record;
+        if let Some(held) = self.held.get_mut(record.key.tenant.as_str())
+            && !self.chosen.contains(&record.name.as_str())
+        {
+            *held -= record.held_bytes();
+            self.chosen.push(&record.name);
+        }
+    }
+
+    fn into_names(self) -> Vec<String> {
+        self.chosen.into_iter().map(str::to_owned).collect()
+    }
+}
+
 impl EnvironmentTable {
+    /// Returns the bytes that count for the environments of a tenant.
+    pub(super) fn held_bytes(&self, tenant: &str) -> u64 {
+        let records = self.environments.values().map(|stored| &stored.record);
+        let own = records.filter(|record| record.key.tenant == tenant);
+        own.map(|record| record.held_bytes()).sum()
+    }
+
+    /// Hides so many environments that there is room for a new one. Returns their names.
+    ///
+    /// Of those that nothing uses or keeps, the tenant's own make room within its quota, and those of all tenants in the
+    /// store, in the order of their last use. If that is not enough, prepared ones that nothing uses make room as long as
+    /// their tenant counts more than the new one's would.
+    ///
+    /// # Errors
+    /// [`RoomShortage`]; nothing is hidden then.
+    pub(super) fn make_room(
+        &mut self,
+        new: &EnvironmentRecord,
+        bytes_quota: Option<u64>,
+        bytes_max: u64,
+        used: &HashSet<String>,
+    ) -> Result<Vec<String>, RoomShortage> {
+        let mut removals = self.begin_removals();
+        let own = new.key.tenant.as_str();
+        *removals.held.entry(own).or_default() += new.held_bytes();
+        let unused = self.list_removable(used);
+        for &environment in &unused {
+            let has_room = bytes_quota.is_none_or(|quota| removals.of_tenant(own) <= quota);
+            if !has_room && environment.record.key.tenant == own {
+                removals.choose(environment);
+            }
+        }
+        if let Some(limit) = bytes_quota.filter(|quota| removals.of_tenant(own) > *quota) {
+            let used = self.held_bytes(own);
+            return Err(RoomShortage::OfTenant { used, limit });
+        }
+        for &environment in &unused {
+            if removals.total() > bytes_max {
+                removals.choose(environment);
+            }
+        }
+        let mut prepared: Vec<&StoredEnvironment> = self.environments.values().collect();
+        prepared.retain(|environment| {
+            let name = &environment.record.name;
+            !used.contains(name) && !removals.chosen.contains(&name.as_str())
+        });
+        while removals.total() > bytes_max {
+            let others = prepared.iter().copied();
+            let others = others.filter(|one| removals.held_by(one) > removals.of_tenant(own));
+            let largest = others.max_by_key(|one| (removals.held_by(one), Reverse(one.last_use)));
+            let victim = largest.ok_or(RoomShortage::OfStore)?;
+            removals.choose(victim);
+            prepared.retain(|one| one.record.name != victim.record.name);
+        }
+        let names = removals.into_names();
+        Ok(self.hide_all(names))
+    }
+
     /// Adds an environment that no key finds.
     pub(super) fn add(&mut self, environment: StoredEnvironment) {
         let name = environment.record.name.clone();
@@ -148,30 +251,38 @@ impl EnvironmentTable {
         names
     }
 
-    /// Hides so many environments, in the order of their last use, that the others have at most `bytes_max` bytes.
-    /// Returns their names; `None` if too much is used or kept.
-    pub(super) fn hide_oldest(
-        &mut self,
-        bytes_max: u64,
-        used: &HashSet<String>,
-    ) -> Option<Vec<String>> {
-        let sizes = self.environments.values();
-        let mut bytes: u64 = sizes.map(|environment| environment.record.bytes).sum();
+    /// Hides so many of the environments that nothing uses or keeps, in the order of their last use, that all others count
+    /// at most `bytes_max` bytes, if that is possible. Returns their names.
+    pub(super) fn hide_oldest(&mut self, bytes_max: u64, used: &HashSet<String>) -> Vec<String> {
+        let mut removals = self.begin_removals();
+        for environment in self.list_removable(used) {
+            if removals.total() > bytes_max {
+                removals.choose(environment);
+            }
+        }
+        let names = removals.into_names();
+        self.hide_all(names)
+    }
+
+    fn begin_removals(&self) -> ChosenRemovals<'_> {
+        let mut removals = ChosenRemovals::default();
+        for stored in self.environments.values() {
+            let tenant = stored.record.key.tenant.as_str();
+            *removals.held.entry(tenant).or_default() += stored.record.held_bytes();
+        }
+        removals
+    }
+
+    /// Returns the environments that nothing uses or keeps, the least recently used first.
+    fn list_removable(&self, used: &HashSet<String>) -> Vec<&StoredEnvironment> {
         let mut removable: Vec<&StoredEnvironment> = self.removable(used).collect();
         removable.sort_by_key(|environment| environment.last_use);
-        let mut names = Vec::new();
-        for environment in removable {
-            if bytes <= bytes_max {
-                break;
-            }
-            bytes -= environment.record.bytes;
-            names.push(environment.record.name.clone());
-        }
-        if bytes > bytes_max {
-            return None;
-        }
+        removable
+    }
+
+    fn hide_all(&mut self, names: Vec<String>) -> Vec<String> {
         names.iter().for_each(|name| self.hide(name));
-        Some(names)
+        names
     }
 
     /// Returns the environments that nothing uses or keeps.

@@ -15,6 +15,8 @@ const BOUNDS: ArchiveBounds = ArchiveBounds {
 };
 const NAME: &str = "0123456789abcdef0123456789abcdef";
 const OTHER_NAME: &str = "fedcba9876543210fedcba9876543210";
+/// Bytes that count for an environment of a report and a file of 1000 bytes in a directory.
+const HELD_BYTES: u64 = REPORT_TEXT.len() as u64 + 1000 + (3 + 5) * 4096;
 const HOUR: Duration = Duration::from_secs(3600);
 const REPORT_TEXT: &str = r#"{"version": 1, "python": {"executable": "/usr/bin/python3", "version": "3.13.5"},
     "packages": [{"name": "six", "version": "1.17.0", "hashes": ["sha256:00"]}], "python_modules": ["six"]}"#;
@@ -39,13 +41,25 @@ impl Fixture {
     fn install(&self, files: &[(&str, &str)]) -> Result<Arc<EnvironmentRecord>> {
         let mut archive = make_archive(files);
         let nothing = &|| HashSet::new();
+        let names = (NAME, &key());
         self.store
-            .install(&mut archive, NAME, &key(), &BOUNDS, nothing)
+            .install(&mut archive, names, &BOUNDS, None, nothing)
     }
 
-    /// Installs an environment of 1000 bytes and a report.
+    /// Installs an environment that counts [`HELD_BYTES`].
     fn install_as(
         &self,
+        name: &str,
+        key: &EnvironmentKey,
+        used: &[&str],
+    ) -> Result<Arc<EnvironmentRecord>> {
+        self.install_within(None, name, key, used)
+    }
+
+    /// Installs such an environment within a quota of its tenant.
+    fn install_within(
+        &self,
+        bytes_quota: Option<u64>,
         name: &str,
         key: &EnvironmentKey,
         used: &[&str],
@@ -54,7 +68,7 @@ impl Fixture {
         let mut archive = make_archive(&[(REPORT, REPORT_TEXT), ("venv/x", &large)]);
         let in_use = || names_of(used);
         self.store
-            .install(&mut archive, name, key, &BOUNDS, &in_use)
+            .install(&mut archive, (name, key), &BOUNDS, bytes_quota, &in_use)
     }
 
     fn collect(&self, keep: Duration, used: &[&str]) {
@@ -106,6 +120,7 @@ fn names_of(names: &[&str]) -> HashSet<String> {
 
 fn key() -> EnvironmentKey {
     EnvironmentKey {
+        tenant: "default".to_owned(),
         need: "need".to_owned(),
         image_id: "sha256:image".to_owned(),
         policy: "policy".to_owned(),
@@ -114,6 +129,15 @@ fn key() -> EnvironmentKey {
 
 fn pdf() -> BTreeSet<String> {
     BTreeSet::from(["pdf".to_owned()])
+}
+
+/// Key of a tenant's environment; `number` makes it unique.
+fn key_of(tenant: &str, number: usize) -> EnvironmentKey {
+    EnvironmentKey {
+        tenant: tenant.to_owned(),
+        need: format!("need {number}"),
+        ..key()
+    }
 }
 
 fn other_key() -> EnvironmentKey {
@@ -138,7 +162,8 @@ fn installed_environment_is_found_by_its_whole_key_also_after_a_restart() {
     assert_eq!(record.report.python, Some(python));
     for _ in 0..2 {
         assert_eq!(fixture.store.find(&key()).as_deref(), Some(&*record));
-        let changed: [fn(&mut EnvironmentKey) -> &mut String; 3] = [
+        let changed: [fn(&mut EnvironmentKey) -> &mut String; 4] = [
+            |key| &mut key.tenant,
             |key| &mut key.need,
             |key| &mut key.image_id,
             |key| &mut key.policy,
@@ -175,6 +200,7 @@ fn archive_that_no_build_makes_is_refused_and_leaves_nothing() {
     let link_python = r#"{"version": 1, "python": {"executable": "../../x", "version": "3.13.5"}}"#;
     let no_version =
         r#"{"version": 1, "python": {"executable": "/usr/bin/python3", "version": "x"}}"#;
+    let long_name = "n".repeat(256);
     for (files, part) in [
         (vec![("venv/x", "")], "environment.json that is missing"),
         (vec![(REPORT, "{"), ("venv/x", "")], "is invalid"),
@@ -189,6 +215,10 @@ fn archive_that_no_build_makes_is_refused_and_leaves_nothing() {
         (
             vec![(REPORT, no_version), ("venv/x", "")],
             "not of the form 3.N.M",
+        ),
+        (
+            vec![(REPORT, REPORT_TEXT), (long_name.as_str(), "")],
+            "longer than 255 bytes",
         ),
     ] {
         let fixture = Fixture::new();
@@ -213,6 +243,24 @@ fn environment_larger_than_its_bounds_is_refused() {
     let error = error.expect_err("too large");
     assert!(matches!(error, Error::LimitExceeded { .. }), "{error}");
     assert_eq!(fixture.names("mounted"), Vec::<String>::new());
+}
+
+#[test]
+fn no_more_is_unpacked_than_the_quota_of_a_tenant() {
+    let fixture = Fixture::new();
+    // The report, which a build writes first, comes too late to be found missing.
+    let mut archive = make_archive(&[("venv/x", ""), ("venv/y", "")]);
+    let quota = Some(2 * 4096);
+    let names = (NAME, &key());
+    let nothing = &|| HashSet::new();
+    let refused = fixture
+        .store
+        .install(&mut archive, names, &BOUNDS, quota, nothing);
+    let error = refused.expect_err("three entries");
+    assert!(
+        matches!(error, Error::TenantQuota { used: 0, .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -369,7 +417,7 @@ fn rebuilt_environment_replaces_one_that_stays_until_it_is_unused() {
 
 #[test]
 fn least_recently_used_environment_makes_room_unless_it_is_used() {
-    let space_for_one = 1500;
+    let space_for_one = HELD_BYTES + HELD_BYTES / 2;
     let fixture = Fixture::with_bytes_max(space_for_one);
     fixture.install_as(NAME, &key(), &[]).expect("installed");
     let held = fixture.store.find(&key()).expect("found");
@@ -404,9 +452,81 @@ fn store_beyond_a_lowered_limit_is_reduced() {
     fixture
         .install_as(OTHER_NAME, &other_key(), &[])
         .expect("installed");
-    let lowered = EnvironmentStore::open(fixture.base.path(), 1500).expect("opened");
+    let lowered = EnvironmentStore::open(fixture.base.path(), HELD_BYTES);
+    let lowered = lowered.expect("opened");
     lowered.collect(HOUR, &[], &HashSet::new(), &|| names_of(&[NAME]));
     assert_eq!(fixture.names("mounted"), [NAME]);
+}
+
+#[test]
+fn environments_count_for_their_tenant_until_they_are_gone() {
+    let mut fixture = Fixture::new();
+    let quota = Some(2 * HELD_BYTES);
+    let install = |fixture: &Fixture, number: usize, used: &[&str]| {
+        let (name, key) = (format!("{number:032x}"), key_of("a", number));
+        fixture.install_within(quota, &name, &key, used)
+    };
+    let first = install(&fixture, 1, &[]).expect("installed");
+    install(&fixture, 2, &[]).expect("installed");
+    for _ in 0..2 {
+        assert_eq!(fixture.store.held_bytes("a"), 2 * HELD_BYTES);
+        assert_eq!(fixture.store.held_bytes("b"), 0);
+        fixture.reopen();
+    }
+    let names = [1, 2].map(|number| format!("{number:032x}"));
+    let used = [names[0].as_str(), names[1].as_str()];
+    let refused = install(&fixture, 3, &used).expect_err("both are in use");
+    let is_quota = matches!(
+        &refused,
+        Error::TenantQuota { tenant, resource: "environment_bytes", used, limit }
+            if tenant == "a" && *used == 2 * HELD_BYTES && *limit == 2 * HELD_BYTES
+    );
+    assert!(is_quota, "{refused}");
+    // Its own unused one makes room.
+    install(&fixture, 3, &[first.name.as_str()]).expect("installed");
+    assert_eq!(fixture.store.held_bytes("a"), 2 * HELD_BYTES);
+    assert_eq!(fixture.store.find(&key_of("a", 2)), None);
+    fixture.collect(Duration::ZERO, &[]);
+    assert_eq!(fixture.store.held_bytes("a"), 0);
+}
+
+#[test]
+fn prepared_environments_of_one_tenant_make_room_for_another() {
+    let fixture = Fixture::with_bytes_max(4 * HELD_BYTES);
+    let name = |number: usize| format!("{number:032x}");
+    let install = |tenant: &str, number: usize, used: &[&str]| {
+        let installed = fixture.install_as(&name(number), &key_of(tenant, number), used)?;
+        fixture.store.mark_prepared(&name(number), &pdf())?;
+        Ok::<_, Error>(installed)
+    };
+    for number in 0..4 {
+        install("a", number, &[]).expect("installed");
+    }
+    // What is prepared stays for its own tenant, and what is in use stays for all.
+    install("a", 4, &[]).expect_err("full");
+    let in_use = name(0);
+    for number in 5..7 {
+        install("b", number, &[in_use.as_str()]).expect("a share of the store");
+    }
+    let held = ["a", "b"].map(|tenant| fixture.store.held_bytes(tenant));
+    assert_eq!(held, [2 * HELD_BYTES, 2 * HELD_BYTES]);
+    assert!(fixture.store.find(&key_of("a", 0)).is_some());
+    install("b", 7, &[in_use.as_str()]).expect_err("more than the other one");
+}
+
+#[test]
+fn rebuild_of_one_tenant_changes_nothing_for_another_one() {
+    let fixture = Fixture::new();
+    let (of_a, of_b) = (key_of("a", 1), key_of("b", 1));
+    fixture.install_as(NAME, &of_a, &[]).expect("installed");
+    fixture
+        .install_as(OTHER_NAME, &of_b, &[])
+        .expect("installed");
+    let before = fixture.store.find(&of_b).expect("built");
+    let rebuilt = "00112233445566778899aabbccddeeff";
+    fixture.install_as(rebuilt, &of_a, &[]).expect("rebuilt");
+    assert_eq!(fixture.store.find(&of_a).expect("built").name, rebuilt);
+    assert_eq!(fixture.store.find(&of_b).expect("built"), before);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Text for people and models: one line, without characters that hide or turn it around.
 
 use crate::finding::{self, Findings};
+use crate::parse::skill_name::is_hidden;
 
 /// Maximum number of characters of a paragraph that serves as a description.
 const PARAGRAPH_CHARS_MAX: usize = 1024;
@@ -16,17 +17,6 @@ pub(super) fn clean_text(text: &str, what: &str, line: usize, findings: &mut Fin
     let is_visible = |c: &char| c.is_whitespace() || !is_hidden(*c);
     let visible: String = text.chars().filter(is_visible).collect();
     visible.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Returns `true` for characters that show nothing, or change the order in which others are quote_excerpt. Prompts of
-/// the client crate leave out the same ones, so what a model does not get is always reported.
-fn is_hidden(c: char) -> bool {
-    c.is_control() && !matches!(c, '\t' | '\n' | '\r')
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Returns the first text of a body that is not a heading, code, a comment, a list, a table or a rule.

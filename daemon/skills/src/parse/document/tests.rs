@@ -69,7 +69,15 @@ const KEYS: &[(&str, &str)] = &[
         "a-b|b| +name_changed +folder_name",
     ),
     ("name: .\ndescription: b", "a|b| +name_changed"),
-    ("name: 数据\ndescription: b", "a|b| +name_changed"),
+    (
+        "name: 数据\ndescription: b",
+        "skill-5440f742|b| +folder_name",
+    ),
+    (
+        "name: 数据 报表\ndescription: b",
+        "skill-9a23f959|b| +name_changed +folder_name",
+    ),
+    ("name: ａ\ndescription: b", "a|b| +name_changed"),
     ("name: a\ndescription: |\n  b\n  ---\n  c", "a|b --- c|"),
     ("- a\n- b", "a|| !not_a_map"),
     ("just text", "a|| !not_a_map"),
@@ -83,6 +91,15 @@ const KEYS: &[(&str, &str)] = &[
     ("skill: a\ndescription: b", "a|b|"),
     ("name: a\ndescription: >\n  b\n  c\n", "a|b c|"),
     ("name: a\ndescription: b\n  c", "a|b c|"),
+    (
+        "name：a\ndescription ：做报表：每月",
+        "a|做报表：每月| +yaml_repaired +yaml_repaired",
+    ),
+    (
+        "name: a\ndescription: b\nversion：1.2",
+        "a|b|1.2 +yaml_repaired",
+    ),
+    ("name: a\ndescription: |\n  step：b", "a|step：b|"),
     ("name: a\ndescription: @b", "a|@b| +yaml_repaired"),
     ("name: a\ndescription: [Tag] b", "a|[Tag] b| +yaml_repaired"),
     ("name: a\ndescription: {{B}} b", "a|{{B}} b| +yaml_repaired"),
@@ -184,11 +201,11 @@ fn the_table_of_front_matter() {
     let computed = [
         (
             front(&format!("name: {}\ndescription: b", "n".repeat(65))),
-            "a|b| +name_changed".to_owned(),
+            format!("{}-1e3fb6d5|b| +name_changed +folder_name", "n".repeat(55)),
         ),
         (
             front(&format!("name: {}\ndescription: b", "é".repeat(150))),
-            "a|b| +name_changed".to_owned(),
+            "skill-cb1fa315|b| +name_changed +folder_name".to_owned(),
         ),
         (
             front(&format!("name: a\ndescription: {long}")),
@@ -370,6 +387,7 @@ allowed-tools: Bash(git add:*) Read => Bash(git add:*); Read
 allowed-tools: ["Bash(git add:*)", Read] => Bash(git add:*); Read
 allowed-tools:\n- Bash(git add:*)\n- Read => Bash(git add:*); Read
 allowed_tools: Read,Write , Read => Read; Write
+allowed_tools: Read，Write、Grep => Read; Write; Grep
 tools: [Read] => Read
 tools: Grep\nallowed-tools: Read => Read
 allowed-tools: 'Bash(a, b (c))' => Bash(a, b (c))
@@ -408,6 +426,52 @@ fn allowed_tools_are_read_in_every_spelling_and_never_lost() {
         assert_eq!(!problems.is_empty(), warned, "{yaml}");
         assert_eq!(document.refusal(ValidationProfile::Lenient), None, "{yaml}");
         assert_eq!(document.front_matter.description, "b", "{yaml}");
+    }
+}
+
+#[test]
+fn a_restriction_to_persons_is_read_in_every_spelling() {
+    for (yaml, expected, problems) in [
+        ("", false, 0),
+        ("disable-model-invocation: true", true, 0),
+        ("disable-model-invocation: \"yes\"", true, 0),
+        ("disable_model_invocation: True", true, 0),
+        ("disableModelInvocation: on", true, 0),
+        ("metadata:\n  disable-model-invocation: true", true, 0),
+        ("disable-model-invocation: false", false, 0),
+        ("disable-model-invocation: No", false, 0),
+        ("disable-model-invocation:", false, 0),
+        // What cannot be read restricts, and says so.
+        ("disable-model-invocation: always", true, 1),
+        ("disable-model-invocation: [x]", true, 1),
+        // It hides a skill from a menu for persons, which skilld does not have.
+        ("user-invocable: false", false, 0),
+    ] {
+        let document = of(&good(yaml));
+        let front = &document.front_matter;
+        assert_eq!(front.disable_model_invocation, expected, "{yaml}");
+        let found = document.problems(ValidationProfile::Lenient);
+        assert_eq!(found.len(), problems, "{yaml}: {found:?}");
+    }
+}
+
+#[test]
+fn text_in_another_encoding_is_read_and_named() {
+    for (text, encoding, name) in [
+        (
+            "Größe und Stückzahl",
+            encoding_rs::WINDOWS_1252,
+            "windows-1252",
+        ),
+        ("把多个表格文件合并成一个", encoding_rs::GBK, "GBK"),
+    ] {
+        let (bytes, _, _) = encoding.encode(text);
+        let bytes = [&b"---\nname: a\ndescription: "[..], &bytes, b"\n---\n"].concat();
+        let document = parse_documents(Some(&bytes), None, DIR);
+        assert_eq!(document.front_matter.description, text);
+        let problems = document.problems(ValidationProfile::Lenient);
+        assert_eq!((problems[0].code, problems[0].line), ("skill.not_utf8", 3));
+        assert!(problems[0].message.contains(name), "{problems:?}");
     }
 }
 

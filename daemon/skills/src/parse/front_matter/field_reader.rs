@@ -17,6 +17,11 @@ const KNOWN: [&str; 6] = [
     "allowed-tools",
 ];
 const ALLOWED_TOOLS: [&str; 3] = ["allowed-tools", "allowed_tools", "tools"];
+const PERSON_ONLY: [&str; 3] = [
+    "disable-model-invocation",
+    "disable_model_invocation",
+    "disableModelInvocation",
+];
 /// Maximum number of entries of one list of requirements.
 const REQUIRES_MAX: usize = 256;
 /// Maximum number of entries of another list.
@@ -53,6 +58,7 @@ pub(super) fn interpret_keys(
         ),
         allowed_tools: reader.allowed_tools(),
         requires: reader.requires(),
+        disable_model_invocation: reader.disable_model_invocation(),
         fields: yaml_node::to_json(entries),
         ..FrontMatter::default()
     };
@@ -186,7 +192,7 @@ impl<'a> FieldReader<'a> {
 
     fn items(&mut self, key: &str, node: &Node) -> Vec<String> {
         let texts: Vec<&str> = match &node.value {
-            yaml_node::NodeValue::Scalar { text, .. } => text.split(',').collect(),
+            yaml_node::NodeValue::Scalar { text, .. } => text.split(tool_names::COMMAS).collect(),
             yaml_node::NodeValue::List(items) => {
                 if let Some(item) = items
                     .iter()
@@ -224,6 +230,24 @@ impl<'a> FieldReader<'a> {
                 .add(finding::ALLOWED_TOOLS, node.line, message);
         }
         Some(read.unwrap_or_default())
+    }
+
+    /// Returns `true` if only a person may start the skill. A value that is no truth value counts as true, because the
+    /// author wanted a restriction.
+    fn disable_model_invocation(&mut self) -> bool {
+        let Some((key, node)) = self.first(&PERSON_ONLY, true) else {
+            return false;
+        };
+        let text = node.scalar().unwrap_or_default().trim();
+        let is_one_of = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+        if is_one_of(&["false", "no", "off", "0"]) {
+            return false;
+        }
+        if !is_one_of(&["true", "yes", "on", "1"]) {
+            let message = format!("`{key}` is neither true nor false and counts as true");
+            self.findings.add(finding::WRONG_TYPE, node.line, message);
+        }
+        true
     }
 
     /// Reads `requires`, `metadata.requires` and `metadata.*.requires`.

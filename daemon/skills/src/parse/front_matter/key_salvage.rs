@@ -1,6 +1,7 @@
 //! Front matter that is not YAML, read key by key: each unindented `key:` with what belongs to it alone. What is no
 //! YAML even then becomes text. A bad key costs no other one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -9,6 +10,8 @@ use crate::finding::{self, Findings, quote_excerpt};
 
 /// Maximum number of characters of a key.
 const KEY_CHARS_MAX: usize = 64;
+/// Colon of Chinese and Japanese keyboards.
+const WIDE_COLON: char = '：';
 
 /// Lines of one key.
 struct KeyBlock<'a> {
@@ -16,6 +19,35 @@ struct KeyBlock<'a> {
     /// Number of its first line.
     line: usize,
     lines: Vec<&'a str>,
+}
+
+/// Returns front matter with `key: ` for each unindented `key：`. Only keys of ASCII letters in lower case, digits, `-`
+/// and `_` count, because text may begin with any other word. The front matter begins on `first_line`.
+pub(super) fn replace_wide_colons<'a>(
+    yaml: &'a str,
+    first_line: usize,
+    findings: &mut Findings,
+) -> Cow<'a, str> {
+    if !yaml.contains(WIDE_COLON) {
+        return Cow::Borrowed(yaml);
+    }
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+    let is_key = |key: &str| (1..=KEY_CHARS_MAX).contains(&key.len()) && key.chars().all(plain);
+    let mut replaced = String::with_capacity(yaml.len());
+    for (line, text) in (first_line..).zip(yaml.split_inclusive('\n')) {
+        let split = text.split_once(WIDE_COLON);
+        let split = split.map(|(key, value)| (key.trim_end(), value));
+        let Some((key, value)) = split.filter(|(key, _)| is_key(key)) else {
+            replaced.push_str(text);
+            continue;
+        };
+        let message = format!("a full-width colon follows {key}: write `:` and a blank");
+        findings.add(finding::YAML_REPAIRED, line, message);
+        replaced.push_str(key);
+        replaced.push_str(": ");
+        replaced.push_str(value);
+    }
+    Cow::Owned(replaced)
 }
 
 /// Salvages front matter that is not valid YAML: reads each top-level key by itself, in order. The front matter begins

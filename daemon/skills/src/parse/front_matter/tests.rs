@@ -20,14 +20,19 @@ fn the_grammar_of_the_tools_section() {
         // What follows the colon declares nothing; a heading is no section.
         ("Tools: a, b\n", vec![], 0),
         ("## Tools:\n- a\n", vec![], 0),
+        ("Tools：\n- a\n", vec!["a"], 0),
+        ("Tools\n- a\n", vec![], 0),
         ("No section.\n- a\n", vec![], 0),
         // Headings, fences and text after a blank line end it, for the rest of the body too.
-        ("Tools:\n- a\n\n# Steps\n- do\n", vec!["a"], 0),
+        ("Tools:\n- a\n\n# Steps\n- do\n", vec!["a"], 1),
         ("Tools:\n- a\n## Steps\n- do\n", vec!["a"], 0),
         ("Tools:\n- a\n# Steps\n\n- do\n", vec!["a"], 0),
-        ("Tools:\n- a\n```\n- b\n```\n- c\n", vec!["a"], 0),
-        ("Tools:\n- a\n\nThen do\n- b\n", vec!["a"], 0),
-        ("Tools:\n- a\nOverview: x\n- b\n", vec!["a"], 0),
+        ("Tools:\n- a\n\nFormats:\n- JSON\n", vec!["a"], 0),
+        // What may be a tool after the end is reported.
+        ("Tools:\n- a\n```\n- b\n```\n- c\n", vec!["a"], 1),
+        ("Tools:\n- a\n\nThen do\n- b\n", vec!["a"], 1),
+        ("Tools:\n- a\nOverview: x\n- b\n", vec!["a"], 1),
+        ("Tools:\n- a\n\nMore tools\n\n- read_table\n", vec!["a"], 1),
         ("Tools:\n- a\nText\n- b\n", vec!["a", "b"], 0),
         // A section may come again, and not within code.
         (
@@ -55,7 +60,7 @@ fn the_grammar_of_the_tools_section() {
             5,
         ),
         ("Tools:\n---\n- a\n-\n- -\n", vec!["a"], 1),
-        ("Tools:\n* a\n1. b\n- c\n", vec!["c"], 0),
+        ("Tools:\n* a\n1. b\n- c\n+ d\n", vec!["a", "c", "d"], 0),
         ("Tools:\n-f\n", vec!["f"], 0),
     ] {
         let expected: Vec<String> = expected.into_iter().map(str::to_owned).collect();
@@ -77,6 +82,8 @@ fn a_heading_before_more_tools_is_reported() {
         "Tools:\n- a\n\n# weather tools\n- get_weather\n",
         "Tools:\n- a\n# weather tools\n\n- get_weather\n",
         "Tools:\n- a\n### Weather\n- srv.weather # x\n",
+        "Tools:\n- a\n\nThe weather tools:\n- weather\n",
+        "Tools:\n- a\n```sh\nx\n```\n\n- get_weather\n",
     ] {
         let mut findings = Findings::default();
         assert_eq!(
@@ -93,7 +100,8 @@ fn a_heading_before_more_tools_is_reported() {
 #[test]
 fn a_section_is_bounded() {
     let many: String = (0..10_000).map(|n| format!("- t{n}\n")).collect();
-    assert_eq!(tools(&format!("Tools:\n{many}")).0.len(), 256);
+    let (read, problems) = tools(&format!("Tools:\n{many}"));
+    assert_eq!((read.len(), problems), (256, 1));
     let long = "x".repeat(129);
     assert_eq!(tools(&format!("Tools:\n- {long}\n")), (vec![], 1));
 }

@@ -1,18 +1,22 @@
-//! Decodes the bytes of a SKILL.md: encodings, byte order marks, line ends.
+//! Decodes the bytes of a SKILL.md: what is wrong with its encoding becomes findings, and lines end with `\n`.
 
 use crate::finding::{self, Findings};
+use crate::text_decoding;
 
-/// Decodes a SKILL.md; lines end with `\n`. Never fails: what cannot be decoded is replaced and is a finding.
+/// Decodes a SKILL.md. Never fails: what cannot be decoded is replaced and is a finding.
 pub(super) fn decode_text(bytes: &[u8], findings: &mut Findings) -> String {
-    let text = match bytes {
-        [0xff, 0xfe, rest @ ..] => decode_utf16(rest, u16::from_le_bytes, findings),
-        [0xfe, 0xff, rest @ ..] => decode_utf16(rest, u16::from_be_bytes, findings),
-        [0xef, 0xbb, 0xbf, rest @ ..] => {
-            findings.add(finding::BOM, 1, "SKILL.md begins with a byte order mark");
-            decode_utf8(rest, findings)
+    let decoded = text_decoding::decode_text(bytes, true);
+    match decoded.encoding {
+        "UTF-8" => add_utf8_findings(bytes, findings),
+        encoding @ ("UTF-16LE" | "UTF-16BE") => {
+            findings.add(finding::UTF16, 1, format!("SKILL.md is {encoding}"));
         }
-        _ => decode_utf8(bytes, findings),
-    };
+        encoding => {
+            let message = format!("SKILL.md is not UTF-8: it was read as {encoding}");
+            findings.add(finding::NOT_UTF8, broken_line(bytes), message);
+        }
+    }
+    let text = decoded.text.into_owned();
     if let Some(at) = text.find('\0') {
         let line = line_of(text.as_bytes(), at);
         findings.add(finding::NUL, line, "SKILL.md contains a NUL");
@@ -24,24 +28,20 @@ pub(super) fn decode_text(bytes: &[u8], findings: &mut Findings) -> String {
     }
 }
 
-fn decode_utf8(bytes: &[u8], findings: &mut Findings) -> String {
-    if let Err(error) = std::str::from_utf8(bytes) {
-        let line = line_of(bytes, error.valid_up_to());
-        findings.add(finding::NOT_UTF8, line, "SKILL.md is not all UTF-8");
+fn add_utf8_findings(bytes: &[u8], findings: &mut Findings) {
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        findings.add(finding::BOM, 1, "SKILL.md begins with a byte order mark");
     }
-    String::from_utf8_lossy(bytes).into_owned()
+    if std::str::from_utf8(bytes).is_err() {
+        let message = "SKILL.md is not all UTF-8: what could not be read became U+FFFD";
+        findings.add(finding::NOT_UTF8, broken_line(bytes), message);
+    }
 }
 
-fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16, findings: &mut Findings) -> String {
-    findings.add(finding::UTF16, 1, "SKILL.md is UTF-16");
-    let units = bytes.chunks(2).map(|pair| match pair {
-        [a, b] => unit([*a, *b]),
-        // The last UTF-16 unit is incomplete.
-        _ => 0xfffd,
-    });
-    char::decode_utf16(units)
-        .map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER))
-        .collect()
+/// Returns the first line that is not UTF-8.
+fn broken_line(bytes: &[u8]) -> usize {
+    let end = std::str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
+    line_of(bytes, end)
 }
 
 fn line_of(bytes: &[u8], at: usize) -> usize {

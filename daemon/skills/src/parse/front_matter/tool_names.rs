@@ -4,6 +4,10 @@ use std::collections::HashSet;
 
 use crate::finding::{self, Findings, quote_excerpt};
 
+/// Commas between the entries of a text, also those of Chinese and Japanese.
+pub(super) const COMMAS: [char; 3] = [',', '，', '、'];
+/// Colons after a word.
+const COLONS: [char; 2] = [':', '：'];
 /// Maximum number of names of one section, or of all entries of `allowed-tools`.
 const TOOLS_MAX: usize = 256;
 /// Maximum number of characters of a tool's name.
@@ -12,8 +16,8 @@ const NAME_CHARS_MAX: usize = 128;
 const COMMENT_LINES_MAX: usize = 50;
 
 /// Reads the `Tools:` sections of a body. A section ends at a heading, at a code fence, and where text follows a
-/// blank line. `# text` between two items, without a blank line around it, is a comment and not a heading.
-/// `first_line` is the number of the body's first line.
+/// blank line. `# text` between two items, without a blank line around it, is a comment and not a heading. What looks
+/// like a tool after the end is a finding. `first_line` is the number of the body's first line.
 pub(super) fn read_tools_section(
     body: &str,
     first_line: usize,
@@ -26,10 +30,17 @@ pub(super) fn read_tools_section(
     let lines: Vec<&str> = body.lines().map(str::trim).collect();
     for (index, &line) in lines.iter().enumerate() {
         let rest = lines.get(index + 1..).unwrap_or_default();
-        if let Some(mark) = ["```", "~~~"]
-            .into_iter()
-            .find(|mark| line.starts_with(mark))
-        {
+        if let Some(mark) = fence_mark(line) {
+            if inside {
+                let end = rest.iter().position(|line| line.starts_with(mark));
+                let after = end.and_then(|end| rest.get(end + 1..));
+                report_lost_tool(
+                    line,
+                    after.unwrap_or_default(),
+                    first_line + index,
+                    findings,
+                );
+            }
             inside = false;
             fence = match fence {
                 Some(open) if open == mark => None,
@@ -42,45 +53,75 @@ pub(super) fn read_tools_section(
         } else if !inside {
         } else if line.is_empty() {
             after_blank = true;
-        } else if let Some(item) = line.strip_prefix('-').filter(|_| !is_rule(line)) {
+        } else if let Some(item) = strip_item_mark(line) {
             after_blank = false;
-            let name = without_comment(item);
-            if is_tool_name(name) {
-                if tools.len() < TOOLS_MAX && !tools.iter().any(|tool| tool == name) {
-                    tools.push(name.to_owned());
-                }
-            } else if !name.is_empty() {
-                let message = format!(
-                    "{} in `Tools:` is not the name of a tool",
-                    quote_excerpt(name)
-                );
-                findings.add(finding::TOOL_NAME, first_line + index, message);
-            }
+            add_tool(item, first_line + index, &mut tools, findings);
         } else if is_heading(line) {
-            if !after_blank && line.starts_with("# ") && is_before_item(rest) {
-                continue;
+            if after_blank || !line.starts_with("# ") || !is_before_item(rest) {
+                inside = false;
+                report_lost_tool(line, rest, first_line + index, findings);
             }
+        } else if !line.starts_with('#') && (after_blank || line.contains(COLONS)) {
             inside = false;
-            if let Some(tool) = lost_tool(rest) {
-                let message = format!(
-                    "{} ends `Tools:`, and {} after it is not read",
-                    quote_excerpt(line),
-                    quote_excerpt(tool)
-                );
-                findings.add(finding::TOOLS_ENDED, first_line + index, message);
-            }
-        } else if !line.starts_with('#') && (after_blank || line.contains(':')) {
-            inside = false;
+            report_lost_tool(line, rest, first_line + index, findings);
         }
     }
     tools
 }
 
+/// Adds the tool of an item, once.
+fn add_tool(item: &str, line: usize, tools: &mut Vec<String>, findings: &mut Findings) {
+    let name = without_comment(item);
+    if is_tool_name(name) {
+        if tools.iter().any(|tool| tool == name) {
+        } else if tools.len() < TOOLS_MAX {
+            tools.push(name.to_owned());
+        } else if !findings.has(finding::TOOLS_ENDED) {
+            let message =
+                format!("`Tools:` has more than {TOOLS_MAX} tools: those after them are not read");
+            findings.add(finding::TOOLS_ENDED, line, message);
+        }
+    } else if !name.is_empty() {
+        let message = format!(
+            "{} in `Tools:` is not the name of a tool",
+            quote_excerpt(name)
+        );
+        findings.add(finding::TOOL_NAME, line, message);
+    }
+}
+
+/// Reports the tool that follows the line at which a section ended, if one does.
+fn report_lost_tool(end: &str, rest: &[&str], line: usize, findings: &mut Findings) {
+    if let Some(tool) = lost_tool(end, rest) {
+        let message = format!(
+            "{} ends `Tools:`, and {} after it is not read",
+            quote_excerpt(end),
+            quote_excerpt(tool)
+        );
+        findings.add(finding::TOOLS_ENDED, line, message);
+    }
+}
+
+/// Returns the mark of a line that opens or closes code.
+fn fence_mark(line: &str) -> Option<&'static str> {
+    ["```", "~~~"]
+        .into_iter()
+        .find(|mark| line.starts_with(mark))
+}
+
+/// Returns what follows the mark of a list's item: `- x`, `-x`, `* x`, `+ x`.
+fn strip_item_mark(line: &str) -> Option<&str> {
+    let dashed = line.strip_prefix('-').filter(|_| !is_rule(line));
+    dashed
+        .or_else(|| line.strip_prefix("* "))
+        .or_else(|| line.strip_prefix("+ "))
+}
+
 /// Returns `true` for a line that begins with `Tools:`, also within bold marks.
 fn is_opening(line: &str) -> bool {
-    let word = line.trim_start_matches('*');
-    word.get(..6)
-        .is_some_and(|word| word.eq_ignore_ascii_case("tools:"))
+    let line = line.trim_start_matches('*');
+    let word = line.split(COLONS).next().unwrap_or_default();
+    word.eq_ignore_ascii_case("tools") && word.len() < line.len()
 }
 
 /// Returns `true` for `# Title`, but not for `#comment`, nor for `# - tool`, which is an item that was commented out.
@@ -95,15 +136,18 @@ fn is_heading(line: &str) -> bool {
 fn is_before_item(rest: &[&str]) -> bool {
     let mut next = rest.iter().take(COMMENT_LINES_MAX);
     let next = next.find(|line| !line.starts_with('#'));
-    next.is_some_and(|line| line.starts_with('-') && !is_rule(line))
+    next.is_some_and(|line| strip_item_mark(line).is_some())
 }
 
-/// Returns the tool that the next line with text lists, if its name cannot be a word of prose.
-fn lost_tool<'a>(rest: &[&'a str]) -> Option<&'a str> {
-    let next = rest.iter().find(|line| !line.is_empty())?;
-    let name = without_comment(next.strip_prefix('-')?);
-    let is_unmistakable = name.contains(['_', '.', ':', '/']);
-    (is_unmistakable && is_tool_name(name)).then_some(name)
+/// Returns the tool that the next line with text lists, if its name cannot be a word of prose; of a list right after a
+/// line that is no heading of a section any word in lower case.
+fn lost_tool<'a>(end: &str, rest: &[&'a str]) -> Option<&'a str> {
+    let next = *rest.iter().find(|line| !line.is_empty())?;
+    let name = without_comment(strip_item_mark(next)?);
+    let is_unmistakable = name.contains(['_', '-', '.', ':', '/']);
+    let is_direct = rest.first() == Some(&next) && !end.starts_with("##");
+    let is_lower = || name.chars().all(|c| c.is_ascii_lowercase());
+    (is_tool_name(name) && (is_unmistakable || (is_direct && is_lower()))).then_some(name)
 }
 
 /// Returns `true` for a line `---`.
@@ -163,7 +207,7 @@ fn split_allowed_tools(text: &str) -> Option<Vec<String>> {
             ')' => depth = depth.checked_sub(1)?,
             _ => {}
         }
-        if depth == 0 && (c == ',' || c.is_whitespace()) {
+        if depth == 0 && (COMMAS.contains(&c) || c.is_whitespace()) {
             tools.push(String::new());
         } else {
             tools.last_mut()?.push(c);

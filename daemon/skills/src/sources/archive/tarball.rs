@@ -13,6 +13,12 @@ use crate::error::{Error, Result, read_chunk};
 const BLOCK: usize = 512;
 /// Maximum size of a long name or a PAX header, in bytes.
 const EXTENSION_BYTES_MAX: u64 = 256 * 1024;
+/// Offset of the byte of a sparse map's block that is not 0 if another block follows.
+const MAP_CONTINUES_AT: usize = 504;
+/// Reason to leave a sparse file out.
+const SPARSE: &str = "is sparse";
+/// Problem of a sparse file whose end programs find in different places.
+const AMBIGUOUS_SPARSE: &str = "is sparse in a way that programs read differently";
 
 /// Extended headers for the next entry.
 #[derive(Debug, Default)]
@@ -20,6 +26,8 @@ struct ExtendedHeaders {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
+    /// The contents are the parts of a sparse file, and a list of them.
+    is_sparse: bool,
 }
 
 /// Returns `true` if a file begins with a tar header.
@@ -59,9 +67,19 @@ pub(super) fn unpack_tar(mut stream: impl Read, tree: &mut UnpackTree<'_>) -> Re
         let size = meta.size.unwrap_or(size);
         let path = meta.path.map_or(raw_path, Cow::Owned);
         let link = meta.link.map(Cow::Owned).or(header.link_name_bytes());
+        let mut kind = entry_kind(header, &path, link.as_deref().unwrap_or_default());
+        if meta.is_sparse {
+            if meta.size.is_some() || !matches!(kind, EntryKind::File { .. }) {
+                return Err(entry_error(&path, AMBIGUOUS_SPARSE));
+            }
+            kind = EntryKind::UnsupportedFile(SPARSE);
+        }
+        if header.entry_type().is_gnu_sparse() {
+            skip_sparse_map(&mut stream, header, &path)?;
+        }
         let entry = ArchiveEntry {
             name: &path,
-            kind: entry_kind(header, &path, link.as_deref().unwrap_or_default())?,
+            kind,
             size,
         };
         let read = tree.add_entry(&entry, &mut (&mut stream).take(size))?;
@@ -74,32 +92,45 @@ pub(super) fn unpack_tar(mut stream: impl Read, tree: &mut UnpackTree<'_>) -> Re
     check_zeros(stream)
 }
 
-fn entry_kind<'a>(header: &Header, name: &[u8], target: &'a [u8]) -> Result<EntryKind<'a>> {
+fn entry_kind<'a>(header: &Header, name: &[u8], target: &'a [u8]) -> EntryKind<'a> {
     let kind = header.entry_type();
     // Before POSIX a directory was a file whose name ends with a slash.
     if kind.is_dir() || (kind.is_file() && name.ends_with(b"/")) {
-        return Ok(EntryKind::Directory);
+        return EntryKind::Directory;
     }
     if kind.is_file() || kind == EntryType::Continuous {
         let is_executable = header.mode().unwrap_or(0o644) & 0o111 != 0;
-        return Ok(EntryKind::File { is_executable });
+        return EntryKind::File { is_executable };
     }
     if kind.is_symlink() {
-        return Ok(EntryKind::Link { target });
+        return EntryKind::Link { target };
     }
     if kind.is_hard_link() {
-        return Ok(EntryKind::HardLink { target });
+        return EntryKind::HardLink { target };
     }
-    let problem = if kind.is_character_special() || kind.is_block_special() {
-        "is a device"
+    if kind.is_character_special() || kind.is_block_special() {
+        EntryKind::Unsupported("is a device")
     } else if kind.is_fifo() {
-        "is a FIFO"
+        EntryKind::Unsupported("is a FIFO")
     } else if kind.is_gnu_sparse() {
-        "is sparse, which no file of a skill needs to be"
+        EntryKind::UnsupportedFile(SPARSE)
     } else {
-        "is of an unknown kind"
-    };
-    Err(entry_error(name, problem))
+        EntryKind::UnsupportedFile("is of an unknown kind")
+    }
+}
+
+/// Skips the blocks after a header that list further parts of a sparse file.
+fn skip_sparse_map(stream: &mut impl Read, header: &Header, path: &[u8]) -> Result<()> {
+    // Some programs read a map in a header of another format too.
+    let gnu = header.as_gnu();
+    let gnu = gnu.ok_or_else(|| entry_error(path, AMBIGUOUS_SPARSE))?;
+    let mut goes_on = gnu.isextended != [0];
+    while goes_on {
+        let mut block = [0; BLOCK];
+        stream.read_exact(&mut block).map_err(read_error)?;
+        goes_on = block.get(MAP_CONTINUES_AT) != Some(&0);
+    }
+    Ok(())
 }
 
 /// Returns `true` if a header's checksum is right.
@@ -144,15 +175,14 @@ fn parse_extension(kind: EntryType, mut data: Vec<u8>, next: &mut ExtendedHeader
         *field = Some(data);
         return Ok(());
     }
+    let mut sparse_name = None;
     let mut rest = data.as_slice();
     while !rest.is_empty() {
         let (key, value, after) =
             split_pax_record(rest).ok_or_else(|| archive_error("has a damaged PAX header"))?;
         rest = after;
-        if key.starts_with(b"GNU.sparse.") {
-            return Err(archive_error("has a sparse file, which no skill needs"));
-        }
-        if !matches!(key, b"path" | b"linkpath" | b"size") {
+        let is_sparse = key.starts_with(b"GNU.sparse.");
+        if !is_sparse && !matches!(key, b"path" | b"linkpath" | b"size") {
             continue;
         }
         if kind.is_pax_global_extensions() {
@@ -162,6 +192,8 @@ fn parse_extension(kind: EntryType, mut data: Vec<u8>, next: &mut ExtendedHeader
         match key {
             b"path" => next.path = Some(value.to_vec()),
             b"linkpath" => next.link = Some(value.to_vec()),
+            b"GNU.sparse.name" => sparse_name = Some(value.to_vec()),
+            _ if is_sparse => next.is_sparse = true,
             _ => {
                 let digits = str::from_utf8(value).ok().filter(|text| {
                     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -170,6 +202,10 @@ fn parse_extension(kind: EntryType, mut data: Vec<u8>, next: &mut ExtendedHeader
                 next.size = Some(size.ok_or_else(|| archive_error("has a bad PAX size"))?);
             }
         }
+    }
+    // Instead of it `path` has a name for programs that do not know sparse files.
+    if sparse_name.is_some() {
+        next.path = sparse_name;
     }
     Ok(())
 }

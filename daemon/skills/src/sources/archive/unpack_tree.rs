@@ -1,6 +1,7 @@
-//! Writes an unpacked archive to disk: the only place that checks names and writes files.
+//! Writes an unpacked archive to disk: the only place that checks names and writes files. An entry that no skill can
+//! have is left out. One that would be written over another, or whose name leads up, fails the whole archive.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
@@ -11,6 +12,8 @@ use super::{
 };
 use crate::content_store::content_hashing::{make_directory, stays_inside};
 use crate::error::{Error, Result, read_chunk};
+use crate::parse::problem::LeftOutEntries;
+use crate::skill_path::{compose_path, find_case_clash};
 use crate::skills_options::ArchiveBounds;
 
 /// Maximum length of a name in bytes, as file systems have it.
@@ -23,6 +26,8 @@ pub(super) const TARGET_MAX: usize = 1024;
 const MACOS: &str = "__MACOSX";
 /// File that macOS leaves in folders.
 const FINDER: &str = ".DS_Store";
+/// Problem of two entries of one path.
+const TWICE: &str = "is there twice";
 
 /// Entry of an archive, as its headers describe it.
 #[derive(Debug)]
@@ -37,9 +42,31 @@ pub(super) struct ArchiveEntry<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum EntryKind<'a> {
     Directory,
-    File { is_executable: bool },
-    Link { target: &'a [u8] },
-    HardLink { target: &'a [u8] },
+    File {
+        is_executable: bool,
+    },
+    Link {
+        target: &'a [u8],
+    },
+    HardLink {
+        target: &'a [u8],
+    },
+    /// An entry that no skill can have, and that has no contents. The text completes a sentence that begins with its
+    /// name.
+    Unsupported(&'static str),
+    /// An entry that no skill can have, and that may have contents.
+    UnsupportedFile(&'static str),
+}
+
+/// Meaning of an entry's name.
+#[derive(Debug)]
+enum EntryName {
+    /// Path in the tree; empty for the top itself.
+    Path(String),
+    /// Name of a file that belongs to the system on which the archive was made.
+    Litter,
+    /// Name that no file of a skill can have; the text completes a sentence that begins with it.
+    Unusable(&'static str),
 }
 
 /// Kind of the directory, file or link that already occupies a path of the tree.
@@ -57,12 +84,11 @@ pub(super) struct UnpackTree<'a> {
     bounds: ArchiveBounds,
     /// Taken paths.
     nodes: BTreeMap<String, NodeKind>,
-    /// First path of each spelling, by path in lower case.
-    first_spellings: HashMap<String, String>,
-    /// First path that differs only in case from an earlier one, and that one.
-    case_clash: Option<(String, String)>,
+    /// Paths of entries that were left out.
+    left_out_paths: HashSet<String>,
     /// Path and target of each link; made at the end, so that nothing is written through one.
     links: Vec<(String, String)>,
+    left_out: LeftOutEntries,
     /// Number of headers that were read.
     headers: u64,
     files: u64,
@@ -76,9 +102,9 @@ impl<'a> UnpackTree<'a> {
             into,
             bounds,
             nodes: BTreeMap::new(),
-            first_spellings: HashMap::new(),
-            case_clash: None,
+            left_out_paths: HashSet::new(),
             links: Vec::new(),
+            left_out: LeftOutEntries::default(),
             headers: 0,
             files: 0,
             bytes: 0,
@@ -107,14 +133,22 @@ impl<'a> UnpackTree<'a> {
         entry: &ArchiveEntry<'_>,
         contents: &mut dyn Read,
     ) -> Result<u64> {
-        let is_file = matches!(entry.kind, EntryKind::File { .. });
-        if !is_file && entry.size != 0 {
+        let has_contents = matches!(
+            entry.kind,
+            EntryKind::File { .. } | EntryKind::UnsupportedFile(_)
+        );
+        if !has_contents && entry.size != 0 {
             return Err(entry_error(entry.name, "is no file and has contents"));
         }
-        let Some(path) = self.check_name(entry.name)? else {
-            return Ok(0);
+        let path = match self.check_name(entry.name)? {
+            EntryName::Path(path) => path,
+            EntryName::Litter => return Ok(0),
+            EntryName::Unusable(reason) => return self.leave_out(entry.name, reason).map(|()| 0),
         };
         match entry.kind {
+            EntryKind::Unsupported(reason) | EntryKind::UnsupportedFile(reason) => {
+                self.leave_out(entry.name, reason).map(|()| 0)
+            }
             EntryKind::Directory => {
                 if !path.is_empty() && self.claim_path(&path, NodeKind::Directory)? {
                     self.make_directory(&path)?;
@@ -145,37 +179,67 @@ impl<'a> UnpackTree<'a> {
         }
     }
 
-    /// Returns the path that an entry's name means: empty for the top itself, `None` for files that are left out.
-    fn check_name(&self, given: &[u8]) -> Result<Option<String>> {
-        let refuse = |problem: &str| Err(entry_error(given, problem));
-        let Ok(name) = str::from_utf8(given) else {
-            return refuse("has a name that is not UTF-8");
-        };
-        if name.starts_with('/') {
-            return refuse("has an absolute name");
+    /// Leaves an entry out. Fails if another one has its path, which an absolute name has without its slash: a program
+    /// that unpacks both may keep the contents of this one.
+    fn leave_out(&mut self, name: impl AsRef<[u8]>, reason: &str) -> Result<()> {
+        let name = name.as_ref();
+        if let Ok(text) = str::from_utf8(name) {
+            let path = name_parts(&compose_path(text)).join("/");
+            if self.nodes.contains_key(&path) {
+                return Err(entry_error(name, TWICE));
+            }
+            // No entry that is kept has a longer one.
+            if path.len() <= PATH_MAX {
+                self.left_out_paths.insert(path);
+            }
         }
-        if name.chars().any(char::is_control) || name.contains('\\') {
-            return refuse("has a control character or a backslash in its name");
+        self.left_out.add(printable_name(name), reason);
+        Ok(())
+    }
+
+    /// Returns what an entry's name means. Fails if it leads up, if a NUL ends it for programs in C, if a backslash may
+    /// separate folders in it, or if it is too deep.
+    fn check_name(&self, given: &[u8]) -> Result<EntryName> {
+        let unusable = |reason| Ok(EntryName::Unusable(reason));
+        if given.split(|byte| *byte == b'/').any(|part| part == b"..") {
+            return Err(entry_error(given, "has .. in its name"));
+        }
+        if given.contains(&0) {
+            return Err(entry_error(given, "has a NUL in its name"));
+        }
+        let Ok(name) = str::from_utf8(given) else {
+            return unusable("has a name that is not UTF-8");
+        };
+        if name.contains('\\') {
+            return Err(entry_error(given, "has a backslash in its name"));
+        }
+        // macOS writes `é` as two characters, documents and commands as one.
+        let name = &compose_path(name);
+        if name.starts_with('/') {
+            return unusable("has an absolute name");
+        }
+        if name.chars().any(char::is_control) {
+            return unusable("has a control character in its name");
         }
         if name.len() > PATH_MAX {
-            return refuse("has a path longer than 1024 bytes");
+            return unusable("has a path longer than 1024 bytes");
         }
-        let parts = name.split('/');
-        let parts: Vec<&str> = parts.filter(|part| !matches!(*part, "" | ".")).collect();
-        if parts.contains(&"..") {
-            return refuse("has .. in its name");
-        }
+        let parts = name_parts(name);
         if parts.iter().any(|part| part.len() > NAME_MAX) {
-            return refuse("has a name longer than 255 bytes");
+            return unusable("has a name longer than 255 bytes");
         }
         if parts.len() > self.bounds.depth {
-            return refuse(&format!("is deeper than {} names", self.bounds.depth));
+            let problem = format!("is deeper than {} names", self.bounds.depth);
+            return Err(entry_error(given, problem));
         }
         let is_litter = parts.first() == Some(&MACOS)
             || parts
                 .last()
                 .is_some_and(|name| *name == FINDER || name.starts_with("._"));
-        Ok((!is_litter).then(|| parts.join("/")))
+        Ok(match is_litter {
+            true => EntryName::Litter,
+            false => EntryName::Path(parts.join("/")),
+        })
     }
 
     /// Writes a file with all of `contents`. Returns its size.
@@ -219,23 +283,23 @@ impl<'a> UnpackTree<'a> {
             !text.is_empty() && text.len() <= TARGET_MAX && !text.chars().any(char::is_control)
         };
         let Some(target) = str::from_utf8(target).ok().filter(is_plain) else {
-            return Err(entry_error(path, "is a link without a valid target"));
+            return self.leave_out(path, "is a link without a valid target");
         };
         self.claim_path(path, NodeKind::Link)?;
-        self.links.push((path.to_owned(), target.to_owned()));
+        self.links.push((path.to_owned(), compose_path(target)));
         self.files += 1;
         Ok(())
     }
 
     /// Adds another name for an earlier file, as a copy: shared inodes are no part of a skill.
     fn copy_file(&mut self, path: &str, target: &[u8]) -> Result<()> {
-        let Some(target) = self.check_name(target).ok().flatten() else {
-            let problem = "is a hard link out of the archive";
-            return Err(entry_error(path, problem));
+        let target = match self.check_name(target) {
+            Ok(EntryName::Path(target)) => target,
+            Ok(EntryName::Litter | EntryName::Unusable(_)) | Err(_) => String::new(),
         };
         if self.nodes.get(&target) != Some(&NodeKind::File) {
-            let problem = "is a hard link to something that is no earlier file";
-            return Err(entry_error(path, problem));
+            let reason = "is a hard link to something that is no earlier file of the archive";
+            return self.leave_out(path, reason);
         }
         let source = self.into.join(&target);
         let mut file = File::open(&source).map_err(host_error("open", &source))?;
@@ -267,19 +331,17 @@ impl<'a> UnpackTree<'a> {
         match self.nodes.get(path) {
             None => self.insert_node(path, node).map(|()| true),
             Some(NodeKind::Directory) if node == NodeKind::Directory => Ok(false),
-            Some(_) => Err(entry_error(path, "is there twice")),
+            Some(_) => Err(entry_error(path, TWICE)),
         }
     }
 
     fn insert_node(&mut self, path: &str, node: NodeKind) -> Result<()> {
+        if self.left_out_paths.contains(path) {
+            return Err(entry_error(path, TWICE));
+        }
         self.nodes.insert(path.to_owned(), node);
         if self.nodes.len() as u64 > self.bounds.entries {
             return Err(self.too_many_entries());
-        }
-        let first = self.first_spellings.entry(path.to_lowercase());
-        let first = first.or_insert_with(|| path.to_owned());
-        if first != path && self.case_clash.is_none() {
-            self.case_clash = Some((path.to_owned(), first.clone()));
         }
         Ok(())
     }
@@ -297,20 +359,14 @@ impl<'a> UnpackTree<'a> {
     }
 
     /// Makes the links, now that no file is written any more, and returns the result.
-    pub(super) fn finish(self) -> Result<UnpackedArchive> {
-        if self.files == 0 {
-            return Err(archive_error("has no files"));
-        }
+    pub(super) fn finish(mut self) -> Result<UnpackedArchive> {
+        // A link beside the one folder, which is left out, does not make that folder a part of the skill.
+        self.leave_out_links(None);
         let wrapper = self.wrapper();
-        for (path, target) in &self.links {
-            let within = wrapper
-                .as_ref()
-                .and_then(|wrapper| path.strip_prefix(wrapper)?.strip_prefix('/'))
-                .unwrap_or(path);
-            if !stays_inside(Path::new(within), Path::new(target)) {
-                let problem = format!("is a link out of the archive, to {target}");
-                return Err(entry_error(path, problem));
-            }
+        self.leave_out_links(wrapper.as_deref());
+        if self.files == 0 {
+            let left_out = self.left_out.appendix();
+            return Err(archive_error(format!("has no files{left_out}")));
         }
         for (path, target) in &self.links {
             let place = self.into.join(path);
@@ -326,8 +382,27 @@ impl<'a> UnpackTree<'a> {
             files: self.files,
             entries: self.nodes.len() as u64,
             bytes: self.bytes,
-            case_clash: self.case_clash,
+            case_clash: find_case_clash(self.nodes.keys().map(Path::new)).map(|clash| *clash),
+            left_out: self.left_out,
         })
+    }
+
+    /// Leaves out the links that lead out of the archive, or out of the one folder around everything.
+    fn leave_out_links(&mut self, wrapper: Option<&str>) {
+        for (path, target) in std::mem::take(&mut self.links) {
+            let within = wrapper
+                .and_then(|wrapper| path.strip_prefix(wrapper)?.strip_prefix('/'))
+                .unwrap_or(&path);
+            if stays_inside(Path::new(within), Path::new(&target)) {
+                self.links.push((path, target));
+                continue;
+            }
+            let target = printable_name(target.as_bytes());
+            let reason = format!("is a link out of the archive, to {target}");
+            self.left_out.add(printable_name(path.as_bytes()), reason);
+            self.nodes.remove(&path);
+            self.files -= 1;
+        }
     }
 
     /// Returns the name of the only entry at the top, if that is a directory.
@@ -338,6 +413,12 @@ impl<'a> UnpackTree<'a> {
             _ => None,
         }
     }
+}
+
+/// Returns the names in a path.
+fn name_parts(path: &str) -> Vec<&str> {
+    let parts = path.split('/');
+    parts.filter(|part| !matches!(*part, "" | ".")).collect()
 }
 
 /// Checks the size of one file and that of all files against the bounds.

@@ -2,6 +2,7 @@
 //! none is hidden, and nothing is encrypted.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use zip::{CompressionMethod, System, ZipArchive};
 use super::unpack_tree::{ArchiveEntry, EntryKind, TARGET_MAX, UnpackTree};
 use super::{EXPANSION, LimitedReader, archive_error, entry_error, read_error, with_entry};
 use crate::error::{Error, Result};
+use crate::text_decoding::decode_text;
 
 /// Maximum size of an entry in the directory, in bytes: a header of 46, a path, and extra fields.
 const DIRECTORY_BYTES: u64 = 512;
@@ -23,12 +25,27 @@ const TYPE: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
+/// Encodings that Windows packs names in where they are the country's, as browsers name them. Elsewhere it packs them in
+/// code page 437, as the format says, or in one with the same letters.
+const CODE_PAGES: [&str; 9] = [
+    "Big5",
+    "EUC-JP",
+    "EUC-KR",
+    "GBK",
+    "IBM866",
+    "Shift_JIS",
+    "gb18030",
+    "windows-1251",
+    "windows-874",
+];
 
 /// Header of one entry, copied so that the archive can be read.
 struct EntryHeader {
     name: Vec<u8>,
     size: u64,
     mode: u32,
+    /// The name begins with a drive of Windows.
+    has_drive: bool,
 }
 
 /// Unpacks a zip file. `expanded_max` is the maximum size of all contents, unpacked, in bytes.
@@ -67,9 +84,10 @@ pub(super) fn unpack_zip(
     }
     archive.validate_header_consistency().map_err(zip_error)?;
     let expanded_left = Rc::new(Cell::new(expanded_max));
+    let mut legacy_names = decode_legacy_names(&archive)?;
     for index in 0..archive.len() {
         tree.count_header()?;
-        let header = read_header(&archive, index)?;
+        let header = read_header(&archive, index, legacy_names.remove(&index))?;
         let contents = archive.by_index(index).map_err(zip_error);
         let contents = contents.map_err(|error| with_entry(error, &header.name))?;
         let mut contents = LimitedReader {
@@ -83,9 +101,42 @@ pub(super) fn unpack_zip(
     Ok(())
 }
 
-fn read_header<R: Read + Seek>(archive: &ZipArchive<R>, index: usize) -> Result<EntryHeader> {
+/// Decodes the names that are not UTF-8, by the index of their entry: Windows packs them in the encoding of its country.
+/// All names together show which one that is.
+fn decode_legacy_names<R: Read + Seek>(archive: &ZipArchive<R>) -> Result<BTreeMap<usize, String>> {
+    let (mut latin, mut names) = (BTreeMap::new(), Vec::new());
+    for index in 0..archive.len() {
+        let entry = archive.by_index_data(index).map_err(zip_error)?;
+        let name = entry.name_raw();
+        if str::from_utf8(name).is_err() {
+            // This reads it in code page 437.
+            latin.insert(index, entry.name().map_err(zip_error)?.into_owned());
+            names.push(name.to_vec());
+        }
+    }
+    let names = names.join(&b'\n');
+    let decoded = decode_text(&names, true);
+    if !CODE_PAGES.contains(&decoded.encoding) {
+        return Ok(latin);
+    }
+    let texts: Vec<&str> = decoded.text.split('\n').collect();
+    if !decoded.is_text || texts.len() != latin.len() {
+        return Ok(BTreeMap::new());
+    }
+    let texts = texts.into_iter().map(str::to_owned);
+    Ok(latin.into_keys().zip(texts).collect())
+}
+
+fn read_header<R: Read + Seek>(
+    archive: &ZipArchive<R>,
+    index: usize,
+    decoded_name: Option<String>,
+) -> Result<EntryHeader> {
     let entry = archive.by_index_data(index).map_err(zip_error)?;
-    let name = entry.name_raw().to_vec();
+    let name = match decoded_name {
+        Some(name) => name.into_bytes(),
+        None => entry.name_raw().to_vec(),
+    };
     if entry.encrypted() {
         return Err(entry_error(&name, "is encrypted"));
     }
@@ -100,25 +151,21 @@ fn read_header<R: Read + Seek>(archive: &ZipArchive<R>, index: usize) -> Result<
     Ok(EntryHeader {
         size: entry.size(),
         mode: entry.unix_mode().unwrap_or_default(),
-        name: if is_of_windows {
-            with_slashes(name)?
-        } else {
-            name
+        has_drive: is_of_windows
+            && matches!(name.as_slice(), [drive, b':', ..] if drive.is_ascii_alphabetic()),
+        name: match is_of_windows {
+            true => with_slashes(name),
+            false => name,
         },
     })
 }
 
 /// Returns the name of an entry that was made on Windows, where some programs write backslashes between folders.
-fn with_slashes(mut name: Vec<u8>) -> Result<Vec<u8>> {
-    if let [drive, b':', ..] = name.as_slice()
-        && drive.is_ascii_alphabetic()
-    {
-        return Err(entry_error(&name, "has an absolute name"));
-    }
+fn with_slashes(mut name: Vec<u8>) -> Vec<u8> {
     for byte in name.iter_mut().filter(|byte| **byte == b'\\') {
         *byte = b'/';
     }
-    Ok(name)
+    name
 }
 
 fn add_entry(
@@ -128,6 +175,10 @@ fn add_entry(
 ) -> Result<()> {
     let mut target = Vec::new();
     let (kind, size) = match header.mode & TYPE {
+        _ if header.has_drive => {
+            let reason = "has an absolute name";
+            (EntryKind::UnsupportedFile(reason), header.size)
+        }
         0 | DIRECTORY if header.name.ends_with(b"/") => (EntryKind::Directory, header.size),
         _ if header.name.ends_with(b"/") => {
             let problem = "is no file and has contents";
@@ -144,8 +195,8 @@ fn add_entry(
             (EntryKind::File { is_executable }, header.size)
         }
         _ => {
-            let problem = "is a device, a FIFO or a socket";
-            return Err(entry_error(&header.name, problem));
+            let reason = "is a device, a FIFO or a socket";
+            (EntryKind::Unsupported(reason), header.size)
         }
     };
     let entry = ArchiveEntry {

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::Value;
+use unicode_normalization::char::is_combining_mark;
 
 use crate::fetch::WebUrl;
 use crate::parse::finding::quote_excerpt;
 use crate::parse::skill_card;
-use crate::parse::skill_ref::{is_digest, is_name};
+use crate::parse::skill_name::{id_of_name, is_name};
+use crate::parse::skill_ref::is_digest;
 use crate::skill_path::normalise_skill_path;
 use crate::sources::directory_listing::SKILL_MD;
 
@@ -118,6 +120,20 @@ pub(super) fn plan_fetches(
     }
 }
 
+/// Plans the fetches of a card's files from the URL of their folder.
+///
+/// # Errors
+/// As [`plan_fetches`].
+pub(super) fn plan_card_files(
+    text: &str,
+    folder: &WebUrl,
+    files_max: usize,
+) -> Result<FetchPlan, String> {
+    let document: IndexOrCard = parse_json(serde_json::from_str(text))
+        .map_err(|why| format!("has files of a card that cannot be read: {why}"))?;
+    plan_card(&document, ".", folder, files_max)
+}
+
 /// Plans the skills of an index, each with `plan_skill`.
 fn plan_index(
     mut skills: Vec<Value>,
@@ -151,7 +167,7 @@ fn plan_index(
 
 fn plan_pinned_skill(entry: Value, from: &WebUrl) -> Result<PlannedSkill, String> {
     let entry: PinnedEntry = parse_json(serde_json::from_value(entry))?;
-    check_name(&entry.name)?;
+    let name = folder_of_name(&entry.name)?;
     if !matches!(entry.r#type.as_str(), "skill-md" | "archive") {
         let kind = quote_excerpt(&entry.r#type);
         return Err(format!("its type {kind} is neither skill-md nor archive"));
@@ -161,7 +177,7 @@ fn plan_pinned_skill(entry: Value, from: &WebUrl) -> Result<PlannedSkill, String
     let digest = digest.ok_or("its digest is not sha256: and 64 lower-case hex digits")?;
     let url = from.join(&entry.url).map_err(|error| error.to_string())?;
     Ok(PlannedSkill {
-        name: entry.name,
+        name,
         files: PlannedFiles::Artifact(url.pinned(Some(digest.to_owned()))),
     })
 }
@@ -171,7 +187,7 @@ fn plan_listed_skill(
     from: &WebUrl,
     files_max: usize,
 ) -> Result<PlannedSkill, String> {
-    check_name(&entry.name)?;
+    let name = folder_of_name(&entry.name)?;
     let base = from.join(&format!("{}/", entry.name));
     let base = base.map_err(|error| error.to_string())?;
     let files = resolve_files(&entry.files, &base, files_max, &[])?;
@@ -179,7 +195,7 @@ fn plan_listed_skill(
         return Err("its files have no SKILL.md".to_owned());
     }
     Ok(PlannedSkill {
-        name: entry.name.clone(),
+        name,
         files: PlannedFiles::Listed(files),
     })
 }
@@ -191,8 +207,7 @@ fn plan_card(
     from: &WebUrl,
     files_max: usize,
 ) -> Result<FetchPlan, String> {
-    let name = document.id.clone().unwrap_or_default();
-    check_name(&name)?;
+    let name = folder_of_name(document.id.as_deref().unwrap_or_default())?;
     let base = if base.trim_matches('/').is_empty() {
         from.join(".")
     } else {
@@ -225,14 +240,15 @@ fn parse_json<T>(parsed: serde_json::Result<T>) -> Result<T, String> {
     parsed.map_err(shorten)
 }
 
-fn check_name(name: &str) -> Result<(), String> {
-    if is_name(name) {
-        return Ok(());
-    }
-    let name = quote_excerpt(name);
-    Err(format!(
-        "its name {name} is not of the form [A-Za-z0-9][A-Za-z0-9._-]{{0,63}}"
-    ))
+/// Returns the id of a name, which is the folder of its files. The name is one segment of a URL.
+fn folder_of_name(name: &str) -> Result<String, String> {
+    let is_part = |c: char| c.is_alphanumeric() || is_combining_mark(c) || "._-".contains(c);
+    let is_segment = is_name(name) || !name.is_ascii() && name.chars().all(is_part);
+    let id = id_of_name(name).filter(|_| is_segment);
+    id.ok_or_else(|| {
+        let name = quote_excerpt(name);
+        format!("its name {name} is not of the form of names: letters, digits and ._- after a letter or digit")
+    })
 }
 
 /// Returns normalised path and URL of each file. `existing` are files that the folder has already.

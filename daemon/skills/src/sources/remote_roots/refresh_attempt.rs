@@ -14,11 +14,13 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::RemoteContext;
-use super::fetch_plan::{self, PlannedFiles, PlannedSkill};
+use super::fetch_plan::{self, FetchPlan, PlannedFiles, PlannedSkill};
 use super::refresh_error::RefreshError;
 use super::root_record::RootRecord;
 use crate::content_store::Lease;
@@ -26,11 +28,12 @@ use crate::content_store::content_hashing::{self, ContentBounds, ContentSource, 
 use crate::error::tolerate;
 use crate::fetch::{CacheValidators, FetchError, FetchRequest, FetchedFile, WebUrl};
 use crate::parse::problem::Problem;
-use crate::parse::skill_ref::is_name;
+use crate::parse::skill_name::is_name;
 use crate::parse::{document, skill_card};
 use crate::skills_options::ArchiveBounds;
 use crate::sources::archive::{self, ArchiveKind, UnpackedArchive, archive_problem};
 use crate::sources::directory_listing::SKILL_MD;
+use crate::text_decoding::decode_text;
 
 /// Maximum size of a document that is not an archive, in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
@@ -105,13 +108,46 @@ impl<'a> RefreshAttempt<'a> {
         let from = download.fetched.url.clone();
         match self.unpack(download, None)? {
             None => self.record.is_final = true,
-            Some(text) => self.fetch_planned_skills(&text, &from)?,
+            Some(text) => {
+                let plan = fetch_plan::plan_fetches(&text, &from, self.files_max())
+                    .map_err(|why| RefreshError::of_document(&from, &why))?;
+                self.fetch_planned_skills(plan, text.as_bytes())?;
+            }
         }
+        self.store_tree().map(Some)
+    }
+
+    /// Fetches the files of a card, whose `base_uri` is the attempt's URL, and stores their tree. Blocks.
+    pub(super) fn run_card(mut self, card: &[u8]) -> Result<(RootRecord, Lease), RefreshError> {
+        self.fetch_card(card)?;
+        self.store_tree()
+    }
+
+    /// Fetches the files of a card into the tree.
+    pub(super) fn fetch_card(&mut self, card: &[u8]) -> Result<(), RefreshError> {
+        self.record.sha256 = HEXLOWER.encode(&Sha256::digest(card));
+        fs::create_dir(&self.tree)?;
+        let text = decode_text(card, true).text;
+        let plan = fetch_plan::plan_card_files(&text, self.url, self.files_max())
+            .map_err(|why| RefreshError::of_document(self.url, &why))?;
+        self.fetch_planned_skills(plan, card)
+    }
+
+    /// Returns the directory of the fetched skills.
+    pub(super) fn into_tree(self) -> PathBuf {
+        self.tree
+    }
+
+    fn store_tree(mut self) -> Result<(RootRecord, Lease), RefreshError> {
         let folder = ContentSource::stored(&self.tree);
         let store = &self.context.store;
         let (content, lease) = store.copy_unbounded(&folder, &self.url.to_string())?;
         self.record.tree = content.digest;
-        Ok(Some((self.record, lease)))
+        Ok((self.record, lease))
+    }
+
+    fn files_max(&self) -> usize {
+        usize::try_from(self.budget.entries).unwrap_or(usize::MAX)
     }
 
     /// Fetches the document of the URL; with a slash at its end, the index there. Returns `None` if it has not changed.
@@ -220,7 +256,8 @@ impl<'a> RefreshAttempt<'a> {
         });
         let target = match name {
             Some(_) if !is_skill => {
-                let message = "the archive has no SKILL.md at its top";
+                let left_out = unpacked.left_out.appendix();
+                let message = format!("the archive has no SKILL.md at its top{left_out}");
                 return Err(Problem::error("archive.invalid", message).into());
             }
             Some(name) => self.tree.join(name),
@@ -234,22 +271,26 @@ impl<'a> RefreshAttempt<'a> {
             }
         };
         fs::rename(&unpacked.root, target)?;
+        if let Some(left_out) = unpacked.left_out.describe() {
+            let name = name.unwrap_or_default().to_owned();
+            self.record.left_out.insert(name, left_out);
+        }
         Ok(None)
     }
 
-    /// Fetches all skills of an index or a card.
-    fn fetch_planned_skills(&mut self, text: &str, from: &WebUrl) -> Result<(), RefreshError> {
-        let files_max = usize::try_from(self.budget.entries).unwrap_or(usize::MAX);
-        let plan = fetch_plan::plan_fetches(text, from, files_max)
-            .map_err(|why| Problem::error("root.document_invalid", format!("{from} {why}")))?;
-        self.record.is_card = plan.is_card;
+    /// Fetches all skills of an index or a card, whose bytes are `document`.
+    fn fetch_planned_skills(
+        &mut self,
+        plan: FetchPlan,
+        document: &[u8],
+    ) -> Result<(), RefreshError> {
         self.record.is_final = plan.is_pinned;
         self.record.skipped = plan.skipped;
         let (mut taken, mut first_problem) = (0, None);
         for skill in &plan.skills {
             let budget = self.budget;
-            let Err(RefreshError(problem)) = self.fetch_skill(skill, plan.is_card.then_some(text))
-            else {
+            let card = plan.is_card.then_some(document);
+            let Err(RefreshError(problem)) = self.fetch_skill(skill, card) else {
                 taken += 1;
                 continue;
             };
@@ -282,11 +323,11 @@ impl<'a> RefreshAttempt<'a> {
         }
     }
 
-    /// Fetches one skill of an index; `card` is the text of the card that lists its files.
+    /// Fetches one skill of an index; `card` has the bytes of the card that lists its files.
     fn fetch_skill(
         &mut self,
         skill: &PlannedSkill,
-        card: Option<&str>,
+        card: Option<&[u8]>,
     ) -> Result<(), RefreshError> {
         match &skill.files {
             PlannedFiles::Artifact(url) => self.fetch_artifact(&skill.name, url),
@@ -304,7 +345,7 @@ impl<'a> RefreshAttempt<'a> {
                     let fetched = self.fetch_into(&file, url, bytes_max, None)?;
                     self.spend(0, fetched.map_or(0, |fetched| fetched.bytes))?;
                 }
-                if let Some(card) = card {
+                if let Some(card) = card.map(skill_card::with_own_base) {
                     self.spend(1, card.len() as u64)?;
                     fs::write(dir.join(skill_card::FILE_NAME), card)?;
                 }
@@ -353,19 +394,17 @@ impl<'a> RefreshAttempt<'a> {
         let is_kept = match copied {
             Ok(copied) => {
                 let entries = copied.files + copied.directories;
-                self.spend(entries, copied.bytes).is_ok()
+                copied.left_out.total == 0 && self.spend(entries, copied.bytes).is_ok()
             }
             Err(IngestError::Skill(_)) => false,
             Err(error @ IngestError::Host(_)) => return Err(error.into()),
         };
         if !is_kept {
             fs::remove_dir_all(&target)?;
-        } else if let Some(sha256) = before.artifacts.get(name) {
-            self.record
-                .artifacts
-                .insert(name.to_owned(), sha256.clone());
+            return Ok(false);
         }
-        Ok(is_kept)
+        self.record.copy_skill(name, before);
+        Ok(true)
     }
 
     /// Takes files, folders and bytes from the budget.
@@ -388,13 +427,15 @@ impl<'a> RefreshAttempt<'a> {
 /// Returns the text of a document that leads to other files; `None` if the text is a SKILL.md.
 fn read_referring_document(download: &mut Download) -> Result<Option<String>, RefreshError> {
     let invalid = |what: &str| Err(Problem::error("archive.invalid", what).into());
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     download.file.rewind()?;
     let mut bounded = (&mut download.file).take(DOCUMENT_BYTES_MAX + 1);
-    if bounded.read_to_string(&mut text).is_err() || text.len() as u64 > DOCUMENT_BYTES_MAX {
+    bounded.read_to_end(&mut bytes)?;
+    let decoded = decode_text(&bytes, true);
+    if !decoded.is_text || bytes.len() as u64 > DOCUMENT_BYTES_MAX {
         return invalid("it is neither an archive nor a text of at most 4 MiB");
     }
-    let start = text.trim_start_matches('\u{feff}').trim_start();
+    let start = decoded.text.trim_start();
     if start.starts_with('{') {
         return Ok(Some(start.to_owned()));
     }

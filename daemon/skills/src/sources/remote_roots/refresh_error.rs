@@ -4,12 +4,22 @@ use std::io;
 
 use crate::content_store::content_hashing::IngestError;
 use crate::error::Error;
-use crate::fetch::FetchError;
+use crate::fetch::{FetchError, WebUrl};
 use crate::parse::problem::Problem;
 
 /// Error of a failed refresh of a remote root: the problem to report for that root.
 #[derive(Debug)]
 pub(super) struct RefreshError(pub(super) Problem);
+
+impl RefreshError {
+    /// Makes the error of a document from which nothing can be fetched.
+    pub(super) fn of_document(from: &WebUrl, why: &str) -> Self {
+        Self(Problem::error(
+            "root.document_invalid",
+            format!("{from} {why}"),
+        ))
+    }
+}
 
 impl From<Problem> for RefreshError {
     fn from(problem: Problem) -> Self {

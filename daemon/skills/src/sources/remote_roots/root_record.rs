@@ -33,15 +33,28 @@ pub(super) struct RootRecord {
     /// Folder of the tree that holds the archive's files: empty, or the skill's if the archive is one skill.
     #[serde(default)]
     pub(super) top: String,
-    /// `true` if the document is a skill card.
-    pub(super) is_card: bool,
     /// SHA-256 of each skill's archive or SKILL.md, by name, where an index pins it.
     pub(super) artifacts: BTreeMap<String, String>,
     /// Reasons why skills are missing from the tree, or not in their newest version.
     pub(super) skipped: Vec<String>,
+    /// Entries of archives that were left out, by the name of the archive's skill in an index, which is else empty.
+    #[serde(default)]
+    pub(super) left_out: BTreeMap<String, String>,
 }
 
 impl RootRecord {
+    /// Takes over what an earlier record says of one skill.
+    pub(super) fn copy_skill(&mut self, name: &str, earlier: &Self) {
+        for (own, earlier) in [
+            (&mut self.artifacts, &earlier.artifacts),
+            (&mut self.left_out, &earlier.left_out),
+        ] {
+            if let Some(text) = earlier.get(name) {
+                own.insert(name.to_owned(), text.clone());
+            }
+        }
+    }
+
     /// Returns the directory of a folder of the archive in the stored `tree`. The folder may be given with or without
     /// the one around everything.
     ///

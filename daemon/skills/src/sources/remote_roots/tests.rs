@@ -16,6 +16,7 @@ use crate::task_spawner::TaskSpawner;
 use crate::test_dir::TaskDir;
 use crate::{Problem, Severity, Skill, SkillState, Skills, ValidationProfile};
 
+mod cards;
 mod folders;
 mod indexes;
 
@@ -346,6 +347,25 @@ async fn an_archive_that_must_not_be_unpacked_is_a_problem_and_nothing_is_left_o
         ("/deep.zip", zip(&[("a/b/c/d", "")]), "archive.invalid"),
     ] {
         refused(&fixture, path, Reply::ok(bytes), code).await;
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_no_skill_can_have_costs_neither_its_root_nor_its_skill() {
+    let fixture = Fixture::new().await;
+    let document = document("a");
+    let archive = tar(&[("w/a/SKILL.md", &*document), ("/etc/x", "")]);
+    fixture.server.put("/x.tar", Reply::ok(archive));
+    let fetched = fixture.daemon(&["/x.tar"]).refreshed().await;
+    let after_a_restart = fixture.daemon(&["/x.tar"]).source();
+    for source in [fetched, after_a_restart] {
+        assert_eq!(names(&source), ["a/SKILL.md"]);
+        assert_eq!(codes(&source), [(Severity::Warning, "root.left_out")]);
+        let message = &source.problems[0].message;
+        assert!(
+            message.ends_with(": /etc/x has an absolute name"),
+            "{message}"
+        );
     }
 }
 

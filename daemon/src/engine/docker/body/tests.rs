@@ -140,6 +140,22 @@ fn namespaces_are_private_and_there_is_no_network() {
 }
 
 #[test]
+fn loopback_has_an_ipv6_address_if_the_kernel_has_ipv6() {
+    let host = HostFeatures {
+        ipv6: true,
+        ..HostFeatures::default()
+    };
+    let sysctls = |oci_runtime: Option<&str>| {
+        let mut spec = spec();
+        spec.oci_runtime = oci_runtime.map(str::to_owned);
+        build_host_config(&spec, &host).sysctls
+    };
+    let enabled = ("net.ipv6.conf.lo.disable_ipv6".to_owned(), "0".to_owned());
+    assert_eq!(sysctls(None), Some(HashMap::from([enabled])));
+    assert_eq!(sysctls(Some("runsc")), None);
+}
+
+#[test]
 fn only_two_size_limited_tmpfs_are_writable() {
     let (_, host) = build_body(&HostFeatures::default());
     assert_eq!(host.readonly_rootfs, Some(true));
@@ -182,6 +198,7 @@ fn only_two_size_limited_tmpfs_are_writable() {
         ("/state/slots/s/mnt", "/mnt"),
         ("/state/slots/s/passwd", "/etc/passwd"),
         ("/state/slots/s/group", "/etc/group"),
+        ("/state/slots/s/hosts", "/etc/hosts"),
     ];
     assert_eq!(
         mounts,

@@ -38,6 +38,7 @@ pub(super) fn podman_spec(name: &str, body: ContainerCreateBody, files: &Support
     let (namespaces, limits) = (namespace_fields(&host), limit_fields(&host));
     let image = body.image.unwrap_or_default();
     let tmpfs = host.tmpfs.unwrap_or_default();
+    let masked = masked_paths(host.masked_paths.unwrap_or_default());
     // One `json!` of all fields exceeds the compiler's limit of recursion.
     let fields = [
         ("name", json!(name)),
@@ -87,12 +88,12 @@ pub(super) fn podman_spec(name: &str, body: ContainerCreateBody, files: &Support
             )),
         ),
         ("seccomp_profile_path", json!(files.seccomp)),
-        (
-            "mask",
-            json!(masked_paths(host.masked_paths.unwrap_or_default())),
-        ),
+        ("mask", json!(masked)),
         ("umask", json!(UMASK)),
-        ("sysctl", json!({ UNPRIVILEGED_PORTS: "0" })),
+        (
+            "sysctl",
+            json!(kernel_parameters(host.sysctls.unwrap_or_default())),
+        ),
         // Files.
         ("read_only_filesystem", json!(host.readonly_rootfs)),
         ("image_volume_mode", json!("ignore")),
@@ -152,6 +153,12 @@ fn masked_paths(mut paths: Vec<String>) -> Vec<String> {
     paths
 }
 
+/// Adds the kernel parameter that Docker sets by itself.
+fn kernel_parameters(mut parameters: HashMap<String, String>) -> HashMap<String, String> {
+    parameters.insert(UNPRIVILEGED_PORTS.to_owned(), "0".to_owned());
+    parameters
+}
+
 /// Returns the limits per process. Podman adds limits of open files and of processes where there are none, and the OCI
 /// runtime fails where it must not raise its own. The second is twice the number that the control group allows, so that
 /// the group's limit is reached first: its counter tells why a command failed.
@@ -202,7 +209,6 @@ fn all_mounts(mounts: Vec<Mount>, tmpfs: HashMap<String, String>, files: &Suppor
         let options = vec!["ro", "rprivate", "nosuid", "nodev", "noexec"];
         describe_mount("bind", &source.to_string_lossy(), target, &options)
     };
-    all.push(file(&files.hosts, "/etc/hosts"));
     all.push(file(&files.resolv_conf, "/etc/resolv.conf"));
     all.into()
 }

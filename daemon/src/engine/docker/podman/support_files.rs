@@ -1,6 +1,6 @@
 //! Files that Podman needs and that Docker takes in a request or writes by itself: the seccomp profile in the state
-//! directory, and two files in the directory of each slot. Containers share no file, because a lock on it would reach
-//! another tenant.
+//! directory, and one in the directory of each slot. Containers share no file, because a lock on it would reach another
+//! tenant.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -13,8 +13,6 @@ use crate::error::{Error, Result};
 
 /// Name of their directory, below the state directory.
 const DIRECTORY: &str = "podman";
-/// Contents of the containers' /etc/hosts. Podman would take those of the host.
-const HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 /// Permission bits of a file that only the engine reads.
 const MODE_PRIVATE: u32 = 0o600;
 /// Permission bits of a file that is mounted into containers.
@@ -25,8 +23,6 @@ const MODE_MOUNTED: u32 = 0o644;
 pub(super) struct SupportFiles {
     /// Seccomp profile. Podman reads it when it creates a container.
     pub(super) seccomp: PathBuf,
-    /// File that is mounted as /etc/hosts.
-    pub(super) hosts: PathBuf,
     /// File that is mounted as /etc/resolv.conf.
     pub(super) resolv_conf: PathBuf,
 }
@@ -49,7 +45,6 @@ impl SupportFiles {
             Ok::<_, Error>(path)
         };
         Ok(Self {
-            hosts: write("hosts", HOSTS)?,
             resolv_conf: write("resolv.conf", &resolv_conf)?,
             seccomp,
         })
@@ -134,17 +129,12 @@ mod tests {
         let slot = tempfile::tempdir().expect("a directory");
         let files = SupportFiles::write("/profile".into(), slot.path()).expect("written");
         let read = |path: &Path| fs::read_to_string(path).expect("read");
-        assert_eq!(files.hosts, slot.path().join("hosts"));
         assert_eq!(files.resolv_conf, slot.path().join("resolv.conf"));
-        assert_eq!(read(&files.hosts), HOSTS);
         assert_eq!(
             read(&files.resolv_conf),
             "nameserver 127.0.0.1\nsearch .\noptions timeout:1 attempts:1\n"
         );
-        assert_eq!(
-            (mode(&files.hosts), mode(&files.resolv_conf)),
-            (0o644, 0o644)
-        );
+        assert_eq!(mode(&files.resolv_conf), 0o644);
     }
 
     #[test]

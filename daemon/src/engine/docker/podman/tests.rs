@@ -86,6 +86,7 @@ async fn podman_gets_the_seccomp_profile_as_a_file_of_the_state_directory() {
         let is_mounted = |mount: &Value| mount["source"] == file && mount["destination"] == target;
         assert!(mounts.iter().any(is_mounted), "{body}");
     }
+    assert!(slot.path().join("resolv.conf").exists());
 }
 
 #[tokio::test]

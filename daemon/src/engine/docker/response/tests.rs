@@ -73,18 +73,22 @@ fn security_options_and_runtimes_are_parsed() {
                 .into(),
         ),
         cgroup_version: Some(SystemInfoCgroupVersionEnum::_2),
+        ncpu: Some(8),
         ..SystemInfo::default()
     };
     let info = parse_engine_info(SystemVersion::default(), info);
     assert!(info.apparmor && info.userns_remap && !info.rootless);
     assert_eq!(info.cgroup_version, 2);
     assert_eq!(info.oci_runtimes, ["crun", "runc", "runsc"]);
+    let cores = [500, 8000, 8001].map(|limit| info.usable_cpu_millis(limit));
+    assert_eq!(cores, [500, 8000, 8000]);
 
     assert!(info.cpu_quota);
 
     let bare = parse_engine_info(SystemVersion::default(), SystemInfo::default());
     assert!(!bare.apparmor && !bare.userns_remap);
     assert_eq!(bare.cgroup_version, 1);
+    assert_eq!(bare.usable_cpu_millis(8001), 8001, "not reported");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! A rule applies to a file, whatever the path or link that leads to it. The checked file is the one that runs: the
 //! check returns a path without links, on a read-only file system where no command can replace the file.
 
-use std::fs::metadata;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{OpenOptions, metadata};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -19,8 +20,12 @@ use crate::supervisor::protocol::LaunchSpec;
 
 /// Maximum number of directories of PATH that are searched. Each rule costs a lookup in each of them.
 const DIRECTORIES_MAX: usize = 64;
+/// Maximum length of a script's first line, in bytes: that of the kernel.
+const INTERPRETER_BYTES_MAX: u64 = 256;
 /// Execute permission bits.
 const EXECUTABLE: u32 = 0o111;
+/// Byte order marks of UTF-8 and UTF-16.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// Program file that a name resolves to.
 #[derive(Debug, Clone)]
@@ -66,6 +71,72 @@ pub(super) fn check_program(
             message: format!("{called:?} is {}, which {why}", found.path),
         }),
     }
+}
+
+/// Describes a program that did not start. If its file exists although the kernel reports that something is missing,
+/// that is the interpreter of a script, or the loader of a binary. A file of a format that the kernel does not know may
+/// be a script that an editor gave a byte order mark.
+pub(super) fn describe_program(launch: &LaunchSpec, errno: i32) -> String {
+    let called = launch.argv.first().map_or("", String::as_str);
+    let begin = || read_begin(&ProgramSearch::of(launch).find(called)?.path);
+    let problem = if errno == Errno::ENOENT as i32 {
+        begin().and_then(|begin| describe_missing_part(&begin))
+    } else if errno == Errno::ENOEXEC as i32 {
+        begin().map(|begin| describe_format(&begin).to_owned())
+    } else {
+        None
+    };
+    problem.map_or_else(
+        || called.to_owned(),
+        |problem| format!("{called}: {problem}"),
+    )
+}
+
+/// Returns the first bytes of a program file; `None` if it can't be read.
+fn read_begin(path: &str) -> Option<Vec<u8>> {
+    let mut begin = Vec::new();
+    // A command may have replaced it by a FIFO.
+    let nonblocking = OFlag::O_NONBLOCK.bits();
+    let mut options = OpenOptions::new();
+    let file = options
+        .read(true)
+        .custom_flags(nonblocking)
+        .open(path)
+        .ok()?;
+    file.take(INTERPRETER_BYTES_MAX)
+        .read_to_end(&mut begin)
+        .ok()?;
+    Some(begin)
+}
+
+/// Describes a file with these first bytes whose format the kernel does not know.
+fn describe_format(begin: &[u8]) -> &'static str {
+    if begin.starts_with(b"\x7fELF") {
+        "it was built for another system, or is damaged"
+    } else if BYTE_ORDER_MARKS.iter().any(|mark| begin.starts_with(mark)) {
+        "it begins with a byte order mark: save it as UTF-8 without one"
+    } else {
+        "it is no program: a script begins with `#!` and the path of its interpreter"
+    }
+}
+
+/// Describes the part that an existing program file with these first bytes lacks; `None` if it is neither a script nor
+/// a binary.
+fn describe_missing_part(start: &[u8]) -> Option<String> {
+    if start.starts_with(b"\x7fELF") {
+        let problem = "its dynamic loader does not exist: it was built for another system";
+        return Some(problem.to_owned());
+    }
+    let line = start
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let interpreter = words.find(|word| !word.is_empty())?;
+    let interpreter = String::from_utf8_lossy(interpreter);
+    Some(format!(
+        "its first line names {interpreter:?}, which does not exist"
+    ))
 }
 
 /// Returns why the rules refuse a program; `None` if they permit it.
@@ -285,6 +356,53 @@ mod tests {
             failure.message.contains("commands can write"),
             "{failure:?}"
         );
+    }
+
+    #[test]
+    fn a_missing_interpreter_or_loader_is_named() {
+        let image = image();
+        let script = image.path().join("bin/script");
+        let binary = image.path().join("bin/binary");
+        write(&script, "#! /opt/none/python3 -u\nx\n").expect("writes it");
+        write(&binary, b"\x7fELF\x02\x01\x01").expect("writes it");
+        for program in [&script, &binary] {
+            set_permissions(program, PermissionsExt::from_mode(0o755)).expect("its mode");
+        }
+        let describe =
+            |program, errno| describe_program(&launch(image.path(), program), errno as i32);
+        for program in ["script", "@/bin/script", "../bin/script"] {
+            let shown = describe(program, Errno::ENOENT);
+            assert!(shown.contains("\"/opt/none/python3\""), "{shown}");
+        }
+        let shown = describe("binary", Errno::ENOENT);
+        assert!(shown.starts_with("binary: its dynamic loader"), "{shown}");
+        assert_eq!(describe("script", Errno::EACCES), "script");
+        assert_eq!(describe("none", Errno::ENOENT), "none");
+        assert_eq!(describe("tool3", Errno::ENOENT), "tool3");
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_script_is_named() {
+        let image = image();
+        let script = image.path().join("bin/script");
+        let describe = || describe_program(&launch(image.path(), "script"), Errno::ENOEXEC as i32);
+        for (begin, named) in [
+            (
+                &b"\xef\xbb\xbf#!/usr/bin/env python3\n"[..],
+                "byte order mark",
+            ),
+            (b"\xff\xfe#\0!\0", "byte order mark"),
+            (b"print(1)\n", "`#!`"),
+            (b"\x7fELF\x02\x01\x01", "another system, or is damaged"),
+        ] {
+            write(&script, begin).expect("writes it");
+            set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("its mode");
+            let shown = describe();
+            assert!(
+                shown.starts_with("script: ") && shown.contains(named),
+                "{shown}"
+            );
+        }
     }
 
     #[test]

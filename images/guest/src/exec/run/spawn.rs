@@ -89,7 +89,7 @@ pub(super) async fn spawn_exec(
         };
         let about = match stage {
             SpawnStage::Cwd => describe_directory(&launch.cwd),
-            SpawnStage::Exec => launch.argv.first().cloned().unwrap_or_default(),
+            SpawnStage::Exec => program_check::describe_program(&launch, errno),
             SpawnStage::Terminal => "a terminal".to_owned(),
             SpawnStage::Fork | SpawnStage::Limits => "starting".to_owned(),
         };

@@ -59,6 +59,21 @@ impl ProcessTree {
         self.empty = true;
     }
 
+    /// Returns `true` if processes are left after all steps of a kill: the kernel does not end them yet.
+    pub(super) fn resists_kill(&self) -> bool {
+        self.insisted > INSIST_MAX
+    }
+
+    /// Returns the processes of the tree; none if its supervisor is gone, when they can't be told from those of others.
+    pub(super) fn processes(&self) -> Vec<Pid> {
+        match &self.watcher {
+            TreeWatcher::Supervisor(supervisor) => {
+                descendants::find_descendants(supervisor.pid(), &HashSet::new())
+            }
+            TreeWatcher::Guest => Vec::new(),
+        }
+    }
+
     /// Returns `true` if the supervisor is gone and the guest watches the tree itself.
     pub(super) fn has_lost_supervisor(&self) -> bool {
         matches!(self.watcher, TreeWatcher::Guest)

@@ -7,6 +7,7 @@ use super::{Fixture, codes, document, files, names, sha256, tree, zip};
 use crate::Severity;
 use crate::fetch::WebUrl;
 use crate::fetch::tests::server::Reply;
+use crate::parse::skill_card;
 use crate::sources::skill_source::SourceFolders;
 
 pub(super) const SCHEMA: &str = "https://schemas.agentskills.io/discovery/0.2.0/schema.json";
@@ -124,6 +125,27 @@ async fn of_an_index_only_what_changed_is_fetched_and_what_fails_stays() {
         (fixture.server.hits("/a"), fixture.server.hits("/b")),
         (1, 3)
     );
+}
+
+#[tokio::test]
+async fn what_the_archive_of_a_kept_skill_had_besides_is_still_named() {
+    let fixture = Fixture::new().await;
+    let archive = zip(&[("SKILL.md", "1"), ("/etc/x", "")]);
+    let digest = digest(&archive);
+    fixture.server.put("/a", Reply::ok(archive));
+    let daemon = fixture.daemon(&["/"]);
+    for description in ["first", "second"] {
+        let index = json!([
+            { "name": "a", "type": "archive", "url": "/a", "digest": digest, "description": description },
+        ]);
+        fixture.server.put(PINNED, pinned(&index));
+        let source = daemon.refreshed().await;
+        assert_eq!(names(&source), ["a/SKILL.md"]);
+        assert_eq!(codes(&source), [(Severity::Warning, "root.left_out")]);
+        let message = &source.problems[0].message;
+        assert!(message.starts_with("a: left out"), "{message}");
+    }
+    assert_eq!(fixture.server.hits("/a"), 1);
 }
 
 #[tokio::test]
@@ -358,11 +380,12 @@ async fn a_card_brings_its_files_from_its_base() {
             .daemon(&["/cards/skill-card.json"])
             .refreshed()
             .await;
-        assert!(source.from_card, "{base}");
         let found = super::files(&source);
         let texts: Vec<&str> = found.iter().map(|(_, text)| &**text).collect();
         assert_eq!(texts[..expected.len()], expected, "{base}");
-        assert_eq!(texts.last(), Some(&&*card.to_string()), "{base}");
+        let stored = skill_card::with_own_base(card.to_string().as_bytes());
+        let stored = String::from_utf8(stored).expect("JSON");
+        assert_eq!(texts.last(), Some(&&*stored), "{base}");
         assert!(found.iter().all(|(name, _)| name.starts_with("carded/")));
     }
 }

@@ -12,6 +12,7 @@ fn build_spec(spec: &ContainerSpec, cgroup_version: u32) -> Value {
         cgroup_version,
         default_runtime: "crun".to_owned(),
         masked_paths: vec!["/proc/acpi".to_owned(), "/sys/class".to_owned()],
+        ipv6: true,
         ..HostFeatures::default()
     };
     podman_spec(&spec.name, create_body(spec, &host), &files())
@@ -20,7 +21,6 @@ fn build_spec(spec: &ContainerSpec, cgroup_version: u32) -> Value {
 fn files() -> SupportFiles {
     SupportFiles {
         seccomp: "/state/podman/seccomp.json".into(),
-        hosts: "/state/podman/hosts".into(),
         resolv_conf: "/state/podman/resolv.conf".into(),
     }
 }
@@ -78,6 +78,7 @@ const TRANSLATED: &[&str] = &[
     "HostConfig.Runtime",
     "HostConfig.SecurityOpt",
     "HostConfig.ShmSize",
+    "HostConfig.Sysctls",
     "HostConfig.Tmpfs",
     "HostConfig.Ulimits",
     // No process attaches to the container: its log driver discards what it prints.
@@ -104,6 +105,7 @@ fn no_field_of_dockers_request_is_forgotten() {
     container.oci_runtime = Some("crun".to_owned());
     let host = HostFeatures {
         cgroup_version: 1,
+        ipv6: true,
         ..HostFeatures::default()
     };
     let body = serde_json::to_value(create_body(&container, &host)).expect("JSON");
@@ -159,6 +161,10 @@ fn container_has_no_rights_in_podmans_request() {
         ("use_image_hosts", json!(true)),
         ("read_only_filesystem", json!(true)),
         ("image_volume_mode", json!("ignore")),
+        (
+            "sysctl",
+            json!({ "net.ipv4.ip_unprivileged_port_start": "0", "net.ipv6.conf.lo.disable_ipv6": "0" }),
+        ),
         ("oci_runtime", json!(null)),
     ] {
         assert_eq!(spec.get(field), Some(&expected), "{field}");
@@ -271,8 +277,8 @@ const MOUNTS: [(&str, &str, &str, &str); 12] = [
     (
         "/etc/hosts",
         "bind",
-        "/state/podman/hosts",
-        "ro,rprivate,nosuid,nodev,noexec",
+        "/state/slots/s/hosts",
+        "ro,nosuid,nodev,rprivate",
     ),
     (
         "/etc/resolv.conf",
@@ -283,7 +289,7 @@ const MOUNTS: [(&str, &str, &str, &str); 12] = [
 ];
 
 #[test]
-fn mounts_are_those_of_docker_and_two_files_that_docker_writes() {
+fn mounts_are_those_of_docker_and_a_file_that_docker_writes() {
     let spec = build_spec(&spec(), 2);
     for (target, file_system, source, options) in MOUNTS {
         let expected = (

@@ -1,0 +1,180 @@
+//! `skillctl skill publish`, `delete` and `refresh`: what they send, print and note.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Output;
+
+use skilld_client::v1::problem::Severity;
+use skilld_client::v1::{Problem, RefreshSkillsResponse};
+use tonic::Code;
+
+use crate::commands::skillctl;
+use crate::publishing::{skill, write};
+use skilld_testing::{Fake, invalid, refusal};
+
+async fn run(fake: &Fake, words: &[&str]) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = skillctl(fake, words).output().await.expect("runs");
+    let text = |bytes| String::from_utf8(bytes).expect("utf-8");
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[tokio::test]
+async fn skillctl_publishes_folders_and_archives() {
+    let fake = Fake::start();
+    let dir = skill();
+    let folder = dir.path().display().to_string();
+    let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(0), "csv 1.0 sha256:0f (2 files, 2.0 KiB)\n"),
+        "{noted}"
+    );
+    assert_eq!(
+        noted,
+        "skillctl: warning skill.long_description SKILL.md:3: use less\n"
+    );
+    let first = fake.state.lock().published.remove(0);
+    assert_eq!(first.0, "", "the name is that of the skill");
+    let archive = dir.path().join("other-1.0.tar.gz");
+    fs::write(&archive, &first.2).expect("writes");
+    let archive = archive.display().to_string();
+    let words = ["-o", "json", "skill", "publish", &archive, "--name", "csv"];
+    let (code, said, noted) = run(&fake, &words).await;
+    assert_eq!((code, noted.as_str()), (Some(0), ""));
+    assert!(said.contains(r#""digest":"sha256:0f""#), "{said}");
+    let (name, sha256, bytes) = fake.state.lock().published.remove(0);
+    assert_eq!(
+        (name.as_str(), sha256, bytes),
+        ("skills/csv", first.1, first.2)
+    );
+}
+
+#[tokio::test]
+async fn the_name_of_an_archives_file_is_the_last_resort() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    write(dir.path(), "csv-1.1.tar.gz", "x");
+    let archive = dir.path().join("csv-1.1.tar.gz").display().to_string();
+    let (code, _, noted) = run(&fake, &["skill", "publish", &archive]).await;
+    assert_eq!(code, Some(0), "{noted}");
+    let nameless = || invalid(&[("name", "is empty, and the skill has none")]);
+    fake.state.lock().publish_refusals.push_back(nameless());
+    let (code, said, noted) = run(&fake, &["skill", "publish", &archive]).await;
+    assert_eq!(code, Some(0), "{noted}");
+    assert!(said.starts_with("csv-1.1 "), "{said}");
+    // A name that the user gave is not replaced.
+    fake.state.lock().publish_refusals.push_back(nameless());
+    let (code, ..) = run(&fake, &["skill", "publish", &archive, "--name", "x"]).await;
+    assert_eq!(code, Some(1));
+    let names: Vec<String> = {
+        let mut state = fake.state.lock();
+        state.published.drain(..).map(|(name, ..)| name).collect()
+    };
+    assert_eq!(names, ["", "", "skills/csv-1.1", "skills/x"]);
+}
+
+#[tokio::test]
+async fn what_a_published_skill_lacks_is_noted() {
+    let fake = Fake::start();
+    let dir = skill();
+    symlink("/etc/passwd", dir.path().join("link")).expect("links");
+    let folder = dir.path().display().to_string();
+    let (code, _, noted) = run(&fake, &["skill", "publish", &folder]).await;
+    assert_eq!(code, Some(0), "{noted}");
+    let expected =
+        "skillctl: left out link: it is a link to /etc/passwd, which is an absolute path\n";
+    assert!(noted.contains(expected), "{noted}");
+}
+
+#[tokio::test]
+async fn skillctl_says_why_nothing_was_published() {
+    let fake = Fake::start();
+    let dir = skill();
+    let folder = dir.path().display().to_string();
+    let problem = "skill.nul (line 4): remove it; skill.no_description: write one";
+    let message = [("problem", problem)];
+    for (refusal, expected) in [
+        (
+            refusal(Code::FailedPrecondition, "SKILL_INVALID", &message),
+            problem,
+        ),
+        (
+            refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]),
+            "PERMISSION_DENIED",
+        ),
+        (
+            refusal(Code::AlreadyExists, "ID_TAKEN", &[("digest", "sha256:1")]),
+            "another version",
+        ),
+    ] {
+        fake.state.lock().publish_refusals.push_back(refusal);
+        let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
+        assert_eq!((code, said.as_str()), (Some(1), ""));
+        assert!(
+            noted.starts_with("error: ") && noted.contains(expected),
+            "{noted}"
+        );
+        assert!(!noted.contains("skill show"), "{noted}");
+    }
+    fake.state.lock().published.clear();
+    fs::remove_file(dir.path().join("SKILL.md")).expect("removes");
+    for path in [folder.as_str(), "/dev/null", "missing"] {
+        let (code, _, noted) = run(&fake, &["skill", "publish", path]).await;
+        assert_eq!(code, Some(1), "{noted}");
+    }
+    assert!(fake.state.lock().published.is_empty(), "nothing was sent");
+}
+
+#[tokio::test]
+async fn skillctl_deletes_one_version_or_all_when_told_so() {
+    let fake = Fake::start();
+    for (words, code, printed) in [
+        (vec!["csv"], 1, ""),
+        (vec!["csv@1.0"], 0, "csv@1.0\n"),
+        (vec!["csv@sha256:0f"], 0, "csv@sha256:0f\n"),
+        (vec!["csv", "--all"], 0, "csv\n"),
+        (vec!["csv@1.0", "--all"], 1, ""),
+    ] {
+        let words = [vec!["skill", "delete"], words].concat();
+        let (ended, said, noted) = run(&fake, &words).await;
+        assert_eq!((ended, said.as_str()), (Some(code), printed), "{noted}");
+    }
+    let deleted = ["skills/csv@1.0", "skills/csv@sha256:0f", "skills/csv"];
+    assert_eq!(fake.state.lock().deleted, deleted);
+}
+
+#[tokio::test]
+async fn skillctl_refresh_fails_when_not_all_is_there() {
+    let fake = Fake::start();
+    fake.state.lock().refreshed = RefreshSkillsResponse {
+        loaded: 3,
+        ..Default::default()
+    };
+    let (code, said, _) = run(&fake, &["skill", "refresh"]).await;
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(0), "3 loaded, 0 rejected, 0 shadowed\n")
+    );
+    for (severity, problem, expected) in [
+        (Severity::Warning, "root.skill_skipped", 0),
+        (Severity::Warning, "root.pending", 1),
+        (Severity::Error, "root.unreachable", 1),
+    ] {
+        fake.state.lock().refreshed.problems = vec![Problem {
+            severity: severity.into(),
+            code: problem.into(),
+            subject: "https://example.com/".into(),
+            ..Default::default()
+        }];
+        let (code, _, noted) = run(&fake, &["skill", "refresh"]).await;
+        assert_eq!(code, Some(expected), "{problem}");
+        assert!(noted.contains(problem), "{noted}");
+        let (code, said, _) = run(&fake, &["-o", "json", "skill", "refresh"]).await;
+        assert_eq!(code, Some(expected));
+        assert!(said.contains(problem), "{said}");
+    }
+}

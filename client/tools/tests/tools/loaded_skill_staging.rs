@@ -1,0 +1,197 @@
+//! Loaded skills are in the workspace when the next command runs, whichever tool runs it.
+
+use serde_json::{Value, json};
+use skilld_client::v1::{Problem, StageSkillsRequest};
+use skilld_testing::Fake;
+use skilld_testing::skills::{Kit, digest};
+use skilld_tools::{Family, Profile, ToolOptions};
+
+use crate::conversation::{check_warning, conversation_about};
+use crate::tools_trpc::{Talk, run, skill};
+
+/// Call of a tool: its name and arguments.
+type ToolRequest = (&'static str, Value);
+
+/// Options of a host, the call that loads the skill `alpha`, its staged reference, and calls that run something.
+#[rustfmt::skip]
+fn profiles() -> Vec<(ToolOptions, ToolRequest, String, Vec<ToolRequest>)> {
+    let options = |family, profile| ToolOptions {
+        family,
+        profile,
+        additions: family == Family::Sherma,
+        ..ToolOptions::default()
+    };
+    let shell = vec![
+        ("workspace_exec", json!({"command": "hello"})),
+        ("workspace_exec", json!({"command": "hold", "background": true})),
+    ];
+    let of_skill = json!({"skill": "beta", "command": "hello"});
+    let commands = [("skill_run", of_skill.clone()), ("skill_exec", of_skill)];
+    let all = shell.iter().cloned().chain(commands).collect();
+    let script = json!({"skill_id": "beta", "method": "execute_script", "skill_name": "beta",
+        "script_path": "scripts/run.sh", "argv": ["hello"]});
+    let (alpha, pinned) = ("alpha".to_owned(), format!("alpha@{}", digest("alpha", "1.0.0")));
+    let trpc = ("skill_load", json!({"skill": "alpha"}));
+    let sherma = ("load_skill_md", json!({"skill_id": "alpha"}));
+    let agent_zero = ("skills_tool", json!({"method": "load", "skill_name": "alpha"}));
+    vec![
+        (options(Family::Trpc, Profile::Full), trpc.clone(), alpha.clone(), all),
+        (options(Family::Trpc, Profile::Workspace), trpc, alpha.clone(), shell),
+        (options(Family::Sherma, Profile::Full), sherma, pinned, vec![("run_skill_script", script.clone())]),
+        (options(Family::AgentZero, Profile::Full), agent_zero, alpha, vec![("skills_tool", script)]),
+    ]
+}
+
+fn last_staging(fake: &Fake) -> StageSkillsRequest {
+    let state = fake.state.lock();
+    let last = state.staged_skills.last();
+    last.expect("something is staged").clone()
+}
+
+#[tokio::test]
+async fn a_loaded_skill_is_staged_before_the_next_command_of_every_tool() {
+    for (options, load, reference, commands) in profiles() {
+        for (tool, arguments) in commands {
+            let kits = ["alpha", "beta"]
+                .map(|id| Kit::new(id, "1.0.0").file("scripts/run.sh", "#!/bin/sh\n"));
+            let (fake, mut talk) = conversation_about(kits.into(), options.clone()).await;
+            talk.ok(load.0, load.1.clone()).await;
+            assert!(fake.state.lock().staged_skills.is_empty());
+            let case = format!("{:?} {tool} {arguments}", options.profile);
+            talk.ok(tool, arguments).await;
+            let staged = last_staging(&fake);
+            assert!(staged.skills.contains(&reference), "{case}: {staged:?}");
+            let is_writable = options.profile == Profile::Workspace;
+            assert_eq!(staged.writable, is_writable, "{case}");
+            let calls = fake.state.lock().calls.clone();
+            let position = |wanted: &[&str]| {
+                calls
+                    .iter()
+                    .position(|call| wanted.iter().any(|end| call.ends_with(end)))
+            };
+            let started = position(&["/RunExec", "/StartExec"]);
+            assert!(position(&["/StageSkills"]) < started, "{case}: {calls:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_workspace_gets_the_loaded_skills_too() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    let command = json!({"command": "hello"});
+    talk.call("workspace_exec", command.clone()).await;
+    talk.fake.state.lock().workspaces.clear();
+    talk.calls();
+    let result = talk.call("workspace_exec", command).await;
+    assert_eq!(result["output"], "hello\n");
+    let calls = talk.calls();
+    let end = ["FileService/StageSkills", "ExecService/RunExec"];
+    assert!(calls.ends_with(&end.map(str::to_owned)), "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
+    for (tool, arguments) in [
+        ("workspace_exec", json!({"command": "hello"})),
+        ("skill_run", json!({"skill": "third", "command": "hello"})),
+    ] {
+        let mut talk = Talk::new(ToolOptions::default()).await;
+        talk.fake.state.lock().skills.push(skill("third", &[]));
+        for name in ["demo", "other"] {
+            talk.call("skill_load", json!({"skill": name})).await;
+        }
+        talk.fake.state.lock().skills.remove(0);
+        let result = talk.call(tool, arguments).await;
+        check_warning(
+            &result,
+            "the loaded skill demo is not in the workspace: unknown skill: demo",
+        );
+        let staged = talk.fake.state.lock().staged_skills.clone();
+        let staged = staged.iter().map(|request| request.skills.join(" "));
+        let staged: Vec<String> = staged.collect();
+        match tool {
+            "skill_run" => {
+                assert_eq!(staged, ["third demo other", "demo", "other", "third"]);
+            }
+            _ => assert_eq!(staged, ["demo other", "demo", "other"]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_of_a_loaded_skill_runs_in_the_version_that_it_names() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    for name in ["demo", "other"] {
+        talk.call("skill_load", json!({"skill": name})).await;
+    }
+    let pinned = format!("demo@sha256:{}", "0f".repeat(32));
+    let arguments = json!({"skill": pinned, "command": "hello"});
+    talk.call("skill_run", arguments).await;
+    assert_eq!(
+        last_staging(&talk.fake).skills,
+        [pinned, "other".to_owned()]
+    );
+}
+
+#[tokio::test]
+async fn a_loaded_skill_is_staged_once_whatever_name_the_command_uses() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    talk.fake.state.lock().skills[0].aliases = vec!["kit/demo".into()];
+    talk.call("skill_load", json!({"skill": "kit/demo"})).await;
+    let arguments = json!({"skill": "kit/demo", "command": "hello"});
+    talk.call("skill_run", arguments).await;
+    let pinned = format!("demo@sha256:{}", "0f".repeat(32));
+    assert_eq!(last_staging(&talk.fake).skills, [pinned]);
+}
+
+#[tokio::test]
+async fn a_command_in_the_folder_of_a_loaded_skill_runs_in_that_skill() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    // The fake finds the skill by it, as the daemon does by the name that the skill's author wrote.
+    talk.fake.state.lock().skills[0].aliases = vec!["démo".into()];
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    for (cwd, skill, resolved) in [
+        ("skills/demo", "demo", "/workspace/skills/demo"),
+        (
+            "skills/demo/scripts",
+            "demo",
+            "/workspace/skills/demo/scripts",
+        ),
+        (
+            "skills/démo/scripts",
+            "demo",
+            "/workspace/skills/demo/scripts",
+        ),
+        ("skills/dèmo", "", "skills/dèmo"),
+        ("/skills/demo", "demo", "/workspace/skills/demo"),
+        ("$SKILLS_DIR/demo/", "demo", "$SKILLS_DIR/demo/"),
+        ("skills/other", "", "skills/other"),
+        ("work", "", "work"),
+        ("", "", "$WORKSPACE_DIR"),
+    ] {
+        talk.forget();
+        let arguments = json!({"command": "hello", "cwd": cwd});
+        talk.call("workspace_exec", arguments).await;
+        let spec = talk.spec();
+        assert_eq!((spec.skill.as_str(), spec.cwd.as_str()), (skill, resolved));
+    }
+    talk.fake.state.lock().stage_problems = vec![Problem {
+        code: "environment.not_built".into(),
+        message: "not built".into(),
+        ..Problem::default()
+    }];
+    let failing = json!({"command": "exit 3", "cwd": "skills/demo"});
+    let result = talk.call("workspace_exec", failing).await;
+    check_warning(&result, "packages of this skill may not be installed");
+}
+
+#[tokio::test]
+async fn no_skill_is_staged_for_a_command_while_none_is_loaded() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    talk.call("workspace_exec", json!({"command": "hello"}))
+        .await;
+    assert!(talk.fake.state.lock().staged_skills.is_empty());
+    talk.call("skill_run", run("hello")).await;
+    assert_eq!(last_staging(&talk.fake).skills, ["demo"]);
+}

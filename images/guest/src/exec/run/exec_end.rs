@@ -1,0 +1,63 @@
+//! Records the end of an exec: the result of its leader, and the end of its output.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use skilld_proto::v1;
+use skilld_proto::v1::exec_result::Reason;
+
+use crate::exec::{self, Exec, ExecPhase};
+use crate::guest::Guest;
+
+/// Records the result once the leader has exited or could not be spawned.
+pub(super) fn record_exit(guest: &Guest, exec: &Exec, mut result: v1::ExecResult) {
+    result.effective_limits = Some(exec.spec.limits.unwrap_or_default());
+    let mut state = exec.state();
+    state.phase = ExecPhase::Exited;
+    state.end_time = Some(SystemTime::now());
+    let total = state.total();
+    state.exit_offsets = [total.stdout, total.stderr];
+    state.result = Some(result);
+    // From here on only stragglers have the terminal open.
+    state.terminal = None;
+    drop(state);
+    if let Some(stdin) = &exec.stdin {
+        stdin.close();
+    }
+    guest.execs.leader_ended();
+    exec.notify_changed();
+}
+
+/// Returns the result of a leader whose exit status is lost.
+pub(super) fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
+    let lost = exec::lost_result();
+    v1::ExecResult {
+        reason: cause.map_or(lost.reason, i32::from),
+        wall_time: wall.try_into().ok(),
+        ..lost
+    }
+}
+
+/// Records the end of both output streams.
+pub(super) fn record_output_end(guest: &Guest, exec: &Arc<Exec>) {
+    guest.execs.output_ended(exec);
+    exec.state().phase = ExecPhase::Closed;
+    exec.notify_changed();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_status_hides_neither_what_was_done_nor_how_long_it_took() {
+        let wall = Duration::from_millis(1500);
+        let timed_out = lost_leader_result(Some(Reason::Timeout), wall);
+        assert_eq!(timed_out.reason(), Reason::Timeout);
+        assert_eq!(timed_out.wall_time, wall.try_into().ok());
+        assert_eq!(timed_out.outcome, None);
+        let result = lost_leader_result(None, wall);
+        assert_eq!(result.reason(), Reason::WorkspaceLost);
+        assert_eq!(result.wall_time, wall.try_into().ok());
+    }
+}
