@@ -14,17 +14,22 @@ use skilld_client::{CollectedFiles, Error, TransferProgress};
 use skilld_testing::collection_messages::{directory, file, link, message, names, summary};
 use skilld_testing::{Fake, noise};
 
+/// Lets the fake answer a collection with these parts. Returns the request for it.
+fn offer(fake: &Fake, parts: &[Vec<CollectOutputsResponse>]) -> CollectOutputsRequest {
+    let mut messages = parts.concat();
+    messages.push(summary());
+    fake.state.lock().collect = messages;
+    CollectOutputsRequest {
+        workspace: "w".into(),
+        spec: Some(CollectSpec::default()),
+    }
+}
+
 async fn collect(
     fake: &Fake,
     parts: Vec<Vec<CollectOutputsResponse>>,
 ) -> Result<CollectedFiles, Error> {
-    let mut messages = parts.concat();
-    messages.push(summary());
-    fake.state.lock().collect = messages;
-    let request = CollectOutputsRequest {
-        workspace: "w".into(),
-        spec: Some(CollectSpec::default()),
-    };
+    let request = offer(fake, &parts);
     let client = fake.client().await;
     client
         .collect_to_dir(request, &fake.path("to"), TransferProgress::none())
@@ -263,19 +268,13 @@ async fn a_directory_is_copied_without_its_path_and_merged() {
     std::fs::create_dir_all(to.join("css")).expect("makes");
     std::fs::write(to.join("mine"), "mine").expect("writes");
     std::fs::write(to.join("css/a.css"), "old").expect("writes");
-    let mut messages = [
+    let parts = [
         directory("out/site", 0o700, 1),
         directory("out/site/css", 0o700, 1),
         file("out/site/css/a.css", b"new"),
         directory("out/site/uploads", 0o755, 1),
-    ]
-    .concat();
-    messages.push(summary());
-    fake.state.lock().collect = messages;
-    let request = CollectOutputsRequest {
-        workspace: "w".into(),
-        spec: Some(CollectSpec::default()),
-    };
+    ];
+    let request = offer(&fake, &parts);
     let client = fake.client().await;
     let none = TransferProgress::none();
     let copied = client.copy_directory_out(request.clone(), "out/site", &to, none);

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use skilld_proto::guest::v1::InventoryRequest;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 use tokio::time::Instant;
 
@@ -18,7 +17,7 @@ use crate::engine::image_reference::ImageReference;
 use crate::error::{Error, Result};
 use crate::workspace::internal_pool::{CommandEnd, InternalCommand, InternalPool, InternalSlot};
 use crate::workspace::shared_slot_context::{IMAGE_CHECKS_MAX, SharedSlotContext};
-use crate::workspace::software_inventory_cache::INVENTORY_TIMEOUT;
+use crate::workspace::software_inventory_cache::ask_inventory;
 
 mod image_findings;
 
@@ -169,19 +168,7 @@ async fn probe_image(
 
 /// Asks the guest for the programs and packages of the image.
 async fn read_inventory(slot: &InternalSlot, probes: &mut ImageProbes) -> Result<()> {
-    let request = InventoryRequest {
-        path: slot.search_path(),
-    };
-    let mut guest = slot.guest();
-    let name = format!("slot {}", slot.number());
-    let asked = tokio::time::timeout(INVENTORY_TIMEOUT, guest.inventory(request)).await;
-    let found = asked
-        .map_err(|_| Error::GuestLost {
-            workspace: name.clone(),
-            why: format!("no answer within {INVENTORY_TIMEOUT:?}"),
-        })?
-        .map_err(|status| Error::from_guest(&name, &status))?
-        .into_inner();
+    let found = ask_inventory(slot.guest(), slot.number(), slot.search_path()).await?;
     probes.programs = found.programs.into_iter().collect();
     probes.python_packages = found.python_packages.len();
     probes.node_packages = found.node_packages.len();

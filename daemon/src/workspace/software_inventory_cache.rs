@@ -5,17 +5,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use skilld_proto::guest::v1::InventoryRequest;
+use skilld_proto::guest::v1::{InventoryRequest, InventoryResponse};
 use tonic::Code;
 
 use crate::error::{Error, Result};
 use crate::exec::ImageEnvironment;
+use crate::guest::GuestClient;
 use crate::pool::Pool;
 use crate::skills::preflight::ImageInventory;
 use crate::workspace::slot_table::SlotTable;
 
 /// Longest wait for a guest's answer: some 200,000 entries from a slow disk.
-pub(crate) const INVENTORY_TIMEOUT: Duration = Duration::from_secs(60);
+const INVENTORY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Inventories by image id.
 #[derive(Debug, Default)]
@@ -27,8 +28,7 @@ impl SoftwareInventoryCache {
     /// Returns the inventory of a pool's image. The first call reserves a warm slot and asks its guest.
     ///
     /// # Errors
-    /// As [`Pool::claim`]; `WorkspaceNotReady` when the slot was lost meanwhile; `NotImplemented` when the guest is of
-    /// a release that can't inspect images; `GuestLost` when it does not answer in time.
+    /// As [`Pool::claim`] and [`ask_inventory`]; `WorkspaceNotReady` when the slot was lost meanwhile.
     pub async fn find_or_ask(&self, pool: &Pool, slots: &SlotTable) -> Result<Arc<ImageInventory>> {
         let image = pool.require_image()?;
         let image_id = &image.id;
@@ -37,23 +37,9 @@ impl SoftwareInventoryCache {
         }
         // The reservation keeps commands out of the slot until the guest has answered; then the slot returns.
         let reservation = pool.claim(pool.config().limits()).await?;
-        let mut guest = slots.reserved(&reservation)?.guest().await?;
-        let name = format!("slot {}", reservation.number());
-        let request = InventoryRequest {
-            path: ImageEnvironment::new(&image.env).path(),
-        };
-        let asked = tokio::time::timeout(INVENTORY_TIMEOUT, guest.inventory(request)).await;
-        let answer = asked.map_err(|_| Error::GuestLost {
-            workspace: name.clone(),
-            why: format!("no answer within {INVENTORY_TIMEOUT:?}"),
-        })?;
-        let found = answer.map_err(|status| match status.code() == Code::Unimplemented {
-            true => Error::NotImplemented {
-                what: "looking into an image with a guest of an earlier release",
-            },
-            false => Error::from_guest(&name, &status),
-        })?;
-        let found = found.into_inner();
+        let guest = slots.reserved(&reservation)?.guest().await?;
+        let path = ImageEnvironment::new(&image.env).path();
+        let found = ask_inventory(guest, reservation.number(), path).await?;
         let inventory = Arc::new(ImageInventory {
             programs: found.programs.into_iter().collect(),
             python_packages: found.python_packages.into_iter().collect(),
@@ -67,5 +53,29 @@ impl SoftwareInventoryCache {
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<ImageInventory>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks the guest of a slot for the programs and packages of its image. `path` is the search path of programs.
+///
+/// # Errors
+/// `NotImplemented` when the guest is of a release that can't inspect images; `GuestLost` when it does not answer in time.
+pub(super) async fn ask_inventory(
+    mut guest: GuestClient,
+    slot: u32,
+    path: String,
+) -> Result<InventoryResponse> {
+    let workspace = format!("slot {slot}");
+    let request = InventoryRequest { path };
+    match tokio::time::timeout(INVENTORY_TIMEOUT, guest.inventory(request)).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) if status.code() == Code::Unimplemented => Err(Error::NotImplemented {
+            what: "looking into an image with a guest of an earlier release",
+        }),
+        Ok(Err(status)) => Err(Error::from_guest(&workspace, &status)),
+        Err(_) => Err(Error::GuestLost {
+            workspace,
+            why: format!("no answer within {INVENTORY_TIMEOUT:?}"),
+        }),
     }
 }

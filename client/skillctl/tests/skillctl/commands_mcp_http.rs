@@ -196,6 +196,26 @@ impl Server {
         request.send().await.expect("answers")
     }
 
+    /// Begins a session of the version with resumable streams, as clients do.
+    async fn begin_session(&self) -> HeaderValue {
+        let id = session(&self.hello_with_version("2025-11-25", &[]).await);
+        self.be_ready(&id).await;
+        id
+    }
+
+    /// Says that the client is ready for requests.
+    async fn be_ready(&self, session: &HeaderValue) {
+        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let answer = self.say(session, ready).await;
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    }
+
+    /// Calls a tool in a session. `params` has its name and arguments.
+    async fn call(&self, session: &HeaderValue, id: u32, params: Value) -> reqwest::Response {
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        self.say(session, call).await
+    }
+
     /// Goes on with a stream after an event.
     async fn resume(&self, session: &HeaderValue, last: &str) -> reqwest::Response {
         let request = self.http.get(&self.url).header("last-event-id", last);
@@ -311,14 +331,8 @@ async fn a_client_that_waits_for_a_result_keeps_its_place() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
     let waits = session(&server.hello(&[]).await);
-    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    let ready = server.say(&waits, ready).await;
-    assert_eq!(ready.status(), StatusCode::ACCEPTED);
-    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
-        "name": "skill_run",
-        "arguments": {"skill": "alpha", "command": "forever"},
-    }});
-    let result = server.say(&waits, call).await;
+    server.be_ready(&waits).await;
+    let result = server.call(&waits, 2, call_without_end()).await;
     assert_eq!(result.status(), StatusCode::OK);
     let mut others = Vec::new();
     for _ in 0..CLIENTS_MAX {
@@ -385,11 +399,9 @@ async fn a_client_over_http_gets_only_what_its_version_knows() {
         let id = session(&hello);
         let hello = hello.text().await.expect("is read");
         assert_eq!(count_empty_events(&hello), 0, "{version}: {hello}");
-        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        server.say(&id, ready).await;
+        server.be_ready(&id).await;
         let listening = server.listen(&id).await;
-        let ask = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call});
-        let answer = server.say(&id, ask).await;
+        let answer = server.call(&id, 2, call.clone()).await;
         let answer = answer.text().await.expect("is read");
         assert!(answer.contains("alpha"), "{version}: {answer}");
         let is_structured = answer.contains("structuredContent");
@@ -436,9 +448,7 @@ async fn first_event_id(stream: &mut reqwest::Response) -> String {
 async fn an_answer_outlives_its_stream() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
-    let id = session(&server.hello_with_version("2025-11-25", &[]).await);
-    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    server.say(&id, ready).await;
+    let id = server.begin_session().await;
     let ask = json!({"jsonrpc": "2.0", "id": 2, "method": "resources/templates/list"});
     let mut answer = server.say(&id, ask).await;
     let last = &first_event_id(&mut answer).await;
@@ -473,12 +483,8 @@ async fn a_command_that_ends_without_its_stream_answers_on_the_next_one() {
     for ends_first in [true, false] {
         let fake = fake();
         let server = Server::start(&fake, &["127.0.0.1:0"]).await;
-        let id = session(&server.hello_with_version("2025-11-25", &[]).await);
-        let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        server.say(&id, ready).await;
-        let params = call_without_end();
-        let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
-        let mut result = server.say(&id, call).await;
+        let id = server.begin_session().await;
+        let mut result = server.call(&id, 2, call_without_end()).await;
         let last = first_event_id(&mut result).await;
         drop(result);
         let exec = started_exec(&fake).await;
@@ -487,8 +493,7 @@ async fn a_command_that_ends_without_its_stream_answers_on_the_next_one() {
             files_are_collected(&fake).await;
             // By the answer to a later call, the server has stored that of the command.
             let params = json!({"name": "skill_list", "arguments": {}});
-            let ask = json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params});
-            let listed = server.say(&id, ask).await.text().await;
+            let listed = server.call(&id, 3, params).await.text().await;
             assert!(listed.expect("is read").contains("alpha"));
         }
         let resumed = server.resume(&id, &last).await;
@@ -515,12 +520,8 @@ async fn the_end_of_its_stream_cancels_a_call_of_the_version_without_sessions() 
 async fn the_end_of_a_session_ends_the_streams_of_its_calls() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
-    let id = session(&server.hello_with_version("2025-11-25", &[]).await);
-    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    server.say(&id, ready).await;
-    let params = call_without_end();
-    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
-    let mut result = server.say(&id, call).await;
+    let id = server.begin_session().await;
+    let mut result = server.call(&id, 2, call_without_end()).await;
     let resumed = server.resume(&id, &first_event_id(&mut result).await).await;
     assert_eq!(resumed.status(), StatusCode::OK);
     server.end(&id).await;
