@@ -2,6 +2,7 @@
 //! closes.
 
 use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
 use skilld_client::{Client, RetryPolicy};
 use skilld_proto::v1::{CreateWorkspaceRequest, DeleteWorkspaceRequest, WorkspaceState};
 use skilld_tests::docker::{self, Sleeper};
@@ -98,7 +99,11 @@ async fn a_labelled_container_that_no_slot_knows_is_removed_while_it_serves() ->
     let workspace = exec::workspace(&daemon.client).await?.name;
     daemon.warm(1).await?;
     let known = containers(&daemon).await?;
-    let orphan = Sleeper::start(&[(docker::LABEL_INSTANCE, &daemon.info.instance)]).await?;
+    // A daemon that runs on could remove the container between Docker's creation and its start.
+    daemon.signal(Signal::SIGSTOP)?;
+    let orphan = Sleeper::start(&[(docker::LABEL_INSTANCE, &daemon.info.instance)]).await;
+    daemon.signal(Signal::SIGCONT)?;
+    let orphan = orphan?;
     let foreign = Sleeper::start(&[(docker::LABEL_INSTANCE, "another")]).await?;
     wait::until("the orphaned container is removed", DEADLINE, async || {
         Ok((containers(&daemon).await? == known).then_some(()))
