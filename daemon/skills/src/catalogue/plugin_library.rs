@@ -157,6 +157,7 @@ impl SkillLibrary {
                     problem.map_or(SharedFiles::None, SharedFiles::Refused)
                 } else {
                     let files = PluginFiles {
+                        held_bytes: content.held_bytes(),
                         digest: content.digest,
                         // As it is staged.
                         skill_path: compose_disk_path(path.as_os_str()).into(),

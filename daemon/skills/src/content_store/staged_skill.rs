@@ -71,6 +71,8 @@ pub struct StagedSkill {
     pub files: u64,
     /// Size of its files, in bytes.
     pub bytes: u64,
+    /// Bytes that count for a copy of its files.
+    pub held_bytes: u64,
     /// `true` if the workspace had this digest already.
     pub unchanged: bool,
     /// Names of the four links that the skill has itself.
@@ -95,6 +97,8 @@ pub struct PluginFiles {
     pub digest: String,
     /// Path of the skill's folder relative to the plugin's.
     pub skill_path: PathBuf,
+    /// Bytes that count for a copy of the files.
+    pub held_bytes: u64,
 }
 
 impl PluginFiles {
@@ -110,6 +114,7 @@ impl StagedSkill {
         Self {
             name: name.to_owned(),
             version: front_matter.version.clone(),
+            held_bytes: content.held_bytes(),
             digest: content.digest,
             files: content.files,
             bytes: content.bytes,
@@ -209,7 +214,6 @@ pub(crate) fn stage_skills(
 
 /// Returns the effect of staging skills in `target`, the `skills/` of a slot; as writable copies if `is_writable`. Blocks.
 pub(crate) fn examine_staging(
-    store: &ContentStore,
     target: &Path,
     skills: &[StagedSkill],
     is_writable: bool,
@@ -229,8 +233,8 @@ pub(crate) fn examine_staging(
             continue;
         }
         let plugin = skill.plugin.as_ref();
-        let plugin = plugin.map_or(0, |plugin| store.held_bytes(&plugin.digest));
-        let copy = held_bytes(store.held_bytes(&skill.digest), LINKS_MAX);
+        let plugin = plugin.map_or(0, |plugin| plugin.held_bytes);
+        let copy = held_bytes(skill.held_bytes, LINKS_MAX);
         effect.copied_bytes = effect.copied_bytes.saturating_add(copy + plugin);
         let places = [skill.name.clone(), plugin_root(&skill.name)];
         let replaced = places

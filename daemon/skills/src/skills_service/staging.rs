@@ -61,17 +61,8 @@ impl Skills {
         leased: &LeasedSkills,
         is_writable: bool,
     ) -> Result<StagingEffect> {
-        let (target, library) = (slot_skills_dir.to_owned(), Arc::clone(&self.library));
-        let skills = leased.skills.clone();
-        let examine = move || {
-            let store = &library.store;
-            Ok(staged_skill::examine_staging(
-                store,
-                &target,
-                &skills,
-                is_writable,
-            ))
-        };
+        let (target, skills) = (slot_skills_dir.to_owned(), leased.skills.clone());
+        let examine = move || Ok(staged_skill::examine_staging(&target, &skills, is_writable));
         self.blocking(examine).await
     }
 
