@@ -33,7 +33,7 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
     exec::start(client, &workspace, "much", spec).await?;
     exec::attach(client, &name, StreamOffsets::default()).await?;
 
-    let mut stalled = Vec::new();
+    let (mut stalled, mut errors) = (Vec::new(), Vec::new());
     for _ in 0..CLIENTS {
         let other = Client::connect(&daemon.endpoint()).await?;
         for _ in 0..STREAMS {
@@ -42,8 +42,14 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
                 ..AttachExecRequest::default()
             };
             let mut events = other.attach_exec(attach).await?;
-            events.next().await?.context("an event")?;
-            stalled.push(events);
+            // A stream is refused while the others are not known to stall, and its connection has the most.
+            match events.next().await {
+                Ok(event) => {
+                    event.context("an event")?;
+                    stalled.push(events);
+                }
+                Err(error) => errors.push(error),
+            }
         }
     }
     // Whoever reads gets all of it meanwhile, byte for byte.
@@ -56,7 +62,6 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
 
     // Those that lost their place are told so, with what to do, if their connection takes it; the rest of what they had
     // comes first.
-    let (mut displaced, mut told) = (0, 0);
     for mut events in stalled {
         let ending = async {
             loop {
@@ -67,22 +72,23 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
                 }
             }
         };
-        if let Some(error) = with_deadline("the stream ends", ending).await? {
-            displaced += 1;
-            let failure = error.failure().context("a status")?;
-            if failure.reason.is_none() {
-                // What waits on a connection is freed by its end only, which is the last resort.
-                assert!(daemon.log().contains(CLOSED), "{failure:?}");
-                continue;
-            }
-            told += 1;
-            assert!(failure.retry_after.is_some(), "no RetryInfo: {failure:?}");
-            let status = expect_status(Err::<(), _>(error))?;
-            assert_eq!(
-                status,
-                ("ResourceExhausted".into(), "REASON_QUOTA_EXCEEDED".into())
-            );
+        errors.extend(with_deadline("the stream ends", ending).await?);
+    }
+    let (displaced, mut told) = (errors.len(), 0);
+    for error in errors {
+        let failure = error.failure().context("a status")?;
+        if failure.reason.is_none() {
+            // What waits on a connection is freed by its end only, which is the last resort.
+            assert!(daemon.log().contains(CLOSED), "{failure:?}");
+            continue;
         }
+        told += 1;
+        assert!(failure.retry_after.is_some(), "no RetryInfo: {failure:?}");
+        let status = expect_status(Err::<(), _>(error))?;
+        assert_eq!(
+            status,
+            ("ResourceExhausted".into(), "REASON_QUOTA_EXCEEDED".into())
+        );
     }
     let readers = CLIENTS * STREAMS;
     assert!(displaced >= readers / 2, "{displaced} of {readers}");
