@@ -89,10 +89,11 @@ pub(crate) fn definitions(context: SessionContext<'_>) -> Vec<ToolDefinition> {
     is_offered.then_some(definition).into_iter().collect()
 }
 
-/// Checks that the options do not contradict each other.
-pub(crate) fn check(options: &ToolOptions) -> ToolResult<()> {
+/// Checks that the options do not contradict each other. Returns the names of the tools that they offer.
+pub(crate) fn check(options: &ToolOptions) -> ToolResult<Vec<&'static str>> {
     options.check(&[NAME])?;
-    options.check_script_family()
+    options.check_script_family()?;
+    Ok(options.lists(NAME).then_some(NAME).into_iter().collect())
 }
 
 /// Returns the schema of the arguments, with the fields of the offered methods only.

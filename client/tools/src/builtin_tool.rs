@@ -175,8 +175,11 @@ pub(crate) fn list_offered<'a>(
     table.iter().filter(|tool| tool.is_offered(options))
 }
 
-/// Checks that the tools that the options list have everything that they need.
-pub(crate) fn check_tools(table: &[BuiltinTool], options: &ToolOptions) -> ToolResult<()> {
+/// Checks that the tools that the options list have everything that they need. Returns the names of the offered tools.
+pub(crate) fn check_tools(
+    table: &[BuiltinTool],
+    options: &ToolOptions,
+) -> ToolResult<Vec<&'static str>> {
     let names: Vec<&str> = table.iter().map(|tool| tool.name).collect();
     options.check(&names)?;
     for tool in table.iter().filter(|tool| options.lists(tool.name)) {
@@ -190,5 +193,5 @@ pub(crate) fn check_tools(table: &[BuiltinTool], options: &ToolOptions) -> ToolR
             });
         }
     }
-    Ok(())
+    Ok(list_offered(table, options).map(|tool| tool.name).collect())
 }

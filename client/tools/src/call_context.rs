@@ -14,7 +14,7 @@ use crate::host_tools::HostTools;
 use crate::mcp_client::McpConnections;
 use crate::result_budget::{add_warnings, fit_result};
 use crate::session::Session;
-use crate::state::{self, LoadScope, SessionState, StateDelta};
+use crate::state::{self, LoadScope, SessionState, StateDelta, skill_loads};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 use crate::workspaces::SessionWorkspaces;
@@ -76,6 +76,15 @@ pub(crate) struct ToolsetContext {
     pub(crate) workspaces: SessionWorkspaces,
     pub(crate) hooks: Box<dyn Hooks>,
     pub(crate) mcp: McpConnections,
+    /// Names of the family's tools that the options offer.
+    pub(crate) offered: Vec<&'static str>,
+}
+
+impl ToolsetContext {
+    /// Returns `true` if the host or the family has a tool of this name to offer.
+    pub(crate) fn has_tool(&self, name: &str) -> bool {
+        self.host.definition(name).is_some() || self.offered.contains(&name)
+    }
 }
 
 /// Session in which tools are offered and called, with its present state.
@@ -129,6 +138,19 @@ impl<'a> SessionContext<'a> {
     pub(crate) fn has_loaded(self, name: &str) -> bool {
         let loaded = state::loaded(self.state, self.tools.options.family, self.scope());
         loaded.iter().any(|loaded| loaded == name)
+    }
+
+    /// Returns the loaded skills that count, least recently used first: no more than the options permit at once,
+    /// however many are in a state that was merged or comes from elsewhere.
+    pub(crate) fn active_skills(self) -> Vec<String> {
+        let options = &self.tools.options;
+        let mut names = skill_loads::loaded(self.state, self.scope());
+        // A hidden skill does not count towards the limit.
+        names.retain(|name| options.shows(name));
+        match options.loaded_max() {
+            0 => names,
+            max => names.split_off(names.len().saturating_sub(max)),
+        }
     }
 
     /// Acts in the session's workspace: see [`SessionWorkspaces::in_workspace`].

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use crate::call_context::SessionContext;
+use crate::skill_lookup;
 use crate::state::{LoadScope, Selection, SessionState, skill_loads};
 use crate::tool_error::ToolResult;
-use crate::{prompt_material_reader, skill_lookup};
 
 /// Tools that a skill declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(crate) async fn list_offered_tools(context: SessionContext<'_>) -> ToolResul
     if !tools.options.only_active_skills {
         return Ok(tools.host.names().map(str::to_owned).collect());
     }
-    let mut loaded = prompt_material_reader::active_skills(context);
+    let mut loaded = context.active_skills();
     if tools.host.is_empty() || loaded.is_empty() {
         return Ok(Vec::new());
     }

@@ -14,7 +14,6 @@ use crate::state::{Selection, agent_zero, sherma, skill_loads};
 use crate::tool_definition::Family;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
-use crate::trpc;
 
 /// Maximum size of one document in bytes; the rest is left to `read_file`. No document of a skill that people wrote is
 /// nearly as long.
@@ -88,19 +87,6 @@ pub(crate) async fn read_material(context: SessionContext<'_>) -> ToolResult<Pro
     })
 }
 
-/// Returns the loaded skills that count, least recently used first: no more than the options permit at once, however
-/// many are in a state that was merged or comes from elsewhere.
-pub(crate) fn active_skills(context: SessionContext<'_>) -> Vec<String> {
-    let options = &context.tools.options;
-    let mut names = skill_loads::loaded(context.state, context.scope());
-    // A hidden skill does not count towards the limit.
-    names.retain(|name| options.shows(name));
-    match options.loaded_max() {
-        0 => names,
-        max => names.split_off(names.len().saturating_sub(max)),
-    }
-}
-
 /// Returns the names and references of the loaded skills that count, least recently used first.
 pub(crate) fn loaded_references(context: SessionContext<'_>) -> Vec<(String, String)> {
     let requests = loaded_requests(context).into_iter();
@@ -120,7 +106,7 @@ fn loaded_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
 /// Returns the content requests of trpc's and Agent Zero's loaded skills.
 fn named_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
     let (state, scope) = (context.state, context.scope());
-    let names = active_skills(context).into_iter();
+    let names = context.active_skills().into_iter();
     let requests = names.map(|name| SkillContentRequest {
         reference: match context.tools.options.family {
             Family::AgentZero => agent_zero::reference(state, scope, &name),
@@ -225,8 +211,7 @@ fn unavailable_tools(
         Some(Selection::All) | None => &[],
     };
     let all = declared.iter().chain(selected);
-    let all = all.filter(|tool| !trpc::has_tool(tools, tool));
-    all.cloned().collect()
+    all.filter(|tool| !tools.has_tool(tool)).cloned().collect()
 }
 
 /// Text of a loaded skill as a prompt would show it, for hosts that take it from a result.

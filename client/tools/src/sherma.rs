@@ -95,10 +95,11 @@ static TOOLS: [BuiltinTool; 10] = [
     .addition(),
 ];
 
-/// Checks that the options do not contradict each other.
-pub(crate) fn check(options: &ToolOptions) -> ToolResult<()> {
-    check_tools(&TOOLS, options)?;
-    options.check_script_family()
+/// Checks that the options do not contradict each other. Returns the names of the tools that they offer.
+pub(crate) fn check(options: &ToolOptions) -> ToolResult<Vec<&'static str>> {
+    let offered = check_tools(&TOOLS, options)?;
+    options.check_script_family()?;
+    Ok(offered)
 }
 
 /// Reads the arguments of a call, with the names that models give to fields.

@@ -74,7 +74,7 @@ impl Toolset {
         hooks: impl Hooks + 'static,
     ) -> Result<Self, ToolError> {
         let options = options.complete(environment_variable)?;
-        check_options(&options)?;
+        let offered = check_options(&options)?;
         Ok(Self {
             inner: Arc::new(ToolsetContext {
                 workspaces: SessionWorkspaces::new(client.clone(), &options),
@@ -83,6 +83,7 @@ impl Toolset {
                 options,
                 host,
                 hooks: Box::new(hooks),
+                offered,
             }),
         })
     }
@@ -268,8 +269,9 @@ impl Toolset {
     }
 }
 
-/// Checks that the options do not contradict each other and name tools of their family only.
-fn check_options(options: &ToolOptions) -> Result<(), ToolError> {
+/// Checks that the options do not contradict each other and name tools of their family only. Returns the names of the
+/// tools that they offer.
+fn check_options(options: &ToolOptions) -> Result<Vec<&'static str>, ToolError> {
     match options.family {
         Family::Trpc => trpc::check(options),
         Family::Sherma => sherma::check(options),

@@ -38,7 +38,7 @@ mod upload_staging;
 mod workspace_exec;
 
 pub(crate) use skill_load::load_skill;
-pub(crate) use tool_table::{check, has_tool};
+pub(crate) use tool_table::check;
 pub(crate) use upload_staging::stage_uploads;
 
 use serde::de::DeserializeOwned;

@@ -7,7 +7,6 @@ use skilld_client::v1::Skill;
 
 use super::{MethodArguments, skill_name_resolution};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
-use crate::prompt_material_reader::active_skills;
 use crate::script_run::{self, ScriptResult, ScriptRunRequest};
 use crate::skill_lookup;
 use crate::state::agent_zero;
@@ -56,7 +55,7 @@ pub(super) async fn execute_script(
 /// Returns `true` if this content of a skill is the loaded one.
 async fn is_loaded(context: SessionContext<'_>, skill: &Skill) -> ToolResult<bool> {
     let id = skill_lookup::skill_id(skill);
-    if !active_skills(context).contains(&id) {
+    if !context.active_skills().contains(&id) {
         return Ok(false);
     }
     let reference = agent_zero::reference(context.state, context.scope(), &id);

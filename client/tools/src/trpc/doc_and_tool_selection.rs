@@ -9,7 +9,6 @@ use skilld_client::v1::Skill;
 
 use super::decode;
 use super::skill_listing::require_unversioned_name;
-use super::tool_table::has_tool;
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::skill_file_path::{DocumentMatch, find_document};
 use crate::state::skill_loads::{self, SelectionOutcome};
@@ -165,7 +164,7 @@ pub(super) async fn select_tools(call: CallContext<'_>, arguments: Value) -> Cal
     // The host's pool may have some that the skill does not name.
     let (items, unknown): (Vec<String>, Vec<String>) = items
         .filter(|tool| !tool.is_empty())
-        .partition(|tool| skill.tools.contains(tool) || has_tool(tools, tool));
+        .partition(|tool| skill.tools.contains(tool) || tools.has_tool(tool));
     let change = SelectionMode::parse(&asked.mode);
     let selected = if has_effect(change, asked.include_all_tools, &items, &unknown) {
         let declared = (name.as_str(), skill.tools.as_slice());
@@ -219,7 +218,7 @@ pub(super) fn split_available_tools(
 ) -> SelectedTools {
     let chosen = unique(chosen).into_iter();
     let (selected_tools, absent): (Vec<String>, Vec<String>) =
-        chosen.partition(|tool| has_tool(tools, tool));
+        chosen.partition(|tool| tools.has_tool(tool));
     unknown.extend(absent);
     SelectedTools {
         selected_tools,

@@ -10,7 +10,6 @@ use skilld_client::v1::{
 use skilld_client::{Error, split_version, workspace_name};
 
 use crate::call_context::SessionContext;
-use crate::prompt_material_reader::active_skills;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
 use crate::tool_error::{ToolError, ToolResult};
@@ -182,7 +181,7 @@ pub(super) async fn open_reference(
             open_staged_file(context, SkillFile::new(skill, *folder, path), asked).await
         }
         FileReference::LoadedSkill(folder, path) => {
-            let loaded = active_skills(context);
+            let loaded = context.active_skills();
             let Some(latest) = loaded.last() else {
                 return Err(ToolError::arguments(format!(
                     "{asked:?} is in the folder of a loaded skill, and none is loaded: load it, or use \
@@ -200,7 +199,7 @@ pub(super) async fn open_reference(
             opened.map_err(|_| missing)
         }
         FileReference::Relative(path) => {
-            let loaded = active_skills(context);
+            let loaded = context.active_skills();
             let similar = match open_workspace_file(context, path, asked).await {
                 Err(ToolError::FileNotFound { nearest_names, .. }) => nearest_names,
                 // It may lead from the skill's folder to its plugin's.

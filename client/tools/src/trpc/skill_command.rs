@@ -17,7 +17,6 @@ use crate::call_context::{CallContext, ToolsetContext};
 use crate::command_limits;
 use crate::host_environment::add_host_variables;
 use crate::package_warnings::describe_staging_problems;
-use crate::prompt_material_reader::active_skills;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::skill_staging::stage_command_skill;
 use crate::tool_error::{ToolError, ToolResult};
@@ -132,7 +131,7 @@ pub(super) async fn prepare_command(
 /// whatever name the call uses, in the version that is loaded: the current one.
 async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<String> {
     let tools = call.tools;
-    let loaded = active_skills(*call);
+    let loaded = call.active_skills();
     if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
         return skill_lookup::visible_reference(*call, asked).await;
     }

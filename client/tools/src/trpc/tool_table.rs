@@ -16,8 +16,7 @@ use super::{
     command_policy, doc_and_tool_selection, read_file, save_artifact, session_tools, skill_exec,
     skill_listing, skill_load, skill_run, workspace_exec,
 };
-use crate::builtin_tool::{BuiltinTool, check_tools, find_tool};
-use crate::call_context::ToolsetContext;
+use crate::builtin_tool::{BuiltinTool, check_tools};
 use crate::skill_list_page::PathList;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
@@ -168,20 +167,15 @@ pub(super) static TOOLS: [BuiltinTool; 16] = [
     .requiring(&["file_name"]),
 ];
 
-/// Returns `true` if the host or this family has a tool of this name to offer.
-pub(crate) fn has_tool(tools: &ToolsetContext, name: &str) -> bool {
-    tools.host.definition(name).is_some()
-        || find_tool(&TOOLS, name).is_some_and(|tool| tool.is_offered(&tools.options))
-}
-
-/// Checks that the options do not contradict each other.
-pub(crate) fn check(options: &ToolOptions) -> ToolResult<()> {
-    check_tools(&TOOLS, options)?;
-    let offers = |name| find_tool(&TOOLS, name).is_some_and(|tool| tool.is_offered(options));
+/// Checks that the options do not contradict each other. Returns the names of the tools that they offer.
+pub(crate) fn check(options: &ToolOptions) -> ToolResult<Vec<&'static str>> {
+    let offered = check_tools(&TOOLS, options)?;
+    let offers = |name| offered.contains(&name);
     if options.require_loaded && offers("skill_run") && !offers("skill_load") {
         return Err(ToolError::Options {
             problem: "require_loaded: skill_run needs skill_load then".into(),
         });
     }
-    command_policy::check_lists(options)
+    command_policy::check_lists(options)?;
+    Ok(offered)
 }
