@@ -5,7 +5,6 @@ use skilld_client::v1::exec_event::Output;
 use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
 
 use super::remembered_commands::SessionCommand;
-use super::session_poll::SessionPollRequest;
 use crate::output_buffer::{output_bytes, whole_end, whole_start};
 use crate::terminal_output::TerminalCleaner;
 
@@ -44,12 +43,13 @@ struct StreamDelivery {
 }
 
 impl OutputDelivery {
-    pub(super) fn new(poll: &SessionPollRequest) -> Self {
+    /// Creates a delivery of at most so many lines.
+    pub(super) fn new(lines: Option<usize>, is_tail: bool) -> Self {
         Self {
             stdout: StreamDelivery::new(),
             stderr: StreamDelivery::new(),
-            lines: poll.lines.unwrap_or(usize::MAX),
-            is_tail: poll.is_tail,
+            lines: lines.unwrap_or(usize::MAX),
+            is_tail,
             lost: 0,
             more: false,
         }
@@ -217,23 +217,14 @@ mod tests {
         }
     }
 
-    fn poll(lines: Option<usize>) -> SessionPollRequest {
-        SessionPollRequest {
-            name: String::new(),
-            wait: std::time::Duration::ZERO,
-            lines,
-            is_tail: false,
-        }
-    }
-
     /// Delivers one answer.
     fn deliver_output(
         command: &mut SessionCommand,
         answer: &PollExecResponse,
-        poll: &SessionPollRequest,
+        lines: Option<usize>,
         is_full: bool,
     ) -> DeliveredOutput {
-        let mut delivery = OutputDelivery::new(poll);
+        let mut delivery = OutputDelivery::new(lines, false);
         delivery.take(command, answer, is_full);
         delivery.finish(command, is_full || answer.state() != ExecState::Closed)
     }
@@ -241,7 +232,7 @@ mod tests {
     #[test]
     fn a_line_without_its_end_is_handed_over_and_not_again() {
         let mut running = SessionCommand::default();
-        let handed = deliver_output(&mut running, &stdout(0, b"Name: "), &poll(Some(40)), false);
+        let handed = deliver_output(&mut running, &stdout(0, b"Name: "), Some(40), false);
         assert_eq!(handed.stdout, "Name: ");
         assert_eq!(running.stdout, 6);
     }
@@ -252,10 +243,10 @@ mod tests {
         let mut answer = stdout(0, b"1\n2\n3\n");
         let other = piece(OutputStream::Stderr, 0, b"e\n");
         answer.output.push(other);
-        let handed = deliver_output(&mut running, &answer, &poll(Some(2)), false);
+        let handed = deliver_output(&mut running, &answer, Some(2), false);
         assert_eq!((handed.stdout.as_str(), handed.more), ("1\n2\n", true));
         assert_eq!((running.stdout, running.stderr), (4, 0));
-        let handed = deliver_output(&mut running, &stdout(4, b"3\n"), &poll(Some(2)), false);
+        let handed = deliver_output(&mut running, &stdout(4, b"3\n"), Some(2), false);
         assert_eq!((handed.stdout.as_str(), handed.more), ("3\n", false));
     }
 
@@ -264,9 +255,9 @@ mod tests {
         let mut running = SessionCommand::default();
         let mut first = stdout(0, b"abc");
         first.output.push(piece(OutputStream::Stderr, 0, b"err\n"));
-        let first = deliver_output(&mut running, &first, &poll(None), false);
+        let first = deliver_output(&mut running, &first, None, false);
         assert_eq!((&*first.stdout, &*first.stderr), ("abc", "err\n"));
-        let second = deliver_output(&mut running, &stdout(3, b"def\n"), &poll(None), false);
+        let second = deliver_output(&mut running, &stdout(3, b"def\n"), None, false);
         assert_eq!((&*second.stdout, &*second.stderr), ("def\n", ""));
         assert_eq!((running.stdout, running.stderr), (7, 4));
     }
@@ -274,15 +265,15 @@ mod tests {
     #[test]
     fn a_character_waits_until_it_is_whole_or_nothing_more_comes() {
         let mut running = SessionCommand::default();
-        let handed = deliver_output(&mut running, &stdout(0, b"a\xe2\x82"), &poll(None), false);
+        let handed = deliver_output(&mut running, &stdout(0, b"a\xe2\x82"), None, false);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("a", 1));
         let mut last = stdout(1, b"\xe2\x82");
         last.result = Some(ExecResult::default());
         last.set_state(ExecState::Closed);
         // It has ended, and there is more to hand over than fits.
-        let handed = deliver_output(&mut running, &last, &poll(None), true);
+        let handed = deliver_output(&mut running, &last, None, true);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("", 1));
-        let handed = deliver_output(&mut running, &last, &poll(None), false);
+        let handed = deliver_output(&mut running, &last, None, false);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("\u{fffd}", 3));
     }
 
@@ -291,11 +282,9 @@ mod tests {
         let mut running = SessionCommand::default();
         let mut tail = stdout(4, b"\x82\xacend");
         tail.set_state(ExecState::Closed);
-        let wanted = SessionPollRequest {
-            is_tail: true,
-            ..poll(None)
-        };
-        let handed = deliver_output(&mut running, &tail, &wanted, false);
+        let mut delivery = OutputDelivery::new(None, true);
+        delivery.take(&mut running, &tail, false);
+        let handed = delivery.finish(&mut running, false);
         assert_eq!((handed.stdout.as_str(), handed.lost), ("end", 2));
         assert_eq!(running.stdout, 9);
     }
@@ -303,14 +292,14 @@ mod tests {
     #[test]
     fn an_escape_sequence_waits_until_it_is_whole_and_is_not_handed_over() {
         let mut running = SessionCommand::default();
-        let handed = deliver_output(&mut running, &stdout(0, b"a\x1b[3"), &poll(None), false);
+        let handed = deliver_output(&mut running, &stdout(0, b"a\x1b[3"), None, false);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("a", 1));
         let rest = stdout(1, b"\x1b[31mb\rc\n");
-        let handed = deliver_output(&mut running, &rest, &poll(None), false);
+        let handed = deliver_output(&mut running, &rest, None, false);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("c\n", 10));
         // One that fills the whole answer must not be waited for again and again.
         let long = stdout(10, b"\x1b]0;title");
-        let handed = deliver_output(&mut running, &long, &poll(None), true);
+        let handed = deliver_output(&mut running, &long, None, true);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("", 19));
     }
 
@@ -335,7 +324,7 @@ mod tests {
             from: 0,
             to: 10,
         });
-        let handed = deliver_output(&mut running, &answer, &poll(None), false);
+        let handed = deliver_output(&mut running, &answer, None, false);
         assert_eq!((handed.stdout.as_str(), handed.lost), ("x", 10));
         assert_eq!(running.stdout, 11);
     }

@@ -228,7 +228,7 @@ async fn take_output(
     command: &mut SessionCommand,
 ) -> Result<(DeliveredOutput, PollExecResponse, bool), Error> {
     let bytes_max = answer_bytes_max(context.tools);
-    let mut delivery = OutputDelivery::new(poll);
+    let mut delivery = OutputDelivery::new(poll.lines, poll.is_tail);
     let (mut wait, mut answers) = (poll.wait, 0);
     let (answer, has_more) = loop {
         let room = match poll.is_tail {
