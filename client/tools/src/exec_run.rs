@@ -1,10 +1,8 @@
 //! Runs a command to its end and reads its events, in memory that does not depend on how many there are.
 
-use std::time::Duration as WallTime;
-
 use prost_types::Duration;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_result::{Outcome, Reason as EndReason};
+use skilld_client::v1::spawn_failure::Stage;
 use skilld_client::v1::{ExecResult, ExecSpec, Reason, RunExecRequest, Stdin, stdin};
 use skilld_client::{Error, ExecStream};
 
@@ -25,46 +23,11 @@ pub(crate) struct FinishedExec {
     pub(crate) warnings: Vec<String>,
 }
 
-/// End of an exec as results report it.
-#[derive(Debug)]
-pub(crate) struct ExecEnd {
-    pub(crate) exit_code: Option<i32>,
-    pub(crate) signal: Option<i32>,
-    /// Name of the reason in lower case, such as `exited`.
-    pub(crate) reason: String,
-    pub(crate) timed_out: bool,
-    /// Time from start to end in milliseconds.
-    pub(crate) duration_ms: u64,
-    /// Reason why the command could not be started.
-    pub(crate) spawn_failure: Option<String>,
-}
-
-impl From<&ExecResult> for ExecEnd {
-    fn from(result: &ExecResult) -> Self {
-        let (exit_code, signal) = match result.outcome {
-            Some(Outcome::ExitCode(code)) => (Some(code), None),
-            Some(Outcome::Signal(signal)) => (None, Some(signal)),
-            None => (None, None),
-        };
-        let name = result.reason().as_str_name();
-        let name = name.strip_prefix("REASON_").unwrap_or(name);
-        let time = WallTime::try_from(result.wall_time.unwrap_or_default()).unwrap_or_default();
-        let failure = result.spawn_failure.as_ref();
-        Self {
-            exit_code,
-            signal,
-            reason: name.to_ascii_lowercase(),
-            timed_out: matches!(
-                result.reason(),
-                EndReason::Timeout | EndReason::NoOutputTimeout
-            ),
-            duration_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-            spawn_failure: failure.map(|failure| failure.message.clone()),
-        }
-    }
-}
-
 /// Runs a command in a workspace to its end.
+///
+/// # Errors
+///
+/// [`ToolError::CommandRefused`] for a program that the host's rules do not let start, beside the daemon's errors.
 pub(crate) async fn run_exec(
     call: CallContext<'_>,
     workspace: String,
@@ -79,10 +42,23 @@ pub(crate) async fn run_exec(
         ..RunExecRequest::default()
     });
     let mut finished = follow_exec(events, call.tools.options.output_bytes_max, call.id).await?;
+    check_start(call, Some(&finished.result))?;
     finished
         .warnings
         .extend(timeout_warning(asked, finished.spec.timeout));
     Ok(finished)
+}
+
+/// Converts a start that the workspace refused by the host's rules to an error.
+pub(crate) fn check_start(call: CallContext<'_>, result: Option<&ExecResult>) -> ToolResult<()> {
+    let failure = result.and_then(|result| result.spawn_failure.as_ref());
+    match failure {
+        Some(failure) if failure.stage() == Stage::Program => Err(ToolError::CommandRefused {
+            tool: call.tool,
+            problem: format!("command {}", failure.message),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Follows a command until nothing more comes of it. `call` is the model's id for the call that started it.

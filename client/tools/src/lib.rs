@@ -12,8 +12,9 @@
 //! Layers, each of which uses only those before it: `tool_definition` (families, definitions, calls) and
 //! `staged_uploads`, [`state`] and [`prompt`], `session`, `tool_error` and `tool_options`, [`host_tools`] and [`hooks`],
 //! `mcp_client` and `workspaces`, `call_context`, the shared core (`skill_lookup`, `skill_staging`,
-//! `prompt_material_reader`, `script_run`, `exec_run`, `builtin_tool` and their like), the families `trpc`, `sherma` and
-//! `agent_zero`, `toolset` with `prompt_lifecycle`, `preload` and `call_cancellation`, and `skills`.
+//! `prompt_material_reader`, `exec_run`, `run_outcome`, `script_run`, `builtin_tool` and their like), the families
+//! `trpc`, `sherma` and `agent_zero`, `toolset` with `prompt_lifecycle`, `preload` and `call_cancellation`, and
+//! `skills`.
 
 mod agent_zero;
 pub mod arguments;
@@ -36,6 +37,7 @@ mod prompt_lifecycle;
 mod prompt_material_reader;
 mod proto_json;
 mod result_budget;
+mod run_outcome;
 mod run_warnings;
 mod script_run;
 mod session;

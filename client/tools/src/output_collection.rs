@@ -12,6 +12,7 @@ use crate::call_context::ToolsetContext;
 use crate::session::Session;
 use crate::skill_list_page::shorten;
 use skilld_client::Error;
+use tonic::Code;
 
 /// Maximum size of the texts that are kept of all files of one collection, in bytes. Results have room for much less.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -47,6 +48,11 @@ impl From<&Session> for ArtifactOwner {
             session: session.session.clone(),
         }
     }
+}
+
+/// Returns the warning about files that could not be collected: the output of their command must not be lost for that.
+pub(crate) fn failure_warning(error: &Error) -> String {
+    format!("its files could not be collected: {error}")
 }
 
 /// Returns a warning about the files that were asked to be saved and were not, if there are any.
@@ -111,7 +117,8 @@ pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
     ))
 }
 
-/// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept.
+/// Collects what an exec, named in full, made or changed. Of each text at most `text_max` bytes are kept. A collection
+/// that breaks is requested once more: artifacts that it saved before are reported and not saved again.
 pub(crate) async fn collect_outputs(
     tools: &ToolsetContext,
     exec: &str,
@@ -126,6 +133,24 @@ pub(crate) async fn collect_outputs(
             ..spec
         }),
     };
+    match receive_outputs(tools, request.clone(), text_max).await {
+        Err(error) if may_repeat(&error) => receive_outputs(tools, request, text_max).await,
+        collected => collected,
+    }
+}
+
+/// Returns `true` if the connection failed, not the request.
+fn may_repeat(error: &Error) -> bool {
+    error
+        .code()
+        .is_none_or(|code| matches!(code, Code::Unavailable | Code::Aborted | Code::Unknown))
+}
+
+async fn receive_outputs(
+    tools: &ToolsetContext,
+    request: CollectOutputsRequest,
+    text_max: usize,
+) -> Result<(Vec<CollectedOutput>, CollectSummary), Error> {
     let mut messages = tools.client.collect(request).await?;
     let mut files: Vec<CollectedOutput> = Vec::new();
     let mut room = KEPT_BYTES_MAX;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use skilld_client::Error;
 use skilld_client::v1::{
     ArgStyle, CollectSpec, ExecSpec, OnDisconnect, Reason, SaveAsArtifacts, Script, ScriptCwd,
     Skill,
@@ -14,18 +15,16 @@ use skilld_client::v1::{
 
 use crate::call_context::{CallContext, ToolsetContext};
 use crate::command_limits;
-use crate::exec_run::{ExecEnd, FinishedExec, run_exec, text_stdin};
+use crate::exec_run::{run_exec, text_stdin};
 use crate::host_environment::add_host_variables;
-use crate::output_buffer::OutputStreams;
 use crate::output_collection::{self, ArtifactOwner};
 use crate::package_warnings::describe_staging_problems;
 use crate::proto_json;
 use crate::result_budget::{json_bytes, take_fitting};
-use crate::run_warnings;
+use crate::run_outcome::RunOutcome;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::skill_staging::stage_command_skill;
 use crate::tool_error::{ToolError, ToolResult};
-use crate::tool_options::ToolOptions;
 
 /// Names of the ways in which structured arguments become words; the first is the default.
 pub(crate) const ARG_STYLES: [(&str, ArgStyle); 4] = [
@@ -67,22 +66,8 @@ pub(crate) struct ScriptRunRequest {
 pub(crate) struct ScriptResult {
     pub(crate) skill: String,
     pub(crate) script: String,
-    /// Outcome: exited, signaled, timeout, no_output_timeout, oom_killed, output_limit, spawn_failed and others.
-    pub(crate) outcome: String,
-    /// Exit code; null if the script did not exit by itself.
-    pub(crate) exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) signal: Option<i32>,
-    pub(crate) timed_out: bool,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-    /// Number of bytes written.
-    pub(crate) stdout_bytes: u64,
-    pub(crate) stderr_bytes: u64,
-    /// `true` if the middle of the text above is left out.
-    pub(crate) stdout_truncated: bool,
-    pub(crate) stderr_truncated: bool,
-    pub(crate) duration_ms: u64,
+    #[serde(flatten)]
+    pub(crate) outcome: RunOutcome,
     /// Files that the script wrote or changed in the workspace.
     pub(crate) files: Vec<WrittenFile>,
     /// Owner of the saved artifacts.
@@ -190,20 +175,23 @@ pub(crate) async fn run_script(
     let finished = run_exec(call, workspace, call.exec_id(), spec).await;
     let finished =
         finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
-    let exec = finished.name.clone();
-    let mut result = script_result(&tools.options, id, script.path, finished);
+    let mut outcome = RunOutcome::new(&tools.options, finished);
     let is_new = tools.workspaces.take_warning(call.session);
     let warnings = is_new.into_iter().chain(warnings).chain(unstaged);
-    result.warnings.extend(warnings);
-    let streams = [result.stdout.as_str(), result.stderr.as_str()];
-    if !result.has_succeeded() || run_warnings::lacks_package(&streams) {
-        result.warnings.extend(describe_staging_problems(&staged));
-    }
-    if result.outcome != "spawn_failed"
-        && let Err(error) = collect_files(call, &exec, &mut result).await
+    outcome.add_preparation(warnings, describe_staging_problems(&staged));
+    let mut result = ScriptResult {
+        skill: id,
+        script: script.path,
+        warnings: std::mem::take(&mut outcome.warnings),
+        outcome,
+        files: Vec::new(),
+        artifact_scope: None,
+        limits_hit: false,
+    };
+    if result.outcome.reason != "spawn_failed"
+        && let Err(error) = collect_files(call, &mut result).await
     {
-        // The script's output must not be lost for that.
-        let warning = format!("its files could not be collected: {error}");
+        let warning = output_collection::failure_warning(&error);
         result.warnings.push(warning);
     }
     Ok(result)
@@ -296,51 +284,8 @@ fn build_environment(
     (variables, warnings)
 }
 
-fn script_result(
-    options: &ToolOptions,
-    skill: String,
-    script: String,
-    finished: FinishedExec,
-) -> ScriptResult {
-    let OutputStreams { stdout, stderr } = finished.output;
-    let end = ExecEnd::from(&finished.result);
-    let failure = end.spawn_failure.iter();
-    let mut warnings: Vec<String> = failure
-        .map(|message| format!("it could not be started: {message}"))
-        .collect();
-    let mut result = ScriptResult {
-        skill,
-        script,
-        outcome: end.reason,
-        exit_code: end.exit_code,
-        signal: end.signal,
-        timed_out: end.timed_out,
-        stdout_bytes: stdout.total(),
-        stderr_bytes: stderr.total(),
-        stdout_truncated: stdout.is_cut(),
-        stderr_truncated: stderr.is_cut(),
-        stdout: stdout.into_text("stdout", "", &mut warnings),
-        stderr: stderr.into_text("stderr", "", &mut warnings),
-        duration_ms: end.duration_ms,
-        files: Vec::new(),
-        artifact_scope: None,
-        limits_hit: false,
-        warnings,
-    };
-    result.warnings.extend(finished.warnings);
-    let (end, spec) = (&finished.result, &finished.spec);
-    let streams = [result.stdout.as_str(), result.stderr.as_str()];
-    let warnings = run_warnings::describe_run(options, end, spec, &streams);
-    result.warnings.extend(warnings);
-    result
-}
-
-/// Adds the files that changed since an exec, named in full, began. Saves them if the options say so.
-async fn collect_files(
-    call: CallContext<'_>,
-    exec: &str,
-    result: &mut ScriptResult,
-) -> ToolResult<()> {
+/// Adds the files that changed since the exec began. Saves them if the options say so.
+async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Result<(), Error> {
     let is_saved = call.tools.options.force_save_artifacts;
     let spec = CollectSpec {
         globs: OUTPUT_GLOBS.map(str::to_owned).to_vec(),
@@ -351,6 +296,7 @@ async fn collect_files(
         skip_empty_after_failure: true,
         ..CollectSpec::default()
     };
+    let exec = &result.outcome.name;
     let (files, summary) = output_collection::collect_outputs(call.tools, exec, spec, 0).await?;
     let received = files.len();
     let files = files.into_iter().map(|collected| {
@@ -418,6 +364,6 @@ fn translate_error(
 impl ScriptResult {
     /// Returns `true` if the script exited with 0.
     pub(crate) fn has_succeeded(&self) -> bool {
-        self.exit_code == Some(0) && self.outcome == "exited"
+        self.outcome.exit_code == Some(0) && self.outcome.reason == "exited"
     }
 }

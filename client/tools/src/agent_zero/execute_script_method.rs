@@ -69,22 +69,26 @@ fn describe_run(run: &ScriptResult) -> String {
         true => format!("Executed script: {}/{}\n", run.skill, run.script),
         false => format!("Error: script failed: {}/{}\n", run.skill, run.script),
     };
-    let ended = match (run.exit_code, run.signal) {
-        (Some(code), _) if run.outcome == "exited" => format!("exit code {code}"),
-        (Some(code), _) => format!("{}, exit code {code}", run.outcome),
-        (None, Some(signal)) => format!("{}, signal {signal}", run.outcome),
-        (None, None) => run.outcome.clone(),
+    let outcome = &run.outcome;
+    let ended = match (outcome.exit_code, outcome.signal) {
+        (Some(code), _) if outcome.reason == "exited" => format!("exit code {code}"),
+        (Some(code), _) => format!("{}, exit code {code}", outcome.reason),
+        (None, Some(signal)) => format!("{}, signal {signal}", outcome.reason),
+        (None, None) => outcome.reason.clone(),
     };
-    text += &format!("Ended: {ended}, after {} ms\n", run.duration_ms);
+    text += &format!("Ended: {ended}, after {} ms\n", outcome.duration_ms);
     for warning in &run.warnings {
         text += &format!("Note: {warning}\n");
     }
-    for (name, output) in [("Output", &run.stdout), ("Error output", &run.stderr)] {
+    for (name, output) in [
+        ("Output", &outcome.stdout),
+        ("Error output", &outcome.stderr),
+    ] {
         if !output.is_empty() {
             text += &format!("\n{name}:\n{}\n", output.trim_end_matches('\n'));
         }
     }
-    if run.stdout.is_empty() && run.stderr.is_empty() {
+    if outcome.stdout.is_empty() && outcome.stderr.is_empty() {
         text += "\nIt printed nothing.\n";
     }
     if !run.files.is_empty() {

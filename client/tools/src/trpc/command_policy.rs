@@ -4,8 +4,7 @@
 //!
 //! The limits of this are in docs/tools-trpc.md: what an allowed program runs by itself is not seen.
 
-use skilld_client::v1::spawn_failure::Stage;
-use skilld_client::v1::{ExecResult, ExecSpec, Programs};
+use skilld_client::v1::{ExecSpec, Programs};
 
 use crate::call_context::CallContext;
 use crate::tool_error::{ToolError, ToolResult};
@@ -135,18 +134,6 @@ fn split_words(command: &str) -> Result<Vec<String>, String> {
     }
     let words = shlex::split(command);
     words.ok_or_else(|| "a quote or a backslash at the end of the command is left open".to_owned())
-}
-
-/// Converts a start that the workspace refused to an error.
-pub(super) fn check_start(call: CallContext<'_>, result: Option<&ExecResult>) -> ToolResult<()> {
-    let failure = result.and_then(|result| result.spawn_failure.as_ref());
-    match failure {
-        Some(failure) if failure.stage() == Stage::Program => Err(ToolError::CommandRefused {
-            tool: call.tool,
-            problem: format!("command {}", failure.message),
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// Checks a program by its name alone.

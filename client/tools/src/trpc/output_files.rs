@@ -3,15 +3,14 @@
 
 mod report;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skilld_client::Error;
 use skilld_client::v1::{CollectSpec, SaveAsArtifacts};
 
 use super::field_error_translator::FieldErrorTranslator;
 use super::file_text::decode_shown;
+use super::run_arguments::{Outputs, RunArguments};
 use super::run_result::{OutputFile, RunResult};
-use super::skill_command::RunArguments;
 use crate::call_context::{CallContext, SessionContext};
 use crate::output_buffer::whole_end;
 use crate::output_collection::{self, CollectedOutput};
@@ -26,26 +25,6 @@ const UNASKED_FILES_MAX: i64 = 20;
 const LINK_MIME_TYPE: &str = "inode/symlink";
 /// Maximum size of a file that is saved, which is always saved whole, in bytes.
 const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
-
-/// Files to return, with limits on them and whether to save them as artifacts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub(super) struct Outputs {
-    /// Globs of files to return, for instance `$OUTPUT_DIR/**` or `work/*.csv`.
-    pub(super) globs: Vec<String>,
-    /// Return the text of text files.
-    pub(super) inline: bool,
-    /// Save the files as artifacts, which outlive the workspace.
-    pub(super) save: bool,
-    /// Prefix for the names of artifacts.
-    pub(super) name_template: String,
-    /// Maximum number of files; 100 if it is left out.
-    pub(super) max_files: i64,
-    /// Maximum bytes of one file, which is cut there; 4 MiB if it is left out.
-    pub(super) max_file_bytes: i64,
-    /// Maximum bytes of all files together; 64 MiB if it is left out.
-    pub(super) max_total_bytes: i64,
-}
 
 /// Files to collect after a run. Kept with the command if that goes on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -3,20 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use skilld_client::v1::ExecResult;
 
 use crate::call_context::CallContext;
-use crate::exec_run::{ExecEnd, FinishedExec};
-use crate::output_buffer::OutputStreams;
 use crate::output_collection::ArtifactOwner;
 use crate::result_budget::{TEXT_BYTES_MAX, json_bytes, take_fitting};
-use crate::run_warnings;
+use crate::run_outcome::RunOutcome;
 use crate::state::{ARTIFACTS, StateDelta};
-use crate::tool_options::ToolOptions;
-
-/// End of the warning about output that is not UTF-8. Images may lack iconv.
-const DECODING_ADVICE: &str =
-    "; a command can convert text, for example `iconv -f ENCODING -t UTF-8`";
 
 /// Result of a run: its end, its output and the files that it left.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -136,56 +128,20 @@ impl ArtifactFile {
 }
 
 impl RunResult {
-    /// Creates the result of a command that has ended, without its output and its files.
-    pub(super) fn new(result: &ExecResult) -> Self {
-        let end = ExecEnd::from(result);
-        let failure = end.spawn_failure.iter();
-        let mut warnings: Vec<String> = failure
-            .map(|message| format!("the command could not be started: {message}"))
-            .collect();
-        if end.timed_out {
-            let warning =
-                "the command was ended for its time; output and files until then are kept";
-            warnings.push(warning.to_owned());
-        }
+    /// Creates the result of a command that has ended, without its files.
+    pub(super) fn new(outcome: RunOutcome, staged: Vec<StagedFile>) -> Self {
         Self {
-            exit_code: end.exit_code.unwrap_or(-1),
-            signal: end.signal,
-            reason: end.reason,
-            timed_out: end.timed_out,
-            duration_ms: end.duration_ms,
-            warnings,
+            stdout: outcome.stdout,
+            stderr: outcome.stderr,
+            exit_code: outcome.exit_code.unwrap_or(-1),
+            signal: outcome.signal,
+            reason: outcome.reason,
+            timed_out: outcome.timed_out,
+            duration_ms: outcome.duration_ms,
+            staged_inputs: staged,
+            warnings: outcome.warnings,
             ..Self::default()
         }
-    }
-
-    /// Creates the result of a command with its output, without its files.
-    pub(super) fn with_output(
-        options: &ToolOptions,
-        finished: FinishedExec,
-        staged: Vec<StagedFile>,
-    ) -> Self {
-        let mut result = Self {
-            staged_inputs: staged,
-            ..Self::new(&finished.result)
-        };
-        let OutputStreams { stdout, stderr } = finished.output;
-        result.stdout = stdout.into_text("stdout", DECODING_ADVICE, &mut result.warnings);
-        result.stderr = stderr.into_text("stderr", DECODING_ADVICE, &mut result.warnings);
-        result.warnings.extend(finished.warnings);
-        let (end, spec, streams) = (&finished.result, &finished.spec, result.streams());
-        let warnings = run_warnings::describe_run(options, end, spec, &streams);
-        result.warnings.extend(warnings);
-        result
-    }
-
-    fn streams(&self) -> [&str; 2] {
-        [&self.stdout, &self.stderr]
-    }
-
-    /// Returns `true` if packages that the skill lacks may be why the command did not do what it should.
-    pub(super) fn may_lack_packages(&self) -> bool {
-        self.has_failed() || run_warnings::lacks_package(&self.streams())
     }
 
     pub(super) fn has_failed(&self) -> bool {

@@ -20,6 +20,8 @@ use super::stdin_prompt::{StdinPrompt, find_prompt};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::exec_run::{follow_exec, is_unknown_exec};
 use crate::output_buffer::output_bytes;
+use crate::output_collection::failure_warning;
+use crate::run_outcome::RunOutcome;
 use crate::run_warnings;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
@@ -186,7 +188,7 @@ pub(super) async fn poll_command(
         (Ok(taken), _) => taken,
         // It ended so long ago that only the state knows of it.
         (Err(error), Some(result)) if is_unknown_exec(&error) => {
-            seen.set_end(result);
+            seen.set_end(result.exit_code, &result.reason);
             seen.result = Some(result.clone());
             return Ok(seen);
         }
@@ -203,7 +205,8 @@ pub(super) async fn poll_command(
         seen.add_warnings(&context.tools.options, end, command);
     }
     if let Some(end) = end {
-        seen.set_end(&RunResult::new(end));
+        let ended = RunOutcome::from(end);
+        seen.set_end(ended.exit_code.unwrap_or(-1), &ended.reason);
         match finish_command(context, poll, command).await {
             Ok(result) => seen.result = result,
             // The output is handed over all the same.
@@ -319,10 +322,10 @@ impl SessionResult {
         self.warnings.extend(hints);
     }
 
-    fn set_end(&mut self, result: &RunResult) {
+    fn set_end(&mut self, exit_code: i32, reason: &str) {
         self.status = "exited";
-        self.exit_code = Some(result.exit_code);
-        self.reason = Some(result.reason.clone());
+        self.exit_code = Some(exit_code);
+        self.reason = Some(reason.to_owned());
     }
 }
 
@@ -341,14 +344,14 @@ async fn finish_command(
         ..AttachExecRequest::default()
     });
     let finished = follow_exec(events, tools.options.output_bytes_max, "").await?;
-    let mut result = RunResult::with_output(&tools.options, finished, command.staged.clone());
+    let outcome = RunOutcome::new(&tools.options, finished);
+    let mut result = RunResult::new(outcome, command.staged.clone());
     let saves = plan.saves();
     let mut is_final = true;
     if let Err(error) = plan.collect(context, &poll.name, saves, &mut result).await {
         // A request that the daemon refuses now is refused later, too.
         is_final = error.code() == Some(Code::InvalidArgument);
-        let warning = format!("its files could not be collected: {error}");
-        result.warnings.push(warning);
+        result.warnings.push(failure_warning(&error));
     }
     if saves {
         let exec = tools.client.get_exec(&poll.name).await;

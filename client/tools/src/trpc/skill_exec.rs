@@ -7,13 +7,14 @@ use skilld_client::v1::{
     ExecSpec, OnFull, Reason, StartExecRequest, Stdin, Terminal, WriteStdinRequest, stdin,
 };
 
-use super::output_files::CollectPlan;
+use super::prepared_run::PreparedRun;
 use super::remembered_commands::{SessionCommand, exec_name};
 use super::session_poll::{PollTarget, SessionPollRequest, answer_poll};
-use super::skill_command::{RunArguments, prepare_command};
-use super::{add_warnings, command_policy, decode};
+use super::{add_warnings, decode};
 use crate::call_context::{CallContext, CallResult, ToolsetContext};
-use crate::exec_run::{is_unknown_exec, text_stdin, timeout_warning, translate_exec_error};
+use crate::exec_run::{
+    check_start, is_unknown_exec, text_stdin, timeout_warning, translate_exec_error,
+};
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Default wait of the first call for output, in milliseconds.
@@ -24,10 +25,14 @@ const TYPE_WAIT: Duration = Duration::from_secs(1);
 const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value) -> CallResult {
-    let run: RunArguments = decode(arguments)?;
-    let prepared = prepare_command(call, &run).await?;
-    let plan = CollectPlan::new(call, &run);
-    let mut spec = prepared.spec;
+    let mut prepared = PreparedRun::new(call, decode(arguments)?)?;
+    let workspace = prepared.stage(call).await?;
+    let PreparedRun {
+        arguments: run,
+        plan,
+        mut spec,
+        ..
+    } = prepared;
     if plan.saves() {
         // The daemon collects at the command's end, once, whether or not a call asks for the result.
         spec.collect = Some(plan.to_collect_spec(*call, false));
@@ -46,7 +51,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
     make_interactive(call.tools, &mut spec, run.timeout, run.tty);
     let names = plan.argument_names();
     let request = StartExecRequest {
-        workspace: prepared.workspace,
+        workspace,
         exec_id: prepared.exec_id,
         spec: Some(spec),
     };
@@ -113,7 +118,7 @@ pub(super) async fn start_command(
     let write_id = request.exec_id.clone();
     let started = client.start_exec(request).await;
     let started = started.map_err(|error| translate_exec_error(error, false, call.id))?;
-    command_policy::check_start(call, started.result.as_ref())?;
+    check_start(call, started.result.as_ref())?;
     let in_force = started.effective_spec.and_then(|spec| spec.timeout);
     let mut touched = PollTarget {
         command,

@@ -4,11 +4,11 @@ use super::doc_and_tool_selection::{
     SelectDocsArguments, SelectDocsResult, SelectToolsArguments, SelectToolsResult,
 };
 use super::read_file::{ReadArguments, ReadResult};
+use super::run_arguments::RunArguments;
 use super::run_result::RunResult;
 use super::save_artifact::{SaveArguments, SaveResult};
 use super::session_poll::SessionResult;
 use super::session_tools::{KillArguments, KillResult, PollArguments, WriteArguments};
-use super::skill_command::RunArguments;
 use super::skill_listing::{ListArguments, ListResult, SkillArguments, ToolsResult};
 use super::skill_load::{LoadArguments, LoadResult};
 use super::workspace_exec::{ShellArguments, ShellResult};

@@ -9,18 +9,16 @@ use serde_json::Value;
 use skilld_client::v1::{ExecSpec, StartExecRequest};
 
 use super::field_error_translator::FieldErrorTranslator;
+use super::prepared_run::specify_command;
 use super::remembered_commands::{SessionCommand, exec_name};
-use super::run_result::RunResult;
 use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
-use super::skill_command::choose_timeout;
 use super::skill_exec::{InitialStdin, YIELD_MS, make_interactive, start_command};
 use super::{add_warnings, command_policy, decode};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
-use crate::command_limits;
-use crate::exec_run::{FinishedExec, run_exec, text_stdin};
-use crate::host_environment::add_host_variables;
+use crate::exec_run::{run_exec, text_stdin};
 use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::loaded_references;
+use crate::run_outcome::RunOutcome;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
 use crate::skill_staging::stage_for_command;
@@ -97,14 +95,11 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
     let (finished, staging) = finished
         .await
         .map_err(|error| ARGUMENT_NAMES.translate(error))?;
-    command_policy::check_start(call, Some(&finished.result))?;
-    let (mut result, may_lack_packages) = ended_result(call, finished);
-    result.session.warnings.extend(warnings);
-    if may_lack_packages {
-        let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
-        result.session.warnings.extend(package_warning);
-    }
-    result.session.warnings.extend(staging.warnings);
+    let mut outcome = RunOutcome::new(&call.tools.options, finished);
+    let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
+    outcome.add_preparation(warnings, package_warning);
+    outcome.warnings.extend(staging.warnings);
+    let result = ShellResult::new(outcome);
     Ok(ToolAnswer::with(&result, StateDelta::new()))
 }
 
@@ -146,21 +141,14 @@ fn build_spec(
     if asked.command.trim().is_empty() {
         return Err(ToolError::arguments("command is required"));
     }
-    command_limits::check_argument("command", &asked.command)?;
-    command_limits::check_environment(&asked.env)?;
-    command_limits::check_stdin("stdin", &asked.stdin)?;
+    let (command, env) = (&asked.command, asked.env.clone());
+    let (mut spec, warnings) =
+        specify_command(call, command, env, &asked.stdin, asked.timeout_sec)?;
     let cwd = workspace_path::working_directory(&asked.cwd);
-    let mut spec = ExecSpec {
-        env: asked.env.clone(),
-        timeout: choose_timeout(call.tools, asked.timeout_sec),
-        cwd: match cwd.as_str() {
-            "" => "$WORKSPACE_DIR".to_owned(),
-            _ => cwd,
-        },
-        ..ExecSpec::default()
+    spec.cwd = match cwd.as_str() {
+        "" => "$WORKSPACE_DIR".to_owned(),
+        _ => cwd,
     };
-    command_policy::set_command(call, &asked.command, &mut spec)?;
-    let warnings = add_host_variables(&call.tools.options.env, &mut spec.env);
     Ok((spec, warnings))
 }
 
@@ -206,27 +194,25 @@ async fn start_session(
     answer_poll(call, request, touched).await
 }
 
-/// Returns the result of a command that ended, and `true` if it may have lacked packages of its skill.
-fn ended_result(call: CallContext<'_>, finished: FinishedExec) -> (ShellResult, bool) {
-    let output = &finished.output;
-    let total = output.stdout.total() + output.stderr.total();
-    let truncated = output.stdout.is_cut() || output.stderr.is_cut();
-    let result = RunResult::with_output(&call.tools.options, finished, Vec::new());
-    let may_lack_packages = result.may_lack_packages();
-    let result = ShellResult {
-        truncated,
-        total_bytes: truncated.then_some(total),
-        timed_out: result.timed_out,
-        duration_ms: Some(result.duration_ms),
-        session: SessionResult {
-            status: "exited",
-            output: result.stdout + &result.stderr,
-            next_offset: total,
-            exit_code: Some(result.exit_code),
-            reason: Some(result.reason),
-            warnings: result.warnings,
-            ..SessionResult::default()
-        },
-    };
-    (result, may_lack_packages)
+impl ShellResult {
+    /// Creates the result of a command that has ended.
+    fn new(outcome: RunOutcome) -> Self {
+        let total = outcome.stdout_bytes + outcome.stderr_bytes;
+        let truncated = outcome.stdout_truncated || outcome.stderr_truncated;
+        Self {
+            truncated,
+            total_bytes: truncated.then_some(total),
+            timed_out: outcome.timed_out,
+            duration_ms: Some(outcome.duration_ms),
+            session: SessionResult {
+                status: "exited",
+                output: outcome.stdout + &outcome.stderr,
+                next_offset: total,
+                exit_code: Some(outcome.exit_code.unwrap_or(-1)),
+                reason: Some(outcome.reason),
+                warnings: outcome.warnings,
+                ..SessionResult::default()
+            },
+        }
+    }
 }

@@ -1,0 +1,145 @@
+//! Prepares a run of `skill_run` and `skill_exec`: first everything that can be checked without the daemon, the
+//! arguments and the host's rules, then the skill and the inputs in the workspace.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use skilld_client::v1::ExecSpec;
+
+use super::command_policy;
+use super::input_staging;
+use super::output_files::CollectPlan;
+use super::run_arguments::RunArguments;
+use super::run_result::StagedFile;
+use super::scripted_editor::ScriptedEditor;
+use crate::call_context::CallContext;
+use crate::command_limits;
+use crate::host_environment::add_host_variables;
+use crate::package_warnings::describe_staging_problems;
+use crate::skill_lookup::{self, pinned_reference, skill_id};
+use crate::skill_staging::stage_command_skill;
+use crate::tool_error::{ToolError, ToolResult};
+use crate::workspace_path;
+
+/// Run of a skill's command that the limits and the host's rules permit.
+#[derive(Debug)]
+pub(super) struct PreparedRun {
+    pub(super) arguments: RunArguments,
+    pub(super) exec_id: String,
+    pub(super) spec: ExecSpec,
+    /// Files to collect at its end.
+    pub(super) plan: CollectPlan,
+    /// Warnings about the host's variables that the command does not get, and loaded skills that are not there.
+    pub(super) warnings: Vec<String>,
+    /// Staged inputs.
+    pub(super) staged: Vec<StagedFile>,
+    /// Warning about packages that the staged skill lacks; it matters if the command fails.
+    pub(super) package_warning: Option<String>,
+}
+
+impl PreparedRun {
+    /// Checks a command and specifies it. Nothing is asked of the daemon, and nothing is staged, for a command that the
+    /// host's rules are against.
+    pub(super) fn new(call: CallContext<'_>, arguments: RunArguments) -> ToolResult<Self> {
+        if arguments.skill.trim().is_empty() || arguments.command.trim().is_empty() {
+            return Err(ToolError::arguments("skill and command are required"));
+        }
+        let exec_id = call.exec_id();
+        let mut env = arguments.env.clone();
+        if !arguments.editor_text.is_empty() {
+            env.extend(editor(&arguments, &exec_id).environment(&arguments.env)?);
+        }
+        let (mut spec, warnings) = specify_command(
+            call,
+            &arguments.command,
+            env,
+            &arguments.stdin,
+            arguments.timeout,
+        )?;
+        spec.cwd = workspace_path::working_directory(&arguments.cwd);
+        Ok(Self {
+            plan: CollectPlan::new(call, &arguments),
+            arguments,
+            exec_id,
+            spec,
+            warnings,
+            staged: Vec::new(),
+            package_warning: None,
+        })
+    }
+
+    /// Looks the skill up and stages it with the inputs. Returns the workspace's name.
+    pub(super) async fn stage(&mut self, call: CallContext<'_>) -> ToolResult<String> {
+        let tools = call.tools;
+        let reference = find_skill_to_run(call, self.arguments.skill.trim()).await?;
+        let (workspace, skill, unstaged) = stage_command_skill(call.context, &reference).await?;
+        self.warnings.extend(unstaged);
+        self.package_warning = describe_staging_problems(&skill);
+        let inputs = &self.arguments.inputs;
+        self.staged = input_staging::stage_arguments(call, &workspace, inputs).await?;
+        // The call may have used another name of the skill than the one that it is staged under.
+        self.spec.programs = command_policy::list_programs(&tools.options, Some(&skill.name));
+        self.spec.skill = skill.name;
+        if !self.arguments.editor_text.is_empty() {
+            let editor = editor(&self.arguments, &self.exec_id);
+            editor.upload(tools, &workspace).await?;
+        }
+        Ok(workspace)
+    }
+}
+
+fn editor<'a>(arguments: &'a RunArguments, exec_id: &'a str) -> ScriptedEditor<'a> {
+    ScriptedEditor {
+        text: &arguments.editor_text,
+        exec_id,
+    }
+}
+
+/// Specifies a command that the limits and the host's rules permit. Returns it with warnings about its environment.
+/// `timeout` is in seconds; the host's counts if the call gives none.
+pub(super) fn specify_command(
+    call: CallContext<'_>,
+    command: &str,
+    env: BTreeMap<String, String>,
+    stdin: &str,
+    timeout: i64,
+) -> ToolResult<(ExecSpec, Vec<String>)> {
+    command_limits::check_argument("command", command)?;
+    command_limits::check_environment(&env)?;
+    command_limits::check_stdin("stdin", stdin)?;
+    let given = u64::try_from(timeout).ok().filter(|seconds| *seconds > 0);
+    let timeout = given
+        .map(Duration::from_secs)
+        .or(call.tools.options.timeout);
+    let mut spec = ExecSpec {
+        env,
+        timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
+        ..ExecSpec::default()
+    };
+    command_policy::set_command(call, command, &mut spec)?;
+    let warnings = add_host_variables(&call.tools.options.env, &mut spec.env);
+    Ok((spec, warnings))
+}
+
+/// Returns the reference for staging the skill of a command. If the host requires a loaded skill, the skill counts, by
+/// whatever name the call uses, in the version that is loaded: the current one.
+async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<String> {
+    let tools = call.tools;
+    let loaded = call.active_skills();
+    if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
+        return skill_lookup::visible_reference(*call, asked).await;
+    }
+    let found = skill_lookup::find_skill(*call, asked).await?;
+    let id = skill_id(&found);
+    let is_current = match asked.contains('@') {
+        true => skill_lookup::find_skill(*call, &id).await?.digest == found.digest,
+        false => true,
+    };
+    if is_current && loaded.contains(&id) {
+        return Ok(pinned_reference(&found));
+    }
+    Err(ToolError::NotLoaded {
+        tool: call.tool,
+        skill: asked.to_owned(),
+    })
+}
