@@ -3,7 +3,6 @@
 
 use data_encoding::{BASE64, HEXLOWER};
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource};
-use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use skilld_tools::Family;
@@ -157,11 +156,6 @@ impl ContentRules {
         }
         block
     }
-}
-
-/// Returns the size of a value in bytes of JSON.
-pub(crate) fn json_bytes(value: &impl Serialize) -> usize {
-    serde_json::to_string(value).map_or(0, |json| json.len())
 }
 
 /// Returns the result of a call that failed.

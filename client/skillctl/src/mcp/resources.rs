@@ -13,11 +13,10 @@ use rmcp::model::{
     ErrorCode, ListResourceTemplatesResult, ReadResourceResponse, ReadResourceResult,
     ResourceContents, ResourceTemplate,
 };
+use serde::Serialize;
 use skilld_client::v1::Reason;
 use skilld_client::{Client, Error};
 use skilld_tools::{Session, ToolOptions};
-
-use crate::mcp::content::json_bytes;
 
 /// Maximum size of a message for a client, in bytes: widespread clients break off beyond 10 MiB.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -44,6 +43,11 @@ pub(crate) struct ResourceScope<'a> {
     pub(crate) session: &'a Session,
     /// Set if the tools run commands, so that the session can have files in a workspace.
     pub(crate) has_workspace: bool,
+}
+
+/// Returns the size of a value in bytes of JSON.
+pub(crate) fn json_bytes(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(0, |json| json.len())
 }
 
 /// Returns the templates of the URIs that a client can read.

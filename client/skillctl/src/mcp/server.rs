@@ -344,7 +344,7 @@ fn tools_page(tools: Vec<Tool>, cursor: Option<String>) -> Result<ListToolsResul
     let page = tools.into_iter().skip(first).take_while(|tool| {
         // One tool at least, however large: what a server brings is bounded.
         let is_first = bytes == 0;
-        bytes += content::json_bytes(tool);
+        bytes += resources::json_bytes(tool);
         is_first || bytes <= TOOLS_BYTES_MAX
     });
     let page: Vec<Tool> = page.collect();

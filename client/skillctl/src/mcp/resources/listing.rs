@@ -12,8 +12,7 @@ use skilld_client::v1::{
 };
 use skilld_client::{Error, short_id, workspace_name};
 
-use super::{ResourceLocation, ResourceScope, resource_error};
-use crate::mcp::content::json_bytes;
+use super::{ResourceLocation, ResourceScope, json_bytes, resource_error};
 use crate::output;
 
 /// Maximum number of skills whose files one page lists: with the other kinds they keep within a message.
