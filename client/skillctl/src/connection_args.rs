@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::Args;
 use skilld_client::{Client, ConnectOptions, DEFAULT_ENDPOINT, TokenSource, environment_variable};
 
-use crate::context::{Context, ContextFile};
+use crate::context_file::{Context, ContextFile};
 
 /// Daemon and credentials of a command, as its flags give them.
 #[derive(Debug, Clone, Default, Args)]

@@ -12,6 +12,7 @@ mod command_group;
 mod complete;
 mod connection_args;
 mod context;
+mod context_file;
 mod copy;
 mod daemon_message;
 mod detach_keys;
