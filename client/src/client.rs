@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use tonic::{Response, Status};
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::endpoint::{self, ConnectOptions, MESSAGE_BYTES_MAX, Transport};
+use crate::connect_options::ConnectOptions;
+use crate::endpoint::{self, MESSAGE_BYTES_MAX, Transport};
 use crate::retry::requested_wait;
 use crate::{Error, RetryPolicy};
 

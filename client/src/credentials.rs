@@ -10,7 +10,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 
 use crate::Error;
-use crate::endpoint::environment_variable;
+use crate::environment::environment_variable;
 
 /// Header with which an admin names the tenant that a call means.
 const TENANT_HEADER: &str = "skilld-tenant";

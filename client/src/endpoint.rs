@@ -2,26 +2,21 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{
     Certificate, Channel, ClientTlsConfig, Endpoint as TonicEndpoint, Identity,
 };
 
 use crate::Error;
-use crate::credentials::{Credentials, TokenSource};
+use crate::connect_options::{ConnectOptions, parse_authorities, read_file};
+use crate::credentials::Credentials;
 use crate::error::{connect_hint, root_cause};
 use crate::tls_refusal;
 
 /// Channel to a daemon, which adds the credentials to every call.
 pub type Transport = InterceptedService<Channel, Credentials>;
-
-/// Endpoint of a daemon with the default configuration.
-pub const DEFAULT_ENDPOINT: &str = "unix:/run/skilld/skilld.sock";
 
 /// Maximum size of a message in either direction, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -41,61 +36,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between pings on a connection; a daemon that does not answer one in [`KEEPALIVE_TIMEOUT`] is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Address of a daemon, and what a client needs to be let in.
-#[derive(Clone, Debug, Default)]
-pub struct ConnectOptions {
-    /// Endpoint: `unix:/path`, `https://host:port` or, on the loopback interface, `http://127.0.0.1:port`.
-    pub endpoint: String,
-    /// PEM file with the authorities that sign the server's certificate; `None` trusts those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// PEM file with the client's certificate, followed by its intermediates.
-    pub cert_file: Option<PathBuf>,
-    /// PEM file with the private key of the client's certificate.
-    pub key_file: Option<PathBuf>,
-    /// Source of the token that every call carries.
-    pub token: Option<TokenSource>,
-    /// Tenant that every call means; only admins may name another one than their own.
-    pub tenant: Option<String>,
-}
-
-impl ConnectOptions {
-    /// Reads options from the environment: SKILLD_ENDPOINT, SKILLD_CA_FILE, SKILLD_CERT_FILE, SKILLD_KEY_FILE,
-    /// SKILLD_TOKEN or SKILLD_TOKEN_FILE, and SKILLD_TENANT. Without the first, the endpoint is [`DEFAULT_ENDPOINT`].
-    #[must_use]
-    pub fn from_environment() -> Self {
-        let file = |name| environment_variable(name).map(PathBuf::from);
-        Self {
-            endpoint: environment_variable("SKILLD_ENDPOINT")
-                .unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned()),
-            ca_file: file("SKILLD_CA_FILE"),
-            cert_file: file("SKILLD_CERT_FILE"),
-            key_file: file("SKILLD_KEY_FILE"),
-            token: TokenSource::from_environment(),
-            tenant: environment_variable("SKILLD_TENANT"),
-        }
-    }
-
-    /// Makes options with an endpoint alone.
-    #[must_use]
-    pub fn new(endpoint: impl Into<String>) -> Self {
-        Self {
-            endpoint: endpoint.into(),
-            ..Self::default()
-        }
-    }
-}
-
-/// Returns a variable of the environment; `None` if it is unset, blank or not UTF-8.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the variables of clients are read here, and only where the caller asks for it"
-)]
-pub fn environment_variable(name: &str) -> Option<String> {
-    let text = std::env::var(name).ok();
-    text.filter(|text| !text.trim().is_empty())
-}
 
 /// Connects to a daemon now, so that a missing one is noticed before the first call.
 /// The channel connects again by itself when its connection breaks.
@@ -129,7 +69,7 @@ pub(crate) async fn connect(options: &ConnectOptions) -> Result<Transport, Error
         let cause = root_cause(&*source).unwrap_or_else(|| source.to_string());
         Error::Connect {
             endpoint: endpoint.to_owned(),
-            hint: connect_hint(endpoint, &cause, &*source),
+            hint: connect_hint(socket_path(endpoint), &cause, &*source),
             cause,
             source,
         }
@@ -185,32 +125,6 @@ fn tls_config(options: &ConnectOptions, is_tls: bool) -> Result<Option<ClientTls
     Ok(Some(tls))
 }
 
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::Io {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Parses the authorities of a PEM file, which has at least one.
-pub(crate) fn parse_authorities(
-    path: &Path,
-    pem: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let bad = |problem: String| Error::Credential {
-        credential: format!("the file {}", path.display()),
-        problem,
-    };
-    let authorities: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match authorities {
-        Ok(authorities) if authorities.is_empty() => {
-            Err(bad("it has no certificate in PEM".to_owned()))
-        }
-        Ok(authorities) => Ok(authorities),
-        Err(error) => Err(bad(error.to_string())),
-    }
-}
-
 /// Checks an endpoint and converts it to a URI for tonic.
 fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
     let bad = |problem: &str| Error::Endpoint {
@@ -248,7 +162,7 @@ fn parse_endpoint(endpoint: &str) -> Result<String, Error> {
 }
 
 /// Returns the path in `unix:/path`, `unix:relative/path`, `unix:///path` or `/path`.
-pub(crate) fn socket_path(endpoint: &str) -> Option<&str> {
+fn socket_path(endpoint: &str) -> Option<&str> {
     endpoint
         .strip_prefix("unix://")
         .or_else(|| endpoint.strip_prefix("unix:"))

@@ -16,8 +16,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::ConnectOptions;
-use crate::endpoint::{parse_authorities, read_file};
+use crate::connect_options::{ConnectOptions, parse_authorities, read_file};
 
 /// Longest time that the diagnosis takes, with its call and its handshake.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(3);

@@ -8,7 +8,6 @@ use skilld_proto::v1::Reason;
 use tonic::Code;
 
 use super::Failure;
-use crate::endpoint::socket_path;
 
 /// Returns the advice for a status.
 pub(super) fn status_hint(failure: &Failure) -> Option<String> {
@@ -139,9 +138,9 @@ fn transport_hint(code: Code) -> Option<String> {
     }
 }
 
-/// Returns the advice for a connection that could not be made.
+/// Returns the advice for a connection that could not be made. `socket` is the path of a Unix socket, if it was to one.
 pub(crate) fn connect_hint(
-    endpoint: &str,
+    socket: Option<&str>,
     cause: &str,
     error: &(dyn std::error::Error + 'static),
 ) -> String {
@@ -150,7 +149,7 @@ pub(crate) fn connect_hint(
     }
     let start =
         "start the daemon with `skilld`, or name another one with --endpoint or SKILLD_ENDPOINT";
-    match (io_kind(error), socket_path(endpoint)) {
+    match (io_kind(error), socket) {
         (Some(io::ErrorKind::NotFound), Some(_)) => format!("there is no such socket: {start}"),
         (Some(io::ErrorKind::ConnectionRefused), _) => format!("nobody listens there: {start}"),
         (Some(io::ErrorKind::PermissionDenied), Some(path)) => socket_group_hint(Path::new(path)),
