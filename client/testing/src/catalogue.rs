@@ -9,7 +9,7 @@ use skilld_client::v1::{
 };
 use tonic::{Code, Status};
 
-use super::skills::invalid;
+use super::skills::{invalid, with_workspace_paths};
 use super::{FakeServices, refusal};
 
 /// Maximum number of files of one page.
@@ -208,15 +208,6 @@ impl FakeServices {
             inputs: staged.collect::<Result<_, _>>()?,
         })
     }
-}
-
-/// Replaces a placeholder for the skill's folder, as the daemon replaces all of them.
-pub(super) fn with_workspace_paths(skill: &str, bytes: &[u8]) -> Vec<u8> {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return bytes.to_vec();
-    };
-    let folder = format!("/workspace/skills/{skill}");
-    text.replace("{baseDir}", &folder).into_bytes()
 }
 
 fn described(path: &str, bytes: &[u8]) -> SkillFile {

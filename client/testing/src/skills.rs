@@ -12,7 +12,6 @@ use skilld_client::v1::{
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::catalogue::with_workspace_paths;
 use super::{State, error_details, refusal};
 
 /// Version of a skill with its files.
@@ -222,4 +221,13 @@ pub fn invalid(field: &str, description: &str) -> Status {
     details.add_bad_request_violation(field, description);
     let message = format!("{field} {description}");
     Status::with_error_details(Code::InvalidArgument, message, details)
+}
+
+/// Replaces a placeholder for the skill's folder, as the daemon replaces all of them.
+pub(super) fn with_workspace_paths(skill: &str, bytes: &[u8]) -> Vec<u8> {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return bytes.to_vec();
+    };
+    let folder = format!("/workspace/skills/{skill}");
+    text.replace("{baseDir}", &folder).into_bytes()
 }
