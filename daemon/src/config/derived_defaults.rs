@@ -7,7 +7,6 @@ use figment::value::{Dict, Value};
 
 use super::environments::read_authorities;
 use super::skill_roots::split_roots;
-use super::sources::ConfigSources;
 
 const DEFAULT_STATE_DIR: &str = "/var/lib/skilld";
 const DEFAULT_SOCKET: &str = "/run/skilld/skilld.sock";
@@ -43,8 +42,8 @@ impl DerivedDefaults {
         }
     }
 
-    /// Fills the keys of `values` that are empty.
-    pub(super) fn fill(&self, values: &mut Dict, sources: &ConfigSources) {
+    /// Fills the keys of `values` that are empty. `has_roots` is `true` if a source sets `skills.roots`.
+    pub(super) fn fill(&self, values: &mut Dict, has_roots: bool) {
         let state_dir = values.get("state_dir").and_then(Value::as_str);
         let state_dir = state_dir.unwrap_or(DEFAULT_STATE_DIR);
         let socket = match state_dir {
@@ -67,7 +66,7 @@ impl DerivedDefaults {
             self.ca_file.clone().unwrap_or_default()
         });
         if let Some(roots) = &self.skills_root
-            && !sources.is_given("skills.roots")
+            && !has_roots
             && let Some(skills) = section(values, "skills")
         {
             skills.insert("roots".to_owned(), Value::from(split_roots(roots)));

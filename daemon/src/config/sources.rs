@@ -128,7 +128,7 @@ impl ConfigSources {
         self.fill_pools(&mut written);
         loop {
             let mut values = written.clone();
-            derived.fill(&mut values, self);
+            derived.fill(&mut values, self.is_given("skills.roots"));
             let error = match Value::from(values.clone()).deserialize::<Config>() {
                 Ok(config) => return Some(ParsedConfig { config, values }),
                 Err(error) => error,
