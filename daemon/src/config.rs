@@ -7,7 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `sources.rs` | merges the sources, deserializes them, reports where each faulty value was given |
-//! | `fault_text.rs` | words the faults that serde and the TOML parser find |
+//! | `fault_list.rs`, `fault_text.rs` | all faults, a line each; words for those that serde and the parser find |
 //! | `derived_defaults.rs` | fills keys that are empty: sockets, guest binary, roots, cache |
 //! | `listeners.rs`, `auth.rs`, `role.rs` | addresses to serve at; who may do what |
 //! | `sections.rs`, `pools.rs`, `fetch.rs`, `skills.rs`, `artifacts.rs`, `audit.rs`, `traces.rs` | one struct per section |
@@ -29,6 +29,7 @@ mod auth;
 mod derived_defaults;
 mod environment;
 pub mod environments;
+mod fault_list;
 mod fault_text;
 mod fetch;
 mod listeners;
@@ -47,9 +48,9 @@ pub use audit::{AuditConfig, AuditDelivery};
 pub use auth::{AuthConfig, WebTokenConfig};
 use derived_defaults::DerivedDefaults;
 pub use environment::{ignored_variables, notify_socket};
+use fault_list::FaultList;
 pub use listeners::{Authenticator, ListenAddress, ListenerConfig, TlsConfig};
 pub use pools::{PoolConfig, PullPolicy, WorkspaceStorage};
-use ranges::FaultList;
 pub use ranges::{EXECS_MAX, POLL_WAIT_MAX};
 pub use role::Role;
 pub use sections::{EngineConfig, ExecConfig, FilesConfig, ServerConfig, WorkspaceConfig};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::ranges::FaultList;
+use super::fault_list::FaultList;
 use super::{AuthConfig, Config, values};
 
 /// Address at which the daemon serves.

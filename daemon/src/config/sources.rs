@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use super::Config;
 use super::derived_defaults::DerivedDefaults;
 use super::environment::environment_keys;
+use super::fault_list::FaultList;
 use super::fault_text::fault_text;
-use super::ranges::FaultList;
 
 /// The embedded reference file: every key, its default and its reason.
 pub const DEFAULT_TOML: &str = include_str!("../../default.toml");
