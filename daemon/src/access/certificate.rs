@@ -1,10 +1,14 @@
-//! Client certificate of a connection: its names and its expiry. The TLS library has verified it.
+//! Certificates: those of a file, and the verified one of a client with its names and its expiry.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::protected_file::{Secrecy, read_protected_file};
 
 /// Maximum number of alternative names that are read.
 const NAMES_MAX: usize = 100;
@@ -49,4 +53,16 @@ impl PeerCertificate {
 pub(crate) fn certificate_expiry(certificate: &X509Certificate<'_>) -> SystemTime {
     let seconds = certificate.validity().not_after.timestamp();
     UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}
+
+/// Reads the certificates of a PEM file.
+pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = read_protected_file(path, Secrecy::Public)?;
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let certificates =
+        parsed.map_err(|error| format!("{}: is not valid PEM: {error}", path.display()))?;
+    if certificates.is_empty() {
+        return Err(format!("{}: has no certificate in PEM", path.display()));
+    }
+    Ok(certificates)
 }

@@ -20,9 +20,8 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::certificate::certificate_expiry;
-use super::revocation_list::RevocationList;
-use super::tls_settings::{read_certificates, read_revocation_lists};
+use super::certificate::{certificate_expiry, read_certificates};
+use super::revocation_list::{RevocationList, read_revocation_lists};
 use crate::config::TlsConfig;
 
 /// Client certificates that a listener accepts.

@@ -1,11 +1,15 @@
 //! List of revoked client certificates: its issuer and until when it is current. The TLS library applies it; this file
 //! finds out what the library does not report.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::error::X509Error;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+
+use super::protected_file::{Secrecy, read_protected_file};
 
 /// List of revoked certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,4 +108,20 @@ fn signer(list: &CertificateRevocationList<'_>, authority: &CertificateDer<'_>) 
         Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm) => ListSigner::Authority,
         Err(_) => ListSigner::Namesake,
     }
+}
+
+/// Reads the lists of revoked certificates of a PEM file.
+pub(super) fn read_revocation_lists(
+    path: &Path,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let bytes = read_protected_file(path, Secrecy::Public)?;
+    let parsed: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let lists = parsed.map_err(|error| format!("{}: is not valid PEM: {error}", path.display()))?;
+    if lists.is_empty() {
+        return Err(format!(
+            "{}: has no list of revoked certificates in PEM",
+            path.display()
+        ));
+    }
+    Ok(lists)
 }

@@ -1,16 +1,16 @@
 //! TLS of a listener: certificate, key, authorities for client certificates and lists of revoked ones.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::certificate::{PeerCertificate, certificate_expiry};
+use super::certificate::{PeerCertificate, certificate_expiry, read_certificates};
 use super::client_trust::ClientTrust;
 use super::protected_file::{Secrecy, read_protected_file};
 use super::revocation_list::RevocationList;
@@ -140,32 +140,4 @@ fn load_tls(config: &TlsConfig, is_required: bool, protocol: &[u8]) -> Result<Tl
             .map(|trust| trust.revocation_lists)
             .unwrap_or_default(),
     })
-}
-
-/// Reads the certificates of a PEM file.
-pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bytes = read_protected_file(path, Secrecy::Public)?;
-    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let certificates =
-        parsed.map_err(|error| format!("{}: is not valid PEM: {error}", path.display()))?;
-    if certificates.is_empty() {
-        return Err(format!("{}: has no certificate in PEM", path.display()));
-    }
-    Ok(certificates)
-}
-
-/// Reads the lists of revoked certificates of a PEM file.
-pub(super) fn read_revocation_lists(
-    path: &Path,
-) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-    let bytes = read_protected_file(path, Secrecy::Public)?;
-    let parsed: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
-    let lists = parsed.map_err(|error| format!("{}: is not valid PEM: {error}", path.display()))?;
-    if lists.is_empty() {
-        return Err(format!(
-            "{}: has no list of revoked certificates in PEM",
-            path.display()
-        ));
-    }
-    Ok(lists)
 }
