@@ -34,6 +34,16 @@ pub(super) struct ArtifactQuotas {
     pub(super) versions: Option<u64>,
 }
 
+/// Room of a running save within its tenant's quotas.
+#[derive(Debug)]
+pub(super) enum SaveRoom {
+    Reserved(ByteReservation),
+    /// No room: the save repeats an earlier one, whose version of this size counts already.
+    Repeated {
+        size: u64,
+    },
+}
+
 /// Ledger of the amounts of all tenants. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct ByteLedger(Arc<SharedLedger>);

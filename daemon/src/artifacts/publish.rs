@@ -9,10 +9,9 @@ use object_store::path::Path;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::backend::{CreateOutcome, invisible_operation, is_disk_full, visible_operation};
-use super::byte_ledger::ByteReservation;
+use super::byte_ledger::{ByteReservation, SaveRoom};
 use super::record::{FoundVersion, VersionRecord};
 use super::retention::{ReferencedVersions, RemovalReason};
-use super::save::SaveRoom;
 use super::upload::{ArtifactUpload, WrittenData, remove_data};
 use super::{
     Artifact, ArtifactName, ArtifactScope, ArtifactVersionId, ArtifactsState, CONCURRENT_MAX,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::Stream;
 use tokio_util::sync::CancellationToken;
 
-use super::byte_ledger::ByteReservation;
+use super::byte_ledger::SaveRoom;
 use super::publish::{PublishOutcome, repeated_with_other_bytes};
 use super::upload::{ArtifactUpload, WrittenData};
 use super::{
@@ -13,16 +13,6 @@ use super::{
 use crate::access::{TenantName, TenantPermit};
 use crate::error::{Error, Result};
 use crate::fault::{self, Point};
-
-/// Room of a running save within its tenant's quotas.
-#[derive(Debug)]
-pub(super) enum SaveRoom {
-    Reserved(ByteReservation),
-    /// No room: the save repeats an earlier one, whose version of this size counts already.
-    Repeated {
-        size: u64,
-    },
-}
 
 impl ArtifactsState {
     pub(super) async fn save<S>(

@@ -10,8 +10,9 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use tempfile::TempDir;
 
 use super::backend::{StoreKind, invisible_operation, visible_operation};
+use super::byte_ledger::SaveRoom;
 use super::record::VersionRecord;
-use super::save::{CANCELLED, SaveRoom};
+use super::save::CANCELLED;
 use super::upload::ArtifactUpload;
 use super::*;
 use crate::access::TenantName;
