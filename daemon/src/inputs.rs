@@ -27,6 +27,7 @@ use crate::workspace::{Workspace, WorkspaceGrant, record};
 
 mod archive_packer;
 pub mod destination;
+mod folder_listing;
 mod folder_sender;
 mod host_folder;
 mod planned_input;

@@ -8,7 +8,8 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
 use super::archive_packer::{ArchivePacker, archive_channel};
-use super::host_folder::{FolderEntry, HostFolder, HostRoots, OpenedHostPath};
+use super::folder_listing::FolderEntry;
+use super::host_folder::{HostFolder, HostRoots, OpenedHostPath};
 use super::source_file_reader::SourceFileReader;
 use super::{ARCHIVE_MESSAGES_MAX, InputStager, ended_early};
 use crate::error::{Error, InputSourceError, Result};

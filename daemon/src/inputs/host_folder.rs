@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
-use super::workspace_reader::stays_beneath;
+use super::folder_listing::{FolderEntry, FolderListing, stays_beneath};
 use crate::error::{Error, InputSourceError, Result};
 use crate::openat2;
 
@@ -47,23 +47,6 @@ pub(super) struct HostFolder {
     /// Path of the folder beneath the root.
     base: PathBuf,
     pub(super) listing: FolderListing,
-}
-
-/// Entries beneath a folder of the host or of a workspace.
-#[derive(Debug, Default)]
-pub(super) struct FolderListing {
-    /// Entries by their path in the folder, sorted; a folder comes before its own entries.
-    pub(super) entries: Vec<(String, FolderEntry)>,
-    /// Number of entries that cannot be staged: special files, links that lead out of the folder, unreadable folders.
-    pub(super) left_out: u64,
-}
-
-/// Entry of a folder listing: a file, a folder or a symbolic link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FolderEntry {
-    File,
-    Folder { mode: u32 },
-    Link { target: String },
 }
 
 impl HostRoots {

@@ -7,7 +7,8 @@ use skilld_proto::v1::{FileEntry, FileType};
 
 use super::archive_packer::ArchivePacker;
 use super::destination::{self, PlannedDestination};
-use super::host_folder::{FolderEntry, FolderListing, HostFile, HostFolder, OpenedHostPath};
+use super::folder_listing::{FolderEntry, FolderListing};
+use super::host_folder::{HostFile, HostFolder, OpenedHostPath};
 use super::planned_input::PlannedInput;
 use super::source_file_reader::{FILE_MODE, SourceFileReader};
 use super::workspace_reader::{FoundWorkspacePath, WorkspaceReader, link_text};
