@@ -16,15 +16,13 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::connection_stream::{ConnectionStream, TlsHandshake};
 use super::connections::ConnectionTable;
-use super::unix_socket::BoundUnixSocket;
+use super::unix_socket::{BACKLOG, BoundUnixSocket};
 use crate::access::{
     ConnectionPeer, FileProblems, HTTP2, PeerAddress, TlsSettings, WatchedFile, open_tls,
 };
 use crate::config::{Authenticator, TlsConfig};
 use crate::error::{Error, Result};
 
-/// Maximum number of connections that the kernel queues before they are accepted.
-pub(super) const BACKLOG: u32 = 1024;
 /// Pause after a failed accept, for instance without free file descriptors.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

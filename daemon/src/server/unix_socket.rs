@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixSocket};
 
-use super::listener::BACKLOG;
 use crate::access::PeerAddress;
 use crate::error::{Error, Result};
 use crate::socket::FrameSocket;
+
+/// Maximum number of connections that the kernel queues before they are accepted.
+pub(super) const BACKLOG: u32 = 1024;
 
 /// Bound socket. Dropping it removes the socket's file, unless another server has replaced it.
 #[derive(Debug)]
