@@ -23,7 +23,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode};
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -35,11 +34,13 @@ use super::audited_body::AuditedRequestBody;
 use super::call_gate::{AdmittedCall, CallGate, CallRefusal, CallRequest};
 use super::connections::ConnectionHandle;
 use super::methods::{MethodTable, MethodTraits, grpc_timeout};
+use super::open_calls::OpenCalls;
 use super::request_body::{ConnectionProtection, MessageBounds, PendingCall, TimedRequestBody};
 use super::response_body::{
-    GuardedResponseBody, ResponseGuards, is_lost_guest, revoked_error, status_response, stop_error,
+    GuardedResponseBody, ResponseGuards, is_lost_guest, revoked_error, stop_error,
 };
 use super::response_budget::{AnswerOwner, AnswerPermit, ResponseBudget};
+use super::response_status::status_response;
 use crate::access::TenantName;
 use crate::audit::TraceParent;
 use crate::config::ServerConfig;
@@ -49,15 +50,6 @@ use crate::telemetry::trace_span;
 
 /// Header with the compressions of requests that a server accepts.
 const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
-
-/// Number of open calls that a drain waits for. A call is open until the end of its response's body. Clones share the
-/// count.
-#[derive(Debug, Clone)]
-pub struct OpenCalls(Arc<watch::Sender<usize>>);
-
-/// Counts one call as open until it is dropped.
-#[derive(Debug)]
-pub(super) struct OpenCallGuard(OpenCalls);
 
 /// Tower layer that checks and counts every call, ends it at its deadline and translates its errors.
 #[derive(Debug, Clone)]
@@ -83,39 +75,6 @@ struct CallLayerContext {
     message_timeout: Duration,
     unary_timeout: Duration,
     stop: CancellationToken,
-}
-
-// === impl OpenCalls ===
-
-impl Default for OpenCalls {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(0)))
-    }
-}
-
-impl OpenCalls {
-    /// Waits until no call is open.
-    pub async fn wait_for_none(&self) {
-        // The wait fails only if the sender is dropped, and `self` holds it.
-        drop(self.0.subscribe().wait_for(|count| *count == 0).await);
-    }
-
-    /// Returns the current number of open calls.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        *self.0.borrow()
-    }
-
-    fn open(&self) -> OpenCallGuard {
-        self.0.send_modify(|count| *count += 1);
-        OpenCallGuard(self.clone())
-    }
-}
-
-impl Drop for OpenCallGuard {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count -= 1);
-    }
 }
 
 // === impl CallLayer ===
@@ -853,16 +812,5 @@ mod tests {
         assert!(!status.message().contains("secret"), "{}", status.message());
         let status = call(STREAM, None, &stop, async { Ok(answer(true)) }).await;
         assert_eq!(status.code(), Code::Internal);
-    }
-
-    #[tokio::test]
-    async fn open_calls_are_counted_until_they_are_dropped() {
-        let calls = OpenCalls::default();
-        let (one, two) = (calls.open(), calls.open());
-        assert_eq!(calls.count(), 2);
-        drop(one);
-        assert!(calls.wait_for_none().now_or_never().is_none());
-        drop(two);
-        calls.wait_for_none().await;
     }
 }

@@ -30,7 +30,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::connections::ConnectionHandle;
-use super::response_body::status_trailers;
+use super::response_status::status_trailers;
 use crate::access::TenantName;
 use crate::error::Error;
 use crate::guest;
