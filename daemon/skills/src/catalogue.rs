@@ -1,6 +1,6 @@
 //! The catalogue: all skills of all sources as one immutable snapshot, made by one task, and what is answered from it.
 
-mod catalogue_assembly;
+pub(crate) mod catalogue_assembly;
 pub mod catalogue_snapshot;
 pub(crate) mod catalogue_task;
 mod document_reader;
@@ -15,4 +15,5 @@ pub mod search;
 pub mod skill;
 pub(crate) mod skill_library;
 pub(crate) mod source_ingest;
+pub(crate) mod source_scan_result;
 pub(crate) mod source_scanner;

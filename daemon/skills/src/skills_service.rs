@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::catalogue::catalogue_assembly::make_view;
 use crate::catalogue::catalogue_snapshot::Catalogue;
 use crate::catalogue::catalogue_task::CatalogueHandle;
 use crate::catalogue::plugin_library::PluginCache;
@@ -136,7 +137,7 @@ impl Skills {
         }
         let (catalogue, scope) = (Arc::clone(catalogue), self.scope.clone());
         let skills_max = self.library.options.skills_max;
-        let make = move || Ok(Catalogue::make_view(&catalogue, &scope, skills_max));
+        let make = move || Ok(make_view(&catalogue, &scope, skills_max));
         self.tasks.blocking(make).await
     }
 
@@ -233,8 +234,11 @@ impl Skills {
         is_compat: bool,
         is_for_model: bool,
     ) -> Result<Vec<SearchMatch>> {
-        self.read(move |_, catalogue| catalogue.search(&query, limit, is_compat, is_for_model))
-            .await
+        self.read(move |_, catalogue| {
+            let index = catalogue.index();
+            index.find_matches(&query, limit, is_compat, is_for_model)
+        })
+        .await
     }
 
     /// Returns the files of a skill.

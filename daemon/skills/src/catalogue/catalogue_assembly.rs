@@ -1,5 +1,5 @@
-//! Assembles a catalogue from scanned folders: decides which skill is shadowed, which aliases skills have, and finds
-//! different names with one id.
+//! Assembles a catalogue, or the view of a tenant, from scanned folders: decides which skill is shadowed, which aliases
+//! skills have, and finds different names with one id.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use super::catalogue_snapshot::Catalogue;
 use super::skill::{SHADOWED, Skill, SkillState};
 use super::source_ingest::IngestedFolder;
-use super::source_scanner::SourceScanResult;
+use super::source_scan_result::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::finding::{ValidationProfile, quote_excerpt};
 use crate::parse::problem::Problem;
 use crate::parse::skill_name::{id_of_name, normalise_name};
+use crate::skill_scope::SkillScope;
 
 /// Builds the catalogue of all sources, given in the order in which they win.
 pub(crate) fn assemble_catalogue(
@@ -47,6 +48,32 @@ pub(crate) fn assemble_catalogue(
     }
     let is_readable = scans.iter().all(|scan| scan.is_readable);
     Catalogue::new(skills, problems, is_readable, link_policy)
+}
+
+/// Returns what a scope sees of a catalogue of all sources. The first call for a tenant makes its view, for which it
+/// reads all scans; a second one waits for it, and other tenants do not. Blocks.
+pub(crate) fn make_view(
+    catalogue: &Arc<Catalogue>,
+    scope: &SkillScope,
+    skills_max: usize,
+) -> Arc<Catalogue> {
+    let SkillScope::Tenant { name, .. } = scope else {
+        return Arc::clone(catalogue);
+    };
+    let make = || {
+        let is_own = |scan: &&Arc<SourceScanResult>| scan.source.tenant.as_ref() == Some(name);
+        let is_granted = |scan: &&Arc<SourceScanResult>| {
+            scan.source.tenant.is_none() && scope.sees_root(&scan.source.root)
+        };
+        let own = catalogue.scans.iter().filter(is_own);
+        let own = own.map(|scan| Arc::new(scan.with_rank(0)));
+        let granted = catalogue.scans.iter().filter(is_granted).map(Arc::clone);
+        let scans: Vec<_> = own.chain(granted).collect();
+        let mut view = assemble_catalogue(&scans, skills_max, Arc::clone(&catalogue.link_policy));
+        (view.generation, view.is_view) = (catalogue.generation, true);
+        Arc::new(view)
+    };
+    Arc::clone(catalogue.view_cell(scope).get_or_init(make))
 }
 
 /// Returns the skill with its aliases, with the problem of a shadowed one, and with that of a name whose id another name

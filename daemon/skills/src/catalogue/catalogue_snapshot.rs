@@ -5,9 +5,8 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::catalogue_assembly::assemble_catalogue;
 use super::skill::{PageCursor, Skill, SortKey};
-use super::source_scanner::SourceScanResult;
+use super::source_scan_result::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::problem::Problem;
 use crate::parse::skill_name::normalise_name;
@@ -35,7 +34,7 @@ pub struct Catalogue {
     /// Search index; built by the first search.
     index: OnceLock<SearchIndex>,
     /// Scans of all sources, from which the views of tenants are made; empty in a view.
-    scans: Vec<Arc<SourceScanResult>>,
+    pub(super) scans: Vec<Arc<SourceScanResult>>,
     /// Views of tenants that were asked for.
     views: Mutex<HashMap<SkillScope, Arc<OnceLock<Arc<Catalogue>>>>>,
     /// `true` if this is the view of a tenant.
@@ -79,7 +78,8 @@ impl Catalogue {
         Self { scans, ..self }
     }
 
-    /// Returns what a scope sees of a catalogue of all sources, if a call of [`Self::make_view`] was before this one.
+    /// Returns what a scope sees of a catalogue of all sources, if [`make_view`](super::catalogue_assembly::make_view)
+    /// has made it.
     pub(crate) fn known_view(this: &Arc<Self>, scope: &SkillScope) -> Option<Arc<Self>> {
         match scope {
             SkillScope::Single => Some(Arc::clone(this)),
@@ -87,29 +87,8 @@ impl Catalogue {
         }
     }
 
-    /// Returns what a scope sees of a catalogue of all sources. The first call for a tenant makes its view, for which it
-    /// reads all scans; a second one waits for it, and other tenants do not. Blocks.
-    pub(crate) fn make_view(this: &Arc<Self>, scope: &SkillScope, skills_max: usize) -> Arc<Self> {
-        let SkillScope::Tenant { name, .. } = scope else {
-            return Arc::clone(this);
-        };
-        let make = || {
-            let is_own = |scan: &&Arc<SourceScanResult>| scan.source.tenant.as_ref() == Some(name);
-            let is_granted = |scan: &&Arc<SourceScanResult>| {
-                scan.source.tenant.is_none() && scope.sees_root(&scan.source.root)
-            };
-            let own = this.scans.iter().filter(is_own);
-            let own = own.map(|scan| Arc::new(scan.with_rank(0)));
-            let granted = this.scans.iter().filter(is_granted).map(Arc::clone);
-            let scans: Vec<_> = own.chain(granted).collect();
-            let mut view = assemble_catalogue(&scans, skills_max, Arc::clone(&this.link_policy));
-            (view.generation, view.is_view) = (this.generation, true);
-            Arc::new(view)
-        };
-        Arc::clone(this.view_cell(scope).get_or_init(make))
-    }
-
-    fn view_cell(&self, scope: &SkillScope) -> Arc<OnceLock<Arc<Self>>> {
+    /// Returns the place of a tenant's view.
+    pub(super) fn view_cell(&self, scope: &SkillScope) -> Arc<OnceLock<Arc<Self>>> {
         // No code panics while it holds the lock.
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(views.entry(scope.clone()).or_default())

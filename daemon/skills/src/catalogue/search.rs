@@ -18,7 +18,6 @@ use crate::error::{Error, Result};
 mod agent_zero_scoring;
 mod term_splitter;
 
-use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
 use term_splitter::{fold_text, split_terms};
 
@@ -59,33 +58,6 @@ pub struct SearchMatch {
     pub score: f64,
     /// Matched fields, in the order of [`FIELDS`].
     pub fields: Vec<&'static str>,
-}
-
-impl Catalogue {
-    /// Returns the best skills for a query, at most `limit`; for a model without those that only a person may start.
-    ///
-    /// # Errors
-    /// `Invalid` for a query without a word to look for.
-    pub(crate) fn search(
-        &self,
-        query: &str,
-        limit: usize,
-        is_compat: bool,
-        is_for_model: bool,
-    ) -> Result<Vec<SearchMatch>> {
-        let index = self.index();
-        let left_out = if is_for_model { index.person_only } else { 0 };
-        let search_limit = limit.saturating_add(left_out);
-        let mut found = match is_compat {
-            true => index.search_compat(query, search_limit),
-            false => index.search(query, search_limit),
-        }?;
-        if is_for_model {
-            found.retain(|found| !found.skill.front_matter.disable_model_invocation);
-            found.truncate(limit);
-        }
-        Ok(found)
-    }
 }
 
 /// Search index over the usable skills of one snapshot.
@@ -165,6 +137,30 @@ impl SearchIndex {
             folded: [&format!("{name}\n{title}"), &front.description].map(|text| fold_text(text)),
             tags: front.tags.iter().map(|tag| fold_text(tag)).collect(),
         });
+    }
+
+    /// Returns the best skills for a query, at most `limit`; for a model without those that only a person may start.
+    ///
+    /// # Errors
+    /// `Invalid` for a query without a word to look for.
+    pub(crate) fn find_matches(
+        &self,
+        query: &str,
+        limit: usize,
+        is_compat: bool,
+        is_for_model: bool,
+    ) -> Result<Vec<SearchMatch>> {
+        let left_out = if is_for_model { self.person_only } else { 0 };
+        let search_limit = limit.saturating_add(left_out);
+        let mut found = match is_compat {
+            true => self.search_compat(query, search_limit),
+            false => self.search(query, search_limit),
+        }?;
+        if is_for_model {
+            found.retain(|found| !found.skill.front_matter.disable_model_invocation);
+            found.truncate(limit);
+        }
+        Ok(found)
     }
 
     /// Returns the best skills for a query, at most `limit`.
