@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::catalogue::catalogue_assembly::make_view;
 use crate::catalogue::catalogue_snapshot::Catalogue;
 use crate::catalogue::catalogue_task::CatalogueHandle;
-use crate::catalogue::plugin_library::PluginCache;
+use crate::catalogue::plugin_library::PluginLibrary;
 use crate::catalogue::preflight::Need;
 use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
@@ -77,12 +77,12 @@ impl Skills {
             CatalogueHandle::start(options, Arc::clone(&sources), Arc::clone(&store), &tasks);
         Ok(Self {
             library: Arc::new(SkillLibrary {
+                plugins: PluginLibrary::new(&store),
                 store,
                 sources,
                 options: options.clone(),
                 manifests: DigestCache::new(|manifest| manifest.files().len()),
                 environment_needs: DigestCache::new(|need| need.size() / WEIGHT_BYTES),
-                plugins: PluginCache::default(),
             }),
             catalogue,
             permits: TenantPermits::new(BLOCKING_MAX, true),

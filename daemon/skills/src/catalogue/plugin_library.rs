@@ -9,13 +9,12 @@ use std::time::SystemTime;
 
 use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
-use super::skill_library::SkillLibrary;
-use crate::content_store::Lease;
 use crate::content_store::content_hashing::{
     ContentBounds, ContentSource, ContentSummary, IngestError,
 };
 use crate::content_store::metadata_fingerprint::MetadataFingerprint;
 use crate::content_store::staged_skill::PluginFiles;
+use crate::content_store::{ContentStore, Lease};
 use crate::error::Result;
 use crate::parse::problem::{PLUGIN_FILES_NOT_STAGED, Problem};
 use crate::skill_path::compose_disk_path;
@@ -52,9 +51,11 @@ pub(crate) enum SharedFiles {
     Refused(Problem),
 }
 
-/// Digests of plugins' shared files, as long as the files look as they did, and problems of those that were refused.
-#[derive(Debug, Default)]
-pub(crate) struct PluginCache {
+/// Puts plugins' shared files into the store. Remembers their digests, as long as the files look as they did, and the
+/// problems of those that were refused.
+#[derive(Debug)]
+pub(crate) struct PluginLibrary {
+    store: Arc<ContentStore>,
     /// Plugins by their folder.
     kept: Mutex<HashMap<PathBuf, KnownPlugin>>,
     /// Problems of plugins, by their folder, as the latest staging or reading of a skill found them.
@@ -70,7 +71,15 @@ struct KnownPlugin {
     content: ContentSummary,
 }
 
-impl PluginCache {
+impl PluginLibrary {
+    pub(crate) fn new(store: &Arc<ContentStore>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            kept: Mutex::default(),
+            refused: Mutex::default(),
+        }
+    }
+
     fn content(&self, folder: &ContentSource, now: &MetadataFingerprint) -> Option<ContentSummary> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kept.get(&folder.dir)?;
@@ -128,18 +137,12 @@ impl PluginCache {
         let listed = refused.filter(|(dir, _)| plugins.contains(dir.as_path()));
         listed.map(|(_, problem)| problem.clone()).collect()
     }
-}
 
-impl SkillLibrary {
     /// Returns the files that a listed skill shares with the others of its plugin, leased in the store.
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn lease_plugin_files(
-        &self,
-        catalogue: &Catalogue,
-        skill: &Skill,
-    ) -> Result<SharedFiles> {
+    pub(crate) fn lease_files(&self, catalogue: &Catalogue, skill: &Skill) -> Result<SharedFiles> {
         let Some(plugin) = &skill.plugin else {
             return Ok(SharedFiles::None);
         };
@@ -176,7 +179,7 @@ impl SkillLibrary {
             }
             SharedFiles::None | SharedFiles::Leased(_, _, None) => None,
         };
-        self.plugins.set_problem(plugin, problem);
+        self.set_problem(plugin, problem);
         Ok(shared)
     }
 
@@ -189,7 +192,7 @@ impl SkillLibrary {
         let started = SystemTime::now();
         let take = || MetadataFingerprint::take(folder, BOUNDS, |_| {});
         let before = take();
-        let known = before.and_then(|before| self.plugins.content(folder, &before));
+        let known = before.and_then(|before| self.content(folder, &before));
         if let Some(content) = known
             && let Some(lease) = self.store.lease_intact(&content.digest)?
         {
@@ -203,7 +206,7 @@ impl SkillLibrary {
             && !before.is_recent(started)
             && take() == Some(before)
         {
-            self.plugins.insert(folder, before, &content);
+            self.insert(folder, before, &content);
         }
         Ok((content, lease))
     }

@@ -10,7 +10,7 @@ use super::catalogue_snapshot::Catalogue;
 use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::environment_need_reader::read_environment_need;
 use super::name_suggestions::skill_not_found;
-use super::plugin_library::{PluginCache, SharedFiles};
+use super::plugin_library::{PluginLibrary, SharedFiles};
 use super::preflight::{Need, collect_needs};
 use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
@@ -68,7 +68,7 @@ pub(crate) struct SkillLibrary {
     /// Needs for an environment that were read.
     pub(crate) environment_needs: DigestCache<EnvironmentNeed>,
     /// Shared files of plugins.
-    pub(crate) plugins: PluginCache,
+    pub(crate) plugins: PluginLibrary,
 }
 
 impl SkillLibrary {
@@ -162,7 +162,7 @@ impl SkillLibrary {
 
     /// Returns where a workspace has a skill.
     fn workspace_folder(&self, catalogue: &Catalogue, skill: &Skill) -> Result<SkillFolder> {
-        let shared = self.lease_plugin_files(catalogue, skill)?;
+        let shared = self.plugins.lease_files(catalogue, skill)?;
         let path_in_plugin = match &shared {
             SharedFiles::Leased(files, ..) => Some(files.skill_path_text()),
             SharedFiles::None | SharedFiles::Refused(_) => None,
@@ -236,7 +236,7 @@ impl SkillLibrary {
         let plugin = match path {
             SkillFilePath::InSkill(path) if !leads_up(path) => None,
             SkillFilePath::InSkill(_) | SkillFilePath::InPlugin(_) => {
-                match self.lease_plugin_files(catalogue, &resolved)? {
+                match self.plugins.lease_files(catalogue, &resolved)? {
                     SharedFiles::Leased(files, lease, _problem) => Some((files, lease)),
                     SharedFiles::None | SharedFiles::Refused(_) => None,
                 }
@@ -287,7 +287,7 @@ impl SkillLibrary {
         let resolved = self.resolve(catalogue, wanted)?;
         let (mut skill, lease) = self.lease_with_need(catalogue, &resolved, wanted)?;
         let mut leases = vec![lease];
-        match self.lease_plugin_files(catalogue, &resolved)? {
+        match self.plugins.lease_files(catalogue, &resolved)? {
             SharedFiles::None => {}
             SharedFiles::Leased(files, lease, problem) => {
                 skill.plugin = Some(files);
