@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::finding::{self, Findings, ValidationProfile};
-use crate::front_matter::{self, FrontMatter, ParsedFrontMatter};
-use crate::skill_card::{self, SkillCard};
-use crate::{Problem, Severity};
+use crate::parse::finding::{self, Findings, ValidationProfile};
+use crate::parse::front_matter::{self, FrontMatter, ParsedFrontMatter};
+use crate::parse::problem::{Problem, Severity};
+use crate::parse::skill_card::{self, SkillCard};
 
 mod display_text;
 mod skill_id;

@@ -1,7 +1,7 @@
 //! Findings in SKILL.md and skill-card.json: every code with its severity under each profile. A document is read once;
 //! the profile only decides which findings are reported, and how severe they are. Pure.
 
-use crate::{Problem, Severity};
+use crate::parse::problem::{Problem, Severity};
 
 /// Maximum number of findings of one document, apart from the first one of each kind.
 const FINDINGS_MAX: usize = 64;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::finding::{self, FindingCode, Findings, quote_excerpt};
-use crate::skill_card::SkillCard;
+use crate::parse::finding::{self, FindingCode, Findings, quote_excerpt};
+use crate::parse::skill_card::SkillCard;
 use yaml_node::{DuplicateKey, MapEntries, Node, ParseCost, YamlError};
 
 mod fences;

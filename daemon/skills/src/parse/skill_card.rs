@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::Problem;
-use crate::finding::{self, FindingCode, Findings, quote_excerpt};
+use crate::parse::finding::{self, FindingCode, Findings, quote_excerpt};
+use crate::parse::problem::Problem;
+use crate::parse::version::{self, Version};
 use crate::skill_path::{compose_path, normalise_skill_path};
 use crate::text_decoding::decode_text;
-use crate::version::{self, Version};
 
 mod base_uri;
 

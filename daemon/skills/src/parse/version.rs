@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use pep440_rs::LocalSegment;
 
-use crate::finding::quote_excerpt;
+use crate::parse::finding::quote_excerpt;
 
 mod specifier;
 

@@ -1,6 +1,6 @@
 //! Text for people and models: one line, without characters that hide or turn it around.
 
-use crate::finding::{self, Findings};
+use crate::parse::finding::{self, Findings};
 use crate::parse::skill_name::is_hidden;
 
 /// Maximum number of characters of a paragraph that serves as a description.

@@ -1,10 +1,10 @@
 //! The id of a skill: one path segment, whatever the name is.
 
 use super::display_text;
-use crate::finding::{self, Findings, quote_excerpt};
-use crate::front_matter::LocatedText;
+use crate::parse::finding::{self, Findings, quote_excerpt};
+use crate::parse::front_matter::LocatedText;
+use crate::parse::skill_card::SkillCard;
 use crate::parse::skill_name::{ID_BYTES_MAX, id_of_name, normalise_name};
-use crate::skill_card::SkillCard;
 
 /// Maximum number of characters of a name that is kept for people.
 const DISPLAY_CHARS_MAX: usize = 256;

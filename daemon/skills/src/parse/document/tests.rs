@@ -734,7 +734,7 @@ fn a_name_never_becomes_a_path() {
                 let id = &document.front_matter.name;
                 let refused = document.refusal(ValidationProfile::Lenient);
                 assert!(
-                    crate::is_name(id) || id.is_empty() && refused.is_some(),
+                    crate::parse::skill_name::is_name(id) || id.is_empty() && refused.is_some(),
                     "{name:?} in {dir:?}: {id:?}"
                 );
             }

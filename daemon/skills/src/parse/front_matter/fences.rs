@@ -1,7 +1,7 @@
 //! Splits a SKILL.md into front matter and body.
 
 use super::key_salvage::key_of;
-use crate::finding::{self, Findings};
+use crate::parse::finding::{self, Findings};
 
 /// The two parts of a SKILL.md.
 pub(super) struct SkillMdParts<'a> {

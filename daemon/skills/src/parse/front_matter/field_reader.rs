@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::yaml_node::{self, Node};
 use super::{FrontMatter, LocatedText, ParsedFrontMatter, Requires, tool_names};
-use crate::finding::{self, FindingCode, Findings, quote_excerpt};
-use crate::version::{self, Version};
+use crate::parse::finding::{self, FindingCode, Findings, quote_excerpt};
+use crate::parse::version::{self, Version};
 
 /// Keys that the specification has.
 const KNOWN: [&str; 6] = [

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::yaml_node::{self, DuplicateKey, MapEntries, Node, NodeValue, ParseCost, YamlError};
-use crate::finding::{self, Findings, quote_excerpt};
+use crate::parse::finding::{self, Findings, quote_excerpt};
 
 /// Maximum number of characters of a key.
 const KEY_CHARS_MAX: usize = 64;

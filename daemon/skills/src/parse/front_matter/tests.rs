@@ -1,7 +1,7 @@
 //! The grammar of the `Tools:` section, a row for each form, and what other systems make of it wrongly.
 
 use super::tool_names;
-use crate::finding::{Findings, ValidationProfile};
+use crate::parse::finding::{Findings, ValidationProfile};
 
 fn tools(body: &str) -> (Vec<String>, usize) {
     let mut findings = Findings::default();

@@ -1,6 +1,6 @@
 //! Decodes the bytes of a SKILL.md: what is wrong with its encoding becomes findings, and lines end with `\n`.
 
-use crate::finding::{self, Findings};
+use crate::parse::finding::{self, Findings};
 use crate::text_decoding;
 
 /// Decodes a SKILL.md. Never fails: what cannot be decoded is replaced and is a finding.

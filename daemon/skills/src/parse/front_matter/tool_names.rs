@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::finding::{self, Findings, quote_excerpt};
+use crate::parse::finding::{self, Findings, quote_excerpt};
 
 /// Commas between the entries of a text, also those of Chinese and Japanese.
 pub(super) const COMMAS: [char; 3] = [',', '，', '、'];

@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::document::{self, Document};
-use crate::{Severity, ValidationProfile};
+use crate::parse::document::{self, Document};
+use crate::parse::finding::ValidationProfile;
+use crate::parse::problem::Severity;
 
 const SKILL_MD: &str =
     "---\nname: front\ndescription: of the front matter\nversion: 1.0\n---\nBody.\n";

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::RemoteRoots;
+use crate::catalogue::skill::{Skill, SkillState};
 use crate::content_store::ContentStore;
 use crate::fetch::tests::server::{Reply, Server};
+use crate::parse::finding::ValidationProfile;
+use crate::parse::problem::{Problem, Severity};
 use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
+use crate::skills_service::Skills;
 use crate::sources::skill_source::{SkillSource, SourceFolders};
 use crate::task_spawner::TaskSpawner;
 use crate::test_dir::TaskDir;
-use crate::{Problem, Severity, Skill, SkillState, Skills, ValidationProfile};
 
 mod cards;
 mod folders;

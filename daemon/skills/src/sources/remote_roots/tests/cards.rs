@@ -4,9 +4,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use super::{Fixture, tar};
+use crate::catalogue::skill::{Skill, SkillState};
+use crate::error::Error;
 use crate::fetch::tests::server::Reply;
+use crate::parse::skill_ref::SkillRef;
 use crate::skills_options::SkillRoot;
-use crate::{Error, Skill, SkillRef, SkillState, Skills};
+use crate::skills_service::Skills;
 
 /// The card of a skill whose files are beneath `/base` of the server.
 fn card(fixture: &Fixture) -> String {

@@ -1,8 +1,8 @@
 //! Roots that are a folder of an archive.
 
 use super::{Fixture, codes, document, files, names, sha256, tar, zip};
-use crate::Severity;
 use crate::fetch::tests::server::Reply;
+use crate::parse::problem::Severity;
 use crate::skills_options::SkillRoot;
 use crate::sources::skill_source::SourceFolders;
 

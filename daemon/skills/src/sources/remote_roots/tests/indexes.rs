@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::super::fetch_plan::{self, PlannedFiles};
 use super::{Fixture, codes, document, files, names, sha256, tree, zip};
-use crate::Severity;
 use crate::fetch::WebUrl;
 use crate::fetch::tests::server::Reply;
+use crate::parse::problem::Severity;
 use crate::parse::skill_card;
 use crate::sources::skill_source::SourceFolders;
 
