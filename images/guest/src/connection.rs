@@ -49,10 +49,10 @@ pub(crate) async fn serve_forever(socket: &Path, guest: &Arc<Guest>) -> Infallib
     loop {
         let stream = connect_to_daemon(socket).await;
         if let Some(group) = receive_command_group(&stream).await {
-            guest.supervisors.set_command_group(group);
+            guest.host.supervisors.set_command_group(group);
         }
         serve_connection(stream, Arc::clone(guest)).await;
-        guest.connected.send_replace(false);
+        guest.host.connected.send_replace(false);
     }
 }
 

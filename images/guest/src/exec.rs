@@ -7,9 +7,11 @@
 //! ```
 //! Independent of the phase, `gone` says that no process of the exec is left. Stragglers that are kept outlive Closed.
 
+pub(crate) mod deadlines;
 pub(crate) mod disconnect;
 pub(crate) mod event_stream;
 pub(crate) mod exhaustion;
+pub(crate) mod host;
 pub(crate) mod output_piece;
 pub(crate) mod poll;
 pub(crate) mod reader_backpressure;

@@ -121,7 +121,7 @@ pub(crate) fn collect_outputs(
     if let Some(id) = spec.changed_since_exec.rsplit('/').next()
         && !id.is_empty()
     {
-        let exec = guest.find_exec(id)?;
+        let exec = guest.host.find_exec(id)?;
         let since = exec.start_file_time;
         let until = exec.state().end_file_time.filter(|_| spec.until_exec_end);
         span = Some(ChangeTimeRange { since, until });

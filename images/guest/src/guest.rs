@@ -13,31 +13,25 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::{Pid, getpid, pipe2, write};
+use nix::unistd::{getpid, pipe2, write};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::stdin::Source;
-use tokio::sync::watch;
 use tonic::codegen::Bytes;
 
 use crate::error::Error;
-use crate::exec::exhaustion::ExhaustionDetector;
-use crate::exec::registry::ExecRegistry;
+use crate::exec::host::{ExecHost, GuestSettings};
 use crate::exec::run::{self, SpawnRequest};
 use crate::exec::stdin::ExecStdin;
-use crate::exec::writable_disks::WritableDisks;
-use crate::exec::{Exec, ExecControl, positive_duration, terminal_size};
+use crate::exec::{Exec, ExecControl, positive_duration, terminal_size, warm_up};
 use crate::files::root::WorkspaceRoot;
-use crate::reaper::ChildReaper;
 use crate::supervisor::protocol::LaunchSpec;
 use crate::supervisor::{SupervisorPool, descendants};
 use crate::{sys, task_spawn};
 
 /// Directories that the guest creates in the workspace when it starts.
 const DIRECTORIES: [&str; 5] = ["work", "work/inputs", "work/.venvs", "out", "runs"];
-/// Mount point of the container's own cgroup.
-const CGROUP: &str = "/sys/fs/cgroup";
 /// Maximum size of stdin data that is put into a pipe, in bytes. More goes into a memory file.
 const STDIN_PIPE_BYTES: usize = 64 * 1024;
 /// Limits of a start request. The daemon enforces tighter ones.
@@ -46,43 +40,12 @@ const SPEC_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Maximum number of passes that kill all processes at shutdown.
 const SHUTDOWN_PASSES: u32 = 200;
 
-/// Validated settings from a Configure request.
-#[derive(Debug, Clone)]
-pub(crate) struct GuestSettings {
-    /// Resource name of the workspace, `workspaces/{workspace}`.
-    pub(crate) workspace: String,
-    pub(crate) execs_max: u32,
-    pub(crate) leak_grace: Duration,
-    pub(crate) kill_grace: Duration,
-    pub(crate) heartbeat: Duration,
-    pub(crate) disconnect_grace: Duration,
-}
-
-/// Set of pids that tasks share.
-#[derive(Debug, Default)]
-pub(crate) struct PidSet(Mutex<HashSet<Pid>>);
-
-impl PidSet {
-    /// Locks the set.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashSet<Pid>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// State of the guest process, shared by all connections and tasks.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) nonce: Bytes,
     pub(crate) root: Arc<WorkspaceRoot>,
-    pub(crate) execs: ExecRegistry,
-    pub(crate) supervisors: Arc<SupervisorPool>,
-    pub(crate) reaper: Arc<ChildReaper>,
-    pub(crate) exhaustion: ExhaustionDetector,
-    pub(crate) disks: WritableDisks,
-    /// Leaders that run. A sweep of orphaned processes spares them.
-    pub(crate) leaders: PidSet,
-    /// `true` while a daemon is connected and has configured the guest.
-    pub(crate) connected: watch::Sender<bool>,
+    pub(crate) host: Arc<ExecHost>,
     null: OwnedFd,
     state: Mutex<GuestState>,
 }
@@ -111,14 +74,8 @@ impl Guest {
         let null = null.map_err(|_| Error::file("/dev/null", Errno::last()))?;
         Ok(Arc::new(Self {
             nonce,
-            execs: ExecRegistry::new(Arc::clone(&root)),
-            disks: WritableDisks::open(&root),
+            host: Arc::new(ExecHost::new(&root, supervisors)),
             root,
-            supervisors: Arc::new(supervisors),
-            reaper: ChildReaper::new(),
-            exhaustion: ExhaustionDetector::open(Path::new(CGROUP)),
-            leaders: PidSet::default(),
-            connected: watch::Sender::new(false),
             null: null.into(),
             state: Mutex::default(),
         }))
@@ -137,7 +94,8 @@ impl Guest {
             ));
         }
         let retained_max = usize::try_from(request.retained_execs_max).unwrap_or(usize::MAX);
-        self.execs
+        self.host
+            .execs
             .set_limits(retained_max, request.retain_bytes_total);
         self.state().settings = Some(GuestSettings {
             workspace: request.workspace.clone(),
@@ -168,24 +126,24 @@ impl Guest {
             .unwrap_or_default()
     }
 
-    /// Returns the exec with this id.
-    pub(crate) fn find_exec(&self, id: &str) -> Result<Arc<Exec>, Error> {
-        let exec = self.execs.get(id);
-        exec.ok_or_else(|| Error::ExecNotFound {
-            id: id.chars().take(64).collect(),
-        })
+    /// Runs a program before the container becomes a workspace.
+    pub(crate) async fn warm_up(&self, request: wire::WarmUpRequest) -> Result<(), Error> {
+        if !self.workspace().is_empty() {
+            return Err(Error::NotReady);
+        }
+        warm_up::run_warm_up(&self.host.supervisors, request).await
     }
 
     /// Starts an exec, or returns the one that an earlier attempt of the same request started.
     pub(crate) fn start_exec(
-        self: &Arc<Self>,
+        &self,
         request: wire::StartExecRequest,
     ) -> Result<(Arc<Exec>, GuestSettings), Error> {
         let settings = self.settings()?;
         if let Some(exec) = self.find_started_exec(&request)? {
             return Ok((exec, settings));
         }
-        if self.execs.running() >= usize::try_from(settings.execs_max).unwrap_or(usize::MAX) {
+        if self.host.execs.running() >= usize::try_from(settings.execs_max).unwrap_or(usize::MAX) {
             return Err(Error::TooManyExecs {
                 max: settings.execs_max,
             });
@@ -203,12 +161,12 @@ impl Guest {
             request.request_digest,
             spec,
             writer,
-            &self.execs.budget,
+            &self.host.execs.budget,
         );
-        self.execs.insert(Arc::clone(&exec));
-        let (guest, shared) = (Arc::clone(self), Arc::clone(&exec));
+        self.host.execs.insert(Arc::clone(&exec));
+        let (host, shared) = (Arc::clone(&self.host), Arc::clone(&exec));
         task_spawn::spawn(run::run_exec(
-            guest,
+            host,
             shared,
             settings.clone(),
             start,
@@ -230,13 +188,13 @@ impl Guest {
                 "must match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
             ));
         }
-        if let Some(exec) = self.execs.get(&id) {
+        if let Some(exec) = self.host.execs.get(&id) {
             if exec.digest == request.request_digest {
                 return Ok(Some(exec));
             }
             return Err(Error::IdTaken { id });
         }
-        if self.execs.is_forgotten(&id) {
+        if self.host.execs.is_forgotten(&id) {
             return Err(Error::IdForgotten { id });
         }
         Ok(None)
@@ -304,19 +262,19 @@ impl Guest {
 
     /// Kills all processes of an exec, kept stragglers included, and forgets the exec.
     pub(crate) async fn delete_exec(&self, id: &str) -> Result<(), Error> {
-        let exec = self.find_exec(id)?;
+        let exec = self.host.find_exec(id)?;
         let (grace, reason) = (None, Reason::KilledByClient);
         if exec.send_control(ExecControl::Kill { grace, reason }).await {
             exec.wait_until(|state| state.gone).await;
         }
-        self.execs.delete(&exec);
+        self.host.execs.delete(&exec);
         Ok(())
     }
 
     /// Kills all other processes and refuses new execs. Execs that still run end with `reason`.
     pub(crate) async fn shutdown(&self, reason: Reason) {
         self.state().refusing = true;
-        for exec in self.execs.list() {
+        for exec in self.host.execs.list() {
             exec.try_kill(reason);
         }
         for _ in 0..SHUTDOWN_PASSES {

@@ -133,10 +133,10 @@ fn run_guest(flags: &GuestFlags, nonce: Bytes, supervisors: SupervisorPool) -> R
     runtime.block_on(async {
         let guest = Guest::new(&flags.workspace, nonce, supervisors);
         let guest = guest.map_err(|error| error.to_string())?;
-        guest.supervisors.fill();
-        let (reaper, supervisors) = (Arc::clone(&guest.reaper), Arc::clone(&guest.supervisors));
-        let forgetful = Arc::clone(&guest);
-        task_spawn::spawn(async move { forgetful.execs.forget_expired_execs().await });
+        let host = Arc::clone(&guest.host);
+        host.supervisors.fill();
+        let (reaper, supervisors) = (Arc::clone(&host.reaper), Arc::clone(&host.supervisors));
+        task_spawn::spawn(async move { host.execs.forget_expired_execs().await });
         let socket = flags.socket.clone();
         // A wake-up of a task costs nothing on this one thread. A wake-up of the future that the runtime blocks on
         // costs a write to the runtime's eventfd and another turn of its loop, so that future only waits.

@@ -19,14 +19,15 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::error::Error;
 use crate::exec::disconnect::DisconnectGuard;
 use crate::exec::event_stream::{self, AttachOptions};
+use crate::exec::host::GuestSettings;
 use crate::exec::output_piece::OutputReadOptions;
 use crate::exec::poll::PollRequest;
 use crate::exec::reader_backpressure::ReaderRpc;
 use crate::exec::stdin::{self, StdinWrite};
-use crate::exec::{Exec, ExecControl, ExecPhase, positive_duration, terminal_size, warm_up};
+use crate::exec::{Exec, ExecControl, ExecPhase, positive_duration, terminal_size};
 use crate::file_collection;
 use crate::files::{ANSWER_BYTES_MAX, list, put, read};
-use crate::guest::{Guest, GuestSettings};
+use crate::guest::Guest;
 use crate::image_inventory;
 use crate::supervisor::protocol::SignalTarget;
 
@@ -98,7 +99,7 @@ impl GuestRpcService {
         };
         let events = event_stream::attach_reader(Arc::clone(exec), options)?;
         // Register after the attach: a refused attach is no stream.
-        let attached = DisconnectGuard::register(&self.guest, exec, settings.disconnect_grace);
+        let attached = DisconnectGuard::register(&self.guest.host, exec, settings.disconnect_grace);
         let events = events.inspect(move |_| {
             // The closure owns both for as long as the stream lives.
             let _ = (&attached, &permit);
@@ -120,10 +121,11 @@ impl GuestService for GuestRpcService {
             generation: theirs.min(GENERATION),
             guest_version: env!("CARGO_PKG_VERSION").to_owned(),
             nonce: self.guest.nonce.clone(),
-            running_execs: u32::try_from(self.guest.execs.running()).unwrap_or(u32::MAX),
+            running_execs: u32::try_from(self.guest.host.execs.running()).unwrap_or(u32::MAX),
             workspace: self.guest.workspace(),
             idle_time: self
                 .guest
+                .host
                 .execs
                 .idle_time()
                 .and_then(|idle| idle.try_into().ok()),
@@ -133,12 +135,12 @@ impl GuestService for GuestRpcService {
     async fn configure(&self, request: Request<wire::ConfigureRequest>) -> RpcResult<()> {
         self.guest.configure(request.get_ref())?;
         // The daemon sends Configure on each connection once it serves, so clients can attach again from here on.
-        self.guest.connected.send_replace(true);
+        self.guest.host.connected.send_replace(true);
         Ok(Response::new(()))
     }
 
     async fn warm_up(&self, request: Request<wire::WarmUpRequest>) -> RpcResult<()> {
-        warm_up::run_warm_up(&self.guest, request.into_inner()).await?;
+        self.guest.warm_up(request.into_inner()).await?;
         Ok(Response::new(()))
     }
 
@@ -172,7 +174,7 @@ impl GuestService for GuestRpcService {
         request: Request<wire::AttachExecRequest>,
     ) -> RpcResult<Self::AttachExecStream> {
         let request = request.into_inner();
-        let exec = self.guest.find_exec(&request.exec_id)?;
+        let exec = self.guest.host.find_exec(&request.exec_id)?;
         let (permit, settings) = (self.reserve_stream()?, self.guest.settings()?);
         self.open_event_stream(permit, &exec, &settings, ReaderRpc::Attach, &request)
     }
@@ -188,7 +190,7 @@ impl GuestService for GuestRpcService {
             ApiTarget::Group => SignalTarget::Group,
             ApiTarget::Tree => SignalTarget::Tree,
         };
-        let exec = self.guest.find_exec(&request.exec_id)?;
+        let exec = self.guest.host.find_exec(&request.exec_id)?;
         exec.wait_until(|state| state.phase != ExecPhase::Starting)
             .await;
         let ended = exec.state().phase >= ExecPhase::Exited;
@@ -205,7 +207,7 @@ impl GuestService for GuestRpcService {
 
     async fn kill_exec(&self, request: Request<wire::KillExecRequest>) -> RpcResult<v1::Exec> {
         let request = request.into_inner();
-        let exec = self.guest.find_exec(&request.exec_id)?;
+        let exec = self.guest.host.find_exec(&request.exec_id)?;
         let mut reason = request.reason();
         if reason == Reason::Unspecified {
             reason = Reason::KilledByClient;
@@ -225,7 +227,7 @@ impl GuestService for GuestRpcService {
         request: Request<wire::PollExecRequest>,
     ) -> RpcResult<v1::PollExecResponse> {
         let request = request.into_inner();
-        let exec = self.guest.find_exec(&request.exec_id)?;
+        let exec = self.guest.host.find_exec(&request.exec_id)?;
         let offsets = request.offsets.unwrap_or_default();
         let poll = PollRequest {
             offsets: [offsets.stdout, offsets.stderr],
@@ -245,7 +247,7 @@ impl GuestService for GuestRpcService {
         request: Request<wire::WriteStdinRequest>,
     ) -> RpcResult<v1::WriteStdinResponse> {
         let request = request.get_ref();
-        let exec = self.guest.find_exec(&request.exec_id)?;
+        let exec = self.guest.host.find_exec(&request.exec_id)?;
         let written = stdin::write_stdin(&exec, StdinWrite::from_message(request)).await?;
         Ok(Response::new(v1::WriteStdinResponse {
             committed_offset: written.committed,
@@ -261,7 +263,7 @@ impl GuestService for GuestRpcService {
         let max = INPUTS_MAX;
         let permit = self.inputs.try_acquire();
         let _permit = permit.map_err(|_| Error::TooManyStreams { max })?;
-        let committed_offset = stdin::stream_stdin(&self.guest, request.into_inner()).await?;
+        let committed_offset = stdin::stream_stdin(&self.guest.host, request.into_inner()).await?;
         Ok(Response::new(v1::WriteStdinResponse {
             committed_offset,
             unwritten_bytes: 0,
@@ -279,7 +281,7 @@ impl GuestService for GuestRpcService {
                 return Err(Error::invalid(field, "must be 1 to 10,000").into());
             }
         }
-        let exec = self.guest.find_exec(&request.exec_id)?;
+        let exec = self.guest.host.find_exec(&request.exec_id)?;
         let id = request.exec_id;
         if exec.spec.terminal.is_none() {
             return Err(Error::NoTerminal { id }.into());
@@ -298,15 +300,15 @@ impl GuestService for GuestRpcService {
     }
 
     async fn get_exec(&self, request: Request<wire::GetExecRequest>) -> RpcResult<v1::Exec> {
-        let exec = self.guest.find_exec(&request.get_ref().exec_id)?;
+        let exec = self.guest.host.find_exec(&request.get_ref().exec_id)?;
         Ok(Response::new(exec.describe()))
     }
 
     async fn wait_exec(&self, request: Request<wire::WaitExecRequest>) -> RpcResult<v1::Exec> {
-        let exec = self.guest.find_exec(&request.get_ref().exec_id)?;
+        let exec = self.guest.host.find_exec(&request.get_ref().exec_id)?;
         exec.wait_until(|state| state.phase == ExecPhase::Closed)
             .await;
-        self.guest.execs.report_end(&exec);
+        self.guest.host.execs.report_end(&exec);
         Ok(Response::new(exec.describe()))
     }
 
@@ -318,7 +320,7 @@ impl GuestService for GuestRpcService {
         let size = usize::try_from(request.page_size)
             .unwrap_or(PAGE_MAX)
             .clamp(1, PAGE_MAX);
-        let mut execs = self.guest.execs.list();
+        let mut execs = self.guest.host.execs.list();
         if !request.after.is_empty() {
             let found = execs.iter().position(|exec| exec.id == request.after);
             let id = request.after;
@@ -326,7 +328,13 @@ impl GuestService for GuestRpcService {
             execs.drain(..=skip);
         }
         let mut page = wire::ListExecsResponse {
-            living: self.guest.execs.living().try_into().unwrap_or(u32::MAX),
+            living: self
+                .guest
+                .host
+                .execs
+                .living()
+                .try_into()
+                .unwrap_or(u32::MAX),
             ..wire::ListExecsResponse::default()
         };
         let mut bytes = 0;

@@ -266,7 +266,7 @@ impl SupervisorPool {
     }
 
     /// Records that a supervisor is starting a leader whose pid is not known yet, until the guard is dropped. The
-    /// leader is by then in `Guest::leaders`.
+    /// leader is by then in `ExecHost::leaders`.
     pub(crate) fn starting(&self, supervisor: &Supervisor) -> ExecStartGuard<'_> {
         let pid = supervisor.pid;
         self.state().starting.insert(pid);

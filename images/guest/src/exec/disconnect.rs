@@ -9,21 +9,25 @@ use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::watch;
 
+use super::host::ExecHost;
 use super::{Exec, ExecControl, ExecPhase, ExecState};
-use crate::guest::Guest;
 use crate::task_spawn;
 
 /// Counts an open event stream. Dropping the last one starts the grace period after which the exec is killed.
 #[derive(Debug)]
 pub(crate) struct DisconnectGuard {
-    guest: Arc<Guest>,
+    host: Arc<ExecHost>,
     exec: Arc<Exec>,
     grace: Duration,
 }
 
 impl DisconnectGuard {
     /// Counts a stream of an exec with on_disconnect KILL. Returns `None` for other execs.
-    pub(crate) fn register(guest: &Arc<Guest>, exec: &Arc<Exec>, grace: Duration) -> Option<Self> {
+    pub(crate) fn register(
+        host: &Arc<ExecHost>,
+        exec: &Arc<Exec>,
+        grace: Duration,
+    ) -> Option<Self> {
         if exec.spec.on_disconnect() != v1::OnDisconnect::Kill {
             return None;
         }
@@ -33,7 +37,7 @@ impl DisconnectGuard {
         drop(state);
         exec.notify_changed();
         Some(Self {
-            guest: Arc::clone(guest),
+            host: Arc::clone(host),
             exec: Arc::clone(exec),
             grace,
         })
@@ -45,23 +49,18 @@ impl Drop for DisconnectGuard {
         let mut state = self.exec.state();
         state.streams -= 1;
         if state.streams == 0 && state.phase < ExecPhase::Exited {
-            let (guest, exec) = (Arc::clone(&self.guest), Arc::clone(&self.exec));
-            task_spawn::spawn(kill_after_grace(
-                guest,
-                exec,
-                self.grace,
-                state.streams_ever,
-            ));
+            let (host, exec) = (Arc::clone(&self.host), Arc::clone(&self.exec));
+            task_spawn::spawn(kill_after_grace(host, exec, self.grace, state.streams_ever));
         }
     }
 }
 
 /// Kills the exec after the grace period. Gives up when another stream opens or the exec ends. `seen` is the number of
 /// streams so far.
-async fn kill_after_grace(guest: Arc<Guest>, exec: Arc<Exec>, mut left: Duration, seen: u64) {
+async fn kill_after_grace(host: Arc<ExecHost>, exec: Arc<Exec>, mut left: Duration, seen: u64) {
     let settled =
         |state: &ExecState| state.streams_ever != seen || state.phase >= ExecPhase::Exited;
-    let mut connected = guest.connected.subscribe();
+    let mut connected = host.connected.subscribe();
     loop {
         tokio::select! {
             () = exec.wait_until(settled) => return,

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::v1;
 
+use super::deadlines::sleep_until;
 use super::output_piece::{self, OutputPiece, OutputReadOptions};
 use super::reader_backpressure::{ReaderGuard, ReaderRpc};
-use super::run::deadlines::sleep_until;
 use super::{Exec, ExecPhase, ExecState};
 use crate::error::Error;
 

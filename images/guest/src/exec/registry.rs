@@ -10,7 +10,7 @@ use skilld_proto::v1;
 use tokio::sync::Notify;
 
 use super::Exec;
-use super::run::deadlines::deadline_after;
+use super::deadlines::deadline_after;
 use crate::files::root::WorkspaceRoot;
 use crate::output_window::{OutputBudget, OutputWindow};
 use forgotten_ids::ForgottenIds;

@@ -1,7 +1,6 @@
 //! Task that runs one exec: spawns it through a supervisor, moves its output into the windows, enforces its deadlines,
 //! and kills its process tree. It lives until no process of the exec is left.
 
-pub(crate) mod deadlines;
 mod exec_end;
 mod output_source;
 mod program_check;
@@ -17,14 +16,14 @@ use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::mpsc;
 
+use super::deadlines::{ExecDeadlines, deadline_after, sleep_until};
 use super::exhaustion::StartSnapshot;
+use super::host::{ExecHost, GuestSettings};
 use super::writable_disks::reports_full_disk;
 use super::{Exec, ExecControl, ExecPhase};
-use crate::guest::{Guest, GuestSettings};
 use crate::output_window::CHUNK_BYTES;
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::ExitStatus;
-use deadlines::{ExecDeadlines, deadline_after, sleep_until};
 use exec_end::{lost_leader_result, record_exit, record_output_end};
 use output_source::{OutputSource, PIPE_BYTES, wait_readable, would_block};
 pub(crate) use spawn::SpawnRequest;
@@ -36,7 +35,7 @@ const TURN_BYTES: usize = 4 * CHUNK_BYTES;
 
 /// Exec whose leader was spawned, as its task sees it.
 struct RunningExec {
-    guest: Arc<Guest>,
+    host: Arc<ExecHost>,
     exec: Arc<Exec>,
     settings: GuestSettings,
     tree: ProcessTree,
@@ -59,20 +58,18 @@ struct RunningExec {
 
 /// Runs an exec from its start to the end of its last process.
 pub(crate) async fn run_exec(
-    guest: Arc<Guest>,
+    host: Arc<ExecHost>,
     exec: Arc<Exec>,
     settings: GuestSettings,
     start: SpawnRequest,
     mut commands: mpsc::Receiver<ExecControl>,
 ) {
     let started = Instant::now();
-    let before = guest.exhaustion.snapshot(guest.execs.living() > 1);
-    match spawn_exec(&guest, start, exec.spec.programs.as_ref()).await {
+    let before = host.exhaustion.snapshot(host.execs.living() > 1);
+    match spawn_exec(&host, start, exec.spec.programs.as_ref()).await {
         Ok(spawned) => {
             let pid = spawned.pid;
-            let leader = guest
-                .reaper
-                .leader(nix::unistd::Pid::from_raw(pid), started);
+            let leader = host.reaper.leader(nix::unistd::Pid::from_raw(pid), started);
             exec.set_running(pid, spawned.terminal);
             let spec = &exec.spec;
             let limit = spec.limits.unwrap_or_default().output_bytes;
@@ -92,7 +89,7 @@ pub(crate) async fn run_exec(
                     .unwrap_or(u64::MAX),
                 block: spec.on_full() == v1::OnFull::Block,
                 draining: false,
-                guest: Arc::clone(&guest),
+                host: Arc::clone(&host),
                 exec: Arc::clone(&exec),
             };
             // The timeout starts only here, so the reported wall time is never shorter than it.
@@ -101,20 +98,20 @@ pub(crate) async fn run_exec(
                 super::positive_duration(spec.timeout).map(|wait| deadline_after(running, wait));
             run.reset_silence_deadline();
             run.run_event_loop(&mut commands).await;
-            run.tree.release(&guest);
+            run.tree.release(&host);
         }
         Err(result) => {
             let lost = result.reason() == Reason::WorkspaceLost;
-            record_exit(&guest, &exec, result);
-            record_output_end(&guest, &exec);
+            record_exit(&host, &exec, result);
+            record_output_end(&host, &exec);
             if lost {
-                tree::end_orphans(&guest).await;
+                tree::end_orphans(&host).await;
             }
         }
     }
     exec.state().gone = true;
     exec.notify_changed();
-    guest.execs.exec_ended(&exec);
+    host.execs.exec_ended(&exec);
 }
 
 impl RunningExec {
@@ -132,7 +129,7 @@ impl RunningExec {
                 () = wait_readable(err.as_ref()), if err_open => self.read(1).await,
                 Some(command) = commands.recv() => self.on_control(command),
                 () = self.exec.room.notified(), if blocked => {}
-                () = self.guest.execs.budget.relieved(), if blocked => {}
+                () = self.host.execs.budget.relieved(), if blocked => {}
                 () = sleep_until(deadline) => self.on_deadline(Instant::now()),
                 () = sleep_until(stall), if blocked => {
                     self.exec.state().skip_stalled(Instant::now());
@@ -189,8 +186,8 @@ impl RunningExec {
         if moved > 0 {
             self.reset_silence_deadline();
             self.exec.notify_changed();
-            if self.guest.execs.budget.is_over() {
-                self.guest.execs.make_room();
+            if self.host.execs.budget.is_over() {
+                self.host.execs.make_room();
             }
             tokio::task::yield_now().await;
         }
@@ -237,7 +234,7 @@ impl RunningExec {
     /// Appends the bytes that were read to the window. Terminates the exec if they exceed the output limit.
     fn keep_output(&mut self, stream: usize, count: u64) {
         if reports_full_disk(&self.scratch) {
-            self.guest.disks.add_full(&mut self.full_disks);
+            self.host.disks.add_full(&mut self.full_disks);
         }
         if count > self.output_left {
             let keep = usize::try_from(self.output_left).unwrap_or(usize::MAX);
@@ -281,7 +278,7 @@ impl RunningExec {
             // Valid only at the start; the supervisor is not healthy.
             Some(SupervisorReport::Started { .. } | SupervisorReport::Failed { .. }) => {}
             None => {
-                self.tree.take_over(&self.guest);
+                self.tree.take_over(&self.host);
                 if self.phase() >= ExecPhase::Exited || self.tree.is_lost() {
                     self.end_orphaned_tree();
                 }
@@ -314,26 +311,22 @@ impl RunningExec {
         } else {
             wall
         };
-        self.guest.disks.add_full(&mut self.full_disks);
+        self.host.disks.add_full(&mut self.full_disks);
         let is_disk_full = !self.full_disks.is_empty();
         // A reason that skilld caused takes precedence.
-        let ran_out = || {
-            self.guest
-                .exhaustion
-                .reason(exit, self.before, is_disk_full)
-        };
+        let ran_out = || self.host.exhaustion.reason(exit, self.before, is_disk_full);
         let cause = self.cause.or_else(ran_out);
         let result = v1::ExecResult {
-            oom_kills: self.guest.exhaustion.oom_kills(self.before),
-            refused_forks: self.guest.exhaustion.refused_forks(self.before),
+            oom_kills: self.host.exhaustion.oom_kills(self.before),
+            refused_forks: self.host.exhaustion.refused_forks(self.before),
             full_disks: std::mem::take(&mut self.full_disks),
             ..super::exited_result(exit, wall, cause)
         };
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
         self.deadlines.leak = Some(deadline_after(Instant::now(), self.settings.leak_grace));
-        self.tree.leader_ended(&self.guest);
-        record_exit(&self.guest, &self.exec, result);
+        self.tree.leader_ended(&self.host);
+        record_exit(&self.host, &self.exec, result);
         if self.tree.has_lost_supervisor() {
             self.end_orphaned_tree();
         }
@@ -343,13 +336,13 @@ impl RunningExec {
     fn lose_leader(&mut self) {
         if self.phase() < ExecPhase::Exited {
             self.deadlines = ExecDeadlines::default();
-            self.tree.leader_ended(&self.guest);
+            self.tree.leader_ended(&self.host);
             let result = v1::ExecResult {
-                oom_kills: self.guest.exhaustion.oom_kills(self.before),
-                refused_forks: self.guest.exhaustion.refused_forks(self.before),
+                oom_kills: self.host.exhaustion.oom_kills(self.before),
+                refused_forks: self.host.exhaustion.refused_forks(self.before),
                 ..lost_leader_result(self.cause, self.started.elapsed())
             };
-            record_exit(&self.guest, &self.exec, result);
+            record_exit(&self.host, &self.exec, result);
         }
     }
 
@@ -380,14 +373,14 @@ impl RunningExec {
             self.scratch = BytesMut::new();
             // Unset for an exec that could not start, since it has no files of its own.
             self.exec.state().end_file_time = Some(super::wall_clock_now());
-            record_output_end(&self.guest, &self.exec);
+            record_output_end(&self.host, &self.exec);
         }
     }
 
     /// Handles a signal or kill request of an RPC.
     fn on_control(&mut self, command: ExecControl) {
         match command {
-            ExecControl::Signal { target, signal } => self.tree.signal(&self.guest, target, signal),
+            ExecControl::Signal { target, signal } => self.tree.signal(&self.host, target, signal),
             ExecControl::Kill { grace, reason } => {
                 self.terminate(reason, grace.unwrap_or(self.settings.kill_grace));
             }
@@ -412,9 +405,9 @@ impl RunningExec {
             self.kill();
         } else if first {
             self.tree
-                .signal(&self.guest, SignalTarget::Tree, nix::libc::SIGTERM);
+                .signal(&self.host, SignalTarget::Tree, nix::libc::SIGTERM);
             self.tree
-                .signal(&self.guest, SignalTarget::Tree, nix::libc::SIGCONT);
+                .signal(&self.host, SignalTarget::Tree, nix::libc::SIGCONT);
         }
     }
 
@@ -422,7 +415,7 @@ impl RunningExec {
     fn kill(&mut self) {
         self.deadlines.kill = None;
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
-        self.tree.kill(&self.guest);
+        self.tree.kill(&self.host);
     }
 
     /// Handles all deadlines that are due at `now`.
@@ -473,11 +466,11 @@ impl RunningExec {
         if self.tree.is_lost() {
             self.lose_leader();
         }
-        if self.tree.is_swept(&self.guest) {
+        if self.tree.is_swept(&self.host) {
             self.on_report(Some(SupervisorReport::Empty));
             return;
         }
-        self.tree.insist(&self.guest);
+        self.tree.insist(&self.host);
         // The wait starts here, because the kill itself may have taken long.
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
     }

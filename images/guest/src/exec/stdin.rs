@@ -14,10 +14,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 use tonic::{Status, Streaming};
 
-use super::run::deadlines::{deadline_after, sleep_until};
+use super::deadlines::{deadline_after, sleep_until};
+use super::host::ExecHost;
 use super::{Exec, ExecPhase};
 use crate::error::Error;
-use crate::guest::Guest;
 use crate::sys;
 
 /// Wait for an exec's end after its stdin broke. A program that exits closes its stdin a moment before the guest
@@ -355,14 +355,14 @@ pub(crate) async fn write_stdin(
 /// Writes a client's stream of messages to the stdin of an exec, in order. If the first has an offset the others follow
 /// it, so a repeated stream writes nothing twice.
 pub(crate) async fn stream_stdin(
-    guest: &Guest,
+    host: &ExecHost,
     mut messages: Streaming<wire::WriteStdinRequest>,
 ) -> Result<u64, Status> {
     let first = messages.message().await?;
     let Some(mut message) = first else {
         return Err(Error::invalid("exec_id", "is missing: the stream is empty").into());
     };
-    let exec = guest.find_exec(&message.exec_id)?;
+    let exec = host.find_exec(&message.exec_id)?;
     let mut follows = None;
     loop {
         let input = StdinWrite {

@@ -8,9 +8,8 @@ use std::time::Duration;
 use skilld_proto::guest::v1 as wire;
 
 use crate::error::Error;
-use crate::guest::Guest;
-use crate::supervisor::Supervisor;
 use crate::supervisor::protocol::{LaunchSpec, SupervisorOrder, SupervisorReport};
+use crate::supervisor::{Supervisor, SupervisorPool};
 
 /// Default time limit of a warm-up.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
@@ -18,10 +17,10 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a program to its end and discards its output. Fails only if a process of it is left.
-pub(crate) async fn run_warm_up(guest: &Guest, request: wire::WarmUpRequest) -> Result<(), Error> {
-    if !guest.workspace().is_empty() {
-        return Err(Error::NotReady);
-    }
+pub(crate) async fn run_warm_up(
+    supervisors: &SupervisorPool,
+    request: wire::WarmUpRequest,
+) -> Result<(), Error> {
     let timeout = super::positive_duration(request.timeout).unwrap_or(TIMEOUT_DEFAULT);
     let launch = LaunchSpec {
         cwd: "/".to_owned(),
@@ -31,10 +30,10 @@ pub(crate) async fn run_warm_up(guest: &Guest, request: wire::WarmUpRequest) -> 
     };
     let null = File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(|_| Error::NotReady)?;
-    let supervisor = guest.supervisors.take().map_err(|_| Error::NotReady)?;
+    let supervisor = supervisors.take().map_err(|_| Error::NotReady)?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
     supervisor
-        .start(&launch, stdio, guest.supervisors.command_group().as_deref())
+        .start(&launch, stdio, supervisors.command_group().as_deref())
         .map_err(|_| Error::NotReady)?;
     let mut clean = tokio::time::timeout(timeout, wait_until_gone(&supervisor)).await;
     if clean.is_err() {
@@ -44,7 +43,7 @@ pub(crate) async fn run_warm_up(guest: &Guest, request: wire::WarmUpRequest) -> 
     if clean != Ok(true) {
         return Err(Error::NotReady);
     }
-    guest.supervisors.give_back(supervisor);
+    supervisors.give_back(supervisor);
     Ok(())
 }
 

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use skilld_proto::v1;
 use skilld_proto::v1::exec_result::Reason;
 
+use crate::exec::host::ExecHost;
 use crate::exec::{self, Exec, ExecPhase};
-use crate::guest::Guest;
 
 /// Records the result once the leader has exited or could not be spawned.
-pub(super) fn record_exit(guest: &Guest, exec: &Exec, mut result: v1::ExecResult) {
+pub(super) fn record_exit(host: &ExecHost, exec: &Exec, mut result: v1::ExecResult) {
     result.effective_limits = Some(exec.spec.limits.unwrap_or_default());
     let mut state = exec.state();
     state.phase = ExecPhase::Exited;
@@ -24,7 +24,7 @@ pub(super) fn record_exit(guest: &Guest, exec: &Exec, mut result: v1::ExecResult
     if let Some(stdin) = &exec.stdin {
         stdin.close();
     }
-    guest.execs.leader_ended();
+    host.execs.leader_ended();
     exec.notify_changed();
 }
 
@@ -39,8 +39,8 @@ pub(super) fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::E
 }
 
 /// Records the end of both output streams.
-pub(super) fn record_output_end(guest: &Guest, exec: &Arc<Exec>) {
-    guest.execs.output_ended(exec);
+pub(super) fn record_output_end(host: &ExecHost, exec: &Arc<Exec>) {
+    host.execs.output_ended(exec);
     exec.state().phase = ExecPhase::Closed;
     exec.notify_changed();
 }

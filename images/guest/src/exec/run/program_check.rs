@@ -4,7 +4,7 @@
 //! check returns a path without links, on a read-only file system where no command can replace the file.
 
 use std::fs::{OpenOptions, metadata};
-use std::io::Read;
+use std::io::{ErrorKind::NotFound, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,6 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use skilld_proto::v1;
 use skilld_proto::v1::spawn_failure::Stage;
 
-use super::spawn::describe_directory;
 use crate::supervisor::protocol::LaunchSpec;
 
 /// Maximum number of directories of PATH that are searched. Each rule costs a lookup in each of them.
@@ -241,6 +240,18 @@ fn look_up_program(path: &Path) -> Option<FoundProgram> {
         },
         is_read_only: flags.contains(FsFlags::ST_RDONLY),
     })
+}
+
+/// Describes a working directory that could not be entered, with the first missing directory on its path.
+pub(super) fn describe_directory(cwd: &str) -> String {
+    let missing = |path: &&Path| metadata(path).is_err_and(|error| error.kind() == NotFound);
+    let ways: Vec<&Path> = Path::new(cwd).ancestors().collect();
+    match ways.into_iter().rev().find(missing) {
+        Some(first) if first != Path::new(cwd) => {
+            format!("working directory {cwd}: {} is missing", first.display())
+        }
+        _ => format!("working directory {cwd}"),
+    }
 }
 
 #[cfg(test)]

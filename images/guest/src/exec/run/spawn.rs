@@ -1,9 +1,7 @@
 //! Spawns an exec: checks its program, opens its streams, hands it to a supervisor and reads the outcome.
 
-use std::fs::metadata;
-use std::io::{self, ErrorKind::NotFound};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -16,7 +14,7 @@ use skilld_proto::v1;
 use super::output_source::OutputSource;
 use super::program_check;
 use crate::exec;
-use crate::guest::Guest;
+use crate::exec::host::ExecHost;
 use crate::supervisor::protocol::LaunchSpec;
 use crate::supervisor::{Supervisor, output_pipe};
 use crate::sys::{self, SpawnStage};
@@ -64,7 +62,7 @@ struct ExecStreams {
 
 /// Spawns an exec, if `programs` permits its program. Returns the exec's result if it does not start.
 pub(super) async fn spawn_exec(
-    guest: &Guest,
+    host: &ExecHost,
     mut start: SpawnRequest,
     programs: Option<&v1::Programs>,
 ) -> Result<SpawnedExec, v1::ExecResult> {
@@ -78,7 +76,7 @@ pub(super) async fn spawn_exec(
         })?;
     }
     let spawned = match open_streams(start) {
-        Ok(streams) => spawn_with_streams(guest, &launch, streams).await,
+        Ok(streams) => spawn_with_streams(host, &launch, streams).await,
         Err((stage, errno)) => Err(LaunchError::Failed(stage, errno)),
     };
     spawned.map_err(|failure| {
@@ -88,25 +86,13 @@ pub(super) async fn spawn_exec(
             LaunchError::Lost => return exec::lost_result(),
         };
         let about = match stage {
-            SpawnStage::Cwd => describe_directory(&launch.cwd),
+            SpawnStage::Cwd => program_check::describe_directory(&launch.cwd),
             SpawnStage::Exec => program_check::describe_program(&launch, errno),
             SpawnStage::Terminal => "a terminal".to_owned(),
             SpawnStage::Fork | SpawnStage::Limits => "starting".to_owned(),
         };
         exec::spawn_failed_result(stage, errno, &about)
     })
-}
-
-/// Describes a working directory that could not be entered, with the first missing directory on its path.
-pub(super) fn describe_directory(cwd: &str) -> String {
-    let missing = |path: &&Path| metadata(path).is_err_and(|error| error.kind() == NotFound);
-    let ways: Vec<&Path> = Path::new(cwd).ancestors().collect();
-    match ways.into_iter().rev().find(missing) {
-        Some(first) if first != Path::new(cwd) => {
-            format!("working directory {cwd}: {} is missing", first.display())
-        }
-        _ => format!("working directory {cwd}"),
-    }
 }
 
 /// Opens pipes, or a terminal if the request has its size.
@@ -120,19 +106,19 @@ fn open_streams(start: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
 /// Hands the launch to a supervisor and waits for its report. While commands kill supervisors before they read the
 /// launch, new ones get it.
 async fn spawn_with_streams(
-    guest: &Guest,
+    host: &ExecHost,
     launch: &LaunchSpec,
     streams: ExecStreams,
 ) -> Result<SpawnedExec, LaunchError> {
     let fork_failed = |errno| LaunchError::Failed(SpawnStage::Fork, errno as i32);
-    let mut supervisor = guest.supervisors.take().map_err(fork_failed)?;
-    let mut spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
+    let mut supervisor = host.supervisors.take().map_err(fork_failed)?;
+    let mut spawned = launch_leader(host, &supervisor, launch, &streams.stdio).await;
     for _ in 0..RELAUNCHES_MAX {
         if !matches!(spawned, Err(LaunchError::Unread)) {
             break;
         }
-        supervisor = guest.supervisors.fresh().map_err(fork_failed)?;
-        spawned = launch_leader(guest, &supervisor, launch, &streams.stdio).await;
+        supervisor = host.supervisors.fresh().map_err(fork_failed)?;
+        spawned = launch_leader(host, &supervisor, launch, &streams.stdio).await;
     }
     match spawned {
         Ok(pid) => Ok(SpawnedExec {
@@ -143,11 +129,11 @@ async fn spawn_with_streams(
         }),
         Err(failure) => {
             match failure {
-                LaunchError::Failed(..) => guest.supervisors.give_back(supervisor),
+                LaunchError::Failed(..) => host.supervisors.give_back(supervisor),
                 LaunchError::Unread => {}
                 LaunchError::Lost => {
                     supervisor.end();
-                    guest.supervisors.abandon(&supervisor);
+                    host.supervisors.abandon(&supervisor);
                 }
             }
             Err(failure)
@@ -157,14 +143,14 @@ async fn spawn_with_streams(
 
 /// Hands a launch to a supervisor and returns the pid of the started leader.
 async fn launch_leader(
-    guest: &Guest,
+    host: &ExecHost,
     supervisor: &Supervisor,
     launch: &LaunchSpec,
     stdio: &[OwnedFd; 3],
 ) -> Result<i32, LaunchError> {
-    let group = guest.supervisors.command_group();
+    let group = host.supervisors.command_group();
     let stdio = stdio.each_ref().map(AsFd::as_fd);
-    let _starting = guest.supervisors.starting(supervisor);
+    let _starting = host.supervisors.starting(supervisor);
     match supervisor.start(launch, stdio, group.as_deref()) {
         Ok(()) => {}
         Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(LaunchError::Unread),
@@ -178,7 +164,7 @@ async fn launch_leader(
             let spawned = exec::spawn_outcome(report).ok_or(LaunchError::Lost)?;
             let pid = spawned.map_err(|(stage, errno)| LaunchError::Failed(stage, errno))?;
             // Sweeps must spare the leader from here on: its supervisor may be dead long before the guest notices.
-            guest.leaders.lock().insert(Pid::from_raw(pid));
+            host.leaders.lock().insert(Pid::from_raw(pid));
             Ok(pid)
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::unistd::{Pid, getpid};
 
-use crate::guest::Guest;
+use crate::exec::host::ExecHost;
 use crate::reaper::LeaderRegistration;
 use crate::supervisor::protocol::{SignalTarget, SupervisorOrder, SupervisorReport};
 use crate::supervisor::{Supervisor, descendants};
@@ -39,7 +39,7 @@ enum TreeWatcher {
 }
 
 impl ProcessTree {
-    /// Returns the tree of a leader that is already registered in `Guest::leaders`.
+    /// Returns the tree of a leader that is already registered in `ExecHost::leaders`.
     pub(super) fn new(supervisor: Supervisor, leader: LeaderRegistration) -> Self {
         Self {
             watcher: TreeWatcher::Supervisor(supervisor),
@@ -101,17 +101,17 @@ impl ProcessTree {
     }
 
     /// Makes the guest the watcher of a tree whose supervisor is gone.
-    pub(super) fn take_over(&mut self, guest: &Guest) {
+    pub(super) fn take_over(&mut self, host: &ExecHost) {
         if let TreeWatcher::Supervisor(supervisor) = &self.watcher {
-            guest.supervisors.abandon(supervisor);
+            host.supervisors.abandon(supervisor);
         }
         self.watcher = TreeWatcher::Guest;
     }
 
     /// Records that the leader has exited or is lost. A tree without a supervisor has no further reports.
-    pub(super) fn leader_ended(&mut self, guest: &Guest) {
+    pub(super) fn leader_ended(&mut self, host: &ExecHost) {
         self.leader_over = true;
-        guest.leaders.lock().remove(&self.leader.pid());
+        host.leaders.lock().remove(&self.leader.pid());
     }
 
     /// Returns how long to wait after a kill before the next step.
@@ -123,12 +123,12 @@ impl ProcessTree {
     }
 
     /// Returns `true` if the guest itself finds no process of the tree.
-    pub(super) fn is_swept(&self, guest: &Guest) -> bool {
-        self.has_lost_supervisor() && self.leader_over && no_orphans(guest)
+    pub(super) fn is_swept(&self, host: &ExecHost) -> bool {
+        self.has_lost_supervisor() && self.leader_over && no_orphans(host)
     }
 
     /// Sends a signal to the leader, its group or the whole tree.
-    pub(super) fn signal(&self, guest: &Guest, target: SignalTarget, signal: i32) {
+    pub(super) fn signal(&self, host: &ExecHost, target: SignalTarget, signal: i32) {
         match &self.watcher {
             TreeWatcher::Supervisor(supervisor) => {
                 supervisor.order(SupervisorOrder::Signal { target, signal });
@@ -144,7 +144,7 @@ impl ProcessTree {
                     SignalTarget::Leader => sys::send_signal(leader, signal),
                     SignalTarget::Group => sys::send_signal_to_group(leader, signal),
                     SignalTarget::Tree => {
-                        descendants::signal_tree(leader, &guest.supervisors.pids(), signal);
+                        descendants::signal_tree(leader, &host.supervisors.pids(), signal);
                         sys::send_signal(leader, signal);
                     }
                 }
@@ -153,59 +153,59 @@ impl ProcessTree {
     }
 
     /// Kills the whole tree.
-    pub(super) fn kill(&self, guest: &Guest) {
+    pub(super) fn kill(&self, host: &ExecHost) {
         match &self.watcher {
             TreeWatcher::Supervisor(supervisor) => supervisor.order(SupervisorOrder::Kill),
             TreeWatcher::Guest => {
                 // After its exit the leader's pid may belong to the leader of another exec.
                 if !self.leader_over {
-                    guest.leaders.lock().remove(&self.leader.pid());
+                    host.leaders.lock().remove(&self.leader.pid());
                 }
-                sweep_orphans(guest);
+                sweep_orphans(host);
             }
         }
     }
 
     /// Repeats or escalates a kill. The tree forks faster than it is found, or its supervisor was stopped. `kill(-1)`
     /// by PID 1 outruns any tree, but only if no other exec runs.
-    pub(super) fn insist(&mut self, guest: &Guest) {
+    pub(super) fn insist(&mut self, host: &ExecHost) {
         self.insisted += 1;
         let last = self.insisted > INSIST_MAX;
         if (last || !self.has_lost_supervisor())
-            && guest.execs.living() == 1
+            && host.execs.living() == 1
             && sys::kill_everything()
         {
             return;
         }
         match &self.watcher {
             TreeWatcher::Supervisor(supervisor) if last => supervisor.end(),
-            TreeWatcher::Supervisor(_) | TreeWatcher::Guest => self.kill(guest),
+            TreeWatcher::Supervisor(_) | TreeWatcher::Guest => self.kill(host),
         }
     }
 
     /// Returns the supervisor to the pool.
-    pub(super) fn release(self, guest: &Guest) {
+    pub(super) fn release(self, host: &ExecHost) {
         if let TreeWatcher::Supervisor(supervisor) = self.watcher {
-            guest.supervisors.give_back(supervisor);
+            host.supervisors.give_back(supervisor);
         }
-        guest.supervisors.fill();
+        host.supervisors.fill();
     }
 }
 
 /// Kills processes that the guest inherited from dead supervisors, except running leaders and their trees. Kills
 /// nothing while a leader may still look like an orphan; the caller tries again.
-fn sweep_orphans(guest: &Guest) {
-    let sure = || guest.supervisors.every_leader_is_known();
-    descendants::kill_tree_if(getpid(), &non_orphans(guest), sure);
+fn sweep_orphans(host: &ExecHost) {
+    let sure = || host.supervisors.every_leader_is_known();
+    descendants::kill_tree_if(getpid(), &non_orphans(host), sure);
 }
 
 /// Kills orphans until none is left.
-pub(super) async fn end_orphans(guest: &Guest) {
+pub(super) async fn end_orphans(host: &ExecHost) {
     let mut passes = 0;
-    while !no_orphans(guest) {
+    while !no_orphans(host) {
         passes += 1;
-        if passes <= INSIST_MAX || guest.execs.living() != 1 || !sys::kill_everything() {
-            sweep_orphans(guest);
+        if passes <= INSIST_MAX || host.execs.living() != 1 || !sys::kill_everything() {
+            sweep_orphans(host);
         }
         // The reaper's task runs while this task sleeps.
         tokio::time::sleep(SWEEP_PAUSE).await;
@@ -213,15 +213,15 @@ pub(super) async fn end_orphans(guest: &Guest) {
 }
 
 /// Returns `true` if two looks find no orphan. One look can miss a process that forks and exits at once.
-fn no_orphans(guest: &Guest) -> bool {
-    let skip = non_orphans(guest);
+fn no_orphans(host: &ExecHost) -> bool {
+    let skip = non_orphans(host);
     [(), ()]
         .iter()
         .all(|()| descendants::find_descendants(getpid(), &skip).is_empty())
 }
 
-fn non_orphans(guest: &Guest) -> HashSet<Pid> {
-    let mut skip = guest.supervisors.pids();
-    skip.extend(guest.leaders.lock().iter().copied());
+fn non_orphans(host: &ExecHost) -> HashSet<Pid> {
+    let mut skip = host.supervisors.pids();
+    skip.extend(host.leaders.lock().iter().copied());
     skip
 }

@@ -1,4 +1,4 @@
-//! Deadlines of a running exec.
+//! Deadlines: those of a running exec, and waits for one.
 
 use std::time::{Duration, Instant};
 
