@@ -53,7 +53,7 @@ enum Debt {
     Openings,
     /// Types and modules named by a participle or a preposition.
     Names,
-    /// Modules in an import cycle.
+    /// Modules in an import cycle, and imports from a root that is for others.
     Cycles,
     /// Files of tests that are too long.
     TestLength,
@@ -152,7 +152,8 @@ fn check_cycles(files: &[SourceFile<'_>]) -> Vec<Finding> {
         })
         .collect();
     let check = |directory: &&str| layers::check_import_cycles(directory, files);
-    crates.iter().flat_map(check).collect()
+    let cycles = crates.iter().flat_map(check);
+    cycles.chain(layers::check_root_imports(files)).collect()
 }
 
 /// Returns a text for every directory with more findings than the table allows, with the findings themselves.

@@ -1,4 +1,5 @@
-//! Rules about directions: which module and which crate may use which, and that no modules use each other in a circle.
+//! Rules about directions: which module and which crate may use which, that no modules use each other in a circle, and
+//! where a crate's modules import from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +63,12 @@ const BANNED_LIBRARIES: &[(&str, &[&str])] = &[
     ("client", &["clap", "rmcp", "reqwest"]),
     ("client/tools", &["clap"]),
 ];
+
+/// Source directory of the crate whose root re-exports for others only.
+const ROOT_IS_FOR_OTHERS: &str = "daemon/skills/src/";
+
+/// Maximum number of modules that pass a name on, one to the next.
+const ALIASES_MAX: usize = 4;
 
 /// First module of the line in ARCHITECTURE.md that shows the daemon's layers from the top down.
 const DIAGRAM_BEGINS: &str = "main → server → ";
@@ -182,28 +189,27 @@ fn daemon_layer(module: &str) -> Option<usize> {
 /// Import between two siblings: the importing module, the imported one, and an example of the place.
 type SiblingImports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Returns a finding for every directory that is part of an import cycle with another one. The files are those of one
-/// crate, their paths all beneath `source_directory`.
+/// Returns a finding for every module that is part of an import cycle. The files are those of one crate, all of them
+/// beneath `source_directory`.
 ///
-/// Modules are compared with their siblings; `foo.rs` and `foo/` are one. A cycle may lead through single files, but
-/// counts only if it has two modules with a directory. A parent and its children may use each other, since children are
-/// parts of their parent.
+/// Modules are compared with their siblings; `foo.rs` and `foo/` are one. A parent and its children may use each other,
+/// since children are parts of their parent.
 pub(crate) fn check_import_cycles(
     source_directory: &str,
     files: &[SourceFile<'_>],
 ) -> Vec<Finding> {
     let mut directories: BTreeMap<Vec<String>, SiblingImports> = BTreeMap::new();
-    let exports = root_exports(source_directory, files);
+    let aliases = list_aliases(source_directory, files);
     for file in files.iter().filter(|file| file.is_product()) {
         let Some(path) = file.path.strip_prefix(source_directory) else {
             continue;
         };
         let module = module_path(path.trim_start_matches('/'));
         for mut import in list_imports(file, &module) {
-            if let [name] = import.target.as_slice()
-                && let Some(path) = exports.get(name)
-            {
-                import.target.clone_from(path);
+            for _ in 0..ALIASES_MAX {
+                if let Some(path) = aliases.get(&import.target) {
+                    import.target.clone_from(path);
+                }
             }
             let shared = module
                 .iter()
@@ -227,49 +233,108 @@ pub(crate) fn check_import_cycles(
     for (parent, siblings) in &directories {
         let mut directory = vec![source_directory.trim_end_matches('/')];
         directory.extend(parent.iter().map(String::as_str));
-        findings.extend(cycles_of(&directory.join("/"), siblings, files));
+        findings.extend(cycles_of(&directory.join("/"), siblings));
     }
     findings
 }
 
-/// Returns the names that the root of a crate exports from its modules: `pub use pool::Pool` makes `crate::Pool`.
-fn root_exports(source_directory: &str, files: &[SourceFile<'_>]) -> BTreeMap<String, Vec<String>> {
-    let root = format!("{}/lib.rs", source_directory.trim_end_matches('/'));
-    let Some(root) = files.iter().find(|file| file.path == root) else {
-        return BTreeMap::new();
-    };
-    // Read as if the paths began with `crate::`, which `pub use` in the root may leave out.
-    let text = root.text.replace("pub use ", "pub use crate::");
-    let text = text.replace("crate::crate::", "crate::");
-    let file = SourceFile {
-        path: root.path,
-        text: &text,
-    };
-    let imports = list_imports(&file, &[]);
-    let exports = imports.into_iter().filter(|import| import.target.len() > 1);
-    exports
-        .filter_map(|import| Some((import.target.last()?.clone(), import.target)))
-        .collect()
+/// Returns the paths of names that modules import, by the path that the name has in the module: `pub use pool::Pool` in
+/// the root makes `crate::Pool`, and a module's imports are its children's by `super::`.
+fn list_aliases(
+    source_directory: &str,
+    files: &[SourceFile<'_>],
+) -> BTreeMap<Vec<String>, Vec<String>> {
+    let mut aliases = BTreeMap::new();
+    for file in files.iter().filter(|file| file.is_product()) {
+        let Some(path) = file.path.strip_prefix(source_directory) else {
+            continue;
+        };
+        let module = module_path(path.trim_start_matches('/'));
+        let own = module
+            .iter()
+            .fold("crate::".to_owned(), |path, name| path + name + "::");
+        let uses = file.text.lines().map(|line| {
+            let Some((visibility, path)) = split_use(line) else {
+                return line.to_owned();
+            };
+            // The paths of a module's own children begin with their names.
+            match ["crate::", "super::"]
+                .iter()
+                .any(|root| path.starts_with(root))
+            {
+                true => line.to_owned(),
+                false => format!("{visibility}use {own}{path}"),
+            }
+        });
+        let text = uses.collect::<Vec<_>>().join("\n");
+        let read = SourceFile {
+            path: file.path,
+            text: &text,
+        };
+        let lines: Vec<&str> = text.lines().collect();
+        for import in list_imports(&read, &module) {
+            let line = import
+                .line
+                .checked_sub(1)
+                .and_then(|index| lines.get(index));
+            let mut name = module.clone();
+            name.extend(import.target.last().cloned());
+            if line.is_some_and(|line| split_use(line).is_some()) && name != import.target {
+                aliases.insert(name, import.target);
+            }
+        }
+    }
+    aliases
 }
 
-/// Returns the findings of one directory: every child directory that reaches itself through another one.
-fn cycles_of(directory: &str, siblings: &SiblingImports, files: &[SourceFile<'_>]) -> Vec<Finding> {
-    let has_directory = |name: &str| {
-        let prefix = format!("{directory}/{name}/");
-        files.iter().any(|file| file.path.starts_with(&prefix))
-    };
+/// Splits a line that begins an import: what precedes `use`, and the path.
+fn split_use(line: &str) -> Option<(&str, &str)> {
+    let (visibility, path) = line.split_once("use ")?;
+    let is_visibility =
+        visibility.is_empty() || visibility.starts_with("pub") && visibility.ends_with(' ');
+    is_visibility.then_some((visibility, path))
+}
+
+/// Returns a finding for every import from the root of a crate whose root re-exports for others only.
+pub(crate) fn check_root_imports(files: &[SourceFile<'_>]) -> Vec<Finding> {
+    let modules = files.iter().filter_map(|file| {
+        let path = module_path(file.path.strip_prefix(ROOT_IS_FOR_OTHERS)?);
+        Some((file, path)).filter(|(file, path)| file.is_product() && !path.is_empty())
+    });
+    let modules: Vec<_> = modules.collect();
+    let tops: BTreeSet<&String> = modules
+        .iter()
+        .filter_map(|(_, path)| path.first())
+        .collect();
+    let imports = modules.iter().flat_map(|(file, path)| {
+        let imports = list_imports(file, path).into_iter();
+        imports.map(move |import| (file, import))
+    });
+    let imports = imports.filter_map(|(file, import)| {
+        let name = import.target.first().filter(|name| !tops.contains(name))?;
+        // In an inline module `super` is its file.
+        let mut lines = file.text.lines();
+        let line = lines.nth(import.line.saturating_sub(1))?;
+        let message = format!("import `{name}` from the module that owns it, not from lib.rs");
+        line.contains("crate::")
+            .then(|| file.finding(import.line, message))
+    });
+    imports.collect()
+}
+
+/// Returns the findings of one directory: every module that reaches itself through a sibling.
+fn cycles_of(directory: &str, siblings: &SiblingImports) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (module, imports) in siblings.iter().filter(|(name, _)| has_directory(name)) {
+    for (module, imports) in siblings {
         let cycle: Vec<&str> = siblings
             .keys()
             .map(String::as_str)
             .filter(|name| reaches(siblings, module, name) && reaches(siblings, name, module))
             .collect();
-        let partners = cycle.iter().filter(|name| has_directory(name)).count();
         let next = imports
             .iter()
             .find(|(next, _)| cycle.contains(&next.as_str()));
-        if let Some((next, place)) = next.filter(|_| partners > 1) {
+        if let Some((next, place)) = next {
             findings.push(Finding {
                 path: format!("{directory}/{module}"),
                 line: 0,
@@ -385,7 +450,10 @@ fn import_cycles_between_siblings_are_found() {
         ("client/src/b/deep.rs", "use crate::Third;\n"),
         ("client/src/c.rs", "use super::a::A;\n"),
     ];
-    assert_eq!(check(&circle), ["client/src/a", "client/src/b"]);
+    assert_eq!(
+        check(&circle),
+        ["client/src/a", "client/src/b", "client/src/c"]
+    );
     let nested = [
         ("client/src/a/one/x.rs", "use super::super::two::Two;\n"),
         ("client/src/a/two/y.rs", "fn t() { crate::a::one::f() }\n"),
@@ -395,7 +463,19 @@ fn import_cycles_between_siblings_are_found() {
         ("client/src/a/one.rs", "use super::two::Two;\n"),
         ("client/src/a/two.rs", "use super::one::One;\n"),
     ];
-    assert_eq!(check(&single_files), [""; 0]);
+    assert_eq!(
+        check(&single_files),
+        ["client/src/a/one", "client/src/a/two"]
+    );
+    let through_parent = [
+        ("client/src/a.rs", "mod one;\nmod two;\nuse two::Two;\n"),
+        ("client/src/a/one.rs", "use super::Two;\n"),
+        ("client/src/a/two.rs", "use super::one::One;\n"),
+    ];
+    assert_eq!(
+        check(&through_parent),
+        ["client/src/a/one", "client/src/a/two"]
+    );
     let fine = [
         (
             "client/src/a.rs",
@@ -408,4 +488,26 @@ fn import_cycles_between_siblings_are_found() {
         ),
     ];
     assert_eq!(check(&fine), [""; 0]);
+}
+
+#[test]
+fn imports_from_a_root_that_is_for_others_are_found() {
+    let found = check_root_imports(&[
+        SourceFile {
+            path: "daemon/skills/src/lib.rs",
+            text: "mod parse;\npub use parse::problem::{self, Problem};\n",
+        },
+        SourceFile {
+            path: "daemon/skills/src/parse/card.rs",
+            text: "use crate::Problem;\nuse crate::problem::Severity;\nuse crate::parse::problem::Severity;\n",
+        },
+    ]);
+    let found: Vec<String> = found.iter().map(Finding::to_string).collect();
+    assert_eq!(
+        found,
+        [
+            "daemon/skills/src/parse/card.rs:1: import `Problem` from the module that owns it, not from lib.rs",
+            "daemon/skills/src/parse/card.rs:2: import `problem` from the module that owns it, not from lib.rs",
+        ]
+    );
 }
