@@ -9,6 +9,7 @@
 //! | [`collect`] | collections of files as artifacts, also when an exec ends |
 //! | [`inputs`] | files by reference, staged from their source into a workspace |
 //! | [`environments`] | packages that skills need beyond their image: finds built ones, builds missing ones |
+//! | [`exec_launch`] | start of an exec in its workspace: script, command, environment, quota |
 //! | [`workspace`] | life of a slot: state table, one task per slot, record on disk, registry of names |
 //! | [`exec`] | resolution of a command: argv, environment, working directory, effective limits |
 //! | [`workspace_paths`] | lexical rules for paths in a workspace |
@@ -35,6 +36,7 @@ pub mod engine;
 pub mod environments;
 pub mod error;
 pub mod exec;
+pub mod exec_launch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod guest;

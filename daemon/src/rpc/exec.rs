@@ -1,11 +1,7 @@
 //! ExecService: runs commands. A call takes a grant of the workspace once; then bytes flow from the guest to the client
 //! without the workspace's task.
 
-use std::collections::BTreeMap;
-
 use futures::TryStreamExt;
-use prost::Message;
-use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
@@ -17,18 +13,17 @@ use super::exec_observer::ExecObserver;
 use super::observer_view::restrict_exec;
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::upload::{self, upload_stream};
-use super::writable_skills::find_writable_script;
 use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::collect::on_exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
-use crate::exec::{self, ExecContext, StartMode, script};
+use crate::exec::StartMode;
+use crate::exec_launch::ExecLauncher;
 use crate::guest::versioned_fields;
 use crate::shutdown::RefusedWork;
 use crate::workspace::running_execs::CountedExec;
 use crate::workspace::{Workspace, WorkspaceGrant};
-use crate::workspace_paths;
 
 /// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3
 /// MiB.
@@ -38,8 +33,8 @@ const SUMMARIES_BYTES_MAX: usize = 512 << 10;
 #[derive(Debug, Clone)]
 pub struct ExecRpc(pub SharedDependencies);
 
-/// Checked and resolved exec, ready for the guest.
-struct PreparedExec {
+/// Exec that is ready for the guest.
+struct AdmittedExec {
     grant: WorkspaceGrant,
     request: guest::StartExecRequest,
     name: String,
@@ -53,77 +48,50 @@ struct PreparedExec {
 }
 
 impl ExecRpc {
-    /// Checks a request, gets the workspace's grant, and resolves the spec in it.
-    async fn prepare_exec(
+    /// Checks a request, gets the workspace's grant, and prepares the launch in it.
+    async fn admit_exec(
         &self,
         caller: &Caller,
-        workspace: &str,
-        exec_id: &str,
+        (workspace, exec_id): (&str, &str),
         spec: Option<pb::ExecSpec>,
         start: StartMode,
-    ) -> Result<PreparedExec> {
+    ) -> Result<AdmittedExec> {
         let received = Instant::now();
-        let id = convert::parse_workspace_name("workspace", workspace)?;
-        let is_new = exec_id.is_empty();
-        let exec_id = match exec_id {
-            "" => uuid::Uuid::now_v7().to_string(),
-            given => convert::parse_id("exec_id", given)?,
-        };
-        let spec = wire::check_spec(spec, &self.0.config.execs)?;
-        if spec.collect.is_some() {
+        let mut exec = wire::check_exec(workspace, exec_id, spec, &self.0.config)?;
+        if exec.spec.collect.is_some() {
             // The collection saves artifacts.
             caller.require_whole_tenant()?;
         }
         if self.0.tasks.refuses(RefusedWork::Execs) {
             return Err(Error::Draining);
         }
+        let id = exec.workspace.clone();
         let workspace = self.0.registry.get(caller, &id)?;
         let grant = workspace.grant().await?;
-        grant.check_fields(&spec)?;
-        let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
-        let mut spec = spec;
-        if let Some(planned) = spec.planned_collect.take() {
-            convert::file::check_planned_collect(planned, &exec_id, &self.0.config.files)?;
-        }
-        if let Some(collect) = &mut spec.collect {
-            let files = &self.0.config.files;
-            convert::file::check_collect_on_exit(collect, &id, &exec_id, &spec.skill, files)?;
+        grant.check_fields(&exec.spec)?;
+        if let Some(collect) = &mut exec.spec.collect {
             // The collection may run late, after other execs have written files. An older guest can't tell those apart.
             collect.until_exec_end = grant.generation >= versioned_fields::SECOND;
         }
-        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
-        let record = &grant.view.record;
-        let claim = record.claim.as_ref();
-        // An earlier configuration may have made the container.
-        let mounted = claim.filter(|_| record.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR));
-        let skills = claim.map_or(&none, |claim| &claim.skills);
-        let script = self.find_script(&workspace, &grant, &spec).await?;
-        let around = ExecContext {
-            image_env: &record.image_env,
-            cpu_millis: self.0.info.usable_cpu_millis(record.limits.cpu_millis),
-            env: claim.map_or(&none, |claim| &claim.env),
-            skills,
-            environments: mounted.map_or(&no_environments, |claim| &claim.environments),
-            plugin_paths: claim.map_or(&none, |claim| &claim.plugin_paths),
-            writable_skills: claim.map_or(&none, |claim| &claim.writable_skills),
-            has_wheelhouse: record.has_shared_dir(workspace_paths::WHEELHOUSE_DIR),
-            script: script.as_ref(),
+        let context = self.0.registry.context();
+        let launcher = ExecLauncher {
+            workspace: &workspace,
+            grant: &grant,
             config: &self.0.config.execs,
+            engine: &self.0.info,
+            tasks: &self.0.tasks,
+            context,
+            execs_max: caller.limits().execs,
         };
-        let mut request = exec::resolve_exec(exec_id, digest, spec, start, around)?;
-        let (context, limit) = (self.0.registry.context(), caller.limits().execs);
-        let id_given = (!is_new).then_some(&grant);
-        let counted =
-            CountedExec::reserve(context, &workspace, &request.exec_id, limit, id_given).await?;
+        let (mut request, counted) = launcher.prepare_launch(exec, start).await?;
         let collection = self.prepare_collection(&workspace, &mut request).await?;
-        let metrics = &self.0.registry.context().metrics;
         let observer = ExecObserver::new(
-            metrics,
+            &context.metrics,
             &grant.view.record.pool,
             (id.name(), request.exec_id.clone()),
             received,
         );
-        Ok(PreparedExec {
+        Ok(AdmittedExec {
             grant,
             request,
             name: id.name(),
@@ -131,34 +99,6 @@ impl ExecRpc {
             counted,
             observer,
         })
-    }
-
-    /// Finds the script of a spec in the staged copy of its skill.
-    async fn find_script(
-        &self,
-        workspace: &Workspace,
-        grant: &WorkspaceGrant,
-        spec: &pb::ExecSpec,
-    ) -> Result<Option<script::ScriptProgram>> {
-        let none = BTreeMap::new();
-        let claim = grant.view.record.claim.as_ref();
-        let skills = claim.map_or(&none, |claim| &claim.skills);
-        let (Some(script), Some(skill)) = (
-            &spec.script,
-            exec::require_staged_skill(&spec.skill, skills)?,
-        ) else {
-            return Ok(None);
-        };
-        let copy = claim.and_then(|claim| claim.writable_skills.get(skill));
-        if let Some(copy) = copy {
-            let workspace = workspace.id().name();
-            let found = find_writable_script(&workspace, grant, skill, copy, &script.path);
-            return found.await.map(Some);
-        }
-        let (skill, path) = (skill.to_owned(), script.path.clone());
-        let root = workspace.skills_dir().join(&skill);
-        let find = move || script::find_script(&skill, &root, &path);
-        self.0.tasks.blocking(find).await.map(Some)
     }
 
     /// Registers the collection after the exec's end, and makes the guest retain the exec until then.
@@ -226,10 +166,9 @@ impl ExecService for ExecRpc {
         let run = request.into_inner();
         let format = wire::check_output_options(run.format, 0)?;
         let mut ready = self
-            .prepare_exec(
+            .admit_exec(
                 &caller,
-                &run.workspace,
-                &run.exec_id,
+                (&run.workspace, &run.exec_id),
                 run.spec,
                 StartMode::Run,
             )
@@ -256,10 +195,9 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let start = request.into_inner();
         let ready = self
-            .prepare_exec(
+            .admit_exec(
                 &caller,
-                &start.workspace,
-                &start.exec_id,
+                (&start.workspace, &start.exec_id),
                 start.spec,
                 StartMode::Detached,
             )

@@ -34,7 +34,7 @@ const DAEMON_LAYERS: &[&[&str]] = &[
     ],
     &["pool"],
     &["workspace"],
-    &["collect", "inputs", "environments"],
+    &["collect", "inputs", "environments", "exec_launch"],
     &["rpc"],
     &["server", "fuzz"],
 ];

@@ -3,13 +3,16 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use prost::Message;
+use sha2::{Digest, Sha256};
 use skilld_proto::v1 as pb;
 
-use super::ViolationCollector;
 use super::violation_collector::environment_bytes;
-use crate::config::ExecConfig;
+use super::{ViolationCollector, file, parse_id, parse_workspace_name};
+use crate::config::{Config, ExecConfig};
 use crate::error::{Error, Result};
 use crate::exec::{script, script_arguments};
+use crate::exec_launch::ExecRequest;
 use crate::skills;
 
 /// Maximum number of arguments.
@@ -37,11 +40,45 @@ const PROGRAM_BYTES_MAX: usize = 4096;
 /// Maximum length of a skill's name, in bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
+/// Checks a request for an exec, as far as that needs no workspace: the only place where a spec is validated.
+///
+/// # Errors
+/// [`Error::Invalid`] with every violation of the names, of the spec or of a collection in it; otherwise `PathEscapes`.
+pub fn check_exec(
+    workspace: &str,
+    exec_id: &str,
+    spec: Option<pb::ExecSpec>,
+    config: &Config,
+) -> Result<ExecRequest> {
+    let workspace = parse_workspace_name("workspace", workspace)?;
+    let is_new = exec_id.is_empty();
+    let exec_id = match exec_id {
+        "" => uuid::Uuid::now_v7().to_string(),
+        given => parse_id("exec_id", given)?,
+    };
+    let mut spec = check_spec(spec, &config.execs)?;
+    let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
+    let files = &config.files;
+    if let Some(planned) = spec.planned_collect.take() {
+        file::check_planned_collect(planned, &exec_id, files)?;
+    }
+    if let Some(collect) = &mut spec.collect {
+        file::check_collect_on_exit(collect, &workspace, &exec_id, &spec.skill, files)?;
+    }
+    Ok(ExecRequest {
+        workspace,
+        exec_id,
+        is_new,
+        digest,
+        spec,
+    })
+}
+
 /// Checks a spec as far as that needs no workspace.
 ///
 /// # Errors
 /// [`Error::Invalid`] with every violation.
-pub fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
+fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
     let mut spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
     if let Cow::Owned(folder) = skills::staged_folder(&spec.skill) {
         spec.skill = folder;

@@ -1,0 +1,124 @@
+//! Launch of an exec in a workspace that has granted it: finds the script, resolves the command with its environment and
+//! limits, and reserves the exec within the quota of its tenant.
+
+mod writable_script;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::v1 as pb;
+
+use crate::config::ExecConfig;
+use crate::engine::EngineInfo;
+use crate::error::Result;
+use crate::exec::{self, ExecContext, StartMode, script};
+use crate::shutdown::Tasks;
+use crate::workspace::running_execs::CountedExec;
+use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
+use crate::workspace_paths;
+use writable_script::find_writable_script;
+
+/// Request for an exec whose fields were checked.
+#[derive(Debug)]
+pub struct ExecRequest {
+    /// Workspace of the exec.
+    pub workspace: WorkspaceId,
+    /// Id of the exec.
+    pub exec_id: String,
+    /// `true` if the daemon chose the id, so that the request can repeat no other.
+    pub is_new: bool,
+    /// Digest of the spec, by which a guest recognises a repeated request.
+    pub digest: Vec<u8>,
+    /// Specification of the exec.
+    pub spec: pb::ExecSpec,
+}
+
+/// Workspace in which an exec starts, and what bounds the exec there.
+#[derive(Debug, Clone, Copy)]
+pub struct ExecLauncher<'a> {
+    /// Workspace of the exec.
+    pub workspace: &'a Workspace,
+    /// Grant for the exec.
+    pub grant: &'a WorkspaceGrant,
+    /// Configured defaults and limits of execs.
+    pub config: &'a ExecConfig,
+    /// Abilities of the container engine.
+    pub engine: &'a EngineInfo,
+    /// Tracker of blocking work.
+    pub tasks: &'a Tasks,
+    /// State that slots share.
+    pub context: &'a Arc<SharedSlotContext>,
+    /// Maximum number of running execs of the tenant; `None` without a limit.
+    pub execs_max: Option<u64>,
+}
+
+impl ExecLauncher<'_> {
+    /// Returns the request for the guest, and the exec's place among the running execs of the tenant; `None` for a
+    /// repeated request that takes none.
+    ///
+    /// # Errors
+    /// Those of [`exec::resolve_exec`] and of finding the script; `TenantQuota`.
+    pub async fn prepare_launch(
+        self,
+        request: ExecRequest,
+        start: StartMode,
+    ) -> Result<(guest::StartExecRequest, Option<CountedExec>)> {
+        let ExecRequest {
+            exec_id,
+            is_new,
+            digest,
+            spec,
+            ..
+        } = request;
+        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
+        let record = &self.grant.view.record;
+        let claim = record.claim.as_ref();
+        // An earlier configuration may have made the container.
+        let mounted = claim.filter(|_| record.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR));
+        let script = self.find_script(&spec).await?;
+        let around = ExecContext {
+            image_env: &record.image_env,
+            cpu_millis: self.engine.usable_cpu_millis(record.limits.cpu_millis),
+            env: claim.map_or(&none, |claim| &claim.env),
+            skills: claim.map_or(&none, |claim| &claim.skills),
+            environments: mounted.map_or(&no_environments, |claim| &claim.environments),
+            plugin_paths: claim.map_or(&none, |claim| &claim.plugin_paths),
+            writable_skills: claim.map_or(&none, |claim| &claim.writable_skills),
+            has_wheelhouse: record.has_shared_dir(workspace_paths::WHEELHOUSE_DIR),
+            script: script.as_ref(),
+            config: self.config,
+        };
+        let request = exec::resolve_exec(exec_id, digest, spec, start, around)?;
+        let id_given = (!is_new).then_some(self.grant);
+        let (workspace, limit) = (self.workspace, self.execs_max);
+        let counted =
+            CountedExec::reserve(self.context, workspace, &request.exec_id, limit, id_given)
+                .await?;
+        Ok((request, counted))
+    }
+
+    /// Finds the script of a spec in the staged copy of its skill.
+    async fn find_script(self, spec: &pb::ExecSpec) -> Result<Option<script::ScriptProgram>> {
+        let none = BTreeMap::new();
+        let claim = self.grant.view.record.claim.as_ref();
+        let skills = claim.map_or(&none, |claim| &claim.skills);
+        let (Some(script), Some(skill)) = (
+            &spec.script,
+            exec::require_staged_skill(&spec.skill, skills)?,
+        ) else {
+            return Ok(None);
+        };
+        let copy = claim.and_then(|claim| claim.writable_skills.get(skill));
+        if let Some(copy) = copy {
+            let workspace = self.workspace.id().name();
+            let found = find_writable_script(&workspace, self.grant, skill, copy, &script.path);
+            return found.await.map(Some);
+        }
+        let (skill, path) = (skill.to_owned(), script.path.clone());
+        let root = self.workspace.skills_dir().join(&skill);
+        let find = move || script::find_script(&skill, &root, &path);
+        self.tasks.blocking(find).await.map(Some)
+    }
+}
