@@ -46,8 +46,8 @@ impl PreparedRun {
         }
         let exec_id = call.exec_id();
         let mut env = arguments.env.clone();
-        if !arguments.editor_text.is_empty() {
-            env.extend(editor(&arguments, &exec_id).environment(&arguments.env)?);
+        if let Some(editor) = ScriptedEditor::new(&arguments.editor_text, &exec_id) {
+            env.extend(editor.environment(&arguments.env)?);
         }
         let (mut spec, warnings) = specify_command(
             call,
@@ -80,18 +80,10 @@ impl PreparedRun {
         // The call may have used another name of the skill than the one that it is staged under.
         self.spec.programs = command_policy::list_programs(&tools.options, Some(&skill.name));
         self.spec.skill = skill.name;
-        if !self.arguments.editor_text.is_empty() {
-            let editor = editor(&self.arguments, &self.exec_id);
+        if let Some(editor) = ScriptedEditor::new(&self.arguments.editor_text, &self.exec_id) {
             editor.upload(tools, &workspace).await?;
         }
         Ok(workspace)
-    }
-}
-
-fn editor<'a>(arguments: &'a RunArguments, exec_id: &'a str) -> ScriptedEditor<'a> {
-    ScriptedEditor {
-        text: &arguments.editor_text,
-        exec_id,
     }
 }
 

@@ -13,11 +13,16 @@ const DIRECTORY: &str = "work/.skilld";
 
 /// Stand-in for $EDITOR: a script in the workspace that overwrites the opened file with the given text.
 pub(super) struct ScriptedEditor<'a> {
-    pub(super) text: &'a str,
-    pub(super) exec_id: &'a str,
+    text: &'a str,
+    exec_id: &'a str,
 }
 
-impl ScriptedEditor<'_> {
+impl<'a> ScriptedEditor<'a> {
+    /// Creates the editor of a command; `None` without a text.
+    pub(super) fn new(text: &'a str, exec_id: &'a str) -> Option<Self> {
+        (!text.is_empty()).then_some(Self { text, exec_id })
+    }
+
     /// Returns the environment of the command. The call must not set any of these variables.
     pub(super) fn environment(
         &self,
