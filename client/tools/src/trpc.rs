@@ -3,8 +3,9 @@
 //! ```text
 //! tool_table ──► skill_listing, skill_load,
 //!                doc_and_tool_selection      skills that exist or are loaded               SkillService, session state
-//!            ──► skill_run, skill_exec,  ──► command_policy  commands that may run         this crate, daemon
-//!                workspace_exec          ──► input_staging   files that a command needs    FileService
+//!            ──► skill_run, skill_exec,  ──► prepared_run    commands that are ready to run
+//!                workspace_exec          ──► command_policy  commands that may run         this crate, daemon
+//!                                        ──► input_staging   files that a command needs    FileService
 //!                                        ──► output_files    files that a command changed  FileService
 //!            ──► session_tools           ──► session_poll    commands that go on           ExecService, session state
 //!            ──► read_file, save_artifact    files by reference                            FileService, ArtifactService
