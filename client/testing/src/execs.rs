@@ -192,10 +192,7 @@ impl FakeServices {
         });
         let state = live::state(&running, result.as_ref());
         let never_ran = |result: &ExecResult| result.spawn_failure.is_some();
-        let (start_time, collection) = {
-            let state = self.lock();
-            (state.start_time, state.collection.clone())
-        };
+        let start_time = self.lock().start_time;
         Ok(Exec {
             name: name.to_owned(),
             state: state.into(),
@@ -207,7 +204,6 @@ impl FakeServices {
             result,
             total,
             start_time,
-            collection,
             ..Default::default()
         })
     }

@@ -75,8 +75,6 @@ pub struct State {
     pub polls_hang: bool,
     /// Start time that every exec reports.
     pub start_time: Option<prost_types::Timestamp>,
-    /// Collection that every exec reports; `None` for none.
-    pub collection: Option<v1::ExecCollection>,
     /// Grace period of the last kill.
     pub grace: Option<prost_types::Duration>,
     /// Bytes of staged files by path.

@@ -18,7 +18,7 @@ pub(super) struct FieldErrorTranslator<'a> {
 }
 
 /// Prefixes of the fields of a request.
-const PREFIXES: [&str; 3] = ["spec.planned_collect.", "spec.collect.", "spec."];
+const PREFIXES: [&str; 2] = ["spec.planned_collect.", "spec."];
 
 impl<'a> FieldErrorTranslator<'a> {
     /// Names of a tool that collects no files and has this argument for the time of a command.
@@ -122,7 +122,7 @@ mod tests {
         for (field, wanted) in [
             ("spec.planned_collect.globs[1]", "output_files \"$NOPE/b\""),
             ("spec.globs[0]", "output_files \"out/a\""),
-            ("spec.collect.globs[7]", "output_files"),
+            ("spec.planned_collect.globs[7]", "output_files"),
             ("spec.save_as_artifacts.prefix", "artifact_prefix"),
             ("spec.planned_collect.max_files", "outputs.max_files"),
             ("spec.shell", "command"),

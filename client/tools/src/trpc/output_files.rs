@@ -112,16 +112,11 @@ impl CollectPlan {
         }
     }
 
-    /// Returns `true` if files are saved as artifacts.
-    pub(super) fn saves(&self) -> bool {
-        self.save.is_some()
-    }
-
     /// Returns the specification that the daemon checks before the command starts; `None` if the call requests no
     /// files.
     pub(super) fn planned_spec(&self, context: SessionContext<'_>) -> Option<CollectSpec> {
-        let is_asked = !self.unasked || self.saves();
-        is_asked.then(|| self.to_collect_spec(context, false))
+        let is_asked = !self.unasked || self.save.is_some();
+        is_asked.then(|| self.to_collect_spec(context))
     }
 
     /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is
@@ -145,17 +140,11 @@ impl CollectPlan {
         (!rest.globs.is_empty() && rest != *self).then_some((rest, warnings))
     }
 
-    /// Returns the specification for the end of the command; `daemon_saves` if the daemon saves the files by itself.
-    pub(super) fn to_collect_spec(
-        &self,
-        context: SessionContext<'_>,
-        daemon_saves: bool,
-    ) -> CollectSpec {
+    /// Returns the specification for the end of the command.
+    fn to_collect_spec(&self, context: SessionContext<'_>) -> CollectSpec {
         // One byte more than is shown tells that there is more.
         let shown = i64::try_from(context.tools.options.primary_bytes_max);
         let unasked = shown.unwrap_or(SAVED_BYTES_MAX) + 1;
-        let save = self.save.clone().filter(|_| !daemon_saves);
-        // The limit is the same whether the daemon or this call saves the files.
         let max_file_bytes = match (self.max_file_bytes, &self.save) {
             (0, Some(_)) => SAVED_BYTES_MAX,
             (0, None) if self.unasked => unasked,
@@ -166,8 +155,8 @@ impl CollectPlan {
             max_files: self.max_files,
             max_file_bytes,
             max_total_bytes: self.max_total_bytes,
-            skip_empty_after_failure: save.is_some(),
-            save_as_artifacts: save.map(|prefix| SaveAsArtifacts {
+            skip_empty_after_failure: self.save.is_some(),
+            save_as_artifacts: self.save.clone().map(|prefix| SaveAsArtifacts {
                 prefix,
                 scope: Some(context.session.scope()),
             }),
@@ -175,19 +164,17 @@ impl CollectPlan {
         }
     }
 
-    /// Collects the files that an exec, named in full, left into its result. `daemon_saves` is `true` if the daemon
-    /// saves the artifacts by itself.
+    /// Collects the files that an exec, named in full, left into its result.
     pub(super) async fn collect(
         &self,
         context: SessionContext<'_>,
         exec: &str,
-        daemon_saves: bool,
         result: &mut RunResult,
     ) -> Result<(), Error> {
         let text_max = context.tools.options.primary_bytes_max;
         let (mut plan, mut warnings) = (self.clone(), Vec::new());
         let (files, summary) = loop {
-            let spec = plan.to_collect_spec(context, daemon_saves);
+            let spec = plan.to_collect_spec(context);
             match output_collection::collect_outputs(context.tools, exec, spec, text_max).await {
                 Ok(collected) => break collected,
                 Err(error) => {

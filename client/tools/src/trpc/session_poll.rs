@@ -6,14 +6,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::v1::{
-    AttachExecRequest, Exec, ExecResult, ExecSpec, ExecState, PollExecRequest, PollExecResponse,
-    Reason, StreamOffsets, WriteStdinResponse, exec_collection,
+    AttachExecRequest, ExecResult, ExecSpec, ExecState, PollExecRequest, PollExecResponse, Reason,
+    StreamOffsets, WriteStdinResponse,
 };
 use skilld_client::{Error, short_id};
 use tonic::Code;
 
 use super::output_delivery::{DeliveredOutput, OutputDelivery};
-use super::output_files::CollectPlan;
 use super::remembered_commands::{SessionCommand, forget_commands, next_order};
 use super::run_result::{RunResult, record_artifacts};
 use super::stdin_prompt::{StdinPrompt, find_prompt};
@@ -346,51 +345,17 @@ async fn finish_command(
     let finished = follow_exec(events, tools.options.output_bytes_max, "").await?;
     let outcome = RunOutcome::new(&tools.options, finished);
     let mut result = RunResult::new(outcome, command.staged.clone());
-    let saves = plan.saves();
     let mut is_final = true;
-    if let Err(error) = plan.collect(context, &poll.name, saves, &mut result).await {
+    if let Err(error) = plan.collect(context, &poll.name, &mut result).await {
         // A request that the daemon refuses now is refused later, too.
-        is_final = error.code() == Some(Code::InvalidArgument);
+        let refusals = [Code::InvalidArgument, Code::PermissionDenied];
+        is_final = error.code().is_some_and(|code| refusals.contains(&code));
         result.warnings.push(failure_warning(&error));
-    }
-    if saves {
-        let exec = tools.client.get_exec(&poll.name).await;
-        let exec = exec.map_err(|error| translate_session_error(error, &poll.id()))?;
-        is_final &= report_collection(context, &exec, &plan, &mut result);
     }
     if is_final {
         command.result = Some(result.clone());
     }
     Ok(Some(result))
-}
-
-/// Adds to a result what the daemon has saved by itself. Returns `false` if the daemon has not finished that.
-fn report_collection(
-    context: SessionContext<'_>,
-    exec: &Exec,
-    plan: &CollectPlan,
-    result: &mut RunResult,
-) -> bool {
-    let collection = exec.collection.clone().unwrap_or_default();
-    if let Some(summary) = &collection.summary {
-        let mut files = std::mem::take(&mut result.output_files);
-        plan.report_saved(context, summary, &mut files, result);
-        result.output_files = files;
-        result.limits_hit |= summary.limits_hit;
-    }
-    let (is_finished, warning) = match collection.state() {
-        exec_collection::State::Done => return true,
-        exec_collection::State::Failed => {
-            let error = collection.error;
-            (true, format!("its files could not be saved: {error}"))
-        }
-        exec_collection::State::Pending | exec_collection::State::Unspecified => {
-            let warning = "its files are being saved as artifacts: poll once more to see them";
-            (false, warning.to_owned())
-        }
-    };
-    result.warnings.push(warning);
-    is_finished
 }
 
 /// Converts the daemon's error about a command.

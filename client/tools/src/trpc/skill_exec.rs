@@ -33,12 +33,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
         mut spec,
         ..
     } = prepared;
-    if plan.saves() {
-        // The daemon collects at the command's end, once, whether or not a call asks for the result.
-        spec.collect = Some(plan.to_collect_spec(*call, false));
-    } else {
-        spec.planned_collect = plan.planned_spec(*call);
-    }
+    spec.planned_collect = plan.planned_spec(*call);
     let mut typed = InitialStdin {
         text: &run.stdin,
         eof: run.eof,

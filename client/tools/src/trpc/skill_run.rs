@@ -28,7 +28,7 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     outcome.add_preparation(prepared.warnings, prepared.package_warning);
     let exec = outcome.name.clone();
     let mut result = RunResult::new(outcome, prepared.staged);
-    if let Err(error) = plan.collect(*call, &exec, false, &mut result).await {
+    if let Err(error) = plan.collect(*call, &exec, &mut result).await {
         result.warnings.push(failure_warning(&error));
     }
     let delta = record_artifacts(call, &result.artifact_files);

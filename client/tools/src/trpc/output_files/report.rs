@@ -22,8 +22,6 @@ const NOTE_BYTES: usize = 128;
 const CONTENT_BYTES_MIN: usize = 256;
 /// Maximum number of left-out files that a result names.
 const SKIPPED_MAX: usize = 100;
-/// End of the warning about further left-out files.
-const MORE_SKIPPED: &str = "more files were left out than skipped_files names";
 
 impl CollectPlan {
     /// Adds collected files to a result, with warnings about the others.
@@ -34,7 +32,7 @@ impl CollectPlan {
         summary: &CollectSummary,
         result: &mut RunResult,
     ) {
-        self.report_saved(context, summary, &mut files, result);
+        self.report_saved(context, summary, result);
         let unmatched = self.unmatched_warning(summary);
         let unchanged = self.unchanged_warning(context, summary, &files);
         let outside = output_collection::outside_warning(summary);
@@ -97,13 +95,11 @@ impl CollectPlan {
         }
     }
 
-    /// Reports which files became artifacts, and which were left out for what reason, also where the daemon saved them
-    /// by itself.
-    pub(in crate::trpc) fn report_saved(
+    /// Reports which files became artifacts, and which were left out for what reason.
+    fn report_saved(
         &self,
         context: SessionContext<'_>,
         summary: &CollectSummary,
-        files: &mut [OutputFile],
         result: &mut RunResult,
     ) {
         let artifacts = summary.artifacts.iter();
@@ -117,12 +113,6 @@ impl CollectPlan {
         result
             .warnings
             .extend(unsaved.filter(|_| self.save.is_some()));
-        for file in files.iter_mut().filter(|file| file.artifact.is_none()) {
-            let name = self.artifact_name(&file.name);
-            let of_it = |artifact: &&ArtifactFile| Some(&artifact.name) == name.as_ref();
-            let artifact = result.artifact_files.iter().find(of_it);
-            file.artifact = artifact.map(|artifact| artifact.reference.clone());
-        }
         let mut more = 0;
         for skipped in &summary.skipped {
             let reason = skipped.reason();
@@ -140,19 +130,10 @@ impl CollectPlan {
                 false => more += 1,
             }
         }
-        let is_said = result
-            .warnings
-            .iter()
-            .any(|said| said.ends_with(MORE_SKIPPED));
-        if more > 0 && !is_said {
-            result.warnings.push(format!("{more} {MORE_SKIPPED}"));
+        if more > 0 {
+            let warning = format!("{more} more files were left out than skipped_files names");
+            result.warnings.push(warning);
         }
-    }
-
-    /// Returns the name of the artifact that a file becomes; `None` if nothing is saved.
-    fn artifact_name(&self, file: &str) -> Option<String> {
-        let prefix = self.save.as_ref()?;
-        Some(format!("{prefix}{file}"))
     }
 
     /// Returns a warning about requested names and patterns that match no file.

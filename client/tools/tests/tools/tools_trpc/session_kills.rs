@@ -3,6 +3,7 @@
 
 use serde_json::json;
 use skilld_client::v1;
+use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_tools::ToolOptions;
 
 use super::{Talk, file, run, summary};
@@ -31,31 +32,23 @@ async fn killing_returns_the_end_of_what_was_printed_and_what_it_came_to() {
     check_fields(&again, &json!({"output": "", "result": killed["result"]}));
 }
 
-/// The daemon saves the files when the command ends; the calls only report them.
 #[tokio::test]
-async fn killing_returns_the_files_that_the_daemon_has_saved_and_saves_none_again() {
+async fn killing_saves_the_files_and_later_calls_save_none_again() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    {
-        let files = [
-            file("out/a", b"saved\n", 6, true),
-            vec![summary(v1::CollectSummary::default())],
-        ];
-        let mut daemon = talk.fake.state.lock();
-        daemon.collect = files.concat();
-        daemon.collection = Some(v1::ExecCollection {
-            state: v1::exec_collection::State::Done.into(),
-            summary: Some(v1::CollectSummary {
-                artifacts: vec!["artifact://out/a@0".into()],
-                ..Default::default()
-            }),
-            ..Default::default()
-        });
+    let mut files = file("out/a", b"saved\n", 6, true);
+    if let Some(Payload::FileEnd(end)) = files.last_mut().and_then(|last| last.payload.as_mut()) {
+        end.artifact = "artifact://out/a@0".into();
     }
+    files.push(summary(v1::CollectSummary {
+        artifacts: vec!["artifact://out/a@0".into()],
+        ..Default::default()
+    }));
+    talk.fake.state.lock().collect = files;
     let mut arguments = run("hold");
     arguments["yield_ms"] = 1.into();
     arguments["outputs"] = json!({"globs": ["out/*"], "inline": true, "save": true});
     let id = talk.call("skill_exec", arguments).await["session_id"].clone();
-    let planned = talk.spec().collect.expect("a collection by the daemon");
+    let planned = talk.spec().planned_collect.expect("checked");
     assert!(planned.save_as_artifacts.is_some());
     talk.calls();
     let kill = json!({"session_id": id});
@@ -77,7 +70,7 @@ async fn killing_returns_the_files_that_the_daemon_has_saved_and_saves_none_agai
     assert_eq!(collections.count(), 1, "{calls:?}");
     let spec = talk.fake.state.lock().collect_spec.take();
     let spec = spec.expect("a collection by the call");
-    assert!(spec.until_exec_end && spec.save_as_artifacts.is_none());
+    assert!(spec.until_exec_end && spec.save_as_artifacts.is_some());
 }
 
 #[tokio::test]

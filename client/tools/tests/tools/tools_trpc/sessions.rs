@@ -485,6 +485,24 @@ async fn files_that_cannot_be_had_for_a_moment_come_with_a_later_call() {
     assert_eq!(talk.calls(), ["ExecService/PollExec"]);
 }
 
+/// A token for one workspace may save no artifact.
+#[tokio::test]
+async fn files_that_may_not_be_saved_are_tried_once() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    let refused = refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]);
+    talk.fake.state.lock().collect_refusals.push_back(refused);
+    let mut arguments = run("cat");
+    arguments["eof"] = true.into();
+    arguments["save_as_artifacts"] = true.into();
+    let ended = talk.call("skill_exec", arguments).await;
+    check_warning(&ended["result"], "its files could not be collected");
+    talk.calls();
+    let poll = json!({"session_id": ended["session_id"]});
+    let later = talk.call("skill_poll_session", poll).await;
+    assert_eq!(later["result"], ended["result"]);
+    assert_eq!(talk.calls(), ["ExecService/PollExec"]);
+}
+
 #[tokio::test]
 async fn one_session_that_is_slow_to_end_holds_up_no_other() {
     let mut talk = Talk::new(ToolOptions::default()).await;
