@@ -186,14 +186,6 @@ impl Artifacts {
         retention::start_sweeps(Arc::clone(&self.0), referenced);
     }
 
-    /// Waits until artifacts of a tenant can be saved after the start: with a quota of bytes, these are counted first. Ends
-    /// after `patience` at the latest.
-    pub async fn wait_until_counted(&self, tenant: &TenantName, patience: Duration) {
-        if self.0.quotas(tenant).bytes.is_some() {
-            self.0.ledger.wait_until_counted(patience).await;
-        }
-    }
-
     /// Returns what a tenant's artifacts take: until all were counted after the start, what was found so far.
     #[must_use]
     pub fn held_by(&self, tenant: &TenantName) -> HeldArtifacts {

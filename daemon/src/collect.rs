@@ -1,10 +1,7 @@
-//! Saves collected files as artifacts: those of CollectOutputs (`collection_saver.rs`), and those that an exec leaves
-//! at its end (`on_exit_collector.rs`, `collection_job.rs`). The guest finds and reads the files; the artifact store
-//! keeps them.
+//! Saves the files of CollectOutputs as artifacts (`collection_saver.rs`). The guest finds and reads the files; the
+//! artifact store keeps them.
 
-mod collection_job;
 mod collection_saver;
-pub mod on_exit_collector;
 
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_result::{Outcome, Reason};

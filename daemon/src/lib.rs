@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`server`] | listener, connections, health, reflection, the order of start and stop |
 //! | [`rpc`] | gRPC services, one file each; `rpc/convert/` validates all requests |
-//! | [`collect`] | collections of files as artifacts, also when an exec ends |
+//! | [`collect`] | collections of files as artifacts |
 //! | [`inputs`] | files by reference, staged from their source into a workspace |
 //! | [`environments`] | packages that skills need beyond their image: finds built ones, builds missing ones |
 //! | [`exec_launch`] | start of an exec in its workspace: script, command, environment, quota |

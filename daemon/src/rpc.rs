@@ -12,7 +12,6 @@ use tonic::Code;
 use crate::access::{AccessControl, TenantPermits};
 use crate::artifacts::Artifacts;
 use crate::audit::AuditLog;
-use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::environments::Environments;
@@ -70,8 +69,6 @@ pub struct ServiceDependencies {
     pub environments: Environments,
     /// Artifact store.
     pub artifacts: Artifacts,
-    /// Collector that saves outputs when execs end.
-    pub on_exit: OnExitCollector,
     /// Stager of inputs by reference.
     pub inputs: InputStager,
     /// Permits for archives that are received and unpacked at the same time.

@@ -27,7 +27,6 @@ pub mod internal_pool;
 pub mod launcher;
 pub mod lease;
 pub mod orphan_removals;
-pub mod output_collection_tracker;
 pub mod reconcile;
 pub mod record;
 pub mod registry;
@@ -42,7 +41,6 @@ pub mod workspace_key;
 pub mod workspace_table;
 
 use lease::{HoldError, LeaseGuard, WorkspaceLease};
-use output_collection_tracker::OutputCollectionTracker;
 use record::SlotRecord;
 use running_execs::RunningExecs;
 use slot_state_machine::{LossCause, SlotState};
@@ -102,7 +100,6 @@ pub struct Slot {
     staging: Arc<Mutex<()>>,
     /// Lock of calls that stage inputs, which may take as long as a download.
     inputs: Arc<Mutex<()>>,
-    collections: Arc<OutputCollectionTracker>,
     running_execs: Arc<RunningExecs>,
 }
 
@@ -125,13 +122,8 @@ pub struct WorkspaceGrant {
     _use: LeaseGuard,
 }
 
-/// Request for permission to use a workspace.
-#[derive(Debug)]
-struct GrantRequest {
-    /// `true` to collect files, which is granted also while the workspace waits for its collections to end.
-    to_collect: bool,
-    reply: oneshot::Sender<Result<WorkspaceGrant>>,
-}
+/// Sender of the answer to a request for permission to use a workspace.
+type GrantReply = oneshot::Sender<Result<WorkspaceGrant>>;
 
 /// Request to a slot's task.
 #[derive(Debug)]
@@ -142,7 +134,7 @@ enum SlotRequest {
         reply: oneshot::Sender<Result<()>>,
     },
     /// Asks for permission to use the workspace.
-    Grant(GrantRequest),
+    Grant { reply: GrantReply },
     /// Asks for the guest of a slot that is not claimed.
     Guest {
         reply: oneshot::Sender<Result<GuestClient>>,
@@ -348,24 +340,7 @@ impl Workspace {
                 Err(HoldError::Closed) => {}
             }
         }
-        self.ask_for_grant(false).await
-    }
-
-    /// Asks for permission to collect the files of an exec. It is granted also while the end of the workspace waits for
-    /// collections.
-    ///
-    /// # Errors
-    /// [`Error::WorkspaceNotReady`] when it is closing or has failed.
-    pub async fn grant_to_collect(&self) -> Result<WorkspaceGrant> {
-        if self.slot.view.borrow().state != SlotState::Claimed {
-            return Err(self.slot.not_ready_error());
-        }
-        self.ask_for_grant(true).await
-    }
-
-    async fn ask_for_grant(&self, to_collect: bool) -> Result<WorkspaceGrant> {
-        let ask = |reply| SlotRequest::Grant(GrantRequest { to_collect, reply });
-        self.slot.ask(ask).await
+        self.slot.ask(|reply| SlotRequest::Grant { reply }).await
     }
 
     /// Restarts the idle timeout. Changes it and the remaining lifetime if given, counted from now.
@@ -415,12 +390,6 @@ impl Workspace {
         self.slot.delete().await
     }
 
-    /// Returns the on-exit collections of the workspace.
-    #[must_use]
-    pub fn collections(&self) -> &Arc<OutputCollectionTracker> {
-        &self.slot.collections
-    }
-
     /// Returns the running execs of the workspace that count against its tenant's quota.
     #[must_use]
     pub fn running_execs(&self) -> &Arc<RunningExecs> {
@@ -442,16 +411,6 @@ impl Workspace {
         (view.state == SlotState::Claimed)
             .then(|| connected(&view))
             .flatten()
-    }
-
-    /// Waits for the next snapshot, for instance of another state or guest.
-    pub async fn wait_for_change(&self) {
-        let mut view = self.slot.view.clone();
-        view.mark_unchanged();
-        if view.changed().await.is_err() {
-            // The task has ended.
-            tracing::trace!(workspace_id = %self.id(), "workspace is gone");
-        }
     }
 
     /// Waits until the workspace is gone: nothing of it is left, or its container is quarantined.

@@ -161,7 +161,6 @@ impl Daemon {
             ("SKILLD_SERVER__UPLOAD_TIMEOUT", "5m".to_owned()),
             ("SKILLD_SERVER__STOP_TIMEOUT", "60s".to_owned()),
             ("SKILLD_EXECS__TIMEOUT_DEFAULT", "1h".to_owned()),
-            ("SKILLD_FILES__COLLECT_ON_EXIT_TIMEOUT", "4m".to_owned()),
             ("SKILLD_FETCH__CONNECT_TIMEOUT", "60s".to_owned()),
             ("SKILLD_ARTIFACTS__TIMEOUT", "2m".to_owned()),
             // Whether a host has the image of this pool must not change what a test sees.

@@ -89,14 +89,8 @@ fault_points! {
     StageNoted = "stage.noted",
     /// Fault point: the record names the skills; replaced versions still exist.
     StageRecorded = "stage.recorded",
-    /// Fault point: the record holds the exec's collection; the exec has not started.
-    CollectNoted = "collect.noted",
-    /// Fault point: the exec has ended, and the record says that its collection is running.
-    CollectBegun = "collect.begun",
-    /// Fault point: a collected file is saved as an artifact; the record does not say so.
+    /// Fault point: a collected file is saved as an artifact; the client has no response.
     CollectSaved = "collect.saved",
-    /// Fault point: the record holds the result of the collection.
-    CollectDone = "collect.done",
     /// Fault point: the record says that the workspace was lost; its container may still exist.
     LossRecorded = "loss.recorded",
     /// Fault point: the container of the lost workspace is removed; the record still names it.

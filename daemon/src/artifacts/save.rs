@@ -80,7 +80,7 @@ impl ArtifactsState {
                 bytes: limits.artifact_bytes,
                 versions: limits.artifacts,
             },
-            // The tenant was removed from the file, unless authentication is off. Its collections may be pending.
+            // The tenant was removed from the file, unless authentication is off. A save of it may be running.
             None => ArtifactQuotas {
                 bytes: (!access.tenants().is_empty()).then_some(0),
                 versions: None,

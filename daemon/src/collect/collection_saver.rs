@@ -14,7 +14,6 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::access::TenantName;
 use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, RequestedScope, SaveOptions};
 use crate::collect::STOPPED;
 use crate::error::{Chain, Error, Result};
@@ -29,10 +28,8 @@ const CLIENT_MESSAGES_MAX: usize = 4;
 const PIECES_MAX: usize = 2;
 /// Maximum length of each list of a summary.
 const PATHS_MAX: usize = 1000;
-/// Maximum size of all lists of a summary together, in bytes: of one that is a client's message, and of one that is kept
-/// in a record file, of which a workspace has hundreds.
+/// Maximum size of all lists of a summary together, in bytes.
 const PATHS_BYTES_MAX: usize = 512 << 10;
-const RECORD_PATHS_BYTES_MAX: usize = 64 << 10;
 /// Overhead of one path in an encoded message, in bytes.
 const PATH_OVERHEAD_BYTES: usize = 8;
 /// Coarsest resolution of the creation time of an artifact.
@@ -53,7 +50,7 @@ pub struct SaveAs {
 
 /// Reason for a collection that ended before its summary.
 #[derive(Debug)]
-pub(super) enum CollectionAbort {
+enum CollectionAbort {
     /// Status from the guest or from its connection.
     Guest(Status),
     /// The guest violated the protocol by sending this.
@@ -63,18 +60,15 @@ pub(super) enum CollectionAbort {
 }
 
 /// Transfer of one collection from the guest to the store and the client.
-pub(super) struct CollectionSaver {
+struct CollectionSaver {
     guest: Streaming<pb::CollectOutputsResponse>,
     artifacts: Artifacts,
     save_as: SaveAs,
     /// Scope of the artifacts.
     scope: ArtifactScope,
     limits: SaveLimits,
-    /// `None` for a collection that no client reads.
-    client: Option<mpsc::Sender<ClientMessage>>,
+    client: mpsc::Sender<ClientMessage>,
     lists: SummaryLists,
-    /// Message of the first refusal by a quota of the tenant.
-    refusal: Option<String>,
 }
 
 /// Lists of a summary while it is collected.
@@ -158,10 +152,19 @@ pub fn save_collected_files(
     workspace: &WorkspaceKey,
 ) -> impl Stream<Item = ClientMessage> + Send + Unpin + use<> {
     let (client, messages) = mpsc::channel(CLIENT_MESSAGES_MAX);
-    let mut saver =
-        CollectionSaver::new(guest, spec, save_as, artifacts.clone(), workspace.tenant());
-    saver.client = Some(client.clone());
-    saver.lists.left = PATHS_BYTES_MAX;
+    let mut saver = CollectionSaver {
+        guest,
+        artifacts: artifacts.clone(),
+        scope: save_as.scope.clone().of_tenant(workspace.tenant()),
+        save_as,
+        limits: SaveLimits {
+            files: spec.max_files,
+            file_bytes: spec.max_file_bytes,
+            total_bytes: spec.max_total_bytes,
+        },
+        client: client.clone(),
+        lists: SummaryLists::default(),
+    };
     let stop = tasks.stop.clone();
     let workspace = workspace.id().name();
     tasks.spawn(async move {
@@ -174,7 +177,7 @@ pub fn save_collected_files(
             ended = saver.run() => ended,
         };
         let error = match ended {
-            Ok(_) | Err(CollectionAbort::ClientGone) => return,
+            Ok(()) | Err(CollectionAbort::ClientGone) => return,
             Err(CollectionAbort::Guest(status)) => Error::from_guest(&workspace, &status),
             Err(CollectionAbort::Protocol(why)) => {
                 Error::Internal(format!("guest of {workspace}: {why}"))
@@ -190,31 +193,8 @@ pub fn save_collected_files(
 // === impl CollectionSaver ===
 
 impl CollectionSaver {
-    pub(super) fn new(
-        guest: Streaming<pb::CollectOutputsResponse>,
-        spec: &pb::CollectSpec,
-        save_as: SaveAs,
-        artifacts: Artifacts,
-        tenant: &TenantName,
-    ) -> Self {
-        Self {
-            guest,
-            artifacts,
-            scope: save_as.scope.clone().of_tenant(tenant),
-            save_as,
-            limits: SaveLimits {
-                files: spec.max_files,
-                file_bytes: spec.max_file_bytes,
-                total_bytes: spec.max_total_bytes,
-            },
-            client: None,
-            lists: SummaryLists::default(),
-            refusal: None,
-        }
-    }
-
-    /// Transfers all files and returns the summary.
-    pub(super) async fn run(&mut self) -> Result<pb::CollectSummary, CollectionAbort> {
+    /// Transfers all files, and then the summary.
+    async fn run(&mut self) -> Result<(), CollectionAbort> {
         loop {
             match self.next().await? {
                 Payload::File(file) if !file.link_target.is_empty() => {
@@ -223,8 +203,7 @@ impl CollectionSaver {
                 Payload::File(file) => self.on_file(file).await?,
                 Payload::Summary(mut summary) => {
                     self.lists.move_into(&mut summary);
-                    self.pass_on(Payload::Summary(summary.clone())).await?;
-                    return Ok(summary);
+                    return self.pass_on(Payload::Summary(summary)).await;
                 }
                 Payload::Data(_) | Payload::FileEnd(_) => {
                     return Err(CollectionAbort::Protocol("bytes of no file"));
@@ -233,25 +212,10 @@ impl CollectionSaver {
         }
     }
 
-    /// Returns the message of the first refusal by a quota of the tenant, if there was one.
-    pub(super) fn quota_refusal(&mut self) -> Option<String> {
-        self.refusal.take()
-    }
-
-    /// Returns a summary of the files that were saved before the collection failed.
-    pub(super) fn partial_summary(&mut self) -> pb::CollectSummary {
-        let mut summary = pb::CollectSummary::default();
-        self.lists.move_into(&mut summary);
-        summary
-    }
-
     async fn next(&mut self) -> Result<Payload, CollectionAbort> {
-        let message = match &self.client {
-            None => self.guest.message().await,
-            Some(client) => tokio::select! {
-                message = self.guest.message() => message,
-                () = client.closed() => return Err(CollectionAbort::ClientGone),
-            },
+        let message = tokio::select! {
+            message = self.guest.message() => message,
+            () = self.client.closed() => return Err(CollectionAbort::ClientGone),
         };
         let message = message.map_err(CollectionAbort::Guest)?;
         let payload = message.and_then(|message| message.payload);
@@ -259,11 +223,9 @@ impl CollectionSaver {
     }
 
     async fn pass_on(&self, payload: Payload) -> Result<(), CollectionAbort> {
-        let Some(client) = &self.client else {
-            return Ok(());
-        };
         let payload = Some(payload);
-        let sent = client
+        let sent = self
+            .client
             .send(Ok(pb::CollectOutputsResponse { payload }))
             .await;
         sent.map_err(|_| CollectionAbort::ClientGone)
@@ -337,19 +299,15 @@ impl CollectionSaver {
                 if !end.truncated {
                     tracing::warn!(error = %Chain(&error), "collected file was not saved");
                 }
-                Err(self.refusal_reason(&error))
+                Err(if matches!(error, Error::TenantQuota { .. }) {
+                    Reason::QuotaExceeded
+                } else {
+                    Reason::NotSaved
+                })
             }
         };
         let version = version.map(|version| format!("artifact://{}@{version}", name.as_str()));
         Ok((end, version))
-    }
-
-    fn refusal_reason(&mut self, error: &Error) -> Reason {
-        if !matches!(error, Error::TenantQuota { .. }) {
-            return Reason::NotSaved;
-        }
-        self.refusal.get_or_insert_with(|| error.to_string());
-        Reason::QuotaExceeded
     }
 
     /// Sends the bytes of one file to the client and to the store. Returns the file's end message, and the version that
@@ -407,7 +365,7 @@ impl Default for SummaryLists {
         Self {
             artifacts: Vec::new(),
             skipped: Vec::new(),
-            left: RECORD_PATHS_BYTES_MAX,
+            left: PATHS_BYTES_MAX,
         }
     }
 }
@@ -483,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_fits_into_a_record_for_any_file_names() {
+    fn summary_fits_into_a_message_for_any_file_names() {
         let path = |number: usize| format!("{number}{}", "x".repeat(4000));
         let mut lists = SummaryLists::default();
         for number in 0..2000 {
@@ -502,7 +460,7 @@ mod tests {
         lists.move_into(&mut summary);
         assert!(!summary.skipped.is_empty());
         let bytes = summary.encoded_len();
-        assert!(bytes <= RECORD_PATHS_BYTES_MAX + (64 << 10), "{bytes}");
+        assert!(bytes <= PATHS_BYTES_MAX + (64 << 10), "{bytes}");
 
         // Names of a usual length all fit.
         let mut lists = SummaryLists::default();

@@ -76,7 +76,6 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
         files.collect_file_bytes_default => files.collect_file_bytes_max;
         files.collect_total_bytes_default => files.collect_total_bytes_max;
         fetch.connect_timeout => fetch.timeout;
-        files.collect_on_exit_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
         engine.remove_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
     });
     check_environments(faults, config);

@@ -205,7 +205,4 @@ pub struct FilesConfig {
     /// Largest total size that a collection may request, in bytes.
     #[serde(deserialize_with = "values::size")]
     pub collect_total_bytes_max: u64,
-    /// Time that the collection after an exec's end may take, and that a workspace's end waits for it.
-    #[serde(deserialize_with = "values::time")]
-    pub collect_on_exit_timeout: Duration,
 }

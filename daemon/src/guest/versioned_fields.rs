@@ -5,7 +5,7 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
 /// Generation that added programs, writes with an id or a wait, and collections limited to an exec's lifetime.
-pub const SECOND: u32 = 2;
+const SECOND: u32 = 2;
 
 /// Request with fields that older guests do not know.
 pub trait VersionedFields {

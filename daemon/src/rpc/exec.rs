@@ -16,18 +16,12 @@ use super::upload::{self, upload_stream};
 use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
 use crate::audit::CreatedResource;
-use crate::collect::on_exit_collector::CollectionGuard;
 use crate::error::{Error, Result};
 use crate::exec::StartMode;
 use crate::exec_launch::ExecLauncher;
-use crate::guest::versioned_fields;
 use crate::shutdown::RefusedWork;
+use crate::workspace::WorkspaceGrant;
 use crate::workspace::running_execs::CountedExec;
-use crate::workspace::{Workspace, WorkspaceGrant};
-
-/// Maximum size of the collection results in one list of execs, in bytes; the guest's part of the message takes up to 3
-/// MiB.
-const SUMMARIES_BYTES_MAX: usize = 512 << 10;
 
 /// Implementation of ExecService.
 #[derive(Debug, Clone)]
@@ -38,11 +32,8 @@ struct AdmittedExec {
     grant: WorkspaceGrant,
     request: guest::StartExecRequest,
     name: String,
-    /// Collection after the exec's end. Dropped after the guest's answer of any kind, because the exec may have
-    /// started.
-    collection: Option<CollectionGuard>,
     /// Place among the running execs of the tenant; `None` for a repeated request that takes none. Dropped after the
-    /// guest's answer of any kind, too.
+    /// guest's answer of any kind, because the exec may have started.
     counted: Option<CountedExec>,
     observer: ExecObserver,
 }
@@ -57,11 +48,7 @@ impl ExecRpc {
         start: StartMode,
     ) -> Result<AdmittedExec> {
         let received = Instant::now();
-        let mut exec = wire::check_exec(workspace, exec_id, spec, &self.0.config)?;
-        if exec.spec.collect.is_some() {
-            // The collection saves artifacts.
-            caller.require_whole_tenant()?;
-        }
+        let exec = wire::check_exec(workspace, exec_id, spec, &self.0.config)?;
         if self.0.tasks.refuses(RefusedWork::Execs) {
             return Err(Error::Draining);
         }
@@ -69,10 +56,6 @@ impl ExecRpc {
         let workspace = self.0.registry.get(caller, &id)?;
         let grant = workspace.grant().await?;
         grant.check_fields(&exec.spec)?;
-        if let Some(collect) = &mut exec.spec.collect {
-            // The collection may run late, after other execs have written files. An older guest can't tell those apart.
-            collect.until_exec_end = grant.generation >= versioned_fields::SECOND;
-        }
         let context = self.0.registry.context();
         let launcher = ExecLauncher {
             workspace: &workspace,
@@ -83,8 +66,7 @@ impl ExecRpc {
             context,
             execs_max: caller.limits().execs,
         };
-        let (mut request, counted) = launcher.prepare_launch(exec, start).await?;
-        let collection = self.prepare_collection(&workspace, &mut request).await?;
+        let (request, counted) = launcher.prepare_launch(exec, start).await?;
         let observer = ExecObserver::new(
             &context.metrics,
             &grant.view.record.pool,
@@ -95,50 +77,9 @@ impl ExecRpc {
             grant,
             request,
             name: id.name(),
-            collection,
             counted,
             observer,
         })
-    }
-
-    /// Registers the collection after the exec's end, and makes the guest retain the exec until then.
-    async fn prepare_collection(
-        &self,
-        workspace: &Workspace,
-        request: &mut guest::StartExecRequest,
-    ) -> Result<Option<CollectionGuard>> {
-        let Some(spec) = &mut request.spec else {
-            return Ok(None);
-        };
-        let Some(collect) = spec.collect.clone() else {
-            return Ok(None);
-        };
-        if let Some(retain) = &mut spec.retain {
-            let least = self.0.config.files.collect_on_exit_timeout;
-            let given = retain.after_exit.and_then(|given| given.try_into().ok());
-            retain.after_exit = given.unwrap_or(least).max(least).try_into().ok();
-        }
-        let on_exit = &self.0.on_exit;
-        let collection = on_exit.prepare(workspace, &request.exec_id, &collect).await;
-        collection.map(Some)
-    }
-
-    /// Adds the results of collections to the guest's description of an exec.
-    async fn add_collections(
-        &self,
-        caller: &Caller,
-        workspace: &str,
-        exec: Response<pb::Exec>,
-    ) -> Result<Response<pb::Exec>, Status> {
-        let id = convert::parse_workspace_name("workspace", workspace)?;
-        let mut exec = [exec.into_inner()];
-        let collects = self.0.registry.get(caller, &id)?;
-        let on_exit = &self.0.on_exit;
-        on_exit
-            .describe(collects.collections(), &mut exec, usize::MAX)
-            .await?;
-        let [exec] = exec;
-        Ok(Response::new(exec))
     }
 
     /// Resolves an exec name to its workspace's grant, the workspace's name and the exec's id.
@@ -176,9 +117,9 @@ impl ExecService for ExecRpc {
         ready.request.set_format(format);
         let created = convert::exec_name(&ready.name, &ready.request.exec_id);
         let mut guest = ready.grant.guest.clone();
-        let stream = guest.run_exec(ready.request).await;
-        drop(ready.collection);
-        let stream = stream
+        let stream = guest
+            .run_exec(ready.request)
+            .await
             .map_err(|status| Error::from_guest(&ready.name, &status))?
             .into_inner();
         let mut observer = ready.observer;
@@ -204,15 +145,15 @@ impl ExecService for ExecRpc {
             .await?;
         let mut guest = ready.grant.guest.clone();
         let created = convert::exec_name(&ready.name, &ready.request.exec_id);
-        let exec = guest.start_exec(ready.request).await;
-        drop(ready.collection);
-        let exec = exec.map_err(|status| Error::from_guest(&ready.name, &status))?;
+        let exec = guest
+            .start_exec(ready.request)
+            .await
+            .map_err(|status| Error::from_guest(&ready.name, &status))?;
         let mut observer = ready.observer;
         observer.confirm_start(ready.counted.and_then(CountedExec::follow));
         // Without the sender of an end, the guest is asked for it.
         observer.finish_detached(exec.get_ref());
-        let answer = self.add_collections(&caller, &ready.name, exec).await?;
-        Ok(CreatedResource::attach(created, answer))
+        Ok(CreatedResource::attach(created, exec))
     }
 
     async fn attach_exec(
@@ -268,8 +209,7 @@ impl ExecService for ExecRpc {
             reason,
         };
         let exec = grant.guest.clone().kill_exec(request).await;
-        let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
-        self.add_collections(&caller, &workspace, exec).await
+        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
 
     async fn get_exec(
@@ -284,8 +224,7 @@ impl ExecService for ExecRpc {
             .clone()
             .get_exec(guest::GetExecRequest { exec_id })
             .await;
-        let exec = exec.map_err(|status| Error::from_guest(&workspace, &status))?;
-        self.add_collections(&caller, &workspace, exec).await
+        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
     }
 
     async fn list_execs(
@@ -309,14 +248,6 @@ impl ExecService for ExecRpc {
         let mut page = page
             .map_err(|status| Error::from_guest(&id.name(), &status))?
             .into_inner();
-        let on_exit = &self.0.on_exit;
-        on_exit
-            .describe(
-                workspace.collections(),
-                &mut page.execs,
-                SUMMARIES_BYTES_MAX,
-            )
-            .await?;
         for exec in &mut page.execs {
             restrict_exec(caller.role(), exec);
         }

@@ -31,10 +31,6 @@ pub(super) fn restrict_exec(role: Role, exec: &mut pb::Exec) {
             ended.command_lines.clear();
         }
     }
-    if let Some(collection) = &mut exec.collection {
-        collection.summary = None;
-        collection.error.clear();
-    }
 }
 
 #[cfg(test)]
@@ -61,15 +57,6 @@ mod tests {
                 }),
                 ..Default::default()
             }),
-            collection: Some(pb::ExecCollection {
-                state: pb::exec_collection::State::Failed.into(),
-                summary: Some(pb::CollectSummary {
-                    outside: vec![text()],
-                    artifacts: vec![text()],
-                    ..Default::default()
-                }),
-                error: text(),
-            }),
             ..Default::default()
         };
         let mut seen = exec.clone();
@@ -80,7 +67,5 @@ mod tests {
         let result = seen.result.expect("still there");
         assert_eq!(result.spawn_failure.expect("still there").errno, 2);
         assert_eq!(result.ended_processes.expect("still there").count, 1);
-        let collection = seen.collection.expect("still there");
-        assert_eq!(collection.state(), pb::exec_collection::State::Failed);
     }
 }

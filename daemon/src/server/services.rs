@@ -23,7 +23,6 @@ use super::reflection::Reflection;
 use crate::access::{AccessControl, TenantPermits};
 use crate::artifacts::{Artifacts, ReferencedVersions};
 use crate::audit::AuditLog;
-use crate::collect::on_exit_collector::OnExitCollector;
 use crate::config::Config;
 use crate::engine::{Engine, EngineInfo};
 use crate::environments::Environments;
@@ -132,12 +131,7 @@ pub(super) async fn boot_services(
     artifacts.start_retention(referenced_versions(&registry));
     tasks.spawn(Arc::clone(&context).save_usage_periodically());
     let environments = Environments::new(store, context, packages, Arc::clone(&access));
-    let timeout = config.files.collect_on_exit_timeout;
     let is_shared = config.auth.is_some();
-    let on_exit = OnExitCollector::new(artifacts.clone(), tasks.clone(), (timeout, is_shared));
-    for workspace in registry.list_all() {
-        on_exit.resume(workspace);
-    }
     Ok(ServiceDependencies {
         config: Arc::clone(config),
         access,
@@ -150,7 +144,6 @@ pub(super) async fn boot_services(
         skills: SkillsByTenant::new(skills),
         environments,
         artifacts,
-        on_exit,
         inputs,
         publishes: TenantPermits::new(config.skills.publishes_max, is_shared),
         sweep: Notify::new(),

@@ -16,7 +16,6 @@ use crate::fault::{self, Point};
 use crate::guest::GuestLink;
 use crate::pool::{Pool, SlotReport};
 use crate::workspace::lease::{HoldError, WorkspaceLease};
-use crate::workspace::output_collection_tracker::OutputCollectionTracker;
 use crate::workspace::record::{SlotPhase, SlotRecord, WorkspaceClaim};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_state_machine::{
@@ -26,7 +25,6 @@ use crate::workspace::{
     COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, WorkspaceFailure, WorkspaceGrant,
 };
 
-mod collection_flush;
 mod container_lifecycle;
 mod guest_link;
 mod reconnect;
@@ -35,7 +33,6 @@ mod slot_timers;
 #[cfg(test)]
 mod tests;
 
-use collection_flush::{PendingWorkspaceEnd, await_flush};
 pub use reconnect::RECONNECT_TIMEOUT;
 use reconnect::{GuestReconnect, await_reconnect};
 use slot_timers::sleep_until;
@@ -71,10 +68,6 @@ pub struct SlotActor {
     engine_away: bool,
     /// Time at which a failed workspace is removed from listings.
     retention: Option<Instant>,
-    /// Bookkeeping of the slot's on-exit collections.
-    collections: Arc<OutputCollectionTracker>,
-    /// Set while the end of the workspace waits for its collections.
-    pending_end: Option<PendingWorkspaceEnd>,
 }
 
 impl SlotActor {
@@ -99,19 +92,12 @@ impl SlotActor {
             removal_overdue: None,
         };
         let (view, watcher) = watch::channel(Arc::new(first));
-        let kept_max = context.config.execs.retained_max as usize * 2;
-        let collections = Arc::new(OutputCollectionTracker::new(
-            &dir,
-            record.claim.is_some(),
-            kept_max,
-        ));
         let slot = Slot {
             number: record.number,
             dir: Arc::clone(&dir),
             commands: sender,
             view: watcher,
             staging: Arc::default(),
-            collections: Arc::clone(&collections),
             running_execs: Arc::default(),
             inputs: Arc::default(),
         };
@@ -135,8 +121,6 @@ impl SlotActor {
             removal_overdue: None,
             engine_away: false,
             retention: None,
-            collections,
-            pending_end: None,
         };
         (actor, slot)
     }
@@ -213,7 +197,6 @@ impl SlotActor {
                     return;
                 }
                 () = link_lost(self.link.as_ref()) => self.on_link_lost().await,
-                () = await_flush(self.pending_end.as_ref(), &self.collections) => self.on_flushed().await,
                 connected = await_reconnect(self.reconnect.as_mut()) => self.on_reconnected(connected).await,
                 // The slot table holds a handle until the slot is removed.
                 Some(command) = self.commands.recv() => self.on_command(command).await,
@@ -232,7 +215,7 @@ impl SlotActor {
                 let claimed = self.claim(*claim).await;
                 answer(reply, claimed);
             }
-            SlotRequest::Grant(request) => {
+            SlotRequest::Grant { reply } => {
                 if self
                     .link
                     .as_ref()
@@ -240,7 +223,7 @@ impl SlotActor {
                 {
                     self.on_link_lost().await;
                 }
-                self.on_grant(request);
+                self.on_grant(reply);
             }
             SlotRequest::Guest { reply } => {
                 let link = self
@@ -269,9 +252,7 @@ impl SlotActor {
             SlotRequest::Delete { reply } => {
                 self.deleting.push(reply);
                 fault::reach(Point::DeleteBegun);
-                if !self.start_flush(SlotEvent::Delete) {
-                    self.end(SlotEvent::Delete).await;
-                }
+                self.end(SlotEvent::Delete).await;
             }
             SlotRequest::ContainerEnded(state) => self.on_container_ended(state).await,
             SlotRequest::Paused(paused) => self.on_paused(paused),
@@ -321,12 +302,10 @@ impl SlotActor {
         else {
             return Err(self.not_ready_error());
         };
-        let held = match lease.try_hold() {
-            Ok(held) => held,
-            Err(HoldError::Full) => return Err(lease.full_error()),
-            // Only a request to collect gets here while the workspace ends.
-            Err(HoldError::Closed) => lease.hold(),
-        };
+        let held = lease.try_hold().map_err(|error| match error {
+            HoldError::Full => lease.full_error(),
+            HoldError::Closed => self.not_ready_error(),
+        })?;
         Ok(WorkspaceGrant {
             guest: link.client.clone(),
             generation: link.generation,
@@ -348,15 +327,7 @@ impl SlotActor {
     }
 
     fn not_ready_error(&self) -> Error {
-        let ending = self.state == SlotState::Claimed && self.pending_end.is_some();
-        super::not_ready_error(
-            &self.record,
-            if ending {
-                SlotState::Closing
-            } else {
-                self.state
-            },
-        )
+        super::not_ready_error(&self.record, self.state)
     }
 
     /// Applies an event. Returns `false` if the state does not allow it.
@@ -423,9 +394,7 @@ impl SlotActor {
     /// Publishes the guest if requests may call it without asking this task, and withdraws it otherwise. Its connection
     /// may break at any time, as it may after a grant.
     fn publish_guest(&self) {
-        let is_usable = self.state == SlotState::Claimed
-            && self.reconnect.is_none()
-            && self.pending_end.is_none();
+        let is_usable = self.state == SlotState::Claimed && self.reconnect.is_none();
         let link = self.link.as_ref().filter(|_| is_usable);
         self.view.send_if_modified(|view| {
             let is_modified = view.guest.is_some() != link.is_some();

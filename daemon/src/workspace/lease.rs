@@ -72,13 +72,6 @@ impl WorkspaceLease {
         }
     }
 
-    /// Marks the workspace as used until the guard is dropped, also while it ends.
-    #[must_use]
-    pub fn hold(&self) -> LeaseGuard {
-        self.shared.users.fetch_add(1, Ordering::AcqRel);
-        LeaseGuard(Arc::clone(&self.shared))
-    }
-
     /// Marks the workspace as used until the guard is dropped, unless it ends or as many requests as may use it do.
     ///
     /// # Errors
@@ -260,7 +253,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_timeout_starts_when_the_last_guard_is_dropped() {
         let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(100), 960);
-        let user = lease.hold();
+        let user = lease.try_hold().expect("free");
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(!lease.is_idle(), "in use");
         drop(user);
@@ -274,7 +267,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lifetime_ends_a_workspace_that_is_in_use() {
         let lease = WorkspaceLease::new(Duration::from_secs(10), Duration::from_secs(20), 960);
-        let _user = lease.hold();
+        let _user = lease.try_hold().expect("free");
         tokio::time::advance(Duration::from_secs(19)).await;
         assert!(!lease.is_over());
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -306,9 +299,6 @@ mod tests {
         assert!(!lease.close_if_idle(), "just used");
         tokio::time::advance(idle).await;
         assert!(lease.close_if_idle());
-        assert_eq!(lease.try_hold().expect_err("closed"), HoldError::Closed);
-        // A collection may use it until the end.
-        drop(lease.hold());
         assert_eq!(lease.try_hold().expect_err("closed"), HoldError::Closed);
     }
 }

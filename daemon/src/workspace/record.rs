@@ -311,7 +311,7 @@ pub fn sync_record(slot_dir: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When the host's disk fails or is full.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let write = || -> io::Result<()> {
         let dir = path.parent().unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(dir)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_result::Reason;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::access::HeldUnit;
 use crate::error::{Error, Result};
@@ -44,8 +44,6 @@ struct RunningExec {
     is_followed: bool,
     /// A further request has ended since the exec is followed, so an exec that the guest did not know may exist now.
     may_exist: bool,
-    /// End that the collection of the exec's files has learned.
-    end: watch::Sender<Option<ExecEnd>>,
 }
 
 /// Share of the entry of one exec. Dropping the last one removes the entry.
@@ -114,7 +112,6 @@ impl RunningExecs {
                 has_started: false,
                 is_followed: false,
                 may_exist: false,
-                end: watch::Sender::new(None),
             };
             execs.insert(exec_id.to_owned(), exec);
         }
@@ -122,13 +119,6 @@ impl RunningExecs {
             execs: Arc::clone(self),
             exec_id: exec_id.to_owned(),
         })
-    }
-
-    /// Reports the end of an exec as the guest described it to the collection of its files.
-    pub fn report_end(&self, exec_id: &str, exec: &pb::Exec) {
-        if let Some(known) = self.lock().get(exec_id) {
-            known.end.send_replace(Some(ExecEnd::of(exec)));
-        }
     }
 
     /// Returns `true` if no exec runs, and no request is about to start one.
@@ -301,9 +291,6 @@ impl FollowJob {
         {
             return Some(end);
         }
-        if let Some(end) = self.wait_for_collection().await {
-            return Some(end);
-        }
         loop {
             let Some(mut guest) = self.workspace.wait_for_guest().await else {
                 return self.has_started.then(lost_end);
@@ -321,19 +308,6 @@ impl FollowJob {
             // The connection broke, or another request may have started the exec meanwhile.
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
-    }
-
-    /// Waits while the files of the exec are to be collected. Returns the end if the collection has learned it.
-    ///
-    /// An answered WaitExec permits the guest to forget the exec. The collection needs it, so only the collection calls.
-    async fn wait_for_collection(&self) -> Option<ExecEnd> {
-        let mut reported = self.entry.with(|exec| exec.end.subscribe())?;
-        let collections = self.workspace.collections();
-        tokio::select! {
-            _reported = reported.wait_for(Option::is_some) => {}
-            () = collections.wait_until_released(&self.entry.exec_id) => {}
-        }
-        reported.borrow().clone()
     }
 
     fn count(&self, context: &SharedSlotContext, end: Option<ExecEnd>) {
@@ -403,25 +377,5 @@ mod tests {
         assert!(!started.may_exist_now());
         drop(started);
         assert_eq!(counter.count(&tenant), 0);
-    }
-
-    #[tokio::test]
-    async fn follower_learns_the_end_from_the_collection() {
-        let (execs, counter) = (Arc::<RunningExecs>::default(), HeldCounter::new("execs"));
-        let entry = execs.add("x", None, || counter.take(&TenantName::default(), None));
-        let entry = entry.expect("a unit");
-        let mut end = entry.with(|exec| exec.end.subscribe()).expect("it counts");
-        let mut exec = pb::Exec::default();
-        exec.result
-            .get_or_insert_default()
-            .set_reason(Reason::OomKilled);
-        execs.report_end("x", &exec);
-        execs.report_end("another", &pb::Exec::default());
-        let end = end
-            .wait_for(Option::is_some)
-            .await
-            .expect("reported")
-            .clone();
-        assert_eq!(end.expect("an end").result.reason(), Reason::OomKilled);
     }
 }

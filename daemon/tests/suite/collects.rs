@@ -1,17 +1,12 @@
-//! Tests of collections at an exec's end, with a client, a whole server and the real guest.
+//! Tests of collections that save artifacts, with a client, a whole server and the real guest.
 
-use std::path::Path;
-use std::time::Duration;
-
-use prost::Message;
 use skilld_client::{Error, UploadTarget};
-use skilld_proto::v1::exec_collection::State;
 use skilld_proto::v1::skipped_file;
 use skilld_proto::v1::{self as pb, Reason};
 use tonic::Code;
 
 use crate::frozen_guests::FrozenGuests;
-use crate::server::{TestServer, ignore_absent, wait_until, within};
+use crate::server::{TestServer, wait_until, within};
 
 fn shell(text: &str) -> pb::ExecSpec {
     pb::ExecSpec {
@@ -36,46 +31,10 @@ fn spec(globs: &[&str], prefix: &str) -> pb::CollectSpec {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invalid_collection_is_rejected_before_the_exec_starts() {
+async fn invalid_collection_is_refused_with_every_fault() {
     let server = TestServer::start("", &[]).await;
-    let workspace = server.workspace().await;
-    let refused = |spec: pb::CollectSpec| async {
-        let mut asked = shell("true");
-        asked.collect = Some(spec);
-        let request = pb::StartExecRequest {
-            workspace: workspace.clone(),
-            exec_id: "job".to_owned(),
-            spec: Some(asked),
-        };
-        let error = server
-            .client
-            .start_exec(request)
-            .await
-            .expect_err("refused");
-        fields(&error)
-    };
-    let mut bad = spec(&[], "/x");
-    bad.max_files = -1;
-    bad.changed_since_exec = "workspaces/w/execs/other".to_owned();
-    bad.format = pb::CollectFormat::Tar.into();
-    let expected = [
-        "spec.collect.globs",
-        "spec.collect.max_files",
-        "spec.collect.save_as_artifacts",
-        "spec.collect.save_as_artifacts.prefix",
-        "spec.collect.changed_since_exec",
-    ];
-    assert_eq!(refused(bad).await, expected);
-    let nobody = pb::CollectSpec {
-        save_as_artifacts: None,
-        ..spec(&["out/**"], "")
-    };
-    assert_eq!(refused(nobody).await, ["spec.collect.save_as_artifacts"]);
-    let out = refused(spec(&["../*"], "")).await;
-    assert_eq!(out, [Reason::PathEscapes.as_str_name()]);
-
     let request = pb::CollectOutputsRequest {
-        workspace: workspace.clone(),
+        workspace: server.workspace().await,
         spec: Some(pb::CollectSpec {
             format: pb::CollectFormat::TarGz.into(),
             ..spec(&["out/[a/b]"], "a/../")
@@ -122,7 +81,7 @@ async fn planned_collection_is_validated_before_the_exec_starts() {
     };
     let exec = run(planned).await.expect("started");
     let effective = exec.effective_spec.expect("a spec");
-    assert_eq!((effective.collect, effective.planned_collect), (None, None));
+    assert_eq!(effective.planned_collect, None);
     assert!(server.stop().await);
 }
 
@@ -130,18 +89,7 @@ async fn planned_collection_is_validated_before_the_exec_starts() {
 async fn failed_exec_saves_no_empty_artifact() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
-    let request = start_request(&workspace, "failed".to_owned(), shell("exit 3"));
-    let name = server
-        .client
-        .start_exec(request)
-        .await
-        .expect("started")
-        .name;
-    wait_until("the exec has ended", async || {
-        let exec = server.client.get_exec(&name).await.expect("there");
-        (exec.state() == pb::ExecState::Closed).then_some(())
-    })
-    .await;
+    let name = run_to_end(&server, &workspace, "exit 3").await;
     for (path, bytes) in [("out/r", &b""[..]), ("out/x", b"x")] {
         let target = UploadTarget::file(&workspace, path);
         server.client.upload(target, bytes).await.expect("staged");
@@ -175,6 +123,39 @@ async fn failed_exec_saves_no_empty_artifact() {
     let error = server.client.collect(request).await.expect_err("refused");
     assert_eq!(fields(&error), ["spec.skip_empty_after_failure"]);
     assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_stragglers_of_a_failed_exec_are_collected() {
+    // A straggler that ends by itself ends the grace, so a long one costs no time.
+    let server = TestServer::start_with_commands("execs.leak_grace = \"5m\"\n").await;
+    let workspace = server.workspace().await;
+    let text = "echo one > $OUTPUT_DIR/one; echo log > $RUN_DIR/log; \
+                (sleep 0.1; echo late > $OUTPUT_DIR/late) & exit 3";
+    let name = run_to_end(&server, &workspace, text).await;
+    let asked = pb::CollectSpec {
+        changed_since_exec: name,
+        until_exec_end: true,
+        ..spec(&["out/**", "$RUN_DIR/*"], "job/")
+    };
+    let summary = collected(&server, &workspace, asked).await;
+    let expected = ["out/late", "out/one", "runs/job/log"];
+    let expected = expected.map(|path| format!("artifact://job/{path}@0"));
+    assert_eq!(summary.artifacts, expected);
+    assert!(server.stop().await);
+}
+
+/// Runs the exec `job` to its end, and returns its name.
+async fn run_to_end(server: &TestServer, workspace: &str, text: &str) -> String {
+    let request = start_request(workspace, "job".to_owned(), shell(text));
+    let started = server.client.start_exec(request).await;
+    let name = started.expect("started").name;
+    wait_until("the exec has ended", async || {
+        let exec = server.client.get_exec(&name).await.expect("there");
+        (exec.state() == pb::ExecState::Closed).then_some(())
+    })
+    .await;
+    name
 }
 
 async fn collected(
@@ -241,125 +222,6 @@ fn start_request(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartEx
         workspace: workspace.to_owned(),
         exec_id: id,
         spec: Some(spec),
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn exec_is_collected_if_its_client_disconnects_during_the_start() {
-    // A busy guest may have many of them at once.
-    let server = TestServer::start("execs.count_max = 100\n", &[]).await;
-    let workspace = server.workspace().await;
-    let mut asked = shell("true");
-    asked.collect = Some(spec(&["out/*"], ""));
-    // Clients that disconnect sooner and later, until one of them has started its exec.
-    let mut round: u32 = 0;
-    let cut_off = wait_until("an exec starts without its client", async || {
-        let step = Duration::from_micros(100_u64 << (round % 10));
-        let mut ids = Vec::new();
-        for number in 0..60 {
-            let id = format!("job-{round}-{number}");
-            let request = start_request(&workspace, id.clone(), asked.clone());
-            let mut stub = server.client.execs();
-            match tokio::time::timeout(step * number, stub.start_exec(request)).await {
-                Ok(started) => drop(started.expect("started")),
-                Err(_) => ids.push(id),
-            }
-        }
-        round += 1;
-        for id in ids {
-            let name = format!("{workspace}/execs/{id}");
-            if server.client.get_exec(&name).await.is_ok() {
-                return Some(id);
-            }
-        }
-        None
-    })
-    .await;
-    // Execs that the guest has started end, and their outputs are collected.
-    wait_until("all are collected", async || {
-        let list = pb::ListExecsRequest {
-            workspace: workspace.clone(),
-            page_size: 100,
-            ..Default::default()
-        };
-        let execs = server.client.list_execs(list).await.expect("listed").execs;
-        let state = |exec: &pb::Exec| exec.collection.as_ref().map(pb::ExecCollection::state);
-        let done = execs.iter().all(|exec| state(exec) == Some(State::Done));
-        done.then_some(())
-    })
-    .await;
-    // The same request returns the same exec, whether or not the first call started it.
-    for id in [cut_off, "job-0-0".to_owned()] {
-        let request = start_request(&workspace, id, asked.clone());
-        let again = server.client.start_exec(request).await.expect("started");
-        wait_until("the exec is collected", async || {
-            let exec = server.client.get_exec(&again.name).await.expect("there");
-            let state = exec.collection.as_ref().map(pb::ExecCollection::state);
-            (state == Some(State::Done)).then_some(())
-        })
-        .await;
-    }
-    assert!(server.stop().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn workspace_that_expired_during_downtime_is_collected_before_removal() {
-    let server = TestServer::start("", &[]).await;
-    let workspace = server.workspace().await;
-    let mut asked = shell("true");
-    asked.collect = Some(spec(&["out/x"], ""));
-    let request = start_request(&workspace, "job".to_owned(), asked);
-    let exec = server.client.start_exec(request).await.expect("started");
-    let started = wait_until("the exec is collected", async || {
-        let exec = server.client.get_exec(&exec.name).await.expect("there");
-        let state = exec.collection.as_ref().map(pb::ExecCollection::state);
-        exec.effective_spec.filter(|_| state == Some(State::Done))
-    })
-    .await;
-    let target = UploadTarget::file(&workspace, "out/x");
-    let staged = server.client.upload(target, &b"x"[..]).await;
-    staged.expect("a late file");
-    // Simulate a daemon that died before the collection.
-    let server = server.restart(|dir| expire_workspaces(dir, &started)).await;
-    let list = pb::ListArtifactsRequest {
-        scope: spec(&[], "").save_as_artifacts.and_then(|save| save.scope),
-        ..Default::default()
-    };
-    wait_until("the workspace is gone", async || {
-        let gone = server.client.get_workspace(&workspace).await;
-        gone.is_err().then_some(())
-    })
-    .await;
-    let found = server.client.list_artifacts(list).await.expect("listed");
-    let names: Vec<_> = found.artifacts.iter().map(|found| &found.name).collect();
-    assert_eq!(names, ["artifacts/out/x"]);
-    assert!(server.stop().await);
-}
-
-/// Ends the lifetime of all workspaces in their records, and makes their collections pending again. `spec` is what their
-/// exec was started with.
-fn expire_workspaces(state_dir: &Path, spec: &pb::ExecSpec) {
-    for slot in std::fs::read_dir(state_dir.join("slots")).expect("slots") {
-        let slot = slot.expect("a slot").path();
-        let path = slot.join("record.json");
-        // A slot whose start the stop ended may have none.
-        let Some(text) = ignore_absent(std::fs::read(&path)) else {
-            continue;
-        };
-        let mut record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        if let Some(claim) = record.get_mut("claim").filter(|claim| claim.is_object()) {
-            claim["end_time_ms"] = 1.into();
-            std::fs::write(&path, record.to_string()).expect("written");
-            let path = slot.join("collects/job");
-            let text = std::fs::read(&path).expect("a note");
-            let mut note = pb::Exec::decode(text.as_slice()).expect("a message");
-            note.effective_spec = Some(spec.clone());
-            note.collection = Some(pb::ExecCollection {
-                state: State::Pending.into(),
-                ..Default::default()
-            });
-            std::fs::write(&path, note.encode_to_vec()).expect("written");
-        }
     }
 }
 

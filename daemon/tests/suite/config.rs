@@ -300,10 +300,10 @@ fn relations_between_values_are_checked() {
         server.message_bytes_max = "3MiB" => server.message_bytes_max: must be between
         server.header_bytes_max = "97KiB" => server.header_bytes_max: must be between
         files.collect_files_max = 9 => files.collect_files_default: must not be over
-        files.collect_on_exit_timeout = "90s" => files.collect_on_exit_timeout: must be below server.unary_timeout
+        engine.remove_timeout = "90s" => engine.remove_timeout: must be below server.unary_timeout
         "#,
     );
-    check_fault("files.collect_on_exit_timeout = \"89s\"", &[]);
+    check_fault("engine.remove_timeout = \"89s\"", &[]);
 }
 
 #[test]

@@ -133,7 +133,6 @@ const SHOWN: &[ReportedLimit] = &[
     ("files.collect_file_bytes_max", "\"8MiB\"", |it| it.collect_file_bytes_max, 8 * MIB),
     ("files.collect_total_bytes_default", "\"9MiB\"", |it| it.collect_total_bytes_default, 9 * MIB),
     ("files.collect_total_bytes_max", "\"10MiB\"", |it| it.collect_total_bytes_max, 10 * MIB),
-    ("files.collect_on_exit_timeout", "\"59s\"", |it| seconds(it.collect_on_exit_timeout), 59),
     ("fetch.timeout", "\"121s\"", |it| seconds(it.fetch_timeout), 121),
     ("skills.files_max", "5001", |it| it.skill_files, 5001),
     ("skills.bytes_max", "\"257MiB\"", |it| it.skill_bytes, 257 * MIB),

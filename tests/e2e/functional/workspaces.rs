@@ -244,7 +244,7 @@ async fn an_idle_workspace_is_removed_and_a_busy_one_is_not() -> Result<()> {
 }
 
 /// Makes a workspace expire within [`EXPIRES_IN_S`]. The daemon refuses a time that is over when it reads the request.
-pub(crate) async fn expire_soon(client: &Client, name: &str) -> Result<()> {
+async fn expire_soon(client: &Client, name: &str) -> Result<()> {
     for seconds in EXPIRES_IN_S {
         let end = SystemTime::now() + Duration::from_secs(seconds);
         let request = RenewWorkspaceRequest {

@@ -58,12 +58,8 @@ pub fn check_exec(
     };
     let mut spec = check_spec(spec, &config.execs)?;
     let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
-    let files = &config.files;
     if let Some(planned) = spec.planned_collect.take() {
-        file::check_planned_collect(planned, &exec_id, files)?;
-    }
-    if let Some(collect) = &mut spec.collect {
-        file::check_collect_on_exit(collect, &workspace, &exec_id, &spec.skill, files)?;
+        file::check_planned_collect(planned, &exec_id, &config.files)?;
     }
     Ok(ExecRequest {
         workspace,

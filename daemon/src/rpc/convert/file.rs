@@ -277,38 +277,6 @@ pub fn check_planned_collect(
     violations.finish()
 }
 
-/// Checks and completes the collection that the daemon makes when an exec ends.
-///
-/// # Errors
-/// `Invalid` with every violation; otherwise `PathEscapes`.
-pub fn check_collect_on_exit(
-    spec: &mut pb::CollectSpec,
-    workspace: &WorkspaceId,
-    exec: &str,
-    skill: &str,
-    config: &FilesConfig,
-) -> Result<()> {
-    let mut violations = ViolationCollector::default();
-    let scope = PathContext {
-        exec: Some(exec),
-        skill: Some(skill).filter(|skill| !skill.is_empty()),
-        ..PathContext::default()
-    };
-    check_collect_spec(&mut violations, "spec.collect", spec, scope, config);
-    if spec.save_as_artifacts.is_none() {
-        let message = "is missing: nobody else would get the files";
-        violations.add("spec.collect.save_as_artifacts", message);
-    }
-    let name = format!("{}/execs/{exec}", workspace.name());
-    if !spec.changed_since_exec.is_empty() && spec.changed_since_exec != name {
-        let message = "must be this exec: leave it out";
-        violations.add("spec.collect.changed_since_exec", message);
-    }
-    spec.changed_since_exec = name;
-    spec.set_format(pb::CollectFormat::Files);
-    violations.finish()
-}
-
 /// Checks the fields that all collections share, resolves the globs and fills in the limits.
 fn check_collect_spec(
     violations: &mut ViolationCollector,
@@ -398,7 +366,6 @@ mod tests {
         collect_file_bytes_max: 8 << 20,
         collect_total_bytes_default: 64 << 20,
         collect_total_bytes_max: 128 << 20,
-        collect_on_exit_timeout: std::time::Duration::from_secs(60),
     };
 
     /// Fields that are refused, in order, or the reason.

@@ -30,6 +30,21 @@ const LAST_TRY_TIMEOUT: Duration = Duration::from_secs(1);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SlotActor {
+    /// Ends the slot. Its lease is closed first, so that no request with an earlier snapshot starts another command.
+    pub(super) async fn end(&mut self, event: SlotEvent) {
+        if let Some(lease) = &self.lease {
+            lease.close();
+        }
+        self.expired |= event == SlotEvent::Expire;
+        self.apply(event).await;
+        if event == SlotEvent::Delete && self.retry.is_some() && self.engine_away {
+            self.refuse_deletes();
+        }
+        if self.state == SlotState::Quarantined {
+            self.answer_deletes();
+        }
+    }
+
     /// Creates directory and container and connects to the guest. The next start can clean up after an interruption at
     /// any step.
     pub(super) async fn boot(&mut self) -> Result<GuestLink> {
@@ -229,7 +244,7 @@ impl SlotActor {
     }
 
     /// Answers the callers that wait for the end. A quarantined container remains a problem for the operator only.
-    pub(super) fn answer_deletes(&mut self) {
+    fn answer_deletes(&mut self) {
         for waiter in self.deleting.drain(..) {
             answer(waiter, Ok(()));
         }
@@ -248,7 +263,7 @@ impl SlotActor {
         tracing::info!(workspace_id = %key.id(), tenant = %key.tenant(), "workspace is gone; its container is quarantined");
     }
 
-    pub(super) fn refuse_deletes(&mut self) {
+    fn refuse_deletes(&mut self) {
         for waiter in self.deleting.drain(..) {
             let message = "the container is removed as soon as it answers".to_owned();
             answer(waiter, Err(Error::EngineUnavailable { message }));

@@ -19,7 +19,7 @@ use crate::workspace::record::SlotRecord;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
 use crate::workspace::slot_state_machine::{LossCause, SlotState};
-use crate::workspace::{COMMANDS_MAX, GrantRequest};
+use crate::workspace::{COMMANDS_MAX, GrantReply};
 
 /// Longest wait of a request for a guest that reconnects. Then the request fails with [`Error::GuestLost`].
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -72,7 +72,7 @@ pub(super) struct GuestReconnect {
     task: AbortOnDropHandle<Result<GuestLink, SlotLoss>>,
     /// Time until which requests wait.
     patience: Instant,
-    waiting: Vec<GrantRequest>,
+    waiting: Vec<GrantReply>,
 }
 
 // === impl GuestWait ===
@@ -316,49 +316,34 @@ impl SlotActor {
                 return;
             }
         }
-        for request in reconnect.waiting {
-            self.on_grant(request);
+        for reply in reconnect.waiting {
+            self.on_grant(reply);
         }
     }
 
     /// Answers the requests that wait for a guest that is lost.
     pub(super) fn refuse_waiting(&self, reconnect: GuestReconnect, loss: &SlotLoss) {
-        for request in reconnect.waiting {
+        for reply in reconnect.waiting {
             let lost = self.guest_lost_error(loss.message.clone());
-            answer(request.reply, Err(lost));
-        }
-    }
-
-    /// Handles the requests that wait for the guest again, after the end of the workspace has begun: only those to
-    /// collect go on waiting.
-    pub(super) fn retry_waiting_requests(&mut self) {
-        let Some(reconnect) = &mut self.reconnect else {
-            return;
-        };
-        for request in std::mem::take(&mut reconnect.waiting) {
-            self.on_grant(request);
+            answer(reply, Err(lost));
         }
     }
 
     /// Answers a request for a grant. While the guest reconnects, the request waits, but not for long.
-    pub(super) fn on_grant(&mut self, request: GrantRequest) {
-        if self.pending_end.is_some() && !request.to_collect {
-            answer(request.reply, Err(self.not_ready_error()));
-            return;
-        }
+    pub(super) fn on_grant(&mut self, reply: GrantReply) {
         let silent = self.silent_guest_error();
         match &mut self.reconnect {
             Some(reconnect) if self.state == SlotState::Claimed => {
                 let may_wait = Instant::now() < reconnect.patience;
                 if may_wait && reconnect.waiting.len() < COMMANDS_MAX {
-                    reconnect.waiting.push(request);
+                    reconnect.waiting.push(reply);
                 } else {
-                    answer(request.reply, Err(silent));
+                    answer(reply, Err(silent));
                 }
             }
             _ => {
                 let grant = self.grant();
-                answer(request.reply, grant);
+                answer(reply, grant);
             }
         }
     }
@@ -396,8 +381,8 @@ impl SlotActor {
         if reconnect.patience > now || reconnect.waiting.is_empty() {
             return false;
         }
-        for request in std::mem::take(&mut reconnect.waiting) {
-            answer(request.reply, Err(self.silent_guest_error()));
+        for reply in std::mem::take(&mut reconnect.waiting) {
+            answer(reply, Err(self.silent_guest_error()));
         }
         true
     }

@@ -1,11 +1,10 @@
-//! Timers of a slot: the lease of its workspace, the deadlines of its end and of its container's removal.
+//! Timers of a slot: the lease of its workspace, and the deadline of its container's removal.
 
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
 use super::SlotActor;
-use super::collection_flush::PendingWorkspaceEnd;
 use crate::error::Result;
 use crate::fault::{self, Point};
 use crate::workspace::lease::{WorkspaceLease, from_unix_ms, unix_ms, users_max};
@@ -17,13 +16,12 @@ impl SlotActor {
         let lease = self
             .lease
             .as_ref()
-            .filter(|_| self.state == SlotState::Claimed && self.pending_end.is_none())
+            .filter(|_| self.state == SlotState::Claimed)
             .map(WorkspaceLease::deadline);
-        let flush = self.pending_end.as_ref().map(PendingWorkspaceEnd::deadline);
         let retention = self
             .retention
             .filter(|_| matches!(self.state, SlotState::Failed(_)));
-        [lease, flush, retention, self.retry.map(|(at, _)| at)]
+        [lease, retention, self.retry.map(|(at, _)| at)]
             .into_iter()
             .chain(self.reconnect_timers())
             .flatten()
@@ -36,20 +34,13 @@ impl SlotActor {
         if self.on_reconnect_timer(now).await {
             return;
         }
-        if self
-            .pending_end
-            .as_ref()
-            .is_some_and(|end| end.deadline() <= now)
-        {
-            tracing::warn!("workspace ends before its outputs are collected");
-            self.on_flushed().await;
-        } else if self.retry.is_some_and(|(at, _)| at <= now) {
+        if self.retry.is_some_and(|(at, _)| at <= now) {
             self.remove_container().await;
         } else if self.retention.is_some_and(|at| at <= now)
             && matches!(self.state, SlotState::Failed(_))
         {
             self.apply(SlotEvent::RetentionOver).await;
-        } else if self.state == SlotState::Claimed && self.pending_end.is_none() {
+        } else if self.state == SlotState::Claimed {
             self.expire_if_due().await;
         }
     }
@@ -62,14 +53,14 @@ impl SlotActor {
         };
         if lease.is_over() {
             tracing::info!("workspace reached its maximum lifetime");
-            self.expire_now().await;
+            self.end(SlotEvent::Expire).await;
         } else if lease.is_idle() {
             match self.ask_idle_time().await {
                 // An exec ran until then.
                 Some(idle) if idle < lease.idle_timeout() => lease.touch_ago(idle),
                 Some(_) if lease.close_if_idle() => {
                     tracing::info!("workspace was idle for its timeout");
-                    self.expire_now().await;
+                    self.end(SlotEvent::Expire).await;
                 }
                 // A request came while the guest answered.
                 Some(_) => {}
@@ -102,8 +93,7 @@ impl SlotActor {
         idle: Option<Duration>,
         remaining: Option<Duration>,
     ) -> Result<()> {
-        let (SlotState::Claimed, Some(lease), None) = (self.state, &self.lease, &self.pending_end)
-        else {
+        let (SlotState::Claimed, Some(lease)) = (self.state, &self.lease) else {
             return Err(self.not_ready_error());
         };
         lease.renew(idle, remaining);

@@ -221,8 +221,6 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         record,
         SlotState::Claimed,
     );
-    // The workspace has nothing to collect.
-    slot.collections.finish_adoption();
     actor.lease = Some(WorkspaceLease::new(idle, remaining, 960));
     (actor, slot)
 }
@@ -386,25 +384,25 @@ fn a_pause_that_is_over_breaks_no_call() {
 
 /// A request that looked at the workspace before its end began must not start another command.
 #[test]
-fn nothing_is_granted_while_the_end_waits_for_collections() {
+fn nothing_is_granted_once_the_end_has_begun() {
     on_a_clock_of_its_own(async |dir| {
         let bench = bench(&dir).await;
         let slot = claimed(&bench, LONG, LONG);
-        let collections = Arc::clone(&slot.collections);
-        let collecting = collections.begin("e").expect("no job yet");
+        // The guest delays the end.
+        bench.guest.delay_ms.store(500, Ordering::Relaxed);
         let before = slot.snapshot().lease.clone().expect("claimed");
+        let mut view = slot.view.clone();
         let key = workspace_key();
         let workspace = Workspace { key, slot };
         let during = async {
-            collections.flush_requested().await;
+            let ending = view.wait_for(|view| view.state == SlotState::Closing);
+            ending.await.expect("published");
             assert_eq!(before.try_hold().expect_err("ends"), HoldError::Closed);
             let refused = workspace.grant().await.expect_err("ends");
             assert!(
                 matches!(refused, Error::WorkspaceNotReady { .. }),
                 "{refused}"
             );
-            workspace.grant_to_collect().await.expect("to collect");
-            drop(collecting);
         };
         let (deleted, ()) = tokio::join!(workspace.delete(), during);
         deleted.expect("deleted");
@@ -423,59 +421,20 @@ fn a_request_that_waits_for_the_guest_is_refused_once_the_end_has_begun() {
         actor.start_reconnect(Some(link)).await;
         actor.publish();
         bench.context.tasks.spawn(actor.run());
-        let collecting = slot.collections.begin("e").expect("no job yet");
         let key = workspace_key();
         let workspace = Workspace { key, slot };
         let start = Instant::now();
-        let collect = async {
-            workspace.grant_to_collect().await.expect("to collect");
-            assert!(start.elapsed() >= Duration::from_millis(500), "it waited");
-            drop(collecting);
-        };
         let refuse = async {
             let refused = workspace.grant().await.expect_err("ends");
             assert!(
                 matches!(refused, Error::WorkspaceNotReady { .. }),
                 "{refused}"
             );
-            assert_eq!(start.elapsed(), Duration::ZERO, "it waited for the guest");
+            assert!(start.elapsed() < Duration::from_millis(500), "it waited");
         };
         // In this order they reach the slot's task.
-        let ((), (), deleted) = tokio::join!(refuse, collect, workspace.delete());
+        let ((), deleted) = tokio::join!(refuse, workspace.delete());
         deleted.expect("deleted");
-    });
-}
-
-#[test]
-fn a_cut_during_the_wait_for_collections_does_not_keep_the_workspace() {
-    on_a_clock_of_its_own(async |dir| {
-        let mut bench = bench(&dir).await;
-        run_without_guest(&mut bench).await;
-        let lost = CancellationToken::new();
-        let link = GuestLink::for_test(bench.client.clone(), lost.clone());
-        let slot = claimed_with(&bench, link, LONG, LONG);
-        let collections = Arc::clone(&slot.collections);
-        let collecting = collections.begin("e").expect("no job yet");
-        let mut view = slot.view.clone();
-        let key = workspace_key();
-        let workspace = Workspace { key, slot };
-        let during = async {
-            collections.flush_requested().await;
-            lost.cancel();
-            let refused = workspace.grant_to_collect().await.expect_err("no guest");
-            assert!(matches!(refused, Error::GuestLost { .. }), "{refused}");
-            let failed = view.wait_for(|view| matches!(view.state, SlotState::Failed(_)));
-            failed.await.expect("published");
-            let refused = workspace.grant_to_collect().await.expect_err("failed");
-            assert!(
-                matches!(refused, Error::WorkspaceNotReady { .. }),
-                "{refused}"
-            );
-            drop(collecting);
-        };
-        let (deleted, ()) = tokio::join!(workspace.delete(), during);
-        deleted.expect("deleted");
-        assert_eq!(workspace.snapshot().state, SlotState::Removed);
     });
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use skilld::config::environments::EnvironmentBuilds;
 
 use super::*;
-use crate::server::ignore_absent;
+use crate::server::{ignore_absent, names};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_keeps_workspaces_and_warm_slots() {
@@ -41,6 +41,34 @@ async fn restart_keeps_workspaces_and_warm_slots() {
         .await
         .expect("the same request");
     assert_eq!(workspace_names(&server).await.len(), 1);
+    assert!(server.stop().await);
+}
+
+/// Earlier versions kept records of collections beside the record of a slot.
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_files_of_a_slot_hinder_no_adoption_and_go_with_it() {
+    let server = TestServer::start("", &[]).await;
+    create_workspace(&server, "kept").await;
+    wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
+    let server = server
+        .restart(|state| {
+            for slot in std::fs::read_dir(state.join("slots")).expect("slots") {
+                let records = slot.expect("entry").path().join("collects");
+                std::fs::create_dir(&records).expect("mkdir");
+                std::fs::write(records.join("job"), "a record").expect("written");
+            }
+        })
+        .await;
+    assert_eq!(workspace_names(&server).await, ["workspaces/kept"]);
+    server
+        .client
+        .list_execs(list_request("workspaces/kept"))
+        .await
+        .expect("usable at once");
+    let deleted = server.client.delete_workspace("workspaces/kept").await;
+    deleted.expect("deleted");
+    let slots = names(&server.state_dir().join("slots"));
+    assert_eq!(slots.len(), 1, "only the warm one: {slots:?}");
     assert!(server.stop().await);
 }
 
