@@ -23,7 +23,6 @@ pub(crate) mod writable_disks;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -94,8 +93,6 @@ pub(crate) struct Exec {
     /// Writer's end of stdin; `None` if clients may not write to it.
     pub(crate) stdin: Option<ExecStdin>,
     state: Mutex<ExecState>,
-    /// `true` once the daemon has received the end of this exec.
-    end_was_reported: AtomicBool,
     /// Notified on every change that a reader or an RPC may wait for.
     changed: watch::Sender<()>,
     /// Notified when a reader took output, so that a full window may have room.
@@ -183,7 +180,6 @@ impl Exec {
                 acknowledged: [0; 2],
                 last_poll: None,
             }),
-            end_was_reported: AtomicBool::new(false),
             changed: watch::Sender::new(()),
             room: Notify::new(),
             commands,
@@ -258,17 +254,6 @@ impl Exec {
             .unwrap_or(RETAIN_AFTER_EXIT)
     }
 
-    /// Returns `true` while the daemon waits for the end in order to collect files. The exec is kept until then, even
-    /// if the daemon is away.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.spec.collect.is_some() && !self.end_was_reported.load(Ordering::Relaxed)
-    }
-
-    /// Records that the daemon has received the end of this exec.
-    pub(crate) fn report_end(&self) {
-        self.end_was_reported.store(true, Ordering::Relaxed);
-    }
-
     /// Returns the exec as the API describes it.
     pub(crate) fn describe(&self) -> v1::Exec {
         let state = self.state();
@@ -282,8 +267,6 @@ impl Exec {
             result: state.result(),
             total: Some(state.total()),
             oldest: Some(state.oldest()),
-            // The daemon adds the collection.
-            collection: None,
         }
     }
 }

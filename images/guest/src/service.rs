@@ -308,7 +308,6 @@ impl GuestService for GuestRpcService {
         let exec = self.guest.host.find_exec(&request.get_ref().exec_id)?;
         exec.wait_until(|state| state.phase == ExecPhase::Closed)
             .await;
-        self.guest.host.execs.report_end(&exec);
         Ok(Response::new(exec.describe()))
     }
 

@@ -32,8 +32,6 @@ struct RegistryState {
     execs: HashMap<String, RegisteredExec>,
     /// Execs whose end clients know, in the order of their ends.
     ended: BTreeMap<u64, EndedExec>,
-    /// Number of execs in `ended` whose end the daemon awaits.
-    awaited: usize,
     forgotten: ForgottenIds,
     /// Time at which the next exec is forgotten, as far as the task that does it knows; `None` if it knows none.
     forget_next: Option<Instant>,
@@ -69,15 +67,18 @@ struct EndedExec {
 }
 
 impl RegistryState {
-    /// Forgets all but the newest of the ended execs. Keeps an exec of which a process may be left, and one whose end
-    /// the daemon awaits. Only the former counts towards the limit, and only while it is among the newest.
+    /// Forgets all but the newest of the ended execs. Keeps an exec of which a process may be left. It counts towards the
+    /// limit only while it is among the newest.
     fn forget_surplus(&mut self) {
         // Every exec ends here, so this looks at the oldest and not at all that are kept.
-        let surplus = (self.ended.len() - self.awaited).saturating_sub(self.retained_max);
-        let free = self.ended.values().filter(|ended| !ended.exec.is_awaited());
-        let oldest = free.take(surplus);
-        let oldest = oldest.filter(|ended| ended.forget_at.is_some());
-        let oldest: Vec<String> = oldest.map(|ended| ended.exec.id.clone()).collect();
+        let surplus = self.ended.len().saturating_sub(self.retained_max);
+        let oldest: Vec<String> = self
+            .ended
+            .values()
+            .take(surplus)
+            .filter(|ended| ended.forget_at.is_some())
+            .map(|ended| ended.exec.id.clone())
+            .collect();
         for id in oldest {
             self.forget(&id);
         }
@@ -90,9 +91,8 @@ impl RegistryState {
         let Some(registered) = self.execs.remove(id) else {
             return;
         };
-        let ended = registered.end.and_then(|end| self.ended.remove(&end));
-        if ended.is_some() && registered.exec.is_awaited() {
-            self.awaited -= 1;
+        if let Some(end) = registered.end {
+            self.ended.remove(&end);
         }
         self.root.remove_run_directory(id);
     }
@@ -112,7 +112,6 @@ impl ExecRegistry {
                 root,
                 execs: HashMap::new(),
                 ended: BTreeMap::new(),
-                awaited: 0,
                 forgotten: ForgottenIds::default(),
                 forget_next: None,
                 started: 0,
@@ -219,18 +218,6 @@ impl ExecRegistry {
         self.make_room();
     }
 
-    /// Records that the daemon has received the end of an exec, which is then kept no longer than others.
-    pub(crate) fn report_end(&self, exec: &Exec) {
-        let mut state = self.state();
-        if exec.is_awaited() && state.find_ended(&exec.id).is_some() {
-            state.awaited -= 1;
-        }
-        exec.report_end();
-        drop(state);
-        self.make_room();
-        self.earlier.notify_one();
-    }
-
     /// Records that the output of an exec has ended. Callers do this before clients can see the end, so that no client
     /// sees more ended execs than the limit.
     pub(crate) fn output_ended(&self, exec: &Arc<Exec>) {
@@ -238,7 +225,6 @@ impl ExecRegistry {
         let end = state.ended.last_key_value().map_or(0, |(last, _)| last + 1);
         if let Some(registered) = state.execs.get_mut(&exec.id) {
             registered.end = Some(end);
-            state.awaited += usize::from(exec.is_awaited());
             let ended = EndedExec {
                 exec: Arc::clone(exec),
                 forget_at: None,
@@ -280,18 +266,17 @@ impl ExecRegistry {
     /// Forgets execs whose retention time is over at `now`. Returns when the next one is due.
     fn forget_overdue(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state();
-        let is_due = |ended: &&EndedExec| {
-            let is_over = ended.forget_at.is_some_and(|at| at <= now);
-            is_over && !ended.exec.is_awaited()
-        };
+        let is_due = |ended: &&EndedExec| ended.forget_at.is_some_and(|at| at <= now);
         let overdue = state.ended.values().filter(is_due);
         let overdue: Vec<String> = overdue.map(|ended| ended.exec.id.clone()).collect();
         for id in overdue {
             state.forget(&id);
         }
-        let due = state.ended.values().filter_map(|ended| ended.forget_at);
-        // Awaited execs are forgotten when the daemon has received their end.
-        let next = due.filter(|at| *at > now).min();
+        let next = state
+            .ended
+            .values()
+            .filter_map(|ended| ended.forget_at)
+            .min();
         state.forget_next = next;
         next
     }

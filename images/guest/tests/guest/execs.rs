@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::files::header;
 use crate::kills::kill;
-use crate::support::{DEADLINE, Guest, SeenEvents, duration, in_time, reason, until};
+use crate::support::{Guest, SeenEvents, in_time, reason, until};
 
 fn wall_time(seen: &SeenEvents) -> Duration {
     let wall = seen.result.as_ref().and_then(|result| result.wall_time);
@@ -349,46 +349,6 @@ async fn a_missing_working_directory_is_named_whatever_the_program() {
         assert_eq!((failure.stage(), failure.errno), (Stage::Cwd, 2), "{id}");
         let expected = format!("{workspace}/work/none/below: {workspace}/work/none is missing");
         assert!(failure.message.ends_with(&expected), "{failure:?}");
-    }
-}
-
-#[tokio::test]
-async fn an_exec_that_is_collected_is_kept_until_the_daemon_has_heard_of_its_end() {
-    let guest = Guest::configured(wire::ConfigureRequest {
-        workspace: "workspaces/w".to_owned(),
-        execs_max: 1,
-        retained_execs_max: 2,
-        retain_bytes_total: 1 << 20,
-        ..Default::default()
-    })
-    .await;
-    let mut client = guest.client.clone();
-    let mut job = guest.request("job", &["true"]);
-    let spec = job.spec.as_mut().expect("a spec");
-    spec.collect = Some(v1::CollectSpec::default());
-    spec.retain.get_or_insert_default().after_exit = duration(1);
-    let mut events = client.run_exec(job).await.expect("started").into_inner();
-    while events.message().await.expect("an event").is_some() {}
-    // Too many others ended after it, and its time is over.
-    for id in ["a", "b", "c"] {
-        guest.sh(id, "sleep 0.01").await;
-    }
-    let asked = || wire::GetExecRequest {
-        exec_id: "job".to_owned(),
-    };
-    client.get_exec(asked()).await.expect("kept");
-    let kept = wire::GetExecRequest {
-        exec_id: "b".to_owned(),
-    };
-    client.get_exec(kept).await.expect("two others are kept");
-    let wait = wire::WaitExecRequest {
-        exec_id: "job".to_owned(),
-    };
-    client.wait_exec(wait).await.expect("told");
-    let begin = Instant::now();
-    while client.get_exec(asked()).await.is_ok() {
-        assert!(begin.elapsed() < DEADLINE, "never forgotten");
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

@@ -12,9 +12,9 @@ fn registry(retained_max: usize) -> (ExecRegistry, tempfile::TempDir) {
 }
 
 /// Starts an exec and lets its output end; processes of it may be left.
-fn close(registry: &ExecRegistry, id: &str, spec: v1::ExecSpec) -> Arc<Exec> {
+fn close(registry: &ExecRegistry, id: &str) -> Arc<Exec> {
     let (name, digest) = (format!("workspaces/w/execs/{id}"), Vec::new().into());
-    let budget = &registry.budget;
+    let (spec, budget) = (v1::ExecSpec::default(), &registry.budget);
     let (exec, _commands) = Exec::new(name, id.to_owned(), digest, spec, None, budget);
     registry.insert(Arc::clone(&exec));
     registry.leader_ended();
@@ -24,7 +24,7 @@ fn close(registry: &ExecRegistry, id: &str, spec: v1::ExecSpec) -> Arc<Exec> {
 
 /// The same, with nothing left.
 fn end(registry: &ExecRegistry, id: &str) {
-    let exec = close(registry, id, v1::ExecSpec::default());
+    let exec = close(registry, id);
     registry.exec_ended(&exec);
 }
 
@@ -37,7 +37,7 @@ fn kept(registry: &ExecRegistry) -> Vec<String> {
 fn newest_results_are_kept_whatever_lingers() {
     let (registry, _place) = registry(2);
     let lingering = ["l1", "l2", "l3"];
-    let lingering = lingering.map(|id| close(&registry, id, v1::ExecSpec::default()));
+    let lingering = lingering.map(|id| close(&registry, id));
     for id in ["e1", "e2", "e3"] {
         end(&registry, id);
     }
@@ -54,7 +54,7 @@ fn a_lingering_exec_takes_the_place_of_an_older_result() {
     let (registry, _place) = registry(2);
     end(&registry, "e1");
     end(&registry, "e2");
-    let lingers = close(&registry, "l", v1::ExecSpec::default());
+    let lingers = close(&registry, "l");
     assert_eq!(kept(&registry), ["e2", "l"]);
     registry.exec_ended(&lingers);
     assert_eq!(kept(&registry), ["e2", "l"]);
@@ -70,33 +70,17 @@ fn the_empty_directory_of_a_forgotten_exec_is_removed_at_once() {
     std::fs::write(place.path().join("runs/full/file"), "kept").expect("a file");
     end(&registry, "full");
     end(&registry, "e1");
-    let _lingers = close(&registry, "e2", v1::ExecSpec::default());
+    let _lingers = close(&registry, "e2");
     assert_eq!(kept(&registry), ["e2"]);
     let is_left = ["e1", "e2", "full"].map(|id| place.path().join("runs").join(id).exists());
     assert_eq!(is_left, [false, true, true]);
 }
 
 #[test]
-fn an_exec_whose_end_the_daemon_awaits_takes_no_place() {
-    let (registry, _place) = registry(1);
-    let spec = v1::ExecSpec {
-        collect: Some(v1::CollectSpec::default()),
-        ..Default::default()
-    };
-    let awaited = close(&registry, "a", spec);
-    registry.exec_ended(&awaited);
-    end(&registry, "e1");
-    end(&registry, "e2");
-    assert_eq!(kept(&registry), ["a", "e2"]);
-    registry.report_end(&awaited);
-    assert_eq!(kept(&registry), ["e2"]);
-}
-
-#[test]
 fn an_exec_is_forgotten_when_its_time_is_over_and_nothing_lingers() {
     let (registry, _place) = registry(2);
     end(&registry, "e");
-    let lingers = close(&registry, "l", v1::ExecSpec::default());
+    let lingers = close(&registry, "l");
     let late = Instant::now() + Duration::from_secs(48 * 3600);
     assert_eq!(registry.forget_overdue(late), None);
     assert_eq!(kept(&registry), ["l"]);
