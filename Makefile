@@ -56,6 +56,7 @@ unit: setup-rust ## every test that needs no Docker (TEST='-p skilld --test suit
 compat: setup-python$(if $(DIR),,+npm) $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one) and the samples for agent frameworks, or a report over your skills in DIR=… (POOL=default|office, JSON=1)
 ifeq ($(DIR),)
 	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') cargo test --locked --test e2e -- compat:: $(if $(CASE),,foreign::frameworks::)
+	$(if $(CASE),,cargo test --locked -p skilld-skills --lib labelled_skills -- --nocapture)
 else
 	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --quiet --locked -p skilld-bench --bin collection-report -- \
 		--dir '$(DIR)' $(if $(POOL),--pool '$(POOL)') $(if $(JSON),-o json)

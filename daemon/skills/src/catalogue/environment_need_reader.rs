@@ -54,7 +54,7 @@ pub(crate) fn read_environment_need(manifest: &Manifest) -> Result<EnvironmentNe
             FileUse::Requirements => reader.requirements_file(file)?,
             FileUse::PythonProject => reader.project_file(file)?,
             FileUse::Script => reader.script(file)?,
-            FileUse::NodePackage | FileUse::SkillMd | FileUse::Makefile => {}
+            FileUse::NodePackage | FileUse::SkillMd => {}
         }
     }
     reader.node_package()?;

@@ -1,45 +1,40 @@
-//! Preflight: reports what a skill needs and an image lacks, before anything runs.
+//! Preflight: reports what a skill says that it needs and an image lacks, before anything runs.
 //!
 //! ```text
 //! store's copy of a skill ─► need_collector.rs: stated requirements (front matter, PEP 723, requirements.txt, pyproject.toml,
-//!                            package.json, first lines) and concluded ones (extensions, imports, commands)
+//!                            package.json, first lines) and concluded ones (imports, known programs, installation lines)
 //! guest of a warm container ─► ImageInventory: programs and packages of the image, and of the skill's environment
 //!                            requirements − inventories = findings
 //! ```
 //!
 //! An unmet requirement is an error if the skill states it, and a warning if it was concluded, because a file may never
-//! be used. Preflight runs nothing of the skill, and its work per skill is bounded.
+//! be used. Preflight runs nothing of the skill, and its work per skill is bounded. It reads lines and interprets no
+//! language: nothing found means that nothing missing was found, and a run names what it lacks after all.
 
 use std::collections::HashSet;
 
 use crate::parse::problem::Severity;
 
-mod command_install;
-mod command_needs;
+mod commands;
 pub(crate) mod file_selection;
-mod import_needs;
-mod markdown_commands;
+mod install_lines;
 mod need_collector;
-mod network_signs;
-mod node_calls;
 mod node_imports;
-mod node_tokens;
 mod package_json;
 mod program_names;
-mod python_calls;
+mod python_imports;
 pub(crate) mod python_requirements;
-mod python_tokens;
 mod script_interpreter;
-mod shell_translation;
-mod shell_words;
-mod text_cursor;
 
 pub(crate) use need_collector::collect_needs;
 
 /// Environment variables that every command has.
-const ENVIRONMENT: &str = "CLAUDE_PLUGIN_ROOT CLAUDE_PROJECT_DIR CLAUDE_SKILL_DIR HOME INPUTS_DIR LANG OUTPUT_DIR \
-    PATH PWD PYTHONDONTWRITEBYTECODE PYTHONPATH RUN_DIR SHELL SKILLS_DIR SKILL_DIR SKILL_NAME SKILL_ROOT TMPDIR \
-    USER VIRTUAL_ENV WORKSPACE WORKSPACE_DIR WORK_DIR";
+#[rustfmt::skip]
+const ENVIRONMENT: &[&str] = &[
+    "CLAUDE_PLUGIN_ROOT", "CLAUDE_PROJECT_DIR", "CLAUDE_SKILL_DIR", "HOME", "INPUTS_DIR", "LANG", "OUTPUT_DIR", "PATH",
+    "PWD", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "RUN_DIR", "SHELL", "SKILLS_DIR", "SKILL_DIR", "SKILL_NAME",
+    "SKILL_ROOT", "TMPDIR", "USER", "VIRTUAL_ENV", "WORKSPACE", "WORKSPACE_DIR", "WORK_DIR",
+];
 
 /// Programs and packages of an image, as its guest found them.
 #[derive(Debug, Default)]
@@ -125,19 +120,10 @@ impl ImageInventory {
             }
             NeedKind::PythonModule => self.python_modules.contains(name),
             NeedKind::NodePackage => self.node_packages.contains(name),
-            // Workspaces have no network, except for what needs none: `npx x` runs a program `x` that is there.
-            NeedKind::Network => name.split_once(' ').is_some_and(|(_, package)| {
-                self.programs.contains(package) || self.node_packages.contains(package)
-            }),
-            // Variables are no part of an image.
-            NeedKind::Env => false,
+            // Workspaces have no network, and variables are no part of an image.
+            NeedKind::Network | NeedKind::Env => false,
         }
     }
-}
-
-/// Returns `true` if a list of words has a word.
-fn has_word(words: &str, word: &str) -> bool {
-    words.split_whitespace().any(|known| known == word)
 }
 
 /// Returns the requirements that neither the image nor an environment that was built for the skill meets, errors first.
@@ -149,19 +135,15 @@ pub fn find_unmet_needs(
     environment: Option<&ImageInventory>,
     env: &[String],
 ) -> Vec<UnmetNeed> {
-    let inventories: Vec<&ImageInventory> =
-        [Some(image), environment].into_iter().flatten().collect();
+    let inventories: Vec<_> = [Some(image), environment].into_iter().flatten().collect();
     // Without Python its modules are unknown; the missing interpreter is reported anyway.
-    let has_python = inventories
-        .iter()
-        .any(|inventory| !inventory.python_modules.is_empty());
+    let has_modules = |inventory: &&ImageInventory| !inventory.python_modules.is_empty();
+    let has_python = inventories.iter().any(has_modules);
     let is_met = |need: &Need, name: &str| {
-        let is_given = || has_word(ENVIRONMENT, name) || env.iter().any(|given| given == name);
+        let is_given = || ENVIRONMENT.contains(&name) || env.iter().any(|given| given == name);
         (need.kind == NeedKind::Env && is_given())
             || (need.kind == NeedKind::PythonModule && !has_python)
-            || inventories
-                .iter()
-                .any(|inventory| inventory.has(need, name))
+            || inventories.iter().any(|found| found.has(need, name))
     };
     let missing = needs
         .iter()
@@ -172,13 +154,6 @@ pub fn find_unmet_needs(
     findings.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name)));
     let mut seen = HashSet::new();
     findings.retain(|finding| seen.insert(finding_subject(finding)));
-    // Any program of a package shows that it is installed, and the one that is called is reported anyway.
-    findings.retain(|finding| {
-        let names = || finding.name.split(", ");
-        finding.kind != NeedKind::AnyBinary
-            || finding.severity == Severity::Error
-            || !names().any(|name| seen.contains(&(NeedKind::Binary, program_subject(name))))
-    });
     findings
 }
 
@@ -186,10 +161,12 @@ pub fn find_unmet_needs(
 fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
     let name = &finding.name;
     match finding.kind {
-        NeedKind::Interpreter | NeedKind::Binary => (NeedKind::Binary, program_subject(name)),
+        NeedKind::Interpreter | NeedKind::Binary => {
+            let program = program_names::aliases_of(name).next().unwrap_or(name);
+            (NeedKind::Binary, program.to_owned())
+        }
         NeedKind::PythonPackage | NeedKind::PythonModule => {
-            let first = name.split(", ").next().unwrap_or_default();
-            let package = python_requirements::likely_package_of(first);
+            let package = python_requirements::likely_package_of(name);
             let package = python_requirements::without_variant(&package).to_owned();
             (NeedKind::PythonPackage, package)
         }
@@ -199,21 +176,15 @@ fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
     }
 }
 
-/// Returns the same name for all names of one program.
-fn program_subject(name: &str) -> String {
-    let first = program_names::aliases_of(name).next();
-    first.unwrap_or(name).to_owned()
-}
-
 fn make_finding(need: &Need) -> UnmetNeed {
-    const USE_A_POOL: &str = "use a pool whose image has it";
+    const POOL: &str = "use a pool whose image has it";
     let name = need.names.join(", ");
     let message = match need.kind {
         NeedKind::Interpreter => {
-            format!("{name} is not in the image, and runs this script: {USE_A_POOL}")
+            format!("{name} is not in the image, and runs this script: {POOL}")
         }
         NeedKind::Binary => {
-            format!("{name} is not in the image: {USE_A_POOL}, or put it into the skill's bin/")
+            format!("{name} is not in the image: {POOL}, or put it into the skill's bin/")
         }
         NeedKind::AnyBinary => {
             format!("none of {name} is in the image: use a pool whose image has one")
@@ -222,24 +193,20 @@ fn make_finding(need: &Need) -> UnmetNeed {
         // Only what a skill states is installed for it.
         NeedKind::PythonPackage if need.severity == Severity::Error => format!(
             "the Python package {name} is not in the image and not installed for the skill: run `skillctl skill prepare`, or \
-             {USE_A_POOL}"
+             {POOL}"
         ),
         NeedKind::PythonPackage => {
-            format!("the Python package {name} is not in the image: {USE_A_POOL}")
+            format!("the Python package {name} is not in the image: {POOL}")
         }
-        NeedKind::PythonModule if need.names.len() > 1 => {
-            format!("none of the modules {name} is in the image: use a pool whose image has one")
-        }
-        NeedKind::PythonModule => {
-            let package = python_requirements::likely_package_of(&name);
-            let package = Some(package).filter(|package| *package != name);
-            let package = package.map(|package| format!(" (of the package {package})"));
-            let package = package.unwrap_or_default();
-            format!("the module {name}{package} is not in the image: {USE_A_POOL}")
-        }
+        NeedKind::PythonModule => match python_requirements::likely_package_of(&name) {
+            package if package == name => format!("the module {name} is not in the image: {POOL}"),
+            package => {
+                format!("the module {name} (of the package {package}) is not in the image: {POOL}")
+            }
+        },
         NeedKind::NodePackage => format!(
             "the Node.js package {name} is not in the image and not in the skill's node_modules/: ship it with the skill, \
-             or {USE_A_POOL}"
+             or {POOL}"
         ),
         NeedKind::Network => format!("{name} wants a network, and workspaces have none"),
     };

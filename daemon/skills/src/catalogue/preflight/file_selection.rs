@@ -1,15 +1,20 @@
 //! Chooses the files of a skill that preflight reads: its SKILL.md, its package files and the scripts that run when the
 //! skill is used.
 
-use super::has_word;
 use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile, is_reference};
 
 /// Folders whose files are no part of what runs: nobody needs what a template or a test needs.
-const ASIDE: &str = "__fixtures__ __mocks__ __tests__ assets benchmarks boilerplate demo demos e2e eval evals example \
-    examples fixture fixtures sample samples scaffold scaffolds skeleton spec specs starter starters stubs template \
-    templates test test-data testdata tests";
+#[rustfmt::skip]
+const ASIDE: &[&str] = &[
+    "__fixtures__", "__mocks__", "__tests__", "assets", "benchmarks", "boilerplate", "demo", "demos", "e2e", "eval",
+    "evals", "example", "examples", "fixture", "fixtures", "sample", "samples", "scaffold", "scaffolds", "skeleton",
+    "spec", "specs", "starter", "starters", "stubs", "template", "templates", "test", "test-data", "testdata", "tests",
+];
 /// Folders with packages of others, which bring or guard what they import.
-const VENDORED: &str = ".venv _vendor node_modules site-packages third_party vendor vendored venv";
+#[rustfmt::skip]
+const VENDORED: &[&str] = &[
+    ".venv", "_vendor", "node_modules", "site-packages", "third_party", "vendor", "vendored", "venv",
+];
 /// Endings of names of files that only development needs.
 const DEVELOPMENT_ENDINGS: [&str; 3] = [".test", ".spec", ".config"];
 
@@ -21,7 +26,6 @@ pub(crate) enum FileUse {
     PythonProject,
     NodePackage,
     Script,
-    Makefile,
 }
 
 /// Returns the files to read, in their order, with their use. `document` is the text of SKILL.md.
@@ -38,13 +42,7 @@ pub(crate) fn select_files<'a>(
         |(file, used): &(&SkillFile, FileUse)| *used == FileUse::Script && !is_aside(&file.path);
     // Some skills keep all of their scripts in such a folder, and tell to run them.
     let has_scripts = used.iter().any(is_plain_script);
-    let calls_make = document
-        .lines()
-        .any(|line| line.trim_start().starts_with("make ") || line.contains("`make"));
-    let is_wanted = |(file, file_use): &(&SkillFile, FileUse)| {
-        if *file_use == FileUse::Makefile && !calls_make {
-            return false;
-        }
+    let is_wanted = |(file, _): &(&SkillFile, FileUse)| {
         let name = file.path.rsplit('/').next().unwrap_or(&file.path);
         !is_aside(&file.path) || (!has_scripts && document.contains(name))
     };
@@ -52,21 +50,24 @@ pub(crate) fn select_files<'a>(
 }
 
 fn use_of_file(file: &SkillFile) -> Option<FileUse> {
-    let (folders, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
-    let is_vendored = folders.split('/').any(|folder| has_word(VENDORED, folder));
-    if is_vendored || !file.is_text {
+    if is_vendored(&file.path) || !file.is_text {
         return None;
     }
-    match name {
+    match file.path.rsplit('/').next().unwrap_or(&file.path) {
         "requirements.txt" => Some(FileUse::Requirements),
         "pyproject.toml" => Some(FileUse::PythonProject),
         "package.json" => Some(FileUse::NodePackage),
-        "GNUmakefile" | "Makefile" | "makefile" => Some(FileUse::Makefile),
         name if name.eq_ignore_ascii_case("SKILL.md") => Some(FileUse::SkillMd),
         // What shows how to do something does not run.
         _ if is_reference(&file.path) => None,
         _ => (file.purpose == FilePurpose::Script).then_some(FileUse::Script),
     }
+}
+
+/// Returns `true` for the path of a file of somebody else's package.
+pub(super) fn is_vendored(path: &str) -> bool {
+    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
+    folders.split('/').any(|folder| VENDORED.contains(&folder))
 }
 
 /// Returns `true` for the path of a test, a fixture or an example.
@@ -76,7 +77,7 @@ fn is_aside(path: &str) -> bool {
     let is_python_test = stem.starts_with("test_") || stem.ends_with("_test") || stem == "conftest";
     let is_development =
         DEVELOPMENT_ENDINGS.iter().any(|end| stem.ends_with(end)) || name.ends_with(".d.ts");
-    folders.split('/').any(|folder| has_word(ASIDE, folder))
+    folders.split('/').any(|folder| ASIDE.contains(&folder))
         || (is_python_test && matches!(ending, "py" | "sh" | "bats"))
         || is_development
 }

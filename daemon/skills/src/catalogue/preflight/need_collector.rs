@@ -1,18 +1,17 @@
-//! Collects the requirements of a skill: stated in its front matter and its package files, or concluded from its
-//! scripts and from the commands in its SKILL.md.
+//! Collects the requirements of a skill: stated in its front matter and its package files, or concluded from lines of
+//! its scripts and its SKILL.md.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
+use std::path::Path;
 
-use super::command_needs::{CommandPlace, ConcludedNeed, find_command_needs};
-use super::file_selection::{FileUse, select_files};
-use super::markdown_commands::{self, CodeKind};
-use super::program_names::{is_ambiguous, is_known_program};
-use super::{
-    Need, NeedKind, has_word, network_signs, node_calls, package_json, python_calls,
-    python_requirements, script_interpreter, shell_translation,
-};
-use crate::content_store::skill_files::{self, FilePurpose, Manifest, SkillFile};
+use super::commands::{self, NamedProgram};
+use super::file_selection::{FileUse, is_vendored, select_files};
+use super::program_names::is_named_in_text;
+use super::python_requirements::{LocatedName, read_project, read_requirements, read_script_block};
+use super::script_interpreter::find_interpreter;
+use super::{Need, NeedKind, install_lines, node_imports, package_json, python_imports};
+use crate::content_store::skill_files::{self, Manifest, SkillFile};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Severity;
@@ -26,19 +25,24 @@ const BYTES_MAX: usize = 8 << 20;
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// Maximum number of requirements of one skill.
 const NEEDS_MAX: usize = 2000;
-/// Names of agents, which texts about compatibility also mention.
-const AGENTS: &str = "claude codex copilot gemini";
+
+/// Words before a name in texts of skills that do without it.
+const DENIALS: [&str; 4] = ["no", "not need", "not require", "without"];
 
 /// Requirements of one skill so far.
 struct NeedCollector<'a> {
     manifest: &'a Manifest,
     /// Modules that the skill itself has.
     own_modules: HashSet<&'a str>,
-    /// Programs that the skill itself has: its scripts, and the functions that they define.
-    own_programs: HashSet<String>,
+    /// Modules of the skill that are read only if a script imports them.
+    unread_modules: HashMap<&'a str, &'a SkillFile>,
+    /// Files to read, in this order; a script adds the modules that it imports.
+    files: Vec<(&'a SkillFile, FileUse)>,
     needs: Vec<Need>,
+    /// Packages that the skill states.
+    packages: HashSet<String>,
     /// Conclusions so far; each is drawn once.
-    concluded: HashSet<(NeedKind, Vec<String>)>,
+    concluded: HashSet<(NeedKind, String)>,
 }
 
 /// Returns everything that a skill requires of an image.
@@ -46,14 +50,6 @@ struct NeedCollector<'a> {
 /// # Errors
 /// `Io`.
 pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<Vec<Need>> {
-    let mut collector = NeedCollector {
-        manifest,
-        own_modules: find_own_modules(manifest),
-        own_programs: find_own_programs(manifest),
-        needs: Vec::new(),
-        concluded: HashSet::new(),
-    };
-    collector.front_matter(front);
     let mut left = BYTES_MAX;
     let mut read_file = |file: &SkillFile| -> Result<String> {
         let mut bytes = Vec::new();
@@ -64,25 +60,24 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         left = left.saturating_sub(bytes.len());
         Ok(decode_text(&bytes, false).text.into_owned())
     };
-    let document = find_skill_md(manifest).map(&mut read_file).transpose()?;
-    let document = document.unwrap_or_default();
-    for (file, file_use) in select_files(manifest, &document)
-        .into_iter()
-        .take(FILES_MAX)
-    {
-        match file_use {
-            FileUse::SkillMd if !file.path.contains('/') => {
-                collector.document(&file.path, &document);
-            }
-            FileUse::SkillMd
-            | FileUse::Makefile
-            | FileUse::Requirements
-            | FileUse::PythonProject
-            | FileUse::NodePackage
-            | FileUse::Script => {
-                collector.file(&file.path, file_use, &read_file(file)?);
-            }
-        }
+    let document = manifest.find_exact("SKILL.md").map(&mut read_file);
+    let document = document.transpose()?;
+    let files = select_files(manifest, &document.unwrap_or_default());
+    let mut collector = NeedCollector {
+        manifest,
+        own_modules: find_own_modules(manifest),
+        unread_modules: find_unread_modules(manifest, &files),
+        files,
+        needs: Vec::new(),
+        packages: HashSet::new(),
+        concluded: HashSet::new(),
+    };
+    collector.front_matter(front);
+    for index in 0..FILES_MAX {
+        let Some((file, file_use)) = collector.files.get(index).copied() else {
+            break;
+        };
+        collector.file(&file.path, file_use, &read_file(file)?);
     }
     Ok(collector.finish())
 }
@@ -94,13 +89,23 @@ fn find_own_modules(manifest: &Manifest) -> HashSet<&str> {
     modules.flat_map(|path| path.split('/')).collect()
 }
 
-/// Returns the names under which commands may call the skill's own scripts.
-fn find_own_programs(manifest: &Manifest) -> HashSet<String> {
-    let files = manifest.files().iter();
-    let scripts =
-        files.filter(|file| file.purpose == FilePurpose::Script || file.path.starts_with("bin/"));
-    let names = scripts.filter_map(|file| file.path.rsplit('/').next());
-    names.map(str::to_owned).collect()
+/// Returns the Python files that are not selected, for instance of a folder of examples, by the names of their modules.
+fn find_unread_modules<'a>(
+    manifest: &'a Manifest,
+    selected: &[(&SkillFile, FileUse)],
+) -> HashMap<&'a str, &'a SkillFile> {
+    let selected: HashSet<&str> = selected
+        .iter()
+        .map(|(file, _)| file.path.as_str())
+        .collect();
+    let unread = manifest.files().iter().filter(|file| {
+        file.is_text && !is_vendored(&file.path) && !selected.contains(file.path.as_str())
+    });
+    let modules = unread.filter_map(|file| {
+        let name = file.path.rsplit('/').next()?;
+        Some((name.strip_suffix(".py")?, file))
+    });
+    modules.collect()
 }
 
 impl NeedCollector<'_> {
@@ -120,59 +125,23 @@ impl NeedCollector<'_> {
         }
     }
 
-    /// Adds a conclusion, unless it was drawn before.
-    fn conclude(&mut self, need: &ConcludedNeed, path: &str) {
-        if self.needs.len() >= NEEDS_MAX {
-            return;
+    /// Adds a conclusion, unless it was drawn before or the skill brings what it names.
+    fn conclude(&mut self, kind: NeedKind, name: &str, path: &str, line: usize) {
+        let is_brought = (kind == NeedKind::Binary && self.has_program(name))
+            || (kind == NeedKind::NodePackage && self.has_node_package(path, name));
+        let is_full = self.needs.len() >= NEEDS_MAX;
+        if !is_brought && !is_full && self.concluded.insert((kind, name.to_owned())) {
+            self.add(kind, &[name], Severity::Warning, &format_place(path, line));
         }
-        let mut kind = need.kind;
-        if kind == NeedKind::Binary && need.names.len() > 1 {
-            kind = NeedKind::AnyBinary;
-        }
-        let is_own = |name: &String| {
-            self.own_modules
-                .contains(name.split('.').next().unwrap_or_default())
-        };
-        let is_import = matches!(kind, NeedKind::PythonModule | NeedKind::Network);
-        if is_import && need.names.iter().any(is_own) {
-            return;
-        }
-        let is_shipped = |name: &String| self.has_node_package(path, name);
-        if kind == NeedKind::NodePackage && need.names.iter().any(is_shipped) {
-            return;
-        }
-        if !self.concluded.insert((kind, need.names.clone())) {
-            return;
-        }
-        let source = format_place(path, need.line);
-        let names: Vec<&str> = need.names.iter().map(String::as_str).collect();
-        self.add(kind, &names, Severity::Warning, &source);
     }
 
-    /// Returns all requirements but the programs that the skill itself has.
+    /// Returns all requirements but the concluded programs of stated packages: with these they are installed.
     fn finish(mut self) -> Vec<Need> {
-        let own = &self.own_programs;
-        let is_program = |kind| {
-            matches!(
-                kind,
-                NeedKind::Binary | NeedKind::AnyBinary | NeedKind::Network
-            )
-        };
-        let is_concluded =
-            |need: &Need| need.severity == Severity::Warning && is_program(need.kind);
-        let packages: HashSet<String> = self
-            .needs
-            .iter()
-            .filter(|need| matches!(need.kind, NeedKind::NodePackage | NeedKind::PythonPackage))
-            .flat_map(|need| need.names.clone())
-            .collect();
-        // `npx x` downloads nothing where `x` is installed.
-        let is_own = |name: &String| match name.split_once(' ') {
-            Some((_, package)) => packages.contains(package),
-            None => own.contains(name),
-        };
-        self.needs
-            .retain(|need| !(is_concluded(need) && need.names.iter().any(is_own)));
+        let packages = &self.packages;
+        self.needs.retain(|need| {
+            let is_program = need.kind == NeedKind::Binary && need.severity == Severity::Warning;
+            !is_program || !need.names.iter().any(|name| packages.contains(name))
+        });
         self.needs
     }
 
@@ -180,12 +149,8 @@ impl NeedCollector<'_> {
         let requires = &front.requires;
         let key = |part: &str| format!("metadata.requires.{part}");
         for name in &requires.bins {
-            // Commands find programs of the skill's own bin/ too.
-            if self.manifest.find_exact(&format!("bin/{name}")).is_none() {
+            if !self.has_program(name) {
                 self.add(NeedKind::Binary, &[name], Severity::Error, &key("bins"));
-            }
-            if network_signs::is_network_program(name) {
-                self.add(NeedKind::Network, &[name], Severity::Warning, &key("bins"));
             }
         }
         let any: Vec<&str> = requires.any_bins.iter().map(String::as_str).collect();
@@ -197,146 +162,129 @@ impl NeedCollector<'_> {
     }
 
     fn compatibility(&mut self, text: &str) {
-        if network_signs::states_network(text) {
-            let name = ["the skill"];
-            self.add(NeedKind::Network, &name, Severity::Warning, "compatibility");
-        }
         let text = text.to_lowercase();
-        let words = text.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
-        for word in words.filter(|word| !has_word(AGENTS, word)) {
-            let is_denied = ["no", "without", "not need", "not require"]
-                .iter()
-                .any(|denial| text.contains(&format!("{denial} {word}")));
-            if !is_denied
-                && !text.contains("optional")
-                && is_known_program(word)
-                && !is_ambiguous(word)
-            {
-                self.add(
-                    NeedKind::Binary,
-                    &[word],
-                    Severity::Warning,
-                    "compatibility",
-                );
-            }
-        }
-    }
-
-    fn document(&mut self, path: &str, text: &str) {
-        for code in markdown_commands::find_code(text) {
-            let needs = match code.kind {
-                CodeKind::Shell => {
-                    // A function in a document is none of another one's commands.
-                    let mut functions = HashSet::new();
-                    find_command_needs(
-                        &code.text,
-                        code.line,
-                        CommandPlace::Document,
-                        &mut functions,
-                    )
-                }
-                CodeKind::Python => python_calls::find_python_needs(&code.text, code.line),
-                CodeKind::Node => node_calls::find_node_needs(&code.text, code.line),
+        // `without a network` denies as `without network` does.
+        let words: Vec<&str> = text
+            .split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'))
+            .filter(|word| !["", "a", "the"].contains(word))
+            .collect();
+        let phrases = words.join(" ");
+        for word in words {
+            let (kind, name, condition) = match word {
+                "internet" | "network" => (NeedKind::Network, "the skill", "offline"),
+                _ if is_named_in_text(word) => (NeedKind::Binary, word, "optional"),
+                _ => continue,
             };
-            self.conclude_all(&needs, path);
+            let denies = |denial: &&str| phrases.contains(&format!("{denial} {word}"));
+            if !phrases.contains(condition) && !DENIALS.iter().any(denies) {
+                self.add(kind, &[name], Severity::Warning, "compatibility");
+            }
         }
     }
 
     fn file(&mut self, path: &str, file_use: FileUse, text: &str) {
         match file_use {
-            FileUse::Requirements => {
-                self.python_packages(path, python_requirements::read_requirements(text));
+            FileUse::Requirements => self.python_packages(path, read_requirements(text)),
+            FileUse::PythonProject => self.python_packages(path, read_project(text)),
+            FileUse::NodePackage => {
+                for name in package_json::read_dependencies(text) {
+                    if !self.has_node_package(path, &name) {
+                        self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
+                        self.packages.insert(name);
+                    }
+                }
             }
-            FileUse::PythonProject => {
-                self.python_packages(path, python_requirements::read_project(text));
-            }
-            FileUse::NodePackage => self.node_packages(path, text),
             FileUse::Script => self.script(path, text),
-            // That of a skill within the skill.
-            FileUse::SkillMd => self.document(path, text),
-            FileUse::Makefile => {
-                let needs = shell_needs(&shell_translation::translate_makefile(text));
-                self.conclude_all(&needs, path);
+            FileUse::SkillMd => {
+                let lines = commands::shell_block_lines(text);
+                self.programs(path, commands::find_shell_programs(lines));
+                self.installed_packages(path, text);
             }
         }
-    }
-
-    fn python_packages(&mut self, path: &str, packages: Vec<python_requirements::LocatedName>) {
-        for (name, line) in packages {
-            let source = format_place(path, line);
-            self.add(NeedKind::PythonPackage, &[&name], Severity::Error, &source);
-        }
-    }
-
-    fn node_packages(&mut self, path: &str, text: &str) {
-        for name in package_json::read_dependencies(text) {
-            if !self.has_node_package(path, &name) {
-                self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
-            }
-        }
-    }
-
-    /// Returns `true` if a file's folder, or one around it, has a package in its node_modules.
-    fn has_node_package(&self, path: &str, name: &str) -> bool {
-        let mut folder = path;
-        while let Some((outer, _)) = folder.rsplit_once('/') {
-            folder = outer;
-            let place = format!("{folder}/node_modules/{name}/package.json");
-            if self.manifest.find_exact(&place).is_some() {
-                return true;
-            }
-        }
-        let place = format!("node_modules/{name}/package.json");
-        self.manifest.find_exact(&place).is_some()
     }
 
     fn script(&mut self, path: &str, text: &str) {
         let first = text.lines().next().unwrap_or_default();
         let first = first.trim_start_matches('\u{feff}');
-        let Some((interpreter, is_stated)) = script_interpreter::find_interpreter(path, first)
-        else {
+        let Some((interpreter, is_stated)) = find_interpreter(path, first) else {
             return;
         };
-        let severity = if is_stated {
-            Severity::Error
-        } else {
-            Severity::Warning
+        let severity = match is_stated {
+            true => Severity::Error,
+            false => Severity::Warning,
         };
         let source = format_place(path, 1);
         self.add(NeedKind::Interpreter, &[&interpreter], severity, &source);
-        let needs = match interpreter.as_str() {
+        match interpreter.as_str() {
             "python3" | "uv" => {
-                self.python_packages(path, python_requirements::read_script_block(text));
-                python_calls::find_python_needs(text, 1)
+                self.python_packages(path, read_script_block(text));
+                self.programs(path, commands::find_subprocess_programs(text));
+                self.python_imports(path, text);
             }
             "bash" | "sh" | "zsh" => {
-                find_command_needs(text, 1, CommandPlace::Script, &mut self.own_programs)
+                let lines = text.lines().zip(1..);
+                self.programs(path, commands::find_shell_programs(lines));
             }
-            "node" | "tsx" | "bun" => node_calls::find_node_needs(text, 1),
-            "ruby" | "perl" => shell_needs(&shell_translation::translate_ruby_or_perl(text)),
-            "pwsh" => shell_needs(&shell_translation::translate_powershell(text)),
-            _ => Vec::new(),
-        };
-        self.conclude_all(&needs, path);
+            "node" | "tsx" | "bun" => {
+                for (name, line) in node_imports::find_imports(text) {
+                    self.conclude(NeedKind::NodePackage, &name, path, line);
+                }
+            }
+            _ => {}
+        }
+        self.installed_packages(path, text);
     }
 
-    fn conclude_all(&mut self, needs: &[ConcludedNeed], path: &str) {
-        for need in needs {
-            self.conclude(need, path);
+    fn python_packages(&mut self, path: &str, packages: Vec<LocatedName>) {
+        for (name, line) in packages {
+            let source = format_place(path, line);
+            self.add(NeedKind::PythonPackage, &[&name], Severity::Error, &source);
+            self.packages.insert(name);
         }
     }
-}
 
-fn find_skill_md(manifest: &Manifest) -> Option<&SkillFile> {
-    let files = manifest.files().iter();
-    // An exact name comes before others.
-    files
-        .filter(|file| file.is_text && file.path.eq_ignore_ascii_case("SKILL.md"))
-        .max_by_key(|file| file.path == "SKILL.md")
-}
+    fn python_imports(&mut self, path: &str, text: &str) {
+        for import in python_imports::find_imports(text) {
+            let top = import.top_module();
+            if top.is_empty() || self.own_modules.contains(top) {
+                let parts = import.path.split('.');
+                let unread = parts.filter_map(|part| self.unread_modules.remove(part));
+                self.files
+                    .extend(unread.map(|file| (file, FileUse::Script)));
+            } else {
+                let module = import.package_module();
+                self.conclude(NeedKind::PythonModule, &module, path, import.line);
+            }
+        }
+    }
 
-fn shell_needs(text: &str) -> Vec<ConcludedNeed> {
-    find_command_needs(text, 1, CommandPlace::Script, &mut HashSet::new())
+    fn programs(&mut self, path: &str, programs: Vec<NamedProgram<'_>>) {
+        for (name, line) in programs {
+            self.conclude(NeedKind::Binary, name, path, line);
+        }
+    }
+
+    /// Adds the packages that a text tells to install.
+    fn installed_packages(&mut self, path: &str, text: &str) {
+        for (kind, name, line) in install_lines::find_installed_packages(text) {
+            self.conclude(kind, &name, path, line);
+        }
+    }
+
+    /// Returns `true` for a program of the skill's bin/, where commands find it.
+    fn has_program(&self, name: &str) -> bool {
+        self.manifest.find_exact(&format!("bin/{name}")).is_some()
+    }
+
+    /// Returns `true` if a file's folder, or one around it, has a package in its node_modules.
+    fn has_node_package(&self, path: &str, name: &str) -> bool {
+        let mut folders = Path::new(path).ancestors().skip(1);
+        folders.any(|folder| {
+            let place = folder.join(format!("node_modules/{name}/package.json"));
+            let place = place.to_str().unwrap_or_default();
+            self.manifest.find_exact(place).is_some()
+        })
+    }
 }
 
 fn format_place(path: &str, line: usize) -> String {

@@ -1,53 +1,41 @@
 //! Reads requirements from Python scripts, requirements.txt and pyproject.toml. Pure. Text that cannot be understood
 //! yields nothing, because a skill's file must not make preflight fail.
 
-mod logical_lines;
-mod python_imports;
-
-pub(super) use logical_lines::{
-    LogicalLine, is_foreign_platform, split_logical_lines, string_length,
-};
-pub(super) use python_imports::find_imports;
-
 /// Maximum number of lines of a PEP 723 block.
 const BLOCK_LINES_MAX: usize = 1000;
 /// Maximum length of a package's name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Modules and the packages that have them, where the names differ.
-const PACKAGES: &str = "Bio=biopython Crypto=pycryptodome Cryptodome=pycryptodomex Levenshtein=levenshtein \
-    OpenSSL=pyopenssl PIL=pillow PyPDF2=pypdf2 Xlib=python-xlib attr=attrs azure.storage.blob=azure-storage-blob \
-    bs4=beautifulsoup4 cairo=pycairo cv2=opencv-python dateutil=python-dateutil discord=discord-py docx=python-docx \
-    dotenv=python-dotenv ebooklib=ebooklib faiss=faiss-cpu fitz=pymupdf flask_cors=flask-cors git=gitpython hcl2=python-hcl2 github=pygithub \
-    gi=pygobject google.auth=google-auth google.oauth2=google-auth google.protobuf=protobuf \
-    google_auth_oauthlib=google-auth-oauthlib googleapiclient=google-api-python-client jose=python-jose jwt=pyjwt \
-    llama_index=llama-index ldap=python-ldap magic=python-magic markdown_it=markdown-it-py mpl_toolkits=matplotlib \
-    mysqldb=mysqlclient MySQLdb=mysqlclient nacl=pynacl opentelemetry.metrics=opentelemetry-api \
-    opentelemetry.trace=opentelemetry-api pkg_resources=setuptools pptx=python-pptx psycopg=psycopg \
-    psycopg2=psycopg2-binary pymupdf=pymupdf pythoncom=pywin32 serial=pyserial sentence_transformers=sentence-transformers \
-    skimage=scikit-image sklearn=scikit-learn slugify=python-slugify socks=pysocks telegram=python-telegram-bot \
-    tree_sitter=tree-sitter umap=umap-learn usb=pyusb whisper=openai-whisper wx=wxpython xdg=pyxdg yaml=pyyaml \
-    youtube_transcript_api=youtube-transcript-api zmq=pyzmq barcode=python-barcode camelot=camelot-py \
-    community=python-louvain cpuinfo=py-cpuinfo decouple=python-decouple dns=dnspython environ=django-environ \
-    ffmpeg=ffmpeg-python firecrawl=firecrawl-py jks=pyjks mastodon=mastodon-py multipart=python-multipart \
-    newspaper=newspaper3k nmap=python-nmap odf=odfpy osgeo=gdal pdfminer=pdfminer-six pylab=matplotlib \
-    readability=readability-lxml rest_framework=djangorestframework shapefile=pyshp skopt=scikit-optimize \
-    snowflake=snowflake-connector-python socketio=python-socketio speech_recognition=speechrecognition \
-    tabula=tabula-py tavily=tavily-python telebot=pytelegrambotapi win32com=pywin32";
+#[rustfmt::skip]
+const PACKAGES: &[(&str, &str)] = &[
+    ("Bio", "biopython"), ("Crypto", "pycryptodome"), ("Cryptodome", "pycryptodomex"), ("OpenSSL", "pyopenssl"),
+    ("PIL", "pillow"), ("attr", "attrs"), ("bs4", "beautifulsoup4"), ("cairo", "pycairo"), ("cv2", "opencv-python"),
+    ("dateutil", "python-dateutil"), ("discord", "discord-py"), ("docx", "python-docx"), ("dotenv", "python-dotenv"),
+    ("faiss", "faiss-cpu"), ("fitz", "pymupdf"), ("git", "gitpython"), ("hcl2", "python-hcl2"), ("github", "pygithub"),
+    ("gi", "pygobject"), ("google.oauth2", "google-auth"), ("google.protobuf", "protobuf"),
+    ("googleapiclient", "google-api-python-client"), ("jose", "python-jose"), ("jwt", "pyjwt"), ("ldap", "python-ldap"),
+    ("magic", "python-magic"), ("markdown_it", "markdown-it-py"), ("mpl_toolkits", "matplotlib"),
+    ("MySQLdb", "mysqlclient"), ("nacl", "pynacl"), ("opentelemetry.metrics", "opentelemetry-api"),
+    ("opentelemetry.trace", "opentelemetry-api"), ("pkg_resources", "setuptools"), ("pptx", "python-pptx"),
+    ("psycopg2", "psycopg2-binary"), ("serial", "pyserial"), ("skimage", "scikit-image"), ("sklearn", "scikit-learn"),
+    ("slugify", "python-slugify"), ("telegram", "python-telegram-bot"), ("umap", "umap-learn"), ("usb", "pyusb"),
+    ("whisper", "openai-whisper"), ("yaml", "pyyaml"), ("zmq", "pyzmq"), ("decouple", "python-decouple"),
+    ("dns", "dnspython"), ("environ", "django-environ"), ("ffmpeg", "ffmpeg-python"), ("firecrawl", "firecrawl-py"),
+    ("multipart", "python-multipart"), ("odf", "odfpy"), ("osgeo", "gdal"), ("pdfminer", "pdfminer-six"),
+    ("pylab", "matplotlib"), ("readability", "readability-lxml"), ("rest_framework", "djangorestframework"),
+    ("shapefile", "pyshp"), ("snowflake", "snowflake-connector-python"), ("socketio", "python-socketio"),
+    ("speech_recognition", "speechrecognition"), ("tabula", "tabula-py"), ("tavily", "tavily-python"),
+    ("telebot", "pytelegrambotapi"), ("win32com", "pywin32"),
+];
 
 /// A name and the line that it is on, 0 if the line is not known.
 pub(super) type LocatedName = (String, usize);
 
-/// Returns the package that a module is in, if it has another name.
-pub(super) fn package_of(module: &str) -> Option<&'static str> {
-    let mut pairs = PACKAGES.split_whitespace();
-    pairs.find_map(|pair| pair.strip_prefix(module)?.strip_prefix('='))
-}
-
 /// Returns the package that a module is most likely in.
 pub(super) fn likely_package_of(module: &str) -> String {
-    match package_of(module) {
-        Some(package) => package.to_owned(),
+    match PACKAGES.iter().find(|(known, _)| *known == module) {
+        Some((_, package)) => (*package).to_owned(),
         None => module.replace(['_', '.'], "-").to_lowercase(),
     }
 }

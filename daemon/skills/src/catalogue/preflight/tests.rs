@@ -73,10 +73,10 @@ fn row(kind: NeedKind, name: &str, error: bool, source: &str) -> Row {
 }
 
 #[test]
-fn what_is_declared_and_missing_is_an_error() {
+fn stated_needs_are_errors() {
     let any = ["soffice", "libreoffice"];
     let front = requires(
-        &["jq", "pandoc", "own"],
+        &["jq", "pandoc", "own", "curl"],
         &any,
         &["API_KEY", "HOME", "GIVEN"],
     );
@@ -89,6 +89,7 @@ fn what_is_declared_and_missing_is_an_error() {
     assert_eq!(
         found,
         [
+            row(NeedKind::Binary, "curl", true, bins),
             row(NeedKind::Binary, "pandoc", true, bins),
             row(NeedKind::AnyBinary, "soffice, libreoffice", true, any),
             row(NeedKind::Env, "API_KEY", true, env),
@@ -99,136 +100,94 @@ fn what_is_declared_and_missing_is_an_error() {
 }
 
 #[test]
-fn what_files_declare_is_an_error_and_what_they_import_a_warning() {
-    let files = [
-        ("requirements.txt", "PyYAML\npandas>=2\n"),
+fn compatibility_names_programs_and_a_network() {
+    let names = |text: &str| -> Vec<String> {
+        let found = check(&compatible(text), &[], &[]);
+        found.into_iter().map(|(_, name, ..)| name).collect()
+    };
+    let none: &[&str] = &[];
+    for (text, expected) in [
         (
-            "package.json",
-            r#"{"dependencies": {"commander": "1", "left-pad": "1", "shipped": "1"}}"#,
+            "Needs pandoc, make and network access.",
+            &["pandoc", "the skill"][..],
         ),
+        ("Python 3.11+, Internet.", &["the skill"]),
+        ("no network needed", none),
+        ("does not require a network", none),
         (
-            "node_modules/shipped/package.json",
-            r#"{"dependencies": {"not-ours": "1"}}"#,
+            "Works offline, without pandoc; the network is not used",
+            none,
         ),
-        (
-            "scripts/run.py",
-            "# /// script\n# dependencies = [\"rich\"]\n# ///\nimport json, numpy\nimport helper\nfrom lib.x import y\n\
-             import requests\n",
-        ),
-        ("scripts/helper.py", "import os\nimport numpy\n"),
-        ("lib/x.py", ""),
-        ("assets/template.py", "import nothing_of_ours"),
-        ("tests/test_x.py", "import pytest"),
-    ];
-    let found = check(&FrontMatter::default(), &files, &[]);
-    assert_eq!(
-        found,
-        [
-            row(
-                NeedKind::PythonPackage,
-                "pandas",
-                true,
-                "requirements.txt:2"
-            ),
-            row(NeedKind::PythonPackage, "rich", true, "scripts/run.py:1"),
-            row(NeedKind::NodePackage, "left-pad", true, "package.json"),
-            row(
-                NeedKind::PythonModule,
-                "numpy",
-                false,
-                "scripts/helper.py:2"
-            ),
-            row(NeedKind::Network, "requests", false, "scripts/run.py:7"),
-        ]
-    );
+        ("neural networks; pandoc is optional", none),
+    ] {
+        assert_eq!(names(text), expected, "{text}");
+    }
+}
+
+/// Path and text of a file beside a SKILL.md that needs nothing, and the finding; empty for none.
+#[rustfmt::skip]
+const FILES: &[(&str, &str, &str)] = &[
+    ("requirements.txt", "PyYAML\npandas>=2\n", "error PythonPackage pandas requirements.txt:2"),
+    ("sub/pyproject.toml", "[project]\ndependencies = [\"rich\"]\n", "error PythonPackage rich sub/pyproject.toml"),
+    ("web/package.json", r#"{"dependencies": {"left-pad": "1"}}"#, "error NodePackage left-pad web/package.json"),
+    ("package.json", r#"{"dependencies": {"commander": "1"}, "devDependencies": {"eslint": "1"}}"#, ""),
+    ("a.py", "# /// script\n# dependencies = [\"rich\"]\n# ///\n", "error PythonPackage rich a.py:1"),
+    ("scripts/a.rb", "#!/usr/bin/env ruby\n", "error Interpreter ruby scripts/a.rb:1"),
+    ("scripts/a.ps1", "Write-Host x\n", "warning Interpreter pwsh scripts/a.ps1:1"),
+    ("tool", "#!/usr/bin/env -S uv run\n", "error Interpreter uv tool:1"),
+    ("a.py", "import json, numpy\nimport a\n", "warning PythonModule numpy a.py:1"),
+    ("a.py", "try:\n  import x\nexcept ImportError:\n  exit('pip install x')\n", "warning PythonPackage x a.py:4"),
+    ("a.py", "subprocess.run(['ffmpeg', '-version'])\n", "warning Binary ffmpeg a.py:1"),
+    ("scripts/a.mjs", "import x from 'left-pad';\n", "warning NodePackage left-pad scripts/a.mjs:1"),
+    ("scripts/a.sh", "set -e\nmy_step\nmagick x\n", "warning Binary magick scripts/a.sh:3"),
+    ("SKILL.md", "---\n---\n```bash\npandoc x\n```\n", "warning Binary pandoc SKILL.md:4"),
+    ("SKILL.md", "---\n---\n`pip install rich`\n", "warning PythonPackage rich SKILL.md:3"),
+    ("SKILL.md", "---\n---\n`npm install -g docx`\n", "warning NodePackage docx SKILL.md:3"),
+    // Nobody runs these when the skill is used.
+    ("references/a.md", "```bash\npandoc x\n```\nimport nothing\n", ""),
+    ("assets/a.py", "import numpy\n", ""),
+    ("tests/test_a.py", "import pytest\n", ""),
+    ("node_modules/x/package.json", r#"{"dependencies": {"left-pad": "1"}}"#, ""),
+];
+
+#[test]
+fn files_need_what_they_state_import_and_call() {
+    for (path, text, expected) in FILES {
+        let found = check(&FrontMatter::default(), &[(*path, *text)], &[]);
+        let found = found.into_iter().map(|(kind, name, is_error, source)| {
+            let severity = if is_error { "error" } else { "warning" };
+            format!("{severity} {kind:?} {name} {source}")
+        });
+        let found = found.collect::<Vec<_>>().join(", ");
+        assert_eq!(found, *expected, "{path} {text}");
+    }
 }
 
 #[test]
-fn interpreters_are_named_with_the_script_that_wants_them() {
+fn software_of_the_skill_itself_is_not_missing() {
     let files = [
-        ("scripts/a.rb", "puts 1\n"),
-        ("scripts/b.rb", "#!/usr/bin/env ruby\n"),
-        ("scripts/c.ps1", "Write-Host x\n"),
-        ("tool", "#!/usr/bin/env -S uv run\n"),
-        ("scripts/ok.sh", "#!/bin/bash\n"),
-    ];
-    assert_eq!(
-        check(&FrontMatter::default(), &files, &[]),
-        [
-            row(NeedKind::Interpreter, "ruby", true, "scripts/b.rb:1"),
-            row(NeedKind::Interpreter, "uv", true, "tool:1"),
-            row(NeedKind::Interpreter, "pwsh", false, "scripts/c.ps1:1"),
-        ]
-    );
-}
-
-#[test]
-fn a_network_is_a_warning_since_no_workspace_has_one() {
-    let found = check(&compatible("Needs network access."), &[], &[]);
-    assert_eq!(
-        found,
-        [row(NeedKind::Network, "the skill", false, "compatibility")]
-    );
-    assert_eq!(
-        check(&compatible("Works offline, no network."), &[], &[]),
-        []
-    );
-    let found = check(&requires(&["curl"], &[], &[]), &[], &[]);
-    let bins = "metadata.requires.bins";
-    assert_eq!(
-        found,
-        [
-            row(NeedKind::Binary, "curl", true, bins),
-            row(NeedKind::Network, "curl", false, bins)
-        ]
-    );
-}
-
-#[test]
-fn a_package_that_connects_wants_a_network_though_it_is_shipped() {
-    let files = [
+        ("scripts/a.py", "import helper\nfrom examples.b import c\n"),
+        ("scripts/helper.py", "import json\n"),
+        // Imported, so that it runs.
+        ("examples/b.py", "import numpy\n"),
+        ("examples/d.py", "import scipy\n"),
+        ("scripts/a.sh", "gh x\nruff check\n"),
+        ("bin/gh", "#!/bin/bash\n"),
+        ("requirements.txt", "ruff\n"),
         ("scripts/a.mjs", "import axios from 'axios';\n"),
         ("node_modules/axios/package.json", "{}"),
     ];
     assert_eq!(
         check(&FrontMatter::default(), &files, &[]),
-        [row(NeedKind::Network, "axios", false, "scripts/a.mjs:1")]
+        [
+            row(NeedKind::PythonPackage, "ruff", true, "requirements.txt:1"),
+            row(NeedKind::PythonModule, "numpy", false, "examples/b.py:1"),
+        ]
     );
 }
 
 #[test]
-fn a_package_that_is_downloaded_to_run_wants_a_network_unless_it_is_there() {
-    let document = |command: &str| format!("---\nname: x\n---\n```sh\n{command}\n```\n");
-    let networks = |files: &[(&str, &str)]| -> Vec<String> {
-        let found = check(&FrontMatter::default(), files, &[]).into_iter();
-        let found = found.filter(|(kind, ..)| *kind == NeedKind::Network);
-        found.map(|(_, name, ..)| name).collect()
-    };
-    let other = document("npx --yes left-pad x");
-    assert_eq!(networks(&[("SKILL.md", &other)]), ["npx left-pad"]);
-    let package = r#"{"dependencies": {"left-pad": "1"}}"#;
-    let files = [("SKILL.md", other.as_str()), ("package.json", package)];
-    assert_eq!(networks(&files), [""; 0]);
-    assert_eq!(
-        networks(&[("SKILL.md", &document("npx -y commander x"))]),
-        [""; 0]
-    );
-}
-
-#[test]
-fn a_skill_of_documents_needs_nothing() {
-    assert_eq!(
-        check(
-            &FrontMatter::default(),
-            &[("references/x.md", "import nothing")],
-            &[]
-        ),
-        []
-    );
-}
-
-#[test]
-fn an_environment_that_was_built_for_the_skill_counts_as_present() {
+fn built_environment_counts_as_present() {
     let files = [
         ("requirements.txt", "pandas\nno-such\n"),
         (
@@ -270,57 +229,6 @@ fn an_environment_that_was_built_for_the_skill_counts_as_present() {
 }
 
 #[test]
-fn programs_and_imports_are_warnings_with_their_lines() {
-    let files = [
-        (
-            "scripts/run.sh",
-            "#!/bin/bash\nmy_step() { echo; }\nmy_step\nhelper.sh\nlibreoffice x\nbash scripts/own.sh\n",
-        ),
-        ("scripts/helper.sh", "soffice y\nmagick z\n"),
-        ("scripts/own.sh", "my_step\nown-tool\n"),
-        ("bin/own-tool", "#!/bin/bash\n"),
-        (
-            "scripts/use.py",
-            "import subprocess\nsubprocess.run(['ffmpeg', '-version'])\nimport cv2\n",
-        ),
-        (
-            "scripts/use.mjs",
-            "import x from 'left-pad';\nimport y from 'shipped';\n",
-        ),
-        ("scripts/node_modules/shipped/package.json", "{}"),
-        ("scripts/test_use.py", "import hypothesis\n"),
-        (
-            "SKILL.md",
-            "---\nname: x\n---\n```bash\npandoc x\n```\n`pip install opencv-python-headless rich`\n",
-        ),
-    ];
-    let program = |name: &str, source: &str| row(NeedKind::Binary, name, false, source);
-    let found = check(&FrontMatter::default(), &files, &[]);
-    assert_eq!(
-        found,
-        [
-            program("ffmpeg", "scripts/use.py:2"),
-            program("libreoffice", "scripts/run.sh:5"),
-            program("magick", "scripts/helper.sh:2"),
-            program("pandoc", "SKILL.md:5"),
-            row(
-                NeedKind::PythonPackage,
-                "opencv-python-headless",
-                false,
-                "SKILL.md:7"
-            ),
-            row(NeedKind::PythonPackage, "rich", false, "SKILL.md:7"),
-            row(
-                NeedKind::NodePackage,
-                "left-pad",
-                false,
-                "scripts/use.mjs:1"
-            ),
-        ]
-    );
-}
-
-#[test]
 fn the_work_for_one_skill_is_bounded() {
     let long: String = (0..60_000).map(|n| format!("import m{n}\n")).collect();
     let names: Vec<String> = (0..600).map(|n| format!("scripts/s{n:03}.py")).collect();
@@ -334,7 +242,7 @@ fn the_work_for_one_skill_is_bounded() {
 }
 
 #[test]
-fn what_is_not_there_is_needed_beside_few_and_many_files() {
+fn missing_software_is_needed_beside_many_files() {
     let packages: String = (0..1_000)
         .map(|n| format!("\"pa{n:03}\": \"1\","))
         .collect();

@@ -1,8 +1,9 @@
-//! Tests of the reader of Python imports, with text that only resembles an import.
+//! Tests of the readers of Python requirements, with text that only resembles them.
 
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::catalogue::preflight::python_imports;
 
 fn names(found: &[LocatedName]) -> Vec<(&str, usize)> {
     found
@@ -13,66 +14,8 @@ fn names(found: &[LocatedName]) -> Vec<(&str, usize)> {
 
 #[test]
 fn modules_of_packages_with_another_name_are_known() {
-    assert_eq!(package_of("yaml"), Some("pyyaml"));
-    assert_eq!((package_of("json"), package_of("ya")), (None, None));
-}
-
-#[test]
-fn imports_are_found_in_what_is_code_only() {
-    let source = "\u{feff}#!/usr/bin/env python3\r\n\
-        '''A doc string:\nimport not_this\n'''\n\
-        import os, sys as system, yaml.nodes\n\
-        from PIL import Image; import numpy\n\
-        from . import sibling\n\
-        from .x import y\n\
-        text = \"import nor_this\" # import or_this\n\
-        r = r'\\'; import after_raw'\n\
-        import \\\n    continued\n\
-        from pkg.sub import (\n    a,\n    b,\n)\n\
-        call(\n    import_not,\n)\n\
-        def f():\n    import lazy\n\
-        try:\n    import wanted\nexcept ImportError:\n    import instead\n\
-        if TYPE_CHECKING:\n    import types_only\n    from z import y\n\
-        if x: import inline\n\
-        important = 1\n\
-        imports(1)\n\
-        from_ = 2\n\
-        \x0bimport 1bad-name\n\
-        import \u{4e2d}\u{6587}";
-    let found = find_imports(source);
-    let found: Vec<&str> = found
-        .iter()
-        .flat_map(|import| &import.names)
-        .map(String::as_str)
-        .collect();
-    assert_eq!(
-        found,
-        [
-            "os",
-            "sys",
-            "yaml",
-            "PIL",
-            "numpy",
-            "continued",
-            "pkg",
-            "lazy",
-            "wanted",
-            "instead",
-            "inline",
-            "\u{4e2d}\u{6587}"
-        ]
-    );
-}
-
-#[test]
-fn lines_are_those_of_the_file() {
-    let source = "'''\n\n'''\nx = (\n1,\n)\n\nimport a\nfrom b import (\n  c,\n)\nimport d\n";
-    let found = find_imports(source);
-    let found: Vec<(&str, usize)> = found
-        .iter()
-        .map(|import| (import.names[0].as_str(), import.line))
-        .collect();
-    assert_eq!(found, [("a", 8), ("b", 9), ("d", 12)]);
+    assert_eq!(likely_package_of("yaml"), "pyyaml");
+    assert_eq!(likely_package_of("google.cloud.x_y"), "google-cloud-x-y");
 }
 
 #[test]
@@ -92,7 +35,7 @@ fn hostile_source_is_read_in_little_time() {
         "# /// script\n".repeat(20_000),
     ] {
         let started = Instant::now();
-        find_imports(&text);
+        python_imports::find_imports(&text);
         read_script_block(&text);
         read_requirements(&text);
         read_project(&text);

@@ -1,0 +1,203 @@
+//! Known programs at the start of a command: in shell scripts, in shell blocks of Markdown, and as the first string of
+//! Python's `subprocess` calls. Pure.
+//!
+//! Nothing here knows quotes, variables or conditions. A line is cut where a command may begin, and a word counts if it
+//! is the name of a known program.
+
+use super::program_names::is_known_program;
+
+/// Name in a text and the number of its line.
+pub(super) type NamedProgram<'a> = (&'a str, usize);
+
+/// Languages of fenced blocks whose lines are commands.
+const SHELLS: [&str; 5] = ["bash", "sh", "shell", "zsh", "console"];
+/// Characters after which a command may begin.
+const SEPARATORS: [char; 9] = ['|', ';', '&', '(', ')', '{', '}', '`', '!'];
+/// Words before the name of a command.
+#[rustfmt::skip]
+const PREFIXES: &[&str] = &[
+    "$", "do", "elif", "else", "env", "exec", "if", "nice", "nohup", "sudo", "then", "time", "timeout", "until",
+    "while", "xargs",
+];
+/// Ends of Python source before the first string of a command.
+const CALLS: [&str; 5] = ["run(", "call(", "Popen(", "output(", "which("];
+
+/// Returns the lines of a document's shell blocks, with their numbers.
+pub(super) fn shell_block_lines(document: &str) -> Vec<(&str, usize)> {
+    let mut lines = Vec::new();
+    // Marks that opened the block, and whether it is of a shell.
+    let mut block: Option<(&str, bool)> = None;
+    for (index, line) in document.lines().enumerate() {
+        let text = line.trim_start();
+        let length = text.len() - text.trim_start_matches(['`', '~']).len();
+        let (marks, language) = text.split_at_checked(length).unwrap_or_default();
+        match block {
+            Some((open, _)) if marks.starts_with(open) && language.trim().is_empty() => {
+                block = None;
+            }
+            Some((_, true)) => lines.push((line, index + 1)),
+            Some((_, false)) => {}
+            // Marks with a text and marks behind it are code in a sentence.
+            None if marks.len() >= 3 && !language.contains('`') => {
+                block = Some((marks, is_shell(language)));
+            }
+            None => {}
+        }
+    }
+    lines
+}
+
+fn is_shell(language: &str) -> bool {
+    let mut words = language.split([' ', ',', '{', '}']);
+    let name = words.find(|word| !word.is_empty()).unwrap_or_default();
+    SHELLS.contains(&name.to_ascii_lowercase().as_str())
+}
+
+/// Returns the known programs at the start of the commands in lines of a shell.
+pub(super) fn find_shell_programs<'a>(
+    lines: impl IntoIterator<Item = (&'a str, usize)>,
+) -> Vec<NamedProgram<'a>> {
+    let mut programs = Vec::new();
+    for (line, number) in lines {
+        let commands = code_of_line(line).split(SEPARATORS);
+        programs.extend(commands.filter_map(program_of).map(|name| (name, number)));
+    }
+    programs
+}
+
+/// Returns a line without its comment, and without what `echo` prints, which may look like a command.
+fn code_of_line(line: &str) -> &str {
+    let line = line.trim_start();
+    if line.starts_with('#') {
+        return "";
+    }
+    let code = line.split(" #").next().unwrap_or_default();
+    match code.starts_with("echo ") || code.starts_with("printf ") {
+        true => code.rsplit(['"', '\'']).next().unwrap_or_default(),
+        false => code,
+    }
+}
+
+/// Returns the known program that a command starts.
+fn program_of(command: &str) -> Option<&str> {
+    let mut is_prefixed = false;
+    for word in command.split_whitespace() {
+        let word = word.trim_matches(['"', '\'']);
+        if is_known_program(word) {
+            return Some(word);
+        }
+        let is_option = word.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+        if PREFIXES.contains(&word) {
+            is_prefixed = true;
+        } else if !word.contains('=') && !(is_prefixed && is_option) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Returns the known programs that Python source names first in a `subprocess` call, in a list or for `which`.
+pub(super) fn find_subprocess_programs(source: &str) -> Vec<NamedProgram<'_>> {
+    let mut programs = Vec::new();
+    if !source.contains("subprocess") && !source.contains("which(") {
+        return programs;
+    }
+    let (mut line, mut counted) = (1, 0);
+    for (at, quote) in source.match_indices(['"', '\'']) {
+        let (before, text) = source.split_at_checked(at).unwrap_or_default();
+        let inner = text.split(quote).nth(1).unwrap_or_default();
+        let word = inner.split_whitespace().next().unwrap_or_default();
+        if is_known_program(word) && ends_before_command(before) {
+            line += source
+                .get(counted..at)
+                .map_or(0, |text| text.matches('\n').count());
+            counted = at;
+            programs.push((word, line));
+        }
+    }
+    programs
+}
+
+/// Returns `true` if the string after a part of Python source is the first one of a command.
+fn ends_before_command(before: &str) -> bool {
+    let before = before.trim_end_matches(['f', 'r']).trim_end();
+    match before.strip_suffix('[') {
+        // `names["git"]` is no list.
+        Some(before) => !before.ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c)),
+        None => CALLS.iter().any(|call| before.ends_with(call)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(programs: Vec<NamedProgram<'_>>) -> Vec<String> {
+        let shown = programs
+            .into_iter()
+            .map(|(name, line)| format!("{line} {name}"));
+        shown.collect()
+    }
+
+    #[test]
+    fn programs_of_a_shell_are_known_words_that_begin_a_command() {
+        for (text, expected) in [
+            (
+                "cd x && ffmpeg -i a b | sox - c; qpdf d",
+                &["1 ffmpeg", "1 sox", "1 qpdf"][..],
+            ),
+            ("$ sudo A=1 timeout 5 pandoc x", &["1 pandoc"]),
+            (
+                "if ! gh auth status; then\n  x=$(jq . y)\nfi",
+                &["1 gh", "2 jq"],
+            ),
+            ("pdf) pdftotext a ;;", &["1 pdftotext"]),
+            ("ls *.png | xargs -n 1 pngquant", &["1 pngquant"]),
+            ("echo \"no gh; npm install it\" | jq . # pandoc", &["1 jq"]),
+            ("# ffmpeg\nunknown pandoc\n--engine xelatex\n$TOOL gh", &[]),
+        ] {
+            let lines = text.lines().zip(1..);
+            assert_eq!(show(find_shell_programs(lines)), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn shell_blocks_are_fenced_and_name_a_shell() {
+        let block = |language: &str| format!("text\n  ```{language}\n  gh x\n  ```\ngh y\n");
+        for (document, expected) in [
+            (block("bash"), &["  gh x"][..]),
+            (block("{sh} title"), &["  gh x"]),
+            (block(""), &[]),
+            (block("python"), &[]),
+            ("````md\n```bash\ngh x\n```\n````\n".to_owned(), &[]),
+            (
+                "```bash gh```\ngh x\n~~~Console\n$ gh y".to_owned(),
+                &["$ gh y"],
+            ),
+        ] {
+            let lines = shell_block_lines(&document).into_iter();
+            let lines: Vec<&str> = lines.map(|(line, _)| line).collect();
+            assert_eq!(lines, expected, "{document}");
+        }
+    }
+
+    #[test]
+    fn programs_of_python_are_first_strings_of_commands() {
+        for (source, expected) in [
+            ("subprocess.run(['ffmpeg', 'gh'])", &["1 ffmpeg"][..]),
+            (
+                "import subprocess\ncmd = [\n    \"soffice\",\n]",
+                &["3 soffice"],
+            ),
+            (
+                "subprocess.check_output(\n  f\"pandoc {x}\", shell=True)",
+                &["2 pandoc"],
+            ),
+            ("if not shutil.which(\"gs\"): pass", &["1 gs"]),
+            ("subprocess; names[\"gh\"]; print('gh'); run(x, 'gh')", &[]),
+            ("names = [\"gh\"]", &[]),
+        ] {
+            assert_eq!(show(find_subprocess_programs(source)), expected, "{source}");
+        }
+    }
+}

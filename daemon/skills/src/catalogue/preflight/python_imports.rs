@@ -1,0 +1,182 @@
+//! Imports in Python source, found line by line. Pure.
+//!
+//! A line counts if it begins with `import` or `from`, also within a function. One in a `try` statement does not count,
+//! because the script does without it or names the package itself, nor does one for type checkers.
+
+/// Maximum length of a module's dotted name, in bytes.
+const NAME_BYTES_MAX: usize = 100;
+/// Names that modules of several packages share, so that the next name counts, too.
+#[rustfmt::skip]
+const NAMESPACES: &[&str] = &[
+    "azure", "azure.ai", "azure.data", "azure.keyvault", "azure.mgmt", "azure.storage", "google", "google.ai",
+    "google.cloud", "opentelemetry", "ruamel", "zope",
+];
+/// Modules of other systems.
+#[rustfmt::skip]
+const FOREIGN: &[&str] = &[
+    "AppKit", "Foundation", "Quartz", "_winapi", "msvcrt", "nt", "objc", "pythoncom", "pywintypes", "win32api",
+    "win32clipboard", "win32com", "win32con", "win32file", "win32gui", "winreg", "winsound",
+];
+
+/// Import of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PythonImport {
+    /// Dotted name of the module; of `from a import b` it is `a.b`. A relative one begins with a dot.
+    pub(super) path: String,
+    /// Number of the line.
+    pub(super) line: usize,
+}
+
+impl PythonImport {
+    /// Returns the first part of the dotted name; empty for a relative import.
+    pub(super) fn top_module(&self) -> &str {
+        self.path.split('.').next().unwrap_or_default()
+    }
+
+    /// Returns the part of the dotted name that says which package is meant.
+    pub(super) fn package_module(&self) -> String {
+        let mut parts = self.path.split('.');
+        let mut name = parts.next().unwrap_or_default().to_owned();
+        while NAMESPACES.contains(&name.as_str()) {
+            let Some(part) = parts.next() else {
+                break;
+            };
+            name = format!("{name}.{part}");
+        }
+        name
+    }
+}
+
+/// Returns the imports that a script can't do without.
+pub(super) fn find_imports(source: &str) -> Vec<PythonImport> {
+    let mut found = Vec::new();
+    // Indentation of the statement that guards the lines beneath it.
+    let mut guard: Option<usize> = None;
+    let mut open_string: Option<&str> = None;
+    let source = source.trim_start_matches('\u{feff}');
+    for (index, line) in source.lines().enumerate() {
+        if let Some(quotes) = open_string {
+            open_string = open_string.filter(|_| !line.contains(quotes));
+            continue;
+        }
+        open_string = opened_string(line);
+        let statement = line.trim_start();
+        if statement.is_empty() || statement.starts_with('#') {
+            continue;
+        }
+        let indent = line.len() - statement.len();
+        guard = guard.filter(|outer| indent > *outer);
+        if guard.is_none() && is_guard(statement) {
+            guard = Some(indent);
+        }
+        if guard.is_some() {
+            continue;
+        }
+        let paths = statement.split(';').flat_map(imported_modules);
+        found.extend(paths.map(|path| PythonImport {
+            path,
+            line: index + 1,
+        }));
+    }
+    found.retain(|import| !FOREIGN.contains(&import.top_module()));
+    found
+}
+
+/// Returns the quotes of a string that a line begins and does not end. Its text may look like imports.
+fn opened_string(line: &str) -> Option<&'static str> {
+    let quotes = ["\"\"\"", "'''"];
+    quotes
+        .into_iter()
+        .find(|quotes| line.matches(*quotes).count() % 2 == 1)
+}
+
+fn is_guard(statement: &str) -> bool {
+    statement.starts_with("try:")
+        || statement.starts_with("except")
+        || (statement.starts_with("if ") && statement.contains("TYPE_CHECKING"))
+        || (statement.starts_with("with ") && statement.contains("suppress("))
+}
+
+/// Returns the dotted names of the modules that one statement imports.
+fn imported_modules(statement: &str) -> Vec<String> {
+    let code = statement.split('#').next().unwrap_or_default().trim();
+    if let Some(modules) = code.strip_prefix("import ") {
+        return modules.split(',').filter_map(imported_module).collect();
+    }
+    let from = code.strip_prefix("from ");
+    let clause = from.and_then(|rest| rest.split_once(" import"));
+    let (module, members) = clause.unwrap_or_default();
+    let module = module.trim();
+    let members = members.trim_start_matches([' ', '(']);
+    let member = members.split([' ', ',', ')']).next().unwrap_or_default();
+    let path = match is_module_path(member) {
+        true => format!("{module}.{member}"),
+        false => module.to_owned(),
+    };
+    Vec::from_iter(is_module_path(module).then_some(path))
+}
+
+/// Returns the module of `a.b` or `a.b as c`; `None` for other text, such as a sentence that begins with "import".
+fn imported_module(text: &str) -> Option<String> {
+    let mut words = text.split_whitespace();
+    let module = words.next().filter(|module| is_module_path(module))?;
+    matches!(words.next(), None | Some("as")).then(|| module.to_owned())
+}
+
+fn is_module_path(text: &str) -> bool {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imports_count_at_the_start_of_a_line_outside_of_try() {
+        for (source, expected) in [
+            (
+                "\u{feff}import os, numpy as np  # why",
+                &["1 os", "1 numpy"][..],
+            ),
+            (
+                "from PIL import Image; import yaml.nodes",
+                &["1 PIL", "1 yaml"],
+            ),
+            (
+                "from pkg.sub import (\n    a,\n)\nimport b",
+                &["1 pkg", "4 b"],
+            ),
+            ("def f():\n    import lazy", &["2 lazy"]),
+            (
+                "from google.cloud import storage",
+                &["1 google.cloud.storage"],
+            ),
+            ("from ruamel.yaml import YAML", &["1 ruamel.yaml"]),
+            ("from . import a\nfrom .b import c", &["1 ", "2 "]),
+            (
+                "try:\n    import a\nexcept ImportError:\n    import b\nimport c",
+                &["5 c"],
+            ),
+            (
+                "if TYPE_CHECKING:\n    import a\n\n    import b\nimport c",
+                &["5 c"],
+            ),
+            (
+                "'''\nimport a\n'''\nimport b\n\"\"\"import c\"\"\"",
+                &["4 b"],
+            ),
+            ("import winreg, msvcrt", &[]),
+            (
+                "import the file\nfrom here to there\nimportant = 1\nx = 'import a'",
+                &[],
+            ),
+        ] {
+            let found = find_imports(source).into_iter();
+            let found: Vec<String> = found
+                .map(|import| format!("{} {}", import.line, import.package_module()))
+                .collect();
+            assert_eq!(found, expected, "{source:?}");
+        }
+    }
+}
