@@ -18,15 +18,16 @@ const INSTALLERS: [(&str, NeedKind); 6] = [
 /// Options whose next word is a value.
 #[rustfmt::skip]
 const OPTIONS_WITH_VALUE: &[&str] = &[
-    "-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-t", "--target", "-f",
-    "--find-links", "-e", "--editable", "--python", "--prefix", "--group", "--registry", "-w", "--workspace",
+    "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-t", "--target", "-f", "--find-links", "-e",
+    "--editable", "--python", "--prefix", "--group", "--registry", "-w", "--workspace",
 ];
-/// Words of a sentence after a command or of another command, and names in examples: the packages end before them.
+/// Words of a sentence after a command or of another command, names in examples, and the option for a file: the packages
+/// end before them.
 #[rustfmt::skip]
 const END_WORDS: &[&str] = &[
-    "a", "add", "an", "and", "before", "dependencies", "first", "for", "i", "if", "in", "install", "into", "it", "on",
-    "or", "package", "package-name", "packages", "pkg", "the", "them", "then", "this", "to", "when", "with", "your",
-    "your-package",
+    "-r", "--requirement", "a", "add", "an", "and", "before", "dependencies", "first", "foo", "for", "i", "if", "in",
+    "install", "into", "it", "on", "or", "package", "package-name", "packages", "pkg", "the", "them", "then", "this",
+    "to", "when", "with", "your", "your-package",
 ];
 /// Characters that end a command within a text.
 const END_CHARS: [char; 10] = ['`', ';', '|', '&', '#', '(', ')', '\\', '"', '\''];
@@ -103,7 +104,7 @@ mod tests {
                 &["pypdf", "x"],
             ),
             (
-                "pip install -r requirements.txt --target out\npip install .",
+                "pip install -r requirements.txt; fi\npip install --target out .",
                 &[],
             ),
             (
