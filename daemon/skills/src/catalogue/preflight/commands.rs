@@ -1,8 +1,10 @@
 //! Known programs at the start of a command: in shell scripts, in shell blocks of Markdown, and as the first string of
 //! Python's `subprocess` calls. Pure.
 //!
-//! Nothing here knows quotes, variables or conditions. A line is cut where a command may begin, and a word counts if it
-//! is the name of a known program.
+//! Nothing here knows variables or conditions. A line is cut where a command may begin, and a word counts if it is the
+//! name of a known program.
+
+use std::collections::HashSet;
 
 use super::program_names::is_known_program;
 
@@ -11,13 +13,12 @@ pub(super) type NamedProgram<'a> = (&'a str, usize);
 
 /// Languages of fenced blocks whose lines are commands.
 const SHELLS: [&str; 5] = ["bash", "sh", "shell", "zsh", "console"];
-/// Characters after which a command may begin.
+/// Characters outside of quotes after which a command may begin.
 const SEPARATORS: [char; 9] = ['|', ';', '&', '(', ')', '{', '}', '`', '!'];
 /// Words before the name of a command.
 #[rustfmt::skip]
 const PREFIXES: &[&str] = &[
-    "$", "do", "elif", "else", "env", "exec", "if", "nice", "nohup", "sudo", "then", "time", "timeout", "until",
-    "while", "xargs",
+    "$", "do", "elif", "else", "env", "exec", "if", "nohup", "sudo", "then", "time", "timeout", "while", "xargs",
 ];
 /// Ends of Python source before the first string of a command.
 const CALLS: [&str; 5] = ["run(", "call(", "Popen(", "output(", "which("];
@@ -58,24 +59,32 @@ pub(super) fn find_shell_programs<'a>(
     lines: impl IntoIterator<Item = (&'a str, usize)>,
 ) -> Vec<NamedProgram<'a>> {
     let mut programs = Vec::new();
+    let mut functions = HashSet::new();
     for (line, number) in lines {
-        let commands = code_of_line(line).split(SEPARATORS);
+        functions.extend(line.split_once("()").map(|(name, _)| name.trim()));
+        let commands = split_commands(line).into_iter();
         programs.extend(commands.filter_map(program_of).map(|name| (name, number)));
     }
+    programs.retain(|(name, _)| !functions.contains(name));
     programs
 }
 
-/// Returns a line without its comment, and without what `echo` prints, which may look like a command.
-fn code_of_line(line: &str) -> &str {
-    let line = line.trim_start();
-    if line.starts_with('#') {
-        return "";
-    }
-    let code = line.split(" #").next().unwrap_or_default();
-    match code.starts_with("echo ") || code.starts_with("printf ") {
-        true => code.rsplit(['"', '\'']).next().unwrap_or_default(),
-        false => code,
-    }
+/// Splits a line without its comment where a command may begin. Text in quotes may look like one.
+fn split_commands(line: &str) -> Vec<&str> {
+    let code = line.split(" #").next();
+    let code = code.filter(|code| !code.trim_start().starts_with('#'));
+    let mut quote = None;
+    let begins_command = |char: char| {
+        match quote {
+            None if matches!(char, '"' | '\'') => quote = Some(char),
+            Some(open) if open == char => quote = None,
+            Some(_) | None => {}
+        }
+        // A substitution also runs within double quotes.
+        let is_substitution = quote == Some('"') && matches!(char, '(' | '`');
+        is_substitution || (quote.is_none() && SEPARATORS.contains(&char))
+    };
+    code.unwrap_or_default().split(begins_command).collect()
 }
 
 /// Returns the known program that a command starts.
@@ -152,8 +161,13 @@ mod tests {
                 &["1 gh", "2 jq"],
             ),
             ("pdf) pdftotext a ;;", &["1 pdftotext"]),
+            ("convert() {\n  magick x\n}\nconvert y", &["2 magick"]),
             ("ls *.png | xargs -n 1 pngquant", &["1 pngquant"]),
-            ("echo \"no gh; npm install it\" | jq . # pandoc", &["1 jq"]),
+            (
+                "echo \"no; convert it, don't\" | jq '. | pandoc' # gh",
+                &["1 jq"],
+            ),
+            ("x=\"$(gh x)\"", &["1 gh"]),
             ("# ffmpeg\nunknown pandoc\n--engine xelatex\n$TOOL gh", &[]),
         ] {
             let lines = text.lines().zip(1..);

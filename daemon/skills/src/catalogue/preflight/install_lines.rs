@@ -18,8 +18,7 @@ const INSTALLERS: [(&str, NeedKind); 6] = [
 /// Options whose next word is a value.
 #[rustfmt::skip]
 const OPTIONS_WITH_VALUE: &[&str] = &[
-    "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-t", "--target", "-f", "--find-links", "-e",
-    "--editable", "--python", "--prefix", "--group", "--registry", "-w", "--workspace",
+    "-c", "-i", "--index-url", "--extra-index-url", "-t", "--target", "-e", "--python", "--prefix", "--registry",
 ];
 /// Words of a sentence after a command or of another command, names in examples, and the option for a file: the packages
 /// end before them.

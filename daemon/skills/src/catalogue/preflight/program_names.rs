@@ -24,7 +24,7 @@ const AMBIGUOUS: &[&str] = &[
     "convert", "dot", "go", "identify", "make", "montage", "whisper",
 ];
 /// Sets of programs of which each does for the others.
-const ALIASES: [&[&str]; 11] = [
+const ALIASES: [&[&str]; 10] = [
     &["soffice", "libreoffice", "localc", "loffice", "lowriter"],
     &["convert", "magick"],
     &["python3", "python"],
@@ -35,7 +35,6 @@ const ALIASES: [&[&str]; 11] = [
     &["fd", "fdfind"],
     &["7z", "7za", "7zr", "7zz"],
     &["chromium", "chromium-browser", "google-chrome"],
-    &["pwsh", "powershell"],
 ];
 
 /// Returns `true` for a program that counts at the start of a command.

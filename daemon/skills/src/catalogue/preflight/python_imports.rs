@@ -14,9 +14,12 @@ const NAMESPACES: &[&str] = &[
 /// Modules of other systems.
 #[rustfmt::skip]
 const FOREIGN: &[&str] = &[
-    "AppKit", "Foundation", "Quartz", "_winapi", "msvcrt", "nt", "objc", "pythoncom", "pywintypes", "win32api",
-    "win32clipboard", "win32com", "win32con", "win32file", "win32gui", "winreg", "winsound",
+    "AppKit", "Foundation", "Quartz", "msvcrt", "objc", "pythoncom", "win32api", "win32com", "win32con", "win32gui",
+    "winreg", "winsound",
 ];
+
+/// Quotes of strings of several lines.
+const QUOTES: [&str; 2] = ["\"\"\"", "'''"];
 
 /// Import of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +62,9 @@ pub(super) fn find_imports(source: &str) -> Vec<PythonImport> {
             open_string = open_string.filter(|_| !line.contains(quotes));
             continue;
         }
-        open_string = opened_string(line);
+        // Text of a string that the line does not end may look like imports.
+        let is_open = |quotes: &&str| line.matches(*quotes).count() % 2 == 1;
+        open_string = QUOTES.into_iter().find(is_open);
         let statement = line.trim_start();
         if statement.is_empty() || statement.starts_with('#') {
             continue;
@@ -80,14 +85,6 @@ pub(super) fn find_imports(source: &str) -> Vec<PythonImport> {
     }
     found.retain(|import| !FOREIGN.contains(&import.top_module()));
     found
-}
-
-/// Returns the quotes of a string that a line begins and does not end. Its text may look like imports.
-fn opened_string(line: &str) -> Option<&'static str> {
-    let quotes = ["\"\"\"", "'''"];
-    quotes
-        .into_iter()
-        .find(|quotes| line.matches(*quotes).count() % 2 == 1)
 }
 
 fn is_guard(statement: &str) -> bool {
