@@ -1,11 +1,11 @@
-//! Warnings about packages that a skill names and that are not installed: when it is loaded, and when a run of it
-//! failed. Pure; every family adds them to its results.
+//! Warnings about software that a skill needs and that is not installed: when it is loaded, and about its packages when
+//! a run of it failed. Pure; every family adds them to its results.
 
 use skilld_client::v1::{Problem, Skill, StagedSkill};
 
 use crate::prompt::untrusted_text::one_line;
 
-/// Maximum number of packages that a warning names.
+/// Maximum number of packages or programs that a warning names.
 const NAMES_SHOWN_MAX: usize = 20;
 /// Maximum number of reasons in a warning.
 const REASONS_SHOWN_MAX: usize = 3;
@@ -14,10 +14,19 @@ const REASON_CHARS_MAX: usize = 400;
 /// Beginning of the codes of problems with a skill's packages.
 const CODE_PREFIX: &str = "environment.";
 
-/// Returns a warning if commands of a skill would not find packages that it names.
+/// Returns a warning of one line if commands of a skill would not find software that it needs.
 pub(crate) fn describe_missing_packages(skill: &Skill) -> Option<String> {
     let missing = skill.missing_packages.as_ref()?;
-    Some(format_warning(&missing.names, &missing.problems))
+    let packages =
+        (!missing.problems.is_empty()).then(|| format_warning(&missing.names, &missing.problems));
+    let software = (!missing.software.is_empty()).then(|| {
+        format!(
+            "the image lacks what this skill uses: {}; commands that need it will fail",
+            list_names(&missing.software)
+        )
+    });
+    let parts: Vec<String> = software.into_iter().chain(packages).collect();
+    (!parts.is_empty()).then(|| parts.join(". "))
 }
 
 /// Returns a warning if a skill was staged without packages that it names.
@@ -30,15 +39,6 @@ pub(crate) fn describe_staging_problems(staged: &StagedSkill) -> Option<String> 
 
 /// Returns a warning that names packages, the effect of their absence, and its reasons.
 fn format_warning(names: &[String], problems: &[Problem]) -> String {
-    let shown: Vec<String> = names
-        .iter()
-        .take(NAMES_SHOWN_MAX)
-        .map(|name| one_line(name))
-        .collect();
-    let more = match names.len() - shown.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     let reasons = problems.iter().take(REASONS_SHOWN_MAX).map(|problem| {
         let line = one_line(&problem.message);
         let cut: String = line.chars().take(REASON_CHARS_MAX).collect();
@@ -48,14 +48,24 @@ fn format_warning(names: &[String], problems: &[Problem]) -> String {
         }
     });
     let reasons = reasons.collect::<Vec<_>>().join("; ");
-    match shown.is_empty() {
+    match names.is_empty() {
         true => format!(
             "packages of this skill may not be installed, and scripts that import them will fail: {reasons}"
         ),
         false => format!(
-            "packages of this skill are not installed: {}{more}; scripts that import them will fail. Reason: {reasons}",
-            shown.join(", ")
+            "packages of this skill are not installed: {}; scripts that import them will fail. Reason: {reasons}",
+            list_names(names)
         ),
+    }
+}
+
+/// Returns the first names and the number of the others.
+fn list_names(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES_SHOWN_MAX);
+    let shown: Vec<String> = shown.map(|name| one_line(name)).collect();
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 
@@ -81,11 +91,13 @@ mod tests {
             missing_packages: Some(MissingPackages {
                 names: names.clone(),
                 problems: vec![problem("environment.build_failed", &long); 50],
+                software: vec!["ffmpeg".into(), "soffice or libreoffice".into()],
             }),
             ..Skill::default()
         };
         let warning = describe_missing_packages(&skill).expect("a warning");
-        let begin = "packages of this skill are not installed: package-0, package-1, ";
+        let begin = "the image lacks what this skill uses: ffmpeg, soffice or libreoffice; commands that need it will \
+                     fail. packages of this skill are not installed: package-0, package-1, ";
         assert!(warning.starts_with(begin), "{warning}");
         assert!(
             warning.contains("package-19 and 180 more; scripts that import them will fail. Reason: the build failed line"),

@@ -1,6 +1,7 @@
 //! Warnings about a run: what skilld or the kernel ended during it, and what its output shows that a workspace lacks. Pure;
 //! every family adds them to its results.
 
+mod missing_software;
 mod output_signs;
 mod read_only_skill;
 
@@ -42,7 +43,9 @@ pub(crate) fn describe_output(
     let room = output_signs::room_warning(streams).filter(|_| !has_full_disk);
     let read_only = read_only_skill::read_only_warning(spec, streams);
     let network = output_signs::network_warning(streams);
-    room.into_iter().chain(read_only).chain(network).collect()
+    let mut warnings: Vec<String> = room.into_iter().chain(read_only).chain(network).collect();
+    warnings.extend(missing_software::missing_software_warnings(streams));
+    warnings
 }
 
 /// Returns the warnings about the end of a run, whatever it printed.

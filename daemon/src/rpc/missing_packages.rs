@@ -1,4 +1,4 @@
-//! Packages that a skill names and that its commands would not find, for GetSkill. Builds nothing.
+//! Software that a skill needs and that its commands would not find, for GetSkill. Builds nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,71 +11,95 @@ use crate::access::TenantName;
 use crate::environments::EnvironmentRequest;
 use crate::error::{Chain, Result};
 use crate::pool::Pool;
-use crate::skills::preflight::{self, ImageInventory, NeedKind};
+use crate::skills::preflight::{self, ImageInventory, NeedKind, UnmetNeed};
 use crate::skills::{Severity, SkillRef, Skills};
 
-/// Longest wait for a container of an image that was not examined before. A skill is read without it.
+/// Longest wait for the answer about an image that was not examined before. A skill is read without it.
 const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the packages that commands of a usable skill would not find; `None` if none are known to be missing.
+/// Returns the software that commands of a usable skill would not find; `None` if none is known to be missing.
+/// `is_of_plugin` is `true` for a skill whose scripts may import modules of its plugin.
 ///
 /// # Errors
 /// `SkillNotFound`, `SkillInvalid`, `Io`.
 pub(super) async fn find_missing_packages(
     shared: &SharedDependencies,
     (tenant, skills): (&TenantName, &Skills),
-    skill: SkillRef,
+    (skill, is_of_plugin): (SkillRef, bool),
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
     let needing = skills.environment_need(skill.clone()).await?;
     let Ok(request) = EnvironmentRequest::for_pool(tenant, needing, pool) else {
         return Ok(None);
     };
-    let problems = shared.environments.staging_problems(&request).await;
-    if problems.is_empty() {
+    let mut problems = shared.environments.staging_problems(&request).await;
+    let needs = skills.needs(skill).await?;
+    if needs.is_empty() && problems.is_empty() {
         return Ok(None);
     }
-    let names = match find_image_inventory(shared, pool).await {
-        Some(inventory) => Some(find_unmet_packages(skills, skill, &inventory).await?),
-        None => None,
-    };
+    let inventory = find_image_inventory(shared, pool, !problems.is_empty()).await;
+    let unmet =
+        inventory.map(|inventory| preflight::find_unmet_needs(&needs, &inventory, None, &[]));
+    // The environment has the packages, or will have them, with those that they need in turn.
+    let has_environment = problems.is_empty() && !request.need.is_empty();
+    let is_module_of_plugin =
+        |need: &UnmetNeed| is_of_plugin && need.kind == NeedKind::PythonModule;
+    let mut missing = pb::MissingPackages::default();
+    for need in unmet.iter().flatten() {
+        if is_stated_package(need) && !problems.is_empty() {
+            missing.names.push(need.name.clone());
+        } else if is_software(need.kind, has_environment) && !is_module_of_plugin(need) {
+            missing.software.push(need.name.replace(", ", " or "));
+        }
+    }
+    missing.names.sort();
+    missing.software.sort();
     // A requirement that was refused is not among the names, so that the image may lack it all the same.
-    let is_met = names.as_ref().is_some_and(Vec::is_empty) && request.need.problems.is_empty();
-    Ok((!is_met).then(|| pb::MissingPackages {
-        names: names.unwrap_or_default(),
-        problems: problem_messages(&problems),
-    }))
+    if unmet.is_some() && missing.names.is_empty() && request.need.problems.is_empty() {
+        problems.clear();
+    }
+    missing.problems = problem_messages(&problems);
+    let is_empty = missing.problems.is_empty() && missing.software.is_empty();
+    Ok((!is_empty).then_some(missing))
 }
 
-/// Returns the contents of a pool's image; `None` if it cannot be examined now.
+/// Returns the contents of a pool's image; `None` if it cannot be examined now. Where `may_wait` is `false`, no container
+/// is awaited for it.
 async fn find_image_inventory(
     shared: &SharedDependencies,
     pool: &Pool,
+    may_wait: bool,
 ) -> Option<Arc<ImageInventory>> {
-    let inventory = shared.registry.image_inventory(pool);
+    let inventory = async {
+        match may_wait {
+            true => shared.registry.image_inventory(pool).await.map(Some),
+            false => shared.registry.image_inventory_at_once(pool).await,
+        }
+    };
     match tokio::time::timeout(INVENTORY_TIMEOUT, inventory).await {
-        Ok(Ok(inventory)) => Some(inventory),
+        Ok(Ok(inventory)) => inventory,
         Ok(Err(error)) => {
-            tracing::debug!(error = %Chain(&error), "image was not examined for a skill's packages");
+            tracing::debug!(error = %Chain(&error), "image was not examined for a skill's needs");
             None
         }
         Err(_) => None,
     }
 }
 
-/// Returns the names of the packages that a skill states and an image lacks, sorted.
-async fn find_unmet_packages(
-    skills: &Skills,
-    skill: SkillRef,
-    inventory: &ImageInventory,
-) -> Result<Vec<String>> {
-    let needs = skills.needs(skill).await?;
-    let unmet = preflight::find_unmet_needs(&needs, inventory, None, &[]);
-    let packages = unmet.into_iter().filter(|need| {
-        let is_package = matches!(need.kind, NeedKind::PythonPackage | NeedKind::NodePackage);
-        is_package && need.severity == Severity::Error
-    });
-    let mut names: Vec<String> = packages.map(|need| need.name).collect();
-    names.sort();
-    Ok(names)
+/// Returns `true` for a package that the skill states, which an environment would bring.
+fn is_stated_package(need: &UnmetNeed) -> bool {
+    let is_package = matches!(need.kind, NeedKind::PythonPackage | NeedKind::NodePackage);
+    is_package && need.severity == Severity::Error
+}
+
+/// Returns `true` for software of an image: packages only where no environment brings them. Variables are the host's,
+/// and a workspace's network is no software.
+fn is_software(kind: NeedKind, has_environment: bool) -> bool {
+    match kind {
+        NeedKind::Interpreter | NeedKind::Binary | NeedKind::AnyBinary => true,
+        NeedKind::PythonPackage | NeedKind::PythonModule | NeedKind::NodePackage => {
+            !has_environment
+        }
+        NeedKind::Env | NeedKind::Network => false,
+    }
 }

@@ -115,6 +115,21 @@ impl WorkspaceRegistry {
         })
     }
 
+    /// Returns the programs and packages of a pool's image if a guest has examined it, or if a container is idle that can
+    /// be asked at once.
+    ///
+    /// # Errors
+    /// As [`Self::image_inventory`].
+    pub async fn image_inventory_at_once(
+        &self,
+        pool: &Pool,
+    ) -> Result<Option<Arc<ImageInventory>>> {
+        match self.context.inventories.find(pool) {
+            None if pool.snapshot().warm > 0 => self.image_inventory(pool).await.map(Some),
+            known => Ok(known),
+        }
+    }
+
     /// Returns the programs and packages of a pool's image.
     ///
     /// # Errors

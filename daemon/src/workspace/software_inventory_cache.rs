@@ -25,6 +25,11 @@ pub struct SoftwareInventoryCache {
 }
 
 impl SoftwareInventoryCache {
+    /// Returns the inventory of a pool's image; `None` if no guest was asked for it yet.
+    pub fn find(&self, pool: &Pool) -> Option<Arc<ImageInventory>> {
+        self.known().get(&pool.image()?.id).map(Arc::clone)
+    }
+
     /// Returns the inventory of a pool's image. The first call reserves a warm slot and asks its guest.
     ///
     /// # Errors

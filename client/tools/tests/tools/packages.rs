@@ -10,8 +10,9 @@ use skilld_tools::{Family, Profile, ToolOptions};
 use crate::conversation::Conversation;
 
 const REASON: &str = "the packages of skill demo are not built for this pool";
-const WARNING: &str = "packages of this skill are not installed: left-pad, pandas; scripts that import them will fail. \
-                       Reason: the packages of skill demo are not built for this pool";
+const WARNING: &str = "the image lacks what this skill uses: ffmpeg; commands that need it will fail. packages of this \
+                       skill are not installed: left-pad, pandas; scripts that import them will fail. Reason: the \
+                       packages of skill demo are not built for this pool";
 const STAGING_WARNING: &str = "packages of this skill may not be installed, and scripts that import them will fail: the \
                                packages of skill demo are not built for this pool";
 
@@ -34,6 +35,7 @@ async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
         let missing = MissingPackages {
             names: vec!["left-pad".into(), "pandas".into()],
             problems: vec![problem()],
+            software: vec!["ffmpeg".into()],
         };
         state.missing_packages.insert("demo".into(), missing);
     }
