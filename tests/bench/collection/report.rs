@@ -39,7 +39,7 @@ impl CollectionReport {
     /// Returns a table with one line per skill, details beneath it, and the totals.
     pub(crate) fn to_text(&self) -> String {
         let mut rows =
-            vec![["SKILL", "LOADED", "ENVIRONMENT", "PREFLIGHT", "SCRIPTS"].map(str::to_owned)];
+            vec![["SKILL", "LOADED", "ENVIRONMENT", "MISSING", "SCRIPTS"].map(str::to_owned)];
         rows.extend(self.skills.iter().map(cells));
         let widths: [usize; 5] = std::array::from_fn(|column| {
             let cells = rows.iter().filter_map(|row| row.get(column));
@@ -121,13 +121,14 @@ impl Totals {
             unclear,
         } = self;
         format!(
-            "\n{found} skills in {image}: {loaded} loaded, {ready} ready, {environments_missing} without their environment\n\
+            "\n{found} skills in {image}: {loaded} loaded, {ready} with nothing missing found, \
+             {environments_missing} without their environment\n\
              {scripts} scripts: {started} started with --help, {broken} can't run, {unclear} unclear: they ended with another error\n"
         )
     }
 }
 
-/// Returns `true` if the image has everything that the skill says it needs.
+/// Returns `true` if nothing that the skill says it needs was found missing in the image.
 fn is_ready(skill: &SkillReport) -> bool {
     let is_missing = matches!(skill.environment, EnvironmentState::Missing(_));
     skill.is_loaded && skill.failure.is_none() && skill.lacks.is_empty() && !is_missing
@@ -155,8 +156,8 @@ fn cells(skill: &SkillReport) -> [String; 5] {
         EnvironmentState::Missing(_) => "not built".to_owned(),
     };
     let preflight = match (skill.lacks.len(), skill.may_lack.len()) {
-        (0, 0) => "ready".to_owned(),
-        (0, count) => format!("ready, may lack {count}"),
+        (0, 0) => "nothing found".to_owned(),
+        (0, count) => format!("may lack {count}"),
         (count, _) => format!("lacks {count}"),
     };
     [name, loaded, environment, preflight, count_scripts(skill)]

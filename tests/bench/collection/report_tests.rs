@@ -36,17 +36,17 @@ fn sample() -> CollectionReport {
 #[test]
 fn table_names_what_each_skill_lacks() {
     let expected = "\
-SKILL     LOADED  ENVIRONMENT  PREFLIGHT  SCRIPTS
-good@1.2  yes     not needed   ready      1 started
-lacking   yes     not built    lacks 1    1 can't run
+SKILL     LOADED  ENVIRONMENT  MISSING        SCRIPTS
+good@1.2  yes     not needed   nothing found  1 started
+lacking   yes     not built    lacks 1        1 can't run
     environment: no wheel of x
     lacks ruby
     may lack torch
     scripts/b.py: ModuleNotFoundError: No module named 'torch'
-rejected  no      –            –          –
+rejected  no      –            –              –
     skill.no_description: add one
 
-3 skills in skilld/base:latest: 2 loaded, 1 ready, 1 without their environment
+3 skills in skilld/base:latest: 2 loaded, 1 with nothing missing found, 1 without their environment
 2 scripts: 1 started with --help, 1 can't run, 0 unclear: they ended with another error
 ";
     assert_eq!(sample().to_text(), expected);

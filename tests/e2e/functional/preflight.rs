@@ -88,7 +88,6 @@ async fn what_the_image_lacks_is_told_before_anything_runs() -> Result<()> {
             ),
             (Kind::NodePackage, "no-such", true, "package.json"),
             (Kind::PythonPackage, "torch", false, "scripts/b.py:1"),
-            (Kind::Network, "requests", false, "scripts/b.py:2"),
         ]
     );
     let pool = PreflightSkillRequest {

@@ -8,10 +8,10 @@ use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, PreflightSkillR
 
 use crate::{complete, output, value_formats};
 
-/// Compare what a skill needs with what a pool's image has. Runs nothing of the skill.
+/// Compare what a skill's files name with what a pool's image has. Runs nothing of the skill.
 ///
 /// Exit code 1 if something is missing that the skill says it needs; what is only concluded from its files is a
-/// warning.
+/// warning. A skill of which nothing missing was found may still need more.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillctl skill check csv-report --env API_KEY")]
 pub(crate) struct Check {
@@ -36,8 +36,12 @@ impl Check {
         let answer = client.preflight_skill(request).await?;
         output::print_message("PreflightSkillResponse", &answer, &finding_table(&answer))?;
         if !output::is_json() {
-            let ready = if answer.ready { "ready" } else { "not ready" };
-            output::note!("{} is {ready} for {}", self.name, answer.image);
+            let found = match (answer.findings.is_empty(), answer.ready) {
+                (true, _) => "nothing missing found",
+                (false, true) => "nothing missing found that it states",
+                (false, false) => "it states needs that are missing",
+            };
+            output::note!("{} in {}: {found}", self.name, answer.image);
         }
         Ok(u8::from(!answer.ready))
     }

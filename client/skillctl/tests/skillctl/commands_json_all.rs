@@ -85,8 +85,8 @@ const BARE: [&str; 8] = [
     "tenant list",
 ];
 
-/// Lines of these that exit with 1 although they print their object: the fake's skill is not ready.
-const NOT_READY: [&str; 1] = ["skill check csv-report"];
+/// Lines of these that exit with 1 although they print their object: the fake's skill is found to lack something.
+const LACKING: [&str; 1] = ["skill check csv-report"];
 
 /// Exceptions, as the document writes them, and a line that is refused with JSON, where one is.
 const EXCEPTIONS: [(&str, Option<&str>); 9] = [
@@ -155,7 +155,7 @@ async fn every_command_prints_one_object_or_is_a_documented_exception() {
         let output = run(&fake, line).await;
         let text = String::from_utf8(output.stdout).expect("utf-8");
         let problem = String::from_utf8_lossy(&output.stderr);
-        let code = i32::from(NOT_READY.contains(line));
+        let code = i32::from(LACKING.contains(line));
         assert_eq!(output.status.code(), Some(code), "{line}: {problem}");
         assert_eq!(text.lines().count(), 1, "{line}: {text}{problem}");
         let value: Value = serde_json::from_str(&text).expect("json");

@@ -1,4 +1,4 @@
-//! Packages that a skill names and that the daemon cannot install: the model reads it when it loads the skill.
+//! Software that a skill needs and that the daemon cannot install: the model reads it when it loads the skill.
 //!
 //! Docker: the real image decides which packages are missing, and real builds fail or succeed.
 
@@ -36,6 +36,7 @@ async fn fixture() -> Result<Fixture> {
         fixture.skill(name, &[("requirements.txt", requirements)])?;
     }
     fixture.skill("plain", &[])?;
+    fixture.skill("video", &[("scripts/cut.sh", "ffmpeg -i in.mp4 out.mp4\n")])?;
     Ok(fixture)
 }
 
@@ -79,6 +80,23 @@ async fn loading_a_skill_whose_packages_cannot_be_installed_says_which_and_why()
                 Reason: the packages of skill absent were not built";
     assert!(contains(&warnings, said), "{warnings}");
     assert_eq!(load(&daemon, "letters").await?, Value::Null);
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn missing_program_is_named_at_loading_and_at_a_run() -> Result<()> {
+    let fixture = fixture().await?;
+    let daemon = Daemon::start_with(fixture.options()).await?;
+    preflight(&daemon.client, "plain").await?;
+    let warnings = load(&daemon, "video").await?;
+    let said = "the image lacks what this skill uses: ffmpeg; commands that need it will fail";
+    assert_eq!(warnings, json!([said]));
+    let mut talk = Talk::new(&daemon, "programs", ToolOptions::default())?;
+    let run = json!({"skill": "video", "command": "bash scripts/cut.sh"});
+    let failed = talk.call("skill_run", run).await?;
+    assert_eq!(failed["exit_code"], 127, "{failed}");
+    let said = "the image lacks the program ffmpeg: ";
+    assert!(contains(&failed["warnings"], said), "{failed}");
     daemon.stop().await
 }
 
