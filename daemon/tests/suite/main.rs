@@ -21,6 +21,7 @@ mod internal_pool;
 mod json_logs;
 mod limits;
 mod pool;
+mod preconditions;
 mod problems;
 mod publish;
 mod reconcile;
