@@ -29,7 +29,6 @@ mod client_trust;
 mod connection_peer;
 mod decision;
 mod held_counter;
-mod identity_files;
 mod open_streams;
 mod principal;
 mod protected_file;
@@ -52,7 +51,6 @@ pub use caller::Caller;
 pub(crate) use certificate::PeerCertificate;
 pub use connection_peer::{ConnectionOwner, ConnectionPeer, PeerAddress};
 pub use held_counter::{HeldCounter, HeldUnit};
-pub(crate) use identity_files::check_identity_files;
 pub use open_streams::StreamGuard;
 pub use principal::{BoundWorkspace, CredentialKind, Principal};
 pub(crate) use protected_file::{Secrecy, read_protected_file, read_protected_text};
@@ -127,6 +125,15 @@ impl AccessControl {
             metrics,
             workspace_lookup: WorkspaceLookup::default(),
         })
+    }
+
+    /// Checks that [`Self::open`] would succeed, and changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub fn check(config: &Config) -> Result<()> {
+        let auth = config.auth.as_ref();
+        auth.map_or(Ok(()), |auth| Authenticators::check(auth, config))
     }
 
     /// Sets the function that returns `true` while the workspace of a token exists. Later calls change nothing.

@@ -30,8 +30,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{AccessControl, TenantName, TenantPermits};
-use crate::config::ArtifactsConfig;
-use crate::error::{Error, Result};
+use crate::config::{ArtifactStorage, ArtifactsConfig};
+use crate::error::{Error, HostFault, Result};
+use crate::host_paths::check_writable_directory;
 use crate::shutdown::Tasks;
 use crate::usage::UsageLedger;
 
@@ -61,7 +62,7 @@ pub use name::{
 pub use record::ArtifactVersionId;
 pub use retention::ReferencedVersions;
 
-use backend::ArtifactBackend;
+use backend::{ArtifactBackend, StoreKind};
 use byte_ledger::{ArtifactQuotas, ByteLedger};
 use record::VersionRecord;
 use retention::RetentionPolicy;
@@ -139,8 +140,33 @@ pub use load::CHUNK_BYTES_MAX;
 // === impl Artifacts ===
 
 impl Artifacts {
-    /// Opens the store, checks that it is usable, and starts the cleanup of interrupted saves and the count of the bytes
-    /// that tenants hold. `patience` is the longest wait of a save for its permit, and for the first count.
+    /// Checks that [`Self::open`] can use the store. Leaves nothing behind: it makes no directory, and an object that
+    /// it makes in a bucket is removed.
+    ///
+    /// # Errors
+    /// [`Error::Start`] with a remedy.
+    pub async fn check(config: &ArtifactsConfig, tasks: &Tasks) -> Result<()> {
+        let root = match &config.storage {
+            // Others check the state directory.
+            ArtifactStorage::StateDir => return Ok(()),
+            ArtifactStorage::Directory(root) => root.clone(),
+            ArtifactStorage::Bucket { .. } => {
+                let bucket = ArtifactBackend::open(config, "unused".into(), true, tasks).await?;
+                return bucket.probe().await;
+            }
+        };
+        let check = move || match check_writable_directory(&root) {
+            // A disk that is full or read-only now ends no start.
+            Err(error) if HostFault::of(&error).is_none() => {
+                Err(backend::start_error(format!("{}: {error}", root.display())))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        };
+        tasks.blocking(check).await
+    }
+
+    /// Opens a store that [`Self::check`] found usable, and starts the cleanup of interrupted saves and the count of
+    /// the bytes that tenants hold. `patience` is the longest wait of a save for its permit, and for the first count.
     ///
     /// # Errors
     /// [`Error::Start`] with a remedy.
@@ -151,7 +177,9 @@ impl Artifacts {
         (access, tasks): (Option<Arc<AccessControl>>, &Tasks),
     ) -> Result<Self> {
         let store = ArtifactBackend::open(config, state_dir.join("artifacts"), true, tasks).await?;
-        store.probe().await?;
+        if let StoreKind::Directory { .. } = store.kind {
+            store.probe().await?;
+        }
         let artifacts = Self::over(store, config, patience, access);
         let (store, ledger) = (&artifacts.0.store, &artifacts.0.ledger);
         garbage::start_collection(Arc::clone(store), ledger.clone()).await?;

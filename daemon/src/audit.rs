@@ -47,6 +47,7 @@ mod writer;
 use argv_key::ArgvKey;
 pub use argv_key::ExecDescription;
 pub use fault::AuditFault;
+use log_file::LogFile;
 pub use record::{
     AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome, CallStage, CreatedResource,
     TraceParent,
@@ -121,6 +122,19 @@ impl AuditLog {
             status,
             ended,
         }))))
+    }
+
+    /// Checks that [`Self::open`] would succeed, and changes nothing. Blocks. While a daemon `is_running`, the log may
+    /// be its own, so its lock is not tried. A disk that is full, read-only or failing ends no start.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub fn check(path: &Path, state_dir: &Path, is_running: bool) -> Result<()> {
+        ArgvKey::check(state_dir)?;
+        match LogFile::check(path, is_running) {
+            Err(fault) if !fault.is_recoverable() => Err(fault.start_error()),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Queues a record at once, and returns a future that waits until it is written (see the module's guarantee). With

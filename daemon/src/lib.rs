@@ -40,6 +40,7 @@ pub mod exec_launch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod guest;
+mod host_paths;
 pub mod inputs;
 pub mod metrics;
 pub mod pool;

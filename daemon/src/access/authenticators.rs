@@ -24,12 +24,39 @@ pub(super) struct Authenticators {
     pub(super) workspace_tokens: WorkspaceTokenKey,
 }
 
+/// Files of `[auth]`: tenants, tokens, and the keys of an issuer.
+type IdentityFiles = (
+    WatchedFile<TenantsFile>,
+    Option<WatchedFile<TokensFile>>,
+    Option<(WebTokenConfig, WatchedFile<WebTokenKeys>)>,
+);
+
 impl Authenticators {
     pub(super) fn open(
         auth: &AuthConfig,
         config: &Config,
         problems: &FileProblems,
     ) -> Result<Self> {
+        let (tenants, tokens, web_tokens) = Self::open_files(auth, config, problems)?;
+        Ok(Self {
+            tenants,
+            tokens,
+            web_tokens,
+            workspace_tokens: WorkspaceTokenKey::open(&config.state_dir)?,
+        })
+    }
+
+    /// Checks that [`Self::open`] would succeed, and changes nothing. Blocks.
+    pub(super) fn check(auth: &AuthConfig, config: &Config) -> Result<()> {
+        Self::open_files(auth, config, &FileProblems::default())?;
+        WorkspaceTokenKey::check(&config.state_dir)
+    }
+
+    fn open_files(
+        auth: &AuthConfig,
+        config: &Config,
+        problems: &FileProblems,
+    ) -> Result<IdentityFiles> {
         let known = KnownNames::of(config);
         let path = auth.tenants_file.clone();
         let tenants = WatchedFile::open(
@@ -52,12 +79,7 @@ impl Authenticators {
             });
             keys.map(|keys| (jwt, keys))
         });
-        Ok(Self {
-            tenants,
-            tokens: tokens.transpose()?,
-            web_tokens: web_tokens.transpose()?,
-            workspace_tokens: WorkspaceTokenKey::open(&config.state_dir)?,
-        })
+        Ok((tenants, tokens.transpose()?, web_tokens.transpose()?))
     }
 
     pub(super) fn reload_changed_files(&self) {

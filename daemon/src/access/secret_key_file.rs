@@ -31,14 +31,26 @@ impl SecretKeyFile {
     /// [`Error`] if the file can't be read or created, has another length, or may be read by other users.
     pub(crate) fn load_or_create(&self, state_dir: &Path) -> Result<[u8; KEY_BYTES]> {
         let path = state_dir.join(self.name);
-        let failed = |source| Error::Io {
-            operation: format!("read or create the key {}", path.display()),
-            source,
-        };
-        if !path.try_exists().map_err(failed)? {
-            create_key(state_dir, &path).map_err(failed)?;
+        if !path.try_exists().map_err(key_error(&path))? {
+            create_key(state_dir, &path).map_err(key_error(&path))?;
         }
-        let metadata = fs::metadata(&path).map_err(failed)?;
+        self.load(&path)
+    }
+
+    /// Checks the key of a state directory, if there is one. Blocks the thread.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_or_create`].
+    pub(crate) fn check(&self, state_dir: &Path) -> Result<()> {
+        let path = state_dir.join(self.name);
+        if path.try_exists().map_err(key_error(&path))? {
+            self.load(&path)?;
+        }
+        Ok(())
+    }
+
+    fn load(&self, path: &Path) -> Result<[u8; KEY_BYTES]> {
+        let metadata = fs::metadata(path).map_err(key_error(path))?;
         let unusable = |why: String| Error::Start {
             what: self.what,
             why: format!("{} {why}", path.display()),
@@ -48,7 +60,7 @@ impl SecretKeyFile {
             let why = format!("has mode {mode:04o}: other users must not read it; run chmod 600");
             return Err(unusable(why));
         }
-        let key = fs::read(&path).map_err(failed)?;
+        let key = fs::read(path).map_err(key_error(path))?;
         key.try_into().map_err(|key: Vec<u8>| {
             unusable(format!(
                 "has {} bytes, not {KEY_BYTES}: restore it, or remove it to have a new one made, with which {}",
@@ -56,6 +68,13 @@ impl SecretKeyFile {
                 self.loss
             ))
         })
+    }
+}
+
+fn key_error(path: &Path) -> impl Fn(io::Error) -> Error + use<'_> {
+    move |source| Error::Io {
+        operation: format!("read or create the key {}", path.display()),
+        source,
     }
 }
 
@@ -101,5 +120,10 @@ mod tests {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("chmod");
         let error = file.load_or_create(dir.path()).expect_err("readable");
         assert!(error.to_string().contains("chmod 600"), "{error}");
+        let checked = file.check(dir.path()).expect_err("readable");
+        assert_eq!(checked.to_string(), error.to_string());
+        fs::remove_file(&path).expect("remove");
+        file.check(dir.path()).expect("it can be made");
+        assert!(!path.exists(), "a check makes nothing");
     }
 }

@@ -52,6 +52,14 @@ impl WorkspaceTokenKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &key)))
     }
 
+    /// Checks that [`Self::open`] would succeed, and changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub(crate) fn check(state_dir: &Path) -> Result<()> {
+        KEY_FILE.check(state_dir)
+    }
+
     /// Removes the key of a state directory that was copied, so that the copy refuses the original's tokens. Blocks.
     ///
     /// # Errors

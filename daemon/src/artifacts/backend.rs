@@ -32,6 +32,9 @@ pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// request keeps its thread for as long as a file system hangs, even after its deadline.
 const DISK_REQUESTS_MAX: usize = 32;
 
+/// Operations of [`ArtifactBackend::probe`], whose errors are those of a start.
+const PROBE: StoreOperation = invisible_operation("be opened");
+
 const SEE_LOG: &str = "the server's log says why";
 const DISK_FULL: &str = "its disk is full";
 const DISK_READ_ONLY: &str = "its disk is read-only";
@@ -263,6 +266,10 @@ impl ArtifactBackend {
             "it refuses the server's credentials"
         } else if !authority_advice(&Chain(error).to_string()).is_empty() {
             UNKNOWN_AUTHORITY
+        } else if operation.name == PROBE.name {
+            // The readers of `skilld --check` have no log.
+            let why = Chain(error);
+            return start_error(format!("{why}; see [artifacts] in the configuration"));
         } else {
             SEE_LOG
         };
@@ -376,30 +383,26 @@ impl ArtifactBackend {
     pub(super) async fn probe(&self) -> Result<()> {
         let id = uuid::Uuid::now_v7().simple().to_string();
         let path = key::join_key(&key::join_key(&self.base, "probe"), &id);
-        let operation = invisible_operation("be opened");
-        let create = || self.create_object(operation, &path, b"{}".to_vec());
+        let create = || self.create_object(PROBE, &path, b"{}".to_vec());
         let first = match create().await {
             Err(error) if is_disk_full(&error) || is_disk_read_only(&error) => {
                 tracing::warn!(error = %Chain(&error), "nothing can be saved in the artifact store now");
                 return Ok(());
             }
-            first => first.map_err(|error| unusable_store_error(&error))?,
+            first => first.map_err(unusable_store_error)?,
         };
         let second = create().await;
-        self.remove_object(operation, &path)
+        self.remove_object(PROBE, &path)
             .await
-            .map_err(|error| unusable_store_error(&error))?;
-        if (first, second.map_err(|error| unusable_store_error(&error))?)
+            .map_err(unusable_store_error)?;
+        if (first, second.map_err(unusable_store_error)?)
             == (CreateOutcome::New, CreateOutcome::Taken)
         {
             return Ok(());
         }
-        Err(Error::Start {
-            what: "the artifact store",
-            why: "it ignores If-None-Match on PUT, so saves at the same time would overwrite one another; use a server that \
-                  honours it (Amazon S3, MinIO, Ceph, R2), or a directory (artifacts.url)"
-                .into(),
-        })
+        let why = "it ignores If-None-Match on PUT, so saves at the same time would overwrite one another; use a server \
+                   that honours it (Amazon S3, MinIO, Ceph, R2), or a directory (artifacts.url)";
+        Err(start_error(why.to_owned()))
     }
 }
 
@@ -435,11 +438,11 @@ fn has_disk_fault(error: &Error, (fault, reason): (&str, Reason)) -> bool {
     error.kind().1 == reason
 }
 
-fn unusable_store_error(error: &Error) -> Error {
-    Error::Start {
-        what: "the artifact store",
-        why: format!("{error}; see [artifacts] in the configuration"),
+fn unusable_store_error(error: Error) -> Error {
+    if matches!(error, Error::Start { .. }) {
+        return error;
     }
+    start_error(format!("{error}; see [artifacts] in the configuration"))
 }
 
 async fn open_directory_store(
@@ -451,10 +454,8 @@ async fn open_directory_store(
     let made = root.clone();
     let objects = tasks.blocking(move || {
         make_private(&made)?;
-        LocalFileSystem::new_with_prefix(&made).map_err(|error| Error::Start {
-            what: "the artifact store",
-            why: format!("{}: {}", made.display(), Chain(&error)),
-        })
+        LocalFileSystem::new_with_prefix(&made)
+            .map_err(|error| start_error(format!("{}: {}", made.display(), Chain(&error))))
     });
     let objects = objects
         .await?
@@ -474,8 +475,10 @@ fn make_private(path: &FilePath) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path);
-    made.map_err(|error| Error::Start {
-        what: "the artifact store",
-        why: format!("{}: {error}", path.display()),
-    })
+    made.map_err(|error| start_error(format!("{}: {error}", path.display())))
+}
+
+pub(super) fn start_error(why: String) -> Error {
+    let what = "the artifact store";
+    Error::Start { what, why }
 }

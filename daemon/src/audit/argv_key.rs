@@ -46,6 +46,14 @@ impl ArgvKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &key)))
     }
 
+    /// Checks that [`Self::load_or_create`] would succeed, and changes nothing. Blocks the thread.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_or_create`].
+    pub(super) fn check(state_dir: &Path) -> Result<()> {
+        KEY_FILE.check(state_dir)
+    }
+
     /// Returns the same key for the MACs of lines.
     pub(super) fn chain_key(&self) -> ChainKey {
         ChainKey::new(self.0.clone())

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use crate::error::Error;
+
 /// Reason why the audit log can't be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuditFault {
@@ -49,6 +51,14 @@ impl AuditFault {
             path: path.to_owned(),
             // Only errors of the standard library have no number: a write that wrote nothing.
             errno: error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+        }
+    }
+
+    /// Makes the error of a start that this fault ends.
+    pub(super) fn start_error(&self) -> Error {
+        Error::Start {
+            what: "the audit log",
+            why: self.to_string(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::OFlag;
+use nix::unistd::{AccessFlags, access};
 
 use super::chain::{ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader};
 use super::fault::AuditFault;
@@ -55,38 +56,11 @@ impl LogFile {
     /// [`AuditFault`]; nothing was changed in a file that is not an audit log.
     pub(super) fn open(path: &Path) -> Result<OpenedLog, AuditFault> {
         let failed = |operation| move |error: io::Error| AuditFault::io(operation, path, &error);
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            // A pipe must not block the daemon, and a terminal must not become its own.
-            .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
-            .open(path)
-            .map_err(failed("open"))?;
-        let metadata = file.metadata().map_err(failed("look at"))?;
-        if !metadata.is_file() {
-            return Err(AuditFault::WrongFileType(path.to_owned()));
-        }
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(AuditFault::InUse(path.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(failed("lock")(error)),
-        }
-        // A power cut can leave NUL bytes instead of what was written last.
-        let mut length = length_without_nuls(&file, metadata.len()).map_err(failed("read"))?;
-        if length == 0 && metadata.len() > TAIL_BYTES {
-            return Err(AuditFault::ForeignFile(path.to_owned()));
-        }
-        let mut tail = vec![0; usize::try_from(length.min(TAIL_BYTES)).unwrap_or(0)];
-        file.read_exact_at(&mut tail, length.saturating_sub(TAIL_BYTES))
-            .map_err(failed("read"))?;
-        let FileTail {
-            last,
-            incomplete_bytes,
-        } = parse_tail(&tail, length > TAIL_BYTES)
-            .ok_or_else(|| AuditFault::ForeignFile(path.to_owned()))?;
-        length -= incomplete_bytes;
+        let opened = open_options().create(true).mode(0o600).open(path);
+        let file = opened.map_err(failed("open"))?;
+        let metadata = regular_file_metadata(&file, path)?;
+        lock_file(&file, path)?;
+        let (last, length) = find_end(&file, path, metadata.len())?;
         let removed_bytes = metadata.len() - length;
         if removed_bytes > 0 {
             file.set_len(length).map_err(failed("repair"))?;
@@ -102,6 +76,32 @@ impl LogFile {
             last,
             removed_bytes,
         })
+    }
+
+    /// Checks that [`Self::open`] would succeed, and changes nothing. Blocks the thread. While a daemon `is_running`,
+    /// the lock is not tried, because that daemon may just be opening the file again.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub(super) fn check(path: &Path, is_running: bool) -> Result<(), AuditFault> {
+        let failed = |error: io::Error| AuditFault::io("open", path, &error);
+        let file = match open_options().open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().unwrap_or(path);
+                let allowed = access(parent, AccessFlags::W_OK | AccessFlags::X_OK);
+                return allowed.map_err(|errno| failed(errno.into()));
+            }
+            opened => opened.map_err(failed)?,
+        };
+        let metadata = regular_file_metadata(&file, path)?;
+        if !is_running {
+            lock_file(&file, path)?;
+            // A process that this one forks meanwhile would keep the lock for a moment.
+            file.unlock()
+                .map_err(|error| AuditFault::io("unlock", path, &error))?;
+        }
+        find_end(&file, path, metadata.len())?;
+        Ok(())
     }
 
     /// Appends lines. Returns `false` if the file has no name any more, so that the lines must go to a new one.
@@ -163,6 +163,54 @@ impl LogFile {
         let metadata = std::fs::metadata(&self.path);
         metadata.is_ok_and(|metadata| identity(&metadata) == self.identity)
     }
+}
+
+/// Returns the options that open a log. A pipe must not block the daemon, and a terminal must not become its own.
+fn open_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    options.read(true).append(true).custom_flags(flags.bits());
+    options
+}
+
+fn regular_file_metadata(file: &File, path: &Path) -> Result<Metadata, AuditFault> {
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|error| AuditFault::io("look at", path, &error))?;
+    match metadata.is_file() {
+        true => Ok(metadata),
+        false => Err(AuditFault::WrongFileType(path.to_owned())),
+    }
+}
+
+/// Takes the lock of a log, without waiting.
+fn lock_file(file: &File, path: &Path) -> Result<(), AuditFault> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => AuditFault::InUse(path.to_owned()),
+        TryLockError::Error(error) => AuditFault::io("lock", path, &error),
+    })
+}
+
+/// Returns the position of the last complete line of a file with `file_bytes`, and the length of the file up to there.
+///
+/// # Errors
+/// [`AuditFault::ForeignFile`] if the file is not an audit log.
+fn find_end(
+    file: &File,
+    path: &Path,
+    file_bytes: u64,
+) -> Result<(Option<ChainPosition>, u64), AuditFault> {
+    let failed = |error: io::Error| AuditFault::io("read", path, &error);
+    // A power cut can leave NUL bytes instead of what was written last.
+    let length = length_without_nuls(file, file_bytes).map_err(failed)?;
+    if length == 0 && file_bytes > TAIL_BYTES {
+        return Err(AuditFault::ForeignFile(path.to_owned()));
+    }
+    let mut tail = vec![0; usize::try_from(length.min(TAIL_BYTES)).unwrap_or(0)];
+    file.read_exact_at(&mut tail, length.saturating_sub(TAIL_BYTES))
+        .map_err(failed)?;
+    let found = parse_tail(&tail, length > TAIL_BYTES);
+    let found = found.ok_or_else(|| AuditFault::ForeignFile(path.to_owned()))?;
+    Ok((found.last, length - found.incomplete_bytes))
 }
 
 fn identity(metadata: &Metadata) -> (u64, u64) {
@@ -256,7 +304,10 @@ mod tests {
         for nuls in [1, 3, LINE_BYTES_MAX * 9 + 7] {
             for rest in ["", cut] {
                 let bytes = [first.as_bytes(), rest.as_bytes(), &vec![0; nuls]].concat();
-                std::fs::write(&path, bytes).expect("write");
+                std::fs::write(&path, &bytes).expect("write");
+                retry_while_in_use(|| LogFile::check(&path, false));
+                let checked = std::fs::read(&path).expect("read");
+                assert!(checked == bytes, "a check repairs nothing");
                 let opened = retry_while_in_use(|| LogFile::open(&path));
                 assert_eq!(opened.last.map(|last| last.sequence), Some(1));
                 assert_eq!(opened.removed_bytes, (rest.len() + nuls) as u64);

@@ -30,7 +30,7 @@ use super::log_file::LogFile;
 use super::record::BoundedText;
 use super::record_queue::{QueuedRecord, RecordQueue};
 use super::status::{AuditState, AuditStatus};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::shutdown::Tasks;
 
 /// Time between two attempts to write the log again.
@@ -90,7 +90,7 @@ impl AuditWriter {
     /// and the first attempt that succeeds writes it. Blocks the thread.
     ///
     /// # Errors
-    /// [`Error`] if the configuration or the state directory is to blame.
+    /// [`Error`](crate::error::Error) if the configuration or the state directory is to blame.
     pub(super) fn start(
         options: WriterOptions,
         state_dir: &Path,
@@ -120,12 +120,7 @@ impl AuditWriter {
         match opened.and_then(|missing| writer.write_started(missing)) {
             Ok(()) => {}
             Err(fault) if fault.is_recoverable() => writer.fail(fault),
-            Err(fault) => {
-                return Err(Error::Start {
-                    what: "the audit log",
-                    why: fault.to_string(),
-                });
-            }
+            Err(fault) => return Err(fault.start_error()),
         }
         Ok(writer)
     }

@@ -10,9 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::connections::ConnectionTable;
-use super::listener::Listener;
+use super::listener::{Listener, check_tcp_address};
 use super::metrics_listener::MetricsListener;
-use crate::access::{AccessControl, TlsSettings, WatchedFile};
+use super::unix_socket::BoundUnixSocket;
+use crate::access::{
+    AccessControl, FileProblems, HTTP1, HTTP2, TlsSettings, WatchedFile, open_tls,
+};
 use crate::config::{Config, ListenAddress};
 use crate::error::Result;
 use crate::metrics::Metrics;
@@ -94,6 +97,30 @@ impl BoundListeners {
             metrics: metrics.collect(),
         }
     }
+}
+
+/// Checks that [`BoundListeners::bind`] would bind a listener, and changes nothing. Blocks. Addresses of a daemon that
+/// `is_running` are in use and no fault.
+///
+/// # Errors
+/// Those of [`BoundListeners::bind`].
+pub(super) fn check_listener(
+    config_key: &str,
+    address: &ListenAddress,
+    is_running: bool,
+) -> Result<()> {
+    let (address, tls, protocol) = match address {
+        ListenAddress::Unix { path, group, .. } => {
+            return BoundUnixSocket::check(path, group.as_deref(), is_running);
+        }
+        ListenAddress::Tcp { address, tls } => (*address, tls, HTTP2),
+        ListenAddress::Metrics { address, tls } => (*address, tls, HTTP1),
+    };
+    if let Some(tls) = tls {
+        let problems = FileProblems::default();
+        open_tls(config_key, tls.clone(), false, protocol, &problems)?;
+    }
+    check_tcp_address(config_key, address, is_running)
 }
 
 /// Accepts the connections of all listeners of the API. The stream never ends; `cut` closes the connections.

@@ -8,7 +8,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -16,6 +16,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::access::WorkspaceTokenKey;
 use crate::error::{Chain, Error, Result};
+use crate::host_paths::check_writable_directory;
 use crate::workspace::slot_provisioning;
 use directory_identity::DirectoryIdentity;
 
@@ -76,22 +77,7 @@ impl InstanceLock {
         }
         let file = InstanceFile::open(state_dir, path)?;
         let now = file.binding()?;
-        let (id, recorded) = match &file.contents {
-            InstanceFileContents::Empty => {
-                return Err(lost_id_error(state_dir, "its instance file is empty"));
-            }
-            InstanceFileContents::Damaged => {
-                let why =
-                    format!("its instance file does not hold the {ID_DIGITS} hex digits of an id");
-                return Err(lost_id_error(state_dir, &why));
-            }
-            InstanceFileContents::Known { id, binding } => (id.clone(), binding),
-        };
-        if let Some(recorded) = recorded
-            && let Some(why) = now.copy_of(recorded)
-        {
-            return Err(copy_error(state_dir, &id, recorded, why));
-        }
+        let (id, recorded) = file.known_id(&now)?;
         if recorded.as_ref() != Some(&now) {
             tracing::info!(from = ?recorded.as_ref().map(|binding| &binding.path), to = now.path, "binding the state directory to its place");
             // Without the write, the recorded binding is as valid as before.
@@ -104,6 +90,37 @@ impl InstanceLock {
             _directory: directory,
             _file: file.lock,
         })
+    }
+
+    /// Checks that [`Self::acquire`] would succeed, and changes nothing. Returns `true` if a daemon runs on the
+    /// directory. Blocks the thread.
+    ///
+    /// # Errors
+    /// Those of [`Self::acquire`], except that another daemon uses the directory.
+    pub(super) fn check(state_dir: &Path) -> Result<bool> {
+        for dir in private_directories(state_dir) {
+            check_private(&dir).map_err(|source| private_error(state_dir, &dir, source))?;
+        }
+        if !state_dir
+            .try_exists()
+            .map_err(io_error("look for", state_dir))?
+        {
+            return Ok(false);
+        }
+        let _directory = match try_lock(state_dir, state_dir) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(true);
+            }
+            locked => locked?,
+        };
+        let path = state_dir.join("instance");
+        if path.try_exists().map_err(io_error("look for", &path))? {
+            let file = InstanceFile::open(state_dir, path)?;
+            file.known_id(&file.binding()?)?;
+        } else if state_dir.join("slots").exists() && has_slots(state_dir)? {
+            return Err(lost_id_error(state_dir, "its instance file is missing"));
+        }
+        Ok(false)
     }
 
     /// Returns the instance's id, which stays the same over restarts.
@@ -192,6 +209,30 @@ impl InstanceFile {
             lock,
             contents: parse_instance(&String::from_utf8_lossy(&bytes)),
         })
+    }
+
+    /// Returns the id, and the recorded binding if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Start`] if the id is lost, or the directory, whose binding is `now`, is a copy.
+    fn known_id(&self, now: &DirectoryIdentity) -> Result<(String, Option<DirectoryIdentity>)> {
+        let (id, binding) = match &self.contents {
+            InstanceFileContents::Empty => {
+                return Err(lost_id_error(&self.state_dir, "its instance file is empty"));
+            }
+            InstanceFileContents::Damaged => {
+                let why =
+                    format!("its instance file does not hold the {ID_DIGITS} hex digits of an id");
+                return Err(lost_id_error(&self.state_dir, &why));
+            }
+            InstanceFileContents::Known { id, binding } => (id, binding),
+        };
+        if let Some(recorded) = binding
+            && let Some(why) = now.copy_of(recorded)
+        {
+            return Err(copy_error(&self.state_dir, id, recorded, why));
+        }
+        Ok((id.clone(), binding.clone()))
     }
 
     /// Returns the directory's current binding.
@@ -325,13 +366,17 @@ fn has_slots(state_dir: &Path) -> Result<bool> {
     Ok(entries.next().is_some())
 }
 
-fn make_private_directories(state_dir: &Path) -> Result<()> {
-    let dirs = [
+/// Returns the directories that a daemon makes before it takes its lock.
+fn private_directories(state_dir: &Path) -> [PathBuf; 3] {
+    [
         state_dir.to_owned(),
         state_dir.join("slots"),
         state_dir.join("skills"),
-    ];
-    for dir in dirs {
+    ]
+}
+
+fn make_private_directories(state_dir: &Path) -> Result<()> {
+    for dir in private_directories(state_dir) {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&dir);
         made.and_then(|()| make_private(&dir))
@@ -347,6 +392,18 @@ fn make_private(dir: &Path) -> io::Result<()> {
         0o700 => Ok(()),
         _ => std::fs::set_permissions(dir, Permissions::from_mode(0o700)),
     }
+}
+
+/// Checks that this process may make a directory, and make it private.
+fn check_private(dir: &Path) -> io::Result<()> {
+    let Ok(metadata) = std::fs::metadata(dir) else {
+        return check_writable_directory(dir);
+    };
+    let uid = nix::unistd::geteuid();
+    if metadata.mode() & 0o7777 == 0o700 || uid.is_root() || metadata.uid() == uid.as_raw() {
+        return Ok(());
+    }
+    Err(Errno::EPERM.into())
 }
 
 fn private_error(state_dir: &Path, dir: &Path, source: io::Error) -> Error {

@@ -169,13 +169,35 @@ impl Listener {
 /// # Errors
 /// [`Error::Io`] that names the address and its key.
 pub(super) fn bind_tcp_listener(config_key: &str, address: SocketAddr) -> Result<TcpListener> {
-    bind_reusable(address).map_err(|source| Error::Io {
-        operation: format!("listen on {address} ({config_key}.address)"),
-        source,
-    })
+    let bound = bind_reusable(address).and_then(|socket| socket.listen(BACKLOG));
+    bound.map_err(listen_error(config_key, address))
 }
 
-fn bind_reusable(address: SocketAddr) -> io::Result<TcpListener> {
+/// Checks that [`bind_tcp_listener`] would succeed. No client can connect meanwhile. If a daemon `is_running`, an
+/// address that is in use counts as its own.
+///
+/// # Errors
+/// Those of [`bind_tcp_listener`].
+pub(super) fn check_tcp_address(
+    config_key: &str,
+    address: SocketAddr,
+    is_running: bool,
+) -> Result<()> {
+    match bind_reusable(address) {
+        Err(error) if is_running && error.kind() == io::ErrorKind::AddrInUse => Ok(()),
+        bound => bound.map(drop).map_err(listen_error(config_key, address)),
+    }
+}
+
+fn listen_error(config_key: &str, address: SocketAddr) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io {
+        operation: format!("listen on {address} ({config_key}.address)"),
+        source,
+    }
+}
+
+/// Binds a socket that does not listen yet.
+fn bind_reusable(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
@@ -184,5 +206,5 @@ fn bind_reusable(address: SocketAddr) -> io::Result<TcpListener> {
     // A restarted daemon must not wait for connections of its predecessor to time out.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    Ok(socket)
 }

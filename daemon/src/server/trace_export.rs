@@ -94,17 +94,8 @@ impl TraceExport {
     ) -> Result<Option<Self>> {
         let needs_principal = config.auth.is_some();
         let config = &config.traces;
-        let Some(endpoint) = &config.endpoint else {
+        let Some((channel, headers)) = open_collector(config)? else {
             return Ok(None);
-        };
-        let faulty = |why| Error::Start {
-            what: "the export of traces",
-            why,
-        };
-        let channel = connect_lazily(config, endpoint.as_str()).map_err(faulty)?;
-        let headers = match &config.headers_file {
-            Some(path) => read_headers(path).map_err(faulty)?,
-            None => MetadataMap::new(),
         };
         // The builder without defaults: those come from variables of the daemon's environment.
         let resource = Resource::builder_empty().with_attributes([
@@ -139,6 +130,14 @@ impl TraceExport {
             // The task has a tracker of its own: it outlives the tasks whose spans it exports.
             task: Tasks::default().spawn(exporter.run()),
         }))
+    }
+
+    /// Checks that [`Self::start`] would succeed, and connects to nothing. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Self::start`].
+    pub(super) fn check(config: &TracesConfig) -> Result<()> {
+        open_collector(config).map(drop)
     }
 
     /// Returns the tracer whose spans are exported.
@@ -277,6 +276,23 @@ impl CollectorHealth {
             self.warned = Some(now);
         }
     }
+}
+
+/// Returns the channel to the collector and the headers of exports; `None` if the configuration names no collector.
+fn open_collector(config: &TracesConfig) -> Result<Option<(Channel, MetadataMap)>> {
+    let Some(endpoint) = &config.endpoint else {
+        return Ok(None);
+    };
+    let faulty = |why| Error::Start {
+        what: "the export of traces",
+        why,
+    };
+    let channel = connect_lazily(config, endpoint.as_str()).map_err(faulty)?;
+    let headers = match &config.headers_file {
+        Some(path) => read_headers(path).map_err(faulty)?,
+        None => MetadataMap::new(),
+    };
+    Ok(Some((channel, headers)))
 }
 
 /// Makes a channel that connects when it is used, and again after each failure.

@@ -10,6 +10,7 @@ use tokio::net::{UnixListener, UnixSocket};
 
 use crate::access::PeerAddress;
 use crate::error::{Error, Result};
+use crate::host_paths::{check_writable_directory, nearest_existing};
 use crate::socket::FrameSocket;
 
 /// Maximum number of connections that the kernel queues before they are accepted.
@@ -44,9 +45,15 @@ impl BoundUnixSocket {
             // A permissive umask must not make directories in which others could replace the socket.
             let made = builder.recursive(true).mode(0o755).create(parent);
             made.map_err(failed)?;
-            refuse_shared_directories(parent)?;
+            refuse_shared_directories(parent, parent)?;
         }
-        remove_stale_socket(path)?;
+        if is_stale_socket(path)? {
+            tracing::info!(socket = %path.display(), "removing the socket of a server that is gone");
+            std::fs::remove_file(path).map_err(|source| Error::Io {
+                operation: format!("remove {}", path.display()),
+                source,
+            })?;
+        }
         let socket = UnixSocket::new_stream().map_err(failed)?;
         socket.bind(path).map_err(failed)?;
         let file = SocketFile {
@@ -66,6 +73,30 @@ impl BoundUnixSocket {
         Ok(Self { inner, _file: file })
     }
 
+    /// Checks that [`Self::bind`] would succeed, and changes nothing. Blocks. A socket of the daemon that `is_running`
+    /// is not connected to, because a connection may cost one of its clients theirs.
+    ///
+    /// # Errors
+    /// Those of [`Self::bind`].
+    pub(super) fn check(path: &Path, group: Option<&str>, is_running: bool) -> Result<()> {
+        let failed = |source| Error::Io {
+            operation: format!("listen on {}", path.display()),
+            source,
+        };
+        if let Some(parent) = path.parent() {
+            let existing = nearest_existing(parent).map_err(failed)?;
+            refuse_shared_directories(existing, parent)?;
+            check_writable_directory(parent).map_err(failed)?;
+        }
+        if let Some(group) = group {
+            find_group(group)?;
+        }
+        if !is_running {
+            is_stale_socket(path)?;
+        }
+        Ok(())
+    }
+
     /// Waits for a connection, and returns it with its user.
     ///
     /// # Errors
@@ -79,26 +110,24 @@ impl BoundUnixSocket {
     }
 }
 
-/// Checks that other users can't replace the socket, by removing it or by renaming a directory on its path.
+/// Checks that other users can't replace the socket, by removing it or by renaming a directory on its path. `directory`
+/// exists: it is that of the socket, `parent`, or the closest one above that.
 ///
 /// Above the socket's own directory only directories that every user can write to are refused: an operator who runs the
 /// daemon with sudo from a home directory owns the directories above.
-fn refuse_shared_directories(directory: &Path) -> Result<()> {
-    let own = if directory == Path::new("") {
-        Path::new(".")
-    } else {
-        directory
-    };
+fn refuse_shared_directories(directory: &Path, parent: &Path) -> Result<()> {
     let failed = |source| Error::Io {
-        operation: format!("look at the directory {} of the socket", own.display()),
+        operation: format!(
+            "look at the directory {} of the socket",
+            directory.display()
+        ),
         source,
     };
-    let absolute = std::path::absolute(own).map_err(failed)?;
-    let canonical = own.canonicalize().map_err(failed)?;
+    let canonical = directory.canonicalize().map_err(failed)?;
     // Check both: a link on the path can be replaced as well as its target.
-    for directory in absolute.ancestors().chain(canonical.ancestors()) {
-        let metadata = std::fs::metadata(directory).map_err(failed)?;
-        let is_own = directory == absolute || directory == canonical;
+    for ancestor in directory.ancestors().chain(canonical.ancestors()) {
+        let metadata = std::fs::metadata(ancestor).map_err(failed)?;
+        let is_own = directory == parent && (ancestor == directory || ancestor == canonical);
         let Some(why) = shared_with(&metadata, is_own) else {
             continue;
         };
@@ -107,7 +136,7 @@ fn refuse_shared_directories(directory: &Path) -> Result<()> {
             why: format!(
                 "{} {why}, who could put a socket of their own in its place: chmod or chown it, or choose another path \
                  with --listen",
-                directory.display()
+                ancestor.display()
             ),
         });
     }
@@ -164,28 +193,22 @@ fn find_group(group: &str) -> Result<u32> {
     Ok(found.gid.as_raw())
 }
 
-/// Removes the socket file of a server that no longer runs.
-fn remove_stale_socket(path: &Path) -> Result<()> {
+/// Returns `true` if the path is the socket of a server that no longer runs; `false` if it does not exist.
+fn is_stale_socket(path: &Path) -> Result<bool> {
     let refuse = |why: &str, kind: io::ErrorKind| Error::Io {
         operation: format!("listen on {}: {why}", path.display()),
         source: kind.into(),
     };
     let Ok(metadata) = std::fs::symlink_metadata(path) else {
-        return Ok(());
+        return Ok(false);
     };
     if !metadata.file_type().is_socket() {
         let why = "the path is not a socket; move it away, or choose another path with --listen";
         return Err(refuse(why, io::ErrorKind::AlreadyExists));
     }
     match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!(socket = %path.display(), "removing the socket of a server that is gone");
-            std::fs::remove_file(path).map_err(|source| Error::Io {
-                operation: format!("remove {}", path.display()),
-                source,
-            })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(Error::Io {
             operation: format!(
                 "connect to {} to see whether a server listens there; choose another path with --listen",
@@ -272,7 +295,9 @@ mod tests {
         ] {
             set(&above, mode_above);
             set(&run, mode);
+            let checked = BoundUnixSocket::check(&run.join("skilld.sock"), None, false);
             let refused = bind().err().map(|error| error.to_string());
+            assert_eq!(checked.err().map(|error| error.to_string()), refused);
             match part {
                 None => assert_eq!(refused, None),
                 Some(part) => {
@@ -288,6 +313,8 @@ mod tests {
         }
         // Directories that the daemon makes are not shared, whatever the umask.
         let deep = dir.path().join("made/deep/skilld.sock");
+        BoundUnixSocket::check(&deep, None, false).expect("it can be made");
+        assert!(!dir.path().join("made").exists(), "a check makes nothing");
         BoundUnixSocket::bind(&deep, 0o660, None).expect("made");
         if nix::unistd::geteuid().is_root() {
             set(&above, 0o755);
@@ -313,6 +340,9 @@ mod tests {
             .expect_err("second")
             .to_string();
         assert!(error.contains("another server answers there"), "{error}");
+        let checked = BoundUnixSocket::check(&path(&dir), None, false);
+        assert_eq!(checked.expect_err("in use").to_string(), error);
+        BoundUnixSocket::check(&path(&dir), None, true).expect("it is the daemon's own");
         assert!(path(&dir).exists());
     }
 

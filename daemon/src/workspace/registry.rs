@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::access::{BoundWorkspace, Caller, TenantName};
 use crate::config::{PoolConfig, PullPolicy};
-use crate::engine::{ContainerEventKind, EngineInfo, LABEL_INSTANCE, LABEL_UID};
+use crate::engine::{ContainerEventKind, Engine, EngineInfo, ImageInfo, LABEL_INSTANCE, LABEL_UID};
 use crate::error::{Chain, Error, Result};
 use crate::pool::{Pool, image_supply};
 use crate::skills::preflight::ImageInventory;
@@ -336,12 +336,9 @@ async fn start_pool(context: &Arc<SharedSlotContext>, config: PoolConfig) -> Res
     let tasks = &context.tasks;
     let launcher = Arc::new(WorkspaceLauncher(Arc::clone(context)));
     let metrics = Arc::clone(&context.metrics);
-    let image = context.engine.check_image(&config.image).await;
-    match image {
-        Ok(image) => return Ok(Pool::start(tasks, config, image, launcher, metrics)),
-        Err(Error::ImageMissing { .. }) if config.pull == PullPolicy::Missing => {}
-        Err(Error::ImageMissing { .. } | Error::Image { .. }) if !is_default => {}
-        Err(error) => return Err(error),
+    let found = find_pool_image(context.engine.as_ref(), &config, is_default).await?;
+    if let Ok(image) = found {
+        return Ok(Pool::start(tasks, config, image, launcher, metrics));
     }
     let pool = Pool::start_without_image(tasks, config, is_default, launcher, metrics);
     let supply = image_supply::supply_image(Arc::clone(&context.engine), Arc::clone(&pool));
@@ -355,10 +352,33 @@ async fn start_pool(context: &Arc<SharedSlotContext>, config: PoolConfig) -> Res
     Ok(pool)
 }
 
+/// Returns the image of a pool, or the error for which the pool starts without it.
+///
+/// # Errors
+/// When the engine does not answer, or the image of the default pool is absent and may not be pulled.
+pub(crate) async fn find_pool_image(
+    engine: &dyn Engine,
+    config: &PoolConfig,
+    is_default: bool,
+) -> Result<Result<ImageInfo>> {
+    match engine.check_image(&config.image).await {
+        Err(error @ Error::ImageMissing { .. }) if config.pull == PullPolicy::Missing => {
+            Ok(Err(error))
+        }
+        Err(error @ (Error::ImageMissing { .. } | Error::Image { .. })) if !is_default => {
+            Ok(Err(error))
+        }
+        found => found.map(Ok),
+    }
+}
+
 /// Sets the OCI runtime of a pool without one to the engine's default, unless that is runc. The check of a guest
 /// depends on the runtime, and the engine's default may change while a container lives. An unknown runtime fails the
 /// start, because every boot would fail.
-fn resolve_runtime(mut config: PoolConfig, info: &EngineInfo) -> Result<PoolConfig> {
+///
+/// # Errors
+/// [`Error::Engine`] that names the registered runtimes.
+pub(crate) fn resolve_runtime(mut config: PoolConfig, info: &EngineInfo) -> Result<PoolConfig> {
     let Some(runtime) = &config.oci_runtime else {
         let default = Some(info.default_runtime.as_str());
         config.oci_runtime = default

@@ -11,6 +11,7 @@ const DAEMON_LAYERS: &[&[&str]] = &[
     &["error"],
     &[
         "fault",
+        "host_paths",
         "metrics",
         "mime",
         "openat2",

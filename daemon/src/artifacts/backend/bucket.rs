@@ -3,6 +3,7 @@
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{Certificate, ClientOptions, RetryConfig};
 
+use super::start_error;
 use crate::config::environments::read_authorities;
 use crate::config::{ArtifactStorage, ArtifactsConfig, S3Credentials};
 use crate::error::{Chain, Error, Result};
@@ -67,9 +68,4 @@ fn read_certificates(config: &ArtifactsConfig) -> Result<Vec<Certificate>> {
     let pem = read_authorities(path).map_err(start_error)?;
     Certificate::from_pem_bundle(&pem)
         .map_err(|error| start_error(format!("{}: {}", path.display(), Chain(&error))))
-}
-
-fn start_error(why: String) -> Error {
-    let what = "the artifact store";
-    Error::Start { what, why }
 }

@@ -11,9 +11,20 @@ fn id(state_dir: &Path) -> String {
         .to_owned()
 }
 
+/// Returns the message with which a start is refused. The check of a start knows it, too.
 fn refusal(state_dir: &Path) -> String {
     let error = InstanceLock::acquire(state_dir).expect_err("it must be refused");
-    error.to_string()
+    let error = error.to_string();
+    match InstanceLock::check(state_dir) {
+        Ok(is_running) => {
+            assert!(
+                is_running && error.contains("another skilld runs on it"),
+                "{error}"
+            );
+        }
+        Err(checked) => assert_eq!(checked.to_string(), error),
+    }
+    error
 }
 
 /// Copies a directory like `cp -a`: everything but inodes.
@@ -34,7 +45,10 @@ fn copy(from: &Path, to: &Path) {
 fn the_id_stays_and_the_directory_is_private() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let state_dir = dir.path().join("a/state");
+    assert!(!InstanceLock::check(&state_dir).expect("usable"));
+    assert!(!dir.path().join("a").exists(), "a check makes nothing");
     let first = id(&state_dir);
+    assert!(!InstanceLock::check(&state_dir).expect("usable"));
     assert_eq!(first, id(&state_dir));
     assert_eq!(first.len(), ID_DIGITS);
     for path in [state_dir.clone(), state_dir.join("instance")] {
