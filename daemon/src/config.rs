@@ -155,27 +155,7 @@ impl Config {
     pub fn load(flags: &ConfigFlags) -> Result<LoadedConfig, ConfigFaults> {
         let sources = ConfigSources::from_all(flags).map_err(|fault| ConfigFaults(vec![fault]))?;
         let loaded = check_sources(&sources, &DerivedDefaults::from_environment())?;
-        let mut faults = Vec::new();
-        let guest = &loaded.config.engine.guest_path;
-        if !guest.is_file() {
-            faults.push(format!(
-                "engine.guest_path: there is no guest binary at {}; build it with `make guest`, or set the path{}",
-                guest.display(),
-                sources.place("engine.guest_path"),
-            ));
-        }
-        let environments = &loaded.config.skills.environments;
-        for (key, fault) in [
-            ("skills.wheelhouse", environments.wheelhouse_fault()),
-            (
-                "skills.package_ca_file",
-                environments.read_authorities().err(),
-            ),
-        ] {
-            if let Some(fault) = fault {
-                faults.push(format!("{key}: {fault}{}", sources.place(key)));
-            }
-        }
+        let faults = check_files(&loaded.config, &sources);
         if faults.is_empty() {
             return Ok(loaded);
         }
@@ -206,16 +186,20 @@ impl Config {
     }
 
     /// Loads the configuration for a report about the host, which must work with a faulty one too. Returns the
-    /// configuration, with defaults in place of values that could not be parsed, and its faults. The configuration is
-    /// `None` if a source can't be read at all. Does not look for files that the values name.
+    /// configuration, with defaults in place of values that could not be parsed, and the faults for which
+    /// [`Self::load`] refuses it. The configuration is `None` if a source can't be read at all.
     #[must_use]
     pub fn load_for_report(flags: &ConfigFlags) -> (Option<Self>, Vec<String>) {
         let sources = match ConfigSources::from_all(flags) {
             Ok(sources) => sources,
             Err(fault) => return (None, vec![fault]),
         };
-        let (parsed, faults) = parse_and_check(&sources, &DerivedDefaults::from_environment());
-        (parsed.map(|parsed| parsed.config), faults)
+        let (parsed, mut faults) = parse_and_check(&sources, &DerivedDefaults::from_environment());
+        let config = parsed.map(|parsed| parsed.config);
+        if let Some(config) = &config {
+            faults.extend(check_files(config, &sources));
+        }
+        (config, faults)
     }
 
     /// Loads the defaults with `text` (TOML) over them, for tests and tools. Reads neither environment nor flags, and
@@ -226,6 +210,28 @@ impl Config {
     pub fn from_toml(text: &str) -> Result<LoadedConfig, ConfigFaults> {
         check_sources(&ConfigSources::from_text(text), &DerivedDefaults::default())
     }
+}
+
+/// Returns the faults of files that a start needs: the guest binary, wheels and authorities.
+fn check_files(config: &Config, sources: &ConfigSources) -> Vec<String> {
+    let guest = &config.engine.guest_path;
+    let no_guest = format!(
+        "there is no guest binary at {}; build it with `make guest`, or set the path",
+        guest.display()
+    );
+    let environments = &config.skills.environments;
+    let faults = [
+        ("engine.guest_path", (!guest.is_file()).then_some(no_guest)),
+        ("skills.wheelhouse", environments.wheelhouse_fault()),
+        (
+            "skills.package_ca_file",
+            environments.read_authorities().err(),
+        ),
+    ];
+    let line = |(key, fault): (&str, Option<String>)| {
+        Some(format!("{key}: {}{}", fault?, sources.place(key)))
+    };
+    faults.into_iter().filter_map(line).collect()
 }
 
 fn check_sources(

@@ -1,82 +1,81 @@
 //! `skilld doctor`: checks the host and the configuration as an operator would, and says what to do. It changes nothing on
-//! the host, takes no lock, and works while a daemon runs on the same state directory.
+//! the host, and works while a daemon runs on the same state directory.
 //!
-//! `*_facts.rs` gather facts, each with a deadline; `*_checks.rs` and `capacity.rs` are pure functions from facts and
-//! configuration to lines. Two are not: `certificate_checks.rs` reads the files that it checks, and
-//! `capacity::warn_of_promises` reads the host. A fact that can't be had is a line of its own, never an end of the
-//! report.
+//! The preconditions of a start come from the server, which knows them; here are the facts that no start looks at. A
+//! fact that can't be had is a line of its own or left out, never an end of the report.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `report.rs` | lines, their states, text, JSON, exit code |
-//! | `kernel_facts.rs`, `host_checks.rs` | user, kernel, cgroup, open files, clock |
-//! | `account_facts.rs`, `uid_checks.rs` | uids that the host has given away |
-//! | `capacity.rs` | memory, processes and disk space that pools promise; also a warning at the daemon's start |
-//! | `docker_facts.rs`, `docker_checks.rs`, `pool_checks.rs` | Docker, and image and OCI runtime of each pool |
-//! | `path_facts.rs`, `path_checks.rs` | state directory, roots, guest |
-//! | `certificate_checks.rs` | certificates of listeners, files of `[auth]` |
+//! | `kernel_checks.rs` | user, kernel, control groups |
+//! | `capacity.rs` | memory, disk space and open files that pools and clients may take; also a warning at the start |
+//! | `docker_checks.rs` | Docker: limits, storage driver, seccomp, access control |
+//! | `path_checks.rs` | file system of the state directory, roots of skills and inputs |
+//! | `certificate_checks.rs` | validity of the certificates of listeners |
 
 use std::io;
+use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 use crate::config::{Config, ConfigFlags};
 use crate::shutdown::Tasks;
-use docker_facts::DockerFacts;
+pub(crate) use report::RUNNING_CHECK;
 pub use report::{CheckLine, CheckState, DoctorReport};
 
-mod account_facts;
 pub mod capacity;
 mod certificate_checks;
 mod docker_checks;
-mod docker_facts;
-mod host_checks;
-mod kernel_facts;
+mod kernel_checks;
 mod path_checks;
-mod path_facts;
-mod pool_checks;
 mod report;
-mod uid_checks;
 
-/// Checks the configuration of these flags and the host. Takes under a minute however Docker and file systems behave.
+/// Longest wait for one path: a network mount can hang.
+const PATH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Checks the configuration of these flags and the host. `check_start` checks the preconditions of a start.
 ///
 /// # Errors
 /// When the system refuses the threads that the checks need.
-pub fn examine_host(flags: &ConfigFlags) -> io::Result<DoctorReport> {
+pub fn examine_host(
+    flags: &ConfigFlags,
+    check_start: impl AsyncFnOnce(&Config) -> Vec<CheckLine>,
+) -> io::Result<DoctorReport> {
     let (config, faults) = Config::load_for_report(flags);
     let mut lines = check_faults(&faults, config.is_some());
     // The host can be checked without a configuration, too.
     let config = config.or_else(|| Some(Config::from_toml("").ok()?.config));
     if let Some(config) = config {
-        let runtime = checks_runtime()?;
-        lines.extend(runtime.block_on(check_host(&config)));
-        // Work on a file system that hangs is abandoned.
-        runtime.shutdown_background();
+        lines.extend(run_checks(check_host(&config, check_start))?);
     }
     Ok(DoctorReport::new(lines))
 }
 
-/// Checks what a valid configuration names: images and OCI runtimes of pools, and roots. For `skilld --check`.
+/// Checks what a valid configuration needs of the host: the preconditions of a start, and roots. For `skilld --check`.
 ///
 /// # Errors
 /// When the system refuses the threads that the checks need.
-pub fn check_named_resources(config: &Config) -> io::Result<Vec<CheckLine>> {
-    let runtime = checks_runtime()?;
-    let (docker, roots) = runtime.block_on(async {
+pub fn check_config(
+    config: &Config,
+    check_start: impl AsyncFnOnce(&Config) -> Vec<CheckLine>,
+) -> io::Result<Vec<CheckLine>> {
+    run_checks(async {
         let tasks = Tasks::default();
-        tokio::join!(
-            docker_facts::read_docker_facts(config),
-            path_facts::read_root_facts(config, &tasks),
-        )
-    });
-    runtime.shutdown_background();
-    let mut lines = pool_checks::check_pools(config, &docker);
-    lines.extend(path_checks::check_roots(&roots));
-    Ok(lines)
+        let (mut lines, roots) = tokio::join!(
+            check_start(config),
+            path_checks::check_roots(config, &tasks)
+        );
+        lines.extend(roots);
+        lines
+    })
 }
 
-fn checks_runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+/// Runs checks on a runtime of their own. Work on a file system that hangs is abandoned.
+fn run_checks(checks: impl Future<Output = Vec<CheckLine>>) -> io::Result<Vec<CheckLine>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let lines = runtime.block_on(checks);
+    runtime.shutdown_background();
+    Ok(lines)
 }
 
 /// Returns the lines about the configuration itself.
@@ -93,45 +92,50 @@ fn check_faults(faults: &[String], is_usable: bool) -> Vec<CheckLine> {
     faults.iter().map(line).collect()
 }
 
-/// Gathers all facts and checks them, in the order of the report.
-async fn check_host(config: &Config) -> Vec<CheckLine> {
-    let tasks = Tasks::default();
-    let kernel = kernel_facts::read_kernel_facts();
-    let accounts = account_facts::read_account_facts();
-    let (clock, docker, paths, roots) = tokio::join!(
-        kernel_facts::read_clock_facts(),
-        docker_facts::read_docker_facts(config),
-        path_facts::read_path_facts(config, &tasks),
-        path_facts::read_root_facts(config, &tasks),
+/// Checks everything, in the order of the report.
+async fn check_host(
+    config: &Config,
+    check_start: impl AsyncFnOnce(&Config) -> Vec<CheckLine>,
+) -> Vec<CheckLine> {
+    let (tasks, owned) = (Tasks::default(), config.clone());
+    let read_capacity = move || capacity::check_capacity(&owned);
+    let (capacity, docker, start, disk, roots, certificates) = tokio::join!(
+        run_within(PATH_TIMEOUT, &tasks, read_capacity),
+        docker_checks::check_docker(config),
+        check_start(config),
+        path_checks::check_state_disk(config, &tasks),
+        path_checks::check_roots(config, &tasks),
+        certificate_checks::check_certificates(config, &tasks),
     );
-    let user_name = accounts.user_name(kernel.uid);
-    let mut lines = vec![
-        host_checks::check_user(&kernel, user_name),
-        host_checks::check_kernel(&kernel),
-        host_checks::check_cgroup(&kernel),
-        host_checks::check_clock(&clock),
-        host_checks::check_open_files(&kernel, config),
-        uid_checks::check_uids(&config.engine, &accounts, kernel.uid),
-        capacity::check_memory(config, kernel.memory_bytes),
-        capacity::check_pids(config, kernel.pid_max, kernel.threads_max),
-    ];
-    lines.extend(capacity::check_disks(config, paths.disk_space_bytes));
-    lines.extend(check_docker_and_pools(config, &docker));
-    lines.push(path_checks::check_guest(config, &paths.guest));
-    lines.extend(path_checks::check_state_dir(
-        config, &paths, kernel.uid, user_name,
-    ));
-    lines.extend(path_checks::check_roots(&roots));
-    lines.extend(path_checks::check_wheelhouse(
-        config,
-        paths.wheelhouse.as_deref(),
-    ));
-    lines.extend(certificate_checks::check_identities(config, &tasks).await);
+    let mut lines = kernel_checks::check_kernel_and_user();
+    lines.extend(capacity.unwrap_or_default());
+    for more in [docker, start, disk, roots, certificates] {
+        lines.extend(more);
+    }
     lines
 }
 
-fn check_docker_and_pools(config: &Config, docker: &DockerFacts) -> Vec<CheckLine> {
-    let mut lines = docker_checks::check_docker(docker);
-    lines.extend(pool_checks::check_pools(config, docker));
-    lines
+/// Runs blocking work; `None` if it does not end in time. Its thread is then abandoned.
+async fn run_within<T: Send + 'static>(
+    timeout: Duration,
+    tasks: &Tasks,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let work = tasks.blocking(move || Ok(work()));
+    tokio::time::timeout(timeout, work).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_ends_at_the_deadline() {
+        let tasks = Tasks::default();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let work = move || held.recv().is_ok();
+        let outcome = run_within(Duration::from_millis(10), &tasks, work).await;
+        assert_eq!(outcome, None);
+        release.send(()).expect("the work still waits");
+    }
 }

@@ -24,8 +24,10 @@ mod skills_error;
 mod status_reason;
 
 pub(crate) use code_name::code_name;
-use error_text::{EntryPrefix, NearestHint, PoolNames, VersionSuffix, ViolationList};
-pub use error_text::{MissingImageRemedy, Violation};
+pub use error_text::Violation;
+use error_text::{
+    EntryPrefix, MissingImageRemedy, NearestHint, PoolNames, VersionSuffix, ViolationList,
+};
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
 pub use skilld_skills::error::ErrorChain as Chain;

@@ -1,7 +1,7 @@
 //! gRPC server: listener, limits, health, reflection, and the order of start and stop.
 //!
 //! ```text
-//! start   state directory and its lock → engine → listener → skills → pools, adopting what is left → serve
+//! start   state directory, lock → engine → preconditions → listener → skills → pools, adopting what is left → serve
 //!
 //! signal  → drain: health NOT_SERVING, new work is refused, open calls go on
 //! all calls ended that clients can't resume, or drain_timeout, or a second signal
@@ -63,6 +63,7 @@ mod methods;
 mod metrics_listener;
 mod metrics_snapshot;
 mod open_calls;
+mod preconditions;
 mod reflection;
 mod refusal_table;
 mod request_body;
@@ -269,6 +270,7 @@ impl Server {
         engine.prepare(&config.state_dir).await?;
         telemetry::log_startup(config, id, &info);
         doctor::capacity::warn_of_promises(config);
+        preconditions::require_all(config, tasks).await?;
         let hangup = file_watch::listen_for_hangups()?;
         let metrics = Arc::<Metrics>::default();
         let (owned, counted) = (Arc::clone(config), Arc::clone(&metrics));

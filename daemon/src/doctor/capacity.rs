@@ -1,127 +1,112 @@
-//! Memory, processes and disk space that the pools promise, compared with the host's. Also used for a warning at the daemon's start.
+//! Memory and disk space that the pools promise, and open files that clients and containers can take, compared with the
+//! host's. Also used for a warning at the daemon's start.
+
+use std::fs;
 
 use bytesize::ByteSize;
+use nix::sys::resource::{Resource, getrlimit};
 
+use super::path_checks::read_disk_space;
 use super::report::CheckLine;
 use crate::config::{Config, WorkspaceStorage};
 
-/// Largest value of kernel.pid_max.
-const PID_MAX_LIMIT: u64 = 4 << 20;
-/// Number of processes and threads left for the host itself in a remedy.
-const HOST_PIDS: u64 = 8192;
+/// Number of descriptors that one connection of a client takes: its own, and one while a call waits.
+const FILES_PER_CONNECTION: u64 = 2;
+/// Number of descriptors that one guest takes.
+const FILES_PER_GUEST: u64 = 4;
+/// Number of descriptors for logs, skills, artifacts and Docker.
+const FILES_OF_DAEMON: u64 = 512;
+/// Value of an unlimited resource (RLIM_INFINITY).
+const UNLIMITED: u64 = u64::MAX;
 
-/// Limits that containers have together if all of them exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct CapacityPromise {
-    /// Sum over all parts.
-    total: u64,
-    /// Parts for people: `default 64 × 512 MiB, office 16 × 1 GiB`.
-    parts: String,
-}
-
-impl CapacityPromise {
-    /// Sums up parts, each a name, a number of containers, and the limit of one.
-    fn new(parts: &[(String, u64, u64)], show: impl Fn(u64) -> String) -> Self {
-        let total = parts.iter().fold(0, |sum: u64, (_, count, each)| {
-            sum.saturating_add(count.saturating_mul(*each))
-        });
-        let parts: Vec<String> = parts
-            .iter()
-            .map(|(name, count, each)| format!("{name} {count} × {}", show(*each)))
-            .collect();
-        Self {
-            total,
-            parts: parts.join(", "),
+/// Logs a warning for each promise of the pools that this host can't keep. Blocks for a moment.
+pub fn warn_of_promises(config: &Config) {
+    for line in check_promises(config) {
+        if let Some(remedy) = line.remedy {
+            tracing::warn!(remedy, "{}", line.finding);
         }
     }
 }
 
-/// Compares the memory that pools and builds promise with the host's. `None` means that the host's is not known.
-pub(super) fn check_memory(config: &Config, memory_bytes: Option<u64>) -> CheckLine {
+/// Checks memory, disks of workspaces and open files. What the host does not show is left out. Blocks.
+pub(super) fn check_capacity(config: &Config) -> Vec<CheckLine> {
+    // A limit that can't be read is none.
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(UNLIMITED, |(_, hard)| hard);
+    let mut lines = vec![check_open_files(config, limit)];
+    lines.extend(check_promises(config));
+    lines
+}
+
+fn check_promises(config: &Config) -> Vec<CheckLine> {
+    let memory = read_memory_total().map(|host| check_memory(config, host));
+    let space = read_disk_space(&config.state_dir);
+    let disks = space.and_then(|space| check_disks(config, space));
+    memory.into_iter().chain(disks).collect()
+}
+
+/// Compares the memory that the containers of all pools, and those of builds, may use together with that of the host.
+fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
     let (check, subject) = ("memory", "memory");
-    let promise = promised_memory(config);
-    let (total, parts) = (ByteSize::b(promise.total), promise.parts);
-    let Some(host) = memory_bytes else {
-        return CheckLine::warning(
-            check,
-            subject,
-            format!(
-                "the host's memory is not known: /proc/meminfo can't be read; the pools promise {total} ({parts})"
-            ),
-            "mount /proc",
-        );
-    };
-    let shown = ByteSize::b(host);
-    if promise.total <= host {
-        let finding = format!("the pools promise {total} ({parts}) of the host's {shown}");
+    let pools = config.pools.iter();
+    let mut parts: Vec<_> = pools
+        .map(|pool| (pool.name.clone(), count(pool.max), pool.memory_bytes))
+        .collect();
+    let environments = &config.skills.environments;
+    if environments.is_enabled() {
+        let builds = count(environments.builds_max);
+        parts.push(("builds".to_owned(), builds, environments.build_memory_bytes));
+    }
+    let (promised, parts) = sum_promises(&parts);
+    let (total, host) = (ByteSize::b(promised), ByteSize::b(host_bytes));
+    if promised <= host_bytes {
+        let finding = format!("the pools promise {total} ({parts}) of the host's {host}");
         return CheckLine::ok(check, subject, finding);
     }
     CheckLine::warning(
         check,
         subject,
         format!(
-            "the pools promise {total} ({parts}), and the host has {shown}: if all containers use their limits, the \
+            "the pools promise {total} ({parts}), and the host has {host}: if all containers use their limits, the \
              kernel kills processes of any of them, or of the host"
         ),
         format!(
             "set `max` or `memory` of the pools, `skills.builds_max` or `skills.build_memory` lower, so that their sum \
-             is at most {shown}"
+             is at most {host}"
         ),
     )
 }
 
-/// Compares the processes and threads that pools promise with the host's limits, of which the lower one counts. `None`
-/// means that a limit is not known.
-pub(super) fn check_pids(
-    config: &Config,
-    pid_max: Option<u64>,
-    threads_max: Option<u64>,
-) -> CheckLine {
-    let (check, subject) = ("pids", "processes");
-    let parts: Vec<_> = config
+/// Compares the limit of open files with what the configuration permits clients and containers to take.
+fn check_open_files(config: &Config, hard_limit: u64) -> CheckLine {
+    let (check, subject) = ("open_files", "open files");
+    let slots = config
         .pools
         .iter()
-        .map(|pool| (pool.name.clone(), count(pool.max), pool.pids))
-        .collect();
-    let promise = CapacityPromise::new(&parts, |each| each.to_string());
-    let CapacityPromise { total, parts } = promise;
-    let (Some(pid_max), Some(threads_max)) = (pid_max, threads_max) else {
-        return CheckLine::warning(
-            check,
-            subject,
-            format!(
-                "the host's limits are not known: /proc/sys/kernel can't be read; the pools promise {total} ({parts})"
-            ),
-            "mount /proc",
-        );
-    };
-    let limits = format!("kernel.pid_max {pid_max}, kernel.threads-max {threads_max}");
-    if total <= pid_max.min(threads_max) {
-        let finding = format!("the pools promise {total} ({parts}); the host permits {limits}");
-        return CheckLine::ok(check, subject, finding);
-    }
-    let needed = total.saturating_add(HOST_PIDS);
-    let remedy = if needed > PID_MAX_LIMIT {
-        format!(
-            "set `max` or `pids` of the pools lower: the kernel permits {PID_MAX_LIMIT} at most"
-        )
-    } else {
-        let (pids, threads) = (needed.max(pid_max), needed.max(threads_max));
-        format!(
-            "run `sysctl -w kernel.pid_max={pids} kernel.threads-max={threads}`, and write both into \
-             /etc/sysctl.d/skilld.conf; or set `max` or `pids` of the pools lower"
-        )
+        .fold(0, |sum: u64, pool| sum.saturating_add(count(pool.max)));
+    let connections = count(config.server.connections_max);
+    let needed = connections
+        .saturating_mul(FILES_PER_CONNECTION)
+        .saturating_add(slots.saturating_mul(FILES_PER_GUEST))
+        .saturating_add(FILES_OF_DAEMON);
+    let limit = match hard_limit {
+        UNLIMITED => "any number".to_owned(),
+        limit => limit.to_string(),
     };
     let finding = format!(
-        "the pools promise {total} ({parts}), and the host permits fewer ({limits}): commands of all containers \
-         together, and programs of the host, can run out of processes"
+        "this process may open {limit}; {connections} connections and {slots} containers can take {needed}"
+    );
+    if needed <= hard_limit {
+        return CheckLine::ok(check, subject, finding);
+    }
+    let remedy = format!(
+        "set LimitNOFILE={needed} in the service, or run `ulimit -Hn {needed}` before skilld"
     );
     CheckLine::warning(check, subject, finding, remedy)
 }
 
 /// Compares the disks that pools with `storage = "disk"` promise with the space of the state directory: what is free there,
 /// and what such disks have taken already. `None` without such a pool.
-pub(super) fn check_disks(config: &Config, space_bytes: Option<u64>) -> Option<CheckLine> {
+fn check_disks(config: &Config, space_bytes: u64) -> Option<CheckLine> {
     let (check, subject) = ("disk", "disk of workspaces");
     let parts: Vec<_> = config
         .pools
@@ -132,25 +117,13 @@ pub(super) fn check_disks(config: &Config, space_bytes: Option<u64>) -> Option<C
     if parts.is_empty() {
         return None;
     }
-    let promise = CapacityPromise::new(&parts, |each| ByteSize::b(each).to_string());
-    let (total, parts) = (ByteSize::b(promise.total), promise.parts);
+    let (promised, parts) = sum_promises(&parts);
     let reserve = config.workspaces.disk_reserve_bytes;
-    let kept = ByteSize::b(reserve);
-    let Some(space_bytes) = space_bytes else {
-        return Some(CheckLine::warning(
-            check,
-            subject,
-            format!(
-                "the space of the state directory is not known; the pools promise {total} ({parts})"
-            ),
-            "see the lines about the state directory",
-        ));
-    };
-    let space = ByteSize::b(space_bytes);
+    let [total, kept, space] = [promised, reserve, space_bytes].map(ByteSize::b);
     let finding = format!(
         "the pools promise {total} on disk ({parts}) and leave {kept}; the state directory has {space} for both"
     );
-    if promise.total.saturating_add(reserve) <= space_bytes {
+    if promised.saturating_add(reserve) <= space_bytes {
         return Some(CheckLine::ok(check, subject, finding));
     }
     Some(CheckLine::warning(
@@ -161,34 +134,30 @@ pub(super) fn check_disks(config: &Config, space_bytes: Option<u64>) -> Option<C
     ))
 }
 
-/// Logs a warning for each promise of the pools that this host can't keep. Blocks for a moment.
-pub fn warn_of_promises(config: &Config) {
-    let read = super::kernel_facts::read_kernel_setting;
-    let memory = check_memory(config, super::kernel_facts::read_memory_total());
-    let pids = check_pids(config, read("kernel/pid_max"), read("kernel/threads-max"));
-    let disks = check_disks(
-        config,
-        super::path_facts::read_disk_space(&config.state_dir),
-    );
-    for line in [memory, pids].into_iter().chain(disks) {
-        if let Some(remedy) = line.remedy {
-            tracing::warn!(remedy, "{}", line.finding);
-        }
-    }
+/// Reads the memory of the host in bytes.
+fn read_memory_total() -> Option<u64> {
+    parse_memory_total(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// Returns the memory that the containers of all pools, and those of builds, may use together.
-fn promised_memory(config: &Config) -> CapacityPromise {
-    let pools = config.pools.iter();
-    let mut parts: Vec<_> = pools
-        .map(|pool| (pool.name.clone(), count(pool.max), pool.memory_bytes))
+/// Returns the line `MemTotal` of `/proc/meminfo` in bytes.
+fn parse_memory_total(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = value.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Sums up parts, each a name, a number of containers, and the bytes that one may use. Returns the sum, and the parts
+/// for people: `default 64 × 512 MiB, office 16 × 1 GiB`.
+fn sum_promises(parts: &[(String, u64, u64)]) -> (u64, String) {
+    let total = parts.iter().fold(0, |sum: u64, (_, count, each)| {
+        sum.saturating_add(count.saturating_mul(*each))
+    });
+    let shown = parts.iter();
+    let shown: Vec<String> = shown
+        .map(|(name, count, each)| format!("{name} {count} × {}", ByteSize::b(*each)))
         .collect();
-    let environments = &config.skills.environments;
-    if environments.is_enabled() {
-        let builds = count(environments.builds_max);
-        parts.push(("builds".to_owned(), builds, environments.build_memory_bytes));
-    }
-    CapacityPromise::new(&parts, |each| ByteSize::b(each).to_string())
+    (total, shown.join(", "))
 }
 
 fn count(containers: usize) -> u64 {
@@ -211,10 +180,9 @@ mod tests {
         // 64 × 512 MiB, 16 × 1 GiB, 2 × 3 GiB.
         let defaults = config("");
         for (host, state) in [
-            (Some(54 * GIB), CheckState::Ok),
-            (Some(54 * GIB - 1), CheckState::Warning),
-            (Some(0), CheckState::Warning),
-            (None, CheckState::Warning),
+            (54 * GIB, CheckState::Ok),
+            (54 * GIB - 1, CheckState::Warning),
+            (0, CheckState::Warning),
         ] {
             let line = check_memory(&defaults, host);
             assert_eq!(line.state, state, "{line:?}");
@@ -228,22 +196,17 @@ mod tests {
             }
         }
         let without_builds = config("[skills]\nenvironment_builds = \"never\"");
-        let line = check_memory(&without_builds, Some(48 * GIB));
+        let line = check_memory(&without_builds, 48 * GIB);
         assert_eq!(line.state, CheckState::Ok, "{line:?}");
     }
 
     #[test]
     fn disks_of_all_pools_are_compared_with_the_space_of_the_state_directory() {
-        assert_eq!(
-            check_disks(&config(""), Some(0)),
-            None,
-            "no pool is on disk"
-        );
+        assert_eq!(check_disks(&config(""), 0), None, "no pool is on disk");
         let big = config("[pools.big]\nstorage = \"disk\"\ndisk = \"4GiB\"\nmax = 10");
         for (space, state) in [
-            (Some(41 * GIB), CheckState::Ok),
-            (Some(41 * GIB - 1), CheckState::Warning),
-            (None, CheckState::Warning),
+            (41 * GIB, CheckState::Ok),
+            (41 * GIB - 1, CheckState::Warning),
         ] {
             let line = check_disks(&big, space).expect("a line");
             assert_eq!(line.state, state, "{line:?}");
@@ -256,37 +219,44 @@ mod tests {
     fn promises_beyond_all_numbers_are_not_lost() {
         let mut config = config("");
         for pool in &mut config.pools {
-            (pool.max, pool.memory_bytes, pool.pids) = (usize::MAX, u64::MAX, u64::MAX);
+            (pool.max, pool.memory_bytes) = (usize::MAX, u64::MAX);
         }
-        let memory = check_memory(&config, Some(u64::MAX - 1));
+        let memory = check_memory(&config, u64::MAX - 1);
         assert_eq!(memory.state, CheckState::Warning, "{memory:?}");
-        let pids = check_pids(&config, Some(u64::MAX - 1), Some(u64::MAX));
-        assert_eq!(pids.state, CheckState::Warning, "{pids:?}");
-        assert!(
-            pids.remedy
-                .is_some_and(|text| text.contains("4194304 at most"))
-        );
+        let files = check_open_files(&config, u64::MAX - 1);
+        assert_eq!(files.state, CheckState::Warning, "{files:?}");
     }
 
     #[test]
-    fn processes_are_compared_with_the_lower_limit_of_the_kernel() {
-        // (64 + 16) × 512.
+    fn open_files_are_compared_with_connections_and_containers() {
+        // 2 × 1000 + 4 × 80 + 512.
         let defaults = config("");
-        for (pid_max, threads_max, state) in [
-            (40_960, 40_960, CheckState::Ok),
-            (4_194_304, 40_959, CheckState::Warning),
-            (32_768, 192_731, CheckState::Warning),
+        for (hard_limit, state) in [
+            (2832, CheckState::Ok),
+            (2831, CheckState::Warning),
+            (u64::MAX, CheckState::Ok),
+            (0, CheckState::Warning),
         ] {
-            let line = check_pids(&defaults, Some(pid_max), Some(threads_max));
+            let line = check_open_files(&defaults, hard_limit);
             assert_eq!(line.state, state, "{line:?}");
         }
-        let line = check_pids(&defaults, Some(32_768), Some(192_731));
-        let remedy = line.remedy.expect("a remedy");
-        assert!(
-            remedy.contains("kernel.pid_max=49152 kernel.threads-max=192731"),
-            "{remedy}"
-        );
-        let line = check_pids(&defaults, None, Some(1));
-        assert_eq!(line.state, CheckState::Warning, "{line:?}");
+    }
+
+    #[test]
+    fn memory_of_the_host_is_parsed_or_unknown() {
+        for (text, expected) in [
+            (
+                "MemTotal:       24683652 kB\nMemFree: 1 kB\n",
+                Some(24_683_652 * 1024),
+            ),
+            ("MemFree: 1 kB\nMemTotal: 0 kB\n", Some(0)),
+            ("MemTotal: 18446744073709551615 kB\n", None),
+            ("MemTotal: -1 kB\n", None),
+            ("MemTotal: 12\n", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_memory_total(text), expected, "{text:?}");
+        }
+        assert!(read_memory_total().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -12,6 +12,8 @@ const STATE_WIDTH: usize = 9;
 const SUBJECT_WIDTH_MAX: usize = 28;
 /// Check that reports the faults of the configuration.
 pub(super) const CONFIG_CHECK: &str = "config";
+/// Check that finds a daemon which runs with this configuration. It is never a fault, and `--check` notes it.
+pub(crate) const RUNNING_CHECK: &str = "daemon";
 
 /// State of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -70,7 +72,7 @@ impl CheckState {
 
 impl CheckLine {
     /// Makes a line about something that needs no action.
-    pub(super) fn ok(
+    pub(crate) fn ok(
         check: &'static str,
         subject: impl Into<String>,
         finding: impl Into<String>,
@@ -85,7 +87,7 @@ impl CheckLine {
     }
 
     /// Makes a warning.
-    pub(super) fn warning(
+    pub(crate) fn warning(
         check: &'static str,
         subject: impl Into<String>,
         finding: impl Into<String>,
@@ -99,7 +101,7 @@ impl CheckLine {
     }
 
     /// Makes a line about a failed check.
-    pub(super) fn failed(
+    pub(crate) fn failed(
         check: &'static str,
         subject: impl Into<String>,
         finding: impl Into<String>,
@@ -111,15 +113,21 @@ impl CheckLine {
         }
     }
 
-    /// Returns finding and remedy as one line for stderr; `None` if there is nothing to do.
+    /// Returns finding and remedy as one line for stderr; `None` if there is nothing to say.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
-        let remedy = self.remedy.as_deref()?;
         let level = match self.state {
             CheckState::Failed => "error",
-            CheckState::Warning | CheckState::Ok => "warning",
+            CheckState::Warning => "warning",
+            CheckState::Ok if self.check == RUNNING_CHECK => "note",
+            CheckState::Ok => return None,
         };
-        let line = format!("{level}: {}: {}; {remedy}", self.subject, self.finding);
+        let remedy = self.remedy.as_ref().map(|remedy| format!("; {remedy}"));
+        let (subject, finding) = (&self.subject, &self.finding);
+        let line = format!(
+            "{level}: {subject}: {finding}{}",
+            remedy.unwrap_or_default()
+        );
         Some(escape_controls(&line))
     }
 }
@@ -187,12 +195,6 @@ impl DoctorReport {
     }
 }
 
-/// Splits a message of the form `what is wrong: what to do`. Without a colon, `remedy` is what to do.
-pub(super) fn split_remedy(message: &str, remedy: &str) -> (String, String) {
-    let (finding, remedy) = message.rsplit_once(": ").unwrap_or((message, remedy));
-    (finding.to_owned(), remedy.to_owned())
-}
-
 /// Escapes control characters, so that no name of the host can forge a line or control a terminal.
 fn escape_controls(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -246,15 +248,6 @@ mod tests {
             "",
         ];
         assert_eq!(report(&lines).to_text(), expected.join("\n"));
-    }
-
-    #[test]
-    fn messages_are_split_into_finding_and_remedy() {
-        let split = |message| split_remedy(message, "look");
-        let pair = |finding: &str, remedy: &str| (finding.to_owned(), remedy.to_owned());
-        assert_eq!(split("it is a:b: fix it"), pair("it is a:b", "fix it"));
-        assert_eq!(split("it is odd"), pair("it is odd", "look"));
-        assert_eq!(split(""), pair("", "look"));
     }
 
     #[test]

@@ -34,7 +34,6 @@ pub use engine_kind::EngineKind;
 use failures::{has_status, map_docker_error};
 pub use host_report::DockerReport;
 use podman::PodmanEngine;
-pub use response::ROOTLESS_REASON;
 use response::{
     check_create_warnings, check_engine, instance_label_filter, parse_container_event,
     parse_docker_host, parse_engine_info,

@@ -68,8 +68,7 @@ impl fmt::Display for EntryPrefix<'_> {
 }
 
 /// Display of what to do about an image that the engine does not have, by its reference.
-#[derive(Debug)]
-pub struct MissingImageRemedy<'a>(pub &'a str);
+pub(super) struct MissingImageRemedy<'a>(pub(super) &'a str);
 
 impl fmt::Display for MissingImageRemedy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::preconditions::check_start;
 use crate::config::{ConfigFlags, LoadedConfig};
 use crate::doctor::{self, CheckLine, CheckState};
 
@@ -27,7 +28,7 @@ pub struct Cli {
     /// Log filter: a level, or levels per module such as info,skilld::pool=debug
     #[arg(long, value_name = "FILTER", global = true)]
     log: Option<String>,
-    /// Check the configuration and the images, OCI runtimes and roots that it names, print the effective values, and exit
+    /// Check the configuration and what a start needs of this host, print the effective values, and exit
     #[arg(long)]
     pub check: bool,
     /// Give a copied state directory its own id, remove its slots, and exit; docs/backup.md says when
@@ -73,7 +74,7 @@ Examples:
   skilld --state-dir ./state --log debug
   skilld doctor --config /etc/skilld.toml
 
-Exit codes: 0 success, 1 failed to start or abandoned a task at the end, 64 wrong configuration or usage. --check exits with 1 if this host lacks something that the configuration names: the default pool's image, an OCI runtime, what storage = \"disk\" needs, a readable root; or if no container can be made from an image.";
+Exit codes: 0 success, 1 failed to start or abandoned a task at the end, 64 wrong configuration or usage. --check exits with 1 if skilld would not start on this host, a root can't be read, or no container can be made from an image.";
 
 const DOCTOR_AFTER_HELP: &str = "\
 Run it as the daemon's user. It works beside a running daemon, and without Docker. Each line has a state (ok, warning, failed), a subject and a finding; a remedy follows whatever is not ok.
@@ -130,7 +131,7 @@ impl Cli {
     /// # Errors
     /// When the system refuses the threads that the checks need.
     pub fn run_doctor(&self, output: OutputFormat) -> io::Result<ExitCode> {
-        let report = doctor::examine_host(&self.flags())?;
+        let report = doctor::examine_host(&self.flags(), check_start)?;
         let text = match output {
             OutputFormat::Text => report.to_text(),
             OutputFormat::Json => report.to_json(),
@@ -146,7 +147,7 @@ impl Cli {
     /// When the system refuses the threads that the checks need.
     pub fn run_check(&self, loaded: &LoadedConfig) -> io::Result<ExitCode> {
         print(loaded.effective.as_bytes());
-        let lines = doctor::check_named_resources(&loaded.config)?;
+        let lines = doctor::check_config(&loaded.config, check_start)?;
         let complaints = lines.iter().filter_map(CheckLine::complaint);
         let text: String = complaints.map(|complaint| complaint + "\n").collect();
         // A failed write means that the reader closed the pipe.

@@ -37,13 +37,14 @@ fn check_faults(table: &str) {
     }
 }
 
-/// Runs the skilld binary with only `env` as its environment.
+/// Runs the skilld binary with only `env` as its environment, and a state directory that every user could make.
 fn skilld(args: &[&str], env: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_skilld"))
         .args(args)
         .env_clear()
         // The images of this host's Docker must not decide about a test.
         .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
+        .env("SKILLD_STATE_DIR", std::env::temp_dir().join("skilld-none"))
         .envs(env.iter().copied())
         // Any existing file is accepted as the guest.
         .env("SKILLD_ENGINE__GUEST_PATH", env!("CARGO_BIN_EXE_skilld"))

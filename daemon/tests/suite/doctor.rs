@@ -48,6 +48,13 @@ fn find<'a>(lines: &'a [Value], check: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["check"] == check).collect()
 }
 
+/// Returns the line of a precondition of the start, by its configuration key.
+fn of_start<'a>(lines: &'a [Value], key: &str) -> &'a Value {
+    let lines = find(lines, "start").into_iter();
+    let mut found = lines.filter(|line| line["subject"] == key);
+    found.next().expect("a line of this key")
+}
+
 #[test]
 fn doctor_reports_what_it_can_without_docker_and_makes_nothing() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -61,21 +68,13 @@ fn doctor_reports_what_it_can_without_docker_and_makes_nothing() {
         finding.contains("/nowhere/docker.sock does not exist"),
         "{finding}"
     );
-    assert_eq!(find(&lines, "pool.image")[0]["state"], "warning");
-    for check in [
-        "config",
-        "kernel",
-        "cgroup",
-        "clock",
-        "open_files",
-        "uids",
-        "memory",
-        "pids",
-        "guest",
-    ] {
+    assert_eq!(of_start(&lines, "pools")["state"], "warning");
+    for check in ["config", "kernel", "cgroup", "open_files", "memory"] {
         assert_eq!(find(&lines, check).len(), 1, "{check}");
     }
-    assert_eq!(find(&lines, "guest")[0]["state"], "ok");
+    for key in ["state_dir", "listeners.0"] {
+        assert_eq!(of_start(&lines, key)["state"], "ok", "{key}");
+    }
     let entries = fs::read_dir(dir.path()).expect("list").count();
     assert_eq!(entries, 0, "the doctor makes nothing");
 }
@@ -108,8 +107,6 @@ fn doctor_reports_every_fault_of_the_configuration_and_checks_the_host() {
     }
     assert!(faults.iter().all(|line| line["state"] == "failed"));
     assert_eq!(find(&lines, "kernel").len(), 1);
-    // The value is used as it is written: root and every user have such a uid.
-    assert_eq!(find(&lines, "uids")[0]["state"], "failed");
 }
 
 #[test]
@@ -139,10 +136,18 @@ fn doctor_says_what_is_wrong_with_guest_and_roots() {
         ("SKILLD_SKILLS__WHEELHOUSE", "/nowhere/wheels"),
     ];
     let (code, lines) = doctor(dir.path(), &[], &env);
-    assert_eq!(code, Some(1));
-    assert_eq!(find(&lines, "config")[0]["state"], "ok");
-    assert_eq!(find(&lines, "guest")[0]["state"], "failed");
-    assert_eq!(find(&lines, "wheelhouse")[0]["state"], "failed");
+    assert_eq!(code, Some(64));
+    let faults = find(&lines, "config");
+    let findings = faults.iter().filter_map(|line| line["finding"].as_str());
+    let findings: Vec<&str> = findings.collect();
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    for part in [
+        "no guest binary at /nowhere/guest",
+        "/nowhere/wheels cannot be read",
+    ] {
+        let is_named = findings.iter().any(|finding| finding.contains(part));
+        assert!(is_named, "{part}: {findings:?}");
+    }
     let states: Vec<&Value> = find(&lines, "root")
         .iter()
         .map(|line| &line["state"])
@@ -169,10 +174,7 @@ fn doctor_does_not_wait_for_a_docker_that_does_not_answer() {
     let (code, lines) = doctor(dir.path(), &[], &env);
     assert_eq!(code, Some(1));
     let finding = find(&lines, "docker")[0]["finding"].as_str().expect("text");
-    // On a busy machine that time may be over before the connection is there.
-    let is_limited = ["no answer within 1s", "no connection within 1s"];
-    let is_limited = is_limited.iter().any(|text| finding.contains(text));
-    assert!(is_limited, "{finding}");
+    assert!(finding.contains("no answer within 1s"), "{finding}");
 }
 
 #[test]
@@ -187,7 +189,7 @@ fn doctor_reports_a_socket_that_is_not_dockers() {
     ];
     let (code, lines) = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // One connection of the test for access, and those of the client.
+            // The checks of Docker and of the pools connect, each with a client of its own.
             for stream in listener.incoming().flatten() {
                 let mut stream = stream;
                 let mut request = [0; 1024];
@@ -205,14 +207,9 @@ fn doctor_reports_a_socket_that_is_not_dockers() {
     assert_eq!(code, Some(1));
     let finding = find(&lines, "docker")[0]["finding"].as_str().expect("text");
     assert!(
-        finding.contains("does not answer as Docker does"),
+        finding.contains("failed to report its version"),
         "{finding}"
     );
-    fs::write(dir.path().join("file"), "").expect("write");
-    let host = format!("unix://{}", dir.path().join("file").display());
-    let (_, lines) = doctor(dir.path(), &[], &[("DOCKER_HOST", host.as_str())]);
-    let finding = find(&lines, "docker")[0]["finding"].as_str().expect("text");
-    assert!(finding.ends_with("is not a socket"), "{finding}");
 }
 
 #[test]
@@ -262,7 +259,7 @@ fn check_fails_if_a_root_cannot_be_read_and_still_prints_the_values() {
     assert!(text(&output.stdout).contains("/nowhere/skills"));
     let stderr = text(&output.stderr);
     assert!(
-        stderr.contains("error: skills.roots: /nowhere/skills does not exist; create it"),
+        stderr.contains("error: skills.roots: /nowhere/skills can't be read: No such file"),
         "{stderr}"
     );
 }

@@ -91,15 +91,6 @@ impl EngineKind {
         }
     }
 
-    /// Returns the command that restarts the engine. Containers of Podman run on; those of Docker end.
-    #[must_use]
-    pub fn restart_command(self) -> &'static str {
-        match self {
-            Self::Docker => "systemctl restart docker",
-            Self::Podman => "systemctl restart podman.socket podman.service",
-        }
-    }
-
     /// Returns the command that removes a container by force.
     #[must_use]
     pub fn remove_command(self) -> &'static str {
@@ -118,44 +109,6 @@ impl EngineKind {
             }
             // Debian's socket belongs to root alone.
             Self::Podman => "run skilld as root",
-        }
-    }
-
-    /// Returns the way to a fast storage driver.
-    #[must_use]
-    pub fn storage_remedy(self) -> &'static str {
-        match self {
-            Self::Docker => {
-                "set \"storage-driver\": \"overlay2\" in /etc/docker/daemon.json, restart Docker, and make the images \
-                 again: each driver has images of its own"
-            }
-            Self::Podman => {
-                "set driver = \"overlay\" without mount_program in /etc/containers/storage.conf, run `podman system \
-                 reset`, which removes everything that Podman has, and load the images again"
-            }
-        }
-    }
-
-    /// Returns the way to register an OCI runtime.
-    #[must_use]
-    pub fn runtime_registration(self) -> &'static str {
-        match self {
-            Self::Docker => {
-                "register it in /etc/docker/daemon.json (docs/operations.md shows runsc) and run `systemctl reload docker`"
-            }
-            Self::Podman => {
-                "make it Podman's default (`runtime` in /etc/containers/containers.conf), the only one that it uses for \
-                 containers of its API"
-            }
-        }
-    }
-
-    /// Returns the name of the AppArmor profile that containers get where AppArmor is enabled.
-    #[must_use]
-    pub fn apparmor_profile(self) -> &'static str {
-        match self {
-            Self::Docker => "docker-default",
-            Self::Podman => "containers-default",
         }
     }
 

@@ -1,11 +1,9 @@
 //! The engine's report on itself and its host, for `skilld doctor`: what decides whether containers can be made and confined.
 
-use std::collections::BTreeMap;
-
 use bollard::models::{SystemInfo, SystemVersion};
 
 use super::engine_kind::EngineKind;
-use super::response::{check_version, has_security_option, parse_engine_info};
+use super::response::{has_security_option, parse_engine_info};
 use crate::engine::EngineInfo;
 
 /// Report of an engine, Docker or Podman, on itself and its host.
@@ -13,8 +11,6 @@ use crate::engine::EngineInfo;
 pub struct DockerReport {
     /// Name, version and features.
     pub info: EngineInfo,
-    /// `true` if the engine is as new as the daemon requires.
-    pub is_supported: bool,
     /// Name of the storage driver, for instance `overlay2`; empty if Docker does not report it.
     pub storage_driver: String,
     /// `true` if the kernel filters system calls (seccomp).
@@ -27,8 +23,6 @@ pub struct DockerReport {
     pub swap_limit: bool,
     /// `true` if the kernel limits the number of processes.
     pub pids_limit: bool,
-    /// Path of each registered OCI runtime by its name; empty where Docker finds the runtime by itself.
-    pub runtime_paths: BTreeMap<String, String>,
 }
 
 // === impl DockerReport ===
@@ -45,30 +39,21 @@ impl DockerReport {
 pub(super) fn docker_report(version: SystemVersion, mut info: SystemInfo) -> DockerReport {
     let seccomp = has_security_option(&info, "seccomp");
     let selinux = has_security_option(&info, "selinux");
-    let runtimes = info.runtimes.clone().unwrap_or_default().into_iter();
-    let runtime_paths = runtimes
-        .map(|(name, runtime)| (name, runtime.path.unwrap_or_default()))
-        .collect();
     let storage_driver = info.driver.take().unwrap_or_default();
     let (memory, swap, pids) = (info.memory_limit, info.swap_limit, info.pids_limit);
-    let info = parse_engine_info(version, info);
     DockerReport {
-        is_supported: check_version(&info).is_ok(),
-        info,
+        info: parse_engine_info(version, info),
         storage_driver,
         seccomp,
         selinux,
         memory_limit: memory != Some(false),
         swap_limit: swap != Some(false),
         pids_limit: pids != Some(false),
-        runtime_paths,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bollard::models::Runtime;
-
     use super::*;
 
     #[test]
@@ -96,30 +81,16 @@ mod tests {
     fn a_limit_is_missing_only_if_docker_says_so() {
         let empty = docker_report(SystemVersion::default(), SystemInfo::default());
         assert!(empty.memory_limit && empty.swap_limit && empty.pids_limit);
-        assert!(!empty.is_supported && !empty.seccomp && empty.storage_driver.is_empty());
-        let path = |path: &str| Runtime {
-            path: Some(path.to_owned()),
-            ..Runtime::default()
-        };
+        assert!(!empty.seccomp && empty.storage_driver.is_empty());
         let info = SystemInfo {
             driver: Some("vfs".to_owned()),
             memory_limit: Some(false),
             swap_limit: Some(false),
             pids_limit: Some(false),
-            runtimes: Some([("runsc".to_owned(), path("/opt/runsc"))].into()),
             ..SystemInfo::default()
         };
-        let version = SystemVersion {
-            api_version: Some("1.41".to_owned()),
-            ..SystemVersion::default()
-        };
-        let report = docker_report(version, info);
+        let report = docker_report(SystemVersion::default(), info);
         assert!(!report.memory_limit && !report.swap_limit && !report.pids_limit);
-        assert!(report.is_supported);
         assert_eq!(report.storage_driver, "vfs");
-        assert_eq!(
-            report.runtime_paths.get("runsc").map(String::as_str),
-            Some("/opt/runsc")
-        );
     }
 }

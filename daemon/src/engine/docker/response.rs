@@ -79,7 +79,7 @@ pub(super) fn has_security_option(info: &SystemInfo, name: &str) -> bool {
 }
 
 /// Reason why the daemon refuses an engine that runs rootless.
-pub const ROOTLESS_REASON: &str = "it runs rootless, in a user namespace of an unprivileged user: the uids that isolate \
+const ROOTLESS_REASON: &str = "it runs rootless, in a user namespace of an unprivileged user: the uids that isolate \
     workspaces from each other do not exist there, and neither do the limits and mounts that need root";
 
 /// Checks that the engine is new enough, that it runs as root, and that the kernel enforces CPU quotas.
@@ -127,7 +127,7 @@ pub(super) fn check_create_warnings(warnings: &[String]) -> Result<()> {
 }
 
 /// Checks that the engine is as new as [`EngineKind::version_min`] says.
-pub(super) fn check_version(info: &EngineInfo) -> Result<()> {
+fn check_version(info: &EngineInfo) -> Result<()> {
     let kind = EngineKind::from_name(&info.name);
     let (version, minimum) = match kind {
         EngineKind::Docker => (&info.api_version, API_VERSION_MIN),

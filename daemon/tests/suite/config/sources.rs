@@ -1,6 +1,5 @@
 //! Sources of the configuration: flags, environment, file and defaults.
 
-use std::path::Path;
 use std::time::Duration;
 
 use skilld::config::{Config, ConfigFlags};
@@ -21,16 +20,15 @@ fn flags_override_environment_overrides_file_overrides_defaults() {
         ("SKILLD_CONFIG", "/nowhere"),
         ("SKILLD_ENDPOINT", "unix:/nowhere"),
     ];
-    let output = skilld(
-        &["--check", "--config", file, "--state-dir", "/srv/flag"],
-        &env,
-    );
+    let state_dir = dir.path().join("flag");
+    let flag = state_dir.to_str().expect("utf-8 path");
+    let output = skilld(&["--check", "--config", file, "--state-dir", flag], &env);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let config = Config::from_toml(&text(&output.stdout))
         .expect("effective configuration")
         .config;
-    assert_eq!(config.state_dir, Path::new("/srv/flag"));
-    assert_eq!(config.socket, Path::new("/srv/flag/skilld.sock"));
+    assert_eq!(config.state_dir, state_dir);
+    assert_eq!(config.socket, state_dir.join("skilld.sock"));
     assert_eq!(config.server.streams_max, 8);
     assert_eq!(config.server.drain_timeout, Duration::from_secs(7));
     assert_eq!(config.log, "warn");
@@ -96,7 +94,8 @@ fn a_misspelt_variable_gets_the_nearest_key_suggested() {
 fn listen_and_listeners_together_are_refused() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
-    let written = "[[listeners]]\nkind = \"unix\"\npath = \"/run/a/skilld.sock\"\n";
+    let path = dir.path().join("run/skilld.sock");
+    let written = format!("[[listeners]]\nkind = \"unix\"\npath = {path:?}\n");
     std::fs::write(&file, written).expect("write file");
     let file = file.to_str().expect("utf-8 path");
     let output = skilld(&["--check", "--config", file], &[]);
