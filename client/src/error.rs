@@ -14,7 +14,7 @@ mod hint;
 
 pub(crate) use hint::connect_hint;
 
-/// Error of a call. Displays as a message, and what to do next where that is known.
+/// Error of a call. Displays as a message that says what to do next where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The endpoint is not one that this client can use.
@@ -181,21 +181,12 @@ pub struct FieldViolation {
 }
 
 impl Failure {
-    /// Returns advice on what to do next, if there is any.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        hint::status_hint(self)
-    }
-
     /// Returns `true` if a quota of the tenant is used up; `false` for limits of the whole daemon.
     #[must_use]
     pub fn is_tenant_quota(&self) -> bool {
         self.reason == Some(Reason::QuotaExceeded) && self.metadata.contains_key("used")
     }
 }
-
-/// First words of an advice that suggests similar names.
-const SUGGESTION: &str = "did you mean ";
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,15 +199,11 @@ impl fmt::Display for Failure {
         match self.reason {
             Some(reason) => {
                 let name = reason.as_str_name();
-                write!(f, " ({})", name.strip_prefix("REASON_").unwrap_or(name))?;
+                return write!(f, " ({})", name.strip_prefix("REASON_").unwrap_or(name));
             }
             None => write!(f, " ({:?})", self.code)?,
         }
-        match self.hint() {
-            // The daemon's message may have the names already.
-            Some(hint) if hint.starts_with(SUGGESTION) && self.message.contains(SUGGESTION) => {
-                Ok(())
-            }
+        match hint::transport_hint(self.code) {
             Some(hint) => write!(f, "; {hint}"),
             None => Ok(()),
         }
@@ -287,41 +274,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggestions_are_printed_once() {
-        let failure = |message: &str| Failure {
-            code: Code::NotFound,
-            reason: Some(Reason::SkillNotFound),
-            message: message.to_owned(),
-            metadata: [("nearest".to_owned(), "demo,other".to_owned())].into(),
-            retry_after: None,
-            violations: Vec::new(),
-            resource: None,
-        };
-        let said = failure("skill dem does not exist; did you mean demo, other?").to_string();
-        let wanted = "skill dem does not exist; did you mean demo, other? (SKILL_NOT_FOUND)";
-        assert_eq!(said, wanted);
-        let said = failure("skill dem does not exist").to_string();
-        let wanted = "skill dem does not exist (SKILL_NOT_FOUND); did you mean demo or other?";
-        assert_eq!(said, wanted);
-    }
-
-    #[test]
-    fn a_rate_of_a_tenant_is_no_matter_of_pools() {
-        let failure = |metadata: &[(&str, &str)]| Failure {
-            code: Code::ResourceExhausted,
-            reason: Some(Reason::QuotaExceeded),
-            message: "refused".to_owned(),
-            metadata: metadata
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect(),
-            retry_after: Some(Duration::from_millis(3)),
-            violations: Vec::new(),
-            resource: None,
-        };
-        let rate = failure(&[("used", "400"), ("limit", "400")]);
-        assert_eq!(rate.hint().as_deref(), Some("try again in 3ms"));
-        let of_the_daemon = failure(&[("limit", "400")]).hint();
-        assert!(of_the_daemon.is_some_and(|hint| hint.contains("enlarge the pool")));
+    fn advice_is_for_statuses_that_skilld_did_not_make() {
+        for (reason, expected) in [
+            (Some(Reason::Draining), "refused (DRAINING)"),
+            (None, "refused (Unavailable); is the daemon still running?"),
+        ] {
+            let failure = Failure {
+                code: Code::Unavailable,
+                reason,
+                message: "refused".to_owned(),
+                metadata: BTreeMap::new(),
+                retry_after: None,
+                violations: Vec::new(),
+                resource: None,
+            };
+            assert_eq!(failure.to_string(), expected);
+        }
     }
 }

@@ -26,15 +26,15 @@ mod status_reason;
 pub(crate) use code_name::code_name;
 pub use error_text::Violation;
 use error_text::{
-    EntryPrefix, MissingImageRemedy, NearestHint, PoolNames, VersionSuffix, ViolationList,
+    EntryPrefix, MissingImageRemedy, NearestHint, NearestSkills, PoolNames, QuotaRemedy,
+    VersionSuffix, ViolationList,
 };
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
 pub use skilld_skills::error::ErrorChain as Chain;
 pub(crate) use status_reason::reason_of;
 
-/// Log target of INTERNAL errors. The status refers callers to such a line by its request id, so these lines have a
-/// rate limit of their own.
+/// Log target of INTERNAL errors, to which statuses refer by request id, so that they have a rate limit of their own.
 pub const INTERNAL_TARGET: &str = "skilld::error::internal";
 
 /// Metadata with the time after which a library may repeat the call, in milliseconds (gRFC A6). Retry policies obey it,
@@ -74,13 +74,15 @@ pub enum Error {
         why: String,
     },
     /// Unknown workspace.
-    #[error("workspace {name} does not exist")]
+    #[error(
+        "workspace {name} does not exist: it was deleted, has expired, or never existed; create one"
+    )]
     WorkspaceNotFound {
         /// Requested name.
         name: String,
     },
     /// Unknown skill.
-    #[error("skill {name} does not exist{}", NearestHint(.nearest))]
+    #[error("skill {name} does not exist{}", NearestSkills(.nearest))]
     SkillNotFound {
         /// Requested name.
         name: String,
@@ -114,7 +116,7 @@ pub enum Error {
         problem: String,
     },
     /// Unknown artifact, or unknown version of it.
-    #[error("artifact {name}{} does not exist", VersionSuffix(*.version))]
+    #[error("artifact {name}{} does not exist: list the artifacts of its scope", VersionSuffix(*.version))]
     ArtifactNotFound {
         /// Name without its prefix.
         name: String,
@@ -132,7 +134,7 @@ pub enum Error {
         why: String,
     },
     /// Failure of the artifact store that changed nothing.
-    #[error("the artifact store failed to {operation}: {why}")]
+    #[error("the artifact store failed to {operation}: {why}; try again, or see the server's log")]
     Storage {
         /// Name of the operation, for instance `read the record`.
         operation: &'static str,
@@ -183,7 +185,7 @@ pub enum Error {
         root: String,
     },
     /// Workspace that exists, but cannot be used in its state.
-    #[error("workspace {name} is {state}")]
+    #[error("workspace {name} is {state}: create another one")]
     WorkspaceNotReady {
         /// Resource name of the object.
         name: String,
@@ -207,7 +209,7 @@ pub enum Error {
         generation: u32,
     },
     /// Path that leaves the workspace.
-    #[error("{path} leaves the workspace")]
+    #[error("{path} leaves the workspace: use a path beneath it")]
     PathEscapes {
         /// Path of the request.
         path: String,
@@ -236,7 +238,8 @@ pub enum Error {
     },
     /// Write below skills/ or to metadata.json.
     #[error(
-        "{path} is read-only: only StageSkills writes beneath skills/, and only the daemon writes metadata.json"
+        "{path} is read-only: only StageSkills writes beneath skills/, and only the daemon writes metadata.json; write \
+         to work/ or out/ instead"
     )]
     ReadOnly {
         /// Path of the request.
@@ -251,7 +254,7 @@ pub enum Error {
         why: String,
     },
     /// Count or memory budget that is used up.
-    #[error("{subject} is limited to {limit}")]
+    #[error("{subject} is limited to {limit}: try again once less is under way")]
     QuotaExceeded {
         /// Name of the count, with its configuration key if it has one.
         subject: String,
@@ -259,7 +262,7 @@ pub enum Error {
         limit: u64,
     },
     /// Quota of a tenant that is used up.
-    #[error("tenant {tenant} has used its quota of {resource}: {used} of {limit}")]
+    #[error("tenant {tenant} has used its quota of {resource}: {used} of {limit}{}", QuotaRemedy(*.retry_after))]
     TenantQuota {
         /// Name of the tenant.
         tenant: String,
@@ -366,7 +369,7 @@ pub enum Error {
         metadata: HashMap<String, String>,
     },
     /// Call or option that this version does not have.
-    #[error("{what} is not implemented in this version")]
+    #[error("{what} is not implemented in this version: a newer one may have it")]
     NotImplemented {
         /// Name of the call or option.
         what: &'static str,

@@ -1,126 +1,18 @@
-//! Advice on what to do next, one sentence per reason.
+//! Advice that only this side can give: on connections that cannot be made, and on statuses that skilld did not make.
+//! The daemon's messages say what to do about its own errors.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use skilld_proto::v1::Reason;
 use tonic::Code;
 
-use super::Failure;
-
-/// Returns the advice for a status.
-pub(super) fn status_hint(failure: &Failure) -> Option<String> {
-    match failure.reason {
-        None => transport_hint(failure.code),
-        Some(reason) => reason_hint(reason, failure),
-    }
-}
-
-/// Returns the advice for a reason of skilld.
-fn reason_hint(reason: Reason, failure: &Failure) -> Option<String> {
-    let metadata = |key: &str| failure.metadata.get(key).map(String::as_str);
-    match reason {
-        Reason::SkillNotFound => {
-            nearest_hint(failure).or_else(|| Some("list the skills to see which there are".into()))
-        }
-        Reason::FileNotFound => nearest_hint(failure),
-        Reason::PoolExhausted | Reason::QuotaExceeded => Some(exhausted_hint(failure)),
-        Reason::Draining => Some("the daemon is stopping or was drained: try again later".into()),
-        Reason::EngineUnavailable => {
-            Some("the container engine does not answer: look at it with `docker info`".into())
-        }
-        Reason::WorkspaceNotFound => {
-            Some("it was deleted, has expired, or was never there: create one".into())
-        }
-        Reason::ExecNotFound => {
-            Some("its retention is over, or it was never there: list the workspace's execs".into())
-        }
-        // The message may have the problem already.
-        Reason::SkillInvalid => metadata("problem")
-            .filter(|problem| !failure.message.contains(problem))
-            .map(str::to_owned),
-        Reason::IdTaken if metadata("digest").is_some() => {
-            Some("give the skill another version".into())
-        }
-        Reason::IdTaken => Some("choose another id, or leave it out".into()),
-        Reason::WorkspaceNotReady => Some("create another workspace".into()),
-        Reason::PathEscapes => Some("paths are relative, without a way out by `..`".into()),
-        // The message says where to delete a skill of a configured root.
-        Reason::ReadOnly if metadata("root").is_some() => None,
-        Reason::ReadOnly => Some("write to work/ or out/ instead".into()),
-        Reason::DiskFull => Some("delete files, or take a pool with a larger disk".into()),
-        Reason::GuestLost => {
-            Some("a command may have run: look at the workspace before repeating it".into())
-        }
-        Reason::OutputDropped => {
-            metadata("oldest_offset").map(|oldest| format!("attach from {oldest} or accept gaps"))
-        }
-        Reason::Internal => metadata("request_id")
-            .map(|id| format!("the daemon's log has it under request_id {id}")),
-        Reason::LimitUnsupported if metadata("guest_generation").is_some() => {
-            Some("create another workspace".into())
-        }
-        Reason::Deadline => Some("an exec that was started goes on: attach to it".into()),
-        Reason::ArtifactNotFound => Some(
-            "list the artifacts of this scope to see which there are, and their versions".into(),
-        ),
-        Reason::StorageUnavailable => {
-            Some("the daemon's log says what its artifact store answered".into())
-        }
-        Reason::NotImplemented => Some("it comes with a later version of skilld".into()),
-        // The messages say what there is, and what the limits are.
-        Reason::Unspecified
-        | Reason::InvalidRequest
-        | Reason::PoolNotFound
-        | Reason::LimitUnsupported
-        | Reason::LimitExceeded
-        | Reason::Unauthenticated
-        | Reason::PermissionDenied
-        | Reason::ArchiveInvalid
-        | Reason::ChecksumMismatch
-        | Reason::WrongFileType
-        | Reason::ExecNotRunning
-        | Reason::StdinClosed
-        | Reason::FilePermission
-        | Reason::StateDiskFull
-        | Reason::StateDiskReadOnly
-        | Reason::TooManyFiles
-        | Reason::FetchFailed
-        | Reason::AuthenticationOff
-        | Reason::AuditUnavailable => None,
-    }
-}
-
-/// Returns the question for the names that come nearest to one that does not exist; `None` if there are none.
-fn nearest_hint(failure: &Failure) -> Option<String> {
-    let names = failure.metadata.get("nearest")?;
-    (!names.is_empty()).then(|| format!("did you mean {}?", join_names(names)))
-}
-
-/// Returns the advice for a pool or quota that is used up.
-fn exhausted_hint(failure: &Failure) -> String {
-    let Some(wait) = failure.retry_after else {
-        return "delete what is no longer needed, or ask for more".into();
-    };
-    let again = format!("try again in {}", humantime::format_duration(wait));
-    match failure.is_tenant_quota() {
-        // Of a tenant's quotas only the rates say when to try again.
-        true => again,
-        false => format!(
-            "{again}; if that does not help, read faster, delete a workspace, or enlarge the pool"
-        ),
-    }
-}
-
 /// Returns the advice for a status that skilld did not make.
-fn transport_hint(code: Code) -> Option<String> {
+pub(super) fn transport_hint(code: Code) -> Option<&'static str> {
     match code {
-        Code::Unavailable | Code::Unknown | Code::Internal => {
-            Some("is the daemon still running?".into())
-        }
+        Code::Unavailable | Code::Unknown | Code::Internal => Some("is the daemon still running?"),
         Code::Unimplemented => {
-            Some("this server does not know the call: is it a skilld of this release?".into())
+            Some("this server does not know the call: is it a skilld of this release?")
         }
         Code::Ok
         | Code::Cancelled
@@ -239,16 +131,6 @@ fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
         source = error.source();
     }
     None
-}
-
-/// Returns `a, b or c` for `a,b,c`.
-fn join_names(names: &str) -> String {
-    let names: Vec<&str> = names.split(',').map(str::trim).collect();
-    match names.split_last() {
-        Some((last, [])) => (*last).to_owned(),
-        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
-        None => String::new(),
-    }
 }
 
 #[cfg(test)]

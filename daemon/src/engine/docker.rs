@@ -170,7 +170,10 @@ impl DockerEngine {
         tokio::time::timeout(self.timeout, call)
             .await
             .map_err(|_| Error::EngineUnavailable {
-                message: format!("{}: no answer within {:?}", self.socket, self.timeout),
+                message: format!(
+                    "{}: no answer within {:?}; the log of its service may say why",
+                    self.socket, self.timeout
+                ),
             })
     }
 

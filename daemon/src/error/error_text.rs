@@ -1,6 +1,7 @@
 //! Text of errors: violations, and parts of messages.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Maximum length of a violation's field, in bytes.
 const FIELD_BYTES_MAX: usize = 160;
@@ -112,11 +113,87 @@ impl fmt::Display for NearestHint<'_> {
     }
 }
 
+/// Display of similar skills as a question, and without any of where all skills are found.
+pub(super) struct NearestSkills<'a>(pub(super) &'a [String]);
+
+impl fmt::Display for NearestSkills<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("; list the skills to see which exist"),
+            names => fmt::Display::fmt(&NearestHint(names), f),
+        }
+    }
+}
+
+/// Display of what to do about a used-up quota of a tenant, by the time after which it permits the call again.
+pub(super) struct QuotaRemedy(pub(super) Option<Duration>);
+
+impl fmt::Display for QuotaRemedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(wait) => write!(f, "; try again in {}", humantime::format_duration(wait)),
+            None => f.write_str("; delete what is no longer needed, or ask the operator for more"),
+        }
+    }
+}
+
 /// Display of a version as `@N`; empty for `None`.
 pub(super) struct VersionSuffix(pub(super) Option<u64>);
 
 impl fmt::Display for VersionSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |version| write!(f, "@{version}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn messages_end_with_what_to_do() {
+        let skill = |nearest: &[&str]| Error::SkillNotFound {
+            name: "dem".to_owned(),
+            nearest: nearest.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let quota = |retry_after| Error::TenantQuota {
+            tenant: "a".to_owned(),
+            resource: "calls",
+            used: 4,
+            limit: 4,
+            retry_after,
+        };
+        let (name, path) = ("workspaces/w".to_owned(), "skills/x".to_owned());
+        for (error, remedy) in [
+            (skill(&[]), "; list the skills to see which exist"),
+            (skill(&["demo", "other"]), "; did you mean demo, other?"),
+            (quota(Some(Duration::from_millis(3))), "; try again in 3ms"),
+            (quota(None), ", or ask the operator for more"),
+            (
+                Error::WorkspaceNotFound { name: name.clone() },
+                "; create one",
+            ),
+            (
+                Error::WorkspaceNotReady {
+                    name: name.clone(),
+                    state: "closing".to_owned(),
+                },
+                ": create another one",
+            ),
+            (
+                Error::GuestLost {
+                    workspace: name,
+                    why: "it closed the connection".to_owned(),
+                },
+                "; look at the workspace before repeating the call",
+            ),
+            (Error::ReadOnly { path }, "; write to work/ or out/ instead"),
+        ] {
+            let status = Status::from(error);
+            assert!(status.message().ends_with(remedy), "{status}");
+        }
     }
 }

@@ -113,6 +113,10 @@ impl Error {
 
     /// Returns the message for clients. Details of the host go to the log.
     pub(super) fn message(&self) -> String {
+        if let Self::GuestLost { .. } = self {
+            // Only here: the log and the problems tell operators of guests that were lost before any call.
+            return format!("{self}; look at the workspace before repeating the call");
+        }
         let Some(fault) = self.host_fault() else {
             return self.to_string();
         };

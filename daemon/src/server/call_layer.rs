@@ -388,7 +388,7 @@ async fn run_until<F: Future>(deadline: Option<Instant>, future: F) -> Result<F:
         Some(deadline) => tokio::time::timeout_at(deadline, future)
             .await
             .map_err(|_| Error::Deadline {
-                doing: "answering the call",
+                doing: "answering the call; an exec that was started goes on: attach to it",
             }),
     }
 }

@@ -169,7 +169,7 @@ impl GuardedResponseBody {
             .poll_unpin(context)
             .is_ready()
             .then_some(Error::Deadline {
-                doing: "streaming the answer",
+                doing: "streaming the answer; an exec that was started goes on: attach to it",
             })
     }
 

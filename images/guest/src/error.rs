@@ -19,7 +19,9 @@ pub(crate) enum Error {
     },
     #[error("the workspace is not configured yet or is shutting down: use another one")]
     NotReady,
-    #[error("exec {id} not found: it never ran in this workspace or was deleted")]
+    #[error(
+        "exec {id} not found: it never ran in this workspace, was deleted, or its retention is over; list the execs"
+    )]
     ExecNotFound { id: String },
     #[error("exec {id} was started by another request: choose another id")]
     IdTaken { id: String },
@@ -43,11 +45,15 @@ pub(crate) enum Error {
     TooManyStreams { max: usize },
     #[error("exec {id} was started without an open stdin: start it with one")]
     NoStdin { id: String },
-    #[error("output of {stream} before offset {oldest} was dropped: continue at {oldest}")]
+    #[error(
+        "output of {stream} before offset {oldest} was dropped: continue at {oldest}, or accept gaps"
+    )]
     OutputDropped { stream: &'static str, oldest: u64 },
     #[error("{path} leads out of the workspace: use a path beneath it")]
     PathEscapes { path: String },
-    #[error("{path} is read-only: only the daemon writes skills/ and metadata.json")]
+    #[error(
+        "{path} is read-only: only the daemon writes skills/ and metadata.json; write to work/ or out/ instead"
+    )]
     ReadOnly { path: String },
     #[error("file {path} not found")]
     FileNotFound { path: String },
@@ -55,7 +61,9 @@ pub(crate) enum Error {
     WrongFileType { path: String, wanted: &'static str },
     #[error("permission denied for {path}")]
     FilePermission { path: String },
-    #[error("no space left for {path}: delete files of the workspace")]
+    #[error(
+        "no space left for {path}: delete files of the workspace, or use a pool with a larger disk"
+    )]
     DiskFull { path: String },
     #[error("archive entry {entry:?}: {problem}")]
     ArchiveInvalid {

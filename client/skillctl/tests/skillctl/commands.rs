@@ -461,10 +461,6 @@ async fn failures_say_what_to_do_next() {
     for (words, said) in [
         (
             vec!["stage", "w", "--skill", "csv"],
-            "did you mean csv-report or csv-merge?",
-        ),
-        (
-            vec!["stage", "w", "--skill", "csv"],
             "`skillctl skill list`",
         ),
         (
@@ -474,7 +470,7 @@ async fn failures_say_what_to_do_next() {
         (vec!["kill", "w/nope"], "`skillctl ps ID`"),
         (
             vec!["workspace", "create", "--pool", "full"],
-            "try again in 3s",
+            "`skillctl pool list`",
         ),
         (vec!["cat", "w", "nope"], "FILE_NOT_FOUND"),
         (vec!["stage", "w"], "nothing to stage"),

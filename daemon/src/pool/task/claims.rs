@@ -168,16 +168,21 @@ impl PoolTask {
         let config = &self.pool.config;
         let why = match &self.failure {
             Some(failure) if failure.is_engine_away => {
-                let message = "no container can be made until it is back".to_owned();
+                let message =
+                    "no container can be made until it is back; the server's problems say why"
+                        .to_owned();
                 return Error::EngineUnavailable { message };
             }
             Some(_) => {
                 format!("{why}; the last one did not start, and the server's problems say why")
             }
             None if self.occupied() >= config.max => {
-                format!("{why}; all {} that it may have are in use", config.max)
+                format!(
+                    "{why}; all {} that it may have are in use: delete a workspace, or try again",
+                    config.max
+                )
             }
-            None => why.to_owned(),
+            None => format!("{why}: try again"),
         };
         Error::PoolExhausted {
             pool: config.name.clone(),
