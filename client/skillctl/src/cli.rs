@@ -10,9 +10,9 @@ use crate::context::ContextCommand;
 use crate::output::{self, OutputFormat, OutputOptions};
 use crate::token::TokenCommand;
 use crate::{
-    artifact, attach, audit, collect, complete, copy, error_report, exec, execs, files, health,
-    identity, image, logs, man_pages, mcp, poll, remove, run, server, skill, stage, stdin, tenant,
-    tool, version, wait, workspace,
+    artifact, audit, collect, complete, copy, error_report, exec, exec_output, execs, files,
+    health, identity, image, man_pages, mcp, remove, run, server, skill, stage, stdin, tenant,
+    tool, version, workspace,
 };
 
 /// Run Agent Skills in warm, locked-down containers.
@@ -73,10 +73,10 @@ command_group! {
         Cp(copy::Cp),
         Exec(exec::Exec),
         Ps(execs::Ps),
-        Logs(logs::Logs),
-        Attach(attach::Attach),
-        Poll(poll::Poll),
-        Wait(wait::Wait),
+        Logs(exec_output::Logs),
+        Attach(exec_output::Attach),
+        Poll(exec_output::Poll),
+        Wait(exec_output::Wait),
         Stdin(stdin::Stdin),
         Signal(execs::Signal),
         Kill(execs::Kill),

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 use skilld_client::v1::exec_event::{Event, Output as Piece};
-use skilld_client::v1::{ExecEvent, ExecResult, OutputStream, Reason, StreamOffsets};
+use skilld_client::v1::{
+    ExecEvent, ExecResult, OutputStream, PollExecResponse, Reason, StreamOffsets,
+};
 use skilld_client::{Client, Error, ExecStream, short_id};
 use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::oneshot;
@@ -180,7 +182,7 @@ impl<'a> EventFollower<'a> {
 
     /// Prints an exec's events until it ends, the user leaves it, or the stream is lost. After the first
     /// Ctrl-C it goes on reading what the killed exec still says; a second one ends that.
-    pub(crate) async fn follow(
+    async fn follow(
         &mut self,
         mut events: ExecStream,
         interrupt: &mut InterruptSignals,
@@ -281,6 +283,15 @@ impl<'a> EventFollower<'a> {
             self.stdout.flush().await?;
         } else if let Some(event) = &event.event {
             self.write_event(event).await?;
+        }
+        Ok(())
+    }
+
+    /// Prints the gaps and the output that a poll brought.
+    pub(crate) async fn write_answer(&mut self, answer: PollExecResponse) -> anyhow::Result<()> {
+        let gaps = answer.gaps.into_iter().map(Event::Gap);
+        for event in gaps.chain(answer.output.into_iter().map(Event::Output)) {
+            self.write_event(&event).await?;
         }
         Ok(())
     }

@@ -2,7 +2,6 @@
 //! of commands has a file.
 
 mod artifact;
-mod attach;
 mod attach_input;
 mod audit;
 mod cli;
@@ -20,6 +19,7 @@ mod download;
 mod error_report;
 mod event_follower;
 mod exec;
+mod exec_output;
 mod exec_result;
 mod execs;
 mod files;
@@ -29,13 +29,11 @@ mod identity;
 mod image;
 mod input_arg;
 mod interrupt;
-mod logs;
 mod man_pages;
 mod mcp;
 mod output;
 mod paged_lists;
 mod partial_file;
-mod poll;
 mod proto_json;
 mod remove;
 mod room_report;
@@ -55,7 +53,6 @@ mod transcript;
 mod transfer_bar;
 mod value_formats;
 mod version;
-mod wait;
 mod workspace;
 mod workspace_limit_args;
 
