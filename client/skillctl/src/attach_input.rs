@@ -11,10 +11,13 @@ use skilld_client::{Client, Error, StdinWriter};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::detach_keys::{DetachKeyReader, DetachKeys};
+use crate::detach_keys::DetachKeys;
 use crate::interrupt::InterruptSignals;
 use crate::output;
 use crate::terminal::{self, RawTerminal};
+
+/// Maximum size of the typed keys that wait for the sender, in bytes.
+const KEYS_MAX: usize = 64 * 1024;
 
 /// Maximum time for sending the keys that were typed before the detach keys.
 const DETACH_GRACE: Duration = Duration::from_secs(1);
@@ -101,31 +104,34 @@ fn is_over(error: &Error) -> bool {
 impl TerminalAttach {
     async fn run(self) -> anyhow::Result<DetachNotice> {
         let _raw = RawTerminal::enter()?;
-        let (tell, mut detached) = oneshot::channel();
-        let keys = DetachKeyReader::new(tokio::io::stdin(), self.detach_keys.clone(), tell);
+        let (keys, typed_keys) = tokio::io::duplex(KEYS_MAX);
         let mut writer = self.client.stdin_end(&self.name);
         let typing = async {
-            match writer.copy(keys).await {
-                // The keyboard is gone; if that is to end something, a signal says so.
-                Ok(_) | Err(Error::Io { .. }) => Ok(()),
-                Err(error) if is_over(&error) => Ok(()),
-                Err(error) => Err(error),
+            match writer.copy(typed_keys).await {
+                Err(error) if !is_over(&error) => Err(error),
+                Ok(_) | Err(_) => Ok(()),
             }
         };
-        let (mut typing, mut typed) = (pin!(typing), false);
+        let detached = async {
+            if !self.detach_keys.copy_others(tokio::io::stdin(), keys).await {
+                // The keyboard is gone; if that is to end something, a signal says so.
+                std::future::pending::<()>().await;
+            }
+        };
+        let (mut typing, mut detached) = (pin!(typing), pin!(detached));
         let mut sizes = pin!(self.watch_size());
+        let mut is_sent = false;
         loop {
             tokio::select! {
                 biased;
-                done = &mut typing, if !typed => {
-                    done?;
-                    typed = true;
-                    if detached.try_recv().is_ok() {
-                        return Ok(DetachNotice);
-                    }
+                sent = &mut typing, if !is_sent => {
+                    sent?;
+                    is_sent = true;
                 }
-                Ok(()) = &mut detached, if !typed => {
-                    drop(tokio::time::timeout(DETACH_GRACE, &mut typing).await);
+                () = &mut detached => {
+                    if !is_sent {
+                        drop(tokio::time::timeout(DETACH_GRACE, &mut typing).await);
+                    }
                     return Ok(DetachNotice);
                 }
                 never = &mut sizes => match never? {},

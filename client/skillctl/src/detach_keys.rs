@@ -1,13 +1,6 @@
 //! Parses the detach keys of a terminal session and filters them out of the typed input.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::sync::oneshot;
-
-/// Characters beside the letters that form a control key, as in `ctrl-]`.
-const CONTROL_KEYS: &str = "@[\\]^_";
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Sequence of keys that detaches from a terminal session; empty if no keys detach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,103 +16,56 @@ impl DetachKeys {
         keys.map(Self)
             .ok_or_else(|| "write for instance ctrl-p,ctrl-q or ctrl-], or none".to_owned())
     }
+
+    /// Copies typed keys until the detach keys are typed, and returns `true` then; `false` if the source ended. Holds
+    /// back a possible beginning of the detach keys until the next key.
+    pub(crate) async fn copy_others(
+        &self,
+        mut source: impl AsyncRead + Unpin,
+        mut target: impl AsyncWrite + Unpin,
+    ) -> bool {
+        let (mut held, mut buffer) = (Vec::new(), [0; 4096]);
+        loop {
+            // A keyboard that cannot be read is gone like one that ended.
+            let count = source.read(&mut buffer).await.unwrap_or_default();
+            let mut others = Vec::new();
+            let detaches = buffer.iter().take(count).any(|key| {
+                held.push(*key);
+                while !self.0.starts_with(&held) {
+                    others.push(held.remove(0));
+                }
+                !held.is_empty() && held == self.0
+            });
+            if count == 0 {
+                others.append(&mut held);
+            }
+            // Without a reader of the keys the user can still detach.
+            drop(target.write_all(&others).await);
+            if detaches || count == 0 {
+                return detaches;
+            }
+        }
+    }
 }
 
 fn parse_key(text: &str) -> Option<u8> {
-    let one = |text: &str| match text.as_bytes() {
-        [byte] if byte.is_ascii_graphic() => Some(*byte),
+    match text.as_bytes() {
+        [key] if key.is_ascii_graphic() => Some(*key),
+        // Terminals send `@`, the letters and `[\]^_` with Ctrl as the bytes 0 to 31.
+        [prefix @ .., key] if prefix == b"ctrl-" => {
+            let key = key.to_ascii_uppercase();
+            (b'@'..=b'_').contains(&key).then_some(key & 0x1f)
+        }
         _ => None,
-    };
-    match text.strip_prefix("ctrl-") {
-        Some(control) => {
-            let byte = one(control)?.to_ascii_uppercase();
-            let known = byte.is_ascii_uppercase() || CONTROL_KEYS.as_bytes().contains(&byte);
-            known.then_some(byte & 0x1f)
-        }
-        None => one(text),
-    }
-}
-
-/// Reader of typed keys that stops at the detach keys. It holds back a possible beginning of them until the next key.
-#[derive(Debug)]
-pub(crate) struct DetachKeyReader<R> {
-    source: R,
-    detach: DetachKeys,
-    /// Typed keys that may be the beginning of the detach keys.
-    held: Vec<u8>,
-    /// Typed keys to pass on; those before `handed` were passed on.
-    typed: Vec<u8>,
-    handed: usize,
-    ended: bool,
-    /// Notified when the detach keys are typed; `None` afterwards.
-    detached: Option<oneshot::Sender<()>>,
-}
-
-impl<R> DetachKeyReader<R> {
-    /// Creates the stream of keys. It ends with its source, or with the detach keys, which are reported to `detached`.
-    pub(crate) fn new(source: R, detach: DetachKeys, detached: oneshot::Sender<()>) -> Self {
-        Self {
-            source,
-            detach,
-            held: Vec::new(),
-            typed: Vec::new(),
-            handed: 0,
-            ended: false,
-            detached: Some(detached),
-        }
-    }
-
-    fn take(&mut self, keys: &[u8]) {
-        for key in keys {
-            self.held.push(*key);
-            while !self.detach.0.starts_with(&self.held) {
-                self.typed.push(self.held.remove(0));
-            }
-            if !self.held.is_empty() && self.held == self.detach.0 {
-                self.ended = true;
-                if let Some(detached) = self.detached.take() {
-                    // The receiver is gone if the session is over.
-                    let _ = detached.send(());
-                }
-                return;
-            }
-        }
-    }
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for DetachKeyReader<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        loop {
-            let this = &mut *self;
-            let rest = this.typed.get(this.handed..).unwrap_or_default();
-            if !rest.is_empty() || this.ended {
-                let now = rest.len().min(buffer.remaining());
-                buffer.put_slice(rest.get(..now).unwrap_or_default());
-                this.handed += now;
-                return Poll::Ready(Ok(()));
-            }
-            this.typed.clear();
-            this.handed = 0;
-            let mut space = [0; 4096];
-            let mut read = ReadBuf::new(&mut space);
-            ready!(Pin::new(&mut this.source).poll_read(context, &mut read))?;
-            if read.filled().is_empty() {
-                this.ended = true;
-                this.typed.append(&mut this.held);
-            } else {
-                this.take(read.filled());
-            }
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
 
     use super::*;
 
@@ -138,12 +84,10 @@ mod tests {
     /// Returns the keys that are passed on, and `true` if the detach keys were typed.
     async fn typed(detach: &str, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
         let source = KeyPieces(pieces.iter().rev().map(|piece| piece.to_vec()).collect());
-        let (tell, mut told) = oneshot::channel();
         let keys = DetachKeys::parse(detach).expect("are keys");
-        let mut keys = DetachKeyReader::new(source, keys, tell);
         let mut through = Vec::new();
-        keys.read_to_end(&mut through).await.expect("reads");
-        (through, told.try_recv().is_ok())
+        let detaches = keys.copy_others(source, &mut through).await;
+        (through, detaches)
     }
 
     /// A source that gives one piece at a time.
