@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use clap_complete::Shell;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
-use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
+use clap_complete::env::{CompleteEnv, Elvish, Fish, Powershell, Shells, Zsh};
 use skilld_client::v1::{
     ArtifactScope, ListArtifactsRequest, ListExecsRequest, ListSkillsRequest, ListWorkspacesRequest,
 };
@@ -32,8 +32,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum number of names that a completion offers: one page of a list.
 const NAMES_MAX: i32 = 200;
 
-/// Completers of the supported shells, found by the name that a completion script gives.
-const SHELLS: Shells<'static> = Shells(&[&BashCompleter, &Bash, &Elvish, &Fish, &Powershell, &Zsh]);
+/// Completers of the supported shells, found by their names.
+const SHELLS: Shells<'static> = Shells(&[&BashCompleter, &Elvish, &Fish, &Powershell, &Zsh]);
 
 /// Words of the command line that is completed, if the script sent the line as one text.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
@@ -47,13 +47,8 @@ pub(crate) struct Completion {
 
 impl Completion {
     pub(crate) fn run(&self) -> anyhow::Result<u8> {
-        let name = self.shell.to_string();
-        let completer: Option<&dyn EnvCompleter> = match self.shell == Shell::Bash {
-            true => Some(&BashCompleter),
-            false => SHELLS.completer(&name),
-        };
         let mut script = Vec::new();
-        if let Some(shell) = completer {
+        if let Some(shell) = SHELLS.completer(&self.shell.to_string()) {
             shell.write_registration(VARIABLE, "skillctl", "skillctl", "skillctl", &mut script)?;
         }
         output::print_bytes(&script)?;

@@ -22,7 +22,7 @@ _clap_complete_NAME() {
         space=false
     fi
     COMPREPLY=( $( \
-        VAR="bash-line" \
+        VAR="bash" \
         COMPLETER -- "${COMP_LINE:0:COMP_POINT}" "${COMP_LINE:COMP_POINT}" "$2" \
     ) )
     if [[ $? != 0 ]]; then
@@ -38,13 +38,14 @@ else
 fi
 "#;
 
-/// Completer of lines that bash sends. clap's own completer for bash expects words that bash has already split.
+/// Completer of lines that bash sends. clap's own completer for bash gets the words as bash has split them: it knows no
+/// values behind `=`, `:` and `@` and none in quotes, and returns names that the shell would run.
 #[derive(Debug)]
 pub(super) struct BashCompleter;
 
 impl EnvCompleter for BashCompleter {
     fn name(&self) -> &'static str {
-        "bash-line"
+        "bash"
     }
 
     fn is(&self, name: &str) -> bool {

@@ -404,12 +404,12 @@ async fn check_offered(
     panic!("{words:?}: {lines:?}");
 }
 
-/// Completes the last word as a shell does.
+/// Completes the last word as a shell does that sends words. The tests in bash complete lines.
 async fn completions(fake: &Fake, words: &[impl AsRef<OsStr>]) -> Vec<String> {
     let output = skillctl(fake, &[])
         .arg("--")
         .args(words)
-        .env("SKILLCTL_COMPLETE", "bash")
+        .env("SKILLCTL_COMPLETE", "elvish")
         .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
         .output()
         .await
