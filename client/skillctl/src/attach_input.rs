@@ -5,7 +5,6 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::bail;
 use skilld_client::v1::{Reason, ResizeTerminalRequest};
 use skilld_client::{Client, Error, StdinWriter};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,7 +12,6 @@ use tokio::sync::oneshot;
 
 use crate::detach_keys::DetachKeys;
 use crate::interrupt::InterruptSignals;
-use crate::output;
 use crate::terminal::{self, RawTerminal};
 
 /// Maximum size of the typed keys that wait for the sender, in bytes.
@@ -171,17 +169,4 @@ impl TerminalAttach {
             resized => Ok(resized?),
         }
     }
-}
-
-/// Checks that stdin and stdout are a terminal, which an interactive command needs.
-pub(crate) fn need_terminal(instead: &str) -> anyhow::Result<()> {
-    if !terminal::stdin_is_terminal() {
-        bail!("a terminal session needs a terminal, and our stdin is none: {instead}");
-    }
-    if output::is_json() {
-        bail!(
-            "a terminal session has no JSON form: leave out -o json, or read the output with `skillctl poll`"
-        );
-    }
-    Ok(())
 }

@@ -1,12 +1,13 @@
 //! `skillctl exec`: one command in a workspace.
 
+use anyhow::bail;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
 use skilld_client::v1::{ExecSpec, ExecState, RunExecRequest, StartExecRequest, Stragglers};
 use skilld_client::{Client, short_id};
 
-use crate::attach_input::{self, AttachInput, TerminalAttach};
+use crate::attach_input::{AttachInput, TerminalAttach};
 use crate::command_args::CommandArgs;
 use crate::detach_keys::DetachKeys;
 use crate::event_follower::{self, EventFollower, OnLeave};
@@ -121,7 +122,7 @@ impl Exec {
         }
         if self.terminal {
             let instead = "leave out -t, or start it with -d and write to it with `skillctl stdin`";
-            attach_input::need_terminal(instead)?;
+            need_terminal(instead)?;
         }
         let size = spec.terminal.as_ref();
         let size = size.map(|terminal| (terminal.rows, terminal.cols));
@@ -193,4 +194,17 @@ async fn start_exec(client: &Client, request: StartExecRequest) -> anyhow::Resul
         }
         Some(_) | None => Ok(0),
     }
+}
+
+/// Checks that stdin and stdout are a terminal, which an interactive command needs.
+pub(crate) fn need_terminal(instead: &str) -> anyhow::Result<()> {
+    if !terminal::stdin_is_terminal() {
+        bail!("a terminal session needs a terminal, and our stdin is none: {instead}");
+    }
+    if output::is_json() {
+        bail!(
+            "a terminal session has no JSON form: leave out -o json, or read the output with `skillctl poll`"
+        );
+    }
+    Ok(())
 }

@@ -19,7 +19,7 @@ use crate::attach_input::{AttachInput, TerminalAttach};
 use crate::detach_keys::DetachKeys;
 use crate::event_follower::{self, EventFollower, FollowOutcome, OnLeave};
 use crate::room_report::RoomReportSearch;
-use crate::{attach_input, complete, exec_result, execs, output, value_formats};
+use crate::{complete, exec, exec_result, execs, output, value_formats};
 
 /// Maximum output of one poll, in bytes, which is the API's maximum.
 const POLL_BYTES: i32 = 1024 * 1024;
@@ -145,7 +145,7 @@ impl Attach {
         if spec.and_then(|spec| spec.terminal.as_ref()).is_none() {
             return Ok(AttachInput::Stream(client.stdin_end(&exec.name)));
         }
-        attach_input::need_terminal(&format!("`skillctl stdin {name}` sends bytes to it"))?;
+        exec::need_terminal(&format!("`skillctl stdin {name}` sends bytes to it"))?;
         Ok(AttachInput::Keyboard(TerminalAttach {
             client: client.clone(),
             name: exec.name.clone(),
