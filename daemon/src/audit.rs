@@ -40,7 +40,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-#[path = "../../client/skillctl/src/audit/verification.rs"]
+#[path = "../../client/skillctl/src/commands/audit/verification.rs"]
 mod verification;
 mod writer;
 

@@ -4,16 +4,17 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::command_group::command_group;
-use crate::connection_args::ConnectionArgs;
-use crate::context::ContextCommand;
-use crate::output::{self, OutputFormat, OutputOptions};
-use crate::token::TokenCommand;
-use crate::{
-    artifact, audit, collect, complete, copy, error_report, exec, exec_output, execs, files,
-    health, identity, image, man_pages, mcp, remove, run, server, skill, stage, stdin, tenant,
-    tool, version, workspace,
+use crate::commands::command_group::command_group;
+use crate::commands::connection_args::ConnectionArgs;
+use crate::commands::context::ContextCommand;
+use crate::commands::token::TokenCommand;
+use crate::commands::{
+    artifact, audit, collect, complete, copy, exec, exec_output, execs, files, health, identity,
+    image, man_pages, mcp, remove, run, server, skill, stage, stdin, tenant, tool, version,
+    workspace,
 };
+use crate::output::error_report;
+use crate::output::{self, OutputFormat, OutputOptions};
 
 /// Run Agent Skills in warm, locked-down containers.
 #[derive(Debug, Parser)]

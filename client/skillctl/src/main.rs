@@ -1,64 +1,20 @@
-//! `skillctl`: skilld from a shell. This file starts and ends the program; `cli` knows the commands, each group
-//! of commands has a file.
+//! `skillctl`: skilld from a shell. This file starts and ends the program; `cli` knows the command line, `commands` has
+//! a file for each command or group of commands.
+//!
+//! `commands` use `output` (what is printed) and `terminal` (keys, signals, raw mode), and `output` uses `terminal`.
 
-mod artifact;
-mod attach_input;
-mod audit;
 mod cli;
-mod collect;
-mod command_args;
-mod command_group;
-mod complete;
-mod connection_args;
-mod context;
-mod context_file;
-mod copy;
-mod daemon_message;
-mod detach_keys;
-mod download;
-mod error_report;
-mod event_follower;
-mod exec;
-mod exec_output;
-mod exec_result;
-mod execs;
-mod files;
+mod commands;
 mod foreign_words;
-mod health;
-mod identity;
-mod image;
-mod input_arg;
-mod interrupt;
-mod man_pages;
-mod mcp;
 mod output;
-mod paged_lists;
-mod partial_file;
-mod proto_json;
-mod remove;
-mod room_report;
-mod run;
-mod server;
-mod signal_names;
-mod skill;
-mod skip_notes;
-mod stage;
-mod stdin;
-mod tenant;
 mod terminal;
-mod terminal_text;
-mod token;
-mod tool;
-mod transcript;
-mod transfer_bar;
-mod value_formats;
-mod version;
-mod workspace;
-mod workspace_limit_args;
 
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+
+use crate::commands::complete;
+use crate::output::error_report;
 
 /// Exit code for a command that failed, unless it passes on a program's code.
 const FAILURE_CODE: u8 = 1;

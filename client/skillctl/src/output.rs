@@ -1,5 +1,18 @@
 //! Printing: results on stdout, as text for people or JSON for programs, and notes on stderr.
 
+pub(crate) mod daemon_message;
+pub(crate) mod download;
+pub(crate) mod error_report;
+pub(crate) mod event_follower;
+pub(crate) mod exec_result;
+pub(crate) mod proto_json;
+pub(crate) mod room_report;
+pub(crate) mod signal_names;
+pub(crate) mod skip_notes;
+pub(crate) mod transcript;
+pub(crate) mod transfer_bar;
+pub(crate) mod value_formats;
+
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
@@ -7,8 +20,8 @@ use clap::ValueEnum;
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::terminal_text::{escape_json, plain_line, plain_text};
-use crate::{proto_json, terminal};
+use crate::terminal;
+use crate::terminal::safe_text::{escape_json, plain_line, plain_text};
 
 /// Format of what the program prints on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

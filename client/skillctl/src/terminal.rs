@@ -3,6 +3,11 @@
 //! The previous mode is kept in this module and not by the caller, so that a panic can restore it before its message is
 //! printed.
 
+pub(crate) mod attach_input;
+pub(crate) mod detach_keys;
+pub(crate) mod interrupt;
+pub(crate) mod safe_text;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};

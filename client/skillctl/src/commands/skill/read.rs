@@ -1,0 +1,168 @@
+//! `skillctl skill files`, `read`, `search` and `problems`.
+
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use skilld_client::v1::problem::Severity;
+use skilld_client::v1::skill_file::Kind;
+use skilld_client::v1::{
+    GetProblemsResponse, ListSkillFilesRequest, ReadSkillFileRequest, SearchSkillsRequest,
+    SkillFile,
+};
+use skilld_client::{Client, short_id};
+
+use super::{description_summary, list_all_skills, problem_lines};
+use crate::commands::complete;
+use crate::commands::paged_lists::read_all_pages;
+use crate::output::download::print_download;
+use crate::output::{self, value_formats};
+
+/// List the files of a skill.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill files csv-report scripts")]
+pub(crate) struct Files {
+    /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::offer_skills))]
+    name: String,
+    /// Folder to list; all files if left out.
+    #[arg(default_value = "", hide_default_value = true)]
+    path: String,
+}
+
+/// Print a file of a skill, byte for byte; with -o json its text and its base64.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill read csv-report SKILL.md | head -3")]
+pub(crate) struct Read {
+    /// name, name@version or name@sha256:DIGEST.
+    #[arg(add = ArgValueCompleter::new(complete::offer_skills))]
+    name: String,
+    /// Relative to the skill's root. Case matters only where two files differ in nothing else.
+    path: String,
+    /// First byte to print.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    offset: i64,
+    /// Maximum number of bytes; 0 reads to the end.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = value_formats::parse_size)]
+    length: i64,
+}
+
+/// Find skills by words in their names, descriptions and tags, best first.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill search fill in pdf forms")]
+pub(crate) struct Search {
+    #[arg(required = true)]
+    words: Vec<String>,
+    /// Maximum number of results; the server's default is 25.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    limit: i32,
+    /// Score as Agent Zero does: 3, 2 or 1 for each word that is part of name, description or a tag.
+    #[arg(long)]
+    compat: bool,
+}
+
+/// Show what is wrong with skills and roots, and what to do about it. Exits with 1 if one of the problems is an error.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl skill problems")]
+pub(crate) struct Problems {}
+
+impl Files {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let request = ListSkillFilesRequest {
+            name: self.name,
+            path: self.path,
+            ..Default::default()
+        };
+        let all = read_all_pages(client, request).await?;
+        let rows = all.files.iter().map(|file| {
+            let size = file.size.to_string();
+            [
+                file_kind(file),
+                size,
+                file.mime_type.clone(),
+                file.path.clone(),
+            ]
+        });
+        let table = output::text_table(["KIND", "SIZE", "TYPE", "PATH"], rows);
+        output::print_message("ListSkillFilesResponse", &all, &table)
+    }
+}
+
+fn file_kind(file: &SkillFile) -> String {
+    match file.kind() {
+        Kind::Document => "document",
+        Kind::Script => "script",
+        Kind::Reference => "reference",
+        Kind::Asset => "asset",
+        Kind::Other | Kind::Unspecified => "other",
+    }
+    .to_owned()
+}
+
+impl Read {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let request = ReadSkillFileRequest {
+            name: self.name,
+            path: self.path.clone(),
+            offset: self.offset,
+            length: self.length,
+            // Byte for byte.
+            workspace_paths: false,
+            ..ReadSkillFileRequest::default()
+        };
+        let file = client.read_skill_file(request).await?;
+        let path = file.header().path.clone();
+        if path.to_lowercase() == self.path.to_lowercase() && path != self.path {
+            output::note!("this is {path}");
+        }
+        print_download(file, &path).await
+    }
+}
+
+impl Search {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let request = SearchSkillsRequest {
+            query: self.words.join(" "),
+            limit: self.limit,
+            compat: self.compat,
+            for_model: false,
+        };
+        let found = client.search_skills(request).await?;
+        if found.matches.is_empty() && !output::is_json() {
+            output::note!("no skill has to do with that; `skillctl skill list` shows all");
+            return Ok(0);
+        }
+        let rows = found.matches.iter().map(|found| {
+            let skill = found.skill.clone().unwrap_or_default();
+            [
+                short_id(&skill.name),
+                format!("{:.2}", found.score),
+                found.matched_fields.join(","),
+                description_summary(&skill.description),
+            ]
+        });
+        let table = output::text_table(["NAME", "SCORE", "MATCHED", "DESCRIPTION"], rows);
+        output::print_message("SearchSkillsResponse", &found, &table)
+    }
+}
+
+impl Problems {
+    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let all = list_all_skills(client).await?;
+        let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
+        let all = GetProblemsResponse {
+            problems: all.problems.into_iter().chain(of_skills).collect(),
+        };
+        print_problems(&all)
+    }
+}
+
+/// Prints problems; returns the exit code, 1 if one of them is an error.
+pub(crate) fn print_problems(answer: &GetProblemsResponse) -> anyhow::Result<u8> {
+    let text = match problem_lines(&answer.problems) {
+        lines if lines.is_empty() => "no problems\n".to_owned(),
+        lines => output::text_lines(lines.iter()),
+    };
+    output::print_message("GetProblemsResponse", answer, &text)?;
+    let mut problems = answer.problems.iter();
+    let failed = problems.any(|problem| problem.severity() == Severity::Error);
+    Ok(u8::from(failed))
+}
