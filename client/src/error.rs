@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use skilld_proto::v1::Reason;
@@ -143,6 +143,19 @@ impl Error {
             problem: problem.into(),
         }
     }
+
+    pub(crate) fn pack(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Pack {
+            path: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}
+
+/// Returns the function that makes an error of the operating system one about a path.
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    |source| Error::Io { path, source }
 }
 
 impl From<Status> for Error {

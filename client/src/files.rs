@@ -13,7 +13,6 @@ use crate::resource_names::workspace_name;
 use crate::{Client, Download, Error, MessageStream};
 
 pub(crate) mod collect;
-pub(crate) mod local_tree;
 mod target_directory;
 pub(crate) mod upload;
 

@@ -48,6 +48,7 @@ mod pack;
 mod proto_value;
 mod resource_names;
 mod retry;
+mod skill_archive;
 mod skills;
 mod stdin;
 mod tls_refusal;
@@ -66,13 +67,14 @@ pub use exec_stream::ExecStream;
 pub use files::collect::{CollectedFiles, CollectedLink, SkippedFile};
 pub use files::upload::{TransferProgress, UploadKind, UploadTarget};
 pub use message_stream::MessageStream;
-pub use pack::{PackLimits, SkillArchive};
+pub use pack::PackLimits;
 pub use proto_value::to_proto_value;
 pub use resource_names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
     split_version, workspace_name,
 };
 pub use retry::RetryPolicy;
+pub use skill_archive::SkillArchive;
 pub use skilld_proto::v1;
 pub use stdin::StdinWriter;
 

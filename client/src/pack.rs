@@ -1,196 +1,224 @@
-//! Archives of skills to publish. A folder is packed beforehand into an unnamed file, so that a refusal comes before
-//! anything is sent, the bytes do not change while they are sent, and memory is constant.
+//! Packer of local files, for uploads and for skills to publish. A walk first decides what goes into the archive and
+//! what does not, so that the caller can refuse before anything is sent. Packing blocks, and holds no file in memory.
 //!
 //! ```text
-//! folder ─ pack/folder_walk.rs: what belongs to the skill ─► pack/archive_writer.rs: tar.gz, its sha256 ─► PublishSkill
+//! file or directory ─ pack/walk.rs, pack/ignore_rules.rs ─► ArchivePlan ─ write ─► bytes of the file, or a tar
 //! ```
-//!
-//! The same folder makes the same bytes: entries are sorted, times and owners are 0, modes are 0644 or 0755.
 
-use std::ffi::OsStr;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Take, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-use bytes::Bytes;
-use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
-use rustix::fs::OFlags;
-use tokio_util::io::ReaderStream;
+use skilld_proto::v1::skipped_file::Reason;
 
 use crate::Error;
-use crate::files::collect::SkippedFile;
-use crate::files::local_tree::io_error;
-use crate::files::upload::CHUNK_BYTES;
+use crate::error::io_error;
 
-mod archive_writer;
-mod folder_walk;
 mod ignore_rules;
+mod walk;
 
-/// Limits of an archive. The defaults exceed what a skill needs; a server's own limits are in its `ServerInfo`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackLimits {
-    /// Maximum number of files.
-    pub files: u64,
-    /// Maximum size of all files together in bytes, not compressed.
-    pub bytes: u64,
+pub(crate) use ignore_rules::IgnoreRules;
+pub use walk::PackLimits;
+pub(crate) use walk::SkillRules;
+
+/// Size of a tar's header in bytes; contents are padded to a multiple of it.
+const BLOCK_BYTES: u64 = 512;
+/// Path of the root in its archive, which has no empty paths.
+const ROOT_PATH: &str = ".";
+
+/// Local file, or directory with everything beneath it that goes into its archive.
+#[derive(Debug, Default)]
+pub(crate) struct ArchivePlan {
+    root: PathBuf,
+    /// `true` for a skill's folder, of which the same contents always make the same archive.
+    is_skill: bool,
+    /// Entries of the archive, sorted by path, so that a directory comes before what is in it.
+    pub(crate) entries: Vec<PlannedEntry>,
+    /// Entries that are left out, sorted by path.
+    pub(crate) skipped: Vec<SkippedEntry>,
 }
 
-impl Default for PackLimits {
-    fn default() -> Self {
-        Self {
-            files: 20_000,
-            bytes: 1 << 30,
-        }
-    }
-}
-
-/// File name of a skill card.
-const CARD: &str = "skill-card.json";
-/// Endings of the file names of archives.
-const ENDINGS: [&str; 4] = [".tar.gz", ".tgz", ".tar", ".zip"];
-
-/// Archive of one skill, ready to be published any number of times.
+/// Entry of the archive.
 #[derive(Debug)]
-pub struct SkillArchive {
-    file: File,
-    path: PathBuf,
-    name: String,
-    skipped: Vec<SkippedFile>,
-    bytes: u64,
-    sha256: String,
+pub(crate) struct PlannedEntry {
+    local: PathBuf,
+    /// Path in the archive.
+    pub(crate) path: PathBuf,
+    /// Metadata of the walk; of a link's target where the archive has that instead.
+    pub(crate) metadata: Metadata,
 }
 
-impl SkillArchive {
-    /// Packs a folder. Links within it become what they lead to. What a skill can't have is left out: other links, FIFOs,
-    /// sockets and devices; [`Self::skipped`] names it. Also left out, without being named, are folders of version
-    /// control, caches, `node_modules`, `.venv`, backups of editors, and the files that a `.skillignore` in the folder
-    /// names. A `.skillignore` has the syntax of `.gitignore`; `!name` takes something back in.
-    ///
-    /// Blocking: it reads every file once and needs as much room in the directory for temporary files as the archive
-    /// has bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Pack`] names a file that cannot be packed, [`Error::Io`] one that cannot be read.
-    pub fn pack(folder: &Path, limits: PackLimits) -> Result<Self, Error> {
-        let packed = folder_walk::SkillFolder::open(folder)?.walk(limits)?;
-        // `.` and links have names elsewhere.
-        let real = folder.canonicalize().unwrap_or_default();
-        let mut file = tempfile::tempfile().map_err(io_error(&std::env::temp_dir()))?;
-        let (bytes, sha256) = archive_writer::write_archive(&packed, &mut file)?;
-        Ok(Self {
-            file,
-            path: folder.to_owned(),
-            name: file_name(&real),
-            skipped: packed.skipped,
-            bytes,
-            sha256,
-        })
-    }
+/// Entry that is left out of the archive.
+#[derive(Debug)]
+pub(crate) struct SkippedEntry {
+    /// Path beneath the root.
+    pub(crate) path: String,
+    /// Reason for programs.
+    pub(crate) reason: Reason,
+    /// Reason in words that complete a sentence about the entry: "it …".
+    pub(crate) skip_reason: String,
+}
 
-    /// Opens an archive (tar, tar.gz or zip) to publish it as it is. Blocking: it is read once.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Pack`] if it is no file, [`Error::Io`] if it cannot be read.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let failed = || io_error(path);
-        // Without waiting for a FIFO's writer.
-        let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-        let opened = File::options().read(true).custom_flags(flags).open(path);
-        let mut file = opened.map_err(failed())?;
-        if !file.metadata().map_err(failed())?.is_file() {
-            let problem = "it is neither a folder nor a file".to_owned();
-            return Err(refused(path, problem));
+impl PlannedEntry {
+    /// Returns the size of the contents in bytes.
+    fn size(&self) -> u64 {
+        match self.metadata.is_file() {
+            true => self.metadata.len(),
+            false => 0,
         }
-        let (bytes, sha256) = archive_writer::hash_file(&mut file).map_err(failed())?;
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            name: archive_stem(path),
-            skipped: Vec::new(),
-            bytes,
-            sha256,
-        })
+    }
+}
+
+impl ArchivePlan {
+    /// Returns the root if it is a file, which is sent as it is.
+    pub(crate) fn single_file(&self) -> Option<&PlannedEntry> {
+        let root = self.entries.first()?;
+        (root.path.as_os_str() == ROOT_PATH && root.metadata.is_file()).then_some(root)
     }
 
-    /// Returns the name of the folder or archive, for a skill whose documents name none.
-    #[must_use]
-    pub fn file_name(&self) -> &str {
-        &self.name
+    /// Returns the approximate number of bytes that [`Self::write`] writes; long names add a few.
+    pub(crate) fn bytes(&self) -> u64 {
+        if let Some(file) = self.single_file() {
+            return file.size();
+        }
+        let sizes = self.entries.iter().map(PlannedEntry::size);
+        let blocks = sizes.map(|size| 1 + size.div_ceil(BLOCK_BYTES));
+        // Two blocks of zeros end an archive.
+        (blocks.sum::<u64>() + 2) * BLOCK_BYTES
     }
 
-    /// Returns what the folder has and the archive does not because a skill can't have it, sorted by path.
-    #[must_use]
-    pub fn skipped(&self) -> &[SkippedFile] {
-        &self.skipped
+    /// Writes the single file, or a tar of all entries.
+    pub(crate) fn write<W: Write>(&self, mut writer: W) -> Result<W, Error> {
+        if let Some(file) = self.single_file() {
+            self.copy_contents(file, |contents| io::copy(contents, &mut writer).and(Ok(())))?;
+            return Ok(writer);
+        }
+        let mut builder = tar::Builder::new(writer);
+        for entry in &self.entries {
+            self.append_entry(&mut builder, entry)?;
+        }
+        builder.into_inner().map_err(io_error(&self.root))
     }
 
-    /// Returns the size of the archive in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Returns the SHA-256 of the archive in 64 hex digits.
-    #[must_use]
-    pub fn sha256(&self) -> &str {
-        &self.sha256
-    }
-
-    /// Returns the bytes in chunks of one message each. Streams of one archive do not disturb each other.
-    pub(crate) fn chunks(&self) -> impl Stream<Item = Result<Bytes, Error>> + Send + 'static {
-        let path = self.path.clone();
-        // A clone of the descriptor would share its offset, and the file may have no name.
-        let chunks = match File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) {
-            Ok(own) => {
-                let own = tokio::fs::File::from_std(own);
-                ReaderStream::with_capacity(own, CHUNK_BYTES).left_stream()
-            }
-            Err(error) => stream::iter([Err(error)]).right_stream(),
+    fn append_entry<W: Write>(
+        &self,
+        builder: &mut tar::Builder<W>,
+        entry: &PlannedEntry,
+    ) -> Result<(), Error> {
+        let (path, metadata) = (&entry.path, &entry.metadata);
+        let mut header = tar::Header::new_gnu();
+        header.set_size(entry.size());
+        header.set_uid(0);
+        header.set_gid(0);
+        if self.is_skill {
+            let is_executable = metadata.mode() & 0o111 != 0;
+            header.set_mode(if is_executable { 0o755 } else { 0o644 });
+        } else {
+            header.set_mode(metadata.mode() & 0o777);
+            header.set_mtime(u64::try_from(metadata.mtime()).unwrap_or(0));
+        }
+        let appended = if metadata.is_dir() {
+            header.set_entry_type(tar::EntryType::Directory);
+            builder.append_data(&mut header, path.join(""), io::empty())
+        } else if metadata.is_symlink() {
+            header.set_entry_type(tar::EntryType::Symlink);
+            fs::read_link(&entry.local)
+                .and_then(|target| builder.append_link(&mut header, path, target))
+        } else {
+            header.set_entry_type(tar::EntryType::Regular);
+            return self.copy_contents(entry, |file| builder.append_data(&mut header, path, file));
         };
-        chunks.map_err(move |error| io_error(&path)(error))
+        appended.map_err(io_error(&entry.local))
+    }
+
+    /// Copies a file by `copy`, as many bytes as it had during the walk.
+    fn copy_contents(
+        &self,
+        entry: &PlannedEntry,
+        copy: impl FnOnce(&mut Take<File>) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let failed = || io_error(&entry.local);
+        let file = File::open(&entry.local).map_err(failed())?;
+        let mut contents = file.take(entry.size());
+        copy(&mut contents).map_err(failed())?;
+        let now = contents.get_ref().metadata().map_err(failed())?;
+        // A log may grow during an upload. A version of a skill is published once, so no half of an edit goes into it.
+        let is_altered = self.is_skill && file_stamp(&now) != file_stamp(&entry.metadata);
+        if contents.limit() > 0 || is_altered {
+            let problem = "changed while it was read: try again when no other program writes to it";
+            return Err(failed()(io::Error::other(problem)));
+        }
+        Ok(())
     }
 }
 
-fn refused(path: &Path, problem: String) -> Error {
-    Error::Pack {
-        path: path.to_owned(),
-        problem,
-    }
+/// Returns the device and inode of a file.
+fn file_id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
-/// Returns `true` for the names of files that describe a skill.
-fn is_document(name: &OsStr) -> bool {
-    ["SKILL.md", CARD]
-        .iter()
-        .any(|document| name.eq_ignore_ascii_case(document))
-}
-
-fn file_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
-/// Returns the archive's file name without the ending that marks an archive.
-fn archive_stem(path: &Path) -> String {
-    let name = file_name(path);
-    let stems = ENDINGS.iter().filter_map(|end| name.strip_suffix(end));
-    stems
-        .min_by_key(|stem| stem.len())
-        .unwrap_or(&name)
-        .to_owned()
+/// Returns metadata of a file that change whenever it is written to, or replaced by another.
+fn file_stamp(metadata: &Metadata) -> ((u64, u64), u64, i64, i64) {
+    let (seconds, nanoseconds) = (metadata.ctime(), metadata.ctime_nsec());
+    (file_id(metadata), metadata.len(), seconds, nanoseconds)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
     use super::*;
 
+    fn skill_plan(folder: &Path) -> ArchivePlan {
+        let rules = SkillRules {
+            limits: PackLimits::default(),
+            ignored: IgnoreRules::read(folder).expect("rules"),
+            real_root: folder.canonicalize().expect("a folder"),
+        };
+        ArchivePlan::walk(folder, Some(rules)).expect("walked")
+    }
+
+    fn check_changed(plan: &ArchivePlan) {
+        let error = plan.write(Vec::new()).expect_err("changed");
+        assert!(
+            error.to_string().contains("sub/file: changed while"),
+            "{error}"
+        );
+    }
+
     #[test]
-    fn an_archive_is_called_as_its_file() {
-        for path in ["a/csv.tar.gz", "csv.tgz", "csv.zip", "csv.tar", "csv"] {
-            assert_eq!(archive_stem(Path::new(path)), "csv");
-        }
+    fn skill_file_that_changes_after_the_walk_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (sub, canary) = (
+            dir.path().join("sub"),
+            tempfile::tempdir().expect("a directory"),
+        );
+        fs::create_dir(&sub).expect("makes");
+        fs::write(sub.join("file"), "text").expect("writes");
+        fs::write(canary.path().join("file"), "longer text").expect("writes");
+        let plan = skill_plan(dir.path());
+        plan.write(Vec::new()).expect("unchanged");
+        fs::write(sub.join("file"), "longer text").expect("writes");
+        check_changed(&plan);
+        let plan = skill_plan(dir.path());
+        fs::remove_dir_all(&sub).expect("removes");
+        symlink(canary.path(), &sub).expect("links");
+        check_changed(&plan);
+    }
+
+    #[test]
+    fn uploads_take_files_that_grow_and_refuse_shorter_ones() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("sub")).expect("makes");
+        let log = dir.path().join("sub/file");
+        fs::write(&log, "text").expect("writes");
+        let plan = ArchivePlan::walk(dir.path(), None).expect("walked");
+        fs::write(&log, "text and more").expect("writes");
+        let tar = plan.write(Vec::new()).expect("grown");
+        assert_eq!(plan.bytes(), tar.len() as u64);
+        fs::write(&log, "t").expect("writes");
+        check_changed(&plan);
     }
 }

@@ -15,7 +15,7 @@ use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
 
 use crate::Error;
-use crate::files::local_tree::io_error;
+use crate::error::io_error;
 
 /// First characters of the names of temporary files.
 const TEMPORARY_PREFIX: &str = ".skilld-";

@@ -1,8 +1,10 @@
 //! Sending files into a workspace: bytes, a local file, a local directory, an archive.
 
 use std::fmt;
-use std::io;
+use std::future::ready;
+use std::io::{self, BufWriter, Write};
 use std::mem;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,20 +12,24 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost_types::Timestamp;
+use skilld_proto::v1::skipped_file::Reason;
 pub use skilld_proto::v1::stage_files_header::Kind as UploadKind;
 use skilld_proto::v1::stage_files_request::Payload;
-use skilld_proto::v1::{StageFilesHeader, StageFilesRequest, StageFilesResponse};
+use skilld_proto::v1::{SkippedFile, StageFilesHeader, StageFilesRequest, StageFilesResponse};
 use tokio::io::AsyncRead;
 use tokio::sync::oneshot;
-use tokio_util::io::ReaderStream;
+use tokio_util::io::{ReaderStream, SyncIoBridge};
 use tonic::{Response, Status};
 
-use crate::files::local_tree::LocalTree;
+use crate::error::io_error;
+use crate::pack::{ArchivePlan, SkippedEntry};
 use crate::resource_names::workspace_name;
 use crate::{Client, Error};
 
 /// Maximum size of the data in one upload message, in bytes; the server takes up to 1 MiB.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
+/// Maximum number of skipped entries that are named.
+const SKIPPED_MAX: usize = 1000;
 
 /// Function that is called after each message with the number of bytes sent so far, and of all bytes if that is known.
 #[derive(Clone)]
@@ -156,26 +162,29 @@ impl Client {
         target: &str,
         progress: TransferProgress,
     ) -> Result<StageFilesResponse, Error> {
-        let mut tree = LocalTree::walk(local).await?;
-        let total = Some(tree.bytes());
-        let (mut skipped, skipped_total) = (mem::take(&mut tree.skipped), tree.skipped_total);
-        let mut to = match tree.single_file_mode() {
-            Some(mode) => UploadTarget {
-                mode,
-                modified: tree.single_file_time(),
+        let root = local.to_owned();
+        let mut plan = start_blocking(move || ArchivePlan::walk(&root, None)).await?;
+        if plan.entries.is_empty() {
+            let problem =
+                "is neither a file nor a directory: send its bytes by stdin, with - as the source";
+            return Err(io_error(local)(io::Error::other(problem)));
+        }
+        let total = Some(plan.bytes());
+        let mut to = match plan.single_file().map(|file| &file.metadata) {
+            Some(file) => UploadTarget {
+                mode: file.mode() & 0o777,
+                modified: file.modified().ok(),
                 ..UploadTarget::file(workspace, target)
             },
             None => UploadTarget::tar(workspace, target),
         };
         to.progress = progress;
-        let chunks = tree.into_chunks(CHUNK_BYTES);
-        let mut answer = self.upload_chunks(to, chunks, total).await?;
-        for entry in &mut skipped {
-            entry.path = format!("{}/{}", target.trim_end_matches('/'), entry.path);
-        }
+        let skipped_total = i64::try_from(plan.skipped.len()).unwrap_or(i64::MAX);
+        let mut skipped = skipped_files(mem::take(&mut plan.skipped), target);
+        let mut answer = self.upload_chunks(to, pack_chunks(plan), total).await?;
         skipped.append(&mut answer.skipped);
         answer.skipped = skipped;
-        answer.skipped_total += i64::try_from(skipped_total).unwrap_or(i64::MAX);
+        answer.skipped_total += skipped_total;
         Ok(answer)
     }
 
@@ -200,6 +209,48 @@ impl Client {
         let mut stub = self.files();
         finish_upload(stub.stage_files(messages), failure).await
     }
+}
+
+/// Runs work that blocks, on a thread of its own that starts at once.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the caller awaits the work, or drops what it writes to, which ends it"
+)]
+fn start_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+    let task = tokio::task::spawn_blocking(work);
+    async move {
+        let ended = task.await;
+        ended.unwrap_or_else(|error| Err(io_error(Path::new("-"))(error.into())))
+    }
+}
+
+/// Packs an archive while its bytes are read, in chunks of one message each.
+fn pack_chunks(plan: ArchivePlan) -> impl Stream<Item = Result<Bytes, Error>> + Send + 'static {
+    let (reader, writer) = tokio::io::duplex(CHUNK_BYTES);
+    let writer = BufWriter::with_capacity(CHUNK_BYTES, SyncIoBridge::new(writer));
+    let packed = start_blocking(move || {
+        let mut written = plan.write(writer)?;
+        written.flush().map_err(io_error(Path::new("-")))
+    });
+    // The bytes end where the packer failed, too: without its error the server would take a part for all.
+    let failure = stream::once(packed).filter_map(|ended| ready(ended.err().map(Err)));
+    read_chunks(reader).chain(failure)
+}
+
+/// Converts what an upload leaves out, as far as it is named. The user wanted files sent that may not be read, so they
+/// are named before kinds of files that cannot be sent.
+fn skipped_files(mut skipped: Vec<SkippedEntry>, target: &str) -> Vec<SkippedFile> {
+    skipped.sort_by_key(|entry| entry.reason != Reason::Permission);
+    let target = target.trim_end_matches('/');
+    let named = skipped.into_iter().take(SKIPPED_MAX);
+    named
+        .map(|entry| SkippedFile {
+            path: format!("{target}/{}", entry.path),
+            reason: entry.reason.into(),
+        })
+        .collect()
 }
 
 /// Reads a source in chunks of one message each.
@@ -268,5 +319,40 @@ pub(crate) async fn finish_upload<R>(
         // Leaving the call unfinished resets the stream: the server must not take half for all.
         Ok(error) = failure => Err(error),
         answer = call => Ok(answer?.into_inner()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_file_is_named_among_any_number_of_others() {
+        let entry = |path: &str, reason| SkippedEntry {
+            path: path.to_owned(),
+            reason,
+            skip_reason: String::new(),
+        };
+        let mut skipped: Vec<_> = (0..=SKIPPED_MAX)
+            .map(|_| entry("a", Reason::FileType))
+            .collect();
+        skipped.push(entry("secret", Reason::Permission));
+        let named = skipped_files(skipped, "work/");
+        assert_eq!(
+            (named[0].path.as_str(), named.len()),
+            ("work/secret", SKIPPED_MAX)
+        );
+    }
+
+    #[tokio::test]
+    async fn failure_of_the_packer_is_no_end_of_the_archive() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "text").expect("writes");
+        let plan = ArchivePlan::walk(dir.path(), None).expect("walked");
+        std::fs::remove_file(&file).expect("removes");
+        let chunks: Vec<_> = pack_chunks(plan).collect().await;
+        let failure = chunks.last().expect("a chunk").as_ref();
+        assert!(failure.is_err_and(|error| error.to_string().contains("file: ")));
     }
 }

@@ -1,21 +1,24 @@
 //! Rules for the files of a folder that are no part of the skill: a built-in list, and the folder's `.skillignore`.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use super::refused;
 use crate::Error;
+use crate::error::io_error;
 
 /// Name of the folder's own list.
-pub(super) const FILE_NAME: &str = ".skillignore";
+const FILE_NAME: &str = ".skillignore";
 /// Maximum size of a `.skillignore` in bytes; a larger one is an error.
-pub(super) const BYTES_MAX: u64 = 64 << 10;
+const BYTES_MAX: u64 = 64 << 10;
 
 /// Byte order mark of UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Patterns of files that are left out unless a `.skillignore` takes them back in. `dist` is not among them: built scripts of a skill lie there.
+/// Patterns of files that are left out unless a `.skillignore` takes them back in. `dist` is not among them, because
+/// built scripts of a skill lie there.
 const ALWAYS: &str = "\
 .git
 .hg
@@ -40,11 +43,11 @@ Thumbs.db
 
 /// Patterns of the files that are left out, in the order in which they apply.
 #[derive(Debug)]
-pub(super) struct IgnoreRules(Gitignore);
+pub(crate) struct IgnoreRules(Gitignore);
 
 /// Decodes a list in UTF-8, or in UTF-16 with a byte order mark, as programs of Windows write it. Returns `None` for
 /// other bytes.
-pub(super) fn decode_list(bytes: &[u8]) -> Option<String> {
+fn decode_list(bytes: &[u8]) -> Option<String> {
     let read_units = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
         let (units, rest) = bytes.as_chunks::<2>();
         let units: Vec<u16> = units.iter().map(|unit| read(*unit)).collect();
@@ -61,20 +64,35 @@ pub(super) fn decode_list(bytes: &[u8]) -> Option<String> {
 }
 
 impl IgnoreRules {
+    /// Reads the rules of a folder, which need not have a list of its own.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join(FILE_NAME);
+        let refused = |problem: &str| Error::pack(folder, format!("{FILE_NAME} {problem}"));
+        let bytes = match fs::metadata(&path) {
+            Ok(found) if found.is_file() && found.len() <= BYTES_MAX => fs::read(&path),
+            Ok(_) => return Err(refused("is no file of at most 64 KiB")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        };
+        let own = decode_list(&bytes.map_err(io_error(&path))?);
+        Self::new(
+            folder,
+            &own.ok_or_else(|| refused("is not UTF-8: save it as UTF-8"))?,
+        )
+    }
+
     /// Compiles the built-in list and then `own`, whose lines come later and so win.
-    pub(super) fn new(folder: &Path, own: &str) -> Result<Self, Error> {
+    fn new(folder: &Path, own: &str) -> Result<Self, Error> {
+        let refused = |problem: String| Error::pack(&folder.join(FILE_NAME), problem);
         let mut builder = GitignoreBuilder::new("");
-        for (number, line) in ALWAYS
-            .lines()
-            .map(|line| (0, line))
-            .chain((1..).zip(own.lines()))
-        {
-            let malformed = |error| format!("line {number} is no pattern: {error}");
-            let added = builder.add_line(None, line).map_err(malformed);
-            added.map_err(|problem| refused(&folder.join(FILE_NAME), problem))?;
+        let built_in = ALWAYS.lines().map(|line| (0, line));
+        for (number, line) in built_in.chain((1..).zip(own.lines())) {
+            let added = builder.add_line(None, line);
+            added.map_err(|error| refused(format!("line {number} is no pattern: {error}")))?;
         }
-        let rules = builder.build().map_err(|error| error.to_string());
-        let rules = rules.map_err(|problem| refused(&folder.join(FILE_NAME), problem))?;
+        let rules = builder
+            .build()
+            .map_err(|error| refused(error.to_string()))?;
         Ok(Self(rules))
     }
 
