@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use skilld_common::frame_socket::FrameSocket;
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as pb;
 use skilld_proto::guest::v1::guest_service_client::GuestServiceClient;
@@ -24,7 +25,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::{Error, Result};
-use crate::socket::FrameSocket;
 
 mod channel;
 pub mod versioned_fields;

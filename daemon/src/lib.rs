@@ -47,7 +47,6 @@ pub mod pool;
 pub mod rpc;
 pub mod server;
 pub mod shutdown;
-mod socket;
 pub mod telemetry;
 pub mod usage;
 pub mod workspace;
@@ -55,4 +54,4 @@ pub mod workspace_paths;
 
 pub use skilld_skills as skills;
 pub use skilld_skills::{fault, fetch};
-pub(crate) use skilld_skills::{mime, name_similarity, openat2};
+pub(crate) use skilld_skills::{name_similarity, openat2};

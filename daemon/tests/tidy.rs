@@ -35,6 +35,7 @@ const TOP_LEVEL: &[&str] = &[
     "README.md",
     "client",
     "clippy.toml",
+    "common",
     "daemon",
     "deny.toml",
     "deploy",

@@ -23,7 +23,6 @@ pub mod fault;
 pub mod fetch;
 pub mod held_bytes;
 pub mod interpreter;
-pub mod mime;
 pub mod name_similarity;
 pub mod openat2;
 pub mod parse;

@@ -103,7 +103,7 @@ fn guess_encoding(bytes: &[u8], is_whole: bool) -> &'static Encoding {
     detector.guess(None, Utf8Detection::Deny)
 }
 
-/// Returns `true` for the control characters that no text has. They are those of the guest's `mime.rs`.
+/// Returns `true` for the control characters that no text has. They are those of the rule for media types.
 fn is_control(c: char) -> bool {
     c < ' ' && !matches!(c, '\t' | '\n' | '\r' | '\x0c' | '\x1b' | '\x08')
 }

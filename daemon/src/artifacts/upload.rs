@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use skilld_common::mime;
 use tokio::time::{Duration, Instant};
 
 use super::backend::{ArtifactBackend, StoreKind, invisible_operation};
@@ -18,7 +19,6 @@ use super::key;
 use super::name::{ArtifactName, ArtifactScope};
 use crate::access::TenantName;
 use crate::error::{Chain, Error, Result};
-use crate::mime;
 
 /// Size of an upload part to a bucket, in bytes. S3 allows 10,000 parts, which limits an artifact to 78 GiB.
 #[cfg(not(test))]

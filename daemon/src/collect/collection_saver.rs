@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::Stream;
+use skilld_common::mime;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::skipped_file::Reason;
@@ -18,7 +19,6 @@ use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, RequestedScope, S
 use crate::collect::STOPPED;
 use crate::error::{Chain, Error, Result};
 use crate::fault::{self, Point};
-use crate::mime;
 use crate::shutdown::Tasks;
 use crate::workspace::WorkspaceKey;
 

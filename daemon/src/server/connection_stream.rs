@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures::FutureExt;
+use skilld_common::frame_socket::FrameSocket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
 use crate::access::{ConnectionPeer, PeerCertificate, TlsSettings, WatchedFile};
-use crate::socket::FrameSocket;
 
 /// Byte stream of a connection. All variants are `Unpin`, so no pin projection is needed.
 pub(super) enum ConnectionStream {

@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use skilld_common::frame_socket::FrameSocket;
 use tokio::net::{UnixListener, UnixSocket};
 
 use crate::access::PeerAddress;
 use crate::error::{Error, Result};
 use crate::host_paths::{check_writable_directory, nearest_existing};
-use crate::socket::FrameSocket;
 
 /// Maximum number of connections that the kernel queues before they are accepted.
 pub(super) const BACKLOG: u32 = 1024;

@@ -13,12 +13,10 @@ const DAEMON_LAYERS: &[&[&str]] = &[
         "fault",
         "host_paths",
         "metrics",
-        "mime",
         "openat2",
         "shutdown",
         "similar",
         "workspace_paths",
-        "socket",
     ],
     &["engine", "fetch"],
     &["config"],
@@ -42,10 +40,11 @@ const DAEMON_LAYERS: &[&[&str]] = &[
 
 /// Crate → crates of ours that its `[dependencies]` may name.
 const CRATES: &[(&str, &[&str])] = &[
+    ("common", &[]),
     ("proto", &[]),
-    ("images/guest", &["skilld-proto"]),
-    ("daemon/skills", &["skilld-proto"]),
-    ("daemon", &["skilld-proto", "skilld-skills"]),
+    ("images/guest", &["skilld-common", "skilld-proto"]),
+    ("daemon/skills", &["skilld-common"]),
+    ("daemon", &["skilld-common", "skilld-proto", "skilld-skills"]),
     ("client", &["skilld-proto"]),
     ("client/tools", &["skilld-proto", "skilld-client"]),
     (

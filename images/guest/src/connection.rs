@@ -12,17 +12,16 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use nix::sys::socket::{MsgFlags, recvmsg};
+use skilld_common::frame_socket::FrameSocket;
 use skilld_proto::guest::v1::guest_service_server::GuestServiceServer;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use self::frame_socket::FrameSocket;
 use self::reset_aware_body::ResetAwareBody;
 use crate::guest::Guest;
 use crate::service::GuestRpcService;
 use crate::sys;
 
-mod frame_socket;
 mod reset_aware_body;
 
 /// Minimum and maximum wait between attempts to connect; it doubles with each.

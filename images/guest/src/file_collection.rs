@@ -6,7 +6,6 @@ mod archive;
 mod entry;
 pub(crate) mod glob;
 mod message_channel;
-mod mime;
 mod open_globs;
 mod stray_files;
 
@@ -18,6 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, fstatat};
 use sha2::{Digest, Sha256};
+use skilld_common::mime;
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::{

@@ -1,6 +1,7 @@
 //! Conversion of artifact requests and artifacts.
 
 use bytes::Bytes;
+use skilld_common::mime;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::save_artifact_request::Payload;
@@ -9,7 +10,6 @@ use super::file::check_read_file;
 use super::{ViolationCollector, check_upload_data, int64, timestamp_message};
 use crate::artifacts::{Artifact, ArtifactName, ArtifactPage, RequestedScope, SaveOptions};
 use crate::error::{Error, Result};
-use crate::mime;
 use crate::workspace::WorkspaceId;
 
 /// Prefix of an artifact's resource name.

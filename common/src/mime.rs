@@ -1,11 +1,12 @@
-//! MIME type of a file, from its first bytes, with its name as tie-breaker.
-//!
-//! The daemon compiles this file too (`mime.rs`), so that a skill's file has the same type before and after it is
-//! staged. It uses nothing else of the guest.
+//! Media type of a file, from its first bytes, with its name as tie-breaker. Guest and daemon share the rule because a
+//! skill's file has the same type before and after it is staged.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// Maximum length of a media type that a client states, in bytes.
+pub const TYPE_BYTES_MAX: usize = 255;
 
 /// Number of leading bytes that decide whether a file is text.
 const TEXT_BYTES: usize = 8 * 1024;
@@ -74,7 +75,8 @@ const UNKNOWN: &str = "application/octet-stream";
 const TEXT: &str = "text/plain";
 
 /// Returns `true` if the beginning of a file is UTF-8 text without control characters.
-pub(crate) fn is_text(start: &[u8]) -> bool {
+#[must_use]
+pub fn is_text(start: &[u8]) -> bool {
     let start = start.get(..TEXT_BYTES).unwrap_or(start);
     let controls = |byte: &u8| *byte < b' ' && !b"\t\n\r\x0c\x1b\x08".contains(byte);
     if start.iter().any(controls) {
@@ -84,8 +86,9 @@ pub(crate) fn is_text(start: &[u8]) -> bool {
     str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
-/// Returns the MIME type of a file with this path and beginning.
-pub(crate) fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
+/// Returns the media type of a file with this path and beginning.
+#[must_use]
+pub fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
     let guess = mime_guess::from_path(Path::new(OsStr::from_bytes(path))).first_raw();
     if start.is_empty() {
         return guess.unwrap_or(TEXT);
@@ -102,6 +105,13 @@ pub(crate) fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
         (None, Some(guess)) if !is_textual(guess) => guess,
         (None, _) => UNKNOWN,
     }
+}
+
+/// Returns `true` if a text has the form of a media type: `type/subtype` with parameters, printable.
+#[must_use]
+pub fn is_type(text: &str) -> bool {
+    let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    text.len() <= TYPE_BYTES_MAX && text.contains('/') && text.bytes().all(printable)
 }
 
 /// Returns the type of a text. A document's prefix decides, and the name for all other text.

@@ -1,5 +1,5 @@
-//! Byte stream over a Unix socket that carries HTTP/2. It wakes both sides no more often than needed. The daemon
-//! compiles this file too, for its ends of the connections to guests and clients.
+//! Byte stream over a Unix socket that carries HTTP/2. It wakes both sides no more often than needed. The guest has one
+//! end, the daemon the other ones: to guests and to clients.
 //!
 //! tokio's own stream waits for both directions at once. The kernel then reports each read by the peer as room for
 //! writing, which wakes this side after every message for nothing. This stream waits for room only after a write that
@@ -23,7 +23,7 @@ const HELD_MAX: usize = 2048;
 
 /// Connected Unix stream that buffers writes until the flush.
 #[derive(Debug)]
-pub(crate) struct FrameSocket {
+pub struct FrameSocket {
     /// Registered for reading only. Writes that find room use it too.
     reader: pipe::Receiver,
     /// Copy of the socket for waits, made in advance: later no descriptor may be free. `None` during a wait.
@@ -39,7 +39,7 @@ impl FrameSocket {
     ///
     /// # Errors
     /// Fails without a free descriptor.
-    pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
         let socket = OwnedFd::from(stream.into_std()?);
         // Both pipe types only read, write and register: a non-blocking socket serves as well.
         let spare = socket.try_clone()?;
