@@ -5,10 +5,16 @@
 //!
 //! | module | contents | users |
 //! |---|---|---|
+//! | `audit_chain` | hashes and MACs of the audit log's lines, and their verification | daemon, skillctl |
 //! | `frame_socket` | byte stream over a Unix socket that carries HTTP/2 | guest, daemon |
 //! | `mime` | media types of files | guest, daemon, skills |
+//! | `text_decoding` | text of files in any encoding | skills, tools |
 
+#[cfg(feature = "audit-chain")]
+pub mod audit_chain;
 #[cfg(feature = "frame-socket")]
 pub mod frame_socket;
 #[cfg(feature = "mime")]
 pub mod mime;
+#[cfg(feature = "text-decoding")]
+pub mod text_decoding;

@@ -12,7 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `record.rs`, `argv_key.rs` | records as the layers make them; fingerprints of command lines |
-//! | `line.rs`, `chain.rs` | one line as JSON; the keys, hashes and MACs of the chain, which skillctl compiles too |
+//! | `line.rs` | one line as JSON, as the chain of [`skilld_common::audit_chain`] has it |
 //! | `record_queue.rs`, `status.rs` | what handles and writer share |
 //! | `writer.rs`, `log_file.rs`, `chain_file.rs` | the thread that owns the file; the file; the chain's position |
 //! | `fault.rs` | reasons why records can't be written |
@@ -29,7 +29,6 @@ use crate::error::{Chain, Result};
 use crate::shutdown::Tasks;
 
 mod argv_key;
-mod chain;
 mod chain_file;
 mod fault;
 mod line;
@@ -39,9 +38,6 @@ mod record_queue;
 mod status;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-#[path = "../../client/skillctl/src/commands/audit/verification.rs"]
-mod verification;
 mod writer;
 
 use argv_key::ArgvKey;

@@ -51,9 +51,6 @@ mod skills;
 mod staged_uploads;
 pub mod state;
 mod terminal_output;
-// The daemon decodes the same way.
-#[path = "../../../daemon/skills/src/text_decoding.rs"]
-mod text_decoding;
 mod tool_definition;
 mod tool_error;
 mod tool_options;

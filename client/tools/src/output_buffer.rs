@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use skilld_client::v1::OutputStream;
 use skilld_client::v1::exec_event::{Event, Output, output};
+use skilld_common::text_decoding::is_cut_character;
 
 use crate::terminal_output::TerminalCleaner;
-use crate::text_decoding::is_cut_character;
 
 /// Output streams of a command.
 #[derive(Debug)]

@@ -37,7 +37,6 @@ mod tenant_permits;
 #[cfg(test)]
 #[path = "../../tests/suite/dir.rs"]
 mod test_dir;
-mod text_decoding;
 
 pub use catalogue::catalogue_snapshot::Catalogue;
 pub use catalogue::search::SearchMatch;

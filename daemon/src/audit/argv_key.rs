@@ -6,8 +6,8 @@ use std::path::Path;
 use data_encoding::HEXLOWER;
 use ring::hmac;
 use serde::Serialize;
+use skilld_common::audit_chain::ChainKey;
 
-use super::chain::ChainKey;
 use crate::access::SecretKeyFile;
 use crate::error::Result;
 

@@ -7,7 +7,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::chain::ChainPosition;
+use skilld_common::audit_chain::ChainPosition;
+
 use crate::error::{Error, Result};
 
 /// Name of the file in the state directory.
@@ -89,8 +90,9 @@ impl ChainFile {
 
 #[cfg(test)]
 mod tests {
+    use skilld_common::audit_chain::LineHash;
+
     use super::*;
-    use crate::audit::chain::LineHash;
 
     #[test]
     fn the_largest_contents_fit_and_a_file_of_an_earlier_version_is_read() {

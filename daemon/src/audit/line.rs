@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
+use skilld_common::audit_chain::{ChainKey, ChainPosition, LineHash, MAC_BEGIN, MAC_END};
 
-use super::chain::{ChainKey, ChainPosition, LineHash, MAC_BEGIN, MAC_END};
 use super::chain_file::{UnreportedLosses, is_zero};
 use super::record::{AuditRecord, BoundedText, CallOutcome};
 

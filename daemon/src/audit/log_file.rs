@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 use nix::unistd::{AccessFlags, access};
+use skilld_common::audit_chain::{ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader};
 
-use super::chain::{ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader};
 use super::fault::AuditFault;
 use super::line::LINE_BEGIN;
 

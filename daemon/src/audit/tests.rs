@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use futures::future::join_all;
 use serde_json::Value;
+use skilld_common::audit_chain::{ChainFault, ChainReport, verify_chain};
 use skilld_proto::v1::Reason;
 use tempfile::TempDir;
 use tonic::Code;
 
-use super::verification::{ChainFault, ChainReport, verify_chain};
 use super::*;
 use crate::config::Config;
 

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
+use skilld_common::audit_chain::{ChainKey, ChainPosition};
 use tokio_util::sync::DropGuard;
 
 use super::RECORD_TIMEOUT;
-use super::chain::{ChainKey, ChainPosition};
 use super::chain_file::{ChainFile, ChainState, UnreportedLosses};
 use super::fault::AuditFault;
 use super::line::{LineEvent, LogEvent, append_line};

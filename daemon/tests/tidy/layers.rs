@@ -44,16 +44,27 @@ const CRATES: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("images/guest", &["skilld-common", "skilld-proto"]),
     ("daemon/skills", &["skilld-common"]),
-    ("daemon", &["skilld-common", "skilld-proto", "skilld-skills"]),
+    (
+        "daemon",
+        &["skilld-common", "skilld-proto", "skilld-skills"],
+    ),
     ("client", &["skilld-proto"]),
-    ("client/tools", &["skilld-proto", "skilld-client"]),
+    (
+        "client/tools",
+        &["skilld-common", "skilld-proto", "skilld-client"],
+    ),
     (
         "client/testing",
         &["skilld-proto", "skilld-client", "skilld-tools"],
     ),
     (
         "client/skillctl",
-        &["skilld-proto", "skilld-client", "skilld-tools"],
+        &[
+            "skilld-common",
+            "skilld-proto",
+            "skilld-client",
+            "skilld-tools",
+        ],
     ),
 ];
 

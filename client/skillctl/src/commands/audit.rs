@@ -8,15 +8,9 @@ use anyhow::{anyhow, bail, ensure};
 use clap::{Args, Subcommand, ValueHint};
 use ring::hmac;
 use serde_json::{Value, json};
+use skilld_common::audit_chain::{ChainKey, ChainReport, LINE_BYTES_MAX, LineHeader, verify_chain};
 
 use crate::output;
-
-#[path = "../../../../daemon/src/audit/chain.rs"]
-mod chain;
-mod verification;
-
-use chain::{ChainKey, LineHeader};
-use verification::{ChainReport, verify_chain};
 
 /// Path that stands for stdin.
 const STDIN: &str = "-";
@@ -124,7 +118,7 @@ impl LogInput {
             false => Box::new(File::open(path).map_err(failed)?),
         };
         let (mut line, mut reader) = (Vec::new(), BufReader::new(input));
-        let limit = u64::try_from(chain::LINE_BYTES_MAX).unwrap_or(u64::MAX);
+        let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
         let mut begin = reader.by_ref().take(limit);
         begin.read_until(b'\n', &mut line).map_err(failed)?;
         if line.starts_with(&GZIP_MAGIC) {

@@ -1,7 +1,7 @@
 //! Makes text of skills, which third parties write, safe for a prompt: names and descriptions lose characters that
 //! deceive a reader, and no text can end the tag that names its skill.
 
-use crate::text_decoding::is_invisible;
+use skilld_common::text_decoding::is_invisible;
 
 /// Returns one line without control, zero-width and bidirectional characters, with runs of blanks as one; and `true` if
 /// a character was removed that a reader would not have seen.

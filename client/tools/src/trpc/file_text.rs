@@ -6,8 +6,7 @@ use encoding_rs::{Decoder, Encoding, UTF_8};
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 use skilld_client::Error;
-
-use crate::text_decoding::{DecodedText, decode_text};
+use skilld_common::text_decoding::{DecodedText, decode_text};
 
 /// Size of the beginning that tells whether a file is text, and in which encoding, whichever part of it is read.
 const HEAD_BYTES: usize = 8 * 1024;

@@ -15,6 +15,8 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 
+use skilld_common::text_decoding::decode_text;
+
 use super::preflight::file_selection::{FileUse, select_files};
 use super::preflight::python_requirements::{ScriptMetadata, read_script_metadata};
 use crate::content_store::skill_files::{self, Manifest, SkillFile};
@@ -22,7 +24,6 @@ use crate::error::Result;
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::problem::Problem;
 use crate::parse::requirement_line::check_requirement;
-use crate::text_decoding::decode_text;
 
 /// Code of the problem of a requirement that a build must not see.
 const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";

@@ -18,13 +18,13 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 use skilld_common::mime;
+use skilld_common::text_decoding::decode_text;
 
 use crate::error::{Error, Result, read_chunk};
 use crate::openat2;
 use crate::parse::document::SKILL_MD_BYTES_MAX;
 use crate::placeholders::{self, SkillFolder};
 use crate::skill_path::compose_disk_path;
-use crate::text_decoding::decode_text;
 
 mod file_lookup;
 mod file_purpose;

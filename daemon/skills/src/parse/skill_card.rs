@@ -2,12 +2,12 @@
 //! servers and local tools is data for the caller: nothing here connects, imports or fetches. Pure.
 
 use serde_json::{Map, Value};
+use skilld_common::text_decoding::decode_text;
 
 use crate::parse::finding::{self, FindingCode, Findings, quote_excerpt};
 use crate::parse::problem::Problem;
 use crate::parse::version::{self, Version};
 use crate::skill_path::{compose_path, normalise_skill_path};
-use crate::text_decoding::decode_text;
 
 mod base_uri;
 

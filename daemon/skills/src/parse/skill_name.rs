@@ -5,9 +5,8 @@
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
+use skilld_common::text_decoding::is_invisible;
 use unicode_normalization::UnicodeNormalization as _;
-
-use crate::text_decoding::is_invisible;
 
 /// Maximum length of an id, in bytes.
 pub(crate) const ID_BYTES_MAX: usize = 64;

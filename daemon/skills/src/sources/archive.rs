@@ -28,13 +28,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use flate2::read::MultiGzDecoder;
+use skilld_common::text_decoding::decode_text;
 
 use crate::content_store::content_hashing::make_directory;
 use crate::error::{Error, Result};
 use crate::parse::problem::{LeftOutEntries, Problem};
 use crate::skill_path::printable_name;
 use crate::skills_options::ArchiveBounds;
-use crate::text_decoding::decode_text;
 
 mod tarball;
 mod unpack_tree;

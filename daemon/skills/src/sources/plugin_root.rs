@@ -7,12 +7,12 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use skilld_common::text_decoding::decode_text;
 
 use crate::content_store::link_policy::LinkPolicy;
 use crate::parse::finding::quote_excerpt;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::plugin_id;
-use crate::text_decoding::decode_text;
 
 /// Name of the folder that has a plugin's manifest.
 pub(crate) const MANIFEST_DIR: &str = ".claude-plugin";

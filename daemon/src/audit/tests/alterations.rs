@@ -1,6 +1,7 @@
 //! Changes of what was written, each of which verification finds.
 
-use super::chain::{ChainKey, LineHash, MAC_BEGIN};
+use skilld_common::audit_chain::{ChainKey, LINE_BYTES_MAX, LineHash, MAC_BEGIN};
+
 use super::*;
 
 /// Returns the lines of an intact log, line ends included.
@@ -154,7 +155,7 @@ async fn each_change_of_a_record_is_found_at_its_line_or_the_next() {
     check_broken(&changed, 10, "missing field");
     changed[9] = "\n".to_owned();
     check_broken(&changed, 10, "not a record");
-    changed[9] = format!("{}\n", "x".repeat(chain::LINE_BYTES_MAX));
+    changed[9] = format!("{}\n", "x".repeat(LINE_BYTES_MAX));
     check_broken(&changed, 10, "has over");
 }
 

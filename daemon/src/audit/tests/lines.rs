@@ -1,8 +1,8 @@
 //! Single lines: hostile texts, lengths, and values that no record can have.
 
 use proptest::prelude::*;
+use skilld_common::audit_chain::{ChainKey, ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader};
 
-use super::chain::{ChainKey, ChainPosition, LINE_BYTES_MAX, LineHeader};
 use super::line::{LINE_BEGIN, LineEvent, append_line};
 use super::*;
 
@@ -16,7 +16,7 @@ fn format_line(record: &AuditRecord, node: &str) -> (String, ChainPosition) {
     let event = LineEvent::Call(record);
     let position = ChainPosition {
         sequence: u64::MAX - 1,
-        hash: chain::LineHash::of_line(b""),
+        hash: LineHash::of_line(b""),
     };
     let (key, now) = (chain_key(), SystemTime::now());
     let position = append_line(&mut out, position, &key, node, now, &event);

@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 
+use skilld_common::text_decoding::decode_text;
+
 use super::commands::{self, NamedProgram};
 use super::file_selection::{FileUse, is_vendored, select_files};
 use super::program_names::is_named_in_text;
@@ -15,7 +17,6 @@ use crate::content_store::skill_files::{self, Manifest, SkillFile};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Severity;
-use crate::text_decoding::decode_text;
 
 /// Maximum number of files of a skill that are read.
 const FILES_MAX: usize = 500;

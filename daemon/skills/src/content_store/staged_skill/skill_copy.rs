@@ -12,13 +12,14 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use skilld_common::text_decoding::decode_text;
+
 use super::node_packages::{self, NODE_MODULES};
 use super::{StagedSkill, make_directory};
 use crate::content_store::skill_files::staged_name;
 use crate::error::tolerate;
 use crate::interpreter::{interpreter_for_extension, without_mark};
 use crate::skill_path::compose_disk_path;
-use crate::text_decoding::decode_text;
 
 /// Links in a skill's root, so that what its document says works from there: (name, target in the workspace).
 pub(super) const LINKS: [(&str, &str); 3] =

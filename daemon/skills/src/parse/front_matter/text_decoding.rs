@@ -1,7 +1,8 @@
 //! Decodes the bytes of a SKILL.md: what is wrong with its encoding becomes findings, and lines end with `\n`.
 
+use skilld_common::text_decoding;
+
 use crate::parse::finding::{self, Findings};
-use crate::text_decoding;
 
 /// Decodes a SKILL.md. Never fails: what cannot be decoded is replaced and is a finding.
 pub(super) fn decode_text(bytes: &[u8], findings: &mut Findings) -> String {

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::rc::Rc;
 
+use skilld_common::text_decoding::decode_text;
 use zip::read::{ArchiveOffset, Config};
 use zip::result::ZipError;
 use zip::{CompressionMethod, System, ZipArchive};
@@ -14,7 +15,6 @@ use zip::{CompressionMethod, System, ZipArchive};
 use super::unpack_tree::{ArchiveEntry, EntryKind, TARGET_MAX, UnpackTree};
 use super::{EXPANSION, LimitedReader, archive_error, entry_error, read_error, with_entry};
 use crate::error::{Error, Result};
-use crate::text_decoding::decode_text;
 
 /// Maximum size of an entry in the directory, in bytes: a header of 46, a path, and extra fields.
 const DIRECTORY_BYTES: u64 = 512;

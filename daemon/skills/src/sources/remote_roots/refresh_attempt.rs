@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
+use skilld_common::text_decoding::decode_text;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
@@ -33,7 +34,6 @@ use crate::parse::{document, skill_card};
 use crate::skills_options::ArchiveBounds;
 use crate::sources::archive::{self, ArchiveKind, UnpackedArchive, archive_problem};
 use crate::sources::directory_listing::SKILL_MD;
-use crate::text_decoding::decode_text;
 
 /// Maximum size of a document that is not an archive, in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;

@@ -1,6 +1,5 @@
-//! Format of the audit log's chain: the keys that every line has, the hash that links a line to the one before, and the
-//! MAC that only the daemon's key gives. skillctl compiles this file too, to verify logs; it holds nothing that only one
-//! of both needs.
+//! Chain of the audit log: the keys that every line has, the hash that links a line to the one before, the MAC that only
+//! the daemon's key gives, and the verification of all three. The daemon writes the lines, skillctl verifies them.
 
 use std::fmt;
 
@@ -10,39 +9,44 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// Maximum length of a line with its line end, in bytes.
-pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
+mod verification;
 
-/// Text between the other keys of a line and its MAC, and after the MAC. Earlier releases wrote lines without it.
-pub(crate) const MAC_BEGIN: &[u8] = b",\"mac\":\"";
-pub(crate) const MAC_END: &[u8] = b"\"}\n";
+pub use verification::{BrokenLine, ChainFault, ChainReport, verify_chain};
+
+/// Maximum length of a line with its line end, in bytes.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// Text between the other keys of a line and its MAC. Earlier releases wrote lines without a MAC.
+pub const MAC_BEGIN: &[u8] = b",\"mac\":\"";
+/// Text after the MAC of a line.
+pub const MAC_END: &[u8] = b"\"}\n";
 
 /// Key of an instance, with which it authenticates its lines.
 #[derive(Debug)]
-pub(crate) struct ChainKey(hmac::Key);
+pub struct ChainKey(hmac::Key);
 
 /// SHA-256 of a line, line end included. Zeros stand for the line before the first one of a chain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LineHash([u8; 32]);
+pub struct LineHash([u8; 32]);
 
 /// Position of a line in its chain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-pub(crate) struct ChainPosition {
+pub struct ChainPosition {
     /// Number of the line, from 1; 0 before the first one.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// Hash of the line.
-    pub(crate) hash: LineHash,
+    pub hash: LineHash,
 }
 
 /// Keys that every line has. Further keys depend on the event.
 #[derive(Debug, serde::Deserialize)]
-pub(crate) struct LineHeader {
+pub struct LineHeader {
     /// Time of the event: RFC 3339, UTC.
-    pub(crate) time: String,
+    pub time: String,
     /// Number of the line.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// Hash of the line before.
-    pub(crate) prev: LineHash,
+    pub prev: LineHash,
     #[serde(rename = "node")]
     _node: String,
     #[serde(rename = "event")]
@@ -54,12 +58,12 @@ pub(crate) struct LineHeader {
 impl ChainKey {
     /// Makes the key from the key of the instance. It also makes fingerprints of command lines: each of those ends with a
     /// NUL byte, which no line has, so none is the MAC of a line.
-    pub(crate) fn new(key: hmac::Key) -> Self {
+    pub fn new(key: hmac::Key) -> Self {
         Self(key)
     }
 
     /// Returns the MAC of a line, 64 hex digits. `covered` is everything before [`MAC_BEGIN`].
-    pub(crate) fn mac(&self, covered: &[u8]) -> String {
+    pub fn mac(&self, covered: &[u8]) -> String {
         HEXLOWER.encode(hmac::sign(&self.0, covered).as_ref())
     }
 }
@@ -68,7 +72,7 @@ impl ChainKey {
 
 impl LineHash {
     /// Hashes a line, which ends with its line end.
-    pub(crate) fn of_line(line: &[u8]) -> Self {
+    pub fn of_line(line: &[u8]) -> Self {
         Self(Sha256::digest(line).into())
     }
 }
@@ -101,7 +105,7 @@ impl LineHeader {
     ///
     /// # Errors
     /// The message of the JSON parser, or about a value that no record has.
-    pub(crate) fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
+    pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         let header: Self = serde_json::from_slice(line)?;
         let (sequence, prev) = (header.sequence, header.prev);
         if humantime::parse_rfc3339(&header.time).is_err() {

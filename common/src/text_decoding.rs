@@ -5,8 +5,7 @@
 //! byte order mark ─► UTF-8, UTF-16     mostly UTF-8 ─► UTF-8, broken bytes become U+FFFD     else ─► what chardetng guesses
 //! ```
 //!
-//! client/tools compiles this file too, for files that commands wrote and for prompts: neither side depends on the
-//! other's crate.
+//! The daemon decodes files of skills, client/tools files that commands wrote.
 
 use std::borrow::Cow;
 
@@ -18,18 +17,18 @@ const DETECTED_BYTES_MAX: usize = 256 << 10;
 
 /// Text of a file, and the encoding of its bytes.
 #[derive(Debug)]
-pub(crate) struct DecodedText<'a> {
+pub struct DecodedText<'a> {
     /// Text without its byte order mark. What does not fit the encoding is U+FFFD.
-    pub(crate) text: Cow<'a, str>,
+    pub text: Cow<'a, str>,
     /// Name of the encoding as browsers know it: `UTF-8`, `UTF-16LE`, `windows-1252`, `GBK`.
-    pub(crate) encoding: &'static str,
+    pub encoding: &'static str,
     /// `false` if the bytes are those of no text: they have control characters, or do not fit the encoding.
-    pub(crate) is_text: bool,
+    pub is_text: bool,
 }
 
 /// Decodes a text file. With `is_whole` false the bytes are the beginning of one, and a character that is cut off at
 /// their end is left out. Takes time linear in the number of bytes.
-pub(crate) fn decode_text(bytes: &[u8], is_whole: bool) -> DecodedText<'_> {
+pub fn decode_text(bytes: &[u8], is_whole: bool) -> DecodedText<'_> {
     let (encoding, rest) = match Encoding::for_bom(bytes) {
         Some((encoding, mark)) => (encoding, bytes.get(mark..).unwrap_or_default()),
         // Bytes with control characters are no text in any legacy encoding: a guess, which is slow, changes nothing.
@@ -83,13 +82,13 @@ fn is_mostly_utf8(bytes: &[u8], is_whole: bool) -> bool {
 }
 
 /// Returns `true` for the first bytes of a longer UTF-8 character.
-pub(crate) fn is_cut_character(bytes: &[u8]) -> bool {
+pub fn is_cut_character(bytes: &[u8]) -> bool {
     str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
 /// Returns `true` for characters, other than control characters and blanks, that show nothing, or change the order in
 /// which others are shown.
-pub(crate) fn is_invisible(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
         | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'

@@ -1,48 +1,45 @@
-//! Verification of the chain of an audit log: reads lines one by one and finds the first one that breaks the chain. The
-//! tests of the daemon compile this file too.
+//! Verification of the chain of an audit log: reads lines one by one and finds the first one that breaks the chain.
 
 use std::io::{self, BufRead, Read};
 
-use super::chain::{
-    ChainKey, ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader, MAC_BEGIN, MAC_END,
-};
+use super::{ChainKey, ChainPosition, LINE_BYTES_MAX, LineHash, LineHeader, MAC_BEGIN, MAC_END};
 
 /// Number of hex digits of a MAC.
 const MAC_DIGITS: usize = 64;
 
 /// Outcome of a verification.
 #[derive(Debug, Default)]
-pub(crate) struct ChainReport {
+pub struct ChainReport {
     /// Number of records up to the end, or up to the broken line.
-    pub(crate) records: u64,
+    pub records: u64,
     /// Sequence number of the first record; `None` without records.
-    pub(crate) first_sequence: Option<u64>,
+    pub first_sequence: Option<u64>,
     /// Position of the last record; `None` without records.
-    pub(crate) last: Option<ChainPosition>,
+    pub last: Option<ChainPosition>,
     /// Time of the last record; empty without records.
-    pub(crate) last_time: String,
+    pub last_time: String,
     /// Number of records whose MAC is one of the keys'; `None` if there are no keys.
-    pub(crate) authenticated: Option<u64>,
+    pub authenticated: Option<u64>,
     /// Number of bytes after the last line end of the last file.
-    pub(crate) incomplete_bytes: u64,
+    pub incomplete_bytes: u64,
     /// First line that breaks the chain.
-    pub(crate) broken: Option<BrokenLine>,
+    pub broken: Option<BrokenLine>,
 }
 
 /// Line that breaks the chain.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BrokenLine {
+pub struct BrokenLine {
     /// Name of the file.
-    pub(crate) file: String,
+    pub file: String,
     /// Number of the line in the file, from 1.
-    pub(crate) line: u64,
+    pub line: u64,
     /// Reason.
-    pub(crate) fault: ChainFault,
+    pub fault: ChainFault,
 }
 
 /// Reason why a line breaks the chain.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ChainFault {
+pub enum ChainFault {
     /// Line over [`LINE_BYTES_MAX`].
     #[error("the line has over {LINE_BYTES_MAX} bytes")]
     TooLong,
@@ -100,7 +97,7 @@ pub(crate) enum ChainFault {
 ///
 /// # Errors
 /// The first failed read, with the file's name.
-pub(crate) fn verify_chain<R: BufRead>(
+pub fn verify_chain<R: BufRead>(
     files: impl IntoIterator<Item = (String, R)>,
     keys: &[ChainKey],
 ) -> io::Result<ChainReport> {
