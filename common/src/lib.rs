@@ -8,6 +8,7 @@
 //! | `audit_chain` | hashes and MACs of the audit log's lines, and their verification | daemon, skillctl |
 //! | `frame_socket` | byte stream over a Unix socket that carries HTTP/2 | guest, daemon |
 //! | `mime` | media types of files | guest, daemon, skills |
+//! | `tar_reader` | entries of tar streams, as their bytes arrive | guest, skills |
 //! | `text_decoding` | text of files in any encoding | skills, tools |
 
 #[cfg(feature = "audit-chain")]
@@ -16,5 +17,7 @@ pub mod audit_chain;
 pub mod frame_socket;
 #[cfg(feature = "mime")]
 pub mod mime;
+#[cfg(feature = "tar-reader")]
+pub mod tar_reader;
 #[cfg(feature = "text-decoding")]
 pub mod text_decoding;

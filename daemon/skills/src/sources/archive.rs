@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use flate2::read::MultiGzDecoder;
+use skilld_common::tar_reader::is_tar_header;
 use skilld_common::text_decoding::decode_text;
 
 use crate::content_store::content_hashing::make_directory;
@@ -156,7 +157,7 @@ fn unpack_into(
     let mut tree = UnpackTree::new(into, *bounds);
     let expanded_max = RATIO_FREE_BYTES.max(size.saturating_mul(bounds.ratio));
     match kind {
-        ArchiveKind::Tar => tarball::unpack_tar(BufReader::new(file), &mut tree)?,
+        ArchiveKind::Tar => tarball::unpack_tar(file, &mut tree)?,
         ArchiveKind::TarGz => {
             let overhead = bounds.entries.saturating_mul(OVERHEAD_BYTES);
             let bytes_max = bounds.bytes.saturating_add(overhead);
@@ -164,7 +165,7 @@ fn unpack_into(
             let what = "bytes of the archive, unpacked";
             let inflated = LimitedReader::new(inflated, what, bytes_max);
             let inflated = LimitedReader::new(inflated, EXPANSION, expanded_max);
-            tarball::unpack_tar(BufReader::new(inflated), &mut tree)?;
+            tarball::unpack_tar(inflated, &mut tree)?;
         }
         ArchiveKind::Zip => zipfile::unpack_zip(file, &mut tree, expanded_max)?,
         ArchiveKind::SkillMd => {
@@ -195,7 +196,7 @@ pub fn detect_archive_kind(file: &mut File) -> Result<ArchiveKind> {
     if start.starts_with(&[0x1f, 0x8b]) {
         return Ok(ArchiveKind::TarGz);
     }
-    if tarball::is_tar_header(&start) {
+    if is_tar_header(&start) {
         return Ok(ArchiveKind::Tar);
     }
     if !start.is_empty() && decode_text(&start, false).is_text {

@@ -128,20 +128,18 @@ fn link(name: &str, target: &str) -> Vec<u8> {
     )
 }
 
-/// Builds a PAX header that names the next entry.
+/// Builds a PAX header that names the next entry, or all further ones.
 fn pax(path: &str) -> Vec<u8> {
+    pax_of(EntryType::XHeader, path)
+}
+
+fn pax_of(kind: EntryType, path: &str) -> Vec<u8> {
     let record = |length: usize| format!("{length} path={path}\n");
     let mut length = record(0).len();
     while record(length).len() != length {
         length = record(length).len();
     }
-    entry(
-        EntryType::XHeader,
-        b"pax",
-        b"",
-        record(length).as_bytes(),
-        0o644,
-    )
+    entry(kind, b"pax", b"", record(length).as_bytes(), 0o644)
 }
 
 #[tokio::test]
@@ -164,6 +162,10 @@ async fn hostile_entries_are_refused_and_leave_nothing() {
             entry(EntryType::Directory, b"d/", b"", b"x", 0o755),
         ),
         ("pax climbs", [pax("../../x"), file("x", "x")].concat()),
+        (
+            "a name for all",
+            [pax_of(EntryType::XGlobalHeader, "y"), file("x", "x")].concat(),
+        ),
     ];
     for (name, entry) in hostile {
         let bytes = archive(&[good.clone(), entry]);

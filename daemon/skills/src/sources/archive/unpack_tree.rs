@@ -89,11 +89,18 @@ pub(super) struct UnpackTree<'a> {
     /// Path and target of each link; made at the end, so that nothing is written through one.
     links: Vec<(String, String)>,
     left_out: LeftOutEntries,
-    /// Number of headers that were read.
-    headers: u64,
+    /// Number of entries that came, also of those that are left out.
+    seen: u64,
     files: u64,
     bytes: u64,
-    buffer: Vec<u8>,
+}
+
+/// File of the tree whose contents are being written.
+#[derive(Debug)]
+pub(super) struct UnpackedFile {
+    file: File,
+    path: String,
+    size: u64,
 }
 
 impl<'a> UnpackTree<'a> {
@@ -105,10 +112,9 @@ impl<'a> UnpackTree<'a> {
             left_out_paths: HashSet::new(),
             links: Vec::new(),
             left_out: LeftOutEntries::default(),
-            headers: 0,
+            seen: 0,
             files: 0,
             bytes: 0,
-            buffer: vec![0; 64 * 1024],
         }
     }
 
@@ -117,22 +123,36 @@ impl<'a> UnpackTree<'a> {
         self.bounds.entries
     }
 
-    /// Counts one header of the archive, of whatever kind.
-    pub(super) fn count_header(&mut self) -> Result<()> {
-        self.headers += 1;
-        // A directory, its long name and its link's target are three headers of one entry.
-        if self.headers > self.bounds.entries.saturating_mul(3) {
-            return Err(self.too_many_entries());
-        }
-        Ok(())
-    }
-
-    /// Checks and writes one entry. Returns the number of bytes that it read of `contents`.
+    /// Checks and writes one entry.
     pub(super) fn add_entry(
         &mut self,
         entry: &ArchiveEntry<'_>,
         contents: &mut dyn Read,
-    ) -> Result<u64> {
+    ) -> Result<()> {
+        let Some(file) = self.start_entry(entry)? else {
+            return Ok(());
+        };
+        let (path, written) = self.copy_contents(file, contents)?;
+        if written == entry.size {
+            return Ok(());
+        }
+        let is_short = written < entry.size;
+        let problem = if is_short {
+            "is cut off"
+        } else {
+            "is larger than announced"
+        };
+        Err(entry_error(&path, problem))
+    }
+
+    /// Checks one entry, and makes it except for its contents. Returns the file into which those belong; `None` if the
+    /// entry is no file or is left out.
+    pub(super) fn start_entry(&mut self, entry: &ArchiveEntry<'_>) -> Result<Option<UnpackedFile>> {
+        self.seen += 1;
+        // Of these no more than `entries` are kept. A usual archive leaves out one beside each file: macOS's `._x`.
+        if self.seen > self.bounds.entries.saturating_mul(3) {
+            return Err(self.too_many_entries());
+        }
         let has_contents = matches!(
             entry.kind,
             EntryKind::File { .. } | EntryKind::UnsupportedFile(_)
@@ -142,21 +162,22 @@ impl<'a> UnpackTree<'a> {
         }
         let path = match self.check_name(entry.name)? {
             EntryName::Path(path) => path,
-            EntryName::Litter => return Ok(0),
-            EntryName::Unusable(reason) => return self.leave_out(entry.name, reason).map(|()| 0),
+            EntryName::Litter => return Ok(None),
+            EntryName::Unusable(reason) => {
+                return self.leave_out(entry.name, reason).map(|()| None);
+            }
         };
         match entry.kind {
             EntryKind::Unsupported(reason) | EntryKind::UnsupportedFile(reason) => {
-                self.leave_out(entry.name, reason).map(|()| 0)
+                self.leave_out(entry.name, reason)?;
             }
             EntryKind::Directory => {
                 if !path.is_empty() && self.claim_path(&path, NodeKind::Directory)? {
                     self.make_directory(&path)?;
                 }
-                Ok(0)
             }
-            EntryKind::Link { target } => self.add_link(&path, target).map(|()| 0),
-            EntryKind::HardLink { target } => self.copy_file(&path, target).map(|()| 0),
+            EntryKind::Link { target } => self.add_link(&path, target)?,
+            EntryKind::HardLink { target } => self.copy_file(&path, target)?,
             EntryKind::File { is_executable } => {
                 check_size(
                     &self.bounds,
@@ -164,19 +185,10 @@ impl<'a> UnpackTree<'a> {
                     entry.size,
                     self.bytes.saturating_add(entry.size),
                 )?;
-                let written = self.write_file(&path, is_executable, contents)?;
-                if written != entry.size {
-                    let is_short = written < entry.size;
-                    let problem = if is_short {
-                        "is cut off"
-                    } else {
-                        "is larger than announced"
-                    };
-                    return Err(entry_error(&path, problem));
-                }
-                Ok(written)
+                return self.start_file(path, is_executable).map(Some);
             }
         }
+        Ok(None)
     }
 
     /// Leaves an entry out. Fails if another one has its path, which an absolute name has without its slash: a program
@@ -242,40 +254,52 @@ impl<'a> UnpackTree<'a> {
         })
     }
 
-    /// Writes a file with all of `contents`. Returns its size.
-    fn write_file(
-        &mut self,
-        path: &str,
-        is_executable: bool,
-        contents: &mut dyn Read,
-    ) -> Result<u64> {
-        self.claim_path(path, NodeKind::File)?;
-        let target = self.into.join(path);
+    /// Makes an empty file.
+    fn start_file(&mut self, path: String, is_executable: bool) -> Result<UnpackedFile> {
+        self.claim_path(&path, NodeKind::File)?;
+        let target = self.into.join(&path);
         let mut options = fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
-        let mut file = options
+        let file = options
             .open(&target)
             .map_err(host_error("create", &target))?;
-        let mut size: u64 = 0;
-        loop {
-            let chunk = read_chunk(contents, &mut self.buffer)
-                .map_err(|error| with_entry(read_error(error), path.as_bytes()))?;
-            if chunk.is_empty() {
-                break;
-            }
-            let count = chunk.len() as u64;
-            size += count;
-            self.bytes += count;
-            check_size(&self.bounds, path, size, self.bytes)?;
-            file.write_all(chunk)
-                .map_err(host_error("write", &target))?;
-        }
         // The archive's own mode is ignored but for this: no set-id, nothing unreadable.
         let mode = if is_executable { 0o755 } else { 0o644 };
         file.set_permissions(fs::Permissions::from_mode(mode))
             .map_err(host_error("chmod", &target))?;
         self.files += 1;
-        Ok(size)
+        Ok(UnpackedFile {
+            file,
+            path,
+            size: 0,
+        })
+    }
+
+    /// Appends contents to a file.
+    pub(super) fn write_contents(&mut self, open: &mut UnpackedFile, part: &[u8]) -> Result<()> {
+        let count = part.len() as u64;
+        open.size += count;
+        self.bytes += count;
+        check_size(&self.bounds, &open.path, open.size, self.bytes)?;
+        let written = open.file.write_all(part);
+        written.map_err(|error| host_error("write", &self.into.join(&open.path))(error))
+    }
+
+    /// Writes all of `contents` to a file. Returns its path and size.
+    fn copy_contents(
+        &mut self,
+        mut open: UnpackedFile,
+        contents: &mut dyn Read,
+    ) -> Result<(String, u64)> {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let chunk = read_chunk(contents, &mut buffer)
+                .map_err(|error| with_entry(read_error(error), open.path.as_bytes()))?;
+            if chunk.is_empty() {
+                return Ok((open.path, open.size));
+            }
+            self.write_contents(&mut open, chunk)?;
+        }
     }
 
     fn add_link(&mut self, path: &str, target: &[u8]) -> Result<()> {
@@ -307,7 +331,8 @@ impl<'a> UnpackTree<'a> {
         let size = metadata.len();
         check_size(&self.bounds, path, size, self.bytes.saturating_add(size))?;
         let is_executable = metadata.permissions().mode() & 0o111 != 0;
-        self.write_file(path, is_executable, &mut file).map(|_| ())
+        let open = self.start_file(path.to_owned(), is_executable)?;
+        self.copy_contents(open, &mut file).map(|_| ())
     }
 
     /// Reserves a path for an entry, and makes the directories above it. Returns `false` for a directory that exists.

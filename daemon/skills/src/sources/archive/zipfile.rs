@@ -86,7 +86,6 @@ pub(super) fn unpack_zip(
     let expanded_left = Rc::new(Cell::new(expanded_max));
     let mut legacy_names = decode_legacy_names(&archive)?;
     for index in 0..archive.len() {
-        tree.count_header()?;
         let header = read_header(&archive, index, legacy_names.remove(&index))?;
         let contents = archive.by_index(index).map_err(zip_error);
         let contents = contents.map_err(|error| with_entry(error, &header.name))?;
@@ -204,7 +203,7 @@ fn add_entry(
         kind,
         size,
     };
-    tree.add_entry(&entry, contents).map(|_| ())
+    tree.add_entry(&entry, contents)
 }
 
 /// Checks that the file ends with the end of its directory: bytes after it could be another archive.

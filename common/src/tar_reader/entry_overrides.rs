@@ -1,55 +1,41 @@
-//! Reads names, link targets, sizes and times of archive entries from their headers and extension headers.
+//! Values from extension headers, which replace those of the next header: long names of GNU, and records of PAX.
 
 use std::time::{Duration, SystemTime};
 
-use skilld_proto::v1::skipped_file::Reason;
-use tar::{EntryType, Header, PaxExtensions};
+use tar::{EntryType, Header};
 
-use crate::error::Error;
-use crate::files::root::{NAME_MAX, display_path};
+use super::{TarError, archive_error};
 
-/// Maximum length of a path in bytes.
-pub(super) const PATH_MAX: usize = 4096;
-const DEPTH_MAX: usize = 128;
 /// Digits of a fraction of a second that a file time keeps.
 const FRACTION_DIGITS: usize = 9;
 
-/// Values from extension headers, which replace those of the next header.
+/// Values for the next entry; `None` for those of its own header.
 #[derive(Debug, Default)]
 pub(super) struct EntryOverrides {
     pub(super) path: Option<Vec<u8>>,
     pub(super) link: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
-    pub(super) mtime: Option<SystemTime>,
+    pub(super) modified: Option<SystemTime>,
     /// The contents are the parts of a sparse file, and a list of them.
     pub(super) is_sparse: bool,
 }
 
-/// Returns the error for an archive with an entry that may not be unpacked.
-pub(super) fn invalid_entry(entry: &[u8], problem: &'static str) -> Error {
-    let entry = display_path(entry).chars().take(256).collect();
-    Error::ArchiveInvalid { entry, problem }
-}
-
-/// Returns `true` for an entry that only describes the next one.
-pub(super) fn is_extension(kind: EntryType) -> bool {
-    kind.is_gnu_longname()
-        || kind.is_gnu_longlink()
-        || kind == EntryType::XHeader
-        || kind == EntryType::XGlobalHeader
-}
-
 impl EntryOverrides {
-    /// Adds the values of an extension header. Ignores those for the rest of the archive.
-    pub(super) fn apply_extension(
+    /// Returns `true` if values wait for an entry that they name or size.
+    pub(super) fn is_pending(&self) -> bool {
+        self.path.is_some() || self.link.is_some() || self.size.is_some()
+    }
+
+    /// Adds the values of an extension header.
+    ///
+    /// # Errors
+    /// [`TarError`] for a damaged header, or for a global one that names or sizes all entries: some programs ignore it.
+    pub(super) fn add_extension(
         &mut self,
         kind: EntryType,
         mut data: Vec<u8>,
-    ) -> Result<(), Error> {
-        if kind == EntryType::XGlobalHeader {
-            return Ok(());
-        }
-        if kind != EntryType::XHeader {
+    ) -> Result<(), TarError> {
+        if kind.is_gnu_longname() || kind.is_gnu_longlink() {
             while data.last() == Some(&0) {
                 data.pop();
             }
@@ -62,30 +48,59 @@ impl EntryOverrides {
             return Ok(());
         }
         let mut sparse_name = None;
-        for record in PaxExtensions::new(&data) {
-            let record = record.map_err(|_| invalid_entry(b"", "has a damaged PAX header"))?;
-            let value = record.value_bytes();
-            match record.key_bytes() {
+        let mut rest = data.as_slice();
+        while !rest.is_empty() {
+            let record = split_pax_record(rest);
+            let (key, value, after) =
+                record.ok_or_else(|| archive_error("has a damaged PAX header"))?;
+            rest = after;
+            let is_sparse = key.starts_with(b"GNU.sparse.");
+            if kind.is_pax_global_extensions() {
+                if is_sparse || matches!(key, b"path" | b"linkpath" | b"size") {
+                    let problem = "has a PAX header that names or sizes all of its entries";
+                    return Err(archive_error(problem));
+                }
+                continue;
+            }
+            match key {
                 b"path" => self.path = Some(value.to_vec()),
                 b"linkpath" => self.link = Some(value.to_vec()),
-                b"mtime" => self.mtime = parse_time(value),
+                b"mtime" => self.modified = parse_time(value),
                 b"size" => {
-                    let size = str::from_utf8(value)
-                        .ok()
-                        .and_then(|text| text.parse().ok());
-                    self.size = Some(size.ok_or_else(|| invalid_entry(b"", "has a bad PAX size"))?);
+                    let size = parse_size(value);
+                    self.size = Some(size.ok_or_else(|| archive_error("has a bad PAX size"))?);
                 }
                 b"GNU.sparse.name" => sparse_name = Some(value.to_vec()),
-                key if key.starts_with(b"GNU.sparse.") => self.is_sparse = true,
-                _ => {}
+                _ => self.is_sparse |= is_sparse,
             }
         }
-        // Instead of it the header has a name for programs that do not know sparse files.
+        // Instead of it `path` has a name for programs that do not know sparse files.
         if sparse_name.is_some() {
             self.path = sparse_name;
         }
         Ok(())
     }
+}
+
+/// Returns key and value of the first PAX record, `LENGTH KEY=VALUE\n`, and the bytes after it. The length counts all
+/// of the record, so a value may hold any byte.
+fn split_pax_record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let space = data.iter().take(8).position(|byte| *byte == b' ')?;
+    let length: usize = str::from_utf8(data.get(..space)?).ok()?.parse().ok()?;
+    let (whole, rest) = data.split_at_checked(length)?;
+    let pair = whole.get(space + 1..)?.strip_suffix(b"\n")?;
+    let equals = pair.iter().position(|byte| *byte == b'=')?;
+    let (key, value) = pair.split_at_checked(equals)?;
+    (!key.is_empty()).then_some((key, value.get(1..)?, rest))
+}
+
+fn parse_size(value: &[u8]) -> Option<u64> {
+    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    str::from_utf8(value)
+        .ok()
+        .filter(|_| is_number)?
+        .parse()
+        .ok()
 }
 
 /// Returns the modification time in a header; `None` if it has none or 0, which archives without times have.
@@ -107,30 +122,6 @@ fn parse_time(value: &[u8]) -> Option<SystemTime> {
 /// Converts the time since 1970; `None` if the clock has no such time.
 fn file_time(since: Duration) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since)
-}
-
-/// Returns `true` for a text that a link can have as its target.
-pub(super) fn is_link_target(target: &[u8]) -> bool {
-    !target.is_empty() && target.len() < PATH_MAX && !target.contains(&0)
-}
-
-/// Normalises the name of an entry, or returns why no file can have it. Fails if it leads out of the target directory.
-pub(super) fn clean_path(given: &[u8]) -> Result<Result<Vec<u8>, Reason>, Error> {
-    let names = given.split(|byte| *byte == b'/');
-    let names: Vec<&[u8]> = names
-        .filter(|name| !name.is_empty() && *name != b".")
-        .collect();
-    if names.contains(&b"..".as_slice()) {
-        return Err(invalid_entry(given, "has .. in its name"));
-    }
-    let is_too_long = given.len() > PATH_MAX || names.iter().any(|name| name.len() > NAME_MAX);
-    if given.starts_with(b"/") || given.contains(&0) || is_too_long {
-        return Ok(Err(Reason::Name));
-    }
-    if names.len() > DEPTH_MAX {
-        return Ok(Err(Reason::Depth));
-    }
-    Ok(Ok(names.join(&b'/')))
 }
 
 #[cfg(test)]
