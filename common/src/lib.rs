@@ -5,12 +5,15 @@
 //!
 //! | module | contents | users |
 //! |---|---|---|
+//! | `atomic_write` | files that get their contents in one step | daemon, skills, skillctl |
 //! | `audit_chain` | hashes and MACs of the audit log's lines, and their verification | daemon, skillctl |
 //! | `frame_socket` | byte stream over a Unix socket that carries HTTP/2 | guest, daemon |
 //! | `mime` | media types of files | guest, daemon, skills |
 //! | `tar_reader` | entries of tar streams, as their bytes arrive | guest, skills |
 //! | `text_decoding` | text of files in any encoding | skills, tools |
 
+#[cfg(feature = "atomic-write")]
+pub mod atomic_write;
 #[cfg(feature = "audit-chain")]
 pub mod audit_chain;
 #[cfg(feature = "frame-socket")]

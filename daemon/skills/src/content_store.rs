@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use skilld_common::atomic_write::AtomicWrite;
 
 use crate::error::{Error, Result};
 use crate::held_bytes::measure_held_bytes;
@@ -322,12 +323,10 @@ pub(crate) fn write_record(
     record: &impl Serialize,
     before_rename: impl FnOnce(),
 ) -> io::Result<()> {
-    let mut file = tempfile::NamedTempFile::new_in(temporary)?;
-    file.write_all(&serde_json::to_vec_pretty(record)?)?;
-    file.as_file().sync_all()?;
+    let written =
+        AtomicWrite::new(temporary, &serde_json::to_vec_pretty(record)?, 0o600)?.sync()?;
     before_rename();
-    file.persist(path).map_err(|error| error.error)?;
-    File::open(path.parent().unwrap_or(path))?.sync_all()
+    written.install(path)
 }
 
 /// Reads a record that [`write_record`] wrote.

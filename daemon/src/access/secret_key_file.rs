@@ -1,12 +1,13 @@
 //! Files of secret keys in the state directory: each is made once, of random bytes, and readable for the daemon's user
 //! only.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ring::rand::{SecureRandom, SystemRandom};
+use skilld_common::atomic_write::AtomicWrite;
 
 use crate::error::{Error, Result};
 
@@ -84,11 +85,8 @@ fn create_key(state_dir: &Path, path: &Path) -> io::Result<()> {
     SystemRandom::new()
         .fill(&mut key)
         .map_err(|_| io::Error::other("the system has no random bytes"))?;
-    let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
-    file.write_all(&key)?;
-    file.as_file().sync_all()?;
-    file.persist_noclobber(path).map_err(|error| error.error)?;
-    File::open(state_dir)?.sync_all()
+    let written = AtomicWrite::new(state_dir, &key, 0o600)?.sync()?;
+    written.install_new(path)
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@
 //! id: the daemon refuses a copied directory, and never gives a directory another id without being told to.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use skilld_common::atomic_write::AtomicWrite;
 
 use crate::access::WorkspaceTokenKey;
 use crate::error::{Chain, Error, Result};
@@ -279,13 +280,12 @@ fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
 fn create_instance_file(state_dir: &Path, path: &Path) -> Result<()> {
     let create = || -> io::Result<()> {
         let binding = DirectoryIdentity::of_directory(state_dir)?;
-        let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
-        file.write_all(format_instance(&new_id(), &binding).as_bytes())?;
-        file.as_file().sync_all()?;
-        match file.persist_noclobber(path) {
+        let text = format_instance(&new_id(), &binding);
+        let written = AtomicWrite::new(state_dir, text.as_bytes(), 0o600)?.sync()?;
+        match written.install_new(path) {
             // A daemon of an earlier version, which does not lock the directory, was faster; its lock on the file
             // decides.
-            Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
         }
     };

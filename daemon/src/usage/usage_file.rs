@@ -1,11 +1,11 @@
 //! File of the ledger's days in the state directory.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use skilld_common::atomic_write::AtomicWrite;
 
 use super::UsageCounters;
 use crate::access::TenantName;
@@ -75,12 +75,8 @@ pub(super) fn save(
     let path = state_dir.join(FILE);
     let write = || -> io::Result<()> {
         let bytes = serde_json::to_vec(&file)?;
-        let mut temporary = tempfile::NamedTempFile::new_in(state_dir)?;
-        temporary.write_all(&bytes)?;
-        // A rename without this may leave an empty file after a power cut.
-        temporary.as_file().sync_all()?;
-        temporary.persist(&path).map_err(|error| error.error)?;
-        File::open(state_dir)?.sync_all()
+        let written = AtomicWrite::new(state_dir, &bytes, 0o600)?.sync()?;
+        written.install(&path)
     };
     write().map_err(|source| Error::Io {
         operation: format!("write {}", path.display()),

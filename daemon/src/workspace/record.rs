@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use skilld_common::atomic_write::AtomicWrite;
 
 use crate::access::TenantName;
 use crate::config::WorkspaceStorage;
@@ -312,17 +313,10 @@ pub fn sync_record(slot_dir: &Path) -> Result<()> {
 /// # Errors
 /// When the host's disk fails or is full.
 fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let write = || -> io::Result<()> {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(bytes)?;
-        // The container's uid reads the slot's files; the directories above keep other users out.
-        let mode = PermissionsExt::from_mode(0o644);
-        file.as_file().set_permissions(mode)?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    };
-    write().map_err(|source| Error::Io {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    // The container's uid reads the slot's files; the directories above keep other users out.
+    let written = AtomicWrite::new(directory, bytes, 0o644).and_then(|new| new.install(path));
+    written.map_err(|source| Error::Io {
         operation: format!("write {}", path.display()),
         source,
     })

@@ -1,13 +1,11 @@
 //! Contexts of the user, named endpoints and credentials, and the file that holds them.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
+use skilld_common::atomic_write::AtomicWrite;
 
 use crate::commands::partial_file::parent_directory;
 
@@ -100,11 +98,7 @@ impl ContextFile {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let text = toml::to_string(&self.contexts)?;
-        let mut file = NamedTempFile::new_in(directory)?;
-        let permissions = std::fs::Permissions::from_mode(0o600);
-        file.as_file().set_permissions(permissions)?;
-        file.write_all(text.as_bytes())?;
-        file.persist(&self.path)?;
+        AtomicWrite::new(directory, text.as_bytes(), 0o600)?.install(&self.path)?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use tempfile::NamedTempFile;
+use skilld_common::atomic_write::AtomicWrite;
 
 use crate::commands::partial_file::parent_directory;
 use crate::output;
@@ -263,19 +263,15 @@ fn append_line(file: &Path, id: &str, line: &str) -> anyhow::Result<()> {
 
 /// Replaces the file in one step, so that the daemon never reads half of it.
 fn replace_file(file: &Path, text: &str) -> anyhow::Result<()> {
-    let write = || -> anyhow::Result<()> {
-        let mut new = NamedTempFile::new_in(parent_directory(file))?;
-        let mut permissions = std::fs::Permissions::from_mode(0o600);
+    let write = || -> io::Result<()> {
+        let written = AtomicWrite::new(parent_directory(file), text.as_bytes(), 0o600)?;
         if let Ok(old) = std::fs::metadata(file) {
             // The daemon may run as another user, who has to be able to read it.
-            std::os::unix::fs::fchown(new.as_file(), Some(old.uid()), Some(old.gid()))?;
-            permissions = old.permissions();
+            let new = written.as_file();
+            std::os::unix::fs::fchown(new, Some(old.uid()), Some(old.gid()))?;
+            new.set_permissions(old.permissions())?;
         }
-        new.as_file().set_permissions(permissions)?;
-        new.write_all(text.as_bytes())?;
-        new.as_file().sync_all()?;
-        new.persist(file)?;
-        Ok(())
+        written.sync()?.install(file)
     };
     write().with_context(|| format!("cannot write {}", file.display()))
 }

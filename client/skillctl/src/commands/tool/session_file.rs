@@ -2,7 +2,7 @@
 //! merged, one call at a time, with the changes of the others since it began.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use skilld_common::atomic_write::AtomicWrite;
 use skilld_tools::state::{SessionState, StateDelta};
 use skilld_tools::{Session, Toolset};
-use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
 
 use crate::commands::partial_file::parent_directory;
@@ -62,14 +62,13 @@ impl SessionFile {
                 return Ok(Self::from_content(file, content));
             }
             // Also when nothing changes: the next call must be of the same session.
-            let temporary = new.write_temporary(parent_directory(file));
-            let temporary = temporary.with_context(|| cannot_message("write", file))?;
-            match temporary.persist_noclobber(file) {
-                Ok(_) => return Ok(new),
+            let written = new.write_temporary(file);
+            match written.and_then(|written| written.install_new(file)) {
+                Ok(()) => return Ok(new),
                 // Another call has just made it.
-                Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    return Err(error.error).with_context(|| cannot_message("write", file));
+                    return Err(error).with_context(|| cannot_message("write", file));
                 }
             }
         }
@@ -134,11 +133,9 @@ impl SessionFile {
         }
         // Held until it is written.
         let _locked = locked?;
-        let temporary = self.write_temporary(parent_directory(&file));
-        let temporary = temporary.with_context(|| cannot_message("write", &file))?;
-        let written = temporary.persist(&file).map_err(|error| error.error);
-        written.with_context(|| cannot_message("write", &file))?;
-        Ok(())
+        let written = self.write_temporary(&file);
+        let written = written.and_then(|written| written.install(&file));
+        written.with_context(|| cannot_message("write", &file))
     }
 
     fn merge(&mut self, tools: &Toolset, base: &SessionState, delta: &StateDelta) {
@@ -147,8 +144,8 @@ impl SessionFile {
         self.state = base.with(&merged);
     }
 
-    /// Writes the session to a temporary file. Only its owner can read it: a state names a user's files.
-    fn write_temporary(&self, directory: &Path) -> io::Result<NamedTempFile> {
+    /// Writes the session to a temporary file beside `file`. Only its owner can read it: a state names a user's files.
+    fn write_temporary(&self, file: &Path) -> io::Result<AtomicWrite> {
         let content = SessionFileContent {
             app: self.session.app.clone(),
             user: self.session.user.clone(),
@@ -156,10 +153,9 @@ impl SessionFile {
             agent: self.session.agent.clone(),
             state: self.state.clone(),
         };
-        let mut temporary = NamedTempFile::new_in(directory)?;
-        serde_json::to_writer_pretty(&mut temporary, &content)?;
-        temporary.write_all(b"\n")?;
-        Ok(temporary)
+        let mut json = serde_json::to_vec_pretty(&content)?;
+        json.push(b'\n');
+        AtomicWrite::new(parent_directory(file), &json, 0o600)
     }
 
     /// Removes the file.

@@ -2,10 +2,12 @@
 //! directory, and one in the directory of each slot. Containers share no file, because a lock on it would reach another
 //! tenant.
 
-use std::fs::{self, Permissions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use skilld_common::atomic_write::AtomicWrite;
 
 use super::super::body::{DNS_OPTIONS, DNS_SEARCH, NAME_SERVER};
 use crate::engine::seccomp;
@@ -85,17 +87,13 @@ fn install_file(dir: &Path, path: &Path, contents: &[u8], mode: u32) -> io::Resu
     if is_current {
         return Ok(());
     }
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
-    file.write_all(contents)?;
-    file.as_file()
-        .set_permissions(Permissions::from_mode(mode))?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    AtomicWrite::new(dir, contents, mode)?.sync()?.install(path)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
