@@ -21,9 +21,6 @@ mod limits;
 mod plugin_files;
 mod pools;
 mod preflight;
-#[path = "../../client/skillctl/tests/skillctl/pty.rs"]
-#[expect(dead_code, reason = "skillctl's own tests use all of it")]
-mod pty;
 mod publishing;
 mod refusals;
 mod restaging;

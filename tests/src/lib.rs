@@ -1,14 +1,10 @@
-//! Helpers that the end-to-end tests and the benchmarks share: a private daemon, real Docker, short forms of calls.
+//! Helpers that several suites share. The end-to-end tests and the benchmarks use a private daemon, real Docker and short
+//! forms of calls; the tests of other crates use `authority`, `pty`, `task_dir` and `web_tokens`, which need none of these.
 //!
 //! The binaries are those that cargo built with the program that uses this library, unless SKILLD_BIN_DIR and
 //! SKILLD_GUEST name others.
 
-#[path = "../../daemon/tests/suite/access/authority.rs"]
-#[expect(
-    dead_code,
-    reason = "the tests of the daemon revoke certificates and use expired ones"
-)]
-mod authority;
+pub mod authority;
 pub mod binaries;
 pub mod daemon;
 pub mod default_daemon;
@@ -21,13 +17,14 @@ pub mod large_package;
 pub mod package_index;
 pub mod processes;
 pub mod proxy;
+pub mod pty;
 pub mod refusal;
 pub mod shared_daemon;
+pub mod task_dir;
 pub mod test_image;
 pub mod usage;
 pub mod wait;
-#[path = "../../daemon/tests/suite/access/web_tokens.rs"]
-mod web_tokens;
+pub mod web_tokens;
 
 pub use daemon::{Daemon, Options};
 pub use default_daemon::DefaultDaemon;

@@ -61,7 +61,7 @@ impl SharedDaemon {
         let path = |name: &str| files.path().join(name);
         let authority = Authority::new(files.path(), "ca");
         authority.issue_server("server", &["localhost"], Validity::Valid);
-        let issuer = WebTokenIssuer::new();
+        let issuer = WebTokenIssuer::generate();
         let keys = json!({"keys": [issuer.public_key("k1")]});
         install(&path("jwks.json"), &keys.to_string(), 0o644);
         install(&path("tokens"), "", 0o600);

@@ -34,9 +34,6 @@ mod skills_service;
 pub mod sources;
 pub mod task_spawner;
 mod tenant_permits;
-#[cfg(test)]
-#[path = "../../tests/suite/dir.rs"]
-mod test_dir;
 
 pub use catalogue::catalogue_snapshot::Catalogue;
 pub use catalogue::search::SearchMatch;

@@ -2,7 +2,6 @@
 //! credential does.
 
 mod auditing;
-mod authority;
 mod builds;
 mod byte_quotas;
 mod doctor;
@@ -22,6 +21,5 @@ mod streams;
 mod tenants;
 mod tls;
 mod usage;
-mod web_tokens;
 mod workspace_tokens;
 mod written_bytes;

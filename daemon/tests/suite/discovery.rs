@@ -16,13 +16,13 @@ use skilld::skills::{
     ValidationProfile,
 };
 use skilld_proto::v1 as pb;
+use skilld_tests::task_dir::TaskDir;
 
 mod cards;
 mod changes;
 mod hostile;
 mod names;
 mod plugins;
-use crate::dir::TaskDir;
 use crate::server::{TestServer, wait_until};
 
 /// With and without a kernel that tells of changes.

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dir::TaskDir;
 use crate::server::{connect, wait_until, within};
 use prost::Message;
 use skilld::config::Config;
@@ -16,6 +15,7 @@ use skilld::server::Server;
 use skilld::shutdown::Tasks;
 use skilld_client::{Client, ConnectOptions, Transport};
 use skilld_proto::v1 as pb;
+use skilld_tests::task_dir::TaskDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;

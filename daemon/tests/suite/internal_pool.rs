@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dir::TaskDir;
 use crate::server::{WAIT_MAX, guest_path, wait_until};
 use bytes::Bytes;
 use futures::stream;
@@ -19,6 +18,7 @@ use skilld::workspace::registry::WorkspaceRegistry;
 use skilld::workspace::shared_slot_context::SharedSlotContext;
 use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::{ExecResult, StageFilesHeader};
+use skilld_tests::task_dir::TaskDir;
 
 /// Daemon without a server: an engine, the context of its slots and its tasks.
 struct Daemon {

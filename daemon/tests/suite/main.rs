@@ -9,7 +9,6 @@ mod collector;
 mod collects;
 mod config;
 mod connections;
-mod dir;
 mod discovery;
 mod doctor;
 mod execs;

@@ -15,9 +15,9 @@ use skilld::engine::fake::FakeEngine;
 use skilld::error::Chain;
 use skilld::server::Server;
 use skilld::shutdown::Tasks;
+use skilld_tests::task_dir::TaskDir;
 use tokio::sync::mpsc;
 
-use crate::dir::TaskDir;
 use crate::server::{guest_path, names};
 
 /// Host that does not meet one precondition.

@@ -20,6 +20,7 @@ use skilld::skills::{
 };
 use skilld_proto::v1::publish_skill_request::Payload;
 use skilld_proto::v1::{self as pb, Reason};
+use skilld_tests::task_dir::TaskDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -27,7 +28,6 @@ mod cards;
 mod environments;
 mod rpcs;
 mod store;
-use crate::dir::TaskDir;
 use crate::server::{TestServer, assert_empty, names, wait_until, within};
 use crate::written_files::{replace_directory, unused_path, write_file};
 

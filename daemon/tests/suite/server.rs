@@ -11,10 +11,10 @@ use skilld::server::Server;
 use skilld::shutdown::Tasks;
 use skilld_client::{Client, ConnectOptions};
 use skilld_proto::v1::{CreateWorkspaceRequest, Workspace};
+use skilld_tests::task_dir::TaskDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::dir::TaskDir;
 use crate::workspace_mount::{hide_workspaces, write_mounting_guest};
 
 /// Maximum time that a test waits for one event or condition. Only a failing test waits so long, so that a pause of the

@@ -15,13 +15,13 @@ use skilld::skills::{
     ValidationProfile,
 };
 use skilld_proto::v1::{self as pb, Reason};
+use skilld_tests::task_dir::TaskDir;
 
 mod clients;
 mod node_packages;
 mod plugin_files;
 mod roots;
 mod writable;
-use crate::dir::TaskDir;
 use crate::server::{TestServer, assert_empty, names, wait_until};
 use crate::written_files::{replace_directory, unused_path, write_file};
 

@@ -4,8 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-
-use crate::dir::TaskDir;
+use skilld_tests::task_dir::TaskDir;
 
 /// Returns an unused path with this name, in a new directory of its own.
 pub(crate) fn unused_path(dir: &TaskDir, name: &str) -> PathBuf {

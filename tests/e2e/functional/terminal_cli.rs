@@ -3,9 +3,8 @@
 //! Docker: keys, sizes and job control pass from the terminal of the installed `skillctl` to the image's bash.
 
 use anyhow::Result;
+use skilld_tests::pty::Pty;
 use skilld_tests::{Daemon, DefaultDaemon, binaries};
-
-use crate::functional::pty::Pty;
 
 const PROMPT: &str = "ready> ";
 /// Command line of a shell without the image's prompt and start-up files.

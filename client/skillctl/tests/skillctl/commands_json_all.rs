@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
+use skilld_tests::pty::Pty;
 
 use crate::commands::{fake, skillctl};
 use crate::help;
-use crate::pty::Pty;
 use skilld_testing::Fake;
 use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::Kit;

@@ -10,10 +10,10 @@ use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
     ArtifactScope, CollectOutputsResponse, CollectSummary, Problem, Skill, collect_outputs_response,
 };
+use skilld_tests::pty::Pty;
 use tokio::io::AsyncWriteExt;
 
 use crate::commands::{fake, skillctl};
-use crate::pty::Pty;
 use skilld_testing::Fake;
 use skilld_testing::collection_messages::{file, summary};
 

@@ -19,7 +19,6 @@ mod hangups;
 mod health;
 mod help;
 mod polling;
-mod pty;
 mod publish_commands;
 mod publishing;
 mod sessions;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use skilld_client::v1::{ExecState, Terminal, stdin::Source};
+use skilld_tests::pty::Pty;
 use tonic::Code;
 
 use crate::commands::{fake, skillctl};
-use crate::pty::Pty;
 use skilld_testing::live::{Fault, until};
 use skilld_testing::{Break, DEADLINE, Fake, RunExec, refusal};
 

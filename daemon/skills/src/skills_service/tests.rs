@@ -3,8 +3,9 @@
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
+use skilld_tests::task_dir::TaskDir;
+
 use super::*;
-use crate::test_dir::TaskDir;
 
 #[test]
 fn hanging_root_keeps_listings_and_other_threads_available() {

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use skilld_tests::authority::{Authority, Validity, install};
+use skilld_tests::web_tokens::WebTokenIssuer;
 
-use super::authority::{Authority, Validity, install};
 use super::harness::{all_tokens, configuration, tenants_text};
-use super::web_tokens::WebTokenIssuer;
 
 /// Makes valid files of identities and their authority.
 fn make_files(files: &Path) -> Authority {
     let authority = Authority::new(files, "ca");
     authority.issue_server("server", &["localhost"], Validity::Valid);
     authority.revoke(&files.join("revoked.pem"), &[]);
-    let keys = serde_json::json!({"keys": [WebTokenIssuer::new().public_key("k1")]});
+    let keys = serde_json::json!({"keys": [WebTokenIssuer::generate().public_key("k1")]});
     install(&files.join("jwks.json"), &keys.to_string(), 0o644);
     install(&files.join("tokens"), &all_tokens(), 0o600);
     install(&files.join("tenants.toml"), &tenants_text("admin"), 0o644);

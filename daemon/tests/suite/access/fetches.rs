@@ -12,14 +12,13 @@ use skilld::config::{Config, S3Credentials};
 use skilld::fetch::{FetchOptions, FetchRequest, UrlFetcher, install_crypto_provider};
 use skilld::shutdown::Tasks;
 use skilld::skills::task_spawner::TaskSpawner;
+use skilld_tests::authority::{Authority, Validity};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-
-use super::authority::{Authority, Validity};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
 

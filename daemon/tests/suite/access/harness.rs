@@ -11,13 +11,13 @@ use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
 use skilld::shutdown::Tasks;
 use skilld_client::{Client, ConnectOptions, TokenSource};
+use skilld_tests::authority::{Authority, IssuedFiles, Validity, install};
+use skilld_tests::task_dir::TaskDir;
+use skilld_tests::web_tokens::WebTokenIssuer;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::authority::{Authority, IssuedFiles, Validity, install};
-use super::web_tokens::WebTokenIssuer;
-use crate::dir::TaskDir;
 pub(crate) use crate::server::connect;
 use crate::server::{guest_path, long_timeouts};
 use crate::workspace_mount::{MOUNTING_GUEST, write_mounting_guest};
@@ -185,7 +185,7 @@ impl AccessServer {
         prepare: impl FnOnce(&Path),
     ) -> Self {
         let authority = Authority::new(files.path(), "ca");
-        let issuer = WebTokenIssuer::new();
+        let issuer = WebTokenIssuer::generate();
         authority.issue_server("server", &["localhost"], Validity::Valid);
         authority.revoke(&files.path().join("revoked.pem"), &[]);
         let keys = serde_json::json!({"keys": [issuer.public_key("k1")]});

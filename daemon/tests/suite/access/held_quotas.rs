@@ -201,8 +201,8 @@ async fn a_connection_counts_for_every_tenant_that_calls_on_it() {
 
 /// Writes quotas of tenant `a`, and waits until a client of tenant `b` sees them.
 async fn set_quotas_as_b(server: &AccessServer, keys: &str) {
-    use super::authority::install;
     use super::harness::tenants_text;
+    use skilld_tests::authority::install;
 
     let text = tenants_text("admin").replace("[tenants.a]\n", &format!("[tenants.a]\n{keys}\n"));
     install(&server.path("tenants.toml"), &text, 0o644);
@@ -224,8 +224,8 @@ async fn set_quotas_as_b(server: &AccessServer, keys: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_zero_and_a_wrong_amount_are_faults_of_the_file() {
-    use super::authority::install;
     use super::harness::tenants_text;
+    use skilld_tests::authority::install;
 
     let server = AccessServer::start().await;
     let keys =

@@ -5,12 +5,12 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_client::{Client, ConnectOptions, Transport};
 use skilld_proto::v1::{CreateWorkspaceTokenRequest, FILE_DESCRIPTOR_SET, METHOD_ROLES, Role};
+use skilld_tests::authority::Validity;
+use skilld_tests::web_tokens::claims;
 use tonic::{Code, Status};
 
-use super::authority::Validity;
 use super::harness::{AccessServer, ROLES, connect, token};
 use super::tenants::claim;
-use super::web_tokens::claims;
 
 /// Path of an rpc, and the number of the role that it requires.
 type Method = (String, i32);

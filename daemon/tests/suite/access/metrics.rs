@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use skilld::engine::Engine;
 use skilld_client::{Client, SaveTarget};
 use skilld_proto::v1 as pb;
+use skilld_tests::authority::Validity;
 
-use super::authority::Validity;
 use super::harness::{AccessServer, connect};
 use super::metrics_listener::fetch;
 use super::quotas::{create, set_quotas};

@@ -5,10 +5,10 @@ use std::time::Duration;
 use skilld::engine::fake::EngineOperation;
 use skilld_client::Client;
 use skilld_proto::v1 as pb;
+use skilld_tests::authority::install;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::authority::install;
 use super::harness::{AccessServer, tenants_text};
 use super::streams::OpenStream;
 use crate::server::wait_until;

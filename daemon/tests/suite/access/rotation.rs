@@ -9,12 +9,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use skilld_client::{Client, ConnectOptions, TokenSource};
 use skilld_proto::v1 as pb;
+use skilld_tests::authority::{Authority, IssuedFiles, Validity, install};
+use skilld_tests::web_tokens::{WebTokenIssuer, claims};
 use tonic::Code;
 
-use super::authority::{IssuedFiles, Validity, install};
 use super::harness::{AccessServer, TENANTS, all_tokens, connect, tenants_text, token, token_line};
 use super::streams::OpenStream;
-use super::web_tokens::{WebTokenIssuer, claims};
 use crate::server::{WAIT_MAX, wait_until};
 
 /// Number of streams that are open during a rotation.
@@ -232,7 +232,7 @@ async fn a_rotated_server_certificate_drops_no_stream() {
     let user = server.client("a", "user").await;
     let mut stream = OpenStream::open(&user).await;
     // A certificate of another authority: clients of the old one can't connect any more.
-    let other = super::authority::Authority::new(server.files.path(), "other");
+    let other = Authority::new(server.files.path(), "other");
     other.issue_server("server", &["localhost"], Validity::Valid);
     let new_options = ConnectOptions {
         ca_file: Some(other.ca_file.clone()),
@@ -432,6 +432,7 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
     };
     let unsigned = server.issuer.sign_with_header(&header("none"), &good);
     let (signed, _) = unsigned.rsplit_once('.').expect("a signature");
+    let other = WebTokenIssuer::generate();
     for (token, word) in [
         (
             sign(&with("iss", "https://other.test".into())),
@@ -458,7 +459,7 @@ async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
         (sign(&without("realm_access")), "no role"),
         (sign(&claims("a", "root", 600)), "no role"),
         (sign(&claims("c", "user", 600)), "not configured"),
-        (WebTokenIssuer::new().sign("k1", &good), "wrong signature"),
+        (other.sign("k1", &good), "wrong signature"),
         (server.issuer.sign("k2", &good), "not in the JWKS file"),
         (unsigned.clone(), "malformed"),
         (format!("{signed}."), "malformed"),

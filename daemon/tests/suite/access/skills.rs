@@ -2,9 +2,9 @@
 
 use skilld_client::{Client, ConnectOptions, Error, PackLimits, SkillArchive, TransferProgress};
 use skilld_proto::v1 as pb;
+use skilld_tests::authority::install;
 use tonic::Code;
 
-use super::authority::install;
 use super::harness::{AccessServer, connect, tenants_text, token};
 use crate::server::wait_until;
 

@@ -14,11 +14,11 @@ use skilld::engine::fake::FakeEngine;
 use skilld::server::Server;
 use skilld::shutdown::Tasks;
 use skilld_client::{Client, ConnectOptions};
+use skilld_tests::authority::{Authority, Validity, install};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::authority::{Authority, Validity, install};
 use super::harness::{AccessServer, configuration, connect, token};
 use crate::server::{wait_until, within};
 
@@ -444,7 +444,7 @@ async fn start_failure(change: impl FnOnce(&Path, &mut String)) -> String {
     let authority = Authority::new(files.path(), "ca");
     authority.issue_server("server", &["localhost"], Validity::Valid);
     authority.revoke(&files.path().join("revoked.pem"), &[]);
-    let issuer = super::web_tokens::WebTokenIssuer::new();
+    let issuer = skilld_tests::web_tokens::WebTokenIssuer::generate();
     let keys = serde_json::json!({"keys": [issuer.public_key("k1")]}).to_string();
     install(&files.path().join("jwks.json"), &keys, 0o644);
     install(&files.path().join("tokens"), "", 0o600);

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use skilld_tests::task_dir::TaskDir;
+
 use super::RemoteRoots;
 use crate::catalogue::skill::{Skill, SkillState};
 use crate::content_store::ContentStore;
@@ -17,7 +19,6 @@ use crate::skills_options::{RemoteOptions, SkillRoot, SkillsOptions};
 use crate::skills_service::Skills;
 use crate::sources::skill_source::{SkillSource, SourceFolders};
 use crate::task_spawner::TaskSpawner;
-use crate::test_dir::TaskDir;
 
 mod cards;
 mod folders;

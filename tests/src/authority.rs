@@ -9,30 +9,35 @@ use rcgen::{
 };
 
 /// Certificate authority, and the directory that its files go to.
-pub(crate) struct Authority {
+#[derive(Debug)]
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// PEM file of the authority's certificate.
-    pub(crate) ca_file: PathBuf,
+    pub ca_file: PathBuf,
     dir: PathBuf,
 }
 
 /// PEM files of a certificate and its key.
-#[derive(Clone)]
-pub(crate) struct IssuedFiles {
-    pub(crate) cert: PathBuf,
-    pub(crate) key: PathBuf,
+#[derive(Debug, Clone)]
+pub struct IssuedFiles {
+    /// Certificate.
+    pub cert: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
 }
 
 /// Kind and validity of a certificate.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Validity {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Validity {
+    /// Valid now.
     Valid,
+    /// Expired years ago.
     Expired,
 }
 
 impl Authority {
     /// Makes an authority whose files lie in `dir` and begin with `name`.
-    pub(crate) fn new(dir: &Path, name: &str) -> Self {
+    pub fn new(dir: &Path, name: &str) -> Self {
         let key = KeyPair::generate().expect("key");
         let params = authority_params(name);
         let certificate = params.self_signed(&key).expect("signed");
@@ -46,19 +51,14 @@ impl Authority {
     }
 
     /// Returns a certificate, in PEM, in which this authority vouches for the key of another one with this name.
-    pub(crate) fn certify_key_of(&self, other: &Self, name: &str) -> String {
+    pub fn certify_key_of(&self, other: &Self, name: &str) -> String {
         let params = authority_params(name);
         let certificate = params.signed_by(other.issuer.key(), &self.issuer);
         certificate.expect("signed").pem()
     }
 
     /// Issues a certificate of a server with DNS names or addresses.
-    pub(crate) fn issue_server(
-        &self,
-        file: &str,
-        names: &[&str],
-        validity: Validity,
-    ) -> IssuedFiles {
+    pub fn issue_server(&self, file: &str, names: &[&str], validity: Validity) -> IssuedFiles {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let params = CertificateParams::new(names).expect("names");
         self.issue(
@@ -71,7 +71,7 @@ impl Authority {
     }
 
     /// Issues a certificate of a client with a URI or DNS name.
-    pub(crate) fn issue_client(
+    pub fn issue_client(
         &self,
         file: &str,
         name: &str,
@@ -98,7 +98,7 @@ impl Authority {
     }
 
     /// Issues a valid certificate of the user of the tenant `a`.
-    pub(crate) fn issue_user(&self, file: &str, serial: u64) -> IssuedFiles {
+    pub fn issue_user(&self, file: &str, serial: u64) -> IssuedFiles {
         self.issue_client(file, "spiffe://test/a/user", Validity::Valid, serial)
     }
 
@@ -128,12 +128,12 @@ impl Authority {
     }
 
     /// Writes a list of revoked serial numbers.
-    pub(crate) fn revoke(&self, file: &Path, serials: &[u64]) {
+    pub fn revoke(&self, file: &Path, serials: &[u64]) {
         self.revoke_until(file, serials, 2099);
     }
 
     /// Writes a list of revoked serial numbers that the authority replaces at the begin of a year.
-    pub(crate) fn revoke_until(&self, file: &Path, serials: &[u64], year: i32) {
+    pub fn revoke_until(&self, file: &Path, serials: &[u64], year: i32) {
         let revoked = serials.iter().map(|serial| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: date_time_ymd(2026, 1, 1),
@@ -165,7 +165,7 @@ fn authority_params(name: &str) -> CertificateParams {
 }
 
 /// Writes a file under a temporary name and renames it, as orchestrators do.
-pub(crate) fn install(path: &Path, text: &str, mode: u32) {
+pub fn install(path: &Path, text: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     let new = path.with_extension("new");
     std::fs::write(&new, text).expect("write");

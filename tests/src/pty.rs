@@ -17,7 +17,8 @@ use tokio::process::{Child, Command};
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A terminal and what runs in it.
-pub(crate) struct Pty {
+#[derive(Debug)]
+pub struct Pty {
     master: tokio::fs::File,
     /// Held, so that what was written last can be read.
     terminal: OwnedFd,
@@ -29,7 +30,7 @@ pub(crate) struct Pty {
 
 impl Pty {
     /// Runs a program in a terminal of 24 rows and 80 columns; `skillctl` there uses the daemon at `endpoint`.
-    pub(crate) fn run(program: &Path, endpoint: &str, words: &[&str]) -> Self {
+    pub fn run(program: &Path, endpoint: &str, words: &[&str]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
         grantpt(&master).expect("grants");
         unlockpt(&master).expect("unlocks");
@@ -62,7 +63,7 @@ impl Pty {
     }
 
     /// Waits until this is shown, and takes all up to its end.
-    pub(crate) async fn shows(&mut self, text: &str) -> String {
+    pub async fn shows(&mut self, text: &str) -> String {
         let find = |screen: &[u8]| {
             let mut windows = screen.windows(text.len());
             windows.position(|window| window == text.as_bytes())
@@ -86,32 +87,36 @@ impl Pty {
         })
     }
 
-    pub(crate) async fn types(&mut self, keys: &str) {
+    /// Types keys.
+    pub async fn types(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).await.expect("types");
         self.master.flush().await.expect("types");
     }
 
-    pub(crate) fn resize(&self, rows: u16, cols: u16) {
+    /// Changes the size of the terminal.
+    pub fn resize(&self, rows: u16, cols: u16) {
         set_size(&self.terminal, rows, cols);
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// Sends a signal to the program.
+    pub fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw).expect("runs");
         kill_process(pid, signal).expect("sends");
     }
 
     /// Returns `true` if the terminal hands over each key at once.
-    pub(crate) fn is_raw(&self) -> bool {
+    pub fn is_raw(&self) -> bool {
         mode(&self.terminal) != self.before
     }
 
     /// Waits for the end of the program; the terminal has to be as it was before.
-    pub(crate) async fn ends(&mut self) -> Option<i32> {
+    pub async fn ends(&mut self) -> Option<i32> {
         self.ends_within(DEADLINE).await
     }
 
-    pub(crate) async fn ends_within(&mut self, limit: Duration) -> Option<i32> {
+    /// Waits as [`Self::ends`] does, for at most `limit`.
+    pub async fn ends_within(&mut self, limit: Duration) -> Option<i32> {
         let ended = tokio::time::timeout(limit, self.child.wait()).await;
         let status: ExitStatus = ended.expect("ends in time").expect("ends");
         assert_eq!(mode(&self.terminal), self.before, "the terminal's mode");

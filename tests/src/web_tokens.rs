@@ -8,14 +8,15 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 
 /// Issuer with one key for ES256.
-pub(crate) struct WebTokenIssuer {
+#[derive(Debug)]
+pub struct WebTokenIssuer {
     key: EcdsaKeyPair,
     random: SystemRandom,
 }
 
 impl WebTokenIssuer {
     /// Makes an issuer with a new key.
-    pub(crate) fn new() -> Self {
+    pub fn generate() -> Self {
         let (random, algorithm) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
         let key = EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("key");
         let key = EcdsaKeyPair::from_pkcs8(algorithm, key.as_ref(), &random).expect("key");
@@ -23,7 +24,7 @@ impl WebTokenIssuer {
     }
 
     /// Returns the public key as JWK.
-    pub(crate) fn public_key(&self, id: &str) -> Value {
+    pub fn public_key(&self, id: &str) -> Value {
         let point = self.key.public_key().as_ref();
         let (_, coordinates) = point.split_first().expect("an uncompressed point");
         let (x, y) = coordinates.split_at(32);
@@ -34,12 +35,12 @@ impl WebTokenIssuer {
     }
 
     /// Signs claims with the header of ES256 and the key `id`.
-    pub(crate) fn sign(&self, id: &str, claims: &Value) -> String {
+    pub fn sign(&self, id: &str, claims: &Value) -> String {
         self.sign_with_header(&json!({"alg": "ES256", "typ": "JWT", "kid": id}), claims)
     }
 
     /// Signs claims with any header.
-    pub(crate) fn sign_with_header(&self, header: &Value, claims: &Value) -> String {
+    pub fn sign_with_header(&self, header: &Value, claims: &Value) -> String {
         let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
         let signed = format!("{}.{}", part(header), part(claims));
         let signature = self
@@ -51,7 +52,7 @@ impl WebTokenIssuer {
 }
 
 /// Returns valid claims of a tenant's principal, which expire in `seconds`.
-pub(crate) fn claims(tenant: &str, role: &str, seconds: i64) -> Value {
+pub fn claims(tenant: &str, role: &str, seconds: i64) -> Value {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("after 1970");

@@ -14,7 +14,7 @@ const NAME_MAX: usize = 24;
 /// Temporary directory that is removed once the test has dropped it and every task of a tracker has ended, at the latest
 /// at the end of the runtime. A [`TempDir`] is removed at once, and stays if a blocking call writes into it meanwhile.
 #[derive(Debug)]
-pub(crate) struct TaskDir {
+pub struct TaskDir {
     path: PathBuf,
     /// Dropped with this value, which begins the removal.
     _in_use: mpsc::Sender<()>,
@@ -22,7 +22,7 @@ pub(crate) struct TaskDir {
 
 impl TaskDir {
     /// Makes the directory. Must be called within the runtime that `tracker` spawns its tasks on.
-    pub(crate) fn new(tracker: &TaskTracker) -> Self {
+    pub fn new(tracker: &TaskTracker) -> Self {
         let dir = create_named_dir();
         let path = dir.path().to_owned();
         let (in_use, dropped) = mpsc::channel::<()>();
@@ -41,7 +41,7 @@ impl TaskDir {
     }
 
     /// Returns the path of the directory.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
