@@ -15,7 +15,9 @@ use image_reference::ImageReference;
 
 pub mod cgroup;
 pub mod docker;
+// A module of this crate and not a crate of its own, because the unit tests of the pool and of slots use it too.
 #[cfg(feature = "test-util")]
+#[path = "../tests/fake_engine/engine.rs"]
 pub mod fake;
 pub mod image_reference;
 pub mod oci_runtime;

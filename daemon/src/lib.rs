@@ -37,7 +37,9 @@ pub mod environments;
 pub mod error;
 pub mod exec;
 pub mod exec_launch;
+// A module, because what it feeds is private.
 #[cfg(any(test, feature = "fuzz"))]
+#[path = "../fuzz/targets.rs"]
 pub mod fuzz;
 pub mod guest;
 mod host_paths;

@@ -35,7 +35,7 @@ const DAEMON_LAYERS: &[&[&str]] = &[
     &["workspace"],
     &["collect", "inputs", "environments", "exec_launch"],
     &["rpc"],
-    &["server", "fuzz"],
+    &["server"],
 ];
 
 /// Crate → crates of ours that its `[dependencies]` may name.

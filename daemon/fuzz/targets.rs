@@ -2,7 +2,7 @@
 //! invariants of the result. Not part of a shipped daemon.
 //!
 //! The tests below run the targets over the corpus and over mutations of it. A target is one function here, one file in
-//! `fuzz/fuzz_targets/`, one folder in `fuzz/corpus/`, and one entry in `fuzz/Cargo.toml`, the Makefile and `TARGETS`.
+//! `fuzz_targets/`, one folder in `corpus/`, and one entry in `Cargo.toml`, the Makefile and `TARGETS`.
 
 use crate::skills::document::{self, Document};
 use crate::skills::{ValidationProfile, is_name};
