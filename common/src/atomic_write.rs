@@ -1,5 +1,5 @@
-//! Files that get their contents in one step: written under a temporary name, then renamed. Readers, and a start after a
-//! crash, find the old contents or the new ones, never a part of them.
+//! Files that get their contents in one step: written under a temporary name, then renamed. Readers, and a start after
+//! a crash, find the old contents or the new ones, never a part of them.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -17,8 +17,8 @@ pub struct AtomicWrite {
 }
 
 impl AtomicWrite {
-    /// Writes contents, with these permission bits, to a temporary file in a directory, which must be on the file system
-    /// of the file.
+    /// Writes contents, with these permission bits, to a temporary file in a directory, which must be on the file
+    /// system of the final name.
     ///
     /// # Errors
     /// Fails with the error of the file system.
@@ -49,8 +49,8 @@ impl AtomicWrite {
         Ok(self)
     }
 
-    /// Gives the file its name, and replaces a file of that name. After [`Self::sync`] it waits until the name is on the
-    /// disk too.
+    /// Gives the file its name, and replaces a file of that name. After [`Self::sync`] it waits until the name is on
+    /// the disk too.
     ///
     /// # Errors
     /// Fails with the error of the file system.

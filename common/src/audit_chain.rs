@@ -1,5 +1,5 @@
-//! Chain of the audit log: the keys that every line has, the hash that links a line to the one before, the MAC that only
-//! the daemon's key gives, and the verification of all three. The daemon writes the lines, skillctl verifies them.
+//! Chain of the audit log: the keys that every line has, the hash that links a line to the one before, the MAC that
+//! only the daemon's key gives, and the verification of all three. The daemon writes the lines, skillctl verifies them.
 
 use std::fmt;
 

@@ -211,8 +211,8 @@ impl TarReader {
         (end == BLOCK_BYTES).then_some(self.block)
     }
 
-    /// Reads a header and prepares for what follows it. Returns an entry, unless it is the end mark or describes the next
-    /// entry.
+    /// Reads a header and prepares for what follows it. Returns an entry, unless it is the end mark or describes the
+    /// next entry.
     fn read_header(&mut self, block: &[u8; BLOCK_BYTES]) -> Result<Option<TarEntry>, TarError> {
         if is_end_mark(block) {
             if self.next.is_pending() {

@@ -1,5 +1,6 @@
-//! Helpers that several suites share. The end-to-end tests and the benchmarks use a private daemon, real Docker and short
-//! forms of calls; the tests of other crates use `authority`, `pty`, `task_dir` and `web_tokens`, which need none of these.
+//! Helpers that several suites share. The end-to-end tests and the benchmarks use a private daemon, real Docker and
+//! short forms of calls; the tests of other crates use `authority`, `pty`, `task_dir` and `web_tokens`, which need no
+//! Docker.
 //!
 //! The binaries are those that cargo built with the program that uses this library, unless SKILLD_BIN_DIR and
 //! SKILLD_GUEST name others.

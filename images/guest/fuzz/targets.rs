@@ -1,6 +1,6 @@
-//! Functions of the fuzz targets in `fuzz_targets/`: they feed hostile bytes to the guest's decoders and request handlers
-//! and check what must hold for any input. The shipped guest does not contain this module. The tests below run the same
-//! functions on the corpus, on changed corpus files, and on random bytes.
+//! Functions of the fuzz targets in `fuzz_targets/`: they feed hostile bytes to the guest's decoders and request
+//! handlers and check what must hold for any input. The shipped guest does not contain this module. The tests below run
+//! the same functions on the corpus, on changed corpus files, and on random bytes.
 //!
 //! No function starts a process, because a fuzzed request would run its command on this machine.
 

@@ -1,5 +1,5 @@
-//! Unpacks a tar stream into a staging directory while its bytes arrive. An entry of a kind that is not unpacked, or with
-//! a name that no file can have, is left out; one whose name leads up fails the whole archive.
+//! Unpacks a tar stream into a staging directory while its bytes arrive. An entry of a kind that is not unpacked, or
+//! with a name that no file can have, is left out; one whose name leads up fails the whole archive.
 //! Links are made as they are: commands can make the same, and the guest follows none out of the workspace.
 
 mod entry_name;
