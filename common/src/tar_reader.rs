@@ -25,6 +25,8 @@ const BLOCK_BYTES: usize = 512;
 const EXTENSION_BYTES_MAX: u64 = 256 * 1024;
 /// Offset of the byte of a sparse map's block that is not 0 if another block follows.
 const MAP_CONTINUES_AT: usize = 504;
+/// Kind of a sparse file, whose contents are its parts and a list of them.
+const SPARSE: TarEntryKind = TarEntryKind::Other("is sparse");
 
 /// Part of an archive.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,6 +52,9 @@ pub struct TarEntry {
     pub mode: u32,
     /// Modification time; `None` if the headers have none.
     pub modified: Option<SystemTime>,
+    /// Problem of an entry whose end programs find in different places. It completes a sentence that begins with its
+    /// name.
+    pub ambiguity: Option<&'static str>,
 }
 
 /// Kind of an entry.
@@ -63,17 +68,8 @@ pub enum TarEntryKind {
     SymbolicLink,
     /// Another name of an earlier file.
     HardLink,
-    /// Character or block device.
-    Device,
-    /// FIFO.
-    Fifo,
-    /// Sparse file, whose contents are its parts and a list of them.
-    Sparse {
-        /// `true` if programs disagree on where its contents end.
-        is_ambiguous: bool,
-    },
-    /// Entry of another kind.
-    Other,
+    /// Entry of another kind. The text completes a sentence that begins with its name.
+    Other(&'static str),
 }
 
 /// Reason why a stream is no archive.
@@ -251,21 +247,23 @@ impl TarReader {
         let path = path.unwrap_or_else(|| raw_path.into_owned());
         let link = overrides.link.take();
         let link = link.or_else(|| header.link_name_bytes().map(Cow::into_owned));
+        let size = overrides.size.unwrap_or(size);
+        let own_kind = entry_kind(kind, &path);
         let entry = TarEntry {
-            kind: entry_kind(header, &path, &overrides),
+            kind: match overrides.is_sparse {
+                true => SPARSE,
+                false => own_kind,
+            },
+            ambiguity: find_ambiguity(header, own_kind, size, &overrides),
             path,
             link: link.unwrap_or_default(),
-            size: overrides.size.unwrap_or(size),
+            size,
             mode: header.mode().unwrap_or(0o644),
             modified: overrides.modified.or_else(|| header_time(header)),
         };
         let contents = match entry.kind {
+            TarEntryKind::File | TarEntryKind::Other(_) => size,
             TarEntryKind::Directory | TarEntryKind::SymbolicLink | TarEntryKind::HardLink => 0,
-            TarEntryKind::File
-            | TarEntryKind::Device
-            | TarEntryKind::Fifo
-            | TarEntryKind::Sparse { .. }
-            | TarEntryKind::Other => entry.size,
         };
         let gnu = header.as_gnu().filter(|_| kind.is_gnu_sparse());
         self.step = match gnu.is_some_and(|gnu| gnu.isextended != [0]) {
@@ -317,10 +315,10 @@ fn is_extension(kind: EntryType) -> bool {
         || kind.is_pax_global_extensions()
 }
 
-fn entry_kind(header: &Header, path: &[u8], overrides: &EntryOverrides) -> TarEntryKind {
-    let kind = header.entry_type();
+/// Returns the kind of an entry by its own header.
+fn entry_kind(kind: EntryType, path: &[u8]) -> TarEntryKind {
     // Before POSIX a directory was a file whose name ends with a slash.
-    let found = if kind.is_dir() || (kind.is_file() && path.ends_with(b"/")) {
+    if kind.is_dir() || (kind.is_file() && path.ends_with(b"/")) {
         TarEntryKind::Directory
     } else if kind.is_file() || kind == EntryType::Continuous {
         TarEntryKind::File
@@ -329,21 +327,33 @@ fn entry_kind(header: &Header, path: &[u8], overrides: &EntryOverrides) -> TarEn
     } else if kind.is_hard_link() {
         TarEntryKind::HardLink
     } else if kind.is_character_special() || kind.is_block_special() {
-        TarEntryKind::Device
+        TarEntryKind::Other("is a device")
     } else if kind.is_fifo() {
-        TarEntryKind::Fifo
+        TarEntryKind::Other("is a FIFO")
     } else if kind.is_gnu_sparse() {
-        // Some programs read a map in a header of another format too.
-        let is_ambiguous = header.as_gnu().is_none();
-        TarEntryKind::Sparse { is_ambiguous }
+        SPARSE
     } else {
-        TarEntryKind::Other
-    };
-    if overrides.is_sparse {
-        let is_ambiguous = overrides.size.is_some() || found != TarEntryKind::File;
-        return TarEntryKind::Sparse { is_ambiguous };
+        TarEntryKind::Other("is of an unknown kind")
     }
-    found
+}
+
+/// Returns the problem of an entry whose end programs find in different places.
+fn find_ambiguity(
+    header: &Header,
+    own_kind: TarEntryKind,
+    size: u64,
+    overrides: &EntryOverrides,
+) -> Option<&'static str> {
+    // Some programs read a map in a header of another format too.
+    let has_unclear_map = own_kind == SPARSE && header.as_gnu().is_none();
+    let has_unclear_size = overrides.size.is_some() || own_kind != TarEntryKind::File;
+    if has_unclear_map || (overrides.is_sparse && has_unclear_size) {
+        return Some("is sparse in a way that programs read differently");
+    }
+    let kind = header.entry_type();
+    let is_special = kind.is_character_special() || kind.is_block_special() || kind.is_fifo();
+    let has_contents = matches!(own_kind, TarEntryKind::File | TarEntryKind::Other(_));
+    ((is_special || !has_contents) && size != 0).then_some("is no file and has contents")
 }
 
 /// Returns the padding after `size` bytes of data, in bytes.
@@ -422,7 +432,7 @@ mod tests {
             ("Directory d/".to_owned(), Vec::new()),
             ("File d/text".to_owned(), text.to_vec()),
             (format!("File {long}"), exact.to_vec()),
-            ("Fifo pipe".to_owned(), Vec::new()),
+            ("Other(\"is a FIFO\") pipe".to_owned(), Vec::new()),
         ];
         for size in [1, 7, 511, 512, 513, archive.len()] {
             let found = read_pieces(&archive, size).expect("an archive");

@@ -1,6 +1,6 @@
 //! Tests of the whole daemon in this process, with the fake engine, whose guests are real guest processes.
 //!
-//! `server` starts a daemon, `dir` keeps its files, `workspace_mount` lets commands find their workspace, `collector`
+//! `server` starts a daemon, `workspace_mount` lets commands find their workspace, `collector`
 //! receives traces; every other module tests one part.
 
 mod access;

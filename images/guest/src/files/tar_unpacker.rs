@@ -133,47 +133,48 @@ impl TarUnpacker {
             let (what, limit) = ("entries", self.limits.entries);
             return Err(Error::LimitExceeded { what, limit });
         }
-        let TarEntry {
-            path: given,
-            kind,
-            link,
-            size,
-            mode,
-            modified: mtime,
-        } = entry;
-        let mode = mode & 0o777;
-        let has_none = matches!(kind, TarEntryKind::Directory | TarEntryKind::SymbolicLink);
-        if has_none && size != 0 {
-            return Err(invalid_entry(&given, "is no file and has contents"));
+        if let Some(problem) = entry.ambiguity
+            && matches!(
+                entry.kind,
+                TarEntryKind::Directory | TarEntryKind::SymbolicLink
+            )
+        {
+            return Err(invalid_entry(&entry.path, problem));
         }
         // A hard link has no contents, whatever size it states.
-        if kind != TarEntryKind::HardLink {
-            self.count_bytes(size)?;
+        if entry.kind != TarEntryKind::HardLink {
+            self.count_bytes(entry.size)?;
         }
-        let path = match clean_path(&given)? {
+        let path = match clean_path(&entry.path)? {
             Ok(path) => path,
             Err(reason) => {
-                self.skip(given, reason);
+                self.skip(entry.path, reason);
                 return Ok(());
             }
         };
-        if kind == TarEntryKind::Directory {
-            let directory = StagedDirectory { mode, mtime };
-            self.entries.insert(path, StagedEntry::Directory(directory));
-            return Ok(());
+        if path.is_empty() && entry.kind != TarEntryKind::Directory {
+            return Err(invalid_entry(&entry.path, "has no name"));
         }
-        if path.is_empty() {
-            return Err(invalid_entry(&given, "has no name"));
-        }
-        match kind {
-            TarEntryKind::SymbolicLink => self.add_symbolic_link(path, &link),
-            TarEntryKind::HardLink => self.add_hard_link(path, &link),
-            TarEntryKind::File => self.start_file(path, mode, mtime, size),
-            TarEntryKind::Directory
-            | TarEntryKind::Device
-            | TarEntryKind::Fifo
-            | TarEntryKind::Sparse { .. }
-            | TarEntryKind::Other => {
+        let (mode, mtime) = (entry.mode & 0o777, entry.modified);
+        match entry.kind {
+            TarEntryKind::Directory => {
+                let directory = StagedDirectory { mode, mtime };
+                self.entries.insert(path, StagedEntry::Directory(directory));
+                Ok(())
+            }
+            TarEntryKind::SymbolicLink => self.add_symbolic_link(path, &entry.link),
+            TarEntryKind::HardLink => self.add_hard_link(path, &entry.link),
+            TarEntryKind::File => {
+                let writing = self.staging.create(&path)?;
+                self.finish_or_keep(IncomingFile {
+                    path,
+                    mode,
+                    mtime,
+                    left: entry.size,
+                    writing,
+                })
+            }
+            TarEntryKind::Other(_) => {
                 self.skip(path, Reason::FileType);
                 Ok(())
             }
@@ -225,25 +226,6 @@ impl TarUnpacker {
             return Err(Error::LimitExceeded { what, limit });
         }
         Ok(())
-    }
-
-    /// Creates the staged file of an entry.
-    fn start_file(
-        &mut self,
-        path: Vec<u8>,
-        mode: u32,
-        mtime: Option<SystemTime>,
-        size: u64,
-    ) -> Result<(), Error> {
-        let writing = self.staging.create(&path)?;
-        let open = IncomingFile {
-            path,
-            mode,
-            mtime,
-            left: size,
-            writing,
-        };
-        self.finish_or_keep(open)
     }
 
     /// Writes contents of the current file. Those of an entry that is left out go nowhere.

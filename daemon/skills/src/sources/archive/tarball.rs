@@ -24,7 +24,7 @@ pub(super) fn unpack_tar(mut stream: impl Read, tree: &mut UnpackTree<'_>) -> Re
         }
         while let Some(event) = reader.read(&mut rest).map_err(tar_error)? {
             match event {
-                TarEvent::Entry(entry) => open = tree.start_entry(&convert_entry(&entry)?)?,
+                TarEvent::Entry(entry) => open = start_entry(&entry, tree)?,
                 TarEvent::Contents(part) => {
                     if let Some(file) = &mut open {
                         tree.write_contents(file, part)?;
@@ -43,29 +43,22 @@ fn tar_error(error: TarError) -> Error {
     entry_error(error.entry, error.problem)
 }
 
-/// Converts an entry for the tree. Fails for one that programs read differently.
-fn convert_entry(entry: &TarEntry) -> Result<ArchiveEntry<'_>> {
+/// Starts an entry, unless programs read it differently.
+fn start_entry(entry: &TarEntry, tree: &mut UnpackTree<'_>) -> Result<Option<UnpackedFile>> {
+    if let Some(problem) = entry.ambiguity {
+        return Err(entry_error(&entry.path, problem));
+    }
+    let target = &entry.link;
     let kind = match entry.kind {
         TarEntryKind::File => EntryKind::File {
             is_executable: entry.mode & 0o111 != 0,
         },
         TarEntryKind::Directory => EntryKind::Directory,
-        TarEntryKind::SymbolicLink => EntryKind::Link {
-            target: &entry.link,
-        },
-        TarEntryKind::HardLink => EntryKind::HardLink {
-            target: &entry.link,
-        },
-        TarEntryKind::Device => EntryKind::Unsupported("is a device"),
-        TarEntryKind::Fifo => EntryKind::Unsupported("is a FIFO"),
-        TarEntryKind::Sparse { is_ambiguous: true } => {
-            let problem = "is sparse in a way that programs read differently";
-            return Err(entry_error(&entry.path, problem));
-        }
-        TarEntryKind::Sparse { .. } => EntryKind::UnsupportedFile("is sparse"),
-        TarEntryKind::Other => EntryKind::UnsupportedFile("is of an unknown kind"),
+        TarEntryKind::SymbolicLink => EntryKind::Link { target },
+        TarEntryKind::HardLink => EntryKind::HardLink { target },
+        TarEntryKind::Other(reason) => EntryKind::UnsupportedFile(reason),
     };
-    Ok(ArchiveEntry {
+    tree.start_entry(&ArchiveEntry {
         name: &entry.path,
         kind,
         size: entry.size,
