@@ -26,7 +26,7 @@ for document in docs/security.md docs/conformance.md; do
         grep -q '`[^`]*`' <<<"$cell" || [[ $cell = 'no: '* ]] || fault "$document has a promise without a test: $cell"
     done <<<"$cells"
     while read -r name; do
-        [ -e "$name" ] || grep -rqwE --include='*.rs' "fn $name" daemon images client proto tests ||
+        [ -e "$name" ] || grep -rqwE --include='*.rs' "fn $name" common daemon images client proto tests ||
             fault "$document promises a test $name, which does not exist"
     done < <(grep -oE '`[^`]+`' <<<"$cells" | tr -d '`')
 done
