@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -20,7 +21,7 @@ mod log_rate_limiter;
 mod startup_log;
 pub mod trace_span;
 
-use json_log::JsonLog;
+use json_log::JsonLineFormat;
 pub use log_rate_limiter::{LOG_INTERVAL, LogRateLimiter};
 pub use startup_log::StartupLog;
 
@@ -33,19 +34,19 @@ pub fn init_logging(config: &Config) -> Result<LogRateLimiter> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
     let limit = LogRateLimiter::new(config.log_lines_max);
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
     let started = if config.log_json {
-        let json = tracing_subscriber::registry().with(filter);
-        let json = json.with(JsonLog::new(io::stderr));
-        json.with(limit.clone()).try_init()
+        let json = log
+            .fmt_fields(JsonFields::new())
+            .event_format(JsonLineFormat)
+            .with_writer(io::stderr);
+        json.finish().with(limit.clone()).try_init()
     } else {
         let colors = io::stderr().is_terminal();
-        let text = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_ansi(colors)
-            .with_writer(move || EscapingWriter {
-                out: io::stderr(),
-                colors,
-            });
+        let text = log.with_ansi(colors).with_writer(move || EscapingWriter {
+            out: io::stderr(),
+            colors,
+        });
         text.finish().with(limit.clone()).try_init()
     };
     started.map_err(|error| failed(&error))?;

@@ -282,7 +282,7 @@ impl http_body::Body for GuardedResponseBody {
 impl Drop for GuardedResponseBody {
     fn drop(&mut self) {
         let _entered = self.span.enter();
-        let elapsed_us = self.start.elapsed().as_micros();
+        let elapsed_us = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
         // Without a code the client went away first.
         let code = self.code.map(tracing::field::debug);
         tracing::debug!(code, elapsed_us, "call ended");

@@ -39,12 +39,12 @@ impl StartupLog {
         let lines = text.lines();
         for line in lines.filter(|line| !self.is_json || !line.trim().is_empty()) {
             let line = match (self.is_json, kind) {
-                (false, _) => format!("{kind}: {line}\n").into_bytes(),
+                (false, _) => format!("{kind}: {line}\n"),
                 (true, "error") => json_log::startup_line("ERROR", line),
                 (true, _) => json_log::startup_line("WARN", line),
             };
             // There is no other place to report it.
-            drop(stderr.write_all(&line));
+            drop(stderr.write_all(line.as_bytes()));
         }
     }
 }

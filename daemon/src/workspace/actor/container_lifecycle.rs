@@ -105,7 +105,7 @@ impl SlotActor {
         fault::reach(Point::BootConnected);
         self.warm_up(&link).await?;
         fault::reach(Point::BootWarmedUp);
-        let boot_ms = started.elapsed().as_millis();
+        let boot_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(boot_ms, "slot is warm");
         Ok(link)
     }
