@@ -22,8 +22,7 @@ use crate::workspace_mount::{hide_workspaces, write_mounting_guest};
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Configuration keys of timeouts that a pause of the machine must not reach, and their values in tests.
-const SERVER_TIMEOUTS: [(&str, &str); 3] = [
-    ("server.handshake_timeout", "10m"),
+const SERVER_TIMEOUTS: [(&str, &str); 2] = [
     ("server.keepalive_timeout", "10m"),
     ("server.stop_timeout", "1m"),
 ];
@@ -67,13 +66,17 @@ pub(crate) fn is_timeout(error: &str) -> bool {
     words.iter().any(|word| error.contains(word))
 }
 
-/// Returns the lines of [`SERVER_TIMEOUTS`], without the keys that `toml` sets itself.
-pub(crate) fn long_timeouts(toml: &str) -> String {
-    lines_unless_set(&SERVER_TIMEOUTS, toml)
+/// Parses a configuration, with timeouts that a pause of the machine does not reach, unless `toml` sets them.
+pub(crate) fn parse_config(toml: &str) -> Config {
+    let text = lines_unless_set(&SERVER_TIMEOUTS, toml) + toml;
+    let mut config = Config::from_toml(&text).expect("configuration").config;
+    config.server.handshake_timeout = Duration::from_secs(600);
+    config.traces.timeout = Duration::from_secs(600);
+    config
 }
 
 /// Returns the lines of `keys`, without those that `toml` sets itself.
-pub(crate) fn lines_unless_set(keys: &[(&str, &str)], toml: &str) -> String {
+fn lines_unless_set(keys: &[(&str, &str)], toml: &str) -> String {
     let absent = keys.iter().filter(|(key, _)| !toml.contains(key));
     absent
         .map(|(key, value)| format!("{key} = {value:?}\n"))
@@ -144,11 +147,11 @@ impl TestServer {
         Self::start_with_guest(guest, toml, &[], |_| {}).await
     }
 
-    /// Starts a server like [`Self::start`], after `prepare` was called with the path of the future state directory.
+    /// Starts a server like [`Self::start`], after `prepare` was called with its configuration.
     pub(crate) async fn start_after(
         toml: &str,
         skills: &[(&str, &str)],
-        prepare: impl FnOnce(&Path),
+        prepare: impl FnOnce(&mut Config),
     ) -> Self {
         Self::start_with_guest(|_| guest_path(), toml, skills, prepare).await
     }
@@ -158,7 +161,7 @@ impl TestServer {
         guest: impl FnOnce(&Path) -> PathBuf,
         toml: &str,
         skills: &[(&str, &str)],
-        prepare: impl FnOnce(&Path),
+        prepare: impl FnOnce(&mut Config),
     ) -> Self {
         let tasks = Tasks::default();
         let dir = TaskDir::new(&tasks.for_skills().tracker);
@@ -179,12 +182,9 @@ impl TestServer {
             true => String::new(),
             false => format!("skills.roots = [{root:?}]\n"),
         };
-        let timeouts =
-            long_timeouts(toml) + &lines_unless_set(&[("pools.default.claim_timeout", "1m")], toml);
-        let config = Config::from_toml(&(base + &roots + &timeouts + toml))
-            .expect("configuration")
-            .config;
-        prepare(&config.state_dir);
+        let claims = lines_unless_set(&[("pools.default.claim_timeout", "1m")], toml);
+        let mut config = parse_config(&(base + &roots + &claims + toml));
+        prepare(&mut config);
         let engine = Arc::new(FakeEngine::new());
         let state = StoppedServer {
             config,

@@ -271,8 +271,8 @@ async fn check_shortage(shortage: Shortage) {
     let mut disk = None;
     let skills = [("one", "name: one\ndescription: d")];
     let toml = "engine.reconcile_interval = \"100ms\"\n";
-    let server = TestServer::start_after(toml, &skills, |state_dir| {
-        disk = Some(Tmpfs::mount(state_dir));
+    let server = TestServer::start_after(toml, &skills, |config| {
+        disk = Some(Tmpfs::mount(&config.state_dir));
     })
     .await;
     let disk = disk.expect("mounted");
@@ -363,8 +363,8 @@ async fn check_start(shortage: Shortage) {
         "listen = \"unix:{}\"\npools.default.max = 1\n",
         run.path().join("skilld.sock").display()
     );
-    let server = TestServer::start_after(&toml, &skills, |state_dir| {
-        disk = Some(Tmpfs::mount(state_dir));
+    let server = TestServer::start_after(&toml, &skills, |config| {
+        disk = Some(Tmpfs::mount(&config.state_dir));
     })
     .await;
     let disk = disk.expect("mounted");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -13,7 +14,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
 
 use crate::collector::{Collector, attributes};
-use crate::server::{TestServer, lines_unless_set, within};
+use crate::server::{TestServer, within};
 
 /// Ids of the client's trace and span.
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -25,10 +26,9 @@ const CREATE: &str = "skilld.v1.WorkspaceService/CreateWorkspace";
 const GET: &str = "skilld.v1.WorkspaceService/GetWorkspace";
 const RUN: &str = "skilld.v1.ExecService/RunExec";
 
-/// Returns a configuration whose exports end late, also on a busy machine, unless `rest` sets their time.
+/// Returns a configuration that exports traces.
 fn traces(endpoint: &str, rest: &str) -> String {
-    let timeout = lines_unless_set(&[("traces.timeout", "10m")], rest);
-    format!("traces.endpoint = {endpoint:?}\n{timeout}{rest}")
+    format!("traces.endpoint = {endpoint:?}\n{rest}")
 }
 
 /// Returns a request in the client's trace; `flags` is 01 if the client samples it.
@@ -231,8 +231,11 @@ async fn headers_of_the_file_go_to_the_collector() {
 
 /// Makes more calls than spans may wait, and stops the daemon. Both must end long before an export times out.
 async fn call_and_stop(endpoint: &str) {
-    let rest = "traces.timeout = \"1h\"\ntraces.queue_max = 8\n";
-    let server = TestServer::start(&traces(endpoint, rest), &[]).await;
+    let server = TestServer::start_after(&traces(endpoint, ""), &[], |config| {
+        config.traces.timeout = Duration::from_secs(3600);
+        config.traces.queue_max = 8;
+    })
+    .await;
     let name = server.workspace().await;
     within(async {
         for _ in 0..300 {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub(crate) use crate::server::connect;
-use crate::server::{guest_path, long_timeouts};
+use crate::server::{guest_path, parse_config};
 use crate::workspace_mount::{MOUNTING_GUEST, write_mounting_guest};
 
 /// Names of the roles, the lowest first.
@@ -147,6 +147,12 @@ impl AccessServer {
         Self::start_in(files, lines, "", ROLE_MAX, |_| {}).await
     }
 
+    /// Starts a daemon after `change` was called with its configuration.
+    pub(crate) async fn start_after(change: impl FnOnce(&mut Config)) -> Self {
+        let files = tempfile::tempdir().expect("directory");
+        Self::start_in(files, "", "", ROLE_MAX, change).await
+    }
+
     /// Starts a daemon whose commands run, in workspaces of their own.
     pub(crate) async fn start_with_commands() -> Self {
         let files = tempfile::tempdir().expect("directory");
@@ -159,8 +165,9 @@ impl AccessServer {
         let files = tempfile::tempdir().expect("directory");
         write_mounting_guest(files.path(), &guest_path());
         let mut disk = None;
-        let mount = |state: &Path| {
-            disk = Some(SmallDisk::mount(state, "size=32m,nr_inodes=4000"));
+        let mount = |config: &mut Config| {
+            let options = "size=32m,nr_inodes=4000";
+            disk = Some(SmallDisk::mount(&config.state_dir, options));
         };
         let server = Self::start_in(files, "", "", ROLE_MAX, mount).await;
         Self {
@@ -176,13 +183,13 @@ impl AccessServer {
     }
 
     /// Starts a daemon with `lines` before the usual configuration, `tables` after it, and `role_max` in place of
-    /// [`ROLE_MAX`], after `prepare` was called with the path of the future state directory.
+    /// [`ROLE_MAX`], after `prepare` was called with the configuration.
     async fn start_in(
         files: TempDir,
         lines: &str,
         tables: &str,
         role_max: &str,
-        prepare: impl FnOnce(&Path),
+        prepare: impl FnOnce(&mut Config),
     ) -> Self {
         let authority = Authority::new(files.path(), "ca");
         let issuer = WebTokenIssuer::generate();
@@ -212,9 +219,8 @@ impl AccessServer {
             .replace("{cert}", &quoted(path("server.crt")))
             .replace("{key}", &quoted(path("server.key")));
         let usual = configuration(dir.path(), files.path()).replace(ROLE_MAX, role_max);
-        let text = long_timeouts(&lines) + &lines + &usual + &tables;
-        let config = Config::from_toml(&text).expect("configuration").config;
-        prepare(&config.state_dir);
+        let mut config = parse_config(&(lines + &usual + &tables));
+        prepare(&mut config);
         let engine = Arc::new(FakeEngine::new());
         let server = Server::start(config.clone(), Arc::clone(&engine) as _);
         let server = server.await.expect("started");

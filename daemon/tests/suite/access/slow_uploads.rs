@@ -61,9 +61,11 @@ impl SlowUploads {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_uploads_of_one_tenant_keep_no_other_tenant_waiting() {
-    let lines =
-        "artifacts.saves_max = 4\nskills.publishes_max = 4\nserver.upload_timeout = \"10m\"\n";
-    let server = AccessServer::start_with(lines).await;
+    let server = AccessServer::start_after(|config| {
+        (config.artifacts.saves_max, config.skills.publishes_max) = (4, 4);
+        config.server.upload_timeout = Duration::from_secs(600);
+    })
+    .await;
     let (a, b) = (
         server.client("a", "publisher").await,
         server.client("b", "publisher").await,

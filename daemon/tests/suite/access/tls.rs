@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -281,7 +282,7 @@ async fn tls_1_2_and_1_3_are_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn half_open_handshakes_keep_no_client_out() {
     // None of them times out while the test runs.
-    let server = AccessServer::start_with("server.handshake_timeout = \"1h\"\n").await;
+    let server = AccessServer::start().await;
     let mut half_open = Vec::new();
     for index in 0..HALF_OPEN {
         let mut stream = TcpStream::connect(server.address).await.expect("connected");
@@ -303,7 +304,8 @@ async fn half_open_handshakes_keep_no_client_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_open_handshakes_are_closed_after_the_timeout_without_a_byte() {
-    let server = AccessServer::start_with("server.handshake_timeout = \"1s\"\n").await;
+    let timeout = Duration::from_secs(1);
+    let server = AccessServer::start_after(|it| it.server.handshake_timeout = timeout).await;
     let mut half_open = Vec::new();
     for sent in [&[][..], &[0x16, 3, 1, 2, 0]] {
         let mut stream = TcpStream::connect(server.address).await.expect("connected");

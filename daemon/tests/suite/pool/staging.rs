@@ -19,8 +19,9 @@ fn name_package(state: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_delays_no_other_staging_of_its_workspace_and_nothing_is_staged_before_its_end() {
-    let server = TestServer::start_after("engine.boot_timeout = \"10m\"\n", &SKILLS, name_package);
-    let server = server.await;
+    let toml = "engine.boot_timeout = \"10m\"\n";
+    let server =
+        TestServer::start_after(toml, &SKILLS, |config| name_package(&config.state_dir)).await;
     let workspace = server.workspace().await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     // The container of the build starts and never answers.

@@ -107,7 +107,10 @@ async fn workspace_with_a_dead_container_fails_and_stays_listed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_workspace_is_removed_after_its_retention() {
-    let server = TestServer::start("workspaces.failed_retention = \"500ms\"\n", &[]).await;
+    let server = TestServer::start_after("", &[], |config| {
+        config.workspaces.failed_retention = Duration::from_millis(500);
+    })
+    .await;
     let name = server.workspace().await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let containers = server.engine.container_ids();

@@ -149,7 +149,7 @@ async fn one_entry_that_no_skill_can_have_is_left_out_and_named_in_the_answer() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_archive_keeps_its_place_until_it_is_unpacked_whoever_waits_for_it() {
-    let server = TestServer::start("skills.publishes_max = 1", &[]).await;
+    let server = TestServer::start_after("", &[], |config| config.skills.publishes_max = 1).await;
     let tmp = server.state_dir().join("skills/tmp");
     let data: Vec<String> = (0..2_000).map(|n| format!("data/{n}")).collect();
     let begun = || {
