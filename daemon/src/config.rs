@@ -126,9 +126,6 @@ pub struct Config {
     /// `true` if log lines are JSON objects instead of text.
     #[serde(rename = "log_format", deserialize_with = "log_format_is_json")]
     pub log_json: bool,
-    /// Maximum number of lines that one place in the code may log within [`crate::telemetry::LOG_INTERVAL`].
-    #[serde(deserialize_with = "values::count")]
-    pub log_lines_max: u64,
 }
 
 /// Section `[skills]`: options of the crate skilld-skills, and limits of publishing.
@@ -136,8 +133,6 @@ pub struct Config {
 pub struct SkillsConfig {
     /// Options of sources, store and catalogue.
     pub options: SkillsOptions,
-    /// Maximum size of a published archive, in bytes.
-    pub publish_bytes_max: u64,
     /// Maximum number of archives that are received and unpacked at the same time.
     pub publishes_max: usize,
     /// Options of skills' environments.
@@ -172,13 +167,13 @@ impl Config {
         format.or_else(environment::log_format).as_deref() == Some("json")
     }
 
-    /// Returns the listener that `listen` and `server.socket_mode` describe.
+    /// Returns the listener that `listen` describes.
     fn default_listener(&self) -> ListenerConfig {
         let peer = self.auth.as_ref().map(|_| Authenticator::Peer);
         ListenerConfig {
             address: ListenAddress::Unix {
                 path: self.socket.clone(),
-                mode: self.server.socket_mode,
+                mode: listeners::SOCKET_MODE,
                 group: None,
             },
             authenticators: peer.into_iter().collect(),

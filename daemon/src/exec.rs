@@ -29,6 +29,9 @@ pub const ARG_BYTES_MAX: usize = (128 << 10) - 1;
 /// twice this size.
 const COMMAND_BYTES_MAX: usize = 1 << 20;
 
+/// Time that an ended exec and its output are kept if the request sets none.
+pub const RETAIN_AFTER_EXIT_DEFAULT: Duration = Duration::from_secs(30 * 60);
+
 /// Rpc that starts an exec. It decides some defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartMode {
@@ -271,12 +274,12 @@ fn effective_spec(mut spec: pb::ExecSpec, start: StartMode, config: &ExecConfig)
         given(spec.no_output_timeout).and_then(|silence| wire(silence.min(config.timeout_max)));
     let or = |given: u32, default| if given == 0 { default } else { given };
     let asked = spec.retain.unwrap_or_default();
-    let default = i64::try_from(config.retain_bytes_default).unwrap_or(i64::MAX);
+    let default = i64::try_from(config.retain_bytes_default()).unwrap_or(i64::MAX);
     let or_default = |bytes: i64| if bytes == 0 { default } else { bytes };
     spec.retain = Some(pb::Retain {
         stdout_bytes: or_default(asked.stdout_bytes),
         stderr_bytes: or_default(asked.stderr_bytes),
-        after_exit: wire(given(asked.after_exit).unwrap_or(config.retain_after_exit_default)),
+        after_exit: wire(given(asked.after_exit).unwrap_or(RETAIN_AFTER_EXIT_DEFAULT)),
     });
     if let Some(terminal) = &mut spec.terminal {
         terminal.rows = or(terminal.rows, 24);

@@ -35,6 +35,9 @@ pub use channel::{GuestChannel, STREAM_WINDOW};
 pub const BINARY: &str = "skilld-guest";
 /// File name of the guest's socket in the slot's `run/`.
 const SOCKET: &str = "guest.sock";
+/// Maximum number of entries of one archive that a guest unpacks, and of a folder that is an input: as many files as one
+/// collection may have, so that what was collected can be staged.
+pub const ARCHIVE_ENTRIES_MAX: u64 = 50_000;
 /// Maximum size of a message from a guest, in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Longest wait for the answer to the first call.

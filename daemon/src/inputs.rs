@@ -21,6 +21,7 @@ use crate::artifacts::{ArtifactRef, ArtifactScope, ArtifactVersionId, Artifacts,
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fetch::{UrlFetcher, WebUrl};
+use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::shutdown::Tasks;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::{Workspace, WorkspaceGrant, record};
@@ -144,7 +145,6 @@ struct StagerContext {
     fetcher: Option<UrlFetcher>,
     /// Permits for fetched files, which stay on the host's disk until the guest has them.
     fetches: TenantPermits,
-    entries_max: u64,
     bytes_max: u64,
     /// Directory for fetched files, which have no name in it.
     state_dir: PathBuf,
@@ -162,7 +162,6 @@ impl InputStager {
                 artifacts,
                 fetcher: files.input_urls.then_some(fetcher),
                 fetches: TenantPermits::new(FETCHES_MAX, config.auth.is_some()),
-                entries_max: files.archive_entries_max,
                 bytes_max: files.stage_bytes_max,
                 state_dir: config.state_dir.clone(),
                 tasks,
@@ -257,7 +256,7 @@ impl InputStager {
                 kind: pb::stage_files_header::Kind::Tar.into(),
                 ..pb::StageFilesHeader::default()
             }),
-            entries_max: self.inner.entries_max,
+            entries_max: ARCHIVE_ENTRIES_MAX,
             bytes_max: self.inner.bytes_max,
         }
     }

@@ -99,9 +99,12 @@ const FRAME_BYTES_MAX: u32 = (256 << 10) + 1024;
 const STREAM_WINDOW: u32 = 256 << 10;
 /// HTTP/2 receive window of one connection, in bytes: the most memory that one client can fill.
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Least limit of HTTP/2 for the headers of a request, in bytes. It refuses a longer request with HTTP status 431. It
-/// ends the connection beyond four times the limit, or seven frames (16 KiB each from most clients). The call layer
-/// refuses calls at the configured limit, with a reason.
+/// Interval between keep-alive pings on an idle connection. Together with `server.keepalive_timeout` it is the time in
+/// which the daemon notices a vanished client.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// Limit of HTTP/2 for the headers of a request, in bytes. It refuses a longer request with HTTP status 431. It ends
+/// the connection beyond four times the limit, or seven frames (16 KiB each from most clients). The call layer refuses
+/// calls at a lower limit, with a reason.
 const HEADER_READ_BYTES: u32 = 64 << 10;
 /// Number of streams that a client may have opened and reset before the daemon looks at them, for each that may be
 /// open. A client may cancel all of its calls at once and make others; a peer that does so for ever exceeds it
@@ -280,7 +283,7 @@ impl Server {
         let audit = AuditLog::open(&config.audit, &config.state_dir).await?;
         let traces = TraceExport::start(config, id, &metrics)?;
         let server = &config.server;
-        let table = ConnectionTable::new(server.connections_max, server.connections_per_user_max);
+        let table = ConnectionTable::new(server.connections_max, server.connections_per_user_max());
         let (tls, files) = (listeners.tls(), (Arc::clone(&access), audit.clone()));
         let watch = FileWatch::new(hangup, files, tls.clone(), table.clone(), tasks.clone());
         let usage = services::open_usage(config, tasks).await?;
@@ -451,14 +454,14 @@ fn http2_builder(config: &ServerConfig) -> tonic::transport::Server {
     let pending_resets = usize::try_from(pending_resets).unwrap_or(usize::MAX);
     tonic::transport::Server::builder()
         .max_concurrent_streams(config.streams_max)
-        .http2_max_header_list_size(config.header_bytes_max.max(HEADER_READ_BYTES))
+        .http2_max_header_list_size(HEADER_READ_BYTES)
         .http2_max_pending_accept_reset_streams(Some(pending_resets))
         .http2_max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME_BYTES_MAX)
         .http2_adaptive_window(Some(false))
-        .http2_keepalive_interval(Some(config.keepalive_interval))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(config.keepalive_timeout))
 }
 

@@ -22,6 +22,7 @@ mod startup_log;
 pub mod trace_span;
 
 use json_log::JsonLineFormat;
+use log_rate_limiter::LINES_MAX;
 pub use log_rate_limiter::{LOG_INTERVAL, LogRateLimiter};
 pub use startup_log::StartupLog;
 
@@ -33,7 +34,7 @@ pub use startup_log::StartupLog;
 pub fn init_logging(config: &Config) -> Result<LogRateLimiter> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
-    let limit = LogRateLimiter::new(config.log_lines_max);
+    let limit = LogRateLimiter::new(LINES_MAX);
     let log = tracing_subscriber::fmt().with_env_filter(filter);
     let started = if config.log_json {
         let json = log

@@ -35,8 +35,7 @@ fn options() -> Result<Options> {
     Ok(daemon_calls::daemon_options()
         .set("pools.default.cpus", &format!("{cpus}.0"))
         .set("execs.count_max", &(2 * BURST).to_string())
-        .set("server.connections_max", "2000")
-        .set("server.connections_per_user_max", "1900"))
+        .set("server.connections_max", "2000"))
 }
 
 /// Measures calls over TLS with a token, the audit log, idle connections and new ones.

@@ -37,8 +37,7 @@ pub(crate) async fn claims(
     let tar = write_skill(&root.path().join(SKILL))?;
     let options = daemon_calls::daemon_options()
         .skills(root.path())
-        .set("engine.uid_count", "8192")
-        .set("engine.uid_quarantine", "1s");
+        .set("engine.uid_count", "8192");
     let daemon = Daemon::start_with(options).await?;
     let (mut skilld, mut docker) = (ClaimTimes::default(), ClaimTimes::default());
     // The first claims warm up the store and the page cache.

@@ -22,7 +22,7 @@ fn options() -> Result<(Options, ContainerLimits)> {
     let cpus = std::thread::available_parallelism()?.get();
     let options = daemon_calls::daemon_options()
         .set("pools.default.cpus", &format!("{cpus}.0"))
-        .set("engine.uid_quarantine", "1s");
+        .set("engine.uid_count", "8192");
     let limits = ContainerLimits {
         memory_bytes: 512 << 20,
         cpus,

@@ -156,12 +156,10 @@ impl Daemon {
             ("SKILLD_ENGINE__BOOT_TIMEOUT", "120s".to_owned()),
             ("SKILLD_ENGINE__TIMEOUT", "120s".to_owned()),
             ("SKILLD_ENGINE__REMOVE_TIMEOUT", "120s".to_owned()),
-            ("SKILLD_SERVER__HANDSHAKE_TIMEOUT", "60s".to_owned()),
             ("SKILLD_SERVER__KEEPALIVE_TIMEOUT", "10m".to_owned()),
             ("SKILLD_SERVER__UPLOAD_TIMEOUT", "5m".to_owned()),
             ("SKILLD_SERVER__STOP_TIMEOUT", "60s".to_owned()),
             ("SKILLD_EXECS__TIMEOUT_DEFAULT", "1h".to_owned()),
-            ("SKILLD_FETCH__CONNECT_TIMEOUT", "60s".to_owned()),
             ("SKILLD_ARTIFACTS__TIMEOUT", "2m".to_owned()),
             // Whether a host has the image of this pool must not change what a test sees.
             ("SKILLD_POOLS__OFFICE__WARM", "0".to_owned()),

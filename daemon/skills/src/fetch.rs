@@ -78,6 +78,12 @@ pub struct FetchOptions {
     pub ca_file: Option<PathBuf>,
 }
 
+impl FetchOptions {
+    /// Maximum time from resolving the name to a usable connection: a server that needs longer is down, and the fetch
+    /// can be tried again.
+    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+}
+
 /// Request for one download.
 #[derive(Debug, Clone)]
 pub struct FetchRequest {

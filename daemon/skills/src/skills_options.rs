@@ -43,17 +43,13 @@ pub struct SkillsOptions {
 pub struct RemoteOptions {
     /// Interval between two requests to a server for changes.
     pub refresh_interval: Duration,
-    /// Maximum duration of one attempt with everything that it fetches.
-    pub refresh_timeout: Duration,
     /// `true` to allow addresses that are not public.
     pub allow_private_addresses: bool,
     /// `true` to fetch from URLs in cards that clients publish.
     pub published_urls: bool,
     /// `true` to allow these to lead to addresses that are not public.
     pub published_private_addresses: bool,
-    /// Maximum size of one download, in bytes.
-    pub download_bytes_max: u64,
-    /// Bounds of a root, unpacked, all of its skills together.
+    /// Bounds of a root, unpacked, all of its skills together. Its bytes are also the maximum of one download.
     pub archive: ArchiveBounds,
     /// Timeouts and proxy of each fetch.
     pub fetch: crate::fetch::FetchOptions,
@@ -74,7 +70,39 @@ pub struct ArchiveBounds {
     pub ratio: u64,
 }
 
+impl SkillsOptions {
+    /// Depth of folders that are searched: real collections need 3, and other readers of skills use 6. A folder that is
+    /// deeper can be a root of its own.
+    pub const DEPTH_MAX: usize = 6;
+    /// Directories of one root that are read, so that a root of / by mistake costs seconds and not hours. Ten thousand
+    /// skills have about 40,000.
+    pub const DIRS_MAX: usize = 100_000;
+    /// Directory entries of one root that are read, for the same reason.
+    pub const ENTRIES_MAX: usize = 1_000_000;
+    /// Directories that are watched. Each costs about 1 KiB of the kernel's memory, and changes in others are found by
+    /// the next interval scan.
+    pub const WATCHES_MAX: usize = 65_536;
+    /// Size of a SKILL.md in bytes. It goes into a prompt, so a larger one is a mistake.
+    pub const SKILL_MD_BYTES_MAX: u64 = 1 << 20;
+    /// Skills of a tenant, more than any collection has. Each costs about 4 KiB of memory and the size of its front
+    /// matter.
+    pub const SKILLS_MAX: usize = 100_000;
+}
+
 impl ArchiveBounds {
+    /// Returns the bounds of a root whose files have at most this many bytes. Each entry takes at least a block of the
+    /// disk. Skills are at most 32 directories deep, and text and tables reach ratios of 20 to 50.
+    #[must_use]
+    pub fn of_root(bytes: u64) -> Self {
+        Self {
+            bytes,
+            file_bytes: bytes,
+            entries: bytes / OBJECT_BYTES,
+            depth: 32,
+            ratio: 200,
+        }
+    }
+
     /// Returns these bounds, lowered to what a quota of bytes on disk permits to hold.
     #[must_use]
     pub(crate) fn within(self, bytes_quota: Option<u64>) -> Self {
@@ -168,30 +196,22 @@ mod tests {
             let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
             Self {
                 roots: Vec::new(),
-                depth_max: 6,
-                dirs_max: 100_000,
-                entries_max: 1_000_000,
-                watches_max: 65_536,
+                depth_max: Self::DEPTH_MAX,
+                dirs_max: Self::DIRS_MAX,
+                entries_max: Self::ENTRIES_MAX,
+                watches_max: Self::WATCHES_MAX,
                 files_max: 5000,
                 bytes_max: 256 << 20,
-                skill_md_bytes_max: 1 << 20,
-                skills_max: 20_000,
+                skill_md_bytes_max: Self::SKILL_MD_BYTES_MAX,
+                skills_max: Self::SKILLS_MAX,
                 keep_unused: minutes(24 * 60),
                 scan_gate: std::sync::Arc::default(),
                 remote: RemoteOptions {
                     refresh_interval: minutes(10),
-                    refresh_timeout: minutes(10),
                     allow_private_addresses: false,
                     published_urls: false,
                     published_private_addresses: false,
-                    download_bytes_max: 64 << 20,
-                    archive: ArchiveBounds {
-                        bytes: 256 << 20,
-                        file_bytes: 64 << 20,
-                        entries: 20_000,
-                        depth: 32,
-                        ratio: 200,
-                    },
+                    archive: ArchiveBounds::of_root(256 << 20),
                     fetch: crate::fetch::FetchOptions {
                         connect_timeout: minutes(5),
                         timeout: minutes(5),

@@ -170,7 +170,7 @@ impl ArtifactsState {
         let permit = self.saves.acquire(tenant.as_str());
         let permit = tokio::time::timeout(self.patience, permit).await;
         permit.map_err(|_| Error::QuotaExceeded {
-            subject: "saves of artifacts at once (artifacts.saves_max)".into(),
+            subject: "saves of artifacts at once".into(),
             limit: self.saves_max as u64,
         })
     }

@@ -49,8 +49,8 @@ pub struct ArtifactsConfig {
     /// Maximum size of one artifact, in bytes.
     #[serde(deserialize_with = "values::size")]
     pub bytes_max: u64,
-    /// Maximum number of concurrent saves.
-    #[serde(deserialize_with = "values::count")]
+    /// Maximum number of concurrent saves. Each needs up to 8 MiB of memory, 1 MiB with a directory.
+    #[serde(skip, default = "saves_max")]
     pub saves_max: usize,
     /// Age from which on a version is removed; `None` keeps all.
     #[serde(deserialize_with = "values::optional_time")]
@@ -86,6 +86,10 @@ impl fmt::Debug for S3Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "S3Credentials({:?})", self.0.keys())
     }
+}
+
+fn saves_max() -> usize {
+    32
 }
 
 fn artifact_storage<'de, D: Deserializer<'de>>(source: D) -> Result<ArtifactStorage, D::Error> {

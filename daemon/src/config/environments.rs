@@ -25,6 +25,8 @@ pub enum EnvironmentBuilds {
     Never,
 }
 
+/// Memory of the programs of a build, in bytes: uv and npm need half of it, and a compiler the rest.
+const BUILD_PROGRAMS_BYTES: u64 = 1 << 30;
 /// Maximum size of a file of certificate authorities, in bytes. That of a system has 300 KiB.
 const CA_FILE_BYTES_MAX: u64 = 4 << 20;
 /// Begin of a certificate in PEM.
@@ -65,9 +67,7 @@ pub struct EnvironmentOptions {
     pub builds_max: usize,
     /// Maximum duration of one build.
     pub build_timeout: Duration,
-    /// Memory of a build's container, in bytes.
-    pub build_memory_bytes: u64,
-    /// Size of a build's workspace, in bytes. It counts towards the memory.
+    /// Size of a build's workspace, in bytes.
     pub build_disk_bytes: u64,
 }
 
@@ -76,6 +76,12 @@ impl EnvironmentOptions {
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.builds != EnvironmentBuilds::Never
+    }
+
+    /// Returns the memory of a build's container, in bytes. The workspace counts towards it.
+    #[must_use]
+    pub fn build_memory_bytes(&self) -> u64 {
+        self.build_disk_bytes.saturating_add(BUILD_PROGRAMS_BYTES)
     }
 
     /// Returns `true` if builds have packages beside those of the image.

@@ -1,4 +1,4 @@
-//! Section `[fetch]`: timeouts and the proxy of everything that the daemon fetches by URL.
+//! Section `[fetch]`: timeout and proxy of everything that the daemon fetches by URL.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::fetch::FetchOptions;
 #[derive(Debug, Deserialize)]
 #[serde(remote = "FetchOptions", deny_unknown_fields)]
 pub(super) struct FetchSection {
-    #[serde(deserialize_with = "values::time")]
+    #[serde(skip, default = "connect_timeout")]
     connect_timeout: Duration,
     #[serde(deserialize_with = "values::time")]
     timeout: Duration,
@@ -23,6 +23,10 @@ pub(super) struct FetchSection {
     /// From `skills.package_ca_file`.
     #[serde(skip)]
     ca_file: Option<PathBuf>,
+}
+
+fn connect_timeout() -> Duration {
+    FetchOptions::CONNECT_TIMEOUT
 }
 
 fn proxy_url<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Url>, D::Error> {

@@ -108,8 +108,9 @@ struct RawListener {
     authenticators: BTreeSet<Authenticator>,
 }
 
-/// Permission bits of a Unix socket whose table sets none.
-const DEFAULT_MODE: u32 = 0o660;
+/// Permission bits of a Unix socket whose table sets none, and of that of `listen`. Every user who may write to it may
+/// run commands, so its group is the list of users.
+pub(super) const SOCKET_MODE: u32 = 0o660;
 
 impl TryFrom<RawListener> for ListenerConfig {
     type Error = String;
@@ -128,7 +129,7 @@ impl TryFrom<RawListener> for ListenerConfig {
                 ]);
                 let address = raw.path.map(|path| ListenAddress::Unix {
                     path,
-                    mode: raw.mode.unwrap_or(DEFAULT_MODE),
+                    mode: raw.mode.unwrap_or(SOCKET_MODE),
                     group: raw.group.filter(|group| !group.is_empty()),
                 });
                 (fault, address.ok_or("needs the key path"))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::artifacts::ArtifactStorage;
+use super::fault_list::FaultList;
 use super::pools::is_pool_name;
 use super::{AuditDelivery, Config, PoolConfig, SLOT_NAME_BYTES_MAX, WorkspaceStorage, listeners};
 use crate::engine::image_reference::ImageReference;
@@ -29,8 +30,6 @@ const UID_MIN: u32 = 1000;
 
 /// Longest time for which the audit log may wait with a sync.
 const AUDIT_SYNC_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// Largest number of spans that may wait for their export: about 1 GiB of memory.
-const TRACE_QUEUE_MAX: usize = 1_000_000;
 /// Maximum length of the host's name in the audit log, in bytes: that of a DNS name.
 const NODE_BYTES_MAX: usize = 253;
 /// Names in the state directory that are not free for the audit log.
@@ -70,24 +69,11 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
         workspaces.idle_timeout_default => workspaces.idle_timeout_max;
         workspaces.lifetime_default => workspaces.lifetime_max;
         execs.timeout_default => execs.timeout_max;
-        execs.retain_bytes_default => execs.retain_bytes_max;
-        execs.retain_after_exit_default => execs.retain_after_exit_max;
-        files.collect_files_default => files.collect_files_max;
-        files.collect_file_bytes_default => files.collect_file_bytes_max;
-        files.collect_total_bytes_default => files.collect_total_bytes_max;
-        fetch.connect_timeout => fetch.timeout;
         engine.remove_timeout => server.unary_timeout, ": DeleteWorkspace waits for it";
     });
     check_environments(faults, config);
     check_audit(faults, config);
     check_traces(faults, config);
-    let refresh_timeout = config.skills.options.remote.refresh_timeout;
-    faults.require_order(
-        ("fetch.timeout", config.fetch.timeout),
-        ("skills.refresh_timeout", refresh_timeout),
-        false,
-        "",
-    );
 
     for pool in &config.pools {
         check_pool(faults, config, pool);
@@ -108,12 +94,6 @@ fn check_environments(faults: &mut FaultList<'_>, config: &Config) {
     faults.require("state_dir", is_plain(&config.state_dir), state_dir);
     let wheelhouse = environments.wheelhouse.as_deref();
     faults.require("skills.wheelhouse", wheelhouse.is_none_or(is_plain), advice);
-    faults.require_order(
-        ("skills.build_disk", environments.build_disk_bytes),
-        ("skills.build_memory", environments.build_memory_bytes),
-        true,
-        ": it counts in it",
-    );
     faults.require_order(
         ("skills.build_disk", environments.build_disk_bytes),
         ("skills.environments_disk", environments.disk_bytes),
@@ -175,11 +155,6 @@ fn check_audit(faults: &mut FaultList<'_>, config: &Config) {
 fn check_traces(faults: &mut FaultList<'_>, config: &Config) {
     let traces = &config.traces;
     faults.require(
-        "traces.queue_max",
-        traces.queue_max <= TRACE_QUEUE_MAX,
-        format_args!("must not be over {TRACE_QUEUE_MAX}"),
-    );
-    faults.require(
         "traces.headers_file",
         traces.headers_file.is_none() || traces.is_private(),
         "would be sent unencrypted: use an https:// endpoint, or a collector on this host",
@@ -237,20 +212,6 @@ fn check_paths_and_texts(faults: &mut FaultList<'_>, config: &Config) {
 
 fn check_numbers(faults: &mut FaultList<'_>, config: &Config) {
     let (server, engine) = (&config.server, &config.engine);
-    // Pages of answers have up to 3 MiB and the entry that exceeds it; chunks have 1 MiB.
-    faults.require_size(
-        "server.message_bytes_max",
-        u64::try_from(server.message_bytes_max).unwrap_or(u64::MAX),
-        ByteSize::mib(4),
-        ByteSize::gib(1),
-    );
-    // h2 reads seven frames of headers, which have 16 KiB from most clients, and counts paths and authorities too.
-    faults.require_size(
-        "server.header_bytes_max",
-        server.header_bytes_max.into(),
-        ByteSize::kib(4),
-        ByteSize::kib(96),
-    );
     // Below 16 MiB a handful of slow readers would end each other's streams.
     faults.require_size(
         "server.relay_bytes_max",
@@ -285,16 +246,6 @@ fn check_numbers(faults: &mut FaultList<'_>, config: &Config) {
         "engine.uid_count",
         end.is_some_and(|end| end != u32::MAX),
         "uid_base + uid_count is over what a uid can be",
-    );
-    let streams_of_one_exec = 2;
-    let least = config
-        .execs
-        .retain_bytes_max
-        .saturating_mul(streams_of_one_exec);
-    faults.require(
-        "execs.retain_bytes_total",
-        faults.has("execs.retain_bytes_max") || config.execs.retain_bytes_total >= least,
-        "must be at least twice execs.retain_bytes_max: an exec has two streams",
     );
 }
 

@@ -8,37 +8,26 @@ use serde::Deserialize;
 
 use super::values;
 
+/// Retained output of one stream if the request sets none, in bytes, for clients that read late or again.
+const RETAIN_BYTES_DEFAULT: u64 = 4 << 20;
+
 /// Section `[server]`: limits and timeouts of the gRPC server.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Permission bits of the listening socket.
-    #[serde(deserialize_with = "values::file_mode")]
-    pub socket_mode: u32,
-    /// Maximum size of one protobuf message in either direction, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub message_bytes_max: usize,
-    /// Maximum size of a request's header list, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub header_bytes_max: u32,
     /// Maximum number of concurrent streams on one connection.
     #[serde(deserialize_with = "values::count")]
     pub streams_max: u32,
     /// Maximum number of connections.
     #[serde(deserialize_with = "values::count")]
     pub connections_max: usize,
-    /// Maximum number of connections of one user (uid) of the host.
-    #[serde(deserialize_with = "values::count")]
-    pub connections_per_user_max: usize,
     /// Memory for output that clients have not read yet, over all streams, in bytes.
     #[serde(deserialize_with = "values::size")]
     pub relay_bytes_max: u64,
-    /// Time after which the daemon closes a connection that has not sent the HTTP/2 preface.
-    #[serde(deserialize_with = "values::time")]
+    /// Time after which the daemon closes a connection that has not sent the 24 bytes of the HTTP/2 preface. A client
+    /// sends them at once, but its machine may stand still for seconds.
+    #[serde(skip, default = "handshake_timeout")]
     pub handshake_timeout: Duration,
-    /// Interval between keep-alive pings on an idle connection.
-    #[serde(deserialize_with = "values::time")]
-    pub keepalive_interval: Duration,
     /// Time that a client has to answer a keep-alive ping.
     #[serde(deserialize_with = "values::time")]
     pub keepalive_timeout: Duration,
@@ -56,6 +45,20 @@ pub struct ServerConfig {
     pub stop_timeout: Duration,
     /// `true` if the server offers gRPC reflection.
     pub reflection: bool,
+}
+
+impl ServerConfig {
+    /// Returns the maximum number of connections of one user (uid) of the host, IPv4 address or IPv6 network of 64 bits:
+    /// nine tenths of all, so that none can block all others.
+    #[must_use]
+    pub fn connections_per_user_max(&self) -> usize {
+        let others = self.connections_max.div_ceil(10);
+        (self.connections_max - others).max(1)
+    }
+}
+
+fn handshake_timeout() -> Duration {
+    Duration::from_secs(30)
 }
 
 /// Section `[engine]`: how the daemon makes and removes containers.
@@ -78,9 +81,6 @@ pub struct EngineConfig {
     /// Size of the uid range, which limits the number of slots.
     #[serde(deserialize_with = "values::count")]
     pub uid_count: u32,
-    /// Time that a uid stays unused before another slot gets it.
-    #[serde(deserialize_with = "values::time")]
-    pub uid_quarantine: Duration,
     /// Time that a responsive engine has to remove a container before its slot is quarantined.
     #[serde(deserialize_with = "values::time")]
     pub remove_timeout: Duration,
@@ -93,9 +93,6 @@ pub struct EngineConfig {
     /// Time that a container may be paused before its workspace counts as lost.
     #[serde(deserialize_with = "values::time")]
     pub pause_timeout: Duration,
-    /// Maximum number of containers that boot at the same time.
-    #[serde(deserialize_with = "values::count")]
-    pub boots_max: usize,
 }
 
 /// Section `[workspaces]`: number and lifetime of workspaces.
@@ -117,12 +114,16 @@ pub struct WorkspaceConfig {
     /// Longest lifetime that a request may set.
     #[serde(deserialize_with = "values::time")]
     pub lifetime_max: Duration,
-    /// Time that a failed workspace stays listed.
-    #[serde(deserialize_with = "values::time")]
+    /// Time that a failed workspace stays listed with its reason, so that its user can see what happened.
+    #[serde(skip, default = "failed_retention")]
     pub failed_retention: Duration,
     /// Space that workspaces on disk leave free on the disk of the state directory, in bytes.
     #[serde(rename = "disk_reserve", deserialize_with = "values::size")]
     pub disk_reserve_bytes: u64,
+}
+
+fn failed_retention() -> Duration {
+    Duration::from_secs(10 * 60)
 }
 
 /// Section `[execs]`: limits and timeouts of execs.
@@ -132,51 +133,41 @@ pub struct ExecConfig {
     /// Maximum number of running execs in one workspace.
     #[serde(rename = "count_max", deserialize_with = "values::count")]
     pub execs_max: u32,
-    /// Maximum number of ended execs that one workspace keeps; the oldest are removed first.
-    #[serde(deserialize_with = "values::count")]
-    pub retained_max: u32,
     /// Timeout of an exec whose request sets none.
     #[serde(deserialize_with = "values::time")]
     pub timeout_default: Duration,
     /// Longest timeout; the daemon shortens a longer one to this.
     #[serde(deserialize_with = "values::time")]
     pub timeout_max: Duration,
-    /// Retained output of each stream if the request sets none, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub retain_bytes_default: u64,
-    /// Largest retained output of one stream that a request may set, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub retain_bytes_max: u64,
     /// Maximum retained output of all execs of one workspace, in bytes.
     #[serde(deserialize_with = "values::size")]
     pub retain_bytes_total: u64,
-    /// Time that an ended exec is kept if the request sets none.
-    #[serde(deserialize_with = "values::time")]
-    pub retain_after_exit_default: Duration,
-    /// Longest time that a request may have an ended exec kept.
-    #[serde(deserialize_with = "values::time")]
-    pub retain_after_exit_max: Duration,
     /// Time between SIGTERM and SIGKILL if KillExec sets none.
     #[serde(deserialize_with = "values::time")]
     pub kill_grace: Duration,
-    /// Time after the command's end during which its remaining processes may hold the output open.
-    #[serde(deserialize_with = "values::time")]
-    pub leak_grace: Duration,
     /// Time between the last stream's break and the kill of an exec with `on_disconnect: KILL`.
     #[serde(deserialize_with = "values::time")]
     pub disconnect_grace: Duration,
-    /// Interval between heartbeats on a silent output stream.
-    #[serde(deserialize_with = "values::time")]
-    pub heartbeat: Duration,
+}
+
+impl ExecConfig {
+    /// Returns the retained output of one stream if the request sets none, in bytes.
+    #[must_use]
+    pub fn retain_bytes_default(&self) -> u64 {
+        RETAIN_BYTES_DEFAULT.min(self.retain_bytes_max())
+    }
+
+    /// Returns the largest retained output of one stream that a request may set, in bytes: an exec has two streams.
+    #[must_use]
+    pub fn retain_bytes_max(&self) -> u64 {
+        self.retain_bytes_total / 2
+    }
 }
 
 /// Section `[files]`: limits of staging and collecting.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilesConfig {
-    /// Maximum number of entries in one staged archive.
-    #[serde(deserialize_with = "values::count")]
-    pub archive_entries_max: u64,
     /// Maximum size of one staged stream after decompression, in bytes.
     #[serde(deserialize_with = "values::size")]
     pub stage_bytes_max: u64,
@@ -187,22 +178,4 @@ pub struct FilesConfig {
     pub input_urls: bool,
     /// `true` if the URLs of inputs may lead to addresses that are not public.
     pub input_private_addresses: bool,
-    /// Maximum number of files of a collection whose request sets none.
-    #[serde(deserialize_with = "values::count")]
-    pub collect_files_default: u64,
-    /// Largest number of files that a collection may request.
-    #[serde(deserialize_with = "values::count")]
-    pub collect_files_max: u64,
-    /// Maximum size of one collected file if the request sets none, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub collect_file_bytes_default: u64,
-    /// Largest size of one collected file that a request may set, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub collect_file_bytes_max: u64,
-    /// Maximum size of all collected files if the request sets none, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub collect_total_bytes_default: u64,
-    /// Largest total size that a collection may request, in bytes.
-    #[serde(deserialize_with = "values::size")]
-    pub collect_total_bytes_max: u64,
 }

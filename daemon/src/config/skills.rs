@@ -13,6 +13,10 @@ use super::skill_roots::parse_skill_root;
 use super::{SkillsConfig, values};
 use crate::fetch::FetchOptions;
 
+/// Maximum number of archives that are received and unpacked at the same time. Each takes up to twice `bytes_max` of the
+/// disk until it is published.
+const PUBLISHES_MAX: usize = 16;
+
 /// Keys of section `[skills]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,24 +24,9 @@ struct SkillsSection {
     #[serde(deserialize_with = "skill_roots")]
     roots: Vec<SkillRoot>,
     #[serde(deserialize_with = "values::count")]
-    depth_max: usize,
-    #[serde(deserialize_with = "values::count")]
-    dirs_max: usize,
-    #[serde(deserialize_with = "values::count")]
-    entries_max: usize,
-    watches_max: usize,
-    #[serde(deserialize_with = "values::count")]
     files_max: u64,
     #[serde(deserialize_with = "values::size")]
     bytes_max: u64,
-    #[serde(deserialize_with = "values::size")]
-    skill_md_bytes_max: u64,
-    #[serde(deserialize_with = "values::count")]
-    count_max: usize,
-    #[serde(deserialize_with = "values::size")]
-    publish_bytes_max: u64,
-    #[serde(deserialize_with = "values::count")]
-    publishes_max: usize,
     environment_builds: EnvironmentBuilds,
     #[serde(deserialize_with = "values::optional_path")]
     wheelhouse: Option<PathBuf>,
@@ -55,8 +44,6 @@ struct SkillsSection {
     #[serde(deserialize_with = "values::time")]
     build_timeout: Duration,
     #[serde(deserialize_with = "values::size")]
-    build_memory: u64,
-    #[serde(deserialize_with = "values::size")]
     build_disk: u64,
     #[serde(deserialize_with = "values::size")]
     environments_disk: u64,
@@ -64,21 +51,9 @@ struct SkillsSection {
     keep_unused: Duration,
     #[serde(deserialize_with = "values::time")]
     refresh_interval: Duration,
-    #[serde(deserialize_with = "values::time")]
-    refresh_timeout: Duration,
     allow_private_addresses: bool,
     #[serde(deserialize_with = "values::size")]
-    download_bytes_max: u64,
-    #[serde(deserialize_with = "values::size")]
     archive_bytes_max: u64,
-    #[serde(deserialize_with = "values::size")]
-    archive_file_bytes_max: u64,
-    #[serde(deserialize_with = "values::count")]
-    archive_entries_max: u64,
-    #[serde(deserialize_with = "values::count")]
-    archive_depth_max: usize,
-    #[serde(deserialize_with = "values::count")]
-    archive_ratio_max: u64,
 }
 
 /// Deserializes section `[skills]`. The fetch options of remote roots are a stand-in until section `[fetch]` is known.
@@ -88,32 +63,24 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
     let section = SkillsSection::deserialize(source)?;
     let options = SkillsOptions {
         roots: section.roots,
-        depth_max: section.depth_max,
-        dirs_max: section.dirs_max,
-        entries_max: section.entries_max,
-        watches_max: section.watches_max,
+        depth_max: SkillsOptions::DEPTH_MAX,
+        dirs_max: SkillsOptions::DIRS_MAX,
+        entries_max: SkillsOptions::ENTRIES_MAX,
+        watches_max: SkillsOptions::WATCHES_MAX,
         files_max: section.files_max,
         bytes_max: section.bytes_max,
-        skill_md_bytes_max: section.skill_md_bytes_max,
-        skills_max: section.count_max,
+        skill_md_bytes_max: SkillsOptions::SKILL_MD_BYTES_MAX,
+        skills_max: SkillsOptions::SKILLS_MAX,
         keep_unused: section.keep_unused,
         remote: RemoteOptions {
             refresh_interval: section.refresh_interval,
-            refresh_timeout: section.refresh_timeout,
             allow_private_addresses: section.allow_private_addresses,
             published_urls: false,
             published_private_addresses: false,
-            download_bytes_max: section.download_bytes_max,
-            archive: ArchiveBounds {
-                bytes: section.archive_bytes_max,
-                file_bytes: section.archive_file_bytes_max,
-                entries: section.archive_entries_max,
-                depth: section.archive_depth_max,
-                ratio: section.archive_ratio_max,
-            },
+            archive: ArchiveBounds::of_root(section.archive_bytes_max),
             fetch: FetchOptions {
-                connect_timeout: section.refresh_timeout,
-                timeout: section.refresh_timeout,
+                connect_timeout: FetchOptions::CONNECT_TIMEOUT,
+                timeout: FetchOptions::CONNECT_TIMEOUT,
                 proxy: None,
                 ca_file: None,
             },
@@ -121,8 +88,7 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
     };
     Ok(SkillsConfig {
         options,
-        publish_bytes_max: section.publish_bytes_max,
-        publishes_max: section.publishes_max,
+        publishes_max: PUBLISHES_MAX,
         environments: EnvironmentOptions {
             builds: section.environment_builds,
             wheelhouse: section.wheelhouse,
@@ -134,7 +100,6 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
             disk_bytes: section.environments_disk,
             builds_max: section.builds_max,
             build_timeout: section.build_timeout,
-            build_memory_bytes: section.build_memory,
             build_disk_bytes: section.build_disk,
         },
     })

@@ -1,4 +1,4 @@
-//! Section `[traces]`: the collector that receives spans, and how many.
+//! Section `[traces]`: the collector that receives spans, and the share of calls that have one.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,12 +27,20 @@ pub struct TracesConfig {
     /// Share of the calls without a trace of their client that are traced, from 0 to 1.
     #[serde(deserialize_with = "share")]
     pub sample_ratio: f64,
-    /// Deadline of one export.
-    #[serde(deserialize_with = "values::time")]
+    /// Deadline of one export. No call waits for an export.
+    #[serde(skip, default = "export_timeout")]
     pub timeout: Duration,
-    /// Maximum number of spans that wait for their export.
-    #[serde(deserialize_with = "values::count")]
+    /// Maximum number of spans that wait for their export. Each costs about 1 KiB of memory.
+    #[serde(skip, default = "queue_max")]
     pub queue_max: usize,
+}
+
+fn export_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn queue_max() -> usize {
+    4096
 }
 
 impl TracesConfig {
@@ -128,18 +136,6 @@ mod tests {
             (
                 "traces.sample_ratio = 1.5",
                 "traces.sample_ratio: must be between 0 and 1, is 1.5",
-            ),
-            (
-                "traces.queue_max = 0",
-                "traces.queue_max: must be at least 1",
-            ),
-            (
-                "traces.queue_max = 2000000",
-                "traces.queue_max: must not be over 1000000",
-            ),
-            (
-                "traces.timeout = \"0s\"",
-                "traces.timeout: must be over zero",
             ),
             (
                 "traces = { endpoint = \"http://collector:4317\", headers_file = \"/etc/skilld/h\" }",

@@ -46,7 +46,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Deserializes a size such as `"256MiB"` into a number of bytes, at least 1.
-pub(super) fn size<'de, D: Deserializer<'de>, T: TryFrom<u64>>(source: D) -> Result<T, D::Error> {
+pub(super) fn size<'de, D: Deserializer<'de>>(source: D) -> Result<u64, D::Error> {
     parsed(source, parse_size)
 }
 
@@ -57,14 +57,13 @@ pub(super) fn optional_size<'de, D: Deserializer<'de>>(source: D) -> Result<Opti
     size.map_err(D::Error::custom)
 }
 
-fn parse_size<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+fn parse_size(text: &str) -> Result<u64, String> {
     let size: ByteSize = text
         .parse()
         .map_err(|_| format!("{text:?} is not a size; write it like \"256MiB\""))?;
     // Protocol messages carry sizes as int64.
     Some(size.as_u64())
         .filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok())
-        .and_then(|bytes| T::try_from(bytes).ok())
         .ok_or_else(|| format!("{text} is not between 1 and 2^63 bytes"))
 }
 

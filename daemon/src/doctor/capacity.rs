@@ -54,7 +54,8 @@ fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
     let environments = &config.skills.environments;
     if environments.is_enabled() {
         let builds = count(environments.builds_max);
-        parts.push(("builds".to_owned(), builds, environments.build_memory_bytes));
+        let memory = environments.build_memory_bytes();
+        parts.push(("builds".to_owned(), builds, memory));
     }
     let (promised, parts) = sum_promises(&parts);
     let (total, host) = (ByteSize::b(promised), ByteSize::b(host_bytes));
@@ -70,7 +71,7 @@ fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
              kernel kills processes of any of them, or of the host"
         ),
         format!(
-            "set `max` or `memory` of the pools, `skills.builds_max` or `skills.build_memory` lower, so that their sum \
+            "set `max` or `memory` of the pools, `skills.builds_max` or `skills.build_disk` lower, so that their sum \
              is at most {host}"
         ),
     )

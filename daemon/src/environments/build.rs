@@ -138,7 +138,7 @@ fn read_operator_files(options: &EnvironmentOptions) -> Result<Vec<u8>, BuildFai
 fn build_pool(pool: &PoolConfig, options: &EnvironmentOptions) -> PoolConfig {
     PoolConfig {
         max: 1,
-        memory_bytes: options.build_memory_bytes,
+        memory_bytes: options.build_memory_bytes(),
         storage: WorkspaceStorage::Tmpfs,
         disk_bytes: options.build_disk_bytes,
         inodes: ENTRIES_MAX,

@@ -72,7 +72,7 @@ pub(super) fn check_end(
     let tail = String::from_utf8_lossy(&end.stderr_tail);
     let last = tail.lines().rev().find(|line| !line.trim().is_empty());
     let last = last.unwrap_or("it wrote no message").trim();
-    let (disk, memory) = (options.build_disk_bytes, options.build_memory_bytes);
+    let (disk, memory) = (options.build_disk_bytes, options.build_memory_bytes());
     let ended_by = end.result.reason();
     let limit_reason = if ended_by == Reason::Timeout {
         let timeout = options.build_timeout;
@@ -94,7 +94,7 @@ pub(super) fn check_end(
         ))
     } else if end.result.oom_kills > 0 {
         Some(format!(
-            "the build needed more than {memory} bytes of memory (skills.build_memory)"
+            "the build needed more than {memory} bytes of memory (skills.build_disk and 1 GiB)"
         ))
     } else {
         None

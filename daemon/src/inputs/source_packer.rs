@@ -17,6 +17,7 @@ use crate::artifacts::{ArtifactRef, ArtifactScope};
 use crate::error::{Error, InputSourceError, Result};
 use crate::exec;
 use crate::fetch::{FetchRequest, WebUrl};
+use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
 
@@ -157,9 +158,8 @@ impl SourcePacker<'_> {
     ) -> Result<StagedInput> {
         let (from, path) = (job.input.from.clone(), path.to_owned());
         let roots = self.inner.roots.clone();
-        let entries_max = self.inner.entries_max;
         let tasks = &self.inner.tasks;
-        let open = move || roots.open(&from, &path, entries_max);
+        let open = move || roots.open(&from, &path, ARCHIVE_ENTRIES_MAX);
         let tree = match tasks.blocking(open).await? {
             OpenedHostPath::File(file) => {
                 let file = SourceFileReader::from_host(file, job.reference().to_owned());
@@ -180,7 +180,7 @@ impl SourcePacker<'_> {
     ) -> Result<StagedInput> {
         let found = self
             .reader
-            .find_path(&job.input.from, path, self.inner.entries_max)
+            .find_path(&job.input.from, path, ARCHIVE_ENTRIES_MAX)
             .await?;
         if job.input.link {
             return self.pack_workspace_link(packer, job, path, &found).await;

@@ -48,7 +48,7 @@ impl ExecRpc {
         start: StartMode,
     ) -> Result<AdmittedExec> {
         let received = Instant::now();
-        let exec = wire::check_exec(workspace, exec_id, spec, &self.0.config)?;
+        let exec = wire::check_exec(workspace, exec_id, spec, &self.0.config.execs)?;
         if self.0.tasks.refuses(RefusedWork::Execs) {
             return Err(Error::Draining);
         }

@@ -160,8 +160,7 @@ impl FileService for FileRpc {
         request: Request<pb::CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
         let caller = Caller::of(&request)?;
-        let (id, request, save_as) =
-            wire::check_collect_outputs(request.into_inner(), &self.0.config.files)?;
+        let (id, request, save_as) = wire::check_collect_outputs(request.into_inner())?;
         if save_as.is_some() {
             caller.require_whole_tenant()?;
         }

@@ -6,8 +6,13 @@ use skilld_proto::v1::server_service_server::ServerService;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::convert::exec::{ARG_BYTES_MAX, ARGV_MAX, ENV_BYTES_MAX, ENV_MAX, STDIN_BYTES_MAX};
-use super::convert::file::{DATA_BYTES_MAX, GLOB_BYTES_MAX, GLOBS_MAX, SKILLS_MAX};
+use super::convert::exec::{
+    ARG_BYTES_MAX, ARGV_MAX, ENV_BYTES_MAX, ENV_MAX, RETAIN_AFTER_EXIT_MAX, STDIN_BYTES_MAX,
+};
+use super::convert::file::{
+    COLLECT_FILE_BYTES, COLLECT_FILES, COLLECT_TOTAL_BYTES, DATA_BYTES_MAX, GLOB_BYTES_MAX,
+    GLOBS_MAX, SKILLS_MAX,
+};
 use super::convert::input::INPUTS_MAX;
 use super::convert::{duration_message, int64};
 use super::{ServiceDependencies, SharedDependencies};
@@ -15,7 +20,16 @@ use crate::access::Caller;
 use crate::artifacts::{NAME_BYTES_MAX, SCOPE_BYTES_MAX};
 use crate::config::{Config, WorkspaceStorage};
 use crate::engine::seccomp;
+use crate::exec::RETAIN_AFTER_EXIT_DEFAULT;
+use crate::guest::ARCHIVE_ENTRIES_MAX;
+use crate::workspace::slot_provisioning::{HEARTBEAT, LEAK_GRACE, RETAINED_EXECS_MAX};
 
+/// Maximum size of a message in either direction, in bytes. Pages of answers have up to 3 MiB and the entry that exceeds
+/// it; file contents come in chunks of 1 MiB.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Maximum size of a request's metadata, in bytes. That of skilld's clients takes less than 1 KiB; tokens and tracing add
+/// to that, and other servers take 8 to 32 KiB.
+pub const HEADER_BYTES_MAX: u64 = 32 << 10;
 /// Largest page of most lists.
 const PAGE_SIZE: i64 = 1000;
 /// Maximum length of a path in bytes, and its maximum number of components.
@@ -132,20 +146,20 @@ fn server_limits(config: &Config) -> pb::ServerLimits {
         ..
     } = config;
     pb::ServerLimits {
-        message_bytes: int64(server.message_bytes_max),
-        header_bytes: server.header_bytes_max.into(),
+        message_bytes: int64(MESSAGE_BYTES_MAX),
+        header_bytes: int64(HEADER_BYTES_MAX),
         concurrent_streams: server.streams_max.into(),
         connections: int64(server.connections_max),
-        connections_per_user: int64(server.connections_per_user_max),
+        connections_per_user: int64(server.connections_per_user_max()),
         workspaces: int64(workspaces.workspaces_max),
         execs_per_workspace: execs.execs_max.into(),
         page_size: PAGE_SIZE,
         exec_timeout_default: duration_message(execs.timeout_default),
         exec_timeout_max: duration_message(execs.timeout_max),
-        exec_retain_bytes_default: int64(execs.retain_bytes_default),
-        exec_retain_bytes_max: int64(execs.retain_bytes_max),
-        exec_retain_after_exit_default: duration_message(execs.retain_after_exit_default),
-        exec_retain_after_exit_max: duration_message(execs.retain_after_exit_max),
+        exec_retain_bytes_default: int64(execs.retain_bytes_default()),
+        exec_retain_bytes_max: int64(execs.retain_bytes_max()),
+        exec_retain_after_exit_default: duration_message(RETAIN_AFTER_EXIT_DEFAULT),
+        exec_retain_after_exit_max: duration_message(RETAIN_AFTER_EXIT_MAX),
         argv_bytes: int64(ARG_BYTES_MAX),
         argv_count: int64(ARGV_MAX),
         env_bytes: int64(ENV_BYTES_MAX),
@@ -161,12 +175,12 @@ fn server_limits(config: &Config) -> pb::ServerLimits {
         upload_timeout: duration_message(server.upload_timeout),
         unary_timeout: duration_message(server.unary_timeout),
         failed_retention: duration_message(workspaces.failed_retention),
-        execs_retained: execs.retained_max.into(),
+        execs_retained: RETAINED_EXECS_MAX.into(),
         exec_retain_bytes_total: int64(execs.retain_bytes_total),
         exec_kill_grace: duration_message(execs.kill_grace),
-        exec_leak_grace: duration_message(execs.leak_grace),
+        exec_leak_grace: duration_message(LEAK_GRACE),
         exec_disconnect_grace: duration_message(execs.disconnect_grace),
-        heartbeat: duration_message(execs.heartbeat),
+        heartbeat: duration_message(HEARTBEAT),
         ..file_limits(config)
     }
 }
@@ -181,14 +195,14 @@ fn file_limits(config: &Config) -> pb::ServerLimits {
         ..
     } = config;
     pb::ServerLimits {
-        stage_archive_entries: int64(files.archive_entries_max),
+        stage_archive_entries: int64(ARCHIVE_ENTRIES_MAX),
         stage_bytes: int64(files.stage_bytes_max),
-        collect_files_default: int64(files.collect_files_default),
-        collect_files_max: int64(files.collect_files_max),
-        collect_file_bytes_default: int64(files.collect_file_bytes_default),
-        collect_file_bytes_max: int64(files.collect_file_bytes_max),
-        collect_total_bytes_default: int64(files.collect_total_bytes_default),
-        collect_total_bytes_max: int64(files.collect_total_bytes_max),
+        collect_files_default: int64(*COLLECT_FILES.start()),
+        collect_files_max: int64(*COLLECT_FILES.end()),
+        collect_file_bytes_default: int64(*COLLECT_FILE_BYTES.start()),
+        collect_file_bytes_max: int64(*COLLECT_FILE_BYTES.end()),
+        collect_total_bytes_default: int64(*COLLECT_TOTAL_BYTES.start()),
+        collect_total_bytes_max: int64(*COLLECT_TOTAL_BYTES.end()),
         skill_files: int64(skills.options.files_max),
         skill_bytes: int64(skills.options.bytes_max),
         artifact_bytes: int64(artifacts.bytes_max),
@@ -196,7 +210,7 @@ fn file_limits(config: &Config) -> pb::ServerLimits {
         artifact_scope_bytes: int64(SCOPE_BYTES_MAX),
         skill_md_bytes: int64(skills.options.skill_md_bytes_max),
         skills: int64(skills.options.skills_max),
-        publish_bytes: int64(skills.publish_bytes_max),
+        publish_bytes: int64(skills.options.bytes_max),
         concurrent_publishes: int64(skills.publishes_max),
         skill_keep_unused: duration_message(skills.options.keep_unused),
         concurrent_saves: int64(artifacts.saves_max),

@@ -38,7 +38,7 @@ pub async fn receive_archive(
     let wanted = wire::publish(&first)?;
     let patience = shared.config.server.upload_timeout;
     let busy = Error::Deadline {
-        doing: "waiting for other archives to be published (skills.publishes_max)",
+        doing: "waiting for other archives to be published",
     };
     let permit = shared.publishes.acquire(caller.tenant().as_str());
     let Ok(permit) = tokio::time::timeout(patience, permit).await else {
@@ -74,7 +74,7 @@ pub async fn receive_archive(
 
 /// Returns the maximum size of an archive of a caller in bytes, and the error of a larger one.
 fn archive_limit(shared: &SharedDependencies, caller: &Caller) -> (u64, Error) {
-    let limit = shared.config.skills.publish_bytes_max;
+    let limit = shared.config.skills.options.bytes_max;
     let tenant = caller.tenant();
     let quota = caller.limits().published_bytes;
     // What is larger than the quota allows is not even received: its files would count more.
@@ -90,7 +90,7 @@ fn archive_limit(shared: &SharedDependencies, caller: &Caller) -> (u64, Error) {
             (quota + ARCHIVE_OVERHEAD_BYTES, error)
         }
         None => {
-            let what = "bytes of the archive (skills.publish_bytes_max)".to_owned();
+            let what = "bytes of the archive (skills.bytes_max)".to_owned();
             (limit, Error::LimitExceeded { what, limit })
         }
     }

@@ -15,6 +15,7 @@ use tonic::Status;
 use super::call_audit::SharedCallAudit;
 use super::request_body::{TimedRequestBody, framed_bytes};
 use crate::error::Error;
+use crate::rpc::server_info::MESSAGE_BYTES_MAX;
 
 /// Request body that holds the end of its first message back until the call may begin.
 pub(super) struct AuditedRequestBody {
@@ -22,8 +23,6 @@ pub(super) struct AuditedRequestBody {
     call: SharedCallAudit,
     /// First message as far as it has arrived; `None` once it is complete.
     first: Option<Vec<u8>>,
-    /// Maximum size of a message in bytes, unpacked.
-    message_bytes_max: usize,
     /// Frame that completed the first message, and the wait for the record.
     held: Option<HeldFrame>,
 }
@@ -35,16 +34,11 @@ struct HeldFrame {
 }
 
 impl AuditedRequestBody {
-    pub(super) fn new(
-        inner: TimedRequestBody,
-        call: SharedCallAudit,
-        message_bytes_max: usize,
-    ) -> Self {
+    pub(super) fn new(inner: TimedRequestBody, call: SharedCallAudit) -> Self {
         Self {
             inner,
             call,
             first: Some(Vec::new()),
-            message_bytes_max,
             held: None,
         }
     }
@@ -59,7 +53,7 @@ impl AuditedRequestBody {
             return Some(frame);
         };
         first.extend_from_slice(data);
-        let Some(message) = complete_message(first, self.message_bytes_max) else {
+        let Some(message) = complete_message(first) else {
             return Some(frame);
         };
         let recorded = self.call.begin(&message);
@@ -74,23 +68,22 @@ impl AuditedRequestBody {
 }
 
 /// Returns the first message of a stream's bytes, unpacked and without its prefix; `None` if it is not complete.
-fn complete_message(bytes: &[u8], bytes_max: usize) -> Option<Cow<'_, [u8]>> {
+fn complete_message(bytes: &[u8]) -> Option<Cow<'_, [u8]>> {
     let prefix = *bytes.first_chunk()?;
     let message = bytes.get(prefix.len()..usize::try_from(framed_bytes(prefix)).ok()?)?;
     Some(match prefix.first() {
         Some(0) => Cow::Borrowed(message),
-        _ => Cow::Owned(unpack_message(message, bytes_max)),
+        _ => Cow::Owned(unpack_message(message)),
     })
 }
 
 /// Unpacks a message that its client compressed. Returns an empty one if it is faulty or too large, because its handler
 /// is then never called.
-fn unpack_message(message: &[u8], bytes_max: usize) -> Vec<u8> {
+fn unpack_message(message: &[u8]) -> Vec<u8> {
     let mut unpacked = Vec::new();
-    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    let mut reader = GzDecoder::new(message).take(limit.saturating_add(1));
+    let mut reader = GzDecoder::new(message).take(MESSAGE_BYTES_MAX as u64 + 1);
     match reader.read_to_end(&mut unpacked) {
-        Ok(length) if length <= bytes_max => unpacked,
+        Ok(length) if length <= MESSAGE_BYTES_MAX => unpacked,
         Ok(_) | Err(_) => Vec::new(),
     }
 }

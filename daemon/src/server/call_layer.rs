@@ -46,6 +46,7 @@ use crate::audit::TraceParent;
 use crate::config::ServerConfig;
 use crate::error::Error;
 use crate::rpc::AnswerDeadline;
+use crate::rpc::server_info::HEADER_BYTES_MAX;
 use crate::telemetry::trace_span;
 
 /// Header with the compressions of requests that a server accepts.
@@ -70,8 +71,6 @@ struct CallLayerContext {
     gate: CallGate,
     open: OpenCalls,
     budget: ResponseBudget,
-    header_bytes_max: u64,
-    message_bytes_max: usize,
     message_timeout: Duration,
     unary_timeout: Duration,
     stop: CancellationToken,
@@ -93,8 +92,6 @@ impl CallLayer {
                 gate,
                 open,
                 budget: ResponseBudget::new(config.relay_bytes_max),
-                header_bytes_max: config.header_bytes_max.into(),
-                message_bytes_max: config.message_bytes_max,
                 message_timeout: config.upload_timeout,
                 unary_timeout: config.unary_timeout,
                 stop,
@@ -205,11 +202,10 @@ impl CallLayerContext {
         if let Some(refusal) = refuse_foreign_request(request) {
             return Err(Box::new(refusal));
         }
-        let limit = self.header_bytes_max;
-        let refusal = if header_list_bytes(request.headers()) > limit {
+        let refusal = if header_list_bytes(request.headers()) > HEADER_BYTES_MAX {
             Error::LimitExceeded {
-                what: "the size of the call's metadata (server.header_bytes_max)".into(),
-                limit,
+                what: "the size of the call's metadata".into(),
+                limit: HEADER_BYTES_MAX,
             }
         } else if let Some(found) = self.methods.get(request.uri().path()) {
             return Ok(found);
@@ -239,8 +235,7 @@ impl CallLayerContext {
         let Some(end) = &call.audit else {
             return Body::new(body);
         };
-        let limit = self.message_bytes_max;
-        Body::new(AuditedRequestBody::new(body, end.shared(), limit))
+        Body::new(AuditedRequestBody::new(body, end.shared()))
     }
 
     /// Makes the permit of a call's answer in the memory budget.

@@ -35,7 +35,7 @@ use crate::rpc::admin::AdminRpc;
 use crate::rpc::artifact::ArtifactRpc;
 use crate::rpc::exec::ExecRpc;
 use crate::rpc::file::FileRpc;
-use crate::rpc::server_info::ServerInfoRpc;
+use crate::rpc::server_info::{MESSAGE_BYTES_MAX, ServerInfoRpc};
 use crate::rpc::skill::SkillRpc;
 use crate::rpc::tenant::TenantRpc;
 use crate::rpc::workspace::WorkspaceRpc;
@@ -51,10 +51,10 @@ use crate::workspace::{slot_disk, slot_table};
 /// Sets the limits of a service's messages, and accepts compressed requests, whose limit is that of the unpacked message.
 /// Both limits are set because tonic does not limit the messages that it sends by default.
 macro_rules! with_limits {
-    ($service:expr, $bytes:expr) => {
+    ($service:expr) => {
         $service
-            .max_decoding_message_size($bytes)
-            .max_encoding_message_size($bytes)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
             .accept_compressed(CompressionEncoding::Gzip)
     };
 }
@@ -157,14 +157,13 @@ fn referenced_versions(registry: &WorkspaceRegistry) -> ReferencedVersions {
     ReferencedVersions::new(move || staged_artifacts(&registry.list_all()))
 }
 
-/// Builds the routes: every service with the configured message limits, health, and, if switched on, both versions of
+/// Builds the routes: every service with the limits of messages, health, and, if switched on, both versions of
 /// reflection.
 pub(super) fn build_routes(
     shared: SharedDependencies,
     available: watch::Receiver<bool>,
     reporter: HealthReporter,
 ) -> Result<Routes> {
-    let bytes = shared.config.server.message_bytes_max;
     let reflection = shared.config.server.reflection;
     let server = ServerInfoRpc {
         shared: Arc::clone(&shared),
@@ -178,20 +177,20 @@ pub(super) fn build_routes(
     let access = AccessServiceServer::new(AccessRpc(Arc::clone(&shared)));
     let tenants = TenantServiceServer::new(TenantRpc(Arc::clone(&shared)));
     let admin = AdminServiceServer::new(AdminRpc(shared));
-    let routes = Routes::new(with_limits!(workspaces, bytes))
-        .add_service(with_limits!(execs, bytes))
-        .add_service(with_limits!(files, bytes))
-        .add_service(with_limits!(skills, bytes))
-        .add_service(with_limits!(artifacts, bytes))
-        .add_service(with_limits!(ServerServiceServer::new(server), bytes))
-        .add_service(with_limits!(access, bytes))
-        .add_service(with_limits!(tenants, bytes))
-        .add_service(with_limits!(admin, bytes))
-        .add_service(with_limits!(health::health_service(reporter), bytes));
+    let routes = Routes::new(with_limits!(workspaces))
+        .add_service(with_limits!(execs))
+        .add_service(with_limits!(files))
+        .add_service(with_limits!(skills))
+        .add_service(with_limits!(artifacts))
+        .add_service(with_limits!(ServerServiceServer::new(server)))
+        .add_service(with_limits!(access))
+        .add_service(with_limits!(tenants))
+        .add_service(with_limits!(admin))
+        .add_service(with_limits!(health::health_service(reporter)));
     if !reflection {
         return Ok(routes);
     }
     let reflection = Reflection::new()?;
-    let routes = routes.add_service(with_limits!(reflection.v1(), bytes));
-    Ok(routes.add_service(with_limits!(reflection.v1alpha(), bytes)))
+    let routes = routes.add_service(with_limits!(reflection.v1()));
+    Ok(routes.add_service(with_limits!(reflection.v1alpha())))
 }

@@ -15,8 +15,11 @@ use crate::error::INTERNAL_TARGET;
 
 /// Interval over which lines are counted, and after which the number of suppressed lines is logged.
 pub const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Factor of `log_lines_max` for INTERNAL errors. One log statement writes all of them, and operators look them up by
-/// request id. With the default limit, 1,000 lines per second are logged.
+/// Maximum number of lines that one log statement writes within an interval, so that neither a client nor a command can
+/// fill the log.
+pub(super) const LINES_MAX: u64 = 200;
+/// Factor of [`LINES_MAX`] for INTERNAL errors. One log statement writes all of them, and operators look them up by
+/// request id. So 1,000 lines per second are logged.
 const INTERNAL_ERROR_FACTOR: u64 = 50;
 /// Log target of the lines that report suppressed lines. These lines are not limited.
 const REPORT_TARGET: &str = "skilld::telemetry::left_out";
@@ -65,7 +68,7 @@ impl LogRateLimiter {
                 left_out = suppressed,
                 place = %format_args!("{}:{}", metadata.file().unwrap_or_default(), metadata.line().unwrap_or_default()),
                 of = metadata.target(),
-                "more lines of one kind than log_lines_max"
+                "more lines of one kind than are logged"
             );
         }
     }

@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::config::PoolConfig;
 use crate::engine::ImageInfo;
 use crate::error::{Chain, Error, Result};
-use crate::guest::GuestClient;
+use crate::guest::{ARCHIVE_ENTRIES_MAX, GuestClient};
 use crate::pool::Pool;
 use crate::shutdown::RefusedWork;
 use crate::workspace::Slot;
@@ -160,11 +160,10 @@ impl InternalSlot {
         header: pb::StageFilesHeader,
         data: impl Stream<Item = Bytes> + Send + 'static,
     ) -> Result<pb::StageFilesResponse> {
-        let files = &self.context.config.files;
         let header = guest::PutFilesHeader {
             file: Some(header),
-            entries_max: files.archive_entries_max,
-            bytes_max: files.stage_bytes_max,
+            entries_max: ARCHIVE_ENTRIES_MAX,
+            bytes_max: self.context.config.files.stage_bytes_max,
         };
         let payloads = stream::iter([Payload::Header(header)]).chain(data.map(Payload::Data));
         let requests = payloads.map(|payload| guest::PutFilesRequest {

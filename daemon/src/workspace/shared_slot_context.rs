@@ -23,6 +23,11 @@ use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
 use crate::workspace::software_inventory_cache::SoftwareInventoryCache;
 use crate::workspace::workspace_table::WorkspaceTable;
 
+/// Time that a uid stays unused before another container gets it, so that the kernel has released everything that it
+/// keeps per user.
+const UID_QUARANTINE: Duration = Duration::from_secs(10 * 60);
+/// Maximum number of containers that boot at the same time. Docker makes them one after the other, so more only wait.
+const BOOTS_MAX: usize = 4;
 /// Maximum number of checks of images at the same time. Each has one container.
 pub const IMAGE_CHECKS_MAX: usize = 2;
 
@@ -79,7 +84,7 @@ impl SharedSlotContext {
         let numbers = SlotNumberAllocator::new(
             limits.uid_base,
             limits.uid_count,
-            limits.uid_quarantine,
+            UID_QUARANTINE,
             first_number,
         );
         Self {
@@ -95,7 +100,7 @@ impl SharedSlotContext {
             instance: instance.to_owned(),
             slots: SlotTable::new(numbers),
             workspaces: Arc::default(),
-            boots: Semaphore::new(limits.boots_max),
+            boots: Semaphore::new(BOOTS_MAX),
             image_checks: Semaphore::new(IMAGE_CHECKS_MAX),
             inventories: SoftwareInventoryCache::default(),
             reconcile: Notify::new(),

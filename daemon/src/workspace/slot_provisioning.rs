@@ -18,6 +18,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use skilld_proto::guest::{GENERATION, v1 as pb};
 
@@ -34,6 +35,14 @@ use crate::workspace_paths;
 
 /// Path of the metadata file in the slot's directory; `/workspace/metadata.json` in the container.
 pub const METADATA: &str = "skills/.metadata.json";
+
+/// Maximum number of ended execs that a workspace keeps with result and output. The oldest are removed first.
+pub const RETAINED_EXECS_MAX: u32 = 256;
+/// Time that processes which a command left behind may go on after its end. Then they are killed, unless the command
+/// asks to keep them.
+pub const LEAK_GRACE: Duration = Duration::from_millis(500);
+/// Interval between heartbeats on a silent output stream. Proxies end a silent stream after 30 seconds at the earliest.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Python module that replaces `venv`, and its path in the slot's directory.
 const VENV_MODULE: &str = include_str!("slot_provisioning/venv_module.py");
@@ -255,12 +264,12 @@ pub fn configure_request(context: &SharedSlotContext, workspace: &str) -> pb::Co
     pb::ConfigureRequest {
         workspace: format!("workspaces/{workspace}"),
         execs_max: execs.execs_max,
-        leak_grace: prost_types::Duration::try_from(execs.leak_grace).ok(),
+        leak_grace: prost_types::Duration::try_from(LEAK_GRACE).ok(),
         disconnect_grace: prost_types::Duration::try_from(execs.disconnect_grace).ok(),
         kill_grace: prost_types::Duration::try_from(execs.kill_grace).ok(),
-        heartbeat: prost_types::Duration::try_from(execs.heartbeat).ok(),
+        heartbeat: prost_types::Duration::try_from(HEARTBEAT).ok(),
         retain_bytes_total: execs.retain_bytes_total,
-        retained_execs_max: execs.retained_max,
+        retained_execs_max: RETAINED_EXECS_MAX,
     }
 }
 
@@ -322,8 +331,8 @@ mod tests {
 
     #[tokio::test]
     async fn each_setting_of_execs_arrives_in_its_own_field_of_the_request() {
-        let text = "[execs]\ncount_max = 11\nretained_max = 12\nretain_bytes_total = \"65MiB\"\n\
-                    leak_grace = \"13s\"\ndisconnect_grace = \"14s\"\nkill_grace = \"15s\"\nheartbeat = \"16s\"\n";
+        let text = "[execs]\ncount_max = 11\nretain_bytes_total = \"65MiB\"\n\
+                    disconnect_grace = \"14s\"\nkill_grace = \"13s\"\n";
         let config = Arc::new(Config::from_toml(text).expect("valid").config);
         let engine = Arc::new(FakeEngine::new());
         let info = engine.describe().await.expect("described");
@@ -333,12 +342,12 @@ mod tests {
         let expected = pb::ConfigureRequest {
             workspace: "workspaces/w".to_owned(),
             execs_max: 11,
-            retained_execs_max: 12,
+            retained_execs_max: 256,
             retain_bytes_total: 65 << 20,
-            leak_grace: seconds(13),
+            leak_grace: prost_types::Duration::try_from(LEAK_GRACE).ok(),
             disconnect_grace: seconds(14),
-            kill_grace: seconds(15),
-            heartbeat: seconds(16),
+            kill_grace: seconds(13),
+            heartbeat: seconds(15),
         };
         assert_eq!(configure_request(&context, "w"), expected);
     }

@@ -62,9 +62,7 @@ fn default_toml_is_complete_and_loads() {
     let config = loaded.config;
     assert_eq!(config.state_dir, Path::new("/var/lib/skilld"));
     assert_eq!(config.socket, Path::new("/run/skilld/skilld.sock"));
-    assert_eq!(config.server.socket_mode, 0o660);
-    assert_eq!(config.server.message_bytes_max, 4 << 20);
-    assert_eq!(config.server.header_bytes_max, 16 << 10);
+    assert_eq!(config.server.connections_per_user_max(), 900);
     assert_eq!(config.engine.docker_host, "unix:///var/run/docker.sock");
     assert_eq!(
         (config.engine.uid_base, config.engine.uid_count),
@@ -79,18 +77,9 @@ fn default_toml_is_complete_and_loads() {
         Duration::from_secs(24 * 3600)
     );
     assert_eq!(config.execs.timeout_default, Duration::from_secs(300));
-    assert_eq!(config.execs.retain_bytes_default, 4 << 20);
-    assert_eq!(
-        config.execs.retain_after_exit_default,
-        Duration::from_secs(30 * 60)
-    );
+    assert_eq!(config.execs.retain_bytes_default(), 4 << 20);
+    assert_eq!(config.execs.retain_bytes_max(), 32 << 20);
     assert_eq!(config.execs.kill_grace, Duration::from_secs(2));
-    assert_eq!(config.execs.leak_grace, Duration::from_millis(500));
-    assert_eq!(config.execs.heartbeat, Duration::from_secs(15));
-    assert_eq!(config.files.archive_entries_max, 20_000);
-    assert_eq!(config.files.collect_files_default, 100);
-    assert_eq!(config.files.collect_file_bytes_default, 4 << 20);
-    assert_eq!(config.files.collect_total_bytes_default, 64 << 20);
     assert!(config.skills.options.roots.is_empty());
     assert_eq!(
         config.engine.docker_config, None,
@@ -230,7 +219,7 @@ fn malformed_values_are_named_with_their_key() {
         r#"
         log = "=,=" => log:
         log_format = "xml" => log_format: "xml" is neither
-        server.socket_mode = "0999" => server.socket_mode: "0999" is not a mode
+        listeners = [{ kind = "unix", path = "/x", mode = "0999" }] => listeners.0.mode: "0999" is not a mode
         execs.kill_grace = "2" => execs.kill_grace: "2" is not a time
         execs.kill_grace = "0s" => execs.kill_grace: must be over zero
         skills.bytes_max = "2 apples" => skills.bytes_max: "2 apples" is not a size
@@ -294,13 +283,9 @@ fn relations_between_values_are_checked() {
         pools.default.disk = "512MiB" => pools.default.disk: must be below pools.default.memory
         engine.uid_count = 79 => engine.uid_count: 79 are fewer than the 80
         execs.timeout_max = "1s" => execs.timeout_default: must not be over execs.timeout_max
-        execs.retain_bytes_total = "8MiB" => execs.retain_bytes_total: must be at least twice
         execs.retain_bytes_total = "1GiB" => execs.retain_bytes_total: must be below pools.default.memory
         server.unary_timeout = "60s" => server.unary_timeout: must be over the 60s
         pools.default.claim_timeout = "90s" => pools.default.claim_timeout: must be below
-        server.message_bytes_max = "3MiB" => server.message_bytes_max: must be between
-        server.header_bytes_max = "97KiB" => server.header_bytes_max: must be between
-        files.collect_files_max = 9 => files.collect_files_default: must not be over
         engine.remove_timeout = "90s" => engine.remove_timeout: must be below server.unary_timeout
         "#,
     );
@@ -387,7 +372,7 @@ fn invalid_configuration_exits_64_and_names_the_key() {
     assert_eq!(output.status.code(), Some(64));
     let stderr = text(&output.stderr);
     assert!(
-        stderr.contains("error: server.shape: is not a key; there are: socket_mode, "),
+        stderr.contains("error: server.shape: is not a key; there are: streams_max, "),
         "{stderr}"
     );
     assert!(stderr.contains(&format!("(in {path})")), "{stderr}");
@@ -564,8 +549,6 @@ fn urls_of_roots_and_proxies_are_checked_without_showing_secrets() {
             "without credentials",
         ),
         ("fetch.proxy = \"secret\"", "must be http://HOST:PORT"),
-        ("fetch.timeout = \"1s\"", "fetch.connect_timeout"),
-        ("skills.refresh_timeout = \"1s\"", "fetch.timeout"),
     ] {
         let faults = Config::from_toml(keys).expect_err(keys).to_string();
         assert!(faults.contains(says), "{keys}: {faults}");

@@ -446,7 +446,7 @@ async fn begin_call(server: &TestServer, path: &str, message: &[u8]) -> RawClien
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_are_not_complete_keep_no_new_client_out() {
-    let server = TestServer::start("server.connections_per_user_max = 8", &[]).await;
+    let server = TestServer::start("server.connections_max = 9", &[]).await;
     let mut open = Vec::new();
     for (path, message) in [
         ("/skilld.v1.ExecService/RunExec", &[][..]),
@@ -467,7 +467,7 @@ async fn calls_that_are_not_complete_keep_no_new_client_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_only_watch_keep_no_new_client_out() {
-    let server = TestServer::start("server.connections_per_user_max = 8", &[]).await;
+    let server = TestServer::start("server.connections_max = 9", &[]).await;
     let endpoint = format!("unix:{}", socket_path(&server).display());
     let mut watching = Vec::new();
     for _ in 0..8 {

@@ -165,46 +165,6 @@ async fn no_program_is_told_more_cores_than_the_host_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_exec_with_a_terminal_sends_heartbeats_and_is_usable_afterwards() {
-    let server = TestServer::start_with_commands("execs.heartbeat = \"50ms\"\n").await;
-    let workspace = server.workspace().await;
-    let request = pb::RunExecRequest {
-        workspace: workspace.clone(),
-        exec_id: "idle".to_owned(),
-        spec: Some(pb::ExecSpec {
-            shell: "read -r line; echo got $line".to_owned(),
-            stdin: open_stdin(),
-            terminal: Some(pb::Terminal::default()),
-            ..pb::ExecSpec::default()
-        }),
-        ..pb::RunExecRequest::default()
-    };
-    let events = server.client.execs().run_exec(request).await;
-    let mut events = events.expect("running").into_inner();
-    let mut heartbeats = 0;
-    while heartbeats < 5 {
-        let event = next_event(&mut events).await;
-        heartbeats += usize::from(matches!(event, Event::Heartbeat(_)));
-    }
-    let line = pb::WriteStdinRequest {
-        name: format!("{workspace}/execs/idle"),
-        data: Bytes::from_static(b"awake\r"),
-        ..pb::WriteStdinRequest::default()
-    };
-    server.client.write_stdin(line).await.expect("written");
-    let mut text = String::new();
-    while !text.ends_with("awake\r\ngot awake\r\n") {
-        if let Event::Output(output) = next_event(&mut events).await
-            && let Some(Content::Data(data)) = output.content
-        {
-            text.push_str(&String::from_utf8_lossy(&data));
-        }
-    }
-    drop(events);
-    assert!(server.stop().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
     let server = TestServer::start_with_commands("").await;
     let workspace = server.workspace().await;

@@ -350,7 +350,7 @@ fn tar_with_raw_entry(path: &str, kind: tar::EntryType) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_archives_are_refused_and_leave_nothing() {
-    let server = TestServer::start("files.archive_entries_max = 50\n", &[]).await;
+    let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let raw = tar_with_raw_entry;
     let invalid = (Code::InvalidArgument, Reason::ArchiveInvalid);
@@ -374,7 +374,7 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
         let left = list_files(&server, &workspace, "out").await;
         assert_eq!(left.expect(name), [], "{name}");
     }
-    let names: Vec<String> = (0..51).map(|at| format!("f{at}")).collect();
+    let names: Vec<String> = (0..=50_000).map(|at| format!("f{at}")).collect();
     let many: Vec<(&str, &[u8])> = names
         .iter()
         .map(|name| (name.as_str(), b"".as_slice()))
@@ -415,10 +415,10 @@ async fn an_entry_that_is_not_unpacked_does_not_refuse_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn collect_limit_above_the_maximum_is_rejected_by_name() {
-    let server = TestServer::start("files.collect_files_max = 200\n", &[]).await;
+    let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let spec = pb::CollectSpec {
-        max_files: 201,
+        max_files: 50_001,
         ..collect_spec(&["out/**"])
     };
     let failure = check_refused(
@@ -427,7 +427,7 @@ async fn collect_limit_above_the_maximum_is_rejected_by_name() {
         Reason::InvalidRequest,
     );
     assert!(
-        failure.message.contains("spec.max_files") && failure.message.contains("200"),
+        failure.message.contains("spec.max_files") && failure.message.contains("50000"),
         "{failure:?}"
     );
     let (files, summary) = collect_files(&server, &workspace, collect_spec(&["out/**"]))

@@ -136,9 +136,9 @@ fn check_is_for_people_and_stays_text() {
     let mut command = skilld(dir.path(), &["--check"]);
     let command = command.env("SKILLD_LOG_FORMAT", "json");
     let output = command
-        .env("SKILLD_LOG_LINES_MAX", "0")
+        .env("SKILLD_SERVER__STREAMS_MAX", "0")
         .output()
         .expect("runs");
     assert_eq!(output.status.code(), Some(64));
-    assert!(output.stderr.starts_with(b"error: log_lines_max: "));
+    assert!(output.stderr.starts_with(b"error: server.streams_max: "));
 }

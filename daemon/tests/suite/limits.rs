@@ -10,9 +10,6 @@ use crate::server::TestServer;
 
 /// Keys that GetServerInfo does not report, each with the reason.
 const NOT_SHOWN: &[(&str, &str)] = &[
-    ("server.socket_mode", "no limit"),
-    ("server.handshake_timeout", "clients send it at once"),
-    ("server.keepalive_interval", "HTTP/2 answers by itself"),
     ("server.keepalive_timeout", "HTTP/2 answers by itself"),
     ("server.drain_timeout", "of the daemon's end"),
     ("server.stop_timeout", "of the daemon's end"),
@@ -23,27 +20,10 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ),
     ("files.input_urls", "a feature"),
     ("files.input_private_addresses", "the refusal says it"),
-    ("fetch.connect_timeout", "within fetch.timeout"),
     ("fetch.proxy", "no limit"),
     ("skills.roots", "no limit"),
-    (
-        "skills.depth_max",
-        "of roots, which are the operator's; a problem says it",
-    ),
-    ("skills.dirs_max", "of roots; a problem says it"),
-    ("skills.entries_max", "of roots; a problem says it"),
-    ("skills.watches_max", "changes nothing but speed"),
     ("skills.refresh_interval", "of roots"),
-    ("skills.refresh_timeout", "of roots"),
-    ("skills.download_bytes_max", "of roots; a problem says it"),
     ("skills.archive_bytes_max", "of roots; a problem says it"),
-    (
-        "skills.archive_file_bytes_max",
-        "of roots; a problem says it",
-    ),
-    ("skills.archive_entries_max", "of roots; a problem says it"),
-    ("skills.archive_depth_max", "of roots; a problem says it"),
-    ("skills.archive_ratio_max", "of roots; a problem says it"),
     (
         "skills.allow_private_addresses",
         "of roots; a problem says it",
@@ -57,7 +37,6 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("skills.source_builds", "of builds; a problem says it"),
     ("skills.builds_max", "further builds wait"),
     ("skills.build_timeout", "of builds; a problem says it"),
-    ("skills.build_memory", "of builds; a problem says it"),
     ("skills.build_disk", "of builds; a problem says it"),
     ("skills.environments_disk", "of builds; a problem says it"),
     (
@@ -98,11 +77,8 @@ const MIB: i64 = 1 << 20;
 
 #[rustfmt::skip]
 const SHOWN: &[ReportedLimit] = &[
-    ("server.message_bytes_max", "\"5MiB\"", |it| it.message_bytes, 5 * MIB),
-    ("server.header_bytes_max", "\"17KiB\"", |it| it.header_bytes, 17 << 10),
     ("server.streams_max", "257", |it| it.concurrent_streams, 257),
     ("server.connections_max", "1001", |it| it.connections, 1001),
-    ("server.connections_per_user_max", "901", |it| it.connections_per_user, 901),
     ("server.relay_bytes_max", "\"513MiB\"", |it| it.relay_bytes, 513 * MIB),
     ("server.unary_timeout", "\"91s\"", |it| seconds(it.unary_timeout), 91),
     ("server.upload_timeout", "\"61s\"", |it| seconds(it.upload_timeout), 61),
@@ -111,38 +87,48 @@ const SHOWN: &[ReportedLimit] = &[
     ("workspaces.idle_timeout_max", "\"902s\"", |it| seconds(it.idle_timeout_max), 902),
     ("workspaces.lifetime_default", "\"903s\"", |it| seconds(it.lifetime_default), 903),
     ("workspaces.lifetime_max", "\"904s\"", |it| seconds(it.lifetime_max), 904),
-    ("workspaces.failed_retention", "\"905s\"", |it| seconds(it.failed_retention), 905),
     ("execs.count_max", "33", |it| it.execs_per_workspace, 33),
-    ("execs.retained_max", "257", |it| it.execs_retained, 257),
     ("execs.timeout_default", "\"301s\"", |it| seconds(it.exec_timeout_default), 301),
     ("execs.timeout_max", "\"302s\"", |it| seconds(it.exec_timeout_max), 302),
-    ("execs.retain_bytes_default", "\"5MiB\"", |it| it.exec_retain_bytes_default, 5 * MIB),
-    ("execs.retain_bytes_max", "\"6MiB\"", |it| it.exec_retain_bytes_max, 6 * MIB),
     ("execs.retain_bytes_total", "\"65MiB\"", |it| it.exec_retain_bytes_total, 65 * MIB),
-    ("execs.retain_after_exit_default", "\"31s\"", |it| seconds(it.exec_retain_after_exit_default), 31),
-    ("execs.retain_after_exit_max", "\"32s\"", |it| seconds(it.exec_retain_after_exit_max), 32),
     ("execs.kill_grace", "\"3s\"", |it| seconds(it.exec_kill_grace), 3),
-    ("execs.leak_grace", "\"4s\"", |it| seconds(it.exec_leak_grace), 4),
     ("execs.disconnect_grace", "\"6s\"", |it| seconds(it.exec_disconnect_grace), 6),
-    ("execs.heartbeat", "\"16s\"", |it| seconds(it.heartbeat), 16),
-    ("files.archive_entries_max", "20001", |it| it.stage_archive_entries, 20_001),
     ("files.stage_bytes_max", "\"5MiB\"", |it| it.stage_bytes, 5 * MIB),
-    ("files.collect_files_default", "101", |it| it.collect_files_default, 101),
-    ("files.collect_files_max", "102", |it| it.collect_files_max, 102),
-    ("files.collect_file_bytes_default", "\"7MiB\"", |it| it.collect_file_bytes_default, 7 * MIB),
-    ("files.collect_file_bytes_max", "\"8MiB\"", |it| it.collect_file_bytes_max, 8 * MIB),
-    ("files.collect_total_bytes_default", "\"9MiB\"", |it| it.collect_total_bytes_default, 9 * MIB),
-    ("files.collect_total_bytes_max", "\"10MiB\"", |it| it.collect_total_bytes_max, 10 * MIB),
     ("fetch.timeout", "\"121s\"", |it| seconds(it.fetch_timeout), 121),
     ("skills.files_max", "5001", |it| it.skill_files, 5001),
     ("skills.bytes_max", "\"257MiB\"", |it| it.skill_bytes, 257 * MIB),
-    ("skills.skill_md_bytes_max", "\"900KiB\"", |it| it.skill_md_bytes, 900 << 10),
-    ("skills.count_max", "20002", |it| it.skills, 20_002),
-    ("skills.publish_bytes_max", "\"65MiB\"", |it| it.publish_bytes, 65 * MIB),
-    ("skills.publishes_max", "17", |it| it.concurrent_publishes, 17),
     ("skills.keep_unused", "\"25h\"", |it| seconds(it.skill_keep_unused), 25 * 3600),
     ("artifacts.bytes_max", "\"2GiB\"", |it| it.artifact_bytes, 2048 * MIB),
-    ("artifacts.saves_max", "34", |it| it.concurrent_saves, 34),
+];
+
+/// Getters of limits that are no keys, and their values in GetServerInfo. Some follow from the keys above.
+type FixedLimit = (&'static str, fn(&ServerLimits) -> i64, i64);
+
+#[rustfmt::skip]
+const FIXED: &[FixedLimit] = &[
+    ("message_bytes", |it| it.message_bytes, 4 * MIB),
+    ("header_bytes", |it| it.header_bytes, 32 << 10),
+    ("connections_per_user", |it| it.connections_per_user, 900),
+    ("failed_retention", |it| seconds(it.failed_retention), 600),
+    ("execs_retained", |it| it.execs_retained, 256),
+    ("exec_retain_bytes_default", |it| it.exec_retain_bytes_default, 4 * MIB),
+    ("exec_retain_bytes_max", |it| it.exec_retain_bytes_max, 65 * MIB / 2),
+    ("exec_retain_after_exit_default", |it| seconds(it.exec_retain_after_exit_default), 30 * 60),
+    ("exec_retain_after_exit_max", |it| seconds(it.exec_retain_after_exit_max), 24 * 3600),
+    ("exec_leak_grace", |it| it.exec_leak_grace.map_or(0, |grace| grace.nanos.into()), 500_000_000),
+    ("heartbeat", |it| seconds(it.heartbeat), 15),
+    ("stage_archive_entries", |it| it.stage_archive_entries, 50_000),
+    ("collect_files_default", |it| it.collect_files_default, 100),
+    ("collect_files_max", |it| it.collect_files_max, 50_000),
+    ("collect_file_bytes_default", |it| it.collect_file_bytes_default, 4 * MIB),
+    ("collect_file_bytes_max", |it| it.collect_file_bytes_max, 4096 * MIB),
+    ("collect_total_bytes_default", |it| it.collect_total_bytes_default, 64 * MIB),
+    ("collect_total_bytes_max", |it| it.collect_total_bytes_max, 16_384 * MIB),
+    ("skill_md_bytes", |it| it.skill_md_bytes, MIB),
+    ("skills", |it| it.skills, 100_000),
+    ("publish_bytes", |it| it.publish_bytes, 257 * MIB),
+    ("concurrent_publishes", |it| it.concurrent_publishes, 16),
+    ("concurrent_saves", |it| it.concurrent_saves, 32),
 ];
 
 /// Configuration sections with limits of requests. GetPool and Workspace report those of engine and pools.
@@ -185,6 +171,9 @@ async fn every_configured_limit_is_reported_or_explained() {
     let limits = info.limits.expect("limits");
     for (key, _, get, expected) in SHOWN {
         assert_eq!(get(&limits), *expected, "{key}");
+    }
+    for (name, get, expected) in FIXED {
+        assert_eq!(get(&limits), *expected, "{name}");
     }
     assert!(server.stop().await);
 }

@@ -2,7 +2,7 @@
 //!
 //! Docker: the installed daemon's log is what an operator reads, with the levels and limits of its own settings.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
@@ -59,8 +59,8 @@ async fn a_refused_connection_is_logged_once_with_its_reason() -> Result<()> {
 async fn a_flood_of_refused_connections_does_not_fill_the_log() -> Result<()> {
     const CONNECTIONS: usize = 2000;
 
-    // So few that a slow machine, which takes several intervals, also leaves most of them out.
-    let mut daemon = Daemon::start_with(Options::default().set("log_lines_max", "20")).await?;
+    let mut daemon = Daemon::start().await?;
+    let begun = Instant::now();
     for _ in 0..CONNECTIONS {
         drop(send(&daemon, b"GET / HTTP/1.1\r\n\r\n").await?);
     }
@@ -75,10 +75,9 @@ async fn a_flood_of_refused_connections_does_not_fill_the_log() -> Result<()> {
     let left_out: usize = reports.sum();
     // Nothing is lost without being counted.
     assert_eq!(lines + left_out, CONNECTIONS, "{lines} lines");
-    assert!(
-        left_out >= CONNECTIONS / 2,
-        "{lines} lines of {CONNECTIONS}"
-    );
+    // A slow machine takes several intervals, each with lines of its own.
+    let intervals = usize::try_from(begun.elapsed().as_secs() / 10)? + 2;
+    assert!(lines <= 200 * intervals, "{lines} lines of {CONNECTIONS}");
     assert!(log.contains("server/connection.rs:"), "the place is named");
     daemon.stop().await
 }

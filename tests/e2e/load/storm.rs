@@ -15,7 +15,7 @@ use crate::load::{DEADLINE, alone, options, with_deadline};
 
 const EXECS: usize = 2_000;
 const AT_ONCE: usize = 64;
-/// Default of `execs.retained_max`.
+/// Number of ended execs that a workspace keeps.
 const RETAINED: usize = 256;
 /// Number of answers of the guest before which the storm does not end.
 const ANSWERS_MIN: usize = 20;
@@ -63,7 +63,7 @@ async fn thousands_of_execs_end_while_the_guest_answers() -> Result<()> {
     })
     .await?;
     let listed = client.list_execs(list(&name, 1000)).await?.execs;
-    assert_eq!(listed.len(), RETAINED, "execs.retained_max");
+    assert_eq!(listed.len(), RETAINED);
     assert!(listed.iter().all(|exec| exec.state() == ExecState::Closed));
     wait::until("forgotten execs have no directory", DEADLINE, async || {
         let count = shell_stdout(client, &name, "ls $WORKSPACE_DIR/runs | wc -l").await?;

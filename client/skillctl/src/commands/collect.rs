@@ -225,7 +225,7 @@ fn is_whole(summary: &CollectSummary) -> bool {
 fn warn_about_summary(summary: &CollectSummary) {
     for path in &summary.truncated {
         output::note!(
-            "cut {path}: it is over --max-file-bytes or the daemon's files.collect_file_bytes_max; \
+            "cut {path}: it is over --max-file-bytes or the daemon's limit for one file; \
              `skillctl cp` copies one file whole"
         );
     }

@@ -54,10 +54,10 @@ fn describe_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::FileType => "it is a FIFO, a socket or a device",
         Reason::MaxFiles => {
-            "there are more files than --max-files, or the daemon's files.collect_files_max; copy it by itself"
+            "there are more files than --max-files, or than the daemon collects at once; copy it by itself"
         }
         Reason::MaxTotalBytes => {
-            "it does not fit into --max-total-bytes, or the daemon's files.collect_total_bytes_max; copy it by itself"
+            "it does not fit into --max-total-bytes, or into what the daemon collects at once; copy it by itself"
         }
         Reason::Permission => "its mode or owner does not allow reading it",
         Reason::Gone => "it was removed meanwhile",

@@ -42,8 +42,7 @@ pub(crate) fn assemble_catalogue(
         }
     }
     if left_out > 0 {
-        let message =
-            format!("{left_out} skills are left out: there are more than skills.count_max");
+        let message = format!("{left_out} skills are left out: there are more than {skills_max}");
         problems.push(Problem::error("root.too_many_skills", message));
     }
     let is_readable = scans.iter().all(|scan| scan.is_readable);

@@ -2,7 +2,7 @@
 //!
 //! A report only says that it is time for a scan; what changed is found by comparing fingerprints. So the contents of a
 //! report do not matter, nor whether the kernel lost some, and the interval scan finds what no report told: changes on
-//! network file systems, beyond `skills.watches_max`, or through a memory mapping.
+//! network file systems, beyond the maximum of watches, or through a memory mapping.
 //!
 //! The kernel's queue is the only one. No thread reads it in between, so that a root whose files change without end
 //! cannot keep the catalogue's task from anything.
@@ -129,7 +129,7 @@ impl FolderWatcher {
         let (mut watches, mut exceeded) = (HashSet::new(), None);
         for directory in directories {
             if watches.len() >= self.watches_max {
-                exceeded = Some("skills.watches_max is reached");
+                exceeded = Some("more directories than skilld watches");
                 break;
             }
             // A directory that is watched already keeps its watch; another one that has its path now gets a new one.

@@ -107,7 +107,7 @@ impl SkillLibrary {
             fault::reach(Point::PublishStored);
             if listed >= self.options.skills_max && !published.has_digest(name, &content.digest) {
                 return Err(Error::LimitExceeded {
-                    what: "skills in all (skills.count_max)".to_owned(),
+                    what: "skills in all".to_owned(),
                     limit: self.options.skills_max as u64,
                 });
             }

@@ -357,19 +357,19 @@ impl<'a> RootWalk<'a> {
         if self.entries > entries_max {
             let message = format!(
                 "more than {entries_max} entries; the rest was not looked at: put skills into a folder of their own, \
-                 or raise skills.entries_max"
+                 or name their folders in skills.roots"
             );
             self.add_problem(Problem::error("root.too_many_entries", message), root);
         } else if self.dirs > dirs_max {
             let message = format!(
-                "more than {dirs_max} directories; the rest was not looked at: put skills into a folder of their own, \
-                 or raise skills.dirs_max"
+                "more than {dirs_max} directories; the rest was not looked at: put skills into a folder of their \
+                 own, or name their folders in skills.roots"
             );
             self.add_problem(Problem::error("root.too_many_dirs", message), root);
         }
         if let Some(dir) = self.too_deep.take() {
             let message = format!(
-                "folders in {} are more than {depth_max} deep and were not looked at",
+                "folders in {} are more than {depth_max} deep and were not looked at: name them in skills.roots",
                 dir.display()
             );
             self.add_problem(Problem::warning("root.too_deep", message), root);

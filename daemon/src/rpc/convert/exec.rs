@@ -9,7 +9,7 @@ use skilld_proto::v1 as pb;
 
 use super::violation_collector::environment_bytes;
 use super::{ViolationCollector, file, parse_id, parse_workspace_name};
-use crate::config::{Config, ExecConfig};
+use crate::config::ExecConfig;
 use crate::error::{Error, Result};
 use crate::exec::{script, script_arguments};
 use crate::exec_launch::ExecRequest;
@@ -27,6 +27,8 @@ pub const ENV_MAX: usize = 1024;
 pub const ENV_BYTES_MAX: usize = 256 << 10;
 /// Maximum size of a stdin that the request carries, in bytes.
 pub const STDIN_BYTES_MAX: usize = 1 << 20;
+/// Longest time that a request may have an ended exec kept, in memory that the workspace's commands share.
+pub const RETAIN_AFTER_EXIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest time between SIGTERM and SIGKILL.
 const GRACE_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of rows and of columns of a terminal.
@@ -48,7 +50,7 @@ pub fn check_exec(
     workspace: &str,
     exec_id: &str,
     spec: Option<pb::ExecSpec>,
-    config: &Config,
+    config: &ExecConfig,
 ) -> Result<ExecRequest> {
     let workspace = parse_workspace_name("workspace", workspace)?;
     let is_new = exec_id.is_empty();
@@ -56,10 +58,10 @@ pub fn check_exec(
         "" => uuid::Uuid::now_v7().to_string(),
         given => parse_id("exec_id", given)?,
     };
-    let mut spec = check_spec(spec, &config.execs)?;
+    let mut spec = check_spec(spec, config)?;
     let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
     if let Some(planned) = spec.planned_collect.take() {
-        file::check_planned_collect(planned, &exec_id, &config.files)?;
+        file::check_planned_collect(planned, &exec_id)?;
     }
     Ok(ExecRequest {
         workspace,
@@ -268,13 +270,13 @@ fn check_retain(
     config: &ExecConfig,
 ) {
     let Some(retain) = retain else { return };
-    let max = config.retain_bytes_max;
+    let max = config.retain_bytes_max();
     violations.number_or("spec.retain.stdout_bytes", retain.stdout_bytes, 0, max);
     violations.number_or("spec.retain.stderr_bytes", retain.stderr_bytes, 0, max);
     let field = "spec.retain.after_exit";
     let after_exit = violations.positive_duration(field, retain.after_exit);
-    if after_exit.is_some_and(|after_exit| after_exit > config.retain_after_exit_max) {
-        let max = humantime::format_duration(config.retain_after_exit_max);
+    if after_exit.is_some_and(|after_exit| after_exit > RETAIN_AFTER_EXIT_MAX) {
+        let max = humantime::format_duration(RETAIN_AFTER_EXIT_MAX);
         violations.add(field, format_args!("must be at most {max}"));
     }
 }

@@ -12,6 +12,7 @@ use crate::collect::SaveAs;
 use crate::config::FilesConfig;
 use crate::environments::StagedEnvironment;
 use crate::error::{Error, Result};
+use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::skills::{SkillRef, StagedSkill};
 use crate::workspace::WorkspaceId;
 use crate::workspace_paths::{self, PathContext};
@@ -20,6 +21,13 @@ use crate::workspace_paths::{self, PathContext};
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of skills in one request.
 pub const SKILLS_MAX: usize = 64;
+/// Number of files of one collection: that of a request without one, and the largest. Files are streamed, so these limits
+/// protect clients from unexpected amounts, not the daemon.
+pub const COLLECT_FILES: RangeInclusive<u64> = 100..=50_000;
+/// Size of one collected file in bytes, after which it is cut: that of a request without one, and the largest.
+pub const COLLECT_FILE_BYTES: RangeInclusive<u64> = 4 << 20..=4 << 30;
+/// Size of all files of one collection in bytes: that of a request without one, and the largest.
+pub const COLLECT_TOTAL_BYTES: RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// Maximum number of globs in one request.
 pub const GLOBS_MAX: usize = 64;
 /// Maximum length of one glob, in bytes.
@@ -131,7 +139,7 @@ pub fn check_stage_files(
     let workspace = violations.finish_with(workspace)?;
     let header = guest::PutFilesHeader {
         file: Some(header),
-        entries_max: config.archive_entries_max,
+        entries_max: ARCHIVE_ENTRIES_MAX,
         bytes_max: config.stage_bytes_max,
     };
     Ok((workspace, header))
@@ -217,7 +225,6 @@ pub fn check_read_file(
 /// `Invalid` with every violation; otherwise `PathEscapes`.
 pub fn check_collect_outputs(
     request: pb::CollectOutputsRequest,
-    config: &FilesConfig,
 ) -> Result<(WorkspaceId, guest::CollectRequest, Option<SaveAs>)> {
     let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("workspace", &request.workspace);
@@ -251,7 +258,7 @@ pub fn check_collect_outputs(
         exec: exec_id.as_deref(),
         ..PathContext::default()
     };
-    let save_as = check_collect_spec(&mut violations, "spec", &mut spec, scope, config);
+    let save_as = check_collect_spec(&mut violations, "spec", &mut spec, scope);
     spec.save_as_artifacts = None;
     let workspace = violations.finish_with(workspace)?;
     let request = guest::CollectRequest { spec: Some(spec) };
@@ -262,18 +269,14 @@ pub fn check_collect_outputs(
 ///
 /// # Errors
 /// `Invalid` with every violation; otherwise `PathEscapes`.
-pub fn check_planned_collect(
-    mut spec: pb::CollectSpec,
-    exec: &str,
-    config: &FilesConfig,
-) -> Result<()> {
+pub fn check_planned_collect(mut spec: pb::CollectSpec, exec: &str) -> Result<()> {
     let mut violations = ViolationCollector::default();
     let scope = PathContext {
         exec: Some(exec),
         ..PathContext::default()
     };
     let field = "spec.planned_collect";
-    check_collect_spec(&mut violations, field, &mut spec, scope, config);
+    check_collect_spec(&mut violations, field, &mut spec, scope);
     violations.finish()
 }
 
@@ -283,7 +286,6 @@ fn check_collect_spec(
     field: &str,
     spec: &mut pb::CollectSpec,
     scope: PathContext<'_>,
-    config: &FilesConfig,
 ) -> Option<SaveAs> {
     check_globs(
         violations,
@@ -291,22 +293,17 @@ fn check_collect_spec(
         &mut spec.globs,
         scope,
     );
-    // Each range goes from the default to the maximum.
-    let limits: [(&str, &mut i64, RangeInclusive<u64>); 3] = [
-        (
-            "max_files",
-            &mut spec.max_files,
-            config.collect_files_default..=config.collect_files_max,
-        ),
+    let limits = [
+        ("max_files", &mut spec.max_files, COLLECT_FILES),
         (
             "max_file_bytes",
             &mut spec.max_file_bytes,
-            config.collect_file_bytes_default..=config.collect_file_bytes_max,
+            COLLECT_FILE_BYTES,
         ),
         (
             "max_total_bytes",
             &mut spec.max_total_bytes,
-            config.collect_total_bytes_default..=config.collect_total_bytes_max,
+            COLLECT_TOTAL_BYTES,
         ),
     ];
     for (name, value, range) in limits {
@@ -355,17 +352,10 @@ mod tests {
     use super::*;
 
     const CONFIG: FilesConfig = FilesConfig {
-        archive_entries_max: 20_000,
         stage_bytes_max: 1 << 30,
         host_roots: Vec::new(),
         input_urls: false,
         input_private_addresses: false,
-        collect_files_default: 100,
-        collect_files_max: 1_000,
-        collect_file_bytes_default: 4 << 20,
-        collect_file_bytes_max: 8 << 20,
-        collect_total_bytes_default: 64 << 20,
-        collect_total_bytes_max: 128 << 20,
     };
 
     /// Fields that are refused, in order, or the reason.
@@ -400,7 +390,7 @@ mod tests {
             workspace: "workspaces/w".to_owned(),
             spec: Some(spec),
         };
-        check_collect_outputs(request, &CONFIG).map(|(_, request, _)| request.spec.expect("spec"))
+        check_collect_outputs(request).map(|(_, request, _)| request.spec.expect("spec"))
     }
 
     fn spec(globs: &[&str]) -> pb::CollectSpec {
@@ -420,7 +410,10 @@ mod tests {
         };
         let (workspace, header) = check_stage_files(first(given), &CONFIG).expect("good");
         assert_eq!(workspace.as_str(), "w");
-        assert_eq!((header.entries_max, header.bytes_max), (20_000, 1 << 30));
+        assert_eq!(
+            (header.entries_max, header.bytes_max),
+            (ARCHIVE_ENTRIES_MAX, 1 << 30)
+        );
         let file = header.file.expect("file");
         assert_eq!(
             (file.path.as_str(), file.mode),
@@ -538,7 +531,7 @@ mod tests {
             (100, 4 << 20, 64 << 20)
         );
         let over = pb::CollectSpec {
-            max_files: 1_001,
+            max_files: 50_001,
             max_file_bytes: -1,
             max_total_bytes: i64::MAX,
             ..spec(&["**"])

@@ -209,7 +209,7 @@ async fn an_archive_keeps_its_place_until_it_is_unpacked_whoever_waits_for_it() 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
-    let server = TestServer::start("skills.publish_bytes_max = \"64KiB\"", &[]).await;
+    let server = TestServer::start("skills.bytes_max = \"64KiB\"", &[]).await;
     let mut skills = server.client.skills();
     let archive = skill("csv", "1.0");
     let link = with_link("SKILL.md", "/etc/passwd", &[0; 1024]);

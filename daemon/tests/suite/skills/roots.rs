@@ -118,8 +118,7 @@ fn silent_listener() -> (std::net::TcpListener, String) {
 async fn a_refresh_answers_before_its_deadline_and_reports_what_is_pending() {
     let (_listener, url) = silent_listener();
     let settings = format!(
-        "skills.roots = [{url:?}]\nskills.allow_private_addresses = true\nskills.refresh_timeout = \"1h\"\n\
-         fetch.timeout = \"1h\"\n"
+        "skills.roots = [{url:?}]\nskills.allow_private_addresses = true\nfetch.timeout = \"1h\"\n"
     );
     let server = TestServer::start(&settings, &[]).await;
     let mut answered = None;

@@ -307,6 +307,23 @@ async fn pty_idle_costs_nothing_and_stays_up() {
     assert_eq!(seen.stdout(), "up\r\nlate\r\n");
 }
 
+#[tokio::test]
+async fn silent_terminal_sends_heartbeats_and_stays_usable() {
+    let guest = Guest::configured(wire::ConfigureRequest {
+        heartbeat: duration(50),
+        ..configuration()
+    })
+    .await;
+    let script = "stty -echo; echo up; read -r line; echo $line";
+    let (mut stream, mut seen) = run_typed(&guest, request(&guest, "idle", script)).await;
+    read_to(&mut seen, &mut stream, "up\r\n").await;
+    seen.take_until(&mut stream, "heartbeats", |seen| seen.heartbeats >= 5)
+        .await;
+    write(&guest, "idle", b"awake\r").await;
+    read_all(&mut seen, &mut stream).await;
+    assert_eq!(seen.stdout(), "up\r\nawake\r\n");
+}
+
 /// Returns how often a process has gone to sleep to wait for an event.
 fn count_sleeps(pid: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");

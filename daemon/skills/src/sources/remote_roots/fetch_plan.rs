@@ -261,7 +261,7 @@ fn resolve_files(
     if paths.len() > files_max {
         let count = paths.len();
         return Err(format!(
-            "{count} files are more than the {files_max} that are left of skills.archive_entries_max"
+            "{count} files are more than the {files_max} that are left: one for each 4 KiB of skills.archive_bytes_max"
         ));
     }
     let mut seen: BTreeSet<String> = existing.iter().map(|&name| name.to_owned()).collect();

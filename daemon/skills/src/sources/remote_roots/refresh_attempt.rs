@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
@@ -31,12 +32,14 @@ use crate::fetch::{CacheValidators, FetchError, FetchRequest, FetchedFile, WebUr
 use crate::parse::problem::Problem;
 use crate::parse::skill_name::is_name;
 use crate::parse::{document, skill_card};
-use crate::skills_options::ArchiveBounds;
+use crate::skills_options::{ArchiveBounds, RemoteOptions};
 use crate::sources::archive::{self, ArchiveKind, UnpackedArchive, archive_problem};
 use crate::sources::directory_listing::SKILL_MD;
 
 /// Maximum size of a document that is not an archive, in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
+/// Maximum duration of an attempt with everything that it fetches: an index may name a thousand archives.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Paths of indexes, relative to a URL that ends with a slash: of the draft, and as many servers have it.
 const INDEXES: [&str; 2] = [
     ".well-known/agent-skills/index.json",
@@ -67,6 +70,11 @@ struct Download {
     fetched: FetchedFile,
 }
 
+/// Returns the maximum duration of an attempt, in which a single fetch has its full time.
+fn attempt_timeout(options: &RemoteOptions) -> Duration {
+    ATTEMPT_TIMEOUT.max(options.fetch.timeout)
+}
+
 // === impl RefreshAttempt ===
 
 impl<'a> RefreshAttempt<'a> {
@@ -84,7 +92,7 @@ impl<'a> RefreshAttempt<'a> {
             before,
             work,
             tree: work.join("tree"),
-            deadline: Instant::now() + options.refresh_timeout,
+            deadline: Instant::now() + attempt_timeout(options),
             runtime: Handle::current(),
             record: RootRecord::default(),
             budget: options.archive,
@@ -156,7 +164,7 @@ impl<'a> RefreshAttempt<'a> {
         validators: Option<&CacheValidators>,
     ) -> Result<Option<Download>, FetchError> {
         if !self.url.url().path().ends_with('/') {
-            let bytes_max = self.context.options.download_bytes_max;
+            let bytes_max = self.context.options.archive.bytes;
             return self.fetch_if_changed(self.url, bytes_max, validators);
         }
         let mut missing = None;
@@ -221,7 +229,7 @@ impl<'a> RefreshAttempt<'a> {
         answer.unwrap_or_else(|| {
             Err(FetchError::Timeout {
                 url: self.url.to_string(),
-                limit: self.context.options.refresh_timeout,
+                limit: attempt_timeout(&self.context.options),
             })
         })
     }
@@ -360,7 +368,7 @@ impl<'a> RefreshAttempt<'a> {
         if known.map(String::as_str) == url.sha256() && self.keep_skill(name)? {
             return Ok(());
         }
-        let bytes_max = self.context.options.download_bytes_max;
+        let bytes_max = self.context.options.archive.bytes;
         let download = self.fetch_if_changed(url, bytes_max, None)?;
         let sha256 = url.sha256().unwrap_or_default().to_owned();
         if let Some(download) = download

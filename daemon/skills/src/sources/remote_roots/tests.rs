@@ -375,7 +375,7 @@ async fn an_entry_that_no_skill_can_have_costs_neither_its_root_nor_its_skill() 
 
 #[tokio::test]
 async fn a_fetch_that_fails_is_a_problem_that_says_which_and_nothing_is_left_of_it() {
-    let fixture = Fixture::with(|options| options.download_bytes_max = 8192).await;
+    let fixture = Fixture::with(|options| options.archive.bytes = 8192).await;
     let pinned = format!("/pinned#sha256={}", sha256(b"other"));
     let metadata = "http://169.254.169.254/latest/";
     for (path, reply, code) in [
