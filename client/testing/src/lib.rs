@@ -26,6 +26,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 mod access;
 mod artifacts;
+mod call_body;
+mod calls;
 mod catalogue;
 pub mod collection_messages;
 mod execs;
@@ -39,6 +41,7 @@ mod skill_service;
 pub mod skills;
 mod workspaces;
 
+pub use calls::{CallFaults, CallService, EVENTS, STARTS};
 pub use program::PRINTED;
 
 /// Deadline of everything that usually takes less than a second. A busy machine pauses for seconds.
@@ -178,6 +181,8 @@ pub struct Break {
 /// Fake daemon, which ends when this value is dropped.
 pub struct Fake {
     pub state: FakeServices,
+    /// Record and faults of its calls.
+    pub calls: CallFaults,
     pub dir: TempDir,
     /// Health that the server reports, at first SERVING.
     pub health: HealthReporter,
@@ -222,9 +227,11 @@ impl Fake {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
         let state = FakeServices::default();
+        let calls = CallFaults::default();
         let called = state.clone();
         let health = HealthReporter::new();
         let server = tonic::transport::Server::builder()
+            .layer(calls.clone())
             .layer(tower::util::MapRequestLayer::new(move |request| {
                 called.called(&request);
                 reset::seen(request)
@@ -264,6 +271,7 @@ impl Fake {
         tasks.spawn(async move { server.await.expect("serves") });
         Self {
             state,
+            calls,
             dir,
             health,
             tasks,
