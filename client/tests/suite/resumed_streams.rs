@@ -2,11 +2,13 @@
 
 use sha2::{Digest, Sha256};
 use skilld_client::v1::exec_event::{Event, output::Content};
-use skilld_client::v1::{ExecSpec, OutputStream, Reason, RunExecRequest, Workspace};
+use skilld_client::v1::{
+    AttachExecRequest, ExecSpec, OutputStream, Reason, RunExecRequest, Workspace,
+};
 use skilld_client::{Client, Error, ExecStream, RetryPolicy};
 use tonic::{Code, Status};
 
-use skilld_testing::{Break, Fake, PRINTED, hasty, refusal};
+use skilld_testing::{EVENTS, Fake, PRINTED, hasty, refusal};
 
 /// Events of a stream, counted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -90,7 +92,7 @@ async fn a_stream_that_breaks_after_any_event_loses_and_repeats_nothing() {
             Some(refusal(Code::Aborted, "GUEST_LOST", &[])),
         ];
         for status in ways {
-            fake.state.lock().breaks.push_back(Break { after, status });
+            fake.calls.break_after(EVENTS, after, status);
             let mut events = print(&client);
             let got = read(&mut events).await.expect("resumes");
             assert_eq!(got, unbroken, "broken after {after} events");
@@ -104,21 +106,20 @@ async fn a_stream_that_breaks_again_and_again_goes_on_while_something_comes() {
     let fake = Fake::start();
     workspace(&fake);
     let client = fake.client().await;
-    let breaks = (0..9).map(|_| Break {
-        after: 4,
-        status: None,
-    });
-    fake.state.lock().breaks.extend(breaks);
+    for _ in 0..9 {
+        fake.calls.break_after(EVENTS, 4, None);
+    }
     let mut events = print(&client);
     check_whole(&read(&mut events).await.expect("resumes"));
     assert_eq!(events.times_resumed(), 9);
     assert_eq!(fake.state.lock().starts, 1, "started once");
-    let opened_at = fake.state.lock().opened_at.clone();
-    assert!(
-        opened_at
-            .windows(2)
-            .all(|pair| pair[0].stdout < pair[1].stdout)
-    );
+    let attached = fake.calls.requests::<AttachExecRequest>("AttachExec");
+    let mut reached = 0;
+    for request in attached {
+        let offset = request.offsets.unwrap_or_default().stdout;
+        assert!(offset > reached, "{offset} after {reached}");
+        reached = offset;
+    }
 }
 
 #[tokio::test]
@@ -134,7 +135,7 @@ async fn a_connection_that_breaks_at_any_byte_loses_and_repeats_nothing() {
         let mut events = print(&client);
         check_whole(&read(&mut events).await.expect("resumes"));
         assert!(
-            events.times_resumed() > 0 || fake.state.lock().opened_at.len() > 1,
+            events.times_resumed() > 0 || fake.calls.count(EVENTS) > 1,
             "cut at {cut}"
         );
         assert_eq!(fake.state.lock().starts, 1, "started once, cut at {cut}");
@@ -150,11 +151,10 @@ async fn a_stream_gives_up_when_nothing_new_comes_and_says_where() {
         ..hasty()
     });
     // Started and two pieces, then Started again and again.
-    let breaks = (0..10_000).map(|index| Break {
-        after: if index == 0 { 3 } else { 1 },
-        status: None,
-    });
-    fake.state.lock().breaks.extend(breaks);
+    fake.calls.break_after(EVENTS, 3, None);
+    for _ in 1..10_000 {
+        fake.calls.break_after(EVENTS, 1, None);
+    }
     let mut events = print(&client);
     let error = read(&mut events).await.expect_err("gives up");
     let Error::StreamLost { stdout, stderr, .. } = &error else {
@@ -173,18 +173,14 @@ async fn a_refusal_is_handed_over_at_once() {
     let error = events.next().await.expect_err("there is no workspace");
     assert_eq!(error.reason(), Some(Reason::WorkspaceNotFound));
     workspace(&fake);
-    fake.state.lock().breaks.push_back(Break {
-        after: 2,
-        status: Some(refusal(
-            Code::OutOfRange,
-            "OUTPUT_DROPPED",
-            &[("oldest_offset", "7")],
-        )),
-    });
+    fake.calls.take();
+    let dropped = [("oldest_offset", "7")];
+    let dropped = refusal(Code::OutOfRange, "OUTPUT_DROPPED", &dropped);
+    fake.calls.break_after(EVENTS, 2, Some(dropped));
     let error = read(&mut print(&client)).await.expect_err("refused");
     assert_eq!(error.reason(), Some(Reason::OutputDropped));
     assert!(error.to_string().contains("from 7"), "{error}");
-    assert_eq!(fake.state.lock().opened_at.len(), 1, "not tried again");
+    assert_eq!(fake.calls.count(EVENTS), 1, "not tried again");
 }
 
 #[tokio::test]
@@ -198,7 +194,7 @@ async fn attaching_starts_at_the_offsets_given() {
     });
     assert_eq!(events.name(), "workspaces/w/execs/x");
     check_whole(&read(&mut events).await.expect("reads"));
-    let mut events = client.attach_resuming(skilld_client::v1::AttachExecRequest {
+    let mut events = client.attach_resuming(AttachExecRequest {
         name: "w/x".into(),
         offsets: Some(skilld_client::v1::StreamOffsets {
             stdout: 1_000_000,
