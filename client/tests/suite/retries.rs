@@ -19,24 +19,15 @@ async fn client(fake: &Fake) -> Client {
     client
 }
 
-/// Returns the number of calls of GetWorkspace that came.
-fn get_workspace_calls(fake: &Fake) -> usize {
-    let state = fake.state.lock();
-    let calls = state.calls.iter();
-    calls
-        .filter(|call| *call == "WorkspaceService/GetWorkspace")
-        .count()
-}
-
 #[tokio::test]
 async fn unavailable_is_repeated_until_it_works() {
     let fake = Fake::start();
     let client = client(&fake).await;
     let refusals = (0..3).map(|_| refusal(Code::Unavailable, "DRAINING", &[]));
-    fake.state.lock().refusals.extend(refusals);
+    fake.calls.refuse("GetWorkspace", refusals);
     let workspace = client.get_workspace("w").await.expect("in the end");
     assert_eq!(workspace.name, "workspaces/w");
-    assert_eq!(get_workspace_calls(&fake), 4);
+    assert_eq!(fake.calls.count("GetWorkspace"), 4);
 }
 
 #[tokio::test]
@@ -44,10 +35,10 @@ async fn repetition_ends_after_five_calls() {
     let fake = Fake::start();
     let client = client(&fake).await;
     let refusals = (0..9).map(|_| refusal(Code::Unavailable, "ENGINE_UNAVAILABLE", &[]));
-    fake.state.lock().refusals.extend(refusals);
+    fake.calls.refuse("GetWorkspace", refusals);
     let error = client.get_workspace("w").await.expect_err("unavailable");
     assert_eq!(error.reason(), Some(Reason::EngineUnavailable));
-    assert_eq!(get_workspace_calls(&fake), 5);
+    assert_eq!(fake.calls.count("GetWorkspace"), 5);
 }
 
 #[tokio::test]
@@ -58,14 +49,12 @@ async fn nothing_else_is_repeated() {
         .map(Code::from_i32)
         .filter(|code| *code != Code::Unavailable)
     {
-        fake.state.lock().calls.clear();
-        fake.state
-            .lock()
-            .refusals
-            .push_back(refusal(code, "INTERNAL", &[]));
+        fake.calls.take();
+        let refused = refusal(code, "INTERNAL", &[]);
+        fake.calls.refuse("GetWorkspace", [refused]);
         let error = client.get_workspace("w").await.expect_err("refused");
         assert_eq!(error.code(), Some(code));
-        assert_eq!(get_workspace_calls(&fake), 1, "{code:?}");
+        assert_eq!(fake.calls.count("GetWorkspace"), 1, "{code:?}");
     }
 }
 
@@ -94,7 +83,7 @@ async fn failures_show_their_fields_and_details() {
     details.add_bad_request_violation("name", "has a slash");
     details.add_bad_request_violation("labels", "too many");
     let status = Status::with_error_details(Code::InvalidArgument, "bad request", details);
-    fake.state.lock().refusals.push_back(status);
+    fake.calls.refuse("GetWorkspace", [status]);
     let error = client.get_workspace("w").await.expect_err("invalid");
     let text = error.to_string();
     for words in ["name: has a slash", "labels: too many", "INVALID_REQUEST"] {
