@@ -310,6 +310,20 @@ impl Fake {
         format!("unix:{}", path.display())
     }
 
+    /// Answers collections with these messages from now on.
+    pub fn answer_collections(&self, messages: Vec<v1::CollectOutputsResponse>) {
+        self.calls.reply("CollectOutputs", messages);
+    }
+
+    /// Returns what the last collection was asked for.
+    pub fn collect_spec(&self) -> v1::CollectSpec {
+        let asked = self
+            .calls
+            .requests::<v1::CollectOutputsRequest>("CollectOutputs");
+        let last = asked.into_iter().next_back();
+        last.and_then(|request| request.spec).expect("was asked")
+    }
+
     /// Returns the exec with this id in the workspace `w`.
     pub fn exec(&self, id: &str) -> FakeExec {
         let name = format!("workspaces/w/execs/{id}");

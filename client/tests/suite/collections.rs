@@ -18,7 +18,7 @@ use skilld_testing::{Fake, noise};
 fn offer(fake: &Fake, parts: &[Vec<CollectOutputsResponse>]) -> CollectOutputsRequest {
     let mut messages = parts.concat();
     messages.push(summary());
-    fake.calls.reply("CollectOutputs", messages);
+    fake.answer_collections(messages);
     CollectOutputsRequest {
         workspace: "w".into(),
         spec: Some(CollectSpec::default()),
@@ -211,7 +211,7 @@ async fn a_stream_that_ends_early_leaves_no_half_file() {
     let fake = Fake::start();
     let mut messages = file("out/data", b"all of it");
     messages.truncate(2);
-    fake.calls.reply("CollectOutputs", messages);
+    fake.answer_collections(messages);
     let request = CollectOutputsRequest::default();
     let to = fake.path("to");
     let error = fake
@@ -287,14 +287,10 @@ async fn a_directory_is_copied_without_its_path_and_merged() {
         modified, 1,
         "a directory that was there keeps its attributes"
     );
-    let asked = fake
-        .calls
-        .requests::<CollectOutputsRequest>("CollectOutputs");
-    let spec = asked.last().and_then(|request| request.spec.as_ref());
-    assert!(spec.expect("came").directories);
+    assert!(fake.collect_spec().directories);
     // A name elsewhere is none of this copy.
     let elsewhere = [file("out/sites", b"x"), vec![summary()]].concat();
-    fake.calls.reply("CollectOutputs", elsewhere);
+    fake.answer_collections(elsewhere);
     let none = TransferProgress::none();
     let error = client.copy_directory_out(request, "out/site", &to, none);
     let error = error.await.expect_err("elsewhere");
