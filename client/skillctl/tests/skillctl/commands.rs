@@ -6,8 +6,8 @@ use std::process::{Output, Stdio};
 use prost_types::Timestamp;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
-    CollectOutputsResponse, CollectSummary, FileEntry, Stragglers, Workspace, WorkspaceFailure,
-    WorkspaceState,
+    CollectOutputsResponse, CollectSummary, FileEntry, ListFilesResponse, Skill, Stragglers,
+    Workspace, WorkspaceFailure, WorkspaceState,
 };
 use tokio::process::Command;
 
@@ -32,6 +32,15 @@ async fn run(fake: &Fake, words: &[&str]) -> Output {
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("utf-8")
+}
+
+/// Lets the fake list these files.
+fn list(fake: &Fake, files: Vec<FileEntry>) {
+    let listed = ListFilesResponse {
+        files,
+        ..Default::default()
+    };
+    fake.calls.reply("ListFiles", [listed]);
 }
 
 pub(crate) fn fake() -> Fake {
@@ -304,14 +313,14 @@ async fn files_go_in_and_come_out() {
         text(&output.stdout)
     );
 
-    fake.state.lock().collect = [file("out/report.md", b"# Report"), vec![summary()]].concat();
+    fake.answer_collections([file("out/report.md", b"# Report"), vec![summary()]].concat());
     let output = run(&fake, &["collect", "w", "out/**", "--to", "results"]).await;
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = std::fs::read_to_string(fake.path("results/out/report.md"));
     assert_eq!(report.expect("reads"), "# Report");
-    let spec = fake.state.lock().collect_spec.clone().expect("was asked");
     assert_eq!(
-        spec.max_files, 9999,
+        fake.collect_spec().max_files,
+        9999,
         "the server's maximum unless told otherwise"
     );
 }
@@ -320,17 +329,15 @@ async fn files_go_in_and_come_out() {
 async fn files_of_any_time_are_listed() {
     let fake = fake();
     let times = [-62_135_596_800, -1, 0, 253_402_300_800, 99_999_999_999_999];
-    fake.state.lock().listed = times
-        .iter()
-        .map(|seconds| FileEntry {
-            path: "out/f".into(),
-            mtime: Some(Timestamp {
-                seconds: *seconds,
-                nanos: 0,
-            }),
-            ..Default::default()
-        })
-        .collect();
+    let files = times.iter().map(|seconds| FileEntry {
+        path: "out/f".into(),
+        mtime: Some(Timestamp {
+            seconds: *seconds,
+            nanos: 0,
+        }),
+        ..Default::default()
+    });
+    list(&fake, files.collect());
     let output = run(&fake, &["ls", "w", "out"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown: Vec<_> = text(&output.stdout)
@@ -354,7 +361,7 @@ async fn files_of_any_time_are_listed() {
 async fn a_file_that_a_directory_keeps_out_is_a_failure() {
     let fake = fake();
     std::fs::create_dir_all(fake.path("to/r")).expect("makes");
-    fake.state.lock().collect = [file("r", b"x"), vec![summary()]].concat();
+    fake.answer_collections([file("r", b"x"), vec![summary()]].concat());
     for words in [
         vec!["collect", "w", "r", "--to", "to"],
         vec!["run", "ok", "--to", "to", "--", "exit", "0"],
@@ -381,12 +388,21 @@ fn assert_plain(what: &str, bytes: &[u8], lines: usize) {
 async fn what_others_wrote_does_not_command_the_terminal() {
     const EVIL: &str = "a\x1b]0;EVIL\x07\u{9b}2J\u{202e}\u{200b}\u{2066}\u{2028}\r\nb";
     let fake = fake();
+    let file_called_evil = FileEntry {
+        path: EVIL.into(),
+        ..Default::default()
+    };
+    list(&fake, vec![file_called_evil]);
+    let skill = Skill {
+        name: "skills/x".into(),
+        body: format!("{EVIL}\n\tcode"),
+        ..Default::default()
+    };
+    fake.calls.reply("GetSkill", [skill]);
+    let collected = [file(EVIL, b"x"), vec![skipping(EVIL)]].concat();
+    fake.answer_collections(collected);
     {
         let mut state = fake.state.lock();
-        state.listed = vec![FileEntry {
-            path: EVIL.into(),
-            ..Default::default()
-        }];
         let workspace = state.workspaces.get_mut("workspaces/w").expect("is there");
         workspace.failure = Some(WorkspaceFailure {
             message: EVIL.into(),
@@ -394,8 +410,6 @@ async fn what_others_wrote_does_not_command_the_terminal() {
         });
         workspace.pool = EVIL.into();
         workspace.state = WorkspaceState::Failed.into();
-        state.skill_body = format!("{EVIL}\n\tcode");
-        state.collect = [file(EVIL, b"x"), vec![skipping(EVIL)]].concat();
     }
     for (words, lines) in [
         (vec!["ls", "w"], 2),
@@ -411,7 +425,7 @@ async fn what_others_wrote_does_not_command_the_terminal() {
     let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
     assert_plain("a note", &output.stderr, 2);
     let (damaged, other) = (file(EVIL, b"x"), file(EVIL, b"y"));
-    fake.state.lock().collect = [&damaged[..2], &other[2..]].concat();
+    fake.answer_collections([&damaged[..2], &other[2..]].concat());
     let output = run(&fake, &["collect", "w", "x", "--to", "to"]).await;
     assert_plain("an error", &output.stderr, 1);
     // A body keeps its lines and its tabs.
@@ -447,9 +461,9 @@ async fn files_that_nothing_collects_are_noted() {
             outside_cut: is_cut,
             ..Default::default()
         };
-        fake.state.lock().collect = vec![CollectOutputsResponse {
+        fake.answer_collections(vec![CollectOutputsResponse {
             payload: Some(Payload::Summary(summary)),
-        }];
+        }]);
         let output = run(&fake, &["collect", "w", "out/**"]).await;
         assert_eq!(text(&output.stderr), noted);
     }
@@ -499,7 +513,7 @@ async fn failures_say_what_to_do_next() {
 async fn run_stages_executes_collects_and_deletes() {
     let fake = fake();
     std::fs::write(fake.path("in.txt"), "x").expect("writes");
-    fake.state.lock().collect = [file("out/r", b"result"), vec![summary()]].concat();
+    fake.answer_collections([file("out/r", b"result"), vec![summary()]].concat());
     let words = [
         "run",
         "csv-report@1",
