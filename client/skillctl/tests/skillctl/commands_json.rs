@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::commands::{fake, skillctl};
 use skilld_testing::collection_messages::{file, summary};
-use skilld_testing::{Break, Fake, PRINTED, refusal};
+use skilld_testing::{EVENTS, Fake, PRINTED, refusal};
 
 async fn run(fake: &Fake, words: &[&str]) -> Output {
     skillctl(fake, words).output().await.expect("runs")
@@ -107,7 +107,7 @@ async fn jsonl_prints_each_event_on_a_line_of_its_own() {
 async fn run_and_stage_print_one_object_for_all_their_steps() {
     let fake = fake();
     std::fs::write(fake.path("in.txt"), "x").expect("writes");
-    fake.state.lock().collect = [file("out/r", b"result"), vec![summary()]].concat();
+    fake.answer_collections([file("out/r", b"result"), vec![summary()]].concat());
     let ran = object(
         &fake,
         &[
@@ -184,35 +184,31 @@ async fn what_was_staged_before_a_failure_is_printed() {
 async fn an_object_that_cannot_be_printed_hides_no_error() {
     let fake = fake();
     std::fs::write(fake.path("in.txt"), "x").expect("writes");
-    let dropped = || Break {
-        after: 2,
-        status: Some(refusal(Code::NotFound, "EXEC_NOT_FOUND", &[])),
-    };
-    {
-        let mut state = fake.state.lock();
-        let refused = refusal(Code::NotFound, "FILE_NOT_FOUND", &[]);
-        state.collect_refusals.push_back(refused);
-    }
+    let dropped = refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]);
+    let refused = refusal(Code::NotFound, "FILE_NOT_FOUND", &[]);
+    fake.calls.refuse("CollectOutputs", [refused]);
     for (words, breaks, reason) in [
         (
             vec!["stage", "w", "in.txt", "in.txt=skills/y"],
-            None,
+            false,
             "READ_ONLY",
         ),
         (
             vec!["run", "csv-report", "--to", "res", "hello"],
-            None,
+            false,
             "FILE_NOT_FOUND",
         ),
         (
             vec!["exec", "w", "--id", "x", "hello"],
-            Some(dropped()),
+            true,
             "EXEC_NOT_FOUND",
         ),
-        (vec!["attach", "w/x"], Some(dropped()), "EXEC_NOT_FOUND"),
-        (vec!["logs", "-f", "w/x"], Some(dropped()), "EXEC_NOT_FOUND"),
+        (vec!["attach", "w/x"], true, "EXEC_NOT_FOUND"),
+        (vec!["logs", "-f", "w/x"], true, "EXEC_NOT_FOUND"),
     ] {
-        fake.state.lock().breaks.extend(breaks);
+        if breaks {
+            fake.calls.break_after(EVENTS, 2, Some(dropped.clone()));
+        }
         let full = std::fs::File::create("/dev/full").expect("opens");
         let words = [vec!["-o", "json"], words].concat();
         let mut command = skillctl(&fake, &words);
@@ -238,10 +234,8 @@ async fn output_before_a_lost_exec_is_printed() {
         vec!["exec", "w", "hello"],
         vec!["run", "csv-report", "hello"],
     ] {
-        fake.state.lock().breaks.push_back(Break {
-            after: 2,
-            status: Some(refusal(Code::NotFound, "EXEC_NOT_FOUND", &[])),
-        });
+        let dropped = refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]);
+        fake.calls.break_after(EVENTS, 2, Some(dropped));
         let words = [vec!["-o", "json"], words].concat();
         let output = run(&fake, &words).await;
         assert_eq!(output.status.code(), Some(125), "{words:?}");
@@ -255,9 +249,9 @@ async fn output_before_a_lost_exec_is_printed() {
 async fn what_is_not_complete_is_printed_and_exits_with_1() {
     let fake = fake();
     let none = CollectSummary::default();
-    fake.state.lock().collect = vec![CollectOutputsResponse {
+    fake.answer_collections(vec![CollectOutputsResponse {
         payload: Some(Payload::Summary(none)),
-    }];
+    }]);
     for words in [["collect", "w", "out/**"], ["skill", "check", "csv-report"]] {
         object(&fake, &words).await;
         let output = run(&fake, &[&["-o", "json", "-q"], words.as_slice()].concat()).await;
