@@ -141,7 +141,7 @@ async fn every_command_prints_one_object_or_is_a_documented_exception() {
     std::fs::create_dir(fake.path("mine")).expect("a directory");
     let front = "---\nname: mine\ndescription: Mine.\n---\n";
     std::fs::write(fake.path("mine/SKILL.md"), front).expect("writes");
-    fake.state.lock().collect = [file("out/r", b"result"), vec![summary()]].concat();
+    fake.answer_collections([file("out/r", b"result"), vec![summary()]].concat());
     let kit = Kit::new("csv-report", "1.0.0").file("references/a.md", b"a".to_vec());
     fake.state.lock().kits.push(kit);
     run(
