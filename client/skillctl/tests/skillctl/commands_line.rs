@@ -8,14 +8,15 @@ use std::process::{Output, Stdio};
 
 use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
-    ArtifactScope, CollectOutputsResponse, CollectSummary, Problem, Skill, collect_outputs_response,
+    ArtifactScope, CollectOutputsResponse, CollectSummary, GetProblemsResponse,
+    ListArtifactsRequest, ListSkillsResponse, Problem, Skill, collect_outputs_response,
 };
 use skilld_tests::pty::Pty;
 use tokio::io::AsyncWriteExt;
 
 use crate::commands::{fake, skillctl};
-use skilld_testing::Fake;
 use skilld_testing::collection_messages::{file, summary};
+use skilld_testing::{Fake, STARTS};
 
 async fn run(fake: &Fake, words: &[&str]) -> Output {
     skillctl(fake, words).output().await.expect("runs")
@@ -168,9 +169,9 @@ async fn creating_a_workspace_twice_is_an_error_unless_allowed() {
 async fn collecting_nothing_is_a_failure_that_says_so() {
     let fake = fake();
     let nothing = collect_outputs_response::Payload::Summary(CollectSummary::default());
-    fake.state.lock().collect = vec![CollectOutputsResponse {
+    fake.answer_collections(vec![CollectOutputsResponse {
         payload: Some(nothing),
-    }];
+    }]);
     for words in [
         vec!["collect", "w", "out/*.csv", "--to", "to"],
         vec!["collect", "w", "out/*.csv", "--tar", "all.tar"],
@@ -184,7 +185,7 @@ async fn collecting_nothing_is_a_failure_that_says_so() {
         );
     }
     assert!(!fake.path("all.tar").exists());
-    fake.state.lock().collect = [file("out/r", b"x"), vec![summary()]].concat();
+    fake.answer_collections([file("out/r", b"x"), vec![summary()]].concat());
     assert!(
         run(&fake, &["collect", "w", "out/*"])
             .await
@@ -207,15 +208,18 @@ async fn problems_of_skills_and_of_the_daemon_fail_for_errors_only() {
             ..Default::default()
         });
         let problems: Vec<Problem> = problems.collect();
-        {
-            let mut state = fake.state.lock();
-            state.problems.clone_from(&problems);
-            state.skills = vec![Skill {
-                name: "skills/a".into(),
-                problems,
-                ..Default::default()
-            }];
-        }
+        let skill = Skill {
+            name: "skills/a".into(),
+            problems: problems.clone(),
+            ..Default::default()
+        };
+        let listed = ListSkillsResponse {
+            skills: vec![skill],
+            ..Default::default()
+        };
+        fake.calls.reply("ListSkills", [listed]);
+        let found = GetProblemsResponse { problems };
+        fake.calls.reply("GetProblems", [found]);
         for words in [["problems"].as_slice(), &["skill", "problems"]] {
             let output = run(&fake, words).await;
             assert_eq!(output.status.code(), Some(code), "{words:?} {severities:?}");
@@ -274,7 +278,7 @@ async fn cp_copies_files_both_ways_and_directories_out() {
         run(&fake, &["cp", "w:out/a.csv", "-"]).await.stdout,
         b"a,b\n"
     );
-    fake.state.lock().collect = [file("out/a.csv", b"a,b\n"), vec![summary()]].concat();
+    fake.answer_collections([file("out/a.csv", b"a,b\n"), vec![summary()]].concat());
     assert!(
         run(&fake, &["cp", "w:out", "results"])
             .await
@@ -285,14 +289,7 @@ async fn cp_copies_files_both_ways_and_directories_out() {
         std::fs::read(fake.path("results/a.csv")).expect("reads"),
         b"a,b\n"
     );
-    let globs = fake
-        .state
-        .lock()
-        .collect_spec
-        .clone()
-        .expect("was asked")
-        .globs;
-    assert_eq!(globs, ["out"]);
+    assert_eq!(fake.collect_spec().globs, ["out"]);
     for words in [["cp", "a", "b"], ["cp", "w:a", "w:b"]] {
         assert_eq!(run(&fake, &words).await.status.code(), Some(1), "{words:?}");
     }
@@ -337,7 +334,7 @@ async fn errors_of_the_daemon_name_options_and_sizes() {
         ),
     ] {
         let refusal = skilld_testing::invalid(&[(field, fault)]);
-        fake.state.lock().run_refusals.push_back(refusal);
+        fake.calls.refuse(STARTS, [refusal]);
         let output = run(&fake, &["exec", "w", "ls"]).await;
         assert_eq!(output.status.code(), Some(125));
         assert!(
@@ -417,6 +414,17 @@ async fn completions(fake: &Fake, words: &[impl AsRef<OsStr>]) -> Vec<String> {
     text(&output.stdout).lines().map(str::to_owned).collect()
 }
 
+/// Returns the scopes of the lists of artifacts that were asked for since the calls were forgotten last, and forgets the
+/// calls.
+fn artifact_scopes(fake: &Fake) -> Vec<ArtifactScope> {
+    let asked = fake.calls.requests::<ListArtifactsRequest>("ListArtifacts");
+    fake.calls.take();
+    asked
+        .into_iter()
+        .filter_map(|request| request.scope)
+        .collect()
+}
+
 #[tokio::test]
 async fn artifacts_are_completed_in_the_scope_of_the_line() {
     let fake = fake();
@@ -434,7 +442,7 @@ async fn artifacts_are_completed_in_the_scope_of_the_line() {
         let mut asked = Vec::new();
         for _ in 0..TRIES {
             completions(&fake, &words).await;
-            asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
+            asked = artifact_scopes(&fake);
             if !asked.is_empty() {
                 break;
             }
@@ -479,7 +487,7 @@ async fn bash_with_completion(fake: &Fake) -> Pty {
 async fn check_completed(bash: &mut Pty, fake: &Fake, line: &str, added: &str) {
     let mut shown = String::new();
     for _ in 0..TRIES {
-        fake.state.lock().artifact_scopes.clear();
+        fake.calls.take();
         // Readline reads the next key when the completion has ended. It shows what it adds, or the whole word anew.
         // Ctrl-U clears the line; a Ctrl-C would also take away what is typed after it.
         let keys = format!("skillctl {line}\t\x15echo do''ne\n");
@@ -520,7 +528,7 @@ async fn bash_completes_values_after_an_equals_sign_and_in_quotes() {
         ("exec w --skill=\"csv-r", "eport\" ", None),
     ] {
         check_completed(&mut bash, &fake, line, added).await;
-        let asked = std::mem::take(&mut fake.state.lock().artifact_scopes);
+        let asked = artifact_scopes(&fake);
         let users: Vec<_> = asked.iter().map(|scope| scope.user.as_str()).collect();
         assert_eq!(users, Vec::from_iter(user), "{line}");
     }
