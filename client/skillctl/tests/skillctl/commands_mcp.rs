@@ -17,7 +17,7 @@ use crate::commands::skillctl;
 use crate::commands_tool::{answer_both, fake, signal};
 use skilld_testing::mcp::{ON_STDIO_TOOLS, on_stdio};
 use skilld_testing::skills::Kit;
-use skilld_testing::{DEADLINE, Fake, FakeExec, RunExec};
+use skilld_testing::{DEADLINE, Fake, FakeExec, STARTS};
 
 /// Maximum size of a message that clients take, in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -440,8 +440,8 @@ async fn calls_side_by_side_over_one_session_lose_nothing() {
     for skill in ["alpha", "beta"] {
         client.call("skill_load", json!({"skill": skill})).await;
     }
-    let before = *fake.state.got_skills.borrow();
-    fake.state.holds_skills.send_replace(true);
+    let before = fake.calls.count("GetSkill");
+    fake.calls.hold("GetSkill");
     let one = client
         .begin_call("skill_load", json!({"skill": "gamma"}))
         .await;
@@ -466,14 +466,15 @@ async fn calls_side_by_side_over_one_session_lose_nothing() {
 
 #[tokio::test]
 async fn a_call_that_is_cancelled_ends_what_it_started_also_what_starts_only_then() {
-    for when in [RunExec::Starts, RunExec::Late] {
+    for starts_late in [false, true] {
         let fake = fake();
-        fake.state.lock().run_exec = when;
+        if starts_late {
+            fake.calls.hold_until(STARTS, "KillExec");
+        }
         let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
         let run = json!({"skill": "alpha", "command": "forever"});
         let id = client.begin_call("skill_run", run).await;
-        let mut asked = fake.state.run_calls.subscribe();
-        asked.wait_for(|count| *count > 0).await.expect("is kept");
+        fake.calls.wait_for(STARTS, 1).await;
         let params = json!({"requestId": id, "reason": "enough"});
         let cancel =
             json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
@@ -509,18 +510,15 @@ pub(crate) async fn is_killed(fake: &Fake) {
 
 #[tokio::test]
 async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running() {
-    for (by_signal, when) in [
-        (true, RunExec::Starts),
-        (true, RunExec::Late),
-        (false, RunExec::Starts),
-    ] {
+    for (by_signal, starts_late) in [(true, false), (true, true), (false, false)] {
         let fake = fake();
-        fake.state.lock().run_exec = when;
+        if starts_late {
+            fake.calls.hold_until(STARTS, "KillExec");
+        }
         let mut client = Client::start(&fake, &["--session-file", "s.json"]).await;
         let run = json!({"skill": "alpha", "command": "forever"});
         client.begin_call("skill_run", run).await;
-        let mut asked = fake.state.run_calls.subscribe();
-        asked.wait_for(|count| *count > 0).await.expect("is kept");
+        fake.calls.wait_for(STARTS, 1).await;
         if by_signal {
             signal(&client.child, Signal::TERM);
             let ended = tokio::time::timeout(DEADLINE, client.child.wait()).await;
@@ -541,14 +539,13 @@ async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running
 #[tokio::test]
 async fn a_second_signal_does_not_wait_for_the_end_of_the_workspace() {
     let fake = fake();
-    fake.state.lock().deletes_hang = true;
+    fake.calls.hold("DeleteWorkspace");
     let mut client = Client::start(&fake, &[]).await;
     client
         .call("skill_run", json!({"skill": "alpha", "command": "hello"}))
         .await;
     signal(&client.child, Signal::TERM);
-    let mut asked = fake.state.deletes.subscribe();
-    asked.wait_for(|count| *count > 0).await.expect("is kept");
+    fake.calls.wait_for("DeleteWorkspace", 1).await;
     signal(&client.child, Signal::TERM);
     let ended = tokio::time::timeout(DEADLINE, client.child.wait()).await;
     assert_eq!(ended.expect("ends").expect("ran").code(), Some(130));

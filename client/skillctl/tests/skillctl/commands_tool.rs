@@ -20,7 +20,7 @@ use crate::commands::skillctl;
 use skilld_testing::collection_messages::message;
 use skilld_testing::mcp::McpServer;
 use skilld_testing::skills::Kit;
-use skilld_testing::{DEADLINE, Fake, RunExec};
+use skilld_testing::{DEADLINE, Fake, STARTS};
 
 pub(crate) fn fake() -> Fake {
     let fake = Fake::start();
@@ -29,11 +29,9 @@ pub(crate) fn fake() -> Fake {
             .file("SKILL.md", format!("# {id}\n"))
             .file("scripts/run.sh", "#!/bin/sh\n")
     });
-    {
-        let mut state = fake.state.lock();
-        state.kits = kits.into();
-        state.collect = vec![message(Payload::Summary(v1::CollectSummary::default()))];
-    }
+    fake.state.lock().kits = kits.into();
+    let nothing = Payload::Summary(v1::CollectSummary::default());
+    fake.answer_collections(vec![message(nothing)]);
     fake
 }
 
@@ -87,13 +85,9 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 }
 
 /// Lets a daemon that holds its skills go on when two calls beyond so many have asked for one.
-pub(crate) async fn answer_both(fake: &Fake, before: u32) {
-    let mut asked = fake.state.got_skills.subscribe();
-    asked
-        .wait_for(|count| *count >= before + 2)
-        .await
-        .expect("is kept");
-    fake.state.holds_skills.send_replace(false);
+pub(crate) async fn answer_both(fake: &Fake, before: usize) {
+    fake.calls.wait_for("GetSkill", before + 2).await;
+    fake.calls.release();
 }
 
 async fn wait(child: Child) -> Output {
@@ -310,13 +304,8 @@ async fn options_and_sessions_that_cannot_be_read_are_refused_before_anything_is
             content
         );
     }
-    assert!(
-        fake.state
-            .lock()
-            .calls
-            .iter()
-            .all(|call| !call.contains("Skill"))
-    );
+    let calls = fake.calls.take();
+    assert!(calls.iter().all(|call| !call.contains("Skill")));
 }
 
 #[tokio::test]
@@ -386,8 +375,8 @@ async fn calls_side_by_side_lose_nothing_and_keep_the_cap() {
     for skill in ["alpha", "beta"] {
         call(&fake, "skill_load", &json!({"skill": skill}), &more).await;
     }
-    let before = *fake.state.got_skills.borrow();
-    fake.state.holds_skills.send_replace(true);
+    let before = fake.calls.count("GetSkill");
+    fake.calls.hold("GetSkill");
     let calls = ["gamma", "delta"].map(|skill| {
         let arguments = json!({"skill": skill}).to_string();
         spawn(
@@ -418,7 +407,7 @@ async fn a_result_is_printed_though_its_session_cannot_be_kept() {
         &["--session-file", "s.json"],
     )
     .await;
-    fake.state.holds_skills.send_replace(true);
+    fake.calls.hold("GetSkill");
     let child = spawn(
         &fake,
         &[
@@ -430,11 +419,10 @@ async fn a_result_is_printed_though_its_session_cannot_be_kept() {
             "s.json",
         ],
     );
-    let mut asked = fake.state.got_skills.subscribe();
-    asked.wait_for(|count| *count >= 1).await.expect("is kept");
+    fake.calls.wait_for("GetSkill", 1).await;
     std::fs::remove_file(fake.path("s.json")).expect("is there");
     std::fs::create_dir(fake.path("s.json")).expect("makes");
-    fake.state.holds_skills.send_replace(false);
+    fake.calls.release();
     let output = wait(child).await;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(json(&output)["message"], "loaded: alpha");
@@ -447,18 +435,19 @@ async fn a_result_is_printed_though_its_session_cannot_be_kept() {
 
 #[tokio::test]
 async fn an_interrupted_call_ends_what_it_started_also_what_starts_only_then() {
-    for when in [RunExec::Starts, RunExec::Late] {
+    for starts_late in [false, true] {
         for kept in [true, false] {
             let fake = fake();
-            fake.state.lock().run_exec = when;
+            if starts_late {
+                fake.calls.hold_until(STARTS, "KillExec");
+            }
             let arguments = r#"{"skill": "alpha", "command": "forever"}"#;
             let mut words = vec!["tool", "call", "skill_run", arguments];
             if kept {
                 words.extend(["--session-file", "s.json"]);
             }
             let child = spawn(&fake, &words);
-            let mut asked = fake.state.run_calls.subscribe();
-            asked.wait_for(|count| *count > 0).await.expect("is kept");
+            fake.calls.wait_for(STARTS, 1).await;
             signal(&child, Signal::INT);
             let output = wait(child).await;
             assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
@@ -472,7 +461,7 @@ async fn an_interrupted_call_ends_what_it_started_also_what_starts_only_then() {
 #[tokio::test]
 async fn a_second_interruption_does_not_wait_for_the_end_of_the_workspace() {
     let fake = fake();
-    fake.state.lock().deletes_hang = true;
+    fake.calls.hold("DeleteWorkspace");
     let child = spawn(
         &fake,
         &[
@@ -482,8 +471,7 @@ async fn a_second_interruption_does_not_wait_for_the_end_of_the_workspace() {
             r#"{"skill": "alpha", "command": "hello"}"#,
         ],
     );
-    let mut asked = fake.state.deletes.subscribe();
-    asked.wait_for(|count| *count > 0).await.expect("is kept");
+    fake.calls.wait_for("DeleteWorkspace", 1).await;
     signal(&child, Signal::INT);
     let output = wait(child).await;
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
