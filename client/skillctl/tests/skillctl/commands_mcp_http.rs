@@ -469,13 +469,7 @@ fn call_without_end() -> Value {
 
 /// Waits until the files of the only command are collected: it has ended, and its result comes next.
 async fn files_are_collected(fake: &Fake) {
-    let collecting = async {
-        while fake.state.lock().collect_spec.is_none() {
-            tokio::task::yield_now().await;
-        }
-    };
-    let collected = tokio::time::timeout(DEADLINE, collecting).await;
-    collected.expect("collects");
+    fake.calls.wait_for("CollectOutputs", 1).await;
 }
 
 #[tokio::test]
