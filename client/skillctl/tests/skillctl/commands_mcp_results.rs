@@ -52,9 +52,9 @@ async fn the_largest_results_fit_into_a_message() {
         messages.push(message(Payload::Summary(summary)));
         messages
     };
+    fake.answer_collections(collected(Vec::new()));
     {
         let mut state = fake.state.lock();
-        state.collect = collected(Vec::new());
         state
             .staged
             .insert("out/a.json".into(), wild.clone().into());
@@ -89,7 +89,7 @@ async fn the_largest_results_fit_into_a_message() {
         }
     }
     let names = (100..700).map(|number| format!("artifact://out/{number}{}@0", "n".repeat(180)));
-    fake.state.lock().collect = collected(names.collect());
+    fake.answer_collections(collected(names.collect()));
     let result = client.call("skill_run", run).await;
     let bytes = result["structuredContent"].to_string().len();
     assert!(bytes <= RESULT_BYTES_MAX, "{bytes} bytes");
