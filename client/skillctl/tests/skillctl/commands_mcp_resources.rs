@@ -1,6 +1,7 @@
 //! Files over `skillctl mcp`: resources and their lists, files in results, and the tool that writes files.
 
 use serde_json::{Value, json};
+use skilld_client::v1::{ListArtifactsResponse, ListFilesResponse, ListSkillFilesResponse};
 use skilld_testing::skills::Kit;
 
 use crate::commands_mcp::{Client, fits, names, options};
@@ -231,10 +232,25 @@ async fn a_list_of_resources_ends_although_the_pages_do_not() {
     client
         .call("workspace_exec", json!({"command": "hello"}))
         .await;
-    fake.state.lock().pages_are_endless = true;
+    let next_page_token = "next".to_owned();
+    let files = ListFilesResponse {
+        next_page_token: next_page_token.clone(),
+        ..Default::default()
+    };
+    fake.calls.reply("ListFiles", [files]);
+    let files = ListSkillFilesResponse {
+        next_page_token: next_page_token.clone(),
+        ..Default::default()
+    };
+    fake.calls.reply("ListSkillFiles", [files]);
+    let artifacts = ListArtifactsResponse {
+        next_page_token,
+        ..Default::default()
+    };
+    fake.calls.reply("ListArtifacts", [artifacts]);
     let listed = client.request("resources/list", json!({})).await;
     assert_eq!(listed.expect("a page")["resources"], json!([]));
-    let calls = std::mem::take(&mut fake.state.lock().calls);
+    let calls = fake.calls.take();
     for (call, lists) in [
         ("FileService/ListFiles", 2),
         ("ArtifactService/ListArtifacts", 1),
