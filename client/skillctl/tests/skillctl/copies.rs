@@ -7,7 +7,10 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::skipped_file::Reason;
-use skilld_client::v1::{CollectOutputsResponse, CollectSummary, SkippedFile};
+use skilld_client::v1::{
+    CollectOutputsResponse, CollectSummary, SkippedFile, StageFilesHeader, StageFilesRequest,
+    stage_files_request,
+};
 use skilld_testing::Fake;
 use skilld_testing::collection_messages::{directory, file, link, message, names, summary};
 
@@ -28,6 +31,19 @@ fn text(bytes: &[u8]) -> &str {
 fn attributes(fake: &Fake, name: &str) -> (u32, i64) {
     let metadata = std::fs::metadata(fake.path(name)).expect("is there");
     (metadata.mode() & 0o777, metadata.mtime())
+}
+
+/// Returns the header of the last upload.
+fn last_header(fake: &Fake) -> StageFilesHeader {
+    let uploads = fake.calls.streams::<StageFilesRequest>("StageFiles");
+    let first = uploads
+        .into_iter()
+        .next_back()
+        .map(|upload| upload[0].clone());
+    let Some(stage_files_request::Payload::Header(header)) = first.expect("came").payload else {
+        panic!("an upload without a header");
+    };
+    header
 }
 
 #[tokio::test]
@@ -51,8 +67,7 @@ async fn a_copied_file_keeps_mode_and_time_in_both_directions() {
     }
     for words in [["cp", "m.sh", "w:work/m.sh"], ["stage", "w", "m.sh"]] {
         assert!(run(&fake, &words).await.status.success());
-        let state = fake.state.lock();
-        let header = state.stage_headers.last().expect("came");
+        let header = last_header(&fake);
         let seconds = header.mtime.map(|time| time.seconds);
         assert_eq!((header.mode & 0o700, seconds), (0o700, Some(OLD)));
     }
@@ -65,7 +80,7 @@ async fn an_empty_directory_is_copied_without_an_error() {
         .lock()
         .staged
         .insert("out/only/x".into(), Vec::new());
-    fake.state.lock().collect = [directory("out/only", 0o755, OLD), vec![summary()]].concat();
+    fake.answer_collections([directory("out/only", 0o755, OLD), vec![summary()]].concat());
     let output = run(&fake, &["cp", "w:out/only", "only"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(names(&fake.path("only")).is_empty());
@@ -80,12 +95,14 @@ async fn a_second_copy_of_a_directory_is_merged_with_the_first() {
         .staged
         .insert("out/r/a".into(), b"1".to_vec());
     for (text, expected) in [(b"1", "1"), (b"2", "2")] {
-        fake.state.lock().collect = [
-            directory("out/r", 0o755, OLD),
-            file("out/r/a", text),
-            vec![summary()],
-        ]
-        .concat();
+        fake.answer_collections(
+            [
+                directory("out/r", 0o755, OLD),
+                file("out/r/a", text),
+                vec![summary()],
+            ]
+            .concat(),
+        );
         assert!(run(&fake, &["cp", "w:out/r", "t/"]).await.status.success());
         let copied = std::fs::read_to_string(fake.path("t/r/a")).expect("reads");
         assert_eq!(copied, expected);
@@ -108,14 +125,16 @@ async fn a_local_file_in_a_directorys_place_does_not_end_the_copy() {
         .lock()
         .staged
         .insert("out/r/a".into(), b"1".to_vec());
-    fake.state.lock().collect = [
-        directory("out/r", 0o755, OLD),
-        directory("out/r/css", 0o755, OLD),
-        file("out/r/css/a.css", b"x"),
-        file("out/r/z", b"1"),
-        vec![summary()],
-    ]
-    .concat();
+    fake.answer_collections(
+        [
+            directory("out/r", 0o755, OLD),
+            directory("out/r/css", 0o755, OLD),
+            file("out/r/css/a.css", b"x"),
+            file("out/r/z", b"1"),
+            vec![summary()],
+        ]
+        .concat(),
+    );
     let output = run(&fake, &["cp", "w:out/r", "."]).await;
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
@@ -134,7 +153,7 @@ async fn a_link_to_a_directory_is_not_copied_in_its_place() {
         .lock()
         .staged
         .insert("out/now/a".into(), b"1".to_vec());
-    fake.state.lock().collect = [link("out/now", "v2"), vec![summary()]].concat();
+    fake.answer_collections([link("out/now", "v2"), vec![summary()]].concat());
     let output = run(&fake, &["cp", "w:out/now", "now"]).await;
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
@@ -167,7 +186,7 @@ async fn nothing_is_made_for_what_is_no_directory_or_gone() {
         (summary(1, &[Reason::FileType]), "it is a FIFO"),
         (summary(0, &[]), "no file matches"),
     ] {
-        fake.state.lock().collect = collected;
+        fake.answer_collections(collected);
         let output = run(&fake, &["cp", "w:out/pipe", "pipe"]).await;
         assert_eq!(output.status.code(), Some(1));
         let said = text(&output.stderr);
@@ -186,12 +205,11 @@ async fn a_directory_has_the_path_that_the_daemon_resolved() {
         .lock()
         .staged
         .insert("out/r/a".into(), b"1".to_vec());
-    fake.state.lock().collect = [file("out/r/a", b"1"), vec![summary()]].concat();
+    fake.answer_collections([file("out/r/a", b"1"), vec![summary()]].concat());
     let output = run(&fake, &["cp", "w:$OUTPUT_DIR/r", "r"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(std::fs::read(fake.path("r/a")).expect("reads"), b"1");
-    let spec = fake.state.lock().collect_spec.clone().expect("came");
-    assert_eq!(spec.globs, ["out/r"]);
+    assert_eq!(fake.collect_spec().globs, ["out/r"]);
 }
 
 #[tokio::test]
@@ -296,7 +314,7 @@ async fn a_file_copied_onto_a_directory_is_told_how_to_get_into_it() {
     let fake = fake();
     std::fs::write(fake.path("a.csv"), "x").expect("writes");
     let wrong = skilld_testing::refusal(tonic::Code::FailedPrecondition, "WRONG_FILE_TYPE", &[]);
-    fake.state.lock().stage_refusals.push_back(wrong);
+    fake.calls.refuse("StageFiles", [wrong]);
     let output = run(&fake, &["cp", "a.csv", "w:work"]).await;
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
@@ -314,7 +332,7 @@ async fn a_glob_without_a_match_is_named() {
         }))]
     };
     let note = "skillctl: no file matches work/*.log\n";
-    fake.state.lock().collect = [file("out/r", b"x"), unmatched(1)].concat();
+    fake.answer_collections([file("out/r", b"x"), unmatched(1)].concat());
     let output = run(
         &fake,
         &["collect", "w", "out/r", "work/*.log", "--to", "to"],
@@ -324,7 +342,7 @@ async fn a_glob_without_a_match_is_named() {
         (output.status.code(), text(&output.stderr)),
         (Some(0), note)
     );
-    fake.state.lock().collect = unmatched(0);
+    fake.answer_collections(unmatched(0));
     let output = run(&fake, &["collect", "w", "work/*.log", "--to", "to"]).await;
     let advice = "skillctl: `skillctl ls w out -R` lists the files in out/\n";
     assert_eq!(
@@ -358,12 +376,14 @@ async fn read_only_files_and_directories_are_copied_out_by_any_user() {
         .lock()
         .staged
         .insert("out/r/a".into(), b"1".to_vec());
-    fake.state.lock().collect = [
-        directory("out/r", 0o500, OLD),
-        file("out/r/a", b"1"),
-        vec![summary()],
-    ]
-    .concat();
+    fake.answer_collections(
+        [
+            directory("out/r", 0o500, OLD),
+            file("out/r/a", b"1"),
+            vec![summary()],
+        ]
+        .concat(),
+    );
     assert!(run(&fake, &["cp", "w:out/r", "r"]).await.status.success());
     assert_eq!(attributes(&fake, "r"), (0o500, OLD));
     // The test's own directory is removed at the end.
