@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tonic::Code;
 
 use crate::commands::{fake, skillctl};
 use skilld_testing::collection_messages::{file, names, summary};
-use skilld_testing::{DEADLINE, Fake, RunExec};
+use skilld_testing::{DEADLINE, Fake, STARTS, refusal};
 
 /// Starts it and waits for its first line.
 async fn start(fake: &Fake, words: &[&str]) -> Child {
@@ -111,28 +112,36 @@ async fn a_reader_that_leaves_ends_it_quietly() {
 
 /// Ctrl-C while the first RunExec is under way or was refused; the code it ends with.
 async fn interrupted_before_it_started(fake: &Fake) -> Option<i32> {
-    let mut calls = fake.state.run_calls.subscribe();
     let mut command = skillctl(fake, &["exec", "w", "--id", "x", "--", "forever"]);
     let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
-    calls.wait_for(|count| *count > 0).await.expect("is kept");
+    fake.calls.wait_for(STARTS, 1).await;
     signal(&child, "-INT").await;
     let ended = tokio::time::timeout(DEADLINE, child.wait()).await;
     ended.expect("ends soon").expect("ends").code()
 }
 
+/// Refuses the first start of an exec, so that the client repeats it, and the second once it was looked for to kill it:
+/// clients repeat a call a few times only.
+pub(crate) fn refuse_until_killed(fake: &Fake) {
+    let draining = || refusal(Code::Unavailable, "DRAINING", &[]);
+    fake.calls.refuse(STARTS, [draining()]);
+    fake.calls.hold_until(STARTS, "KillExec");
+    fake.calls.refuse(STARTS, [draining()]);
+}
+
 #[tokio::test]
 async fn ctrl_c_before_the_start_means_that_it_never_starts() {
     let fake = fake();
-    fake.state.lock().run_exec = RunExec::Refused;
+    refuse_until_killed(&fake);
     assert_eq!(interrupted_before_it_started(&fake).await, Some(130));
-    assert_eq!(*fake.state.missed_kills.borrow(), 1, "it was looked for");
+    assert_eq!(fake.calls.count("KillExec"), 1, "it was looked for");
     assert_eq!(fake.state.lock().starts, 0);
 }
 
 #[tokio::test]
 async fn ctrl_c_kills_what_starts_after_it_too() {
     let fake = fake();
-    fake.state.lock().run_exec = RunExec::Late;
+    fake.calls.hold_until(STARTS, "KillExec");
     assert_eq!(interrupted_before_it_started(&fake).await, Some(130));
     let state = fake.state.lock();
     let killed = |name| state.execs.get(name).map(|exec| *exec.killed.borrow());
@@ -146,11 +155,8 @@ async fn ctrl_c_while_collecting_leaves_no_half_file() {
         let fake = fake();
         let to = fake.path("to");
         std::fs::create_dir(&to).expect("makes");
-        {
-            let mut state = fake.state.lock();
-            state.collect = file("data", b"all of it")[..2].to_vec();
-            state.collect_hangs = true;
-        }
+        fake.answer_collections(file("data", b"all of it")[..2].to_vec());
+        fake.calls.hang_after("CollectOutputs", 2);
         let mut child = skillctl(&fake, &["collect", "w", "data", target, name])
             .spawn()
             .expect("starts");
@@ -172,7 +178,7 @@ async fn ctrl_c_while_collecting_leaves_no_half_file() {
 #[tokio::test]
 async fn an_archive_has_the_mode_of_any_new_file() {
     let fake = fake();
-    fake.state.lock().collect = vec![summary()];
+    fake.answer_collections(vec![summary()]);
     let output = skillctl(&fake, &["collect", "w", "data", "--tar", "all.tar"])
         .output()
         .await
