@@ -11,8 +11,9 @@ use skilld_tests::pty::Pty;
 use tonic::Code;
 
 use crate::commands::{fake, skillctl};
+use crate::followed_execs::refuse_until_killed;
 use skilld_testing::live::{Fault, until};
-use skilld_testing::{Break, DEADLINE, Fake, RunExec, refusal};
+use skilld_testing::{DEADLINE, EVENTS, Fake, STARTS, refusal};
 
 /// Number of tries; one without a pause of the machine is enough.
 const TRIES: usize = 5;
@@ -95,11 +96,11 @@ async fn a_paste_is_not_sent_key_by_key() {
     let mut pty = session(&fake).await;
     let paste = "x".repeat(3000) + "!";
     // What comes while a write is under way is sent together, however soon the server answers.
-    fake.state.holds_writes.send_replace(true);
+    fake.calls.hold("WriteStdin");
     pty.types(&paste).await;
-    fake.state.holds_writes.send_replace(false);
+    fake.calls.release();
     assert_eq!(pty.shows("!").await, paste);
-    let writes = fake.state.lock().writes.len();
+    let writes = fake.calls.count("WriteStdin");
     assert!(writes < 50, "{writes} writes");
     pty.types("exit 0\r").await;
     assert_eq!(pty.ends().await, Some(0));
@@ -201,10 +202,7 @@ async fn a_signal_to_an_attached_session_leaves_the_exec() {
 async fn an_error_restores_the_terminal_before_it_is_shown() {
     let fake = fake();
     let refused = refusal(Code::Internal, "INTERNAL", &[]);
-    fake.state.lock().breaks.push_back(Break {
-        after: 3,
-        status: Some(refused),
-    });
+    fake.calls.break_after(EVENTS, 3, Some(refused));
     let mut pty = session(&fake).await;
     pty.types("a").await;
     // Each line starts at the left again.
@@ -255,10 +253,9 @@ async fn a_server_that_stays_away_ends_the_session() {
 #[tokio::test]
 async fn before_the_start_the_terminal_is_ours() {
     let fake = fake();
-    fake.state.lock().run_exec = RunExec::Refused;
-    let mut calls = fake.state.run_calls.subscribe();
+    refuse_until_killed(&fake);
     let mut pty = skillctl_in_pty(&fake, &SHELL);
-    calls.wait_for(|count| *count > 0).await.expect("is kept");
+    fake.calls.wait_for(STARTS, 1).await;
     assert!(!pty.is_raw());
     // A Ctrl-C as it is typed, which our kernel makes a signal of.
     pty.types("\x03").await;
