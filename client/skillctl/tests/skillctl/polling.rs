@@ -2,7 +2,7 @@
 
 use prost_types::Timestamp;
 use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{ExecState, OutputStream, PollExecRequest, Reason};
+use skilld_client::v1::{ExecState, KillExecRequest, OutputStream, PollExecRequest, Reason};
 use tonic::{Code, Status};
 
 use crate::commands::{fake, skillctl};
@@ -35,7 +35,7 @@ async fn a_poller_gets_each_byte_once_and_the_end() {
         Status::unknown("transport error"),
         refusal(Code::Unavailable, "DRAINING", &[]),
     ];
-    fake.state.lock().poll_refusals.extend(broken);
+    fake.calls.refuse("PollExec", broken);
     let (mut stdout, mut stderr, mut last) = (Vec::new(), Vec::new(), None);
     while let Some(answer) = poller.next().await.expect("polls") {
         assert!(last.is_none_or(|last: bool| !last), "one after the last");
@@ -66,7 +66,7 @@ async fn a_poll_is_not_repeated_when_the_server_says_no() {
     let client = fake.client().await;
     for code in [Code::OutOfRange, Code::Aborted, Code::NotFound] {
         let refused = refusal(code, "OUTPUT_DROPPED", &[("oldest_offset", "7")]);
-        fake.state.lock().poll_refusals.push_back(refused);
+        fake.calls.refuse("PollExec", [refused]);
         let request = PollExecRequest {
             name: "w/x".into(),
             ..Default::default()
@@ -75,7 +75,7 @@ async fn a_poll_is_not_repeated_when_the_server_says_no() {
         assert_eq!(error.code(), Some(code));
         assert_eq!(error.reason(), Some(Reason::OutputDropped));
     }
-    assert_eq!(fake.state.lock().polls.len(), 0);
+    assert_eq!(fake.calls.count("PollExec"), 3, "one of each code");
 }
 
 #[tokio::test]
@@ -104,7 +104,8 @@ async fn poll_prints_what_there_is_and_where_to_go_on() {
     assert_eq!(answer["output"][0]["text"], "started\n");
     assert_eq!(answer["gaps"], serde_json::json!([]));
     assert_eq!(answer["state"], "EXEC_STATE_CLOSED");
-    let asked = fake.state.lock().polls.last().cloned().expect("polled");
+    let asked = fake.calls.requests::<PollExecRequest>("PollExec");
+    let asked = asked.last().expect("polled");
     assert_eq!(asked.wait.expect("is set").seconds, 2);
     assert_eq!(asked.settle_time.expect("is set").nanos, 10_000_000);
 }
@@ -139,7 +140,8 @@ async fn a_kill_has_the_grace_that_it_was_given() {
             (code, stdout.as_slice()),
             (Some(0), &b"w/x killed by client\n"[..])
         );
-        let grace = fake.state.lock().grace;
+        let asked = fake.calls.requests::<KillExecRequest>("KillExec");
+        let grace = asked.last().and_then(|request| request.grace);
         assert_eq!(grace.map(|grace| grace.seconds), seconds);
     }
 }
