@@ -1,7 +1,7 @@
 //! Staging of skills by `skillctl`: writable copies, and notes about packages that are not installed.
 
 use serde_json::Value;
-use skilld_client::v1::{Problem, Skill};
+use skilld_client::v1::{Problem, Skill, StageSkillsRequest};
 use skilld_testing::Fake;
 
 use crate::commands::{fake, skillctl};
@@ -39,7 +39,7 @@ async fn writable_skills_are_requested_by_every_command_that_stages_them() {
                 words.insert(at, flag);
             }
             run(&fake, &words).await;
-            let staged = fake.state.lock().staged_skills.clone();
+            let staged = fake.calls.requests::<StageSkillsRequest>("StageSkills");
             let writable: Vec<bool> = staged.iter().map(|request| request.writable).collect();
             assert_eq!(writable, [is_set], "{words:?}");
         }
