@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skilld_client::v1::{
-    ExecSpec, Reason, ResizeTerminalRequest, StartExecRequest, Stdin, Terminal, WriteStdinRequest,
-    stdin::Source,
+    ExecSpec, Reason, ResizeTerminalRequest, StartExecRequest, Stdin, StreamStdinRequest, Terminal,
+    WriteStdinRequest, stdin::Source,
 };
 use skilld_client::{Client, Error};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -42,6 +42,15 @@ fn write(offset: Option<u64>, data: &'static [u8]) -> WriteStdinRequest {
     }
 }
 
+/// Returns the offset and the length of each write, and whether it was the last.
+fn writes(fake: &Fake) -> Vec<(Option<u64>, usize, bool)> {
+    let writes = fake.calls.requests::<WriteStdinRequest>("WriteStdin");
+    let writes = writes.iter();
+    writes
+        .map(|write| (write.offset, write.data.len(), write.eof))
+        .collect()
+}
+
 fn written(fake: &Fake) -> Vec<u8> {
     fake.exec("x").input.borrow().bytes.clone()
 }
@@ -56,8 +65,7 @@ async fn a_write_with_an_offset_is_repeated_and_written_once() {
         let answer = client.write_stdin(write(Some(0), b"abcdef")).await;
         assert_eq!(answer.expect("writes").committed_offset, 6, "{fault:?}");
         assert_eq!(written(&fake), b"abcdef", "{fault:?}");
-        let writes = fake.state.lock().writes.clone();
-        assert_eq!(writes, [(Some(0), 6, false); 3], "{fault:?}");
+        assert_eq!(writes(&fake), [(Some(0), 6, false); 3], "{fault:?}");
     }
 }
 
@@ -87,7 +95,7 @@ async fn a_write_without_an_offset_is_never_repeated() {
         fake.state.lock().faults.push_back(fault);
         let failed = client.write_stdin(write(None, b"abcdef")).await;
         failed.expect_err("is handed over");
-        assert_eq!(fake.state.lock().writes.len(), 1, "{fault:?}");
+        assert_eq!(fake.calls.count("WriteStdin"), 1, "{fault:?}");
     }
 }
 
@@ -104,7 +112,7 @@ async fn an_appending_writer_repeats_what_was_lost_at_its_offset() {
         start(&client, &["cat"]).await;
         let before = client.write_stdin(write(None, b"old")).await;
         assert_eq!(before.expect("writes").committed_offset, 3);
-        fake.state.lock().writes.clear();
+        fake.calls.take();
         fake.state.lock().faults.push_back(fault);
         let mut writer = client.stdin_end("w/x");
         writer
@@ -122,8 +130,7 @@ async fn an_appending_writer_repeats_what_was_lost_at_its_offset() {
             .await
             .expect("writes");
         assert_eq!(written(&fake), b"oldabcd-e", "{fault:?}");
-        let writes = fake.state.lock().writes.clone();
-        let offsets: Vec<_> = writes.iter().map(|(offset, ..)| *offset).collect();
+        let offsets: Vec<_> = writes(&fake).iter().map(|(offset, ..)| *offset).collect();
         // First it asks where the end is.
         let expected = [vec![Some(0)], calls, vec![None, None]].concat();
         assert_eq!(offsets, expected, "{fault:?}");
@@ -196,7 +203,8 @@ async fn stream_stdin_sends_all_in_bounded_messages() {
     let committed = answer.await.expect("writes").committed_offset;
     assert_eq!(committed, data.len() as u64);
     assert_eq!(written(&fake), data);
-    let lens = fake.state.lock().streamed.clone();
+    let sent = fake.calls.requests::<StreamStdinRequest>("StreamStdin");
+    let lens: Vec<usize> = sent.iter().map(|message| message.data.len()).collect();
     assert!(lens.iter().all(|len| *len <= 256 * 1024), "{lens:?}");
     assert_eq!(lens.iter().sum::<usize>(), data.len());
     let end = client.stream_stdin("w/x", None, io::Cursor::new(b"end"), true);
