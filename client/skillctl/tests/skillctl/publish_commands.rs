@@ -5,11 +5,11 @@ use std::os::unix::fs::symlink;
 use std::process::Output;
 
 use skilld_client::v1::problem::Severity;
-use skilld_client::v1::{Problem, RefreshSkillsResponse};
+use skilld_client::v1::{DeleteSkillRequest, Problem, RefreshSkillsResponse};
 use tonic::Code;
 
 use crate::commands::skillctl;
-use crate::publishing::{skill, write};
+use crate::publishing::{published, skill, write};
 use skilld_testing::{Fake, invalid, refusal};
 
 async fn run(fake: &Fake, words: &[&str]) -> (Option<i32>, String, String) {
@@ -37,7 +37,7 @@ async fn skillctl_publishes_folders_and_archives() {
         noted,
         "skillctl: warning skill.long_description SKILL.md:3: use less\n"
     );
-    let first = fake.state.lock().published.remove(0);
+    let first = published(&fake).remove(0);
     assert_eq!(first.0, "", "the name is that of the skill");
     let archive = dir.path().join("other-1.0.tar.gz");
     fs::write(&archive, &first.2).expect("writes");
@@ -46,7 +46,7 @@ async fn skillctl_publishes_folders_and_archives() {
     let (code, said, noted) = run(&fake, &words).await;
     assert_eq!((code, noted.as_str()), (Some(0), ""));
     assert!(said.contains(r#""digest":"sha256:0f""#), "{said}");
-    let (name, sha256, bytes) = fake.state.lock().published.remove(0);
+    let (name, sha256, bytes) = published(&fake).remove(0);
     assert_eq!(
         (name.as_str(), sha256, bytes),
         ("skills/csv", first.1, first.2)
@@ -62,18 +62,16 @@ async fn the_name_of_an_archives_file_is_the_last_resort() {
     let (code, _, noted) = run(&fake, &["skill", "publish", &archive]).await;
     assert_eq!(code, Some(0), "{noted}");
     let nameless = || invalid(&[("name", "is empty, and the skill has none")]);
-    fake.state.lock().publish_refusals.push_back(nameless());
+    fake.calls.refuse("PublishSkill", [nameless()]);
     let (code, said, noted) = run(&fake, &["skill", "publish", &archive]).await;
     assert_eq!(code, Some(0), "{noted}");
     assert!(said.starts_with("csv-1.1 "), "{said}");
     // A name that the user gave is not replaced.
-    fake.state.lock().publish_refusals.push_back(nameless());
+    fake.calls.refuse("PublishSkill", [nameless()]);
     let (code, ..) = run(&fake, &["skill", "publish", &archive, "--name", "x"]).await;
     assert_eq!(code, Some(1));
-    let names: Vec<String> = {
-        let mut state = fake.state.lock();
-        state.published.drain(..).map(|(name, ..)| name).collect()
-    };
+    let archives = published(&fake).into_iter();
+    let names: Vec<String> = archives.map(|(name, ..)| name).collect();
     assert_eq!(names, ["", "", "skills/csv-1.1", "skills/x"]);
 }
 
@@ -101,7 +99,7 @@ async fn skillctl_says_why_nothing_was_published() {
         (Code::AlreadyExists, "ID_TAKEN"),
     ] {
         let refused = refusal(status, reason, &[]);
-        fake.state.lock().publish_refusals.push_back(refused);
+        fake.calls.refuse("PublishSkill", [refused]);
         let (code, said, noted) = run(&fake, &["skill", "publish", &folder]).await;
         assert_eq!((code, said.as_str()), (Some(1), ""));
         assert!(
@@ -110,13 +108,13 @@ async fn skillctl_says_why_nothing_was_published() {
         );
         assert!(!noted.contains("skill show"), "{noted}");
     }
-    fake.state.lock().published.clear();
+    fake.calls.take();
     fs::remove_file(dir.path().join("SKILL.md")).expect("removes");
     for path in [folder.as_str(), "/dev/null", "missing"] {
         let (code, _, noted) = run(&fake, &["skill", "publish", path]).await;
         assert_eq!(code, Some(1), "{noted}");
     }
-    assert!(fake.state.lock().published.is_empty(), "nothing was sent");
+    assert_eq!(fake.calls.count("PublishSkill"), 0, "nothing was sent");
 }
 
 #[tokio::test]
@@ -134,16 +132,20 @@ async fn skillctl_deletes_one_version_or_all_when_told_so() {
         assert_eq!((ended, said.as_str()), (Some(code), printed), "{noted}");
     }
     let deleted = ["skills/csv@1.0", "skills/csv@sha256:0f", "skills/csv"];
-    assert_eq!(fake.state.lock().deleted, deleted);
+    let asked = fake.calls.requests::<DeleteSkillRequest>("DeleteSkill");
+    let names: Vec<String> = asked.into_iter().map(|request| request.name).collect();
+    assert_eq!(names, deleted);
 }
 
 #[tokio::test]
 async fn skillctl_refresh_fails_when_not_all_is_there() {
     let fake = Fake::start();
-    fake.state.lock().refreshed = RefreshSkillsResponse {
+    let answer = |problems| RefreshSkillsResponse {
         loaded: 3,
+        problems,
         ..Default::default()
     };
+    fake.calls.reply("RefreshSkills", [answer(Vec::new())]);
     let (code, said, _) = run(&fake, &["skill", "refresh"]).await;
     assert_eq!(
         (code, said.as_str()),
@@ -154,12 +156,13 @@ async fn skillctl_refresh_fails_when_not_all_is_there() {
         (Severity::Warning, "root.pending", 1),
         (Severity::Error, "root.unreachable", 1),
     ] {
-        fake.state.lock().refreshed.problems = vec![Problem {
+        let found = Problem {
             severity: severity.into(),
             code: problem.into(),
             subject: "https://example.com/".into(),
             ..Default::default()
-        }];
+        };
+        fake.calls.reply("RefreshSkills", [answer(vec![found])]);
         let (code, _, noted) = run(&fake, &["skill", "refresh"]).await;
         assert_eq!(code, Some(expected), "{problem}");
         assert!(noted.contains(problem), "{noted}");

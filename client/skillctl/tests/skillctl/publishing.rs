@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sha2::{Digest, Sha256};
-use skilld_client::v1::Reason;
+use skilld_client::v1::publish_skill_request::Payload;
+use skilld_client::v1::{PublishSkillRequest, Reason};
 use skilld_client::{Error, PackLimits, SkillArchive, TransferProgress};
 use tempfile::TempDir;
 use tonic::Code;
@@ -49,6 +50,27 @@ fn refusal_of(dir: &Path) -> String {
     }
 }
 
+/// Returns the name, the digest and the bytes of each archive that came, and forgets the calls.
+pub(crate) fn published(fake: &Fake) -> Vec<(String, String, Vec<u8>)> {
+    let calls = fake.calls.streams::<PublishSkillRequest>("PublishSkill");
+    fake.calls.take();
+    let archives = calls.into_iter().map(|messages| {
+        let (mut name, mut sha256, mut bytes) = (String::new(), String::new(), Vec::new());
+        for message in messages {
+            match message.payload {
+                Some(Payload::Header(header)) => {
+                    name = message.name;
+                    sha256 = header.sha256;
+                }
+                Some(Payload::Data(data)) => bytes.extend_from_slice(&data),
+                None => panic!("a message without payload"),
+            }
+        }
+        (name, sha256, bytes)
+    });
+    archives.collect()
+}
+
 /// Entries of the archive that the server gets.
 async fn sent(archive: &SkillArchive) -> Vec<u8> {
     let fake = Fake::start();
@@ -57,7 +79,7 @@ async fn sent(archive: &SkillArchive) -> Vec<u8> {
         .publish_skill("csv", archive, TransferProgress::none())
         .await;
     assert_eq!(skill.expect("published").name, "skills/csv");
-    let (name, sha256, bytes) = fake.state.lock().published.remove(0);
+    let (name, sha256, bytes) = published(&fake).remove(0);
     assert_eq!(name, "skills/csv");
     let hash: String = Sha256::digest(&bytes)
         .iter()
@@ -421,20 +443,20 @@ async fn a_publish_is_repeated_only_when_nothing_was_started() {
         }
     });
     let refusals = (0..2).map(|_| refusal(Code::Unavailable, "DRAINING", &[]));
-    fake.state.lock().publish_refusals.extend(refusals);
+    fake.calls.refuse("PublishSkill", refusals);
     client
         .publish_skill("csv", &archive, progress)
         .await
         .expect("published");
     assert_eq!(told.load(Ordering::Relaxed), archive.bytes());
-    let published = std::mem::take(&mut fake.state.lock().published);
-    assert_eq!(published.len(), 3);
+    let archives = published(&fake);
+    assert_eq!(archives.len(), 3);
     assert!(
-        published.iter().all(|it| *it == published[0]),
+        archives.iter().all(|it| *it == archives[0]),
         "all of it each time"
     );
     let no = refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]);
-    fake.state.lock().publish_refusals.push_back(no);
+    fake.calls.refuse("PublishSkill", [no]);
     let error = client
         .publish_skill("csv", &archive, TransferProgress::none())
         .await;
@@ -442,5 +464,5 @@ async fn a_publish_is_repeated_only_when_nothing_was_started() {
         error.expect_err("refused").reason(),
         Some(Reason::PermissionDenied)
     );
-    assert_eq!(fake.state.lock().published.len(), 1);
+    assert_eq!(fake.calls.count("PublishSkill"), 1);
 }
