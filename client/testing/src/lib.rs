@@ -324,6 +324,11 @@ impl Fake {
         last.and_then(|request| request.spec).expect("was asked")
     }
 
+    /// Returns the requests to stage skills.
+    pub fn staged_skills(&self) -> Vec<v1::StageSkillsRequest> {
+        self.calls.requests("StageSkills")
+    }
+
     /// Returns the exec with this id in the workspace `w`.
     pub fn exec(&self, id: &str) -> FakeExec {
         let name = format!("workspaces/w/execs/{id}");
