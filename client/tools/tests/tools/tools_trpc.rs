@@ -76,8 +76,8 @@ impl Talk {
             ] {
                 state.skill_files.insert(path.to_owned(), bytes.to_vec());
             }
-            state.collect = vec![summary(v1::CollectSummary::default())];
         }
+        fake.answer_collections(vec![summary(v1::CollectSummary::default())]);
         let client = fake.client().await;
         let tools = Toolset::new(client, options, host).expect("options that fit");
         let session = Session {
@@ -90,7 +90,7 @@ impl Talk {
         let offered = tools.definitions(&session, &state).await;
         let offered = offered.expect("definitions").into_iter();
         let returns = offered.map(|tool| (tool.name, tool.returns)).collect();
-        fake.state.lock().calls.clear();
+        fake.calls.take();
         Self {
             fake,
             tools,
@@ -146,7 +146,7 @@ impl Talk {
 
     /// The calls that an action makes.
     pub(crate) fn calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.fake.state.lock().calls)
+        self.fake.calls.take()
     }
 
     /// Forgets the commands so far.
