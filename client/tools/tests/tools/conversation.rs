@@ -144,11 +144,8 @@ pub(crate) async fn conversation_about(
     options: ToolOptions,
 ) -> (Fake, Conversation) {
     let fake = Fake::start();
-    {
-        let mut state = fake.state.lock();
-        state.kits = kits;
-        state.collect = vec![summary()];
-    }
+    fake.state.lock().kits = kits;
+    fake.answer_collections(vec![summary()]);
     let conversation = Conversation::new(&fake, options).await;
     (fake, conversation)
 }
