@@ -222,7 +222,7 @@ async fn files_that_a_result_does_not_list_are_counted() {
             limits_hit: true,
             ..Default::default()
         });
-        fake.state.lock().collect = files.chain([summary]).collect();
+        fake.answer_collections(files.chain([summary]).collect());
         let (tool, arguments) = script_call(family, "hello", "");
         let result = talk.ok(tool, arguments).await;
         let listed = result["files"].as_array().map_or(0, Vec::len);
