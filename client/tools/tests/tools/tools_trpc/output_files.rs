@@ -21,7 +21,7 @@ fn collect_text(talk: &Talk, text: &str) {
         file("out/a.txt", text.as_bytes(), size, true),
         vec![summary(v1::CollectSummary::default())],
     ];
-    talk.fake.state.lock().collect = whole.concat();
+    talk.fake.answer_collections(whole.concat());
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn the_main_output_is_the_first_file_that_the_daemon_sends() {
     let files = ["out/report.md", "out/.cache/a.txt"];
     let files = files.map(|name| file(name, b"text", 4, true)).concat();
     let end = vec![summary(v1::CollectSummary::default())];
-    talk.fake.state.lock().collect = [files, end].concat();
+    talk.fake.answer_collections([files, end].concat());
     let result = talk.call("skill_run", run("hello")).await;
     assert_eq!(result["primary_output"]["name"], "out/report.md");
 }
@@ -112,7 +112,7 @@ async fn text_of_another_encoding_says_what_reads_it() {
             file("out/a.csv", &bytes, size, false),
             vec![summary(v1::CollectSummary::default())],
         ];
-        talk.fake.state.lock().collect = collected.concat();
+        talk.fake.answer_collections(collected.concat());
         let result = talk.call("skill_run", asking()).await;
         let named = json!({"name": "out/a.csv", "content": null, "note": note});
         check_fields(&result["output_files"][0], &named);
@@ -136,7 +136,8 @@ async fn notes_name_no_tool_that_is_not_offered() {
     let files = ["out/a.txt", "out/b.txt", "out/c.txt"];
     let texts = files.map(|name| file(name, long.as_bytes(), size, true));
     let other = file("out/d.csv", &b"\xb3\xc7\n".repeat(500), 1500, false);
-    talk.fake.state.lock().collect = [texts.concat(), other, vec![summary(end)]].concat();
+    talk.fake
+        .answer_collections([texts.concat(), other, vec![summary(end)]].concat());
     let result = talk.call("skill_run", asking()).await;
     let text = result.to_string();
     assert!(!text.contains("read_file"), "{text}");
@@ -184,10 +185,11 @@ async fn read_file_goes_on_where_the_text_of_an_output_file_ends() {
 #[tokio::test]
 async fn requested_files_that_do_not_exist_are_named() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
-        unmatched_globs: vec!["out/report.md".into(), "out/*.csv".into()],
-        ..Default::default()
-    })];
+    talk.fake
+        .answer_collections(vec![summary(v1::CollectSummary {
+            unmatched_globs: vec!["out/report.md".into(), "out/*.csv".into()],
+            ..Default::default()
+        })]);
     let result = talk.call("skill_run", asking()).await;
     let said =
         "no file matches \"out/report.md\", \"out/*.csv\"; paths are relative to the workspace";
@@ -223,7 +225,7 @@ async fn files_that_a_call_would_save_and_that_did_not_change_are_named() {
         (vec![old], 1, "out/old.txt"),
         (Vec::new(), 3, "3 of the files that match"),
     ] {
-        talk.fake.state.lock().collect = beside_new(skipped, unchanged);
+        talk.fake.answer_collections(beside_new(skipped, unchanged));
         for mut arguments in [asking(), run("hello")] {
             arguments["save_as_artifacts"] = true.into();
             let result = talk.call("skill_run", arguments).await;
