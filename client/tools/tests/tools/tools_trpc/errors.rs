@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::{Talk, run};
 use crate::conversation::{check_fields, check_warning, refusals};
-use skilld_testing::refusal;
+use skilld_testing::{EVENTS, refusal};
 
 /// Calls of every tool that must fail.
 const REFUSALS: &str = r#"
@@ -132,14 +132,7 @@ async fn a_workspace_that_went_is_made_again_unless_something_ran_in_it() {
     assert_eq!(result["output"], "hello\n");
     // The stream breaks after it began, and then the workspace is gone.
     let lost = refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]);
-    talk.fake
-        .state
-        .lock()
-        .breaks
-        .push_back(skilld_testing::Break {
-            after: 1,
-            status: Some(lost),
-        });
+    talk.fake.calls.break_after(EVENTS, 1, Some(lost));
     let before = talk.fake.state.lock().starts;
     let lost = talk
         .refused("workspace_exec", json!({"command": "hello again"}))
