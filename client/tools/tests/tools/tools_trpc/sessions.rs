@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use skilld_client::v1::{CollectSummary, PollExecRequest};
 use skilld_tools::state::SessionState;
 use skilld_tools::{Session, ToolOptions};
 use tonic::Code;
 
-use super::{Talk, file, run};
+use super::{Talk, file, run, summary};
 use crate::conversation::{check_fields, check_warning, tool_call};
 use skilld_testing::live::Fault;
 use skilld_testing::refusal;
@@ -104,13 +105,11 @@ async fn waits_are_the_references_and_the_calls() {
     let write = json!({"session_id": id, "chars": "x", "yield_ms": 999_999});
     talk.call("skill_write_stdin", write).await;
     talk.call("skill_exec", run("ask")).await;
-    let waits: Vec<i64> = {
-        let state = talk.fake.state.lock();
-        let waits = state.polls.iter().map(|poll| poll.wait.unwrap_or_default());
-        waits
-            .map(|wait| wait.seconds * 1000 + i64::from(wait.nanos) / 1_000_000)
-            .collect()
-    };
+    let polls = talk.fake.calls.requests::<PollExecRequest>("PollExec");
+    let waits = polls.iter().map(|poll| poll.wait.unwrap_or_default());
+    let waits: Vec<i64> = waits
+        .map(|wait| wait.seconds * 1000 + i64::from(wait.nanos) / 1_000_000)
+        .collect();
     assert_eq!(waits, [1, 5, 60_000, 1000]);
 }
 
@@ -204,7 +203,7 @@ async fn equal_texts_of_two_calls_are_both_typed_and_one_of_a_call_that_is_repea
     let (_, id) = started(&mut talk, "cat").await;
     let write = |text: &str| json!({"session_id": id, "chars": text, "yield_ms": 1});
     let lost = refusal(Code::Internal, "INTERNAL", &[]);
-    talk.fake.state.lock().poll_refusals.push_back(lost);
+    talk.fake.calls.refuse("PollExec", [lost]);
     talk.id = "c5".into();
     let first = talk.call("skill_write_stdin", write("1\n")).await;
     check_fields(
@@ -287,7 +286,7 @@ async fn a_command_that_was_started_is_known_whatever_becomes_of_the_rest() {
     check_warning(&started, "nobody knows how much of its stdin was written");
     // The first look fails.
     let lost = refusal(Code::Internal, "INTERNAL", &[]);
-    talk.fake.state.lock().poll_refusals.push_back(lost);
+    talk.fake.calls.refuse("PollExec", [lost]);
     let unseen = talk.call("skill_exec", run("ask")).await;
     assert_eq!(unseen["status"], "running");
     for id in [&started["session_id"], &unseen["session_id"]] {
@@ -463,7 +462,7 @@ async fn a_start_that_is_repeated_goes_on_where_its_session_is() {
 #[tokio::test]
 async fn files_that_cannot_be_had_for_a_moment_come_with_a_later_call() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    let whole = std::mem::take(&mut talk.fake.state.lock().collect);
+    talk.fake.answer_collections(Vec::new());
     let mut arguments = run("cat");
     arguments["eof"] = true.into();
     let ended = talk.call("skill_exec", arguments).await;
@@ -472,7 +471,9 @@ async fn files_that_cannot_be_had_for_a_moment_come_with_a_later_call() {
         warning.starts_with("its files could not be collected"),
         "{warning}"
     );
-    talk.fake.state.lock().collect = [file("out/a", b"a", 1, true), whole].concat();
+    let end = vec![summary(CollectSummary::default())];
+    talk.fake
+        .answer_collections([file("out/a", b"a", 1, true), end].concat());
     let poll = json!({"session_id": ended["session_id"]});
     let later = talk.call("skill_poll_session", poll.clone()).await;
     assert_eq!(later["result"]["output_files"][0]["name"], "out/a");
@@ -507,8 +508,7 @@ async fn files_that_may_not_be_saved_are_tried_once() {
 async fn one_session_that_is_slow_to_end_holds_up_no_other() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let (_, id) = started(&mut talk, "ask").await;
-    talk.fake.state.lock().collect_hangs = true;
-    talk.fake.state.lock().collect = Vec::new();
+    talk.fake.calls.hold("CollectOutputs");
     let write = |id: &str| {
         tool_call(
             "",
@@ -518,12 +518,7 @@ async fn one_session_that_is_slow_to_end_holds_up_no_other() {
     };
     let slow = talk.tools.call(&talk.session, &talk.state, write(&id));
     let others = async {
-        while !talk
-            .calls()
-            .contains(&"FileService/CollectOutputs".to_owned())
-        {
-            tokio::task::yield_now().await;
-        }
+        talk.fake.calls.wait_for("CollectOutputs", 1).await;
         let other = Session {
             session: "2".into(),
             ..talk.session.clone()
@@ -551,21 +546,13 @@ async fn one_workspace_that_is_slow_to_come_holds_up_no_other() {
     talk.call("skill_run", run("hello")).await;
     let answer = talk.tools.call(&other, &state, call()).await;
     answer.expect("runs");
-    // Both are gone, and one is not to be had.
-    {
-        let mut fake = talk.fake.state.lock();
-        fake.workspaces.clear();
-        fake.create_hangs = Some(format!("workspaces/{}", talk.session.workspace_id()));
-    }
+    // Both are gone, and the first is not to be had.
+    talk.fake.state.lock().workspaces.clear();
+    talk.fake.calls.hang_after("CreateWorkspace", 0);
     talk.calls();
     let slow = talk.tools.call(&talk.session, &state, call());
     let others = async {
-        while !talk
-            .calls()
-            .contains(&"WorkspaceService/CreateWorkspace".to_owned())
-        {
-            tokio::task::yield_now().await;
-        }
+        talk.fake.calls.wait_for("CreateWorkspace", 1).await;
         let answer = talk.tools.call(&other, &state, call()).await;
         answer.expect("goes on").result["stdout"].clone()
     };
