@@ -118,12 +118,16 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
         }];
         let made = "skills/demo/out/a.txt".to_owned();
         state.staged.insert(made, b"made\n".to_vec());
-        state.asked.clear();
     }
+    talk.calls();
     let staged = json!({"file_name": "/workspace/skills/demo/REFERENCE.md"});
     let read = talk.call("read_file", staged).await;
     assert_eq!(read["content"], RESOLVED);
-    let asked = talk.fake.state.lock().asked.clone();
+    let asked = talk
+        .fake
+        .calls
+        .requests::<v1::ReadSkillFileRequest>("ReadSkillFile");
+    let asked: Vec<String> = asked.into_iter().map(|request| request.name).collect();
     assert_eq!(asked, [format!("skills/demo@{}", old.digest)]);
     // The fake finds the skill by it, as the daemon does by the name that the skill's author wrote.
     for skill in &mut talk.fake.state.lock().skills {
