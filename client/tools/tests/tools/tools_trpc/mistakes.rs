@@ -6,7 +6,7 @@ use skilld_tools::ToolOptions;
 use tonic::Code;
 
 use super::{Talk, file, run, summary};
-use skilld_testing::{invalid, refusal};
+use skilld_testing::{STARTS, invalid, refusal};
 
 fn asking(globs: &[&str]) -> Value {
     let mut arguments = run("hello");
@@ -58,7 +58,7 @@ async fn what_the_daemon_refuses_is_named_as_the_argument_that_it_is() {
         ),
     ] {
         let mut talk = Talk::new(ToolOptions::default()).await;
-        talk.fake.state.lock().run_refusals.push_back(refused);
+        talk.fake.calls.refuse(STARTS, [refused]);
         let (code, message) = talk.refused(tool, arguments).await;
         assert_eq!(
             (code.as_str(), message),
@@ -112,7 +112,7 @@ async fn a_refused_output_is_named_by_the_argument_that_was_passed() {
         for tool in ["skill_run", "skill_exec"] {
             let mut talk = Talk::new(ToolOptions::default()).await;
             let refused = refused.clone();
-            talk.fake.state.lock().run_refusals.push_back(refused);
+            talk.fake.calls.refuse(STARTS, [refused]);
             let mut asked = run("hello");
             for (name, value) in arguments.as_object().into_iter().flatten() {
                 asked[name] = value.clone();
@@ -131,7 +131,7 @@ async fn a_refused_output_is_named_by_the_argument_that_was_passed() {
 async fn what_the_host_chose_is_no_mistake_of_the_model() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let refused = invalid(&[("spec.programs.allowed", "300 entries; at most 256")]);
-    talk.fake.state.lock().run_refusals.push_back(refused);
+    talk.fake.calls.refuse(STARTS, [refused]);
     let (code, _) = talk.refused("skill_run", run("hello")).await;
     assert_eq!(code, "DAEMON");
 }
@@ -168,20 +168,16 @@ async fn outputs_are_checked_before_the_command_starts() {
 #[tokio::test]
 async fn a_glob_that_is_refused_late_loses_no_other_output() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    {
-        let mut state = talk.fake.state.lock();
-        state.collect = one_output();
-        let refused = invalid(&[("spec.globs[1]", "$SKILL_DIR has no value here")]);
-        state.collect_refusals.push_back(refused);
-    }
+    talk.fake.answer_collections(one_output());
+    let refused = invalid(&[("spec.globs[1]", "$SKILL_DIR has no value here")]);
+    talk.fake.calls.refuse("CollectOutputs", [refused]);
     let result = talk
         .call("skill_run", asking(&["out/c.txt", "$SKILL_DIR/a"]))
         .await;
     assert_eq!(result["output_files"][0]["content"], "kept");
     let said = "\"$SKILL_DIR/a\" was not collected: $SKILL_DIR has no value here";
     assert_eq!(result["warnings"], json!([said]));
-    let spec = talk.fake.state.lock().collect_spec.clone();
-    assert_eq!(spec.expect("collected").globs, ["out/c.txt"]);
+    assert_eq!(talk.fake.collect_spec().globs, ["out/c.txt"]);
 }
 
 #[tokio::test]
@@ -189,20 +185,16 @@ async fn a_collection_that_is_repeated_warns_once() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let refused = invalid(&[("spec.globs[1]", "is no glob")]);
     let broken = refusal(Code::Aborted, "GUEST_LOST", &[]);
-    {
-        let mut state = talk.fake.state.lock();
-        state.collect = one_output();
-        state
-            .collect_refusals
-            .extend([refused.clone(), broken, refused]);
-    }
+    talk.fake.answer_collections(one_output());
+    let refusals = [refused.clone(), broken, refused];
+    talk.fake.calls.refuse("CollectOutputs", refusals);
     let result = talk
         .call("skill_run", asking(&["out/c.txt", "out/[a"]))
         .await;
     assert_eq!(result["output_files"][0]["content"], "kept");
     let said = "\"out/[a\" was not collected: is no glob";
     assert_eq!(result["warnings"], json!([said]));
-    assert!(talk.fake.state.lock().collect_refusals.is_empty());
+    assert_eq!(talk.fake.calls.count("CollectOutputs"), 4);
 }
 
 #[tokio::test]
@@ -227,11 +219,12 @@ async fn files_that_nothing_collects_are_a_warning() {
         ),
         (vec![], false, None),
     ] {
-        talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
-            outside: outside.into_iter().map(str::to_owned).collect(),
-            outside_cut: is_cut,
-            ..Default::default()
-        })];
+        talk.fake
+            .answer_collections(vec![summary(v1::CollectSummary {
+                outside: outside.into_iter().map(str::to_owned).collect(),
+                outside_cut: is_cut,
+                ..Default::default()
+            })]);
         let result = talk.call("skill_run", run("hello")).await;
         let rest = " where files are not collected: write to $OUTPUT_DIR";
         let said = said.map(|said| json!([format!("{said}{rest}")]));
@@ -242,12 +235,9 @@ async fn files_that_nothing_collects_are_a_warning() {
 #[tokio::test]
 async fn a_bad_prefix_that_is_found_late_costs_the_artifacts_and_no_file() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    {
-        let mut state = talk.fake.state.lock();
-        state.collect = one_output();
-        let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
-        state.collect_refusals.push_back(refused);
-    }
+    talk.fake.answer_collections(one_output());
+    let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
+    talk.fake.calls.refuse("CollectOutputs", [refused]);
     let mut arguments = asking(&["out/c.txt"]);
     arguments["save_as_artifacts"] = true.into();
     let result = talk.call("skill_run", arguments).await;
@@ -263,21 +253,23 @@ async fn a_requested_file_that_was_not_changed_is_reported() {
         path: "out/old.txt".into(),
         reason: Reason::Unchanged.into(),
     };
-    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
-        skipped: vec![unchanged],
-        unchanged: 1,
-        ..Default::default()
-    })];
+    talk.fake
+        .answer_collections(vec![summary(v1::CollectSummary {
+            skipped: vec![unchanged],
+            unchanged: 1,
+            ..Default::default()
+        })]);
     let result = talk.call("skill_run", asking(&["out/old.txt"])).await;
     let skipped = json!([{"name": "out/old.txt", "reason": "UNCHANGED"}]);
     assert_eq!(result["skipped_files"], skipped);
     let said = "not changed by this command, and so not among output_files: out/old.txt; read_file reads them";
     assert_eq!(result["warnings"], json!([said]));
     // A pattern that matches old files only.
-    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
-        unchanged: 3,
-        ..Default::default()
-    })];
+    talk.fake
+        .answer_collections(vec![summary(v1::CollectSummary {
+            unchanged: 3,
+            ..Default::default()
+        })]);
     let result = talk.call("skill_run", asking(&["out/*"])).await;
     let said = "not changed by this command, and so not among output_files: all 3 files that match; read_file reads them";
     assert_eq!(result["warnings"], json!([said]));
@@ -293,13 +285,14 @@ async fn a_file_that_was_not_saved_is_a_warning() {
         path: path.into(),
         reason: reason.into(),
     };
-    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary {
-        skipped: vec![
-            skipped("out/a", Reason::NotSaved),
-            skipped("out/b", Reason::EmptyAfterFailure),
-        ],
-        ..Default::default()
-    })];
+    talk.fake
+        .answer_collections(vec![summary(v1::CollectSummary {
+            skipped: vec![
+                skipped("out/a", Reason::NotSaved),
+                skipped("out/b", Reason::EmptyAfterFailure),
+            ],
+            ..Default::default()
+        })]);
     let mut arguments = asking(&["out/*"]);
     arguments["save_as_artifacts"] = true.into();
     let result = talk.call("skill_run", arguments).await;
@@ -307,33 +300,29 @@ async fn a_file_that_was_not_saved_is_a_warning() {
         result["warnings"],
         json!(["not saved as artifacts: out/a, out/b"])
     );
-    let spec = talk
-        .fake
-        .state
-        .lock()
-        .collect_spec
-        .clone()
-        .expect("collected");
-    assert!(spec.skip_empty_after_failure);
+    assert!(talk.fake.collect_spec().skip_empty_after_failure);
 }
 
 #[tokio::test]
 async fn a_result_names_the_scope_of_its_artifacts() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.state.lock().collect = [
-        file("out/a", b"text", 4, true),
-        vec![summary(v1::CollectSummary {
-            artifacts: vec!["artifact://out/a@0".into()],
-            ..Default::default()
-        })],
-    ]
-    .concat();
+    talk.fake.answer_collections(
+        [
+            file("out/a", b"text", 4, true),
+            vec![summary(v1::CollectSummary {
+                artifacts: vec!["artifact://out/a@0".into()],
+                ..Default::default()
+            })],
+        ]
+        .concat(),
+    );
     let mut arguments = run("hello");
     arguments["save_as_artifacts"] = true.into();
     let result = talk.call("skill_run", arguments).await;
     let scope = json!({"app": "app", "user": "ann", "session": "1"});
     assert_eq!(result["artifact_scope"], scope);
-    talk.fake.state.lock().collect = vec![summary(v1::CollectSummary::default())];
+    talk.fake
+        .answer_collections(vec![summary(v1::CollectSummary::default())]);
     let result = talk.call("skill_run", run("hello")).await;
     assert_eq!(result.get("artifact_scope"), None);
 }
