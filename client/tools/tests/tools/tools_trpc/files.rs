@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use skilld_client::v1::input_spec::Source;
-use skilld_client::v1::{ArtifactScope, StageMode};
+use skilld_client::v1::{ArtifactScope, StageInputsRequest, StageMode};
 use skilld_tools::prompt::{Upload, UploadContent as Content};
 use skilld_tools::{StagedUploads, ToolOptions};
 
@@ -292,7 +292,11 @@ async fn inputs_go_to_the_daemon_in_either_spelling() {
         .map(|file| &file["name"])
         .collect();
     assert_eq!(staged, ["inputs/x", "work/b", "work/inputs/USAGE.md"]);
-    let request = talk.fake.state.lock().inputs.pop().expect("one request");
+    let requests = talk
+        .fake
+        .calls
+        .requests::<StageInputsRequest>("StageInputs");
+    let request = requests.last().expect("one request");
     let scope = ArtifactScope {
         app: "app".into(),
         user: "ann".into(),
@@ -370,7 +374,12 @@ async fn a_large_file_is_sent_once_and_stays_in_its_place() {
         upload("big.bin", Content::Bytes(large.clone())),
         upload("c.csv", Content::Bytes("3".into())),
     ];
-    let mut sent = Vec::new();
+    let requests = || {
+        talk.fake
+            .calls
+            .requests::<StageInputsRequest>("StageInputs")
+    };
+    let (mut sent, mut links) = (Vec::new(), Vec::new());
     for _turn in 0..2 {
         let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
         let staged = staged.expect("staged");
@@ -388,6 +397,7 @@ async fn a_large_file_is_sent_once_and_stays_in_its_place() {
                 ("work/inputs/c.csv", 1)
             ]
         );
+        links.extend(requests());
         sent.push(talk.calls());
     }
     assert!(sent[0].contains(&"FileService/StageFiles".to_owned()));
@@ -399,7 +409,7 @@ async fn a_large_file_is_sent_once_and_stays_in_its_place() {
     let kept = talk.fake.state.lock().staged.clone();
     assert!(kept.values().any(|bytes| *bytes == large), "the first one");
     assert_eq!(kept.len(), 2);
-    let links = talk.fake.state.lock().inputs.clone();
+    links.extend(requests());
     let links = links.iter().flat_map(|request| &request.inputs);
     let links = links.filter(|input| input.name == "big.bin");
     for link in links {
@@ -446,7 +456,10 @@ async fn many_files_are_few_requests() {
     let uploads: Vec<Upload> = (0..7).map(half).collect();
     let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
     assert_eq!(staged.expect("staged").files.len(), 7);
-    let requests = talk.fake.state.lock().inputs.clone();
+    let requests = talk
+        .fake
+        .calls
+        .requests::<StageInputsRequest>("StageInputs");
     let counts: Vec<usize> = requests
         .iter()
         .map(|request| request.inputs.len())
