@@ -153,9 +153,13 @@ async fn a_document_is_of_the_content_whose_digest_stands_beside_it() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let all = json!({"skill": "demo", "include_all_docs": true});
     talk.call("skill_load", all).await;
-    talk.fake.state.lock().asked.clear();
+    talk.calls();
     material(&talk).await;
-    let asked = std::mem::take(&mut talk.fake.state.lock().asked);
+    let asked = talk
+        .fake
+        .calls
+        .requests::<v1::ReadSkillFileRequest>("ReadSkillFile");
+    let asked: Vec<String> = asked.into_iter().map(|request| request.name).collect();
     let pinned = format!("skills/demo@sha256:{}", "0f".repeat(32));
     assert_eq!(asked, [pinned.as_str(); 2]);
 }
