@@ -43,7 +43,7 @@ async fn killing_saves_the_files_and_later_calls_save_none_again() {
         artifacts: vec!["artifact://out/a@0".into()],
         ..Default::default()
     }));
-    talk.fake.state.lock().collect = files;
+    talk.fake.answer_collections(files);
     let mut arguments = run("hold");
     arguments["yield_ms"] = 1.into();
     arguments["outputs"] = json!({"globs": ["out/*"], "inline": true, "save": true});
@@ -65,12 +65,11 @@ async fn killing_saves_the_files_and_later_calls_save_none_again() {
         let again = talk.call(tool, kill.clone()).await;
         assert_eq!(again["result"], *result, "{tool}");
     }
+    let spec = talk.fake.collect_spec();
+    assert!(spec.until_exec_end && spec.save_as_artifacts.is_some());
     let calls = talk.calls();
     let collections = calls.iter().filter(|call| call.ends_with("CollectOutputs"));
     assert_eq!(collections.count(), 1, "{calls:?}");
-    let spec = talk.fake.state.lock().collect_spec.take();
-    let spec = spec.expect("a collection by the call");
-    assert!(spec.until_exec_end && spec.save_as_artifacts.is_some());
 }
 
 #[tokio::test]
