@@ -31,7 +31,7 @@ async fn skill_exec_takes_what_skill_run_takes() {
             file("out/a", b"text", 4, true),
             vec![summary(v1::CollectSummary::default())],
         ];
-        talk.fake.state.lock().collect = answers.concat();
+        talk.fake.answer_collections(answers.concat());
         let result = talk.call(tool, given.clone()).await;
         let result = result.get("result").unwrap_or(&result);
         assert_eq!(
@@ -41,7 +41,7 @@ async fn skill_exec_takes_what_skill_run_takes() {
         assert_eq!(result["output_files"][0].get("content"), None);
         let spec = talk.spec();
         assert!(spec.env["EDITOR"].ends_with(".sh"), "{tool}");
-        let collected = talk.fake.state.lock().collect_spec.clone().expect("asked");
+        let collected = talk.fake.collect_spec();
         let saved = collected.save_as_artifacts.expect("saved");
         assert_eq!(saved.prefix, "p/", "{tool}");
         specs.push((
