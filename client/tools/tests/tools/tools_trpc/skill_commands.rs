@@ -19,10 +19,10 @@ fn seconds(timeout: Option<prost_types::Duration>) -> Option<i64> {
 
 /// Runs a command with further arguments, and returns the collection that the daemon was asked for.
 async fn run_and_take_spec(talk: &mut Talk, further: &Value) -> v1::CollectSpec {
+    talk.calls();
     talk.call("skill_run", with_fields(&run("hello"), further))
         .await;
-    let spec = talk.fake.state.lock().collect_spec.take();
-    spec.expect("it is asked")
+    talk.fake.collect_spec()
 }
 
 /// Number of calls to the daemon of a warm `skill_run`.
@@ -253,7 +253,7 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
             ..Default::default()
         })],
     ];
-    talk.fake.state.lock().collect = answers.concat();
+    talk.fake.answer_collections(answers.concat());
     let mut arguments = run("hello");
     arguments["output_files"] = json!(["out/*"]);
     talk.id = "call_7".into();
@@ -331,7 +331,7 @@ async fn unasked_the_main_output_is_shown_and_the_rest_is_named() {
         file("out/b", b"short", 5, true),
         vec![summary(cut)],
     ];
-    talk.fake.state.lock().collect = answers.concat();
+    talk.fake.answer_collections(answers.concat());
     let result = talk.call("skill_run", run("hello")).await;
     check_fields(
         &result["primary_output"],
@@ -364,7 +364,7 @@ async fn what_is_left_out_is_counted_and_not_listed_without_end() {
             ..Default::default()
         })],
     ];
-    talk.fake.state.lock().collect = answers.concat();
+    talk.fake.answer_collections(answers.concat());
     let result = talk.call("skill_run", run("hello")).await;
     assert_eq!(result.get("skipped_files"), None, "{result}");
     assert_eq!(result["limits_hit"], true);
@@ -394,23 +394,21 @@ async fn a_collection_that_breaks_is_asked_for_once_more() {
             ..Default::default()
         })],
     ];
-    let broken = |code| refusal(code, "GUEST_LOST", &[]);
-    {
-        let mut state = talk.fake.state.lock();
-        state.collect = whole.concat();
-        state.collect_breaks.push_back(broken(Code::Aborted));
-    }
+    talk.fake.answer_collections(whole.concat());
+    let calls = talk.fake.calls.clone();
+    // Before the summary.
+    let break_once = || {
+        let status = refusal(Code::Aborted, "GUEST_LOST", &[]);
+        calls.break_after("CollectOutputs", 3, Some(status));
+    };
+    break_once();
     let mut arguments = run("hello");
     arguments["save_as_artifacts"] = true.into();
     let result = talk.call("skill_run", arguments.clone()).await;
     assert_eq!(result["artifact_files"][0]["ref"], "artifact://out/a@0");
     assert_eq!(result.get("warnings"), None, "{result}");
-    {
-        let mut state = talk.fake.state.lock();
-        for _ in 0..2 {
-            state.collect_breaks.push_back(broken(Code::Aborted));
-        }
-    }
+    break_once();
+    break_once();
     let result = talk.call("skill_run", arguments).await;
     check_fields(&result, &json!({"stdout": "hello\n", "exit_code": 0}));
     let warnings = result["warnings"].to_string();
@@ -452,10 +450,10 @@ async fn a_link_is_no_empty_file() {
         link_target: "a".into(),
         ..Default::default()
     };
-    talk.fake.state.lock().collect = vec![
+    talk.fake.answer_collections(vec![
         payload(v1::collect_outputs_response::Payload::File(link)),
         summary(v1::CollectSummary::default()),
-    ];
+    ]);
     let mut arguments = run("exit 1");
     arguments["output_files"] = json!(["out/*"]);
     let result = talk.call("skill_run", arguments).await;
@@ -471,7 +469,7 @@ async fn files_are_named_without_text_where_no_text_is_asked_for() {
         file("out/a", b"text", 4, true),
         vec![summary(v1::CollectSummary::default())],
     ];
-    talk.fake.state.lock().collect = answers.concat();
+    talk.fake.answer_collections(answers.concat());
     let mut arguments = run("hello");
     for (inline, content) in [(json!(false), None), (json!(true), Some(&json!("text")))] {
         arguments["outputs"] = json!({"globs": ["out/*"], "inline": inline});
@@ -496,7 +494,7 @@ async fn empty_files_of_a_command_that_failed_are_left_out_and_named() {
         }],
         ..Default::default()
     }));
-    talk.fake.state.lock().collect = answers;
+    talk.fake.answer_collections(answers);
     let mut arguments = run("exit 1");
     arguments["output_files"] = json!(["out/*"]);
     let result = talk.call("skill_run", arguments.clone()).await;
