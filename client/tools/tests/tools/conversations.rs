@@ -191,7 +191,7 @@ async fn the_texts_of_loaded_skills_in_a_request_are_bounded_and_say_what_reads_
 #[tokio::test]
 async fn agent_zeros_models_get_the_text_of_a_result_alone() {
     let fake = Fake::start();
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let options = ToolOptions {
         family: Family::AgentZero,
         ..ToolOptions::default()
@@ -222,15 +222,15 @@ async fn files_of_the_user_are_staged_and_named_in_the_request() {
     assert!(text.contains(files), "{text}");
     let others = "Files of the user that are not there:\n- user file input: b.csv: not base64\n";
     assert!(text.contains(others), "{text}");
-    assert_eq!(fake.state.lock().inputs.len(), 1);
+    assert_eq!(fake.calls.count("StageInputs"), 1);
     // The next request of the turn brings nothing new, and the next turn stages all of them again.
     let mut next = json!({"messages": [said, {"role": "assistant", "content": "Well …"}]});
     skills.prepare(provider, &mut next).await.expect("prepares");
-    assert_eq!(fake.state.lock().inputs.len(), 1);
+    assert_eq!(fake.calls.count("StageInputs"), 1);
     assert!(next.to_string().contains("work/inputs/a.csv"));
     let mut turn = json!({"messages": [said, {"role": "user", "content": "And?"}]});
     skills.prepare(provider, &mut turn).await.expect("prepares");
-    assert_eq!(fake.state.lock().inputs.len(), 2);
+    assert_eq!(fake.calls.count("StageInputs"), 2);
 }
 
 #[tokio::test]
@@ -266,7 +266,7 @@ async fn a_request_without_staged_files_says_nothing_of_them() {
         );
         let is_said = text.contains("not there:\n- a.csv: ");
         assert_eq!(is_said, pool == "full", "{text}");
-        assert!(fake.state.lock().inputs.is_empty());
+        assert_eq!(fake.calls.count("StageInputs"), 0);
     }
 }
 
