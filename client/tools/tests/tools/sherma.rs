@@ -7,7 +7,7 @@ mod loaded_skills;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use skilld_client::v1::{Problem, SkillState};
+use skilld_client::v1::{GetSkillRequest, Problem, SkillState};
 use skilld_tools::hooks::{HookFuture, Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
 use skilld_tools::host_tools::HostTools;
 use skilld_tools::prompt::Provider;
@@ -206,7 +206,8 @@ async fn a_load_gives_the_text_and_the_state_has_the_resolved_version_and_digest
     assert_eq!(entry["version"], "1.9.0");
     assert_eq!(entry["digest"], digest("letter", "1.9.0"));
     assert_eq!(stored["__sherma__"]["loaded_tools_from_skills"], json!([]));
-    assert_eq!(fake.state.lock().asked[0], "skills/letter@^1");
+    let asked = fake.calls.requests::<GetSkillRequest>("GetSkill");
+    assert_eq!(asked[0].name, "skills/letter@^1");
 }
 
 #[tokio::test]
@@ -215,7 +216,8 @@ async fn an_omitted_version_is_the_current_one() {
         let (fake, mut talk) = conversation(options()).await;
         let loaded = talk.load_version("letter", version.clone()).await;
         assert_eq!(loaded["version"], "2.0.0", "{version}");
-        assert_eq!(fake.state.lock().asked[0], "skills/letter");
+        let asked = fake.calls.requests::<GetSkillRequest>("GetSkill");
+        assert_eq!(asked[0].name, "skills/letter");
     }
 }
 
@@ -613,18 +615,18 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
     assert_eq!(found[0]["matched_fields"], json!(["name"]));
     talk.check_refused("search_skills", json!({"query": " "}), "INVALID_ARGUMENTS")
         .await;
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let run = json!({
         "skill_id": "notes", "script_path": "scripts/run.py", "argv": ["exit", "3"],
         "script_args": {"b": 1.0, "a": [true]}, "arg_style": " Named ",
     });
     let ran = talk.ok("run_skill_script", run).await;
     check_fields(&ran, &json!({"exit_code": 3, "outcome": "exited"}));
+    let staged = fake.staged_skills();
+    let staged = staged.last().expect("staged");
+    let pinned = format!("notes@{}", digest("notes", "1.0.0"));
+    assert_eq!(staged.skills.last(), Some(&pinned));
     let state = fake.state.lock();
-    assert_eq!(
-        state.asked.last(),
-        Some(&format!("notes@{}", digest("notes", "1.0.0")))
-    );
     let exec = state.execs.values().next().expect("one");
     let script = exec.spec.script.as_ref().expect("a script");
     let keys: Vec<&str> = script.args.iter().map(|arg| arg.key.as_str()).collect();
@@ -636,7 +638,7 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
 #[tokio::test]
 async fn a_script_in_a_new_workspace_is_told_so_once() {
     let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let run = json!({"skill_id": "notes", "script_path": "scripts/run.py", "argv": ["hello"]});
     let ran = talk.ok("run_skill_script", run.clone()).await;
     assert_eq!(ran.get("warnings"), None);
@@ -651,7 +653,7 @@ async fn a_script_in_a_new_workspace_is_told_so_once() {
 #[tokio::test]
 async fn an_oom_kill_that_the_exit_code_of_a_script_hides_is_a_warning() {
     let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let script =
         json!({"skill_id": "notes", "script_path": "scripts/run.py", "argv": ["oom", "1"]});
     let ran = talk.ok("run_skill_script", script).await;
