@@ -17,7 +17,7 @@ fn additions() -> ToolOptions {
 #[tokio::test]
 async fn other_systems_names_of_a_field_are_understood() {
     let (fake, mut talk) = conversation(additions()).await;
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     for field in ["skill", "skill_name", "id", "name", "SkillId"] {
         let listed = talk.ok("list_skill_assets", json!({field: "notes"})).await;
         assert_eq!(listed[0], "assets/logo.png", "{field}");
@@ -47,9 +47,9 @@ async fn other_systems_names_of_a_field_are_understood() {
 #[tokio::test]
 async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
     let (fake, mut talk) = conversation(additions()).await;
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     {
         let mut state = fake.state.lock();
-        state.collect = vec![skilld_testing::collection_messages::summary()];
         state.kits = ["1.0.0", "2.0.0"]
             .map(|version| {
                 let file = |folder: &str| format!("{folder}/{version}");
@@ -82,14 +82,16 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
     assert_eq!(talk.ok("load_skill_asset", part).await["content"], "789");
     talk.ok("run_skill_script", old("script_path", "scripts/1.0.0"))
         .await;
-    let staged = format!("letter@{}", digest("letter", "1.0.0"));
-    assert_eq!(fake.state.lock().asked.last(), Some(&staged));
+    let pinned = format!("letter@{}", digest("letter", "1.0.0"));
+    let staged = fake.staged_skills();
+    let staged = staged.last().expect("staged");
+    assert_eq!(staged.skills.last(), Some(&pinned));
 }
 
 #[tokio::test]
 async fn a_scripts_stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
     let (fake, mut talk) = conversation(additions()).await;
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let run = |field: &str, value: Value| json!({"skill_id": "notes", "script_path": "scripts/run.py", field: value});
     let mut good = run("stdin", json!("typed"));
     good["timeout"] = json!(1.5);
