@@ -50,7 +50,7 @@ async fn running_needs_this_version_of_the_skill_to_be_loaded() {
         ..options()
     })
     .await;
-    fake.state.lock().collect = vec![skilld_testing::collection_messages::summary()];
+    fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let run = |id: &str, version: &str| json!({"skill_id": id, "version": version, "script_path": "scripts/run.py"});
     let refused = talk.refused("run_skill_script", run("letter", "*")).await;
     let said = "run_skill_script requires load_skill_md first for \"letter\"";
