@@ -43,9 +43,8 @@ fn profiles() -> Vec<(ToolOptions, ToolRequest, String, Vec<ToolRequest>)> {
 }
 
 fn last_staging(fake: &Fake) -> StageSkillsRequest {
-    let state = fake.state.lock();
-    let last = state.staged_skills.last();
-    last.expect("something is staged").clone()
+    let last = fake.staged_skills().pop();
+    last.expect("something is staged")
 }
 
 #[tokio::test]
@@ -56,14 +55,14 @@ async fn a_loaded_skill_is_staged_before_the_next_command_of_every_tool() {
                 .map(|id| Kit::new(id, "1.0.0").file("scripts/run.sh", "#!/bin/sh\n"));
             let (fake, mut talk) = conversation_about(kits.into(), options.clone()).await;
             talk.ok(load.0, load.1.clone()).await;
-            assert!(fake.state.lock().staged_skills.is_empty());
+            assert!(fake.staged_skills().is_empty());
             let case = format!("{:?} {tool} {arguments}", options.profile);
             talk.ok(tool, arguments).await;
             let staged = last_staging(&fake);
             assert!(staged.skills.contains(&reference), "{case}: {staged:?}");
             let is_writable = options.profile == Profile::Workspace;
             assert_eq!(staged.writable, is_writable, "{case}");
-            let calls = fake.state.lock().calls.clone();
+            let calls = fake.calls.take();
             let position = |wanted: &[&str]| {
                 calls
                     .iter()
@@ -107,7 +106,7 @@ async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
             &result,
             "the loaded skill demo is not in the workspace: unknown skill: demo",
         );
-        let staged = talk.fake.state.lock().staged_skills.clone();
+        let staged = talk.fake.staged_skills();
         let staged = staged.iter().map(|request| request.skills.join(" "));
         let staged: Vec<String> = staged.collect();
         match tool {
@@ -191,7 +190,7 @@ async fn no_skill_is_staged_for_a_command_while_none_is_loaded() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     talk.call("workspace_exec", json!({"command": "hello"}))
         .await;
-    assert!(talk.fake.state.lock().staged_skills.is_empty());
+    assert!(talk.fake.staged_skills().is_empty());
     talk.call("skill_run", run("hello")).await;
     assert_eq!(last_staging(&talk.fake).skills, ["demo"]);
 }
