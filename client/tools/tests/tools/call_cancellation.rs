@@ -7,7 +7,7 @@ use skilld_tools::{CancelOutcome, Family, Session, ToolOptions, Toolset};
 
 use crate::conversation::tool_call;
 use skilld_testing::skills::Kit;
-use skilld_testing::{DEADLINE, Fake, RunExec};
+use skilld_testing::{DEADLINE, Fake, STARTS};
 
 /// Tools that start something, and a call of each that does not end.
 fn calls() -> Vec<(Family, &'static str, Value)> {
@@ -62,11 +62,8 @@ fn session() -> Session {
 
 /// Gives a call up as soon as the daemon was asked to start something.
 async fn give_up(fake: &Fake, tools: &Toolset, name: &str, arguments: Value) -> CancelOutcome {
-    let mut asked = fake.state.run_calls.subscribe();
     let call = tool_call("", name, arguments);
-    let given_up = async {
-        asked.wait_for(|count| *count > 0).await.expect("is kept");
-    };
+    let given_up = fake.calls.wait_for(STARTS, 1);
     let (session, state) = (session(), SessionState::new());
     let calling = tools.call_cancellable(&session, &state, call, given_up);
     let ended = tokio::time::timeout(DEADLINE, calling).await;
@@ -108,7 +105,7 @@ async fn all_is_ended(ready: impl Fn(&Fake)) {
 
 #[tokio::test]
 async fn what_starts_while_its_call_is_given_up_is_ended() {
-    all_is_ended(|fake| fake.state.lock().run_exec = RunExec::Late).await;
+    all_is_ended(|fake| fake.calls.hold_until(STARTS, "KillExec")).await;
 }
 
 #[tokio::test]
@@ -127,17 +124,10 @@ async fn a_look_at_a_command_is_given_up_at_once_and_ends_nothing() {
     state.apply(&started.delta);
     let id = started.result["session_id"].clone();
     assert!(id.is_string(), "{}", started.result);
-    {
-        // The daemon never answers: a call that waits for its answer never ends.
-        let mut daemon = fake.state.lock();
-        daemon.polls.clear();
-        daemon.polls_hang = true;
-    }
-    let asked = async {
-        while fake.state.lock().polls.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
+    // The daemon never answers: a call that waits for its answer never ends.
+    fake.calls.take();
+    fake.calls.hold("PollExec");
+    let asked = fake.calls.wait_for("PollExec", 1);
     let during = give_up_poll(&tools, &state, &id, asked).await;
     let before = give_up_poll(&tools, &state, &id, std::future::ready(())).await;
     for ended in [during, before] {
@@ -160,11 +150,5 @@ async fn a_call_that_ends_before_it_is_given_up_has_its_answer() {
         panic!("{ended:?}");
     };
     assert!(answer.result["text"].is_string());
-    assert!(
-        fake.state
-            .lock()
-            .calls
-            .iter()
-            .all(|call| !call.ends_with("KillExec"))
-    );
+    assert_eq!(fake.calls.count("KillExec"), 0);
 }
