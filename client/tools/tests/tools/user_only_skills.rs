@@ -123,7 +123,7 @@ async fn a_model_that_starts_a_user_only_skill_has_to_ask_the_user() {
             assert!(message.contains("ask the user"), "{message}");
         }
         let state = fake.state.lock();
-        assert!(state.staged_skills.is_empty() && state.execs.is_empty());
+        assert!(fake.staged_skills().is_empty() && state.execs.is_empty());
     }
 }
 
