@@ -5,7 +5,7 @@ mod load_method;
 
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use skilld_client::v1::{ArgStyle, Problem, ScriptCwd, SkillState};
+use skilld_client::v1::{ArgStyle, Problem, ScriptCwd, SearchSkillsRequest, SkillState};
 use skilld_tools::state::agent_zero::{list, scope};
 use skilld_tools::state::merge;
 use skilld_tools::{Family, Profile, ToolOptions};
@@ -16,7 +16,7 @@ use crate::conversation::{
 };
 use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::{Kit, digest, invalid, sha256};
-use skilld_testing::{Fake, refusal};
+use skilld_testing::{Fake, STARTS, refusal};
 
 const METHODS: &str = "list, search, load, read_file, execute_script";
 
@@ -217,10 +217,9 @@ async fn search_scores_as_the_other_system() {
     let none = use_tool(&mut talk, json!({"method": "search", "query": "no such"})).await;
     assert_eq!(none["matches"], json!([]));
     assert_eq!(text(&none), "No skill matches \"no such\".\n");
-    let state = fake.state.lock();
+    let searches = fake.calls.requests::<SearchSkillsRequest>("SearchSkills");
     assert!(
-        state
-            .searches
+        searches
             .iter()
             .all(|search| search.compat && search.limit == 25)
     );
@@ -486,11 +485,10 @@ async fn arguments_reach_the_daemon_as_data_in_their_order() {
             assert_eq!(exec.spec.skill, "pdf-editing");
         }
     }
-    let asked = fake.state.lock().asked.clone();
-    assert_eq!(
-        asked.last(),
-        Some(&format!("pdf-editing@{}", digest("pdf-editing", "1.2.0")))
-    );
+    let staged = fake.staged_skills();
+    let staged = staged.last().expect("staged");
+    let pinned = format!("pdf-editing@{}", digest("pdf-editing", "1.2.0"));
+    assert_eq!(staged.skills.last(), Some(&pinned));
 }
 
 #[tokio::test]
@@ -498,7 +496,7 @@ async fn a_run_has_text_and_exit_code_and_both_streams_and_files() {
     let (fake, mut talk) = conversation(options()).await;
     let mut produced = file("out/form.pdf", b"bytes");
     produced.push(summary());
-    fake.state.lock().collect = produced;
+    fake.answer_collections(produced);
     let ran = use_tool(&mut talk, run(&json!({"argv": ["hello", "there"]}))).await;
     assert_eq!(ran["stdout"], "hello there\n");
     check_fields(&ran, &json!({"exit_code": 0, "timed_out": false}));
@@ -516,7 +514,7 @@ async fn a_run_has_text_and_exit_code_and_both_streams_and_files() {
         shown.contains("\nFiles written:\n- out/form.pdf ("),
         "{shown}"
     );
-    let spec = fake.state.lock().collect_spec.clone().expect("collected");
+    let spec = fake.collect_spec();
     assert_eq!(spec.globs, ["out/**", "work/**"]);
     assert!(
         spec.changed_since_exec.contains("/execs/x-"),
@@ -619,7 +617,7 @@ async fn errors_of_the_script_keep_their_families() {
             "did you mean scripts/fill.py?",
         ),
     ] {
-        fake.state.lock().run_refusals.push_back(status);
+        fake.calls.refuse(STARTS, [status]);
         let (is, message) = talk.refused("skills_tool", run(&json!({}))).await;
         assert_eq!(is, code, "{message}");
         assert!(message.contains(said), "{message}");
