@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::{conversation, conversation_with, options, run, text, use_tool};
 use crate::conversation::{check_fields, check_warning};
 use skilld_testing::collection_messages::file;
-use skilld_testing::{Break, refusal};
+use skilld_testing::{EVENTS, refusal};
 
 fn gone() -> Status {
     refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[])
@@ -27,10 +27,7 @@ async fn a_script_that_started_is_not_run_again_when_its_workspace_goes() {
     for lost in [gone(), failed()] {
         let (fake, mut talk) = conversation(options()).await;
         use_tool(&mut talk, run(&json!({"argv": ["one"]}))).await;
-        fake.state.lock().breaks.push_back(Break {
-            after: 1,
-            status: Some(lost),
-        });
+        fake.calls.break_after(EVENTS, 1, Some(lost));
         let again = run(&json!({"argv": ["two"]}));
         let (code, message) = talk.refused("skills_tool", again).await;
         assert_eq!(code, "WORKSPACE_LOST", "{message}");
@@ -49,11 +46,8 @@ async fn what_a_script_did_and_said_is_there_when_its_files_are_not() {
         ),
     ] {
         let (fake, mut talk) = conversation(options()).await;
-        {
-            let mut state = fake.state.lock();
-            state.collect = Vec::new();
-            state.collect_refusals = refusals.into();
-        }
+        fake.answer_collections(Vec::new());
+        fake.calls.refuse("CollectOutputs", refusals);
         let ran = use_tool(&mut talk, run(&json!({"argv": ["hello"]}))).await;
         check_fields(
             &ran,
@@ -107,7 +101,7 @@ async fn saved_files_are_named_and_what_was_not_saved_or_not_read_is_said() {
             ..CollectSummary::default()
         })),
     });
-    fake.state.lock().collect = files;
+    fake.answer_collections(files);
     let ran = use_tool(&mut talk, run(&json!({"argv": ["x"]}))).await;
     assert_eq!(ran["files"][0]["artifact"], "artifact://out/form.pdf@1");
     assert_eq!(ran["limits_hit"], true);
@@ -116,7 +110,7 @@ async fn saved_files_are_named_and_what_was_not_saved_or_not_read_is_said() {
         "not listed, since they are no regular files, cannot be read or lie too deep: out/pipe",
     ];
     assert_eq!(ran["warnings"], json!(said));
-    let spec = fake.state.lock().collect_spec.clone().expect("collected");
+    let spec = fake.collect_spec();
     let save = spec.save_as_artifacts.expect("saved");
     assert_eq!(save.scope, Some(talk.session.scope()));
 }
