@@ -34,9 +34,8 @@ async fn letters(options: ToolOptions) -> (Fake, Conversation) {
 }
 
 fn staged(fake: &Fake) -> String {
-    let state = fake.state.lock();
-    let last = state.staged_skills.last().expect("staged");
-    last.skills.join(",")
+    let staged = fake.staged_skills();
+    staged.last().expect("staged").skills.join(",")
 }
 
 #[tokio::test]
