@@ -2,7 +2,7 @@
 //! of it failed.
 
 use serde_json::{Value, json};
-use skilld_client::v1::{MissingPackages, Problem};
+use skilld_client::v1::{GetSkillRequest, MissingPackages, Problem};
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
 use skilld_tools::{Family, Profile, ToolOptions};
@@ -94,7 +94,7 @@ async fn loading_a_skill_says_which_of_its_packages_are_not_installed() {
         let (tool, arguments) = load(family, "fine");
         let quiet = talk.ok(tool, arguments).await.to_string();
         assert!(!quiet.contains("packages"), "{family:?}: {quiet}");
-        let asked = fake.state.lock().skill_requests.clone();
+        let asked = fake.calls.requests::<GetSkillRequest>("GetSkill");
         let of_packages: Vec<_> = asked.iter().filter(|request| request.packages).collect();
         assert_eq!(of_packages.len(), 2, "{family:?}: {asked:?}");
         assert!(
@@ -102,7 +102,7 @@ async fn loading_a_skill_says_which_of_its_packages_are_not_installed() {
             "{asked:?}"
         );
         // Neither loading stages anything.
-        assert!(fake.state.lock().staged_skills.is_empty());
+        assert!(fake.staged_skills().is_empty());
     }
 }
 
@@ -127,7 +127,7 @@ async fn packages_do_not_matter_where_no_command_can_run() {
         let (tool, arguments) = load(family, "demo");
         let said = talk.ok(tool, arguments).await.to_string();
         assert!(!said.contains("not installed"), "{family:?}: {said}");
-        let asked = fake.state.lock().skill_requests.clone();
+        let asked = fake.calls.requests::<GetSkillRequest>("GetSkill");
         assert!(
             !asked.is_empty() && asked.iter().all(|request| !request.packages),
             "{asked:?}"
@@ -171,7 +171,7 @@ async fn the_option_writable_skills_stages_writable_skills() {
             assert_eq!(told.contains("read-only"), is_told, "{family:?}: {told}");
             let (tool, arguments) = run(family, "hello");
             talk.ok(tool, arguments).await;
-            let staged = fake.state.lock().staged_skills.clone();
+            let staged = fake.staged_skills();
             let writable: Vec<bool> = staged.iter().map(|request| request.writable).collect();
             assert_eq!(writable, [writable_skills], "{family:?}");
         }
