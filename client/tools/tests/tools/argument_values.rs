@@ -1,6 +1,7 @@
 //! Values of arguments as clients write them: every argument of every family, as its type and as text.
 
 use serde_json::{Value, json};
+use skilld_client::v1::StageInputsRequest;
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
 use skilld_tools::Family;
@@ -68,13 +69,11 @@ fn as_text(arguments: &Value) -> Value {
 /// Makes a call and returns what came of it: the command and its inputs if one was started, else the result.
 async fn outcome(fake: &Fake, talk: &mut Conversation, tool: &str, arguments: Value) -> String {
     let result = talk.ok(tool, arguments).await;
-    let mut state = fake.state.lock();
-    let inputs: Vec<_> = state
-        .inputs
-        .drain(..)
-        .map(|request| request.inputs)
-        .collect();
-    let execs = std::mem::take(&mut state.execs);
+    let requests = fake.calls.requests::<StageInputsRequest>("StageInputs");
+    fake.calls.take();
+    let inputs = requests.into_iter().map(|request| request.inputs);
+    let inputs: Vec<_> = inputs.collect();
+    let execs = std::mem::take(&mut fake.state.lock().execs);
     match execs.into_values().next_back() {
         Some(exec) => format!("{:?} {inputs:?}", exec.spec),
         None => result.to_string(),
@@ -240,9 +239,7 @@ async fn a_name_with_the_signs_of_a_pattern_is_a_name() {
     ];
     let run = json!({"skill": "notes", "command": "hello", "output_files": asked});
     talk.ok("skill_run", run).await;
-    let state = fake.state.lock();
-    let spec = state.collect_spec.as_ref().expect("collected");
-    assert_eq!(spec.globs, asked);
+    assert_eq!(fake.collect_spec().globs, asked);
 }
 
 #[tokio::test]
@@ -270,10 +267,10 @@ async fn a_place_in_the_workspace_has_one_notation_for_every_argument() {
             "inputs": [{"from": place, "to": "/workspace/work/inputs/"}],
         });
         talk.ok("skill_run", run).await;
-        let mut state = fake.state.lock();
-        let spec = state.collect_spec.take().expect("collected");
-        assert_eq!(spec.globs, ["out/a.txt"], "{place}");
-        let request = state.inputs.pop().expect("inputs");
+        assert_eq!(fake.collect_spec().globs, ["out/a.txt"], "{place}");
+        let mut requests = fake.calls.requests::<StageInputsRequest>("StageInputs");
+        let request = requests.pop().expect("inputs");
+        fake.calls.take();
         let from = skilld_client::v1::input_spec::Source::From("workspace://out/a.txt".into());
         let [input] = request.inputs.as_slice() else {
             panic!("{request:?}")
@@ -283,6 +280,5 @@ async fn a_place_in_the_workspace_has_one_notation_for_every_argument() {
     }
     let all = json!({"skill": "notes", "command": "hello", "output_files": "/workspace"});
     talk.ok("skill_run", all).await;
-    let spec = fake.state.lock().collect_spec.take().expect("collected");
-    assert_eq!(spec.globs, ["**"]);
+    assert_eq!(fake.collect_spec().globs, ["**"]);
 }
