@@ -97,9 +97,9 @@ fn collection() -> Vec<v1::CollectOutputsResponse> {
 
 async fn conversation(family: Family) -> (Fake, Conversation) {
     let fake = Fake::start();
+    fake.answer_collections(collection());
     {
         let mut state = fake.state.lock();
-        state.collect = collection();
         for path in ["out/wild.txt", "out/saved.txt"] {
             state.staged.insert(path.to_owned(), wild(1 << 20).into());
         }
