@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use skilld_client::v1::SearchSkillsRequest;
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
 use skilld_tools::Family;
@@ -150,7 +151,7 @@ async fn a_query_finds_one_skill_among_thousands() {
     assert_eq!(texts(&found, Some("name")), std::slice::from_ref(&wanted));
     // The whole description: it fits.
     assert!(found[0]["description"].as_str().expect("text").len() > 900);
-    let searches = fake.state.lock().searches.clone();
+    let searches = fake.calls.requests::<SearchSkillsRequest>("SearchSkills");
     assert!(
         searches
             .iter()
