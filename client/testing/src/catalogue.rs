@@ -99,7 +99,7 @@ impl FakeServices {
     ) -> Result<Vec<Result<ReadSkillFileResponse, Status>>, Status> {
         let skill = self.usable_skill(&request.name)?.unwrap_or_default();
         let name = skill.name.trim_start_matches("skills/");
-        let mut state = self.lock();
+        let state = self.lock();
         let plugin = format!(".plugins/{name}");
         let has_plugin = || state.skill_files.keys().any(|it| it.starts_with(&plugin));
         // The folders of skills are in one of the plugin.
@@ -110,7 +110,6 @@ impl FakeServices {
             None => (name, request.path.as_str()),
         };
         let path = format!("{root}/{inner}");
-        state.asked.push(request.name.clone());
         let wrong = |reason| Err(refusal(Code::InvalidArgument, reason, &[]));
         if inner.starts_with('/') || inner.split('/').any(|part| part == "..") {
             return wrong("PATH_ESCAPES");

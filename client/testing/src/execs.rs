@@ -1,4 +1,4 @@
-//! ExecService of the fake: starting once per id, attaching at offsets, breaking off where told.
+//! ExecService of the fake: starting once per id, attaching at offsets.
 
 use std::pin::Pin;
 
@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::live::{self, Fault};
 use super::program::{Program, event};
-use super::{Break, FakeExec, FakeServices, RunExec, refusal};
+use super::{FakeExec, FakeServices, refusal};
 
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
@@ -51,33 +51,6 @@ impl FakeServices {
         Ok(name)
     }
 
-    /// Applies the test's fault for a RunExec or StartExec.
-    async fn asked_to_start(&self) -> Result<(), Status> {
-        let mut calls = 0;
-        self.run_calls.send_modify(|count| {
-            *count += 1;
-            calls = *count;
-        });
-        let mut missed = self.missed_kills.subscribe();
-        if let Some(status) = self.lock().run_refusals.pop_front() {
-            return Err(status);
-        }
-        let run_exec = self.lock().run_exec;
-        match run_exec {
-            RunExec::Refused if *missed.borrow() == 0 => {
-                if calls > 1 {
-                    missed.wait_for(|count| *count > 0).await.expect("is kept");
-                }
-                return Err(refusal(Code::Unavailable, "DRAINING", &[]));
-            }
-            RunExec::Late => {
-                missed.wait_for(|count| *count > 0).await.expect("is kept");
-            }
-            RunExec::Refused | RunExec::Starts => {}
-        }
-        Ok(())
-    }
-
     fn running(&self, name: &str) -> Result<FakeExec, Status> {
         let state = self.lock();
         let running = state.execs.get(name).cloned();
@@ -98,15 +71,7 @@ impl FakeServices {
             let _ = &reader;
             Ok(event(seq, next))
         });
-        let mut state = self.lock();
-        state.opened_at.push(from);
-        Ok(match state.breaks.pop_front() {
-            None => events.boxed(),
-            Some(Break { after, status }) => {
-                let end = stream::iter(status.map(Err));
-                events.take(after).chain(end).boxed()
-            }
-        })
+        Ok(events.boxed())
     }
 
     /// Returns the events of a program that reads no stdin.
@@ -232,7 +197,6 @@ impl ExecService for FakeServices {
 
     async fn run_exec(&self, request: Request<RunExecRequest>) -> Result<Response<Events>, Status> {
         let request = request.into_inner();
-        self.asked_to_start().await?;
         let spec = request.spec.unwrap_or_default();
         let name = self.start(&request.workspace, &request.exec_id, spec)?;
         Ok(Response::new(self.events(&name, StreamOffsets::default())?))
@@ -243,7 +207,6 @@ impl ExecService for FakeServices {
         request: Request<StartExecRequest>,
     ) -> Result<Response<Exec>, Status> {
         let request = request.into_inner();
-        self.asked_to_start().await?;
         let spec = request.spec.unwrap_or_default();
         let name = self.start(&request.workspace, &request.exec_id, spec)?;
         Ok(Response::new(self.exec(&name)?))
@@ -260,11 +223,8 @@ impl ExecService for FakeServices {
 
     /// Answers when no stream of the exec is left.
     async fn kill_exec(&self, request: Request<KillExecRequest>) -> Result<Response<Exec>, Status> {
-        let KillExecRequest { name, grace } = request.into_inner();
-        let running = self.running(&name).inspect_err(|_| {
-            self.missed_kills.send_modify(|count| *count += 1);
-        })?;
-        self.lock().grace = grace;
+        let name = request.into_inner().name;
+        let running = self.running(&name)?;
         running.killed.send_replace(true);
         running.input.send_modify(|input| input.killed = true);
         // A program that its readers hold up ends when they read or leave.
@@ -322,13 +282,6 @@ impl ExecService for FakeServices {
     ) -> Result<Response<PollExecResponse>, Status> {
         let request = request.into_inner();
         let running = self.running(&request.name)?;
-        if let Some(status) = self.lock().poll_refusals.pop_front() {
-            return Err(status);
-        }
-        self.lock().polls.push(request.clone());
-        if self.lock().polls_hang {
-            std::future::pending::<()>().await;
-        }
         let (stdout, stderr, _) = Self::so_far(&running);
         let at = request.offsets.unwrap_or_default();
         if at.stdout > stdout.len() as u64 || at.stderr > stderr.len() as u64 {
@@ -351,18 +304,11 @@ impl ExecService for FakeServices {
     ) -> Result<Response<WriteStdinResponse>, Status> {
         let mut request = request.into_inner();
         let running = self.running(&request.name)?;
-        let fault = {
-            let mut state = self.lock();
-            let write = (request.offset, request.data.len(), request.eof);
-            state.writes.push(write);
-            // Only what writes something can go wrong.
-            match request.data.is_empty() && !request.eof {
-                true => None,
-                false => state.faults.pop_front(),
-            }
+        // Only what writes something can go wrong.
+        let fault = match request.data.is_empty() && !request.eof {
+            true => None,
+            false => self.lock().faults.pop_front(),
         };
-        let mut held = self.holds_writes.subscribe();
-        held.wait_for(|held| !held).await.expect("is kept");
         match fault {
             Some(Fault::Half | Fault::Deadline) => {
                 request.data.truncate(request.data.len() / 2);
@@ -388,13 +334,11 @@ impl ExecService for FakeServices {
         let first = messages.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("no message"))?;
         let running = self.running(&first.name)?;
-        self.lock().streamed.clear();
         let mut offset = first.offset;
         let mut next = Some(first);
         let mut written = WriteStdinResponse::default();
         while let Some(message) = next {
             let length = message.data.len();
-            self.lock().streamed.push(length);
             let write = WriteStdinRequest {
                 offset,
                 data: message.data,

@@ -1,4 +1,4 @@
-//! FileService of the fake: keeps what is staged, lists and reads it, collects what the test put there.
+//! FileService of the fake: keeps what is staged, lists and reads it, collects nothing.
 
 use std::pin::Pin;
 
@@ -28,8 +28,6 @@ impl FileService for FakeServices {
         request: Request<StageSkillsRequest>,
     ) -> Result<Response<StageSkillsResponse>, Status> {
         let request = request.into_inner();
-        self.lock().asked.extend(request.skills.clone());
-        self.lock().staged_skills.push(request.clone());
         let stages_anywhere = {
             let state = self.lock();
             state.skills.is_empty() && state.kits.is_empty()
@@ -76,9 +74,6 @@ impl FileService for FakeServices {
             }
             Ok((header, bytes)) => {
                 let mut state = self.lock();
-                if let Some(status) = state.stage_refusals.pop_front() {
-                    return Err(status);
-                }
                 let answer = StageFilesResponse {
                     files_total: 1,
                     bytes_total: i64::try_from(bytes.len()).expect("small"),
@@ -86,7 +81,6 @@ impl FileService for FakeServices {
                     skipped: state.stage_skips.clone(),
                     ..Default::default()
                 };
-                state.stage_headers.push(header.clone());
                 state.staged.insert(header.path, bytes);
                 Ok(Response::new(answer))
             }
@@ -104,23 +98,16 @@ impl FileService for FakeServices {
         let request = request.into_inner();
         let within = request.path;
         let state = self.lock();
-        if state.pages_are_endless {
-            return Ok(Response::new(ListFilesResponse {
-                next_page_token: "next".to_owned(),
-                ..Default::default()
-            }));
-        }
         let wanted = |path: &str| match path.strip_prefix(&within) {
             Some(rest) => within.is_empty() || rest.is_empty() || rest.starts_with('/'),
             None => false,
         };
         let files = state.staged.iter().filter(|(path, _)| wanted(path));
         let files = files.map(|(path, bytes)| entry(&state, path, bytes));
-        let listed = state.listed.iter().cloned();
         let first: usize = request.page_token.parse().unwrap_or(0);
         let page_size = usize::try_from(request.page_size).ok();
         let page_size = page_size.filter(|size| *size > 0).unwrap_or(1000);
-        let mut rest = files.chain(listed).skip(first);
+        let mut rest = files.skip(first);
         let files: Vec<FileEntry> = rest.by_ref().take(page_size).collect();
         let next = first + files.len();
         let next_page_token = match rest.next() {
@@ -175,35 +162,19 @@ impl FileService for FakeServices {
         Ok(Response::new(stream::iter(answers).boxed()))
     }
 
+    /// Collects nothing, not even a summary.
     async fn collect_outputs(
         &self,
-        request: Request<CollectOutputsRequest>,
+        _: Request<CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
-        let mut state = self.lock();
-        if let Some(status) = state.collect_refusals.pop_front() {
-            return Err(status);
-        }
-        state.collect_spec = request.into_inner().spec;
-        let mut answers: Vec<_> = state.collect.clone().into_iter().map(Ok).collect();
-        if let Some(status) = state.collect_breaks.pop_front() {
-            answers.pop();
-            answers.push(Err(status));
-        }
-        let answers = stream::iter(answers);
-        Ok(Response::new(match state.collect_hangs {
-            true => answers.chain(stream::pending()).boxed(),
-            false => answers.boxed(),
-        }))
+        Ok(Response::new(stream::empty().boxed()))
     }
 
     async fn stage_inputs(
         &self,
         request: Request<StageInputsRequest>,
     ) -> Result<Response<StageInputsResponse>, Status> {
-        let request = request.into_inner();
-        let staged = self.bring(&request)?;
-        self.lock().inputs.push(request);
-        Ok(Response::new(staged))
+        Ok(Response::new(self.bring(request.get_ref())?))
     }
 }
 

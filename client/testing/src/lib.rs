@@ -36,7 +36,6 @@ pub mod live;
 pub mod mcp;
 mod program;
 mod proxy;
-mod reset;
 mod skill_service;
 pub mod skills;
 mod workspaces;
@@ -52,101 +51,34 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub struct State {
     pub workspaces: BTreeMap<String, v1::Workspace>,
     pub execs: BTreeMap<String, FakeExec>,
-    /// Name of the workspace whose creation never ends; `None` for none.
-    pub create_hangs: Option<String>,
     /// Number of programs that were started.
     pub starts: u32,
-    /// Errors that the next calls of GetWorkspace return.
-    pub refusals: VecDeque<Status>,
-    /// Break points of the next streams of events; empty if none breaks.
-    pub breaks: VecDeque<Break>,
-    /// Behaviour of RunExec and StartExec until a KillExec has missed their exec.
-    pub run_exec: RunExec,
-    /// Offsets of each stream of events that was opened.
-    pub opened_at: Vec<v1::StreamOffsets>,
     /// Faults of the next writes to stdin; empty if all succeed.
     pub faults: VecDeque<live::Fault>,
-    /// Offset and length of each write, and whether it was the last.
-    pub writes: Vec<(Option<u64>, usize, bool)>,
-    /// Lengths of the messages of the last StreamStdin.
-    pub streamed: Vec<usize>,
-    /// Errors that the next calls of PollExec return.
-    pub poll_refusals: VecDeque<Status>,
-    /// Requests of PollExec that came.
-    pub polls: Vec<v1::PollExecRequest>,
-    /// Set if PollExec never ends.
-    pub polls_hang: bool,
     /// Start time that every exec reports.
     pub start_time: Option<prost_types::Timestamp>,
-    /// Grace period of the last kill.
-    pub grace: Option<prost_types::Duration>,
     /// Bytes of staged files by path.
     pub staged: BTreeMap<String, Vec<u8>>,
-    /// Headers of the calls of StageFiles that came.
-    pub stage_headers: Vec<v1::StageFilesHeader>,
-    /// Errors that the next calls of StageFiles return.
-    pub stage_refusals: VecDeque<Status>,
     /// Entries that every StageFiles leaves out.
     pub stage_skips: Vec<v1::SkippedFile>,
     /// Permission bits of files of `staged`; the others have 0644.
     pub modes: BTreeMap<String, u32>,
     /// Modification times of files of `staged`, in seconds since the epoch; the others are the oldest.
     pub modified: BTreeMap<String, i64>,
-    /// Entries that listings have beside the staged files.
-    pub listed: Vec<v1::FileEntry>,
-    pub collect: Vec<v1::CollectOutputsResponse>,
-    /// Errors that the next calls of CollectOutputs return.
-    pub collect_refusals: VecDeque<Status>,
-    /// Set if lists of files, of skills' files and of artifacts are endless empty pages.
-    pub pages_are_endless: bool,
-    /// Scopes of the calls of ListArtifacts that came.
-    pub artifact_scopes: Vec<v1::ArtifactScope>,
     /// Maximum timeout of a command in seconds; `None` for any.
     pub timeout_max: Option<i64>,
-    /// Errors that end the next collections instead of their summary; empty for none.
-    pub collect_breaks: VecDeque<Status>,
-    /// Set if collections never end.
-    pub collect_hangs: bool,
-    pub skill_body: String,
     /// Skills with versions and files; if empty, there is one skill without files.
     pub kits: Vec<skills::Kit>,
-    /// Requests of SearchSkills that came.
-    pub searches: Vec<v1::SearchSkillsRequest>,
-    /// Names of the skills that were read or staged.
-    pub asked: Vec<String>,
-    /// Requests of GetSkill that came.
-    pub skill_requests: Vec<v1::GetSkillRequest>,
     /// Packages that skills lack, by the name of the skill.
     pub missing_packages: BTreeMap<String, v1::MissingPackages>,
-    /// Errors that the next calls of RunExec and StartExec return.
-    pub run_refusals: VecDeque<Status>,
-    /// Set if DeleteWorkspace never ends.
-    pub deletes_hang: bool,
-    /// Errors that the next calls of PublishSkill return, each after the bytes came.
-    pub publish_refusals: VecDeque<Status>,
-    /// Published archives: name, announced sha256 and bytes.
-    pub published: Vec<(String, String, Vec<u8>)>,
-    /// Names of deleted skills.
-    pub deleted: Vec<String>,
-    /// Answer of GetProblems.
-    pub problems: Vec<v1::Problem>,
-    /// Answer of RefreshSkills.
-    pub refreshed: v1::RefreshSkillsResponse,
-    pub collect_spec: Option<v1::CollectSpec>,
     /// Skills that exist; if empty, every name finds one skill.
     pub skills: Vec<v1::Skill>,
     /// Files of `skills`, by `name/path`.
     pub skill_files: BTreeMap<String, Vec<u8>>,
-    /// Requests of StageInputs that came.
-    pub inputs: Vec<v1::StageInputsRequest>,
-    /// Requests of StageSkills that came.
-    pub staged_skills: Vec<v1::StageSkillsRequest>,
     /// Problems of every staged skill.
     pub stage_problems: Vec<v1::Problem>,
     /// Newest version and bytes of each artifact.
     pub artifacts: BTreeMap<String, (i64, Vec<u8>)>,
-    /// Calls in their order, as `Service/Method`.
-    pub calls: Vec<String>,
 }
 
 /// Exec of the fake daemon.
@@ -158,24 +90,6 @@ pub struct FakeExec {
     pub input: watch::Sender<live::Input>,
     /// Number of open streams.
     pub readers: watch::Sender<u32>,
-}
-
-/// Behaviour of a RunExec or StartExec.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub enum RunExec {
-    #[default]
-    Starts,
-    /// Refuses the call, which may be repeated. Clients repeat it a few times only, so the second call waits for the first
-    /// KillExec that missed the exec before it is refused.
-    Refused,
-    /// Starts the exec after the first KillExec that missed it.
-    Late,
-}
-
-/// Break point of a stream after a number of events: it ends with the status, or as if all was well.
-pub struct Break {
-    pub after: usize,
-    pub status: Option<Status>,
 }
 
 /// Fake daemon, which ends when this value is dropped.
@@ -196,29 +110,11 @@ pub struct FakeServices {
     state: Arc<Mutex<State>>,
     /// Counts streams of StageFiles that broke.
     pub aborted: Arc<watch::Sender<u32>>,
-    /// Counts calls of RunExec and StartExec.
-    pub run_calls: Arc<watch::Sender<u32>>,
-    /// Counts calls of KillExec for an exec that was not there.
-    pub missed_kills: Arc<watch::Sender<u32>>,
-    /// Counts calls of GetSkill.
-    pub got_skills: Arc<watch::Sender<u32>>,
-    /// GetSkill waits while this is `true`.
-    pub holds_skills: Arc<watch::Sender<bool>>,
-    /// WriteStdin waits while this is `true`.
-    pub holds_writes: Arc<watch::Sender<bool>>,
-    /// Counts calls of DeleteWorkspace.
-    pub deletes: Arc<watch::Sender<u32>>,
 }
 
 impl FakeServices {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no test panics with it")
-    }
-
-    fn called(&self, request: &tonic::codegen::http::Request<tonic::body::Body>) {
-        let path = request.uri().path();
-        let call = path.trim_start_matches("/skilld.v1.");
-        self.lock().calls.push(call.to_owned());
     }
 }
 
@@ -228,14 +124,9 @@ impl Fake {
         let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
         let state = FakeServices::default();
         let calls = CallFaults::default();
-        let called = state.clone();
         let health = HealthReporter::new();
         let server = tonic::transport::Server::builder()
             .layer(calls.clone())
-            .layer(tower::util::MapRequestLayer::new(move |request| {
-                called.called(&request);
-                reset::seen(request)
-            }))
             .add_service(HealthServer::new(HealthService::from_health_reporter(
                 health.clone(),
             )))

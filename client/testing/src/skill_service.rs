@@ -16,14 +16,12 @@ impl FakeServices {
         if let Some(skill) = self.known_skill(name)? {
             return Ok(skill);
         }
-        let mut state = self.lock();
-        state.asked.push(name.to_owned());
+        let state = self.lock();
         if !state.kits.is_empty() {
             return state.kit(name).map(|kit| kit.skill.clone());
         }
         Ok(Skill {
             name: name.to_owned(),
-            body: state.skill_body.clone(),
             ..Default::default()
         })
     }
@@ -95,16 +93,12 @@ impl SkillService for FakeServices {
         request: Request<GetSkillRequest>,
     ) -> Result<Response<Skill>, Status> {
         let request = request.into_inner();
-        self.got_skills.send_modify(|count| *count += 1);
-        let mut held = self.holds_skills.subscribe();
-        held.wait_for(|held| !held).await.expect("is kept");
         let mut skill = self.read_skill_of(&request.name)?;
-        let mut state = self.lock();
+        let state = self.lock();
         if request.packages {
             let missing = state.missing_packages.get(&short_id(&skill.name));
             skill.missing_packages = missing.cloned();
         }
-        state.skill_requests.push(request);
         Ok(Response::new(skill))
     }
 
@@ -113,7 +107,7 @@ impl SkillService for FakeServices {
         request: Request<SearchSkillsRequest>,
     ) -> Result<Response<SearchSkillsResponse>, Status> {
         let request = request.into_inner();
-        let mut state = self.lock();
+        let state = self.lock();
         if request.query == "of the" {
             return Err(skills::invalid("query", "has no word to look for"));
         }
@@ -125,7 +119,6 @@ impl SkillService for FakeServices {
         matches.retain(|found| !is_left_out(found));
         let limit = usize::try_from(request.limit).unwrap_or_default();
         matches.truncate(if limit == 0 { 25 } else { limit });
-        state.searches.push(request);
         Ok(Response::new(SearchSkillsResponse { matches }))
     }
 
@@ -133,12 +126,6 @@ impl SkillService for FakeServices {
         &self,
         request: Request<ListSkillFilesRequest>,
     ) -> Result<Response<ListSkillFilesResponse>, Status> {
-        if self.lock().pages_are_endless {
-            return Ok(Response::new(ListSkillFilesResponse {
-                next_page_token: "next".to_owned(),
-                ..Default::default()
-            }));
-        }
         let known = !self.lock().skills.is_empty();
         if known {
             let files = self.skill_files(request.get_ref())?;
@@ -160,8 +147,7 @@ impl SkillService for FakeServices {
             return Ok(Response::new(stream::iter(answers).boxed()));
         }
         let request = request.into_inner();
-        let mut state = self.lock();
-        state.asked.push(request.name.clone());
+        let state = self.lock();
         let (file, bytes) = state.kit_file(&request)?;
         let pieces = bytes.chunks(1 << 20).map(|piece| bytes.slice_ref(piece));
         let payloads = std::iter::once(Payload::File(file)).chain(pieces.map(Payload::Data));
@@ -181,25 +167,7 @@ impl SkillService for FakeServices {
     ) -> Result<Response<Skill>, Status> {
         let mut messages = request.into_inner();
         let first = messages.message().await?.expect("a header");
-        let Some(publish_skill_request::Payload::Header(header)) = first.payload else {
-            return Err(Status::invalid_argument("no header"));
-        };
-        let mut bytes = Vec::new();
-        while let Some(message) = messages.message().await? {
-            match message.payload {
-                Some(publish_skill_request::Payload::Data(data)) => bytes.extend_from_slice(&data),
-                Some(publish_skill_request::Payload::Header(_)) | None => {
-                    return Err(Status::invalid_argument("no bytes"));
-                }
-            }
-        }
-        let mut state = self.lock();
-        state
-            .published
-            .push((first.name.clone(), header.sha256, bytes));
-        if let Some(refusal) = state.publish_refusals.pop_front() {
-            return Err(refusal);
-        }
+        while messages.message().await?.is_some() {}
         let problem = Problem {
             severity: problem::Severity::Warning.into(),
             code: "skill.long_description".into(),
@@ -223,11 +191,7 @@ impl SkillService for FakeServices {
         }))
     }
 
-    async fn delete_skill(
-        &self,
-        request: Request<DeleteSkillRequest>,
-    ) -> Result<Response<()>, Status> {
-        self.lock().deleted.push(request.into_inner().name);
+    async fn delete_skill(&self, _: Request<DeleteSkillRequest>) -> Result<Response<()>, Status> {
         Ok(Response::new(()))
     }
 
@@ -235,7 +199,7 @@ impl SkillService for FakeServices {
         &self,
         _: Request<RefreshSkillsRequest>,
     ) -> Result<Response<RefreshSkillsResponse>, Status> {
-        Ok(Response::new(self.lock().refreshed.clone()))
+        Ok(Response::new(RefreshSkillsResponse::default()))
     }
 
     async fn preflight_skill(

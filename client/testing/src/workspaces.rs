@@ -27,9 +27,6 @@ impl WorkspaceService for FakeServices {
                 details,
             ));
         }
-        if self.lock().create_hangs.as_ref() == Some(&request.name) {
-            std::future::pending::<()>().await;
-        }
         if !request.allow_existing && self.lock().workspaces.contains_key(&request.name) {
             let mut details = error_details("ID_TAKEN", &[]);
             details.set_resource_info("skilld.dev/Workspace", &request.name, "", "it exists");
@@ -59,10 +56,7 @@ impl WorkspaceService for FakeServices {
         &self,
         request: Request<GetWorkspaceRequest>,
     ) -> Result<Response<Workspace>, Status> {
-        let mut state = self.lock();
-        if let Some(status) = state.refusals.pop_front() {
-            return Err(status);
-        }
+        let state = self.lock();
         let workspace = state.workspaces.get(&request.into_inner().name).cloned();
         let missing = || refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]);
         workspace.map(Response::new).ok_or_else(missing)
@@ -102,10 +96,6 @@ impl WorkspaceService for FakeServices {
         request: Request<DeleteWorkspaceRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
-        self.deletes.send_modify(|count| *count += 1);
-        if self.lock().deletes_hang {
-            std::future::pending::<()>().await;
-        }
         match self.lock().workspaces.remove(&request.name) {
             None if !request.allow_missing => {
                 Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]))
@@ -225,7 +215,6 @@ impl AdminService for FakeServices {
         &self,
         _: Request<GetProblemsRequest>,
     ) -> Result<Response<GetProblemsResponse>, Status> {
-        let problems = self.lock().problems.clone();
-        Ok(Response::new(GetProblemsResponse { problems }))
+        Ok(Response::new(GetProblemsResponse::default()))
     }
 }
