@@ -6,17 +6,69 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use prost_types::Timestamp;
 use skilld_client::v1::file_service_server::FileService;
+use skilld_client::v1::input_spec::Source;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectOutputsResponse, FileEntry, FileType, ListFilesRequest,
     ListFilesResponse, ReadFileRequest, ReadFileResponse, StageFilesHeader, StageFilesRequest,
     StageFilesResponse, StageInputsRequest, StageInputsResponse, StageSkillsRequest,
-    StageSkillsResponse, StagedSkill, read_file_response, stage_files_request,
+    StageSkillsResponse, StagedFile, StagedInput, StagedSkill, read_file_response,
+    stage_files_request,
 };
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::skills::check_name;
 use super::{FakeServices, State, refusal};
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl FakeServices {
+    /// Stages inputs by the rules of the API, without reading their bytes.
+    fn bring(&self, request: &StageInputsRequest) -> Result<StageInputsResponse, Status> {
+        let staged = request.inputs.iter().map(|input| {
+            let (from, size) = match input.source.clone().unwrap_or(Source::From(String::new())) {
+                Source::From(from) => (from, 7),
+                Source::Data(data) => (String::new(), data.len()),
+            };
+            let kept = from.strip_prefix("workspace://work/.skilld/");
+            let is_kept = |path| {
+                let path = format!("work/.skilld/{path}");
+                self.lock().staged.contains_key(&path)
+            };
+            if from.starts_with("https://refused") {
+                return Err(refusal(Code::FailedPrecondition, "FETCH_FAILED", &[]));
+            }
+            if from.ends_with("missing") || kept.is_some_and(|path| !is_kept(path)) {
+                return Err(refusal(
+                    Code::NotFound,
+                    "FILE_NOT_FOUND",
+                    &[("path", &from)],
+                ));
+            }
+            let source = if input.name.is_empty() {
+                &from
+            } else {
+                &input.name
+            };
+            let base = source.rsplit('/').next().unwrap_or_default();
+            let path = match input.to.as_str() {
+                "" => format!("work/inputs/{base}"),
+                to => to.to_owned(),
+            };
+            Ok(StagedInput {
+                from,
+                file: Some(StagedFile {
+                    path,
+                    size: i64::try_from(size).expect("small"),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            })
+        });
+        Ok(StageInputsResponse {
+            inputs: staged.collect::<Result<_, _>>()?,
+        })
+    }
+}
 
 #[tonic::async_trait]
 impl FileService for FakeServices {
@@ -28,27 +80,25 @@ impl FileService for FakeServices {
         request: Request<StageSkillsRequest>,
     ) -> Result<Response<StageSkillsResponse>, Status> {
         let request = request.into_inner();
-        let stages_anywhere = {
-            let state = self.lock();
-            state.skills.is_empty() && state.kits.is_empty()
-        };
-        let is_there = self.lock().workspaces.contains_key(&request.workspace);
-        if !(is_there || stages_anywhere) {
+        let state = self.lock();
+        let stages_anywhere = state.kits.is_empty();
+        if !(stages_anywhere || state.workspaces.contains_key(&request.workspace)) {
             return Err(refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]));
         }
         let skills = request.skills;
         let mut names = Vec::new();
         for skill in &skills {
-            let known = self.usable_skill(skill)?.map(|skill| skill.name);
-            let name = known.unwrap_or_else(|| skill.clone());
-            let name = name.trim_start_matches("skills/");
-            names.push(name.split('@').next().unwrap_or(name).to_owned());
+            let (id, _) = check_name(skill)?;
+            names.push(match stages_anywhere {
+                true => id.to_owned(),
+                false => state.usable_kit(skill)?.id().to_owned(),
+            });
         }
         if skills.iter().any(|skill| skill == "csv") {
             let near = [("nearest", "csv-report,csv-merge")];
             return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
         }
-        let problems = self.lock().stage_problems.clone();
+        let problems = state.stage_problems.clone();
         let skills = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
             name,
             path: format!("/workspace/skills/{skill}"),

@@ -28,7 +28,6 @@ mod access;
 mod artifacts;
 mod call_body;
 mod calls;
-mod catalogue;
 pub mod collection_messages;
 mod execs;
 mod files;
@@ -67,14 +66,9 @@ pub struct State {
     pub modified: BTreeMap<String, i64>,
     /// Maximum timeout of a command in seconds; `None` for any.
     pub timeout_max: Option<i64>,
-    /// Skills with versions and files; if empty, there is one skill without files.
+    /// Skills that exist, the versions of each from the highest to the lowest; if empty, every name finds a skill without
+    /// files.
     pub kits: Vec<skills::Kit>,
-    /// Packages that skills lack, by the name of the skill.
-    pub missing_packages: BTreeMap<String, v1::MissingPackages>,
-    /// Skills that exist; if empty, every name finds one skill.
-    pub skills: Vec<v1::Skill>,
-    /// Files of `skills`, by `name/path`.
-    pub skill_files: BTreeMap<String, Vec<u8>>,
     /// Problems of every staged skill.
     pub stage_problems: Vec<v1::Problem>,
     /// Newest version and bytes of each artifact.

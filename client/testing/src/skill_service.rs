@@ -1,31 +1,14 @@
-//! SkillService of the fake daemon: answers from the skills that the test added, in either form, or with one skill.
+//! SkillService of the fake daemon: answers from the skills that the test added, or with one skill.
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use skilld_client::short_id;
 use skilld_client::v1::read_skill_file_response::Payload;
 use skilld_client::v1::skill_service_server::SkillService;
 use skilld_client::v1::*;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{FakeServices, skills};
-
-impl FakeServices {
-    /// Finds the skill that GetSkill returns.
-    fn read_skill_of(&self, name: &str) -> Result<Skill, Status> {
-        if let Some(skill) = self.known_skill(name)? {
-            return Ok(skill);
-        }
-        let state = self.lock();
-        if !state.kits.is_empty() {
-            return state.kit(name).map(|kit| kit.skill.clone());
-        }
-        Ok(Skill {
-            name: name.to_owned(),
-            ..Default::default()
-        })
-    }
-}
+use super::FakeServices;
+use super::skills::{check_name, invalid};
 
 #[tonic::async_trait]
 impl SkillService for FakeServices {
@@ -36,8 +19,8 @@ impl SkillService for FakeServices {
         &self,
         request: Request<ListSkillsRequest>,
     ) -> Result<Response<ListSkillsResponse>, Status> {
-        let known = self.lock().skills.clone();
-        if !known.is_empty() {
+        let state = self.lock();
+        if !state.kits.is_empty() {
             // As many to a page as are asked for.
             let request = request.into_inner();
             let from: usize = request.page_token.parse().unwrap_or(0);
@@ -45,33 +28,14 @@ impl SkillService for FakeServices {
                 0 => 100,
                 size => size,
             };
-            let mut rest = known.into_iter().skip(from);
-            let skills = rest.by_ref().take(size).collect();
+            let mut rest = state.kits.iter().skip(from);
+            let page = rest.by_ref().take(size);
+            let skills = page.map(|kit| kit.skill.clone()).collect();
             return Ok(Response::new(ListSkillsResponse {
                 skills,
                 next_page_token: match rest.next() {
                     Some(_) => (from + size).to_string(),
                     None => String::new(),
-                },
-                ..Default::default()
-            }));
-        }
-        let state = self.lock();
-        if !state.kits.is_empty() {
-            // Two to a page, of many as many as are asked for.
-            let request = request.into_inner();
-            let from: usize = request.page_token.parse().unwrap_or(0);
-            let size = match state.kits.len() {
-                ..100 => 2,
-                _ => usize::try_from(request.page_size).expect("no negative number"),
-            };
-            let kits = state.kits.iter().skip(from).take(size);
-            let next = from + size;
-            return Ok(Response::new(ListSkillsResponse {
-                skills: kits.map(|kit| kit.skill.clone()).collect(),
-                next_page_token: match next < state.kits.len() {
-                    true => next.to_string(),
-                    false => String::new(),
                 },
                 ..Default::default()
             }));
@@ -93,11 +57,17 @@ impl SkillService for FakeServices {
         request: Request<GetSkillRequest>,
     ) -> Result<Response<Skill>, Status> {
         let request = request.into_inner();
-        let mut skill = self.read_skill_of(&request.name)?;
         let state = self.lock();
-        if request.packages {
-            let missing = state.missing_packages.get(&short_id(&skill.name));
-            skill.missing_packages = missing.cloned();
+        check_name(&request.name)?;
+        if state.kits.is_empty() {
+            return Ok(Response::new(Skill {
+                name: request.name,
+                ..Default::default()
+            }));
+        }
+        let mut skill = state.kit(&request.name)?.skill.clone();
+        if !request.packages {
+            skill.missing_packages = None;
         }
         Ok(Response::new(skill))
     }
@@ -109,7 +79,7 @@ impl SkillService for FakeServices {
         let request = request.into_inner();
         let state = self.lock();
         if request.query == "of the" {
-            return Err(skills::invalid("query", "has no word to look for"));
+            return Err(invalid("query", "has no word to look for"));
         }
         let mut matches = state.kits_like(&request.query);
         let is_left_out = |found: &SkillMatch| {
@@ -126,29 +96,15 @@ impl SkillService for FakeServices {
         &self,
         request: Request<ListSkillFilesRequest>,
     ) -> Result<Response<ListSkillFilesResponse>, Status> {
-        let known = !self.lock().skills.is_empty();
-        if known {
-            let files = self.skill_files(request.get_ref())?;
-            return Ok(Response::new(files));
-        }
         let files = self.lock().kit_files(request.get_ref())?;
-        Ok(Response::new(ListSkillFilesResponse {
-            files,
-            ..Default::default()
-        }))
+        Ok(Response::new(files))
     }
 
     async fn read_skill_file(
         &self,
         request: Request<ReadSkillFileRequest>,
     ) -> Result<Response<Self::ReadSkillFileStream>, Status> {
-        if !self.lock().skills.is_empty() {
-            let answers = self.read_skill(&request.into_inner())?;
-            return Ok(Response::new(stream::iter(answers).boxed()));
-        }
-        let request = request.into_inner();
-        let state = self.lock();
-        let (file, bytes) = state.kit_file(&request)?;
+        let (file, bytes) = self.lock().kit_file(request.get_ref())?;
         let pieces = bytes.chunks(1 << 20).map(|piece| bytes.slice_ref(piece));
         let payloads = std::iter::once(Payload::File(file)).chain(pieces.map(Payload::Data));
         let messages: Vec<_> = payloads

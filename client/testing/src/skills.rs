@@ -1,4 +1,4 @@
-//! Skills of the fake: what a test puts in, found by name and version as the daemon finds them.
+//! Skills of the fake: what a test puts in, found by name and version and read by path as the daemon does.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 use skilld_client::to_proto_value;
 use skilld_client::v1::skill_file::Kind;
 use skilld_client::v1::{
-    ListSkillFilesRequest, ReadSkillFileRequest, Skill, SkillFile, SkillMatch,
+    ListSkillFilesRequest, ListSkillFilesResponse, ReadSkillFileRequest, Skill, SkillFile,
+    SkillMatch, SkillState,
 };
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -19,23 +20,31 @@ use super::{State, error_details, refusal};
 pub struct Kit {
     pub skill: Skill,
     pub files: BTreeMap<String, Bytes>,
+    /// Files of the skill's plugin outside of the folders of skills; empty if it is in none.
+    pub plugin: BTreeMap<String, Bytes>,
+}
+
+impl From<Skill> for Kit {
+    fn from(skill: Skill) -> Self {
+        Self {
+            skill,
+            ..Self::default()
+        }
+    }
 }
 
 impl Kit {
     pub fn new(id: &str, version: &str) -> Self {
-        Self {
-            skill: Skill {
-                name: format!("skills/{id}"),
-                version: version.into(),
-                digest: digest(id, version),
-                description: format!("What {id} does."),
-                body: format!("# {id} {version}\n"),
-                root: "main".into(),
-                state: skilld_client::v1::SkillState::Loaded.into(),
-                ..Skill::default()
-            },
-            files: BTreeMap::new(),
-        }
+        Self::from(Skill {
+            name: format!("skills/{id}"),
+            version: version.into(),
+            digest: digest(id, version),
+            description: format!("What {id} does."),
+            body: format!("# {id} {version}\n"),
+            root: "main".into(),
+            state: SkillState::Loaded.into(),
+            ..Skill::default()
+        })
     }
 
     /// Adds a file to the skill.
@@ -52,6 +61,10 @@ impl Kit {
         };
         self
     }
+
+    pub(super) fn id(&self) -> &str {
+        self.skill.name.trim_start_matches("skills/")
+    }
 }
 
 /// Returns the digest of a skill in this fake.
@@ -62,20 +75,11 @@ pub fn digest(id: &str, version: &str) -> String {
 }
 
 impl State {
-    /// Finds a kit by `name`, an alias or its title, and `@version`, `@^N`, `@==version`, a list of these, or `@digest`.
+    /// Finds a kit by `name`, an alias or its title, and `@version`, `@^N`, `@==version`, a list of these, or `@digest`:
+    /// the first of the versions, but a pre-release or one that cannot be used only where there is nothing else.
     pub(super) fn kit(&self, name: &str) -> Result<&Kit, Status> {
-        let name = name.trim_start_matches("skills/");
-        let (id, wanted) = name.split_once('@').unwrap_or((name, ""));
-        if id.contains(char::is_whitespace) {
-            return Err(invalid("name", "is no name"));
-        }
-        if wanted.contains('!') {
-            return Err(invalid("name", "has no version: use 1.2, ^1.2, ~=1.2"));
-        }
-        let is_named = |kit: &&Kit| {
-            let aliases = kit.skill.aliases.iter();
-            kit.skill.name == format!("skills/{id}") || aliases.into_iter().any(|alias| alias == id)
-        };
+        let (id, wanted) = check_name(name)?;
+        let is_named = |kit: &&Kit| kit.id() == id || kit.skill.aliases.iter().any(|it| it == id);
         let mut of_name: Vec<&Kit> = self.kits.iter().filter(is_named).collect();
         if of_name.is_empty() {
             let titled = self.kits.iter().filter(|kit| kit.skill.display_name == id);
@@ -88,95 +92,118 @@ impl State {
                 wanted.is_empty() || kit.skill.version == version || kit.skill.digest == wanted
             }
         };
-        let fits = |kit: &&&Kit| wanted.split(',').all(|part| fits_one(kit, part.trim()));
-        of_name.iter().rfind(fits).copied().ok_or_else(|| {
-            let near = match of_name.first() {
-                Some(_) => of_name
-                    .iter()
-                    .map(|kit| format!("{id}@{}", kit.skill.version))
-                    .collect(),
-                None => self
-                    .kits
-                    .iter()
-                    .map(|kit| kit.skill.name.replace("skills/", ""))
-                    .collect::<Vec<_>>(),
+        let fits = |kit: &&Kit| wanted.split(',').all(|part| fits_one(kit, part.trim()));
+        let fitting = || of_name.iter().copied().filter(fits);
+        let is_usable = |kit: &&Kit| kit.skill.state() != SkillState::Rejected;
+        let is_release = |kit: &&Kit| !kit.skill.version.contains('-');
+        let found = fitting().filter(is_usable).find(is_release);
+        let found = found.or_else(|| fitting().find(is_usable));
+        found.or_else(|| fitting().next()).ok_or_else(|| {
+            let mut near: Vec<String> = match of_name.is_empty() {
+                true => self.kits.iter().map(|kit| kit.id().to_owned()).collect(),
+                false => {
+                    let versions = of_name.iter().map(|kit| &kit.skill.version);
+                    versions.map(|version| format!("{id}@{version}")).collect()
+                }
             };
-            refusal(
-                Code::NotFound,
-                "SKILL_NOT_FOUND",
-                &[("nearest", &near.join(","))],
-            )
+            near.dedup();
+            let near = [("nearest", near.join(","))];
+            let near = near.each_ref().map(|(key, names)| (*key, names.as_str()));
+            refusal(Code::NotFound, "SKILL_NOT_FOUND", &near)
         })
     }
 
+    /// Finds a kit for reading or staging.
+    pub(super) fn usable_kit(&self, name: &str) -> Result<&Kit, Status> {
+        let kit = self.kit(name)?;
+        if kit.skill.state() == SkillState::Rejected {
+            let problem = [("problem", "no front matter")];
+            return Err(refusal(Code::FailedPrecondition, "SKILL_INVALID", &problem));
+        }
+        Ok(kit)
+    }
+
+    /// Lists the files of a kit: of few files four to a page.
     pub(super) fn kit_files(
         &self,
         request: &ListSkillFilesRequest,
-    ) -> Result<Vec<SkillFile>, Status> {
-        let kit = self.kit(&request.name)?;
+    ) -> Result<ListSkillFilesResponse, Status> {
+        let kit = self.usable_kit(&request.name)?;
         let folder = format!("{}/", request.path);
-        let files = kit
-            .files
-            .iter()
-            .filter(|(path, _)| request.path.is_empty() || path.starts_with(&folder));
-        Ok(files.map(|(path, bytes)| described(path, bytes)).collect())
+        let is_within = |path: &str| request.path.is_empty() || path.starts_with(&folder);
+        let size = match kit.files.len() {
+            ..100 => 4,
+            _ => 1000,
+        };
+        let from: usize = request.page_token.parse().unwrap_or(0);
+        let files = kit.files.iter().filter(|(path, _)| is_within(path));
+        let mut rest = files.skip(from);
+        let page = rest.by_ref().take(size);
+        let files = page.map(|(path, bytes)| described(path, bytes)).collect();
+        Ok(ListSkillFilesResponse {
+            files,
+            next_page_token: match rest.next() {
+                Some(_) => (from + size).to_string(),
+                None => String::new(),
+            },
+        })
     }
 
+    /// Reads a file of a kit, or of its plugin, in which the folders of skills lie in another folder.
     pub(super) fn kit_file(
         &self,
         request: &ReadSkillFileRequest,
     ) -> Result<(SkillFile, Bytes), Status> {
-        let kit = self.kit(&request.name)?;
-        let names = request
-            .path
-            .split('/')
-            .filter(|name| !matches!(*name, "" | "."));
-        let path = names.collect::<Vec<_>>().join("/");
-        if path.contains("..") || request.path.starts_with('/') {
-            return Err(refusal(
-                Code::InvalidArgument,
-                "PATH_ESCAPES",
-                &[("path", &path)],
-            ));
-        }
-        if kit
-            .files
-            .keys()
-            .any(|other| other.starts_with(&format!("{path}/")))
-        {
-            return Err(refusal(
-                Code::FailedPrecondition,
-                "WRONG_FILE_TYPE",
-                &[("path", &path)],
-            ));
-        }
-        let Some(bytes) = kit.files.get(&path) else {
-            let near = kit.files.keys().cloned().collect::<Vec<_>>().join(",");
-            return Err(refusal(
-                Code::NotFound,
-                "FILE_NOT_FOUND",
-                &[("path", &path), ("nearest", &near)],
-            ));
+        let kit = self.usable_kit(&request.name)?;
+        let has_plugin = !kit.plugin.is_empty();
+        let shared = request.path.strip_prefix("../../");
+        let (files, asked, up) = match shared.filter(|_| has_plugin) {
+            Some(shared) => (&kit.plugin, shared, "../../"),
+            None if request.in_plugin && has_plugin => {
+                (&kit.plugin, request.path.as_str(), "../../")
+            }
+            None => (&kit.files, request.path.as_str(), ""),
         };
-        let name = kit.skill.name.trim_start_matches("skills/");
+        let parts = asked.split('/').filter(|part| !matches!(*part, "" | "."));
+        let path = parts.collect::<Vec<_>>().join("/");
+        let wrong = |code, reason| Err(refusal(code, reason, &[("path", &path)]));
+        if asked.starts_with('/') || path.split('/').any(|part| part == "..") {
+            return wrong(Code::InvalidArgument, "PATH_ESCAPES");
+        }
+        let folder = format!("{path}/");
+        if files.keys().any(|it| it.starts_with(&folder)) {
+            return wrong(Code::FailedPrecondition, "WRONG_FILE_TYPE");
+        }
+        // Else the only file that differs in case only.
+        let alike = files.keys().filter(|it| it.eq_ignore_ascii_case(&path));
+        let alike: Vec<&String> = alike.collect();
+        let found = match (files.contains_key(&path), alike.as_slice()) {
+            (true, _) => &path,
+            (false, [only]) => *only,
+            (false, _) => {
+                let near = nearest(files.keys().collect(), alike.clone(), &path);
+                let near = [("path", path.as_str()), ("nearest", near.as_str())];
+                return Err(refusal(Code::NotFound, "FILE_NOT_FOUND", &near));
+            }
+        };
+        let bytes = files.get(found).cloned().unwrap_or_default();
         let bytes = match request.workspace_paths {
-            true => &Bytes::from(with_workspace_paths(name, bytes)),
+            true => with_workspace_paths(kit.id(), bytes),
             false => bytes,
         };
-        let from = usize::try_from(request.offset)
-            .unwrap_or_default()
-            .min(bytes.len());
-        let length = match usize::try_from(request.length).unwrap_or_default() {
+        let number = |given: i64| usize::try_from(given).expect("no negative number");
+        let from = number(request.offset).min(bytes.len());
+        let to = match number(request.length) {
             0 => bytes.len(),
-            length => length,
+            length => (from + length).min(bytes.len()),
         };
-        let to = (from + length).min(bytes.len());
-        Ok((described(&path, bytes), bytes.slice(from..to)))
+        let file = described(&format!("{up}{found}"), &bytes);
+        Ok((file, bytes.slice(from..to)))
     }
 
     /// Returns the skills whose names contain the query.
     pub(super) fn kits_like(&self, query: &str) -> Vec<SkillMatch> {
-        let skills = self.kits.iter().map(|kit| &kit.skill).chain(&self.skills);
+        let skills = self.kits.iter().map(|kit| &kit.skill);
         let like = skills.filter(|skill| skill.name.contains(query));
         like.map(|skill| SkillMatch {
             skill: Some(skill.clone()),
@@ -187,17 +214,56 @@ impl State {
     }
 }
 
+/// Returns the id of a skill's name, and the version that it asks for.
+pub(super) fn check_name(name: &str) -> Result<(&str, &str), Status> {
+    let name = name.trim_start_matches("skills/");
+    let (id, wanted) = name.split_once('@').unwrap_or((name, ""));
+    if id.contains(char::is_whitespace) || id.starts_with('.') {
+        return Err(invalid("name", "is no name"));
+    }
+    if wanted.contains('!') {
+        return Err(invalid("name", "has no version: use 1.2, ^1.2, ~=1.2"));
+    }
+    Ok((id, wanted))
+}
+
+/// Returns the paths that a missing one may mean: those that differ in case only, or begin like it, or all.
+fn nearest(all: Vec<&String>, alike: Vec<&String>, path: &str) -> String {
+    let start = path.to_lowercase();
+    let begins = |it: &&&String| it.to_lowercase().starts_with(&start);
+    let beginning: Vec<&String> = all.iter().filter(begins).copied().collect();
+    let near = [alike, beginning, all].into_iter();
+    let near = near.filter(|paths| !paths.is_empty()).map(|paths| {
+        let paths: Vec<&str> = paths.into_iter().map(String::as_str).collect();
+        paths.join(",")
+    });
+    near.take(1).collect()
+}
+
+/// Replaces a placeholder for the skill's folder, as the daemon replaces all of them.
+fn with_workspace_paths(skill: &str, bytes: Bytes) -> Bytes {
+    match str::from_utf8(&bytes) {
+        Ok(text) => {
+            let folder = format!("/workspace/skills/{skill}");
+            text.replace("{baseDir}", &folder).into()
+        }
+        Err(_) => bytes,
+    }
+}
+
 fn described(path: &str, bytes: &Bytes) -> SkillFile {
+    let kind = match path.split('/').next() {
+        Some("references") => Kind::Reference,
+        Some("assets") => Kind::Asset,
+        Some("scripts") => Kind::Script,
+        _ => Kind::Document,
+    };
     let is_text = !bytes.contains(&0);
     let mime_type = match is_text {
+        true if path.ends_with(".md") => "text/markdown",
         true => "text/plain",
         false if bytes.starts_with(b"%PDF-") => "application/pdf",
         false => "image/png",
-    };
-    let kind = if path.starts_with("scripts/") {
-        Kind::Script
-    } else {
-        Kind::Other
     };
     SkillFile {
         path: path.to_owned(),
@@ -221,13 +287,4 @@ pub fn invalid(field: &str, description: &str) -> Status {
     details.add_bad_request_violation(field, description);
     let message = format!("{field} {description}");
     Status::with_error_details(Code::InvalidArgument, message, details)
-}
-
-/// Replaces a placeholder for the skill's folder, as the daemon replaces all of them.
-pub(super) fn with_workspace_paths(skill: &str, bytes: &[u8]) -> Vec<u8> {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return bytes.to_vec();
-    };
-    let folder = format!("/workspace/skills/{skill}");
-    text.replace("{baseDir}", &folder).into_bytes()
 }

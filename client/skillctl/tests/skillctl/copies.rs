@@ -36,11 +36,9 @@ fn attributes(fake: &Fake, name: &str) -> (u32, i64) {
 /// Returns the header of the last upload.
 fn last_header(fake: &Fake) -> StageFilesHeader {
     let uploads = fake.calls.streams::<StageFilesRequest>("StageFiles");
-    let first = uploads
-        .into_iter()
-        .next_back()
-        .map(|upload| upload[0].clone());
-    let Some(stage_files_request::Payload::Header(header)) = first.expect("came").payload else {
+    let last = uploads.into_iter().next_back().expect("came");
+    let first = last.into_iter().next().expect("a message");
+    let Some(stage_files_request::Payload::Header(header)) = first.payload else {
         panic!("an upload without a header");
     };
     header

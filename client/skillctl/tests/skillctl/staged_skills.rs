@@ -1,8 +1,9 @@
 //! Staging of skills by `skillctl`: writable copies, and notes about packages that are not installed.
 
 use serde_json::Value;
-use skilld_client::v1::{Problem, Skill, StageSkillsRequest};
+use skilld_client::v1::{Problem, StageSkillsRequest};
 use skilld_testing::Fake;
+use skilld_testing::skills::Kit;
 
 use crate::commands::{fake, skillctl};
 
@@ -49,10 +50,7 @@ async fn writable_skills_are_requested_by_every_command_that_stages_them() {
 #[tokio::test]
 async fn all_skills_that_do_not_exist_are_named() {
     let fake = fake();
-    fake.state.lock().skills = vec![Skill {
-        name: "skills/there".into(),
-        ..Default::default()
-    }];
+    fake.state.lock().kits = vec![Kit::new("there", "1.0.0")];
     let words = [
         "stage", "w", "--skill", "nope", "--skill", "there", "--skill", "nope2",
     ];

@@ -14,7 +14,7 @@ async fn session_with(fake: &Fake, options: ToolOptions) -> SkillSession {
     let skill = |name| crate::tools_trpc::skill(name, &[]);
     let mut demo = skill("demo");
     demo.body = "# How to demo\n".into();
-    fake.state.lock().skills = vec![demo, skill("other")];
+    fake.state.lock().kits = vec![demo.into(), skill("other").into()];
     let tools = Toolset::new(fake.client().await, options, HostTools::new());
     Skills::new(tools.expect("good options")).session("chat-42")
 }
@@ -174,7 +174,7 @@ async fn the_texts_of_loaded_skills_in_a_request_are_bounded_and_say_what_reads_
     for doc in &docs {
         let long = "word ".repeat(40 * 1024);
         let mut state = fake.state.lock();
-        state.skill_files.insert(format!("demo/{doc}"), long.into());
+        state.kits[0].files.insert(doc.clone(), long.into());
     }
     let all = json!({"skill": "demo", "include_all_docs": true});
     let body = request_after(&skills, "skill_load", &all).await;

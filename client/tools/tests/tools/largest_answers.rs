@@ -108,27 +108,13 @@ async fn conversation(family: Family) -> (Fake, Conversation) {
             other.description = wild(1024);
             other
         });
-        if family == Family::Trpc {
-            let mut large = skill("large", &[]);
-            describe_at_length(&mut large);
-            state.skills = [large].into_iter().chain(others).collect();
-            for (path, text) in files() {
-                state
-                    .skill_files
-                    .insert(format!("large/{path}"), text.into());
-            }
-        } else {
-            let mut large = Kit::new("large", "1.0.0");
-            describe_at_length(&mut large.skill);
-            for (path, text) in files() {
-                large = large.file(&path, text);
-            }
-            let others = others.map(|skill| Kit {
-                skill,
-                ..Kit::default()
-            });
-            state.kits = [large].into_iter().chain(others).collect();
+        let mut large = Kit::new("large", "1.0.0");
+        describe_at_length(&mut large.skill);
+        for (path, text) in files() {
+            large = large.file(&path, text);
         }
+        let others = others.map(Kit::from);
+        state.kits = [large].into_iter().chain(others).collect();
     }
     let options = ToolOptions {
         inline_skills: true,
@@ -326,7 +312,7 @@ async fn pages_of_documents_have_each_of_them_once() {
 #[tokio::test]
 async fn a_load_of_all_documents_names_those_that_it_leaves_out() {
     let (fake, mut talk) = conversation(Family::Trpc).await;
-    fake.state.lock().skills[0].body = "# large\n".into();
+    fake.state.lock().kits[0].skill.body = "# large\n".into();
     let all = json!({"skill": "large", "include_all_docs": true});
     let loaded = talk.ok("skill_load", all).await;
     let content = loaded["content"].as_str().expect("text");

@@ -96,11 +96,11 @@ async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
         ("skill_run", json!({"skill": "third", "command": "hello"})),
     ] {
         let mut talk = Talk::new(ToolOptions::default()).await;
-        talk.fake.state.lock().skills.push(skill("third", &[]));
+        talk.fake.state.lock().kits.push(skill("third", &[]).into());
         for name in ["demo", "other"] {
             talk.call("skill_load", json!({"skill": name})).await;
         }
-        talk.fake.state.lock().skills.remove(0);
+        talk.fake.state.lock().kits.remove(0);
         let result = talk.call(tool, arguments).await;
         check_warning(
             &result,
@@ -136,7 +136,7 @@ async fn a_command_of_a_loaded_skill_runs_in_the_version_that_it_names() {
 #[tokio::test]
 async fn a_loaded_skill_is_staged_once_whatever_name_the_command_uses() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.state.lock().skills[0].aliases = vec!["kit/demo".into()];
+    talk.fake.state.lock().kits[0].skill.aliases = vec!["kit/demo".into()];
     talk.call("skill_load", json!({"skill": "kit/demo"})).await;
     let arguments = json!({"skill": "kit/demo", "command": "hello"});
     talk.call("skill_run", arguments).await;
@@ -148,7 +148,7 @@ async fn a_loaded_skill_is_staged_once_whatever_name_the_command_uses() {
 async fn a_command_in_the_folder_of_a_loaded_skill_runs_in_that_skill() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     // The fake finds the skill by it, as the daemon does by the name that the skill's author wrote.
-    talk.fake.state.lock().skills[0].aliases = vec!["démo".into()];
+    talk.fake.state.lock().kits[0].skill.aliases = vec!["démo".into()];
     talk.call("skill_load", json!({"skill": "demo"})).await;
     for (cwd, skill, resolved) in [
         ("skills/demo", "demo", "/workspace/skills/demo"),

@@ -27,18 +27,14 @@ fn problem() -> Problem {
 /// Starts a conversation in which the skill `demo` lacks packages and the skill `fine` lacks none.
 async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
     let fake = Fake::start();
-    {
-        let mut state = fake.state.lock();
-        state.kits = ["demo", "fine"]
-            .map(|id| Kit::new(id, "1.0.0").file("scripts/run.sh", "#!/bin/sh\n"))
-            .into();
-        let missing = MissingPackages {
-            names: vec!["left-pad".into(), "pandas".into()],
-            problems: vec![problem()],
-            software: vec!["ffmpeg".into()],
-        };
-        state.missing_packages.insert("demo".into(), missing);
-    }
+    let kit = |id| Kit::new(id, "1.0.0").file("scripts/run.sh", "#!/bin/sh\n");
+    let mut demo = kit("demo");
+    demo.skill.missing_packages = Some(MissingPackages {
+        names: vec!["left-pad".into(), "pandas".into()],
+        problems: vec![problem()],
+        software: vec!["ffmpeg".into()],
+    });
+    fake.state.lock().kits = vec![demo, kit("fine")];
     let conversation = Conversation::new(&fake, options).await;
     (fake, conversation)
 }

@@ -53,9 +53,9 @@ fn kits() -> Vec<Kit> {
     };
     vec![
         notes,
-        Kit::new("letter", "1.0.0"),
-        Kit::new("letter", "1.9.0"),
         Kit::new("letter", "2.0.0"),
+        Kit::new("letter", "1.9.0"),
+        Kit::new("letter", "1.0.0"),
         Kit::new("maths", "1.0.0").card(tool(&["add", "multiply"])),
         Kit::new("sums", "1.0.0").card(tool(&["add"])),
         Kit::new("missing-tool", "1.0.0").card(tool(&["add", "nowhere"])),

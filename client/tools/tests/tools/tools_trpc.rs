@@ -34,6 +34,7 @@ use skilld_tools::{Session, ToolError, ToolOptions, Toolset};
 use crate::conversation::tool_call;
 use crate::schema::fits;
 use skilld_testing::Fake;
+use skilld_testing::skills::Kit;
 
 /// A conversation with the fake server.
 pub(crate) struct Talk {
@@ -61,22 +62,20 @@ impl Talk {
 
     pub(crate) async fn with(options: ToolOptions, host: HostTools) -> Self {
         let fake = Fake::start();
-        {
-            let mut state = fake.state.lock();
-            state.skills = vec![skill("demo", &["look", "touch"]), skill("other", &[])];
-            for (path, bytes) in [
-                ("demo/SKILL.md", b"# demo".as_slice()),
-                ("demo/USAGE.md", b"one\ntwo\nthree\n"),
-                ("demo/.hidden.md", b"no"),
-                ("demo/references/a.md", b"a"),
-                ("demo/references/skill.md", b"no"),
-                ("demo/references/picture.png", b"\0"),
-                ("demo/scripts/run.sh", b"#!/bin/sh"),
-                ("demo/assets/logo.svg", b"<svg/>"),
-            ] {
-                state.skill_files.insert(path.to_owned(), bytes.to_vec());
-            }
+        let mut demo = Kit::from(skill("demo", &["look", "touch"]));
+        for (path, text) in [
+            ("SKILL.md", "# demo"),
+            ("USAGE.md", "one\ntwo\nthree\n"),
+            (".hidden.md", "no"),
+            ("references/a.md", "a"),
+            ("references/skill.md", "no"),
+            ("references/picture.png", "\0"),
+            ("scripts/run.sh", "#!/bin/sh"),
+            ("assets/logo.svg", "<svg/>"),
+        ] {
+            demo = demo.file(path, text);
         }
+        fake.state.lock().kits = vec![demo, skill("other", &[]).into()];
         fake.answer_collections(vec![summary(v1::CollectSummary::default())]);
         let client = fake.client().await;
         let tools = Toolset::new(client, options, host).expect("options that fit");

@@ -29,7 +29,7 @@ fn write(name: &str) -> Value {
 
 async fn letters(options: ToolOptions) -> (Fake, Conversation) {
     let (fake, talk) = conversation(options).await;
-    fake.state.lock().kits = vec![letter("1.0.0"), letter("2.0.0"), Kit::new("other", "1.0.0")];
+    fake.state.lock().kits = vec![letter("2.0.0"), letter("1.0.0"), Kit::new("other", "1.0.0")];
     (fake, talk)
 }
 
@@ -224,7 +224,7 @@ impl Hooks for HookCalls {
 #[tokio::test]
 async fn hooks_are_asked_about_loads_and_evictions_and_may_refuse() {
     let fake = Fake::start();
-    fake.state.lock().kits = vec![letter("1.0.0"), letter("2.0.0"), Kit::new("other", "1.0.0")];
+    fake.state.lock().kits = vec![letter("2.0.0"), letter("1.0.0"), Kit::new("other", "1.0.0")];
     let hooks = HookCalls::default();
     let options = ToolOptions {
         max_loaded_skills: 1,

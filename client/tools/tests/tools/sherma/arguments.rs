@@ -50,7 +50,7 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
     fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     {
         let mut state = fake.state.lock();
-        state.kits = ["1.0.0", "2.0.0"]
+        state.kits = ["2.0.0", "1.0.0"]
             .map(|version| {
                 let file = |folder: &str| format!("{folder}/{version}");
                 Kit::new("letter", version)

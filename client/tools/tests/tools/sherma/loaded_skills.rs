@@ -20,7 +20,7 @@ pub(super) fn results(messages: &[Value]) -> Vec<String> {
 /// Two versions of a skill with an alias, whose files say which version they are of.
 async fn letters(options: ToolOptions) -> (Fake, Conversation) {
     let (fake, talk) = conversation(options).await;
-    let kits = ["1.0.0", "1.9.0", "2.0.0"].map(|version| {
+    let kits = ["2.0.0", "1.9.0", "1.0.0"].map(|version| {
         let mut kit = Kit::new("letter", version)
             .file("assets/v", version)
             .file("scripts/run.py", "print()\n");

@@ -74,7 +74,7 @@ impl Hooks for Watch {
 
 async fn watched(options: ToolOptions) -> (Watch, Talk) {
     let mut talk = Talk::with(options.clone(), host(&["look", "touch"])).await;
-    talk.fake.state.lock().skills[1].tools = vec!["look".into()];
+    talk.fake.state.lock().kits[1].skill.tools = vec!["look".into()];
     let watch = Watch::default();
     let client = talk.fake.client().await;
     let tools = Toolset::with_hooks(client, options, host(&["look", "touch"]), watch.clone());

@@ -12,7 +12,7 @@ async fn what_there_is_is_listed() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let mut rejected = skill("bad", &[]);
     rejected.set_state(v1::SkillState::Rejected);
-    talk.fake.state.lock().skills.push(rejected);
+    talk.fake.state.lock().kits.push(rejected.into());
     let cases = r#"
         skill_list {} => ["demo", "other"]
         skill_list {"mode": "available"} => ["demo", "other"]

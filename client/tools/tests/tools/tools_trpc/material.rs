@@ -45,7 +45,7 @@ fn names(material: &PromptMaterial) -> Vec<&str> {
 #[tokio::test]
 async fn a_prompt_says_what_loaded_skills_say_and_where_they_are() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.state.lock().skills[0].body = "# demo\nDo it.\n".into();
+    talk.fake.state.lock().kits[0].skill.body = "# demo\nDo it.\n".into();
     let docs = json!({"skill": "demo", "docs": ["references/a.md", "USAGE.md"]});
     talk.call("skill_load", docs).await;
     let material = material(&talk).await;
@@ -127,8 +127,8 @@ async fn a_prompt_is_made_though_a_document_a_skill_or_a_name_is_gone() {
     }
     {
         let mut state = talk.fake.state.lock();
-        state.skill_files.remove("demo/USAGE.md");
-        state.skills[1].set_state(v1::SkillState::Rejected);
+        state.kits[0].files.remove("USAGE.md");
+        state.kits[1].skill.set_state(v1::SkillState::Rejected);
     }
     let (body, report) = prompt(&talk).await;
     assert_eq!(report.shown, ["demo"]);
@@ -170,14 +170,13 @@ async fn what_is_too_long_is_cut_at_a_character_and_says_so() {
     let mib = 1024 * 1024;
     {
         let mut state = talk.fake.state.lock();
-        state.skill_files.clear();
+        let files = &mut state.kits[0].files;
+        files.clear();
         let long = "é".repeat(mib / 2 + 1);
-        state
-            .skill_files
-            .insert("demo/a.md".into(), format!("x{long}").into());
+        files.insert("a.md".into(), format!("x{long}").into());
         for number in 0..100 {
-            let path = format!("demo/b{number:02}.md");
-            state.skill_files.insert(path, "z".repeat(mib / 16).into());
+            let path = format!("b{number:02}.md");
+            files.insert(path, "z".repeat(mib / 16).into());
         }
     }
     let all = json!({"skill": "demo", "include_all_docs": true});
@@ -275,7 +274,8 @@ async fn shermas_skills_are_there_in_the_version_that_was_loaded() {
         body: format!("# letter {number}\n"),
         ..skill("letter", &[])
     };
-    talk.fake.state.lock().skills = vec![version("2.0.0", "22"), version("1.0.0", "11")];
+    talk.fake.state.lock().kits =
+        vec![version("2.0.0", "22").into(), version("1.0.0", "11").into()];
     assert!(material(&talk).await.loaded.is_empty());
     let old = json!({"skill_id": "letter", "version": "1.0.0"});
     talk.call("load_skill_md", old).await;
@@ -296,7 +296,7 @@ async fn results_hold_the_text_where_the_host_wants_it_there() {
         ..for_the_session()
     };
     let mut talk = Talk::new(options).await;
-    talk.fake.state.lock().skills[0].body = "# demo\n".into();
+    talk.fake.state.lock().kits[0].skill.body = "# demo\n".into();
     let docs = json!({"skill": "demo", "docs": ["USAGE.md"]});
     let chosen = talk.call("skill_select_docs", docs).await;
     assert_eq!(chosen.get("content"), None, "it is not loaded");
@@ -314,7 +314,7 @@ async fn results_hold_the_text_where_the_host_wants_it_there() {
         "{text}"
     );
     // One that was chosen and is gone by now fails nothing.
-    talk.fake.state.lock().skill_files.remove("demo/USAGE.md");
+    talk.fake.state.lock().kits[0].files.remove("USAGE.md");
     let again = talk.call("skill_load", json!({"skill": "demo"})).await;
     assert_eq!(again["unknown_docs"], json!(["USAGE.md"]));
     let text = again["content"].as_str().expect("text");
@@ -336,7 +336,7 @@ async fn a_prompt_names_no_tool_that_the_host_does_not_have() {
         (HostTools::new(), None),
     ] {
         let mut talk = Talk::with(for_the_session(), host).await;
-        talk.fake.state.lock().skills[0].body = "Do it.".into();
+        talk.fake.state.lock().kits[0].skill.body = "Do it.".into();
         talk.call("skill_load", json!({"skill": "demo"})).await;
         let text = system_text(&talk).await;
         assert!(text.contains("Do it."), "{text}");

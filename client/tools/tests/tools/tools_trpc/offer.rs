@@ -262,8 +262,8 @@ async fn definitions_are_the_same_whatever_skills_there_are() {
     talk.fake
         .state
         .lock()
-        .skills
-        .push(skill("published-later", &[]));
+        .kits
+        .push(skill("published-later", &[]).into());
     assert_eq!(definitions(&talk).await, before);
     assert!(!json!(before).to_string().contains("demo"));
     assert!(talk.calls().is_empty(), "no list of skills is needed");
@@ -336,9 +336,9 @@ pub(super) fn host(names: &[&str]) -> HostTools {
 async fn tools_of_the_host_are_offered_while_a_loaded_skill_names_them() {
     let pool = host(&["look", "touch", "secret", "skill_run"]);
     let mut talk = Talk::with(ToolOptions::default(), pool).await;
-    talk.fake.state.lock().skills = vec![
-        skill("demo", &["touch", "look", "touch", "absent", "skill_run"]),
-        skill("other", &["look"]),
+    talk.fake.state.lock().kits = vec![
+        skill("demo", &["touch", "look", "touch", "absent", "skill_run"]).into(),
+        skill("other", &["look"]).into(),
     ];
     async fn brought(talk: &Talk) -> Vec<String> {
         names(talk).await.split_off(16)

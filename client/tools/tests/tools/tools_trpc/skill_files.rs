@@ -5,8 +5,9 @@ use skilld_client::v1;
 use skilld_tools::ToolOptions;
 
 use super::{Talk, skill};
+use skilld_testing::skills::Kit;
 
-const TEXT: &[u8] = b"run {baseDir}/scripts/run.sh\n";
+const TEXT: &str = "run {baseDir}/scripts/run.sh\n";
 const RESOLVED: &str = "run /workspace/skills/demo/scripts/run.sh\n";
 
 /// A conversation with two documents that refer to their skill's folder, and nothing in a workspace.
@@ -14,12 +15,11 @@ async fn with_documents() -> Talk {
     let talk = Talk::new(ToolOptions::default()).await;
     {
         let mut state = talk.fake.state.lock();
-        for path in ["demo/REFERENCE.md", "demo/docs/Usage.md"] {
-            state.skill_files.insert(path.to_owned(), TEXT.to_vec());
+        for path in ["REFERENCE.md", "docs/Usage.md"] {
+            state.kits[0].files.insert(path.to_owned(), TEXT.into());
         }
-        state
-            .skill_files
-            .insert("other/docs/b.md".to_owned(), b"b\n".to_vec());
+        let document = "docs/b.md".to_owned();
+        state.kits[1].files.insert(document, "b\n".into());
     }
     talk
 }
@@ -73,12 +73,9 @@ async fn a_path_that_may_mean_several_files_or_none_lists_those_that_it_may_mean
     assert_eq!(read["file_name"], "skill://demo/REFERENCE.md");
     {
         let mut state = talk.fake.state.lock();
-        state
-            .skill_files
-            .insert("other/REFERENCE.md".to_owned(), b"x".to_vec());
-        state
-            .skill_files
-            .insert("demo/docs/USAGE.md".to_owned(), b"x".to_vec());
+        for (kit, path) in [(1, "REFERENCE.md"), (0, "docs/USAGE.md")] {
+            state.kits[kit].files.insert(path.to_owned(), "x".into());
+        }
     }
     for arguments in [relative, of_loaded] {
         let (code, message) = talk.refused("read_file", arguments).await;
@@ -106,7 +103,16 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
         digest: format!("sha256:{}", "09".repeat(32)),
         ..skill("demo", &[])
     };
-    talk.fake.state.lock().skills.push(old.clone());
+    {
+        let mut state = talk.fake.state.lock();
+        let files = state.kits[0].files.clone();
+        let skill = old.clone();
+        state.kits.push(Kit {
+            skill,
+            files,
+            ..Kit::default()
+        });
+    }
     talk.call("skill_run", super::run("hello")).await;
     {
         let mut state = talk.fake.state.lock();
@@ -130,8 +136,8 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
     let asked: Vec<String> = asked.into_iter().map(|request| request.name).collect();
     assert_eq!(asked, [format!("skills/demo@{}", old.digest)]);
     // The fake finds the skill by it, as the daemon does by the name that the skill's author wrote.
-    for skill in &mut talk.fake.state.lock().skills {
-        skill.aliases = vec!["démo".into()];
+    for kit in &mut talk.fake.state.lock().kits {
+        kit.skill.aliases = vec!["démo".into()];
     }
     for made in ["skills/demo/out/a.txt", "skills/démo/out/a.txt"] {
         let read = talk.call("read_file", json!({"file_name": made})).await;
@@ -142,12 +148,10 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
 #[tokio::test]
 async fn files_that_a_skill_shares_within_its_plugin_are_read_by_every_path_before_staging() {
     let mut talk = with_documents().await;
-    let shared = ".plugins/demo/shared/tags.md".to_owned();
-    talk.fake
-        .state
-        .lock()
-        .skill_files
-        .insert(shared, TEXT.to_vec());
+    let shared = "shared/tags.md".to_owned();
+    talk.fake.state.lock().kits[0]
+        .plugin
+        .insert(shared, TEXT.into());
     talk.call("skill_load", json!({"skill": "other"})).await;
     talk.call("skill_load", json!({"skill": "demo"})).await;
     for path in [
@@ -182,9 +186,9 @@ async fn a_document_that_a_plugin_shares_is_loaded_by_every_path() {
     let mut talk = Talk::with_options(|options| options.inline_skills = true).await;
     {
         let mut state = talk.fake.state.lock();
-        for (path, bytes) in [("tags.md", TEXT), ("logo.png", b"\0"), ("b.md", b"b\n")] {
-            let path = format!(".plugins/demo/shared/{path}");
-            state.skill_files.insert(path, bytes.to_vec());
+        for (path, text) in [("tags.md", TEXT), ("logo.png", "\0"), ("b.md", "b\n")] {
+            let path = format!("shared/{path}");
+            state.kits[0].plugin.insert(path, text.into());
         }
     }
     let docs = json!([
@@ -224,9 +228,9 @@ async fn a_writable_skill_is_read_with_the_changes_of_its_commands() {
     talk.call("skill_run", super::run("hello")).await;
     {
         let mut state = talk.fake.state.lock();
-        let shared = ".plugins/demo/shared/tags.md".to_owned();
-        state.skill_files.insert(shared, TEXT.to_vec());
-        let digest = state.skills[0].digest.clone();
+        let shared = "shared/tags.md".to_owned();
+        state.kits[0].plugin.insert(shared, TEXT.into());
+        let digest = state.kits[0].skill.digest.clone();
         let workspace = state.workspaces.values_mut().next().expect("one");
         workspace.skills = vec![v1::WorkspaceSkill {
             name: "demo".into(),
@@ -260,11 +264,9 @@ async fn a_writable_skill_is_read_with_the_changes_of_its_commands() {
 #[tokio::test]
 async fn a_document_is_chosen_by_every_path_and_in_any_case_that_is_clear() {
     let mut talk = with_documents().await;
-    talk.fake
-        .state
-        .lock()
-        .skill_files
-        .insert("demo/docs/USAGE.md".to_owned(), b"x".to_vec());
+    talk.fake.state.lock().kits[0]
+        .files
+        .insert("docs/USAGE.md".to_owned(), "x".into());
     let docs = json!([
         "reference.md",
         "${CLAUDE_SKILL_DIR}/references/A.md",

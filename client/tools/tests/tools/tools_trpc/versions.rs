@@ -6,6 +6,7 @@ use skilld_tools::ToolOptions;
 
 use super::offer::host;
 use super::{Talk, skill};
+use skilld_testing::skills::Kit;
 
 fn version(number: &str, byte: &str) -> v1::Skill {
     v1::Skill {
@@ -28,7 +29,8 @@ async fn with_versions(options: ToolOptions) -> Talk {
         version("1.0.0", "10"),
         version("0.9.0", "09"),
     ];
-    talk.fake.state.lock().skills = [skill("demo", &[])].into_iter().chain(versions).collect();
+    let skills = [skill("demo", &[])].into_iter().chain(versions);
+    talk.fake.state.lock().kits = skills.map(Kit::from).collect();
     talk
 }
 
@@ -65,7 +67,7 @@ async fn the_same_skills_give_the_same_definitions_in_whatever_order_the_daemon_
     for _ in 0..2 {
         let offered = talk.tools.definitions(&talk.session, &talk.state).await;
         bytes.push(serde_json::to_string(&offered.expect("definitions")).expect("JSON"));
-        talk.fake.state.lock().skills.rotate_left(1);
+        talk.fake.state.lock().kits.rotate_left(1);
     }
     assert_eq!(bytes[0], bytes[1]);
 }
@@ -109,7 +111,7 @@ async fn an_alias_leads_to_a_skill_that_is_shown_and_to_no_other() {
         ..ToolOptions::default()
     };
     let mut talk = with_versions(options).await;
-    talk.fake.state.lock().skills[0].aliases = vec!["kit/demo".into()];
+    talk.fake.state.lock().kits[0].skill.aliases = vec!["kit/demo".into()];
     let run = |skill: &str| json!({"skill": skill, "command": "hello"});
     let read = |skill: &str| json!({"file_name": format!("skill://{skill}")});
     talk.call("skill_load", json!({"skill": "kit/letter"}))
@@ -132,9 +134,10 @@ async fn a_skill_that_cannot_be_used_says_why_to_every_tool() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     {
         let mut state = talk.fake.state.lock();
-        state.skills[0].set_state(v1::SkillState::Rejected);
+        let skill = &mut state.kits[0].skill;
+        skill.set_state(v1::SkillState::Rejected);
         let message = "no front matter".to_owned();
-        state.skills[0].problems = vec![v1::Problem {
+        skill.problems = vec![v1::Problem {
             message,
             ..v1::Problem::default()
         }];
@@ -167,11 +170,8 @@ async fn files_of_all_pages_are_listed() {
     let paths: Vec<String> = (0..30).map(|number| format!("d{number:02}.md")).collect();
     {
         let mut state = talk.fake.state.lock();
-        state.skill_files.clear();
-        for path in &paths {
-            let path = format!("demo/{path}");
-            state.skill_files.insert(path, b"x".to_vec());
-        }
+        let files = paths.iter().map(|path| (path.clone(), "x".into()));
+        state.kits[0].files = files.collect();
     }
     let docs = talk.call("skill_list_docs", json!({"skill": "demo"})).await;
     assert_eq!(docs, json!(paths));
@@ -184,15 +184,15 @@ async fn files_of_all_pages_are_listed() {
 async fn skills_of_all_pages_are_listed() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let names: Vec<String> = (0..1100).map(|number| format!("s{number:04}")).collect();
-    let many = names.iter().map(|name| skill(name, &[]));
-    talk.fake.state.lock().skills = many.collect();
+    let many = names.iter().map(|name| Kit::from(skill(name, &[])));
+    talk.fake.state.lock().kits = many.collect();
     assert_eq!(talk.call("skill_list", json!({})).await, json!(names));
 }
 
 #[tokio::test]
 async fn what_deceives_the_eye_is_taken_from_descriptions() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.state.lock().skills[0].description = "Safe\u{202e}\u{200b}.\n- fake: x".into();
+    talk.fake.state.lock().kits[0].skill.description = "Safe\u{202e}\u{200b}.\n- fake: x".into();
     let listed = talk.call("skill_list", json!({"details": true})).await;
     assert_eq!(listed[0]["description"], "Safe. - fake: x");
 }
