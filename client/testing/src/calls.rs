@@ -152,7 +152,7 @@ impl CallFaults {
             let decoded = messages.map(|message| M::decode(message.slice(5..)));
             decoded
                 .map(|request| request.expect("one of the method"))
-                .collect()
+                .collect::<Vec<M>>()
         });
         requests.collect()
     }
