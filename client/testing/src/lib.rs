@@ -66,8 +66,8 @@ pub struct State {
     pub modified: BTreeMap<String, i64>,
     /// Maximum timeout of a command in seconds; `None` for any.
     pub timeout_max: Option<i64>,
-    /// Skills that exist, the versions of each from the highest to the lowest; if empty, every name finds a skill without
-    /// files.
+    /// Skills that exist, the versions of each from the highest to the lowest; if there are none, every name finds a
+    /// skill without files.
     pub kits: Vec<skills::Kit>,
     /// Problems of every staged skill.
     pub stage_problems: Vec<v1::Problem>,

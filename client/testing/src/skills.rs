@@ -75,8 +75,8 @@ pub fn digest(id: &str, version: &str) -> String {
 }
 
 impl State {
-    /// Finds a kit by `name`, an alias or its title, and `@version`, `@^N`, `@==version`, a list of these, or `@digest`:
-    /// the first of the versions, but a pre-release or one that cannot be used only where there is nothing else.
+    /// Finds a kit by `name`, an alias or its title, and `@version`, `@^N`, `@==version`, a list of these, or
+    /// `@digest`: the first of the versions, but a pre-release or an unusable one only where there is nothing else.
     pub(super) fn kit(&self, name: &str) -> Result<&Kit, Status> {
         let (id, wanted) = check_name(name)?;
         let is_named = |kit: &&Kit| kit.id() == id || kit.skill.aliases.iter().any(|it| it == id);

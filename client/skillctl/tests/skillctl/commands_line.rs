@@ -414,8 +414,7 @@ async fn completions(fake: &Fake, words: &[impl AsRef<OsStr>]) -> Vec<String> {
     text(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// Returns the scopes of the lists of artifacts that were asked for since the calls were forgotten last, and forgets the
-/// calls.
+/// Returns the scopes in which artifacts were listed since the calls were forgotten, and forgets the calls.
 fn artifact_scopes(fake: &Fake) -> Vec<ArtifactScope> {
     let asked = fake.calls.requests::<ListArtifactsRequest>("ListArtifacts");
     fake.calls.take();
