@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use prost_types::{Duration, Timestamp};
+use prost_types::Timestamp;
 use skilld_client::v1::collect_outputs_response::Payload;
-use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
-    CheckImageResponse, CollectOutputsResponse, CollectSummary, FileEntry, ImageFinding,
-    ListFilesResponse, Skill, Stragglers, Workspace, WorkspaceFailure, WorkspaceState,
+    CollectOutputsResponse, CollectSummary, FileEntry, ListFilesResponse, Skill, Stragglers,
+    Workspace, WorkspaceFailure, WorkspaceState,
 };
 use tokio::process::Command;
 
@@ -251,69 +250,6 @@ async fn tables_are_aligned_and_pages_are_one_list() {
     assert!(
         !fake.state.lock().workspaces.contains_key("workspaces/b"),
         "the others are deleted"
-    );
-}
-
-#[tokio::test]
-async fn image_check_prints_its_findings_and_fails_for_an_error() {
-    let fake = fake();
-    let finding = |severity: Severity, code: &str, message: &str| ImageFinding {
-        severity: severity.into(),
-        code: code.into(),
-        message: message.into(),
-    };
-    let missing = "uv is missing: scripts that name their packages do not run";
-    let missing = finding(Severity::Warning, "image.program_missing", missing);
-    let checked = CheckImageResponse {
-        findings: vec![missing.clone()],
-        usable: true,
-        image_id: "sha256:0123".into(),
-        size_bytes: 300 << 20,
-        start_time: Some(Duration {
-            seconds: 0,
-            nanos: 620_000_000,
-        }),
-        programs: 914,
-        python_version: "3.13.5".into(),
-        python_packages: 41,
-        node_packages: 12,
-        ..Default::default()
-    };
-    fake.calls.reply("CheckImage", [checked]);
-    let output = run(&fake, &["image", "check", "my/tools:1"]).await;
-    assert_eq!(output.status.code(), Some(0));
-    let expected = "\
-image:      sha256:0123
-size:       300.0 MiB
-started in: 620ms
-programs:   914
-python:     3.13.5, 41 packages
-node:       12 packages
-SEVERITY  FINDING                WHAT TO DO
-warning   image.program_missing  uv is missing: scripts that name their packages do not run
-";
-    assert_eq!(text(&output.stdout), expected);
-    assert_eq!(text(&output.stderr), "skillctl: my/tools:1 is usable\n");
-    let broken = finding(Severity::Error, "image.no_bash", "bash does not work");
-    let checked = CheckImageResponse {
-        findings: vec![broken, missing],
-        ..Default::default()
-    };
-    fake.calls.reply("CheckImage", [checked]);
-    let output = run(
-        &fake,
-        &["image", "check", "bad/tools:1", "--pool", "office"],
-    )
-    .await;
-    assert_eq!(output.status.code(), Some(1));
-    let found = text(&output.stdout);
-    assert!(
-        found.contains("error     image.no_bash          bash does not work"),
-        "{found}"
-    );
-    assert_eq!(
-        text(&output.stderr),
-        "skillctl: bad/tools:1 is not usable\n"
     );
 }
 

@@ -18,6 +18,7 @@ mod followed_execs;
 mod hangups;
 mod health;
 mod help;
+mod image_checks;
 mod polling;
 mod publish_commands;
 mod publishing;
