@@ -491,7 +491,7 @@ async fn files_that_cannot_be_had_for_a_moment_come_with_a_later_call() {
 async fn files_that_may_not_be_saved_are_tried_once() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let refused = refusal(Code::PermissionDenied, "PERMISSION_DENIED", &[]);
-    talk.fake.state.lock().collect_refusals.push_back(refused);
+    talk.fake.calls.refuse("CollectOutputs", [refused]);
     let mut arguments = run("cat");
     arguments["eof"] = true.into();
     arguments["save_as_artifacts"] = true.into();
