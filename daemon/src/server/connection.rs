@@ -16,10 +16,10 @@ use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
-use super::FRAME_BYTES_MAX;
 use super::authority_rewriter::AuthorityRewriter;
 use super::connection_stream::ConnectionStream;
 use super::connections::{ConnectionGuard, ConnectionHandle};
+use super::http2_settings::FRAME_BYTES_MAX;
 use crate::access::ConnectionPeer;
 
 /// First bytes of every HTTP/2 client.
