@@ -59,7 +59,7 @@ impl http_body::Body for RecordedBody {
 pub(crate) enum BodyEnd {
     /// The answer ends with a status, which may be OK.
     Status(Status),
-    /// Nothing comes any more, and the answer does not end.
+    /// The answer hangs: it neither goes on nor ends.
     Never,
     /// The status was sent.
     Over,

@@ -8,6 +8,9 @@ use crate::held_bytes::OBJECT_BYTES;
 use crate::parse::finding::quote_excerpt;
 use crate::skill_path::{SKILL_PATH_BYTES_MAX, normalise_skill_path};
 
+/// Maximum duration of an attempt to fetch a root: an index may name a thousand archives.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
 /// Options of sources, store and catalogue.
 #[derive(Debug, Clone)]
 pub struct SkillsOptions {
@@ -87,6 +90,13 @@ impl SkillsOptions {
     /// Skills of a tenant, more than any collection has. Each costs about 4 KiB of memory and the size of its front
     /// matter.
     pub const SKILLS_MAX: usize = 100_000;
+}
+
+impl RemoteOptions {
+    /// Returns the maximum duration of an attempt to fetch a root, in which a single fetch has its full time.
+    pub(crate) fn attempt_timeout(&self) -> Duration {
+        ATTEMPT_TIMEOUT.max(self.fetch.timeout)
+    }
 }
 
 impl ArchiveBounds {

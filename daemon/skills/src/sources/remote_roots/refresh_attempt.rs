@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
@@ -32,14 +31,12 @@ use crate::fetch::{CacheValidators, FetchError, FetchRequest, FetchedFile, WebUr
 use crate::parse::problem::Problem;
 use crate::parse::skill_name::is_name;
 use crate::parse::{document, skill_card};
-use crate::skills_options::{ArchiveBounds, RemoteOptions};
+use crate::skills_options::ArchiveBounds;
 use crate::sources::archive::{self, ArchiveKind, UnpackedArchive, archive_problem};
 use crate::sources::directory_listing::SKILL_MD;
 
 /// Maximum size of a document that is not an archive, in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
-/// Maximum duration of an attempt with everything that it fetches: an index may name a thousand archives.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Paths of indexes, relative to a URL that ends with a slash: of the draft, and as many servers have it.
 const INDEXES: [&str; 2] = [
     ".well-known/agent-skills/index.json",
@@ -70,11 +67,6 @@ struct Download {
     fetched: FetchedFile,
 }
 
-/// Returns the maximum duration of an attempt, in which a single fetch has its full time.
-fn attempt_timeout(options: &RemoteOptions) -> Duration {
-    ATTEMPT_TIMEOUT.max(options.fetch.timeout)
-}
-
 // === impl RefreshAttempt ===
 
 impl<'a> RefreshAttempt<'a> {
@@ -92,7 +84,7 @@ impl<'a> RefreshAttempt<'a> {
             before,
             work,
             tree: work.join("tree"),
-            deadline: Instant::now() + attempt_timeout(options),
+            deadline: Instant::now() + options.attempt_timeout(),
             runtime: Handle::current(),
             record: RootRecord::default(),
             budget: options.archive,
@@ -229,7 +221,7 @@ impl<'a> RefreshAttempt<'a> {
         answer.unwrap_or_else(|| {
             Err(FetchError::Timeout {
                 url: self.url.to_string(),
-                limit: attempt_timeout(&self.context.options),
+                limit: self.context.options.attempt_timeout(),
             })
         })
     }
