@@ -53,10 +53,14 @@ impl Poll {
         }
         let next = answer.next_offsets.unwrap_or_default();
         let state = exec_state(&answer);
-        let mut search = RoomReportSearch::default();
-        answer.output.iter().for_each(|piece| search.add(piece));
-        let ended = answer.result.as_ref();
-        let warnings = ended.map(|ended| exec_result::warnings(ended, search.is_found));
+        let warnings = match &answer.result {
+            Some(ended) => {
+                let mut search = RoomReportSearch::default();
+                answer.output.iter().for_each(|piece| search.add(piece));
+                exec_result::warnings(ended, search.is_found)
+            }
+            None => Vec::new(),
+        };
         let mut follower = EventFollower::new(client, OnLeave::Detach);
         for event in answer_events(answer) {
             follower.write_event(&event).await?;
@@ -66,7 +70,6 @@ impl Poll {
             next.stdout,
             next.stderr
         );
-        let warnings = warnings.unwrap_or_default();
         warnings.iter().for_each(|note| output::print_note(note));
         Ok(0)
     }
