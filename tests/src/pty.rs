@@ -28,15 +28,21 @@ pub struct Pty {
     before: String,
 }
 
+/// Opens a new terminal. Returns its master, and the terminal itself.
+pub fn open_terminal() -> (OwnedFd, OwnedFd) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
+    grantpt(&master).expect("grants");
+    unlockpt(&master).expect("unlocks");
+    let name = ptsname(&master, Vec::new()).expect("has a name");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = open(name, flags, Mode::empty()).expect("opens");
+    (master, terminal)
+}
+
 impl Pty {
     /// Runs a program in a terminal of 24 rows and 80 columns; `skillctl` there uses the daemon at `endpoint`.
     pub fn run(program: &Path, endpoint: &str, words: &[&str]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
-        grantpt(&master).expect("grants");
-        unlockpt(&master).expect("unlocks");
-        let name = ptsname(&master, Vec::new()).expect("has a name");
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let terminal = open(name, flags, Mode::empty()).expect("opens");
+        let (master, terminal) = open_terminal();
         set_size(&terminal, 24, 80);
         let before = mode(&terminal);
         let end = || Stdio::from(terminal.try_clone().expect("a descriptor"));

@@ -11,7 +11,6 @@ pub(crate) use output_signs::lacks_package;
 pub use output_signs::lacks_room;
 
 use crate::prompt::untrusted_text::one_line;
-use crate::tool_definition::{Family, Profile};
 use crate::tool_options::ToolOptions;
 
 /// Number of bytes of a MiB.
@@ -89,10 +88,7 @@ fn ended_warning(options: &ToolOptions, ended: &EndedProcesses) -> String {
     if usize::try_from(ended.count).is_ok_and(|count| count > names.len()) {
         names.push("…".to_owned());
     }
-    let has_shell = options.family == Family::Trpc
-        && options.profile != Profile::KnowledgeOnly
-        && options.lists("workspace_exec");
-    let advice = match has_shell {
+    let advice = match options.offers_in_workspace("workspace_exec") {
         true => "start servers with workspace_exec and background",
         false => "use a server in the command that starts it",
     };
@@ -123,6 +119,7 @@ mod tests {
     use skilld_client::v1::exec_result::Outcome;
 
     use super::*;
+    use crate::tool_definition::Family;
 
     fn describe(result: &ExecResult) -> Vec<String> {
         describe_run(

@@ -39,7 +39,8 @@ pub(crate) fn skill_reference(name: &str, version: &str) -> String {
 
 /// Finds a skill that can be used and that this agent may see. A hidden skill is unknown, by every name.
 pub(crate) async fn find_skill(context: SessionContext<'_>, reference: &str) -> ToolResult<Skill> {
-    request_skill(context, GetSkillRequest::default(), reference).await
+    let found = request_skill(context, GetSkillRequest::default(), reference).await;
+    with_permitted_names(context, found).await
 }
 
 /// Finds a skill as [`find_skill`] does, with the packages that its commands would miss if the options let any run.
@@ -53,9 +54,22 @@ pub(crate) async fn find_skill_to_load(
         pool: options.pool.clone(),
         ..GetSkillRequest::default()
     };
-    request_skill(context, request, reference).await
+    let found = request_skill(context, request, reference).await;
+    with_permitted_names(context, found).await
 }
 
+/// Removes the skills that only the user may start from the names that an error suggests.
+async fn with_permitted_names(
+    context: SessionContext<'_>,
+    found: ToolResult<Skill>,
+) -> ToolResult<Skill> {
+    match found {
+        Err(error) => Err(drop_user_only_names(context, error).await),
+        found => found,
+    }
+}
+
+/// Requests a skill. The names that an error suggests may be of skills that only the user may start.
 async fn request_skill(
     context: SessionContext<'_>,
     mut request: GetSkillRequest,
@@ -63,13 +77,8 @@ async fn request_skill(
 ) -> ToolResult<Skill> {
     let tools = context.tools;
     reference.clone_into(&mut request.name);
-    let skill = match tools.client.get_skill_with(request).await {
-        Ok(skill) => skill,
-        Err(error) => {
-            let error = translate_skill_error(&tools.options, error, reference);
-            return Err(drop_user_only_names(context, error).await);
-        }
-    };
+    let found = tools.client.get_skill_with(request).await;
+    let skill = found.map_err(|error| translate_skill_error(&tools.options, error, reference))?;
     if !tools.options.shows(skill_id(&skill).as_str()) {
         return Err(ToolError::UnknownSkill {
             skill: reference.to_owned(),
@@ -120,7 +129,7 @@ pub(crate) async fn find_usable_skill(
     context: SessionContext<'_>,
     reference: &str,
 ) -> ToolResult<Option<Skill>> {
-    match find_skill(context, reference).await {
+    match request_skill(context, GetSkillRequest::default(), reference).await {
         Ok(skill) => Ok(Some(skill)),
         Err(error) if error.is_of_skill() => Ok(None),
         Err(error) => Err(error),

@@ -255,11 +255,14 @@ impl ToolOptions {
         wanted.is_none_or(|wanted| wanted.iter().any(|name| is_name(name, tool)))
     }
 
+    /// Returns `true` if this tool of trpc's for the workspace is offered.
+    pub(crate) fn offers_in_workspace(&self, tool: &str) -> bool {
+        self.family == Family::Trpc && self.profile != Profile::KnowledgeOnly && self.lists(tool)
+    }
+
     /// Returns `true` if trpc's tool `read_file` is offered.
     pub(crate) fn offers_read_file(&self) -> bool {
-        self.family == Family::Trpc
-            && self.profile != Profile::KnowledgeOnly
-            && self.lists("read_file")
+        self.offers_in_workspace("read_file")
     }
 
     /// Returns `true` if a tool is offered that runs something in a workspace.

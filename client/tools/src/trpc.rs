@@ -44,12 +44,13 @@ pub(crate) use tool_table::check;
 pub(crate) use upload_staging::stage_uploads;
 
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::arguments::{self, argument_object};
 use crate::builtin_tool::{find_tool, list_offered};
 use crate::call_context::{CallResult, SessionContext, ToolAnswer};
 use crate::host_tool_offer;
+use crate::result_budget;
 use crate::tool_definition::{ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
 use tool_table::TOOLS;
@@ -108,12 +109,9 @@ fn decode<T: DeserializeOwned + schemars::JsonSchema>(arguments: Value) -> ToolR
 
 /// Adds warnings to a result.
 fn add_warnings(answer: &mut ToolAnswer, more: impl IntoIterator<Item = String>) {
-    let more: Vec<Value> = more.into_iter().map(Value::from).collect();
-    if !more.is_empty()
-        && let Some(result) = answer.result.as_object_mut()
-        && let Value::Array(warnings) = result.entry("warnings").or_insert_with(|| json!([]))
-    {
-        warnings.extend(more);
+    let more: Vec<String> = more.into_iter().collect();
+    if !more.is_empty() && answer.result.is_object() {
+        result_budget::add_warnings(&mut answer.result, more);
     }
 }
 

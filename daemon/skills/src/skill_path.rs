@@ -70,20 +70,27 @@ pub(crate) fn printable_name(name: &[u8]) -> String {
 /// # Errors
 /// `LeavesSkill` if the path leaves the plugin.
 pub(crate) fn resolve_in_plugin(folder: &str, path: &str) -> Result<String> {
-    let mut components: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in path.split('/') {
-        match part {
+    match walk_names(folder.split('/').chain(path.split('/'))) {
+        (0, below) => Ok(below.join("/")),
+        _ => Err(Error::LeavesSkill {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Follows the names of a path as the kernel would without links. Returns how many folders it leads up, and the names
+/// beneath.
+fn walk_names<'a>(names: impl Iterator<Item = &'a str>) -> (usize, Vec<&'a str>) {
+    let (mut parents, mut below) = (0, Vec::new());
+    for name in names {
+        match name {
             "" | "." => {}
-            ".." if components.pop().is_some() => {}
-            ".." => {
-                return Err(Error::LeavesSkill {
-                    path: path.to_owned(),
-                });
-            }
-            part => components.push(part),
+            ".." if below.pop().is_none() => parents += 1,
+            ".." => {}
+            name => below.push(name),
         }
     }
-    Ok(components.join("/"))
+    (parents, below)
 }
 
 /// Normalises the path of a file in a skill or, with `..` at its beginning, in the folders around it. `..` after a name
@@ -95,18 +102,10 @@ pub fn normalise_path_in_plugin(field: &str, path: &str) -> Result<String> {
     if path.len() > SKILL_PATH_BYTES_MAX {
         return normalise_skill_path(field, path);
     }
-    let mut parents = 0;
-    let mut components: Vec<&str> = Vec::new();
-    for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
-        match part {
-            ".." if components.pop().is_none() => parents += 1,
-            ".." => {}
-            part => components.push(part),
-        }
-    }
+    let (parents, below) = walk_names(path.split('/'));
     let up = "../".repeat(parents);
     let absolute = if path.starts_with('/') { "/" } else { "" };
-    let below = normalise_skill_path(field, &format!("{absolute}{}", components.join("/")))?;
+    let below = normalise_skill_path(field, &format!("{absolute}{}", below.join("/")))?;
     Ok(up + &below)
 }
 

@@ -183,7 +183,8 @@ fn build_command(
     has_proxy: bool,
     bytes_quota: Option<u64>,
 ) -> InternalCommand {
-    let output_max = bytes_quota.map(|quota| quota.saturating_add(OUTPUT_OVERHEAD_BYTES));
+    let quota = bytes_quota.unwrap_or(u64::MAX);
+    let output_max = quota.saturating_add(OUTPUT_OVERHEAD_BYTES);
     let text = |index: &Option<PackageIndex>| {
         let url = index.as_ref().map(|index| index.url.as_str());
         url.unwrap_or_default().to_owned()
@@ -206,7 +207,7 @@ fn build_command(
         cwd: String::new(),
         stdin: None,
         timeout: options.build_timeout,
-        output_bytes_max: options.build_disk_bytes.min(output_max.unwrap_or(u64::MAX)),
+        output_bytes_max: options.build_disk_bytes.min(output_max),
         stderr_tail_bytes: STDERR_TAIL_BYTES,
     }
 }

@@ -173,9 +173,12 @@ pub(super) async fn remove_orphans(shared: &SharedDependencies) {
 
 /// Returns the digests of the skills that workspaces have.
 fn staged_digests(shared: &SharedDependencies) -> HashSet<String> {
-    let workspaces = shared.registry.list_all().into_iter();
-    let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
-    let digests = claims.flat_map(|claim| claim.skills.into_values());
-    let staged = digests.map(|digest| digest.trim_start_matches("sha256:").to_owned());
-    staged.collect()
+    let mut staged = HashSet::new();
+    for workspace in shared.registry.list_all() {
+        if let Some(claim) = &workspace.snapshot().record.claim {
+            let digests = claim.skills.values();
+            staged.extend(digests.map(|digest| digest.trim_start_matches("sha256:").to_owned()));
+        }
+    }
+    staged
 }

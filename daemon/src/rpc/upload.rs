@@ -27,7 +27,7 @@ pub const STREAM_MESSAGE_BYTES_MAX: u64 = (1 << 20) + (64 << 10);
 /// Maximum number of bytes that one tenant's incomplete messages hold. Each upload has one message on its way.
 pub const ARRIVING_BYTES_MAX: u64 = 256 << 20;
 /// Subject of the error about more of them.
-pub const ARRIVING_BYTES: &str = "bytes of messages of the tenant that have not arrived completely";
+const ARRIVING_BYTES: &str = "bytes of messages of the tenant that have not arrived completely";
 
 /// Error of a stream whose client sent nothing for `server.upload_timeout`.
 const SILENCE_ERROR: Error = Error::Deadline {
@@ -176,6 +176,14 @@ where
     }
 }
 
+/// Returns the error of a tenant whose incomplete messages hold more than [`ARRIVING_BYTES_MAX`].
+pub fn arriving_bytes_error() -> Error {
+    Error::QuotaExceeded {
+        subject: ARRIVING_BYTES.to_owned(),
+        limit: ARRIVING_BYTES_MAX,
+    }
+}
+
 /// Converts the status of a client's stream that cannot be read: the client went away, a message is too large, or the
 /// server ends the stream.
 fn stream_error(status: &tonic::Status) -> Error {
@@ -198,10 +206,7 @@ fn stream_error(status: &tonic::Status) -> Error {
         Some(Reason::Deadline) => Error::Deadline {
             doing: "waiting for the request, or for the rest of a message",
         },
-        Some(Reason::QuotaExceeded) => Error::QuotaExceeded {
-            subject: ARRIVING_BYTES.to_owned(),
-            limit: ARRIVING_BYTES_MAX,
-        },
+        Some(Reason::QuotaExceeded) => arriving_bytes_error(),
         _ => Error::invalid("data", format!("the stream broke off: {message}")),
     }
 }

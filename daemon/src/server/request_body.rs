@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 
 use super::connections::{CallPriority, ConnectionCallGuard, ConnectionHandle};
 use crate::error::Error;
-use crate::rpc::upload::{ARRIVING_BYTES, ARRIVING_BYTES_MAX};
+use crate::rpc::upload::{ARRIVING_BYTES_MAX, arriving_bytes_error};
 use crate::usage::ByteMeter;
 
 /// Longest time from the headers of a call to the end of its request, or of the first message of a stream. Clients send
@@ -173,10 +173,7 @@ impl RequestMeter {
         let sum = self.meter.count_arriving(self.arriving, arriving);
         self.arriving = arriving;
         if arriving > 0 && sum > ARRIVING_BYTES_MAX {
-            return Err(Error::QuotaExceeded {
-                subject: ARRIVING_BYTES.to_owned(),
-                limit: ARRIVING_BYTES_MAX,
-            });
+            return Err(arriving_bytes_error());
         }
         Ok(())
     }

@@ -191,23 +191,24 @@ impl ResponseBudget {
         is_required: bool,
     ) -> RoomOutcome {
         let mut table = self.lock();
+        if table.answers.contains_key(&permit.id) {
+            table.change(permit.id, |answer| answer.frame_bytes += bytes);
+            return RoomOutcome::Granted;
+        }
         let asking = WaitingAnswer {
             owner: permit.owner.clone(),
             frame_bytes: bytes,
             source: source.map(Arc::clone),
             last_written: Instant::now(),
         };
-        let (has_room, evictions) = match table.answers.contains_key(&permit.id) {
-            true => (true, Vec::new()),
-            false => table.make_room(&asking, self.0.bytes_max),
-        };
+        let (has_room, evictions) = table.make_room(&asking, self.0.bytes_max);
         let outcome = match (has_room, is_required) {
             (true, _) => RoomOutcome::Granted,
             (false, true) => RoomOutcome::Exceeded,
             (false, false) => RoomOutcome::Refused,
         };
         if outcome != RoomOutcome::Refused {
-            table.add(permit.id, asking);
+            table.insert(permit.id, asking);
         }
         drop(table);
         for eviction in evictions {
@@ -220,16 +221,10 @@ impl ResponseBudget {
 // === impl AnswerTable ===
 
 impl AnswerTable {
-    /// Adds a frame: `answer` is the new entry of an answer that has none.
-    fn add(&mut self, id: u64, answer: WaitingAnswer) {
-        let Some(known) = self.answers.get_mut(&id) else {
-            self.held += answer.bytes();
-            self.answers.insert(id, answer);
-            return;
-        };
-        let before = known.bytes();
-        known.frame_bytes += answer.frame_bytes;
-        self.held += known.bytes() - before;
+    /// Adds an answer that has no entry.
+    fn insert(&mut self, id: u64, answer: WaitingAnswer) {
+        self.held += answer.bytes();
+        self.answers.insert(id, answer);
     }
 
     /// Changes an answer, and removes it once nothing of it waits. It is absent if its connection was closed.

@@ -75,25 +75,6 @@ enum MatchRank {
     Secondary,
 }
 
-/// Reason for which a walk ended early.
-enum WalkEnd {
-    ReceiverGone(ReceiverGone),
-    /// The workspace could not be opened.
-    Errno(Errno),
-}
-
-impl From<ReceiverGone> for WalkEnd {
-    fn from(gone: ReceiverGone) -> Self {
-        Self::ReceiverGone(gone)
-    }
-}
-
-impl From<Errno> for WalkEnd {
-    fn from(errno: Errno) -> Self {
-        Self::Errno(errno)
-    }
-}
-
 /// Collection in progress: walks the workspace and sends the matching files.
 struct FileCollector {
     guest: Arc<Guest>,
@@ -166,14 +147,12 @@ impl FileCollector {
     /// Sends the matching files, hidden ones and caches last, and then the summary. `globs` are those of the request.
     async fn run(mut self, globs: Vec<String>) -> Result<(), ReceiverGone> {
         for rank in [MatchRank::Primary, MatchRank::Secondary] {
-            match self.walk_workspace(rank).await {
-                Ok(has_secondary) if has_secondary => {}
-                Ok(_) => break,
-                Err(WalkEnd::ReceiverGone(gone)) => return Err(gone),
-                Err(WalkEnd::Errno(errno)) => {
-                    let failed = Error::file("", errno).into();
-                    return self.out.fail(failed).await;
-                }
+            let walk = match self.start_walk(rank) {
+                Ok(walk) => walk,
+                Err(errno) => return self.out.fail(Error::file("", errno).into()).await,
+            };
+            if !self.send_matches(walk, rank).await? {
+                break;
             }
         }
         if let Some(mut archive) = self.archive.take() {
@@ -201,8 +180,8 @@ impl FileCollector {
         self.out.send(Payload::Summary(summary)).await
     }
 
-    /// Walks the workspace and sends the matching files of a rank. Returns `true` if the second rank may have some.
-    async fn walk_workspace(&mut self, rank: MatchRank) -> Result<bool, WalkEnd> {
+    /// Starts a walk through what may have files of a rank.
+    fn start_walk(&self, rank: MatchRank) -> Result<DirectoryWalk, Errno> {
         let globs = Arc::clone(&self.globs);
         let directory = self
             .guest
@@ -213,7 +192,15 @@ impl FileCollector {
             let is_wanted = rank == MatchRank::Secondary || !globs.is_secondary(path);
             is_wanted && globs.may_match_beneath(path)
         });
-        let mut walk = DirectoryWalk::new(directory, Vec::new(), descend)?;
+        DirectoryWalk::new(directory, Vec::new(), descend)
+    }
+
+    /// Sends the matching files of a rank. Returns `true` if the second rank may have some.
+    async fn send_matches(
+        &mut self,
+        mut walk: DirectoryWalk,
+        rank: MatchRank,
+    ) -> Result<bool, ReceiverGone> {
         let mut has_secondary = false;
         let mut looked_at: u64 = 0;
         while let Some(step) = walk.next().await {

@@ -8,7 +8,7 @@ use skilld_client::v1::Reason;
 
 use crate::output::{self, daemon_message};
 use crate::terminal::interrupt::{self, InterruptedError};
-use crate::terminal::safe_text::{escape_json, plain_line};
+use crate::terminal::safe_text::plain_line;
 
 /// Exit code of this program when the reader of its output is gone, as if SIGPIPE had ended it.
 pub(crate) const PIPE_CLOSED: u8 = 141;
@@ -36,11 +36,7 @@ pub(crate) fn report_error(error: &anyhow::Error, code: u8) -> u8 {
     let mut stderr = io::stderr().lock();
     // A stderr without a reader cannot be reported anywhere.
     if output::is_json() {
-        drop(writeln!(
-            stderr,
-            "{}",
-            escape_json(&to_json(error).to_string())
-        ));
+        drop(stderr.write_all(output::json_line(&to_json(error)).as_bytes()));
     } else if !interrupted {
         drop(writeln!(
             stderr,
@@ -61,8 +57,12 @@ pub(crate) fn report_error(error: &anyhow::Error, code: u8) -> u8 {
 /// Prints a usage error of the command line as JSON.
 pub(crate) fn report_usage_error(message: &str) {
     let message = message.trim().trim_start_matches("error: ");
-    let error = json!({"error": {"message": message, "code": "USAGE"}}).to_string();
-    drop(writeln!(io::stderr().lock(), "{}", escape_json(&error)));
+    let error = json!({"error": {"message": message, "code": "USAGE"}});
+    drop(
+        io::stderr()
+            .lock()
+            .write_all(output::json_line(&error).as_bytes()),
+    );
 }
 
 /// Returns the message of an error with its causes, unless it has them already. The client library's errors do, or say

@@ -2,11 +2,10 @@
 
 use std::process::Stdio;
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::process::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 use skilld_testing::{DEADLINE, Fake};
+use skilld_tests::pty::open_terminal;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -135,12 +134,7 @@ async fn a_hangup_leaves_the_command_of_exec_running() {
 #[tokio::test]
 async fn a_terminal_that_is_gone_leaves_the_command_of_exec_running() {
     let fake = commands::fake();
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
-    grantpt(&master).expect("grants");
-    unlockpt(&master).expect("unlocks");
-    let name = ptsname(&master, Vec::new()).expect("has a name");
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let terminal = open(name, flags, Mode::empty()).expect("opens");
+    let (master, terminal) = open_terminal();
     drop(master);
     let mut exec = commands::skillctl(&fake, &["exec", "w", "--id", "x", "forever"]);
     let ended = exec.stdout(Stdio::from(terminal)).status();

@@ -105,9 +105,10 @@ pub fn inject(
     let mut report = InjectionReport::default();
     let fallback_index = remove_fallback(provider, body)?;
     let views = provider.messages(body)?;
-    let mut system = new_overview(material, &system_texts(&views, body), options, &mut report);
+    let shown = system_texts(&views, body);
+    let mut system = new_overview(material, &shown, options, &mut report);
     let user_files = user_files::render_user_files(&material.uploads);
-    if !has_block_in(&system_texts(&views, body), &user_files) {
+    if !user_files.is_empty() && !has_block_in(&shown, &user_files) {
         system.push_str(&user_files);
     }
     let loaded = state::loaded(state, options.family, options.scope);
@@ -133,7 +134,6 @@ pub fn inject(
     if options.placement == Placement::ToolResults {
         blocks.skip_shown(&loads);
     }
-    let shown = system_texts(&views, body);
     let (mut orphans, mut replaced) = (String::new(), Vec::new());
     for (name, text) in blocks.render(&options.budget, &mut report) {
         match (options.placement, results.get(&name)) {

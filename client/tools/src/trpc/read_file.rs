@@ -90,17 +90,22 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
         }
     }
     let mut taken = without_cut_character(lines.take());
+    let decoded = |bytes: &[u8]| {
+        let shown = decode_shown(bytes, true)?;
+        Some((shown.text.into_owned(), shown.encoding))
+    };
+    let mut shown = decoded(&taken.bytes);
     // The file's beginning may be ASCII, and only these lines of another encoding: as UTF-8 they are longer.
-    let whole = decode_shown(&taken.bytes, true);
-    if whole.is_some_and(|shown| json_bytes(&shown.text) > TEXT_BYTES_MAX + QUOTES_BYTES) {
+    let is_long = |(text, _): &(String, _)| json_bytes(text) > TEXT_BYTES_MAX + QUOTES_BYTES;
+    if shown.as_ref().is_some_and(is_long) {
         taken = without_cut_character(taken.shortened(TEXT_BYTES_MAX / UTF8_GROWTH_MAX));
+        shown = decoded(&taken.bytes);
     }
-    let shown = decode_shown(&taken.bytes, true).ok_or_else(not_text)?;
-    let encodings = [file.encoding.as_str(), text.encoding, shown.encoding];
+    let (content, shown_encoding) = shown.ok_or_else(not_text)?;
+    let encodings = [file.encoding.as_str(), text.encoding, shown_encoding];
     let encoding = encodings
         .into_iter()
         .find(|name| !matches!(*name, "" | "UTF-8"));
-    let content = shown.text.into_owned();
     let result = ReadResult {
         file_name: file.name.clone(),
         content,

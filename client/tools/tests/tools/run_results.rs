@@ -10,8 +10,6 @@ use skilld_tools::{Family, ToolOptions};
 use crate::conversation::{Conversation, all_tools, check_fields, conversation_about, rows};
 use crate::tools_trpc::{file, summary};
 
-const FAMILIES: [Family; 3] = [Family::Trpc, Family::Sherma, Family::AgentZero];
-
 async fn conversation(family: Family) -> (Fake, Conversation) {
     let kit = Kit::new("demo", "1.0.0").file("scripts/run.sh", "#!/bin/sh\n");
     conversation_about(vec![kit], all_tools(family)).await
@@ -35,7 +33,7 @@ fn script_call(family: Family, program: &str, stdin: &str) -> (&'static str, Val
 /// Runs a program by each tool that runs one to its end. Returns the family, the tool and its result.
 async fn run_everywhere(program: &str, stdin: &str) -> Vec<(Family, &'static str, Value)> {
     let mut results = Vec::new();
-    for family in FAMILIES {
+    for family in Family::ALL {
         let (_fake, mut talk) = conversation(family).await;
         let calls = match family {
             Family::Trpc => {
@@ -198,7 +196,7 @@ async fn signs_in_the_output_of_a_session_are_a_warning_once_whenever_they_come(
 
 #[tokio::test]
 async fn every_tool_that_starts_commands_says_that_there_is_no_network() {
-    for family in FAMILIES {
+    for family in Family::ALL {
         let (_fake, talk) = conversation(family).await;
         for tool in talk.definitions().await {
             let arguments = &tool.parameters["properties"];

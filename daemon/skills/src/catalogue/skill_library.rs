@@ -196,10 +196,8 @@ impl SkillLibrary {
                 problem.unwrap_or_else(|| Problem::error(DAMAGED, "it was removed from the store"));
             return Err(skill_invalid(wanted, &problem));
         }
-        let link_policy = match skill.is_fetched {
-            true => LinkPolicy::of_folder(&skill.dir),
-            false => Arc::clone(&catalogue.link_policy),
-        };
+        let link_policy =
+            LinkPolicy::of_skill(&catalogue.link_policy, &skill.dir, skill.is_fetched);
         let folder = ContentSource {
             dir: skill.dir.clone(),
             nested: skill.nested.clone(),

@@ -117,10 +117,7 @@ impl SourceIngest<'_> {
         let folder = ContentSource {
             dir: found.dir.clone(),
             nested: found.nested.clone(),
-            link_policy: match found.is_fetched {
-                true => LinkPolicy::of_folder(&found.dir),
-                false => Arc::clone(self.link_policy),
-            },
+            link_policy: LinkPolicy::of_skill(self.link_policy, &found.dir, found.is_fetched),
             card: found.outer_card.clone(),
         };
         let (started, mut directories) = (SystemTime::now(), Vec::new());

@@ -29,6 +29,15 @@ impl LinkPolicy {
         Arc::new(Self::new(vec![dir.to_owned()]))
     }
 
+    /// Returns the policy for the folder of a skill: one that was fetched has links within itself only, others to all
+    /// roots.
+    pub(crate) fn of_skill(roots: &Arc<Self>, dir: &Path, is_fetched: bool) -> Arc<Self> {
+        match is_fetched {
+            true => Self::of_folder(dir),
+            false => Arc::clone(roots),
+        }
+    }
+
     /// Returns `true` if a real path lies beneath a root.
     pub(crate) fn allows(&self, real: &Path) -> bool {
         self.root_of(real).is_some()

@@ -135,8 +135,8 @@ impl StagedSkill {
     }
 
     /// Returns the text of its digest file. That of a writable copy differs, so a switch replaces the skill.
-    fn digest_text(&self) -> String {
-        let prefix = self.writable_path.as_ref().map_or("", |_| WRITABLE_PREFIX);
+    fn digest_text(&self, is_writable: bool) -> String {
+        let prefix = if is_writable { WRITABLE_PREFIX } else { "" };
         match &self.plugin {
             None => format!("{prefix}{}", self.digest),
             Some(plugin) => {
@@ -198,7 +198,7 @@ pub(crate) fn stage_skills(
     let _turn = lock_directory(target)?;
     for skill in &mut skills {
         // A writable copy has another digest text, so its link is not followed here.
-        skill.unchanged = has_digest(target, skill) && target.join(&skill.name).is_dir();
+        skill.unchanged = has_digest(target, skill, false) && target.join(&skill.name).is_dir();
     }
     let changed = changed_skills(&skills);
     if changed.is_empty() {
@@ -222,14 +222,8 @@ pub(crate) fn examine_staging(
         copied_bytes: 0,
         replaced: count_replaced(target),
     };
-    let skills = skills.iter().map(|skill| StagedSkill {
-        // The text of a digest file tells the two kinds of copies apart.
-        writable_path: is_writable.then(String::new),
-        ..skill.clone()
-    });
-    let skills: Vec<StagedSkill> = skills.collect();
-    for skill in changed_skills(&skills) {
-        if has_digest(target, skill) {
+    for skill in changed_skills(skills) {
+        if has_digest(target, skill, is_writable) {
             continue;
         }
         let plugin = skill.plugin.as_ref();
@@ -257,9 +251,9 @@ fn digests_directory(target: &Path) -> PathBuf {
 }
 
 /// Returns `true` if the slot's digest file of a skill is that of this content, staged in the same way.
-fn has_digest(target: &Path, skill: &StagedSkill) -> bool {
+fn has_digest(target: &Path, skill: &StagedSkill, is_writable: bool) -> bool {
     let digest = fs::read_to_string(digests_directory(target).join(&skill.name));
-    digest.is_ok_and(|digest| digest == skill.digest_text())
+    digest.is_ok_and(|digest| digest == skill.digest_text(is_writable))
 }
 
 /// Returns the time at which a skill was staged, as its digest file has it.
@@ -307,7 +301,8 @@ fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> R
     fault::reach(Point::StagePublished);
     for skill in changed {
         // Without the digest file the next staging of the skill copies it again.
-        if let Err(error) = fs::write(digests.join(&skill.name), skill.digest_text()) {
+        let text = skill.digest_text(skill.writable_path.is_some());
+        if let Err(error) = fs::write(digests.join(&skill.name), text) {
             tracing::warn!(skill = skill.name, %error, "digest of a staged skill was not noted");
         }
     }

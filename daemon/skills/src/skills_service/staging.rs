@@ -155,28 +155,36 @@ impl Skills {
     /// # Errors
     /// `Draining` when the daemon stops first.
     pub async fn find_needed(&self, prepared: Vec<PreparedEnvironment>) -> Result<HashSet<String>> {
-        let mut needed = HashSet::new();
+        let mut of_tenants: BTreeMap<String, Vec<PreparedEnvironment>> = BTreeMap::new();
         for environment in prepared {
-            let scope = match environment.key.tenant.as_str() {
+            let tenant = environment.key.tenant.clone();
+            of_tenants.entry(tenant).or_default().push(environment);
+        }
+        let mut needed = HashSet::new();
+        for (tenant, prepared) in of_tenants {
+            let scope = match tenant.as_str() {
                 DEFAULT_TENANT => SkillScope::Single,
-                tenant => SkillScope::Tenant {
-                    name: tenant.to_owned(),
+                name => SkillScope::Tenant {
+                    name: name.to_owned(),
                     roots: None,
                 },
             };
-            let PreparedEnvironment { name, key, skills } = environment;
             let find = move |library: &SkillLibrary, catalogue: &Catalogue| {
-                let mut skills = skills.iter();
-                Ok(skills.any(|skill| library.is_needed(catalogue, skill, &key.need)))
+                let is_needed = |environment: &PreparedEnvironment| {
+                    let mut skills = environment.skills.iter();
+                    skills.any(|skill| library.is_needed(catalogue, skill, &environment.key.need))
+                };
+                let needed = prepared.into_iter().filter(is_needed);
+                Ok(needed
+                    .map(|environment| environment.name)
+                    .collect::<Vec<_>>())
             };
             // The daemon's own work waits for no tenant's turn.
             let skills = Self {
                 scope,
                 ..self.clone()
             };
-            if skills.read(find).await? {
-                needed.insert(name);
-            }
+            needed.extend(skills.read(find).await?);
         }
         Ok(needed)
     }

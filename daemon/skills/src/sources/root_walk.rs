@@ -298,8 +298,9 @@ impl<'a> RootWalk<'a> {
         listing: &mut DirectoryListing,
     ) -> Option<usize> {
         let card = read_card(self.policy, &place.dir)?;
+        let base = skill_card::read_base(&card)?;
         let moved: Arc<[u8]> = skill_card::with_own_base(&card).into();
-        match skill_card::read_base(&card)? {
+        match base {
             CardBase::Beneath(path) => {
                 let dir = place.dir.join(&path);
                 let files = DirectoryListing::read(self.policy, &dir, self.options.entries_max);

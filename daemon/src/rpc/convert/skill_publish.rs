@@ -52,9 +52,8 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
         None | Some(WireKind::Unspecified) => None,
     };
     let sha256 = violations.sha256("header.sha256", &header.sha256);
-    violations.finish()?;
     Ok(PublishRequest {
-        name: name.unwrap_or_default(),
+        name: violations.finish_with(name)?,
         kind,
         sha256,
     })
@@ -110,8 +109,7 @@ pub fn delete(request: &pb::DeleteSkillRequest) -> Result<(String, VersionSelect
             VersionSelector::Version(version.to_owned())
         }
     };
-    violations.finish()?;
-    Ok((name.unwrap_or_default(), which))
+    Ok((violations.finish_with(name)?, which))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::harness::{AccessServer, connect, tenants_text, token};
 use crate::server::wait_until;
 
 /// Publishes a skill from a folder with this SKILL.md body, which must succeed.
-async fn publish(client: &Client, name: &str, version: &str, body: &str) -> pb::Skill {
+pub(super) async fn publish(client: &Client, name: &str, version: &str, body: &str) -> pb::Skill {
     let published = try_publish(client, name, version, body).await;
     published.expect("published")
 }

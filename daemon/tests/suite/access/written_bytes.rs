@@ -9,7 +9,7 @@ use skilld_proto::v1::{self as pb, Reason};
 
 use super::harness::AccessServer;
 use super::quotas::{set_quotas, usage};
-use super::skills::try_publish;
+use super::skills::{self, try_publish};
 use super::tenants::claim;
 use crate::server::wait_until;
 
@@ -60,15 +60,23 @@ async fn start_sleep(client: &Client) -> String {
     client.start_exec(start).await.expect("started").name
 }
 
-/// Returns `true` if a call succeeded, and `false` if the quota of this resource refused it.
+/// Starts a server with a workspace, and with two versions of the skill `csv` to stage there.
+async fn start_with_two_versions() -> (AccessServer, Client) {
+    let server = AccessServer::start_with_commands().await;
+    let client = server.client("a", "publisher").await;
+    claim(&client, "w").await.expect("claimed");
+    for version in ["1.0", "2.0"] {
+        skills::publish(&client, "csv", version, "body").await;
+    }
+    (server, client)
+}
+
+/// Checks that the quota of this resource refused a call.
 #[track_caller]
-fn is_within<T>(answer: Result<T, Error>, resource: &str) -> bool {
-    let Err(error) = answer else {
-        return true;
-    };
+fn check_refused<T: std::fmt::Debug>(answer: Result<T, Error>, resource: &str) {
+    let error = answer.expect_err("over the quota");
     assert_eq!(error.reason(), Some(Reason::QuotaExceeded), "{error}");
     assert!(error.to_string().contains(resource), "{error}");
-    false
 }
 
 /// Collects what matches a glob, and saves it under names with a prefix.
@@ -190,8 +198,7 @@ async fn no_rpc_leaves_more_on_the_disk_than_the_quotas_of_its_tenant() {
     }
     let before = measure_state(server.state_dir());
     for version in ["1.0", "2.0"] {
-        let published = try_publish(&a, "csv", version, "body").await;
-        published.expect("published");
+        skills::publish(&a, "csv", version, "body").await;
     }
     // Beside it, versions of skills stay that are replaced.
     start_sleep(&a).await;
@@ -256,7 +263,7 @@ async fn staged_copies_count_until_their_workspace_ends() {
     let keys = format!("staged_bytes = \"{}B\"", one + 1);
     set_quotas(&server, &keys, "staged_bytes", one + 1).await;
     let refused = stage(&user, "w2").await;
-    assert!(!is_within(refused, "staged_bytes"));
+    check_refused(refused, "staged_bytes");
     // Without a copy there is nothing to count.
     assert!(stage(&user, "w1").await.expect("it is there")[0].unchanged);
     let server = server.restart().await;
@@ -275,13 +282,7 @@ async fn staged_copies_count_until_their_workspace_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn versions_of_ended_commands_make_room_for_the_next_one() {
-    let server = AccessServer::start_with_commands().await;
-    let client = server.client("a", "publisher").await;
-    claim(&client, "w").await.expect("claimed");
-    for version in ["1.0", "2.0"] {
-        let published = try_publish(&client, "csv", version, "body").await;
-        published.expect("published");
-    }
+    let (server, client) = start_with_two_versions().await;
     let stage = async |version: &str| {
         let skill = format!("csv@{version}");
         client.stage_skills("workspaces/w", &[skill.as_str()]).await
@@ -307,13 +308,7 @@ async fn versions_of_ended_commands_make_room_for_the_next_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_that_are_kept_keep_their_version_of_a_skill() {
-    let server = AccessServer::start_with_commands().await;
-    let client = server.client("a", "publisher").await;
-    claim(&client, "w").await.expect("claimed");
-    for version in ["1.0", "2.0"] {
-        let published = try_publish(&client, "csv", version, "body").await;
-        published.expect("published");
-    }
+    let (server, client) = start_with_two_versions().await;
     let stage = async |version: &str| {
         let skill = format!("csv@{version}");
         let staged = client.stage_skills("workspaces/w", &[skill.as_str()]).await;
@@ -361,7 +356,7 @@ async fn a_quota_of_artifacts_counts_versions_of_any_size() {
     }
     assert_eq!(usage(&user, "artifacts").await, (3, Some(3)));
     let refused = save(&user, "3".to_owned(), 0).await;
-    assert!(!is_within(refused, "artifacts"));
+    check_refused(refused, "artifacts");
     let request = pb::DeleteArtifactRequest {
         name: "x".to_owned(),
         scope: Some(pb::ArtifactScope {

@@ -40,8 +40,8 @@ impl WritableDisks {
     /// Adds the file systems without room to `found`, each once.
     pub(crate) fn add_full(&self, found: &mut Vec<FullDisk>) {
         for (path, directory) in &self.0 {
-            if let Some(size_bytes) = full_size(directory.as_fd())
-                && found.iter().all(|disk| disk.path != *path)
+            if found.iter().all(|disk| disk.path != *path)
+                && let Some(size_bytes) = full_size(directory.as_fd())
             {
                 let path = (*path).to_owned();
                 found.push(FullDisk { path, size_bytes });

@@ -2,7 +2,6 @@
 //! the answer of a call that ended in the meantime.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::ServerJsonRpcMessage;
@@ -11,6 +10,8 @@ use rmcp::transport::streamable_http_server::session::{
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::mcp::content::json_bytes;
 
 /// Time for which an event is kept: a client connects again within seconds.
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -24,9 +25,8 @@ const BYTES_MAX: usize = 64 << 20;
 /// Store of the events of all streams.
 #[derive(Debug)]
 pub(super) struct KeptEvents {
-    table: Arc<Mutex<EventTable>>,
     /// Wakes the readers that wait for the next event.
-    added: watch::Sender<()>,
+    table: watch::Sender<EventTable>,
 }
 
 #[derive(Debug, Default)]
@@ -87,9 +87,7 @@ impl EventTable {
             message,
             Some(ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_))
         );
-        let size = message.map_or(0, |message| {
-            serde_json::to_vec(message).map_or(0, |text| text.len())
-        });
+        let size = message.map_or(0, json_bytes);
         let now = Instant::now();
         let stream = self.streams.entry(id.to_owned());
         let stream = stream.or_insert_with(|| KeptStream {
@@ -120,14 +118,9 @@ impl EventTable {
 impl KeptEvents {
     pub(super) fn new() -> Self {
         Self {
-            table: Arc::default(),
-            added: watch::Sender::new(()),
+            table: watch::Sender::new(EventTable::default()),
         }
     }
-}
-
-fn lock(table: &Mutex<EventTable>) -> MutexGuard<'_, EventTable> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait::async_trait]
@@ -137,8 +130,9 @@ impl EventStore for KeptEvents {
         stream_id: &str,
         event: &ServerSseMessage,
     ) -> Result<EventId, EventStoreError> {
-        let id = lock(&self.table).store(stream_id, event.clone());
-        self.added.send_replace(());
+        let mut id = EventId::new();
+        self.table
+            .send_modify(|table| id = table.store(stream_id, event.clone()));
         Ok(id)
     }
 
@@ -146,22 +140,17 @@ impl EventStore for KeptEvents {
         let unknown = || UnknownEvent(last.to_owned());
         let (id, number) = last.rsplit_once('/').ok_or_else(unknown)?;
         let number: u64 = number.parse().map_err(|_| unknown())?;
-        if !lock(&self.table).streams.contains_key(id) {
+        if !self.table.borrow().streams.contains_key(id) {
             return Err(unknown().into());
         }
-        let (table, added) = (Arc::clone(&self.table), self.added.subscribe());
-        let begin = (id.to_owned(), number, added);
-        let events = futures::stream::unfold(begin, move |(id, after, mut added)| {
-            let table = Arc::clone(&table);
-            async move {
-                loop {
-                    added.mark_unchanged();
-                    let next = lock(&table).next(&id, after)?;
-                    if let Some((number, event)) = next {
-                        return Some((event, (id, number, added)));
-                    }
-                    added.changed().await.ok()?;
+        let begin = (id.to_owned(), number, self.table.subscribe());
+        let events = futures::stream::unfold(begin, |(id, after, mut table)| async move {
+            loop {
+                let next = table.borrow_and_update().next(&id, after)?;
+                if let Some((number, event)) = next {
+                    return Some((event, (id, number, table)));
                 }
+                table.changed().await.ok()?;
             }
         });
         Ok(Box::pin(events))

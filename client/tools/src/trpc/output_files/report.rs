@@ -7,7 +7,7 @@ use skilld_client::v1::skipped_file::Reason;
 use super::{CollectPlan, LINK_MIME_TYPE};
 use crate::call_context::SessionContext;
 use crate::output_collection::{self, join_paths};
-use crate::result_budget::{cut_at_line, json_bytes, json_head};
+use crate::result_budget::{cut_at_line, json_bytes};
 use crate::tool_options::ToolOptions;
 use crate::trpc::run_result::{ArtifactFile, OutputFile, RunResult, SkippedFile};
 
@@ -252,10 +252,10 @@ fn show_content(
 ) -> bool {
     // The field's name, quotes and a comma.
     let available = room.saturating_sub("\"content\":\"\",".len() + NOTE_BYTES);
-    let is_whole = json_head(&text, available).len() == text.len();
-    let shown = match is_whole {
-        true => text,
-        false if available < CONTENT_BYTES_MIN => {
+    let cut = cut_at_line(&text, available).map(str::len);
+    let mut shown = text;
+    if let Some(length) = cut {
+        if available < CONTENT_BYTES_MIN {
             file.truncated = false;
             let reading = describe_reading(options);
             let note = format!("its text is left out for want of room: {reading} it");
@@ -263,17 +263,15 @@ fn show_content(
             *room = room.saturating_sub(NOTE_BYTES);
             return true;
         }
-        false => {
-            file.truncated = true;
-            cut_at_line(&text, available).unwrap_or(&text).to_owned()
-        }
-    };
+        file.truncated = true;
+        shown.truncate(length);
+    }
     if file.truncated {
         file.note = Some(describe_rest(options, &shown, file.size_bytes));
     }
     *room = room.saturating_sub(json_bytes(&shown) + NOTE_BYTES);
     file.content = Some(shown);
-    !is_whole
+    cut.is_some()
 }
 
 /// Describes how to read on after the beginning of a file.

@@ -86,7 +86,7 @@ pub(crate) fn prepare_writable(
         let copy = read_copy_path(target, &skill.name);
         let modified = copy.as_ref().and_then(|copy| intact.get(copy));
         if let Some(modified) = modified
-            && has_digest(target, skill)
+            && has_digest(target, skill, true)
         {
             skill.unchanged = true;
             skill.writable_path = copy;

@@ -4,7 +4,7 @@
 //! check returns a path without links, on a read-only file system where no command can replace the file.
 
 use std::fs::{OpenOptions, metadata};
-use std::io::{ErrorKind::NotFound, Read};
+use std::io::ErrorKind::NotFound;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,15 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use skilld_proto::v1;
 use skilld_proto::v1::spawn_failure::Stage;
+use tonic::codegen::Bytes;
 
+use crate::files::read_slice;
 use crate::supervisor::protocol::LaunchSpec;
 
 /// Maximum number of directories of PATH that are searched. Each rule costs a lookup in each of them.
 const DIRECTORIES_MAX: usize = 64;
 /// Maximum length of a script's first line, in bytes: that of the kernel.
-const INTERPRETER_BYTES_MAX: u64 = 256;
+const INTERPRETER_BYTES_MAX: usize = 256;
 /// Execute permission bits.
 const EXECUTABLE: u32 = 0o111;
 /// Byte order marks of UTF-8 and UTF-16.
@@ -92,8 +94,7 @@ pub(super) fn describe_program(launch: &LaunchSpec, errno: i32) -> String {
 }
 
 /// Returns the first bytes of a program file; `None` if it can't be read.
-fn read_begin(path: &str) -> Option<Vec<u8>> {
-    let mut begin = Vec::new();
+fn read_begin(path: &str) -> Option<Bytes> {
     // A command may have replaced it by a FIFO.
     let nonblocking = OFlag::O_NONBLOCK.bits();
     let mut options = OpenOptions::new();
@@ -102,10 +103,7 @@ fn read_begin(path: &str) -> Option<Vec<u8>> {
         .custom_flags(nonblocking)
         .open(path)
         .ok()?;
-    file.take(INTERPRETER_BYTES_MAX)
-        .read_to_end(&mut begin)
-        .ok()?;
-    Some(begin)
+    read_slice(&file, u64::MAX, INTERPRETER_BYTES_MAX).ok()
 }
 
 /// Describes a file with these first bytes whose format the kernel does not know.

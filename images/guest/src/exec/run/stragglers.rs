@@ -2,11 +2,11 @@
 //! a server that a command left behind would otherwise end without a word.
 
 use std::fs::File;
-use std::io::Read;
 
 use nix::unistd::Pid;
 use skilld_proto::v1::EndedProcesses;
 
+use crate::files::read_slice;
 use crate::supervisor::descendants;
 
 /// Maximum number of processes that are named.
@@ -28,12 +28,9 @@ pub(super) fn describe_stragglers(mut pids: Vec<Pid>) -> Option<EndedProcesses> 
 /// Reads a process's command line, or its program's name if it has cleared that; `None` if the process is gone.
 fn read_command_line(pid: Pid) -> Option<String> {
     let read = |name: &str| {
-        let mut bytes = Vec::new();
         let file = File::open(format!("/proc/{pid}/{name}")).ok()?;
         // One byte more shows that the line is longer.
-        let mut start = file.take(LINE_BYTES_MAX as u64 + 1);
-        start.read_to_end(&mut bytes).ok()?;
-        Some(bytes)
+        read_slice(&file, u64::MAX, LINE_BYTES_MAX + 1).ok()
     };
     let line = read("cmdline")?;
     let line = if line.is_empty() { read("comm")? } else { line };
