@@ -1,6 +1,6 @@
 //! Tests of the lines: their keys, their values and their escapes.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;

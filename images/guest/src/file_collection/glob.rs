@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_directory_means_everything_beneath_it() {
-        let check = |glob: &str, path: &str, expected| {
+        let check = |glob: &str, path: &str, expected: bool| {
             let globs = globs(&[glob]);
             assert_eq!(globs.matches(path.as_bytes()), expected, "{glob} {path}");
             let above = path.rsplit_once('/').map_or("", |(above, _)| above);

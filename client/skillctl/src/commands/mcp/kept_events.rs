@@ -11,7 +11,7 @@ use rmcp::transport::streamable_http_server::session::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::mcp::content::json_bytes;
+use crate::commands::mcp::resources::json_bytes;
 
 /// Time for which an event is kept: a client connects again within seconds.
 const KEPT_FOR: Duration = Duration::from_secs(60);
