@@ -7,10 +7,13 @@ const NAMES_MAX: usize = 5;
 /// Maximum length of a name, in bytes. A longer one is part of another message.
 const NAME_BYTES_MAX: usize = 100;
 
+/// Finds, in a line, the name of what is missing.
+type FindName = fn(&str) -> Option<&str>;
+
 /// Returns a warning for each kind of software that output reports as missing, whatever the exit code is: a pipeline
 /// ends with that of its last program.
 pub(super) fn missing_software_warnings(streams: &[&str]) -> Vec<String> {
-    let kinds: [(fn(&str) -> Option<&str>, &str, &str); 3] = [
+    let kinds: [(FindName, &str, &str); 3] = [
         (
             missing_program,
             "program",

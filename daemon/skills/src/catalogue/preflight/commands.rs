@@ -95,10 +95,11 @@ fn program_of(command: &str) -> Option<&str> {
         if is_known_program(word) {
             return Some(word);
         }
+        let is_assignment = word.contains('=');
         let is_option = word.starts_with(|c: char| c == '-' || c.is_ascii_digit());
         if PREFIXES.contains(&word) {
             is_prefixed = true;
-        } else if !word.contains('=') && !(is_prefixed && is_option) {
+        } else if !(is_assignment || is_prefixed && is_option) {
             return None;
         }
     }
