@@ -255,9 +255,7 @@ impl Server {
         preconditions::require_all(config, tasks).await?;
         let hangup = file_watch::listen_for_hangups()?;
         let metrics = Arc::<Metrics>::default();
-        let (owned, counted) = (Arc::clone(config), Arc::clone(&metrics));
-        let bind = move || BoundListeners::bind(&owned, counted);
-        let listeners = tasks.blocking(bind).await?;
+        let listeners = bind_listeners(config, &metrics, tasks).await?;
         let access = Arc::clone(&listeners.access);
         let audit = AuditLog::open(&config.audit, &config.state_dir).await?;
         let traces = TraceExport::start(config, id, &metrics)?;
@@ -392,6 +390,17 @@ impl Server {
         }
         clean
     }
+}
+
+/// Binds all listeners, in a thread that may block.
+async fn bind_listeners(
+    config: &Arc<Config>,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+) -> Result<BoundListeners> {
+    let (config, metrics) = (Arc::clone(config), Arc::clone(metrics));
+    let bind = move || BoundListeners::bind(&config, metrics);
+    tasks.blocking(bind).await
 }
 
 /// Makes the gate of all calls. A task writes the records of refused ones until the daemon stops.
