@@ -235,11 +235,11 @@ impl UrlFetcher {
             let response = self.send_request(client, &url, validators).await?;
             let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let location = response.headers().get(header::LOCATION);
-            let Some(target) = location.filter(|_| is_redirect) else {
+            let Some(location) = location.filter(|_| is_redirect) else {
                 return Ok(response);
             };
             // Headers that are not ASCII are ignored.
-            let target = target.to_str().map_err(|_| FetchError::Url {
+            let target = location.to_str().map_err(|_| FetchError::Url {
                 url: url.to_string(),
                 why: "it redirects to something that is not a URL".to_owned(),
             })?;
@@ -293,8 +293,10 @@ impl UrlFetcher {
             Some(Host::Ipv6(address)) => check_address(address.into())?,
             Some(Host::Domain(_)) | None => {}
         }
-        let response = request.send().await;
-        let response = response.map_err(|error| self.request_error(url, error))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.request_error(url, error))?;
         if bounds.proxy.is_none()
             && let Some(peer) = response.remote_addr()
         {
@@ -384,8 +386,7 @@ fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, 
     }
     if let Some(path) = &bounds.ca_file {
         let pem = std::fs::read(path).map_err(|error| {
-            let path = path.display();
-            client_error(&format!("{path} cannot be read: {error}"))
+            client_error(&format!("{} cannot be read: {error}", path.display()))
         })?;
         let authorities = reqwest::Certificate::from_pem_bundle(&pem).map_err(failed)?;
         builder = builder.tls_certs_merge(authorities);
@@ -394,8 +395,9 @@ fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, 
 }
 
 fn client_error(why: &dyn ToString) -> FetchError {
-    let why = why.to_string();
-    FetchError::Client { why }
+    FetchError::Client {
+        why: why.to_string(),
+    }
 }
 
 fn status_error(url: &WebUrl, status: StatusCode) -> FetchError {

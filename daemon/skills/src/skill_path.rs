@@ -49,8 +49,8 @@ pub(crate) fn find_case_clash<'a>(
                 // The folders above it are known.
                 Some(other) if other == part => break,
                 Some(other) => {
-                    let other = other.to_string_lossy().into_owned();
-                    return Some(Box::new((shown.into_owned(), other)));
+                    let known = other.to_string_lossy().into_owned();
+                    return Some(Box::new((shown.into_owned(), known)));
                 }
             }
         }

@@ -180,8 +180,7 @@ impl Skills {
     /// `Draining` when the daemon stops first.
     pub async fn problems(&self) -> Result<Vec<Problem>> {
         let catalogue = self.catalogue().await?;
-        let problems = catalogue.all_problems().cloned();
-        let mut problems: Vec<Problem> = problems.collect();
+        let mut problems: Vec<Problem> = catalogue.all_problems().cloned().collect();
         problems.extend(catalogue.problems_of_other_tenants());
         problems.extend(self.library.plugins.problems(&catalogue));
         Ok(problems)
@@ -414,8 +413,8 @@ impl Listing {
         profile: ValidationProfile,
     ) -> Self {
         let start = after.map_or(0, |after| catalogue.index_after(after));
-        let skills = catalogue.skills.iter().skip(start).take(limit);
-        let skills = skills.map(|skill| {
+        let page = catalogue.skills.iter().skip(start).take(limit);
+        let skills = page.map(|skill| {
             let mut skill = Skill::clone(skill);
             if profile != ValidationProfile::Lenient {
                 skill.judge(profile);

@@ -52,8 +52,8 @@ impl Sources {
         let failed = |source| Error::io(format!("read {}", tenants_dir.display()))(source);
         fs::create_dir_all(&tenants_dir).map_err(failed)?;
         let mut published = BTreeMap::new();
-        let own = fs::read_dir(&tenants_dir).map_err(failed)?.flatten();
-        let own = own.map(|entry| {
+        let entries = fs::read_dir(&tenants_dir).map_err(failed)?.flatten();
+        let own = entries.map(|entry| {
             (
                 entry.file_name().to_string_lossy().into_owned(),
                 entry.path(),

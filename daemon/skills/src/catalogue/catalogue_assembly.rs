@@ -64,8 +64,11 @@ pub(crate) fn make_view(
         let is_granted = |scan: &&Arc<SourceScanResult>| {
             scan.source.tenant.is_none() && scope.sees_root(&scan.source.root)
         };
-        let own = catalogue.scans.iter().filter(is_own);
-        let own = own.map(|scan| Arc::new(scan.with_rank(0)));
+        let own = catalogue
+            .scans
+            .iter()
+            .filter(is_own)
+            .map(|scan| Arc::new(scan.with_rank(0)));
         let granted = catalogue.scans.iter().filter(is_granted).map(Arc::clone);
         let scans: Vec<_> = own.chain(granted).collect();
         let mut view = assemble_catalogue(&scans, skills_max, Arc::clone(&catalogue.link_policy));
@@ -169,8 +172,8 @@ fn shadow_problem<'a>(
     if std::ptr::eq(*winner, skill) {
         return None;
     }
-    let winner = winner.found_at.display();
-    let mut message = format!("{winner} has this name and version already and comes first");
+    let winner_path = winner.found_at.display();
+    let mut message = format!("{winner_path} has this name and version already and comes first");
     if let Some(scoped) = skill.aliases.first().filter(|_| has_scoped_name) {
         message += &format!("; use it as {scoped}");
     }

@@ -112,8 +112,12 @@ impl Catalogue {
         let start = self
             .skills
             .partition_point(|skill| skill.name.as_str() < name);
-        let named = self.skills.iter().skip(start);
-        let named: Vec<_> = named.take_while(|skill| skill.name == name).collect();
+        let named: Vec<_> = self
+            .skills
+            .iter()
+            .skip(start)
+            .take_while(|skill| skill.name == name)
+            .collect();
         if !named.is_empty() {
             return named;
         }
@@ -177,8 +181,11 @@ impl Catalogue {
 /// Returns `true` if tenants other than the default one published the same.
 fn has_same_publications(a: &[Arc<SourceScanResult>], b: &[Arc<SourceScanResult>]) -> bool {
     let of_others = |scans: &[Arc<SourceScanResult>]| -> Vec<Arc<SourceScanResult>> {
-        let scans = scans.iter().filter(|scan| scan.is_of_other_tenant());
-        scans.cloned().collect()
+        scans
+            .iter()
+            .filter(|scan| scan.is_of_other_tenant())
+            .cloned()
+            .collect()
     };
     let (a, b) = (of_others(a), of_others(b));
     let mut pairs = a.iter().zip(&b);

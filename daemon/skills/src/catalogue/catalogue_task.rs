@@ -185,8 +185,10 @@ impl CatalogueTask {
         scope: ScanExtent,
         replies: Vec<oneshot::Sender<Arc<Catalogue>>>,
     ) -> bool {
-        let scanner = self.scanner.take();
-        let mut scanner = scanner.unwrap_or_else(|| SourceScanner::new(&self.options));
+        let mut scanner = self
+            .scanner
+            .take()
+            .unwrap_or_else(|| SourceScanner::new(&self.options));
         let (sources, store) = (Arc::clone(&self.sources), Arc::clone(&self.store));
         #[cfg(test)]
         let gate = Arc::clone(&self.options.scan_gate);

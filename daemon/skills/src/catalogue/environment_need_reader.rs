@@ -84,18 +84,24 @@ impl NeedReader<'_> {
         let Some(text) = self.read_text(file, STATED_BYTES_MAX)? else {
             return Ok(());
         };
-        let project = match text.parse::<toml::Table>() {
-            Ok(project) => project,
+        let document = match text.parse::<toml::Table>() {
+            Ok(document) => document,
             Err(error) => {
                 let (path, error) = (&file.path, error.message());
                 self.problem(format!("{path} is not valid TOML: {error}"));
                 return Ok(());
             }
         };
-        let project = project.get("project").and_then(toml::Value::as_table);
-        let stated = project.and_then(|project| project.get("dependencies"));
-        let stated = stated.and_then(toml::Value::as_array).into_iter().flatten();
-        for requirement in stated.filter_map(toml::Value::as_str) {
+        let dependencies = document
+            .get("project")
+            .and_then(toml::Value::as_table)
+            .and_then(|project| project.get("dependencies"))
+            .and_then(toml::Value::as_array);
+        let requirements = dependencies
+            .into_iter()
+            .flatten()
+            .filter_map(toml::Value::as_str);
+        for requirement in requirements {
             self.requirement(&file.path, 0, requirement);
         }
         Ok(())
@@ -179,8 +185,8 @@ impl NeedReader<'_> {
                     0 => path.to_owned(),
                     line => format!("{path}:{line}"),
                 };
-                let shown: String = text.chars().take(100).collect();
-                let shown = shown.escape_debug();
+                let excerpt: String = text.chars().take(100).collect();
+                let shown = excerpt.escape_debug();
                 self.problem(format!("{place}: \"{shown}\" {reason}"));
             }
         }
@@ -230,14 +236,14 @@ fn join_continued_lines(text: &str) -> Vec<(usize, String)> {
             start = index + 1;
         }
         let is_comment = line.trim_start().starts_with('#');
-        let line = line.split_once(" #").map_or(line, |(line, _)| line);
-        let line = if is_comment { "" } else { line.trim() };
-        if let Some(continued) = line.strip_suffix('\\') {
+        let uncommented = line.split_once(" #").map_or(line, |(before, _)| before);
+        let content = if is_comment { "" } else { uncommented.trim() };
+        if let Some(continued) = content.strip_suffix('\\') {
             joined += continued;
             joined.push(' ');
             continue;
         }
-        joined += line;
+        joined += content;
         let requirement = std::mem::take(&mut joined);
         if !requirement.trim().is_empty() {
             requirements.push((start, requirement));

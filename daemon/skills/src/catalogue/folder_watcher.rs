@@ -81,9 +81,9 @@ impl FolderWatcher {
     /// Makes a watcher that watches at most this many directories. Must be called within a Tokio runtime.
     pub(crate) fn new(watches_max: usize) -> Self {
         let queue = (watches_max > 0).then(InotifyQueue::new).and_then(|queue| {
-            let queue = queue
-                .inspect_err(|error| tracing::warn!(%error, "skills are not watched for changes"));
-            queue.ok()
+            queue
+                .inspect_err(|error| tracing::warn!(%error, "skills are not watched for changes"))
+                .ok()
         });
         Self {
             queue,

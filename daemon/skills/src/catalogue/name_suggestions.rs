@@ -29,8 +29,9 @@ pub(crate) fn skill_not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error
         let score = |name: &str| score_name(&name.to_lowercase(), &asked);
         let title = &skill.front_matter.display_name;
         let titled = (score(title), &skill.name);
-        let names = std::iter::once(&skill.name).chain(&skill.aliases);
-        let names = names.map(|name| (score(name), name));
+        let names = std::iter::once(&skill.name)
+            .chain(&skill.aliases)
+            .map(|name| (score(name), name));
         for (score, name) in names.chain((!title.is_empty()).then_some(titled)) {
             if score >= NEAREST_MIN && known.insert(name) {
                 scored.push((score, name.clone()));

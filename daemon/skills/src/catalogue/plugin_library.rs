@@ -128,14 +128,17 @@ impl PluginLibrary {
 
     /// Returns the problems of the plugins that a snapshot still has, sorted by folder.
     pub(crate) fn problems(&self, catalogue: &Catalogue) -> Vec<Problem> {
-        let plugins = catalogue.skills.iter();
-        let plugins: HashSet<&Path> = plugins
+        let plugins: HashSet<&Path> = catalogue
+            .skills
+            .iter()
             .filter_map(|skill| Some(skill.plugin.as_ref()?.dir.as_path()))
             .collect();
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = refused.iter();
-        let listed = refused.filter(|(dir, _)| plugins.contains(dir.as_path()));
-        listed.map(|(_, problem)| problem.clone()).collect()
+        refused
+            .iter()
+            .filter(|(dir, _)| plugins.contains(dir.as_path()))
+            .map(|(_, problem)| problem.clone())
+            .collect()
     }
 
     /// Returns the files that a listed skill shares with the others of its plugin, leased in the store.

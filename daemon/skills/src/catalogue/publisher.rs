@@ -73,13 +73,14 @@ impl SkillLibrary {
         let largest = archive_bounds(&self.options);
         // What is published already may fill the quota, and can be published again.
         let bounds = largest.within(bytes_quota);
-        let unpacked = unpack_archive(&mut file, kind, &into, &bounds);
-        let unpacked = unpacked.map_err(|error| match (error, bytes_quota) {
-            // The quota is less than what an archive may have.
-            (Error::LimitExceeded { .. }, Some(quota)) if bounds != largest => {
-                published.quota_error(quota)
+        let unpacked = unpack_archive(&mut file, kind, &into, &bounds).map_err(|error| {
+            match (error, bytes_quota) {
+                // The quota is less than what an archive may have.
+                (Error::LimitExceeded { .. }, Some(quota)) if bounds != largest => {
+                    published.quota_error(quota)
+                }
+                (error, _) => error,
             }
-            (error, _) => error,
         })?;
         unpacked.check_case()?;
         drop(file);
@@ -169,8 +170,8 @@ impl SkillLibrary {
         check_has_document(root, &unpacked.left_out)?;
         let wrapper = unpacked.wrapper.as_deref().unwrap_or_default();
         let default = if name.is_empty() { wrapper } else { name };
-        let document = read_stored_documents(root, self.store.skill_md_bytes_max, default);
-        let document = document.map_err(|problem| invalid_archive(name, &[problem], root))?;
+        let document = read_stored_documents(root, self.store.skill_md_bytes_max, default)
+            .map_err(|problem| invalid_archive(name, &[problem], root))?;
         let problems = document.problems(ValidationProfile::Lenient).into_iter();
         let errors: Vec<_> = problems.filter(Problem::is_error).collect();
         if default.is_empty()
@@ -215,9 +216,10 @@ impl SkillLibrary {
                 let is_stored = || self.store.dir(&digest).is_dir();
                 let is_needed = || self.sources.references(&digest) || is_listed();
                 let may_go = || is_stored() && !staged.contains(&digest) && !is_needed();
-                let gone = self.store.remove_unleased(&digest, may_go);
-                let failed = Error::io(format!("remove {digest} from the store"));
-                let gone = gone.map_err(failed)?;
+                let gone = self
+                    .store
+                    .remove_unleased(&digest, may_go)
+                    .map_err(Error::io(format!("remove {digest} from the store")))?;
                 removed += usize::from(gone);
                 if gone || !is_stored() || is_needed() {
                     published.forget_orphan(&digest);
@@ -267,9 +269,10 @@ impl PublishedSkill {
     /// what it lacks of its archive.
     pub(crate) fn into_skill(self, listed: &[Arc<Skill>]) -> Skill {
         let own = self.skill;
-        let mut listed = listed.iter();
-        let found = listed.find(|skill| skill.dir == own.dir && skill.name == own.name);
-        let found = found.filter(|skill| skill.state != SkillState::Rejected);
+        let found = listed
+            .iter()
+            .find(|skill| skill.dir == own.dir && skill.name == own.name)
+            .filter(|skill| skill.state != SkillState::Rejected);
         let mut skill = found.map_or(own, |skill| Skill::clone(skill));
         if let Some(warning) = self.left_out.warning() {
             skill.other_problems.push(warning.about(&skill.found_at));

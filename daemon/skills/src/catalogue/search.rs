@@ -237,8 +237,10 @@ impl SearchIndex {
         }
         found.sort_unstable_by(best_first);
         let hit = |(_, (skill, scored)): ScoredSkill<'_>| {
-            let fields = FIELDS.into_iter().enumerate();
-            let fields = fields.filter(|(field, _)| scored.fields & (1 << field) != 0);
+            let fields = FIELDS
+                .into_iter()
+                .enumerate()
+                .filter(|(field, _)| scored.fields & (1 << field) != 0);
             SearchMatch {
                 skill: Skill::clone(&skill.skill),
                 score: scored.score,

@@ -135,8 +135,10 @@ impl Skill {
 
     /// Returns `true` if a name in a request is that of the plugin and the skill, so that no other skill is meant.
     pub(crate) fn is_scoped_as(&self, wanted: &str) -> bool {
-        let scoped = self.plugin.as_ref();
-        let scoped = scoped.map(|plugin| scoped_name(&plugin.name, &self.name));
+        let scoped = self
+            .plugin
+            .as_ref()
+            .map(|plugin| scoped_name(&plugin.name, &self.name));
         scoped.is_some_and(|scoped| {
             self.name != wanted && (scoped == wanted || folder_name(&scoped) == wanted)
         })
@@ -194,8 +196,8 @@ impl Skill {
         match &content {
             Ok(content) => self.other_problems.extend(content.warnings(&self.found_at)),
             Err(problem) => {
-                let problem = problem.clone().about(&self.found_at);
-                self.other_problems.push(problem);
+                let located = problem.clone().about(&self.found_at);
+                self.other_problems.push(located);
             }
         }
         self.content = content.ok();
@@ -204,8 +206,11 @@ impl Skill {
 
     /// Sets state and problems as a profile judges them.
     pub fn judge(&mut self, profile: ValidationProfile) {
-        let findings = self.findings.problems(profile).into_iter();
-        let findings = findings.map(|problem| problem.about(&self.found_at));
+        let findings = self
+            .findings
+            .problems(profile)
+            .into_iter()
+            .map(|problem| problem.about(&self.found_at));
         let others = self.other_problems.iter().cloned();
         let mut problems: Vec<Problem> = others.chain(findings).collect();
         problems.sort_by_key(|problem| !problem.is_error());

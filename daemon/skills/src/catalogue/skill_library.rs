@@ -240,8 +240,8 @@ impl SkillLibrary {
                 }
             }
         };
-        let path = path.resolve(plugin.as_ref().map(|(plugin, _lease)| plugin))?;
-        let path = path.as_str();
+        let resolved_path = path.resolve(plugin.as_ref().map(|(plugin, _lease)| plugin))?;
+        let path = resolved_path.as_str();
         let (own, shared) = match &plugin {
             None => (Some(path), None),
             Some((plugin, _lease)) => {
@@ -380,8 +380,11 @@ pub(crate) fn find_skill<'a>(
 ) -> Result<&'a Arc<Skill>> {
     let named = catalogue.named_by(wanted);
     let in_state = |is_wanted: &dyn Fn(&Skill) -> bool| -> Vec<&'a Arc<Skill>> {
-        let named = named.iter().copied();
-        named.filter(|skill| is_wanted(skill)).collect()
+        named
+            .iter()
+            .copied()
+            .filter(|skill| is_wanted(skill))
+            .collect()
     };
     let mut usable = in_state(&|skill| {
         let is_scoped = || skill.is_scoped_as(&wanted.name);

@@ -210,8 +210,10 @@ impl SourceIngest<'_> {
         }
         skill.judge(ValidationProfile::Lenient);
         if skill.state != SkillState::Rejected {
-            let content = self.store.ingest(folder, &skill.name);
-            let content = content.map_err(IngestError::into_problem);
+            let content = self
+                .store
+                .ingest(folder, &skill.name)
+                .map_err(IngestError::into_problem);
             let clash = content
                 .as_ref()
                 .ok()

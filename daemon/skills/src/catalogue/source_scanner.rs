@@ -89,20 +89,21 @@ impl SourceScanner {
         }
         let mut walk = RootWalk::new(&link_policy, &self.options, &all_sources.remote);
         let (mut directories, mut is_complete) = (BTreeSet::new(), true);
-        let mut previous = std::mem::take(&mut self.scans).into_iter();
+        let mut previous_scans = std::mem::take(&mut self.scans).into_iter();
         // Rank 0 is that of a tenant's own publications in its view.
         for (rank, source) in (1..).zip(sources) {
-            let previous = previous.next();
             let is_published = matches!(source.folders, SourceFolders::Stored(_));
-            match previous {
+            match previous_scans.next() {
                 Some(previous) if only_published && !is_published && previous.source == source => {
                     is_complete = false;
                     self.scans.push(previous);
                 }
                 previous => {
-                    let previous = previous.filter(|_| scope != ScanExtent::Everything);
-                    let known = previous.as_ref().filter(|scan| scan.has_origin_of(&source));
-                    let known = known.map_or(&[][..], |scan| &scan.folders);
+                    let reusable = previous.filter(|_| scope != ScanExtent::Everything);
+                    let known = reusable
+                        .as_ref()
+                        .filter(|scan| scan.has_origin_of(&source))
+                        .map_or(&[][..], |scan| &scan.folders);
                     let ingest = SourceIngest {
                         store,
                         link_policy: &link_policy,
@@ -122,8 +123,12 @@ impl SourceScanner {
             all_sources.remote.keep_cards(&cards);
         }
         // Publications of other tenants are in the views of those only.
-        let scans = self.scans.iter().filter(|scan| !scan.is_of_other_tenant());
-        let scans: Vec<_> = scans.cloned().collect();
+        let scans: Vec<_> = self
+            .scans
+            .iter()
+            .filter(|scan| !scan.is_of_other_tenant())
+            .cloned()
+            .collect();
         let catalogue = assemble_catalogue(&scans, self.options.skills_max, link_policy)
             .with_scans(self.scans.clone());
         self.log_problems(&catalogue);
@@ -204,8 +209,10 @@ fn scan_source(
             directories.extend(inner);
         }
         SourceFolders::Stored(folders) => {
-            let folders = folders.iter();
-            scan.folders = folders.map(|it| ingest.ingest_published(it)).collect();
+            scan.folders = folders
+                .iter()
+                .map(|it| ingest.ingest_published(it))
+                .collect();
         }
     }
     scan

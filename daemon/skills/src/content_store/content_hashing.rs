@@ -169,9 +169,11 @@ pub(crate) fn read_content(
     into: Option<&Path>,
     bounds: ContentBounds,
 ) -> Result<ContentSummary, IngestError> {
-    let opened = folder.link_policy.open_directory(&folder.dir);
-    let opened = opened.and_then(|opened| Ok(Dir::from_fd(opened)?));
-    let opened = opened.map_err(|error| unreadable(Path::new("."), error))?;
+    let opened = folder
+        .link_policy
+        .open_directory(&folder.dir)
+        .and_then(|opened| Ok(Dir::from_fd(opened)?))
+        .map_err(|error| unreadable(Path::new("."), error))?;
     let mut walk = ContentWalk {
         folder,
         into,
@@ -365,9 +367,10 @@ impl ContentWalk<'_> {
                 return self.read_file(path, file, mode & 0o111 != 0);
             }
             if metadata.is_dir() && self.through.is_none() && !self.folder.dir.starts_with(&real) {
-                let opened = policy.open_directory(&real);
-                let opened = opened.and_then(|dir| Ok(Dir::from_fd(dir)?));
-                let dir = opened.map_err(failed)?;
+                let dir = policy
+                    .open_directory(&real)
+                    .and_then(|opened| Ok(Dir::from_fd(opened)?))
+                    .map_err(failed)?;
                 self.through = Some((path.to_owned(), real));
                 let read = self.read_directory(dir, path, depth + 1);
                 self.through = None;

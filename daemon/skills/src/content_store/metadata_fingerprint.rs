@@ -92,9 +92,9 @@ impl MetadataFingerprint {
         }
         stamps.sort_unstable();
         let newest = stamps.iter().map(|(_, stamp)| stamp.0).max()?;
-        let mut hash = DefaultHasher::new();
-        stamps.hash(&mut hash);
-        let hash = hash.finish();
+        let mut hasher = DefaultHasher::new();
+        stamps.hash(&mut hasher);
+        let hash = hasher.finish();
         Some(Self { hash, newest })
     }
 

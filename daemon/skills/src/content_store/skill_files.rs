@@ -103,11 +103,12 @@ impl Manifest {
     /// # Errors
     /// `Io` when the store lost it.
     pub fn open(&self, file: &SkillFile) -> Result<File> {
-        let opened = File::open(&self.dir)
-            .and_then(|root| open_regular_file(&root, Path::new(&file.disk_path)));
-        let opened = opened.and_then(|opened| opened.ok_or(io::ErrorKind::NotFound.into()));
         let failed = Error::io(format!("open {} in {}", file.path, self.dir.display()));
-        opened.map(|(file, _)| file).map_err(failed)
+        File::open(&self.dir)
+            .and_then(|root| open_regular_file(&root, Path::new(&file.disk_path)))
+            .and_then(|opened| opened.ok_or(io::ErrorKind::NotFound.into()))
+            .map(|(file, _)| file)
+            .map_err(failed)
     }
 }
 

@@ -226,8 +226,7 @@ pub(crate) fn examine_staging(
         if has_digest(target, skill, is_writable) {
             continue;
         }
-        let plugin = skill.plugin.as_ref();
-        let plugin = plugin.map_or(0, |plugin| plugin.held_bytes);
+        let plugin = skill.plugin.as_ref().map_or(0, |plugin| plugin.held_bytes);
         let copy = held_bytes(skill.held_bytes, LINKS_MAX);
         effect.copied_bytes = effect.copied_bytes.saturating_add(copy + plugin);
         let places = [skill.name.clone(), plugin_root(&skill.name)];
@@ -379,8 +378,9 @@ fn retire_plugins(target: &Path, changed: &[&StagedSkill], published: &[Publishe
 
 /// Removes replaced links, which no process holds: one that began there is in the folder that its link led to.
 fn remove_replaced_links(published: &[PublishedFolder]) {
-    let replaced = published.iter();
-    let replaced = replaced.filter_map(|folder| folder.replaced.as_deref());
+    let replaced = published
+        .iter()
+        .filter_map(|folder| folder.replaced.as_deref());
     for link in replaced.filter(|path| !is_directory(path)) {
         if let Err(error) = fs::remove_file(link) {
             tracing::warn!(path = %link.display(), %error, "a replaced link was not removed");

@@ -165,8 +165,10 @@ impl IndexProxy {
     }
 
     async fn run_tunnel(&self, tunnel: AcceptedTunnel) -> Result<(), String> {
-        let client = tunnel.client.await;
-        let client = client.map_err(|error| ErrorChain(&error).to_string())?;
+        let client = tunnel
+            .client
+            .await
+            .map_err(|error| ErrorChain(&error).to_string())?;
         let copied = self
             .budget
             .copy_both_ways(TokioIo::new(client), tunnel.server);
@@ -208,8 +210,8 @@ impl IndexProxy {
         let outgoing = client.request(request.method().clone(), url.url().clone());
         let outgoing = self.fetcher.send_checked(outgoing.headers(headers), url);
         let limit = self.fetcher.inner.bounds.timeout;
-        let response = tokio::time::timeout(limit, outgoing).await;
-        let response = response.map_err(|_| FetchError::Timeout {
+        let answered = tokio::time::timeout(limit, outgoing).await;
+        let response = answered.map_err(|_| FetchError::Timeout {
             url: url.to_string(),
             limit,
         })??;

@@ -124,11 +124,11 @@ fn choose_description(
     findings: &mut Findings,
 ) -> String {
     let guessed = |text: &front_matter::LocatedText| (text.text.clone(), text.line);
-    let card = card
+    let of_card = card
         .map(|card| card.description.clone())
         .unwrap_or_default();
-    let (text, line) = if !card.is_empty() {
-        (card, 0)
+    let (text, line) = if !of_card.is_empty() {
+        (of_card, 0)
     } else if let Some(text) = &said.description {
         guessed(text)
     } else {

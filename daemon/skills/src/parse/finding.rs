@@ -125,11 +125,10 @@ impl Findings {
     ) {
         // The list is bounded, but keeps at least one finding of each kind.
         if self.list.len() < FINDINGS_MAX || !self.has(code) {
-            let message = message.into();
             self.list.push(Finding {
                 code,
                 line,
-                message,
+                message: message.into(),
             });
         }
     }

@@ -113,8 +113,8 @@ pub(crate) fn parse_skill_md(
 
 /// Reads the keys of front matter that begins on `first_line`.
 fn read_keys(yaml: &str, first_line: usize, findings: &mut Findings) -> ParsedFrontMatter {
-    let yaml = key_salvage::replace_wide_colons(yaml, first_line, findings);
-    let yaml: &str = &yaml;
+    let repaired = key_salvage::replace_wide_colons(yaml, first_line, findings);
+    let yaml: &str = &repaired;
     let mut duplicates = Vec::new();
     let entries = match read_entries(yaml, first_line, &mut duplicates, findings) {
         Ok(entries) => entries,
@@ -188,8 +188,9 @@ fn find_cut_description(
         return None;
     }
     // Plain text continues in indented lines and ends at the first comment.
-    let lines = (first_line..).zip(yaml.lines());
-    let lines = lines.skip_while(|(number, _)| *number < node.line);
+    let lines = (first_line..)
+        .zip(yaml.lines())
+        .skip_while(|(number, _)| *number < node.line);
     let mut of_text = lines.take_while(|(number, line)| {
         *number == node.line || line.is_empty() || line.starts_with([' ', '\t'])
     });

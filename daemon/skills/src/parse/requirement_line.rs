@@ -18,12 +18,13 @@ pub(crate) fn check_requirement(text: &str) -> Result<String, &'static str> {
     let mut requirement = String::new();
     while let Some(word) = words.next() {
         if let Some(option) = word.strip_prefix("--hash") {
-            let hash = match option.strip_prefix('=') {
+            let given = match option.strip_prefix('=') {
                 Some(hash) => Some(hash),
                 None => words.next(),
             };
-            let hash = hash.filter(|hash| is_sha256(hash));
-            let hash = hash.ok_or("has a hash that is not sha256: and 64 hex digits")?;
+            let hash = given
+                .filter(|hash| is_sha256(hash))
+                .ok_or("has a hash that is not sha256: and 64 hex digits")?;
             requirement += " --hash=";
             requirement += &hash.to_ascii_lowercase();
         } else if requirement.contains(" --hash=") {

@@ -68,8 +68,11 @@ impl SkillCard {
     pub fn missing(&self, has: impl Fn(&str) -> bool) -> Option<Problem> {
         let files = self.files.iter().flatten();
         let missing: Vec<&String> = files.filter(|file| !has(file)).collect();
-        let named = missing.iter().take(MISSING_SHOWN_MAX);
-        let named: Vec<String> = named.map(|file| quote_excerpt(file)).collect();
+        let named: Vec<String> = missing
+            .iter()
+            .take(MISSING_SHOWN_MAX)
+            .map(|file| quote_excerpt(file))
+            .collect();
         let mut message = format!(
             "{FILE_NAME} lists files that are not there: {}",
             named.join(", ")
@@ -227,8 +230,10 @@ fn check_fields(card: &SkillCard, fields: &Map<String, Value>, findings: &mut Fi
         Some(_) => return add_wrong_type("extensions", "a list", findings),
     };
     for extension in extensions {
-        let uri = extension.get("uri").and_then(Value::as_str);
-        let uri = uri.unwrap_or_default();
+        let uri = extension
+            .get("uri")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let required = extension.get("required");
         let is_optional = matches!(required, None | Some(Value::Null | Value::Bool(false)));
         if !is_optional && !EXTENSIONS.contains(&uri) {

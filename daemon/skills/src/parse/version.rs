@@ -60,9 +60,10 @@ impl Version {
             return None;
         }
         let plain = without_v(text);
-        let python = pep440_rs::Version::from_str(plain).ok();
         // Python reads 1.0.0-1 as a post-release, everybody else as a pre-release.
-        let python = python.filter(|version| !version.is_post() || plain.contains("post"));
+        let python = pep440_rs::Version::from_str(plain)
+            .ok()
+            .filter(|version| !version.is_post() || plain.contains("post"));
         let (version, unnamed) = match python {
             Some(version) => (version, semver::Prerelease::EMPTY),
             None => parse_semver(plain)?,
@@ -104,8 +105,9 @@ fn parse_semver(text: &str) -> Option<(pep440_rs::Version, semver::Prerelease)> 
         _ => "rc",
     };
     let is_release = |release: &str| release.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let unnamed = semver::Prerelease::new(pre).ok();
-    let unnamed = unnamed.filter(|pre| !pre.is_empty() && is_release(release))?;
+    let unnamed = semver::Prerelease::new(pre)
+        .ok()
+        .filter(|pre| !pre.is_empty() && is_release(release))?;
     let version = format!("{release}{stage}{UNNAMED_STAGE}{build}");
     Some((pep440_rs::Version::from_str(&version).ok()?, unnamed))
 }

@@ -15,8 +15,8 @@ fn hanging_root_keeps_listings_and_other_threads_available() {
         .worker_threads(2)
         .max_blocking_threads(4)
         .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
+        .build()
+        .expect("a runtime");
     let tasks = TaskSpawner::default();
     let _entered = runtime.enter();
     let skills = Skills::open(&options, dir.path(), tasks.clone()).expect("open");
@@ -53,7 +53,7 @@ async fn calls_of_one_tenant_that_hang_keep_no_other_tenant_waiting() {
     let skills = Skills::open(&options, dir.path(), tasks.clone()).expect("open");
     let (hold, held) = mpsc::channel::<()>();
     let held = Arc::new(Mutex::new(held));
-    let hanging = (0..=BLOCKING_MAX).map(|_| {
+    let calls = (0..=BLOCKING_MAX).map(|_| {
         let (skills, held) = (skills.working_for("a"), Arc::clone(&held));
         let hang = move || {
             // Until the sender is dropped.
@@ -62,7 +62,7 @@ async fn calls_of_one_tenant_that_hang_keep_no_other_tenant_waiting() {
         };
         tasks.spawn(async move { skills.blocking(hang).await })
     });
-    let hanging: Vec<_> = hanging.collect();
+    let hanging: Vec<_> = calls.collect();
     tokio::task::yield_now().await;
     let deadline = Duration::from_secs(60);
     for skills in [&skills.working_for("b"), &skills] {

@@ -217,12 +217,14 @@ impl PublishedSkills {
             });
         }
         // The new record takes the place of what is known of its digest.
-        let replaced = known.map_or(0, |known| known.bytes_of(&content.digest));
+        let of_records = known.map_or(0, |known| known.bytes_of(&content.digest));
         drop(records);
         let orphan = self.orphans().get(&content.digest).copied();
-        let replaced = replaced + orphan.unwrap_or_default();
-        let needed = self.held_bytes().saturating_sub(replaced);
-        let needed = needed.saturating_add(publication_bytes(content.held_bytes()));
+        let replaced = of_records + orphan.unwrap_or_default();
+        let needed = self
+            .held_bytes()
+            .saturating_sub(replaced)
+            .saturating_add(publication_bytes(content.held_bytes()));
         match bytes_quota {
             Some(limit) if needed > limit => Err(self.quota_error(limit)),
             Some(_) | None => Ok(true),
@@ -316,13 +318,19 @@ impl PublishedSkills {
             let Some(records) = records.get(name) else {
                 return Ok(0);
             };
-            let versions = records.versions.iter();
-            let selected = versions.filter(|record| is_selected(record));
             let of_record = |record: &PublishedRecord| (record.digest.clone(), record.held_bytes);
-            let selected: Vec<(String, Option<u64>)> = selected.map(of_record).collect();
-            let unreadable = records.unreadable.iter();
-            let unreadable = unreadable.map(|record| (record.digest.clone(), record.held_bytes));
-            (selected, unreadable.collect::<Vec<_>>())
+            let selected: Vec<(String, Option<u64>)> = records
+                .versions
+                .iter()
+                .filter(|record| is_selected(record))
+                .map(of_record)
+                .collect();
+            let unreadable: Vec<_> = records
+                .unreadable
+                .iter()
+                .map(|record| (record.digest.clone(), record.held_bytes))
+                .collect();
+            (selected, unreadable)
         };
         let count = selected.len() + if is_all { unreadable.len() } else { 0 };
         if count == 0 {
@@ -337,11 +345,13 @@ impl PublishedSkills {
         fault::reach(Point::UnpublishDone);
         // Before the records go, so that the bytes count without a gap.
         // The name of any other file is no digest, and must not lead out of the store.
-        let unreadable = unreadable.into_iter();
-        let unreadable = unreadable.filter(|(digest, _)| is_all && is_digest(digest));
-        let removed = selected.into_iter();
-        let removed = removed.filter_map(|(digest, bytes)| Some((digest, bytes?)));
-        self.orphans().extend(removed.chain(unreadable));
+        let removed_unreadable = unreadable
+            .into_iter()
+            .filter(|(digest, _)| is_all && is_digest(digest));
+        let removed = selected
+            .into_iter()
+            .filter_map(|(digest, bytes)| Some((digest, bytes?)));
+        self.orphans().extend(removed.chain(removed_unreadable));
         let mut all_records = self.records();
         if is_all {
             all_records.remove(name);

@@ -187,21 +187,22 @@ impl RemoteRoots {
     /// Returns a root as it is now: a folder of what its URL leads to, or all of it. Blocks.
     pub(crate) fn source(&self, text: &str, url: &WebUrl, folder: &str) -> SkillSource {
         let root = self.roots.iter().find(|root| root.url == *url);
-        let status = root.map(|root| root.status.borrow().clone());
-        let status = status.unwrap_or_default();
+        let status = root
+            .map(|root| root.status.borrow().clone())
+            .unwrap_or_default();
         let record = status.record.as_ref();
         let mut problems = status.problems(url);
         let dir = record.and_then(|record| {
             let dir = record.find_folder(&self.context.store.dir(&record.tree), folder);
             dir.map_err(|problem| problems.push(problem)).ok()
         });
-        let problems = problems.into_iter();
         SkillSource {
             tenant: None,
             root: text.to_owned(),
             origin: Some(text.to_owned()),
             folders: dir.map_or(SourceFolders::Missing, SourceFolders::Beneath),
             problems: problems
+                .into_iter()
                 .map(|problem| problem.about(Path::new(text)))
                 .collect(),
         }
@@ -286,8 +287,8 @@ impl RemoteContext {
 
     /// Fetches a root and makes the result its current record. Blocks.
     fn attempt(&self, root: &RemoteRoot) -> Result<(), RefreshError> {
-        let before = root.status.borrow().record.clone();
-        let before = before.filter(|before| self.store.dir(&before.tree).is_dir());
+        let recorded = root.status.borrow().record.clone();
+        let before = recorded.filter(|record| self.store.dir(&record.tree).is_dir());
         let is_pinned = |record: &RootRecord| root.url.sha256() == Some(record.sha256.as_str());
         if before
             .as_ref()

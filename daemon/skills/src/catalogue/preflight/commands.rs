@@ -71,8 +71,10 @@ pub(super) fn find_shell_programs<'a>(
 
 /// Splits a line without its comment where a command may begin. Text in quotes may look like one.
 fn split_commands(line: &str) -> Vec<&str> {
-    let code = line.split(" #").next();
-    let code = code.filter(|code| !code.trim_start().starts_with('#'));
+    let code = line
+        .split(" #")
+        .next()
+        .filter(|code| !code.trim_start().starts_with('#'));
     let mut quote = None;
     let begins_command = |char: char| {
         match quote {
@@ -190,8 +192,10 @@ mod tests {
                 &["$ gh y"],
             ),
         ] {
-            let lines = shell_block_lines(&document).into_iter();
-            let lines: Vec<&str> = lines.map(|(line, _)| line).collect();
+            let lines: Vec<&str> = shell_block_lines(&document)
+                .into_iter()
+                .map(|(line, _)| line)
+                .collect();
             assert_eq!(lines, expected, "{document}");
         }
     }

@@ -33,11 +33,11 @@ pub(crate) fn select_files<'a>(
     manifest: &'a Manifest,
     document: &str,
 ) -> Vec<(&'a SkillFile, FileUse)> {
-    let used = manifest
+    let used: Vec<(&SkillFile, FileUse)> = manifest
         .files()
         .iter()
-        .filter_map(|file| Some((file, use_of_file(file)?)));
-    let used: Vec<(&SkillFile, FileUse)> = used.collect();
+        .filter_map(|file| Some((file, use_of_file(file)?)))
+        .collect();
     let is_plain_script =
         |(file, used): &(&SkillFile, FileUse)| *used == FileUse::Script && !is_aside(&file.path);
     // Some skills keep all of their scripts in such a folder, and tell to run them.

@@ -43,10 +43,11 @@ pub(super) fn find_installed_packages(text: &str) -> Vec<InstalledPackage> {
         for (installer, kind) in INSTALLERS {
             for (at, _) in line.match_indices(installer) {
                 let rest = line.get(at + installer.len()..).unwrap_or_default();
-                let names = operands(rest).into_iter();
-                let names = names.filter_map(|operand| match kind == NeedKind::NodePackage {
-                    true => package_of_specifier(operand),
-                    false => parse_requirement(operand),
+                let names = operands(rest).into_iter().filter_map(|operand| {
+                    match kind == NeedKind::NodePackage {
+                        true => package_of_specifier(operand),
+                        false => parse_requirement(operand),
+                    }
                 });
                 packages.extend(names.map(|name| (kind, name, index + 1)));
             }
@@ -64,9 +65,9 @@ fn operands(rest: &str) -> Vec<&str> {
         let inner = word.trim_start_matches(['"', '\'']);
         let is_quoted = inner.len() < word.len();
         let end = inner.find(END_CHARS).unwrap_or(inner.len());
-        let (operand, tail) = inner.split_at_checked(end).unwrap_or_default();
-        let is_last = tail.len() > usize::from(is_quoted) || operand.ends_with([',', '.', ':']);
-        let operand = operand.trim_end_matches([',', '.', ':']);
+        let (text, tail) = inner.split_at_checked(end).unwrap_or_default();
+        let is_last = tail.len() > usize::from(is_quoted) || text.ends_with([',', '.', ':']);
+        let operand = text.trim_end_matches([',', '.', ':']);
         if END_WORDS.contains(&operand) {
             break;
         }

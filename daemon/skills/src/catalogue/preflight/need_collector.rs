@@ -61,8 +61,10 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         left = left.saturating_sub(bytes.len());
         Ok(decode_text(&bytes, false).text.into_owned())
     };
-    let document = manifest.find_exact("SKILL.md").map(&mut read_file);
-    let document = document.transpose()?;
+    let document = manifest
+        .find_exact("SKILL.md")
+        .map(&mut read_file)
+        .transpose()?;
     let files = select_files(manifest, &document.unwrap_or_default());
     let mut collector = NeedCollector {
         manifest,
@@ -95,12 +97,12 @@ fn find_unread_modules<'a>(
     manifest: &'a Manifest,
     selected: &[(&SkillFile, FileUse)],
 ) -> HashMap<&'a str, &'a SkillFile> {
-    let selected: HashSet<&str> = selected
+    let selected_paths: HashSet<&str> = selected
         .iter()
         .map(|(file, _)| file.path.as_str())
         .collect();
     let unread = manifest.files().iter().filter(|file| {
-        file.is_text && !is_vendored(&file.path) && !selected.contains(file.path.as_str())
+        file.is_text && !is_vendored(&file.path) && !selected_paths.contains(file.path.as_str())
     });
     let modules = unread.filter_map(|file| {
         let name = file.path.rsplit('/').next()?;
@@ -111,8 +113,9 @@ fn find_unread_modules<'a>(
 
 impl NeedCollector<'_> {
     fn add(&mut self, kind: NeedKind, names: &[&str], severity: Severity, source: &str) {
-        let names = names.iter().map(|name| name.trim());
         let names: Vec<String> = names
+            .iter()
+            .map(|name| name.trim())
             .filter(|name| !name.is_empty())
             .map(str::to_owned)
             .collect();
@@ -205,8 +208,11 @@ impl NeedCollector<'_> {
     }
 
     fn script(&mut self, path: &str, text: &str) {
-        let first = text.lines().next().unwrap_or_default();
-        let first = first.trim_start_matches('\u{feff}');
+        let first = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches('\u{feff}');
         let Some((interpreter, is_stated)) = find_interpreter(path, first) else {
             return;
         };
@@ -281,8 +287,8 @@ impl NeedCollector<'_> {
     fn has_node_package(&self, path: &str, name: &str) -> bool {
         let mut folders = Path::new(path).ancestors().skip(1);
         folders.any(|folder| {
-            let place = folder.join(format!("node_modules/{name}/package.json"));
-            let place = place.to_str().unwrap_or_default();
+            let package = folder.join(format!("node_modules/{name}/package.json"));
+            let place = package.to_str().unwrap_or_default();
             self.manifest.find_exact(place).is_some()
         })
     }

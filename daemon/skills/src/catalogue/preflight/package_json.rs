@@ -13,10 +13,14 @@ pub(super) fn read_dependencies(text: &str) -> Vec<String> {
     let Ok(package) = serde_json::from_str::<Value>(text) else {
         return Vec::new();
     };
-    let names = package.get("dependencies").and_then(Value::as_object);
-    let names = names.into_iter().flat_map(|all| all.keys());
-    let names = names.filter(|name| is_name(name)).cloned();
-    let mut names: Vec<String> = names.take(DEPENDENCIES_MAX).collect();
+    let dependencies = package.get("dependencies").and_then(Value::as_object);
+    let mut names: Vec<String> = dependencies
+        .into_iter()
+        .flat_map(|all| all.keys())
+        .filter(|name| is_name(name))
+        .take(DEPENDENCIES_MAX)
+        .cloned()
+        .collect();
     // The order of serde_json's maps depends on a feature that any other crate may enable.
     names.sort_unstable();
     names

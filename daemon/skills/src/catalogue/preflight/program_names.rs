@@ -49,7 +49,10 @@ pub(super) fn is_named_in_text(name: &str) -> bool {
 
 /// Returns all names of a program, or its own name alone.
 pub(super) fn aliases_of(name: &str) -> impl Iterator<Item = &str> {
-    let set = ALIASES.iter().find(|set| set.contains(&name));
-    let set: &[&str] = set.copied().unwrap_or_default();
+    let set: &[&str] = ALIASES
+        .iter()
+        .find(|set| set.contains(&name))
+        .copied()
+        .unwrap_or_default();
     set.iter().copied().chain([name])
 }

@@ -102,9 +102,9 @@ fn imported_modules(statement: &str) -> Vec<String> {
     }
     let from = code.strip_prefix("from ");
     let clause = from.and_then(|rest| rest.split_once(" import"));
-    let (module, members) = clause.unwrap_or_default();
-    let module = module.trim();
-    let members = members.trim_start_matches([' ', '(']);
+    let (before, after) = clause.unwrap_or_default();
+    let module = before.trim();
+    let members = after.trim_start_matches([' ', '(']);
     let member = members.split([' ', ',', ')']).next().unwrap_or_default();
     let path = match is_module_path(member) {
         true => format!("{module}.{member}"),
@@ -169,8 +169,8 @@ mod tests {
                 &[],
             ),
         ] {
-            let found = find_imports(source).into_iter();
-            let found: Vec<String> = found
+            let found: Vec<String> = find_imports(source)
+                .into_iter()
                 .map(|import| format!("{} {}", import.line, import.package_module()))
                 .collect();
             assert_eq!(found, expected, "{source:?}");

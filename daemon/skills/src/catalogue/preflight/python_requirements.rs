@@ -87,8 +87,8 @@ pub(crate) fn read_script_metadata(text: &str) -> Option<ScriptMetadata> {
                 dependencies: dependencies.collect(),
             });
         }
-        let line = line.strip_prefix('#')?;
-        block += line.strip_prefix(' ').unwrap_or(line);
+        let comment = line.strip_prefix('#')?;
+        block += comment.strip_prefix(' ').unwrap_or(comment);
         block += "\n";
     }
     None
@@ -102,13 +102,17 @@ pub(super) fn read_requirements(text: &str) -> Vec<LocatedName> {
         !continues
     });
     let names = lines.filter_map(|(index, line)| {
-        let line = line.trim_start_matches('\u{feff}').trim();
-        let line = line.trim_end_matches('\\');
-        let line = line.split_once(" #").map_or(line, |(line, _)| line);
+        let trimmed = line
+            .trim_start_matches('\u{feff}')
+            .trim()
+            .trim_end_matches('\\');
+        let requirement = trimmed
+            .split_once(" #")
+            .map_or(trimmed, |(before, _)| before);
         // Options, comments, paths and URLs have no name at their beginning.
-        let named = !line.starts_with(['-', '#', '.', '/']);
-        let url = line.contains("://") && !line.contains('@');
-        (named && !url).then(|| Some((parse_requirement(line)?, index + 1)))?
+        let named = !requirement.starts_with(['-', '#', '.', '/']);
+        let url = requirement.contains("://") && !requirement.contains('@');
+        (named && !url).then(|| Some((parse_requirement(requirement)?, index + 1)))?
     });
     names.collect()
 }
@@ -124,11 +128,11 @@ pub(super) fn read_project(text: &str) -> Vec<LocatedName> {
     };
     let declared = text_items(find("project.dependencies")).filter_map(parse_requirement);
     let poetry = find("tool.poetry.dependencies").and_then(toml::Value::as_table);
-    let poetry = poetry.into_iter().flatten().filter_map(|(name, value)| {
+    let of_poetry = poetry.into_iter().flatten().filter_map(|(name, value)| {
         let optional = value.get("optional").and_then(toml::Value::as_bool);
         (name != "python" && optional != Some(true)).then(|| parse_requirement(name))?
     });
-    declared.chain(poetry).map(|name| (name, 0)).collect()
+    declared.chain(of_poetry).map(|name| (name, 0)).collect()
 }
 
 /// Returns the texts of a TOML array.
@@ -140,13 +144,13 @@ fn text_items(value: Option<&toml::Value>) -> impl Iterator<Item = &str> {
 /// Returns the normalised name (PEP 503) at the beginning of a requirement (PEP 508); `None` if it has none, or is for
 /// another system.
 pub(super) fn parse_requirement(text: &str) -> Option<String> {
-    let (text, marker) = text.split_once(';').unwrap_or((text, ""));
+    let (requirement, marker) = text.split_once(';').unwrap_or((text, ""));
     let foreign = ["win32", "Windows", "darwin", "Darwin"];
     let only = marker.contains("==") && foreign.iter().any(|system| marker.contains(system));
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let text = text.trim();
-    let end = text.find(|c| !plain(c)).unwrap_or(text.len());
-    let (name, rest) = text.split_at_checked(end)?;
+    let trimmed = requirement.trim();
+    let end = trimmed.find(|c| !plain(c)).unwrap_or(trimmed.len());
+    let (name, rest) = trimmed.split_at_checked(end)?;
     let follows = rest.trim_start().chars().next();
     let good = follows.is_none_or(|c| "[(<>=!~@,#".contains(c));
     if only || !good || name.len() > NAME_BYTES_MAX {

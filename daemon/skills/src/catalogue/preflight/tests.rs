@@ -153,13 +153,13 @@ const FILES: &[(&str, &str, &str)] = &[
 #[test]
 fn files_need_what_they_state_import_and_call() {
     for (path, text, expected) in FILES {
-        let found = check(&FrontMatter::default(), &[(*path, *text)], &[]);
-        let found = found.into_iter().map(|(kind, name, is_error, source)| {
+        let needs = check(&FrontMatter::default(), &[(*path, *text)], &[]);
+        let found = needs.into_iter().map(|(kind, name, is_error, source)| {
             let severity = if is_error { "error" } else { "warning" };
             format!("{severity} {kind:?} {name} {source}")
         });
-        let found = found.collect::<Vec<_>>().join(", ");
-        assert_eq!(found, *expected, "{path} {text}");
+        let listed = found.collect::<Vec<_>>().join(", ");
+        assert_eq!(listed, *expected, "{path} {text}");
     }
 }
 

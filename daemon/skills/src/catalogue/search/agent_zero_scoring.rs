@@ -21,13 +21,14 @@ impl SearchIndex {
     /// `Invalid` for an empty query.
     pub(crate) fn search_compat(&self, query: &str, limit: usize) -> Result<Vec<SearchMatch>> {
         let query = fold_text(query);
-        let terms = query
+        let terms: Vec<String> = query
             .split_whitespace()
             .flat_map(|term| match has_unspaced(term) {
                 true => split_terms(term),
                 false => vec![term.to_owned()],
-            });
-        let terms: Vec<String> = terms.take(TERMS_MAX).collect();
+            })
+            .take(TERMS_MAX)
+            .collect();
         if terms.is_empty() {
             return Err(super::nothing_to_look_for(""));
         }

@@ -73,9 +73,9 @@ fn index(rows: &[Row]) -> SearchIndex {
 }
 
 fn index_sorted(skills: impl Iterator<Item = Arc<Skill>>) -> SearchIndex {
-    let mut skills: Vec<_> = skills.collect();
-    skills.sort_by(|a, b| a.name.cmp(&b.name));
-    SearchIndex::new(&skills)
+    let mut sorted: Vec<_> = skills.collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    SearchIndex::new(&sorted)
 }
 
 /// Returns the name of a found skill of [`CATALOGUE`].
@@ -127,8 +127,8 @@ fn names_come_before_descriptions_and_these_before_tags() {
         文書 => 翻訳
         nothing like it: zzz =>
     ";
-    let cases = cases.trim().lines().map(str::trim);
-    for case in cases.filter(|line| !line.starts_with("//")) {
+    let lines = cases.trim().lines().map(str::trim);
+    for case in lines.filter(|line| !line.starts_with("//")) {
         let (query, expected) = case.split_once(" =>").expect("a case");
         let expected: Vec<&str> = expected.split_whitespace().collect();
         assert_eq!(found(query), expected, "{query:?}");
@@ -222,8 +222,7 @@ fn a_phrase_without_blanks_finds_the_skill_in_first_place() {
 
 #[test]
 fn a_name_as_it_is_written_is_searched() {
-    let skills = [("report-1a2b3c4d", "数据报表"), ("text-stats", "")];
-    let skills = skills.map(|(name, title)| {
+    let skills = [("report-1a2b3c4d", "数据报表"), ("text-stats", "")].map(|(name, title)| {
         let front_matter = FrontMatter {
             display_name: title.to_owned(),
             description: "d".to_owned(),

@@ -80,12 +80,12 @@ fn what_is_in_the_store_is_listed_as_it_is_staged() {
 
 #[test]
 fn what_a_card_does_not_allow_is_neither_listed_nor_read() {
-    let (_dir, manifest) = manifest(|dir| {
+    let (_dir, whole) = manifest(|dir| {
         for path in ["SKILL.md", "references/a.md", "references/b.md"] {
             write(dir, path, path);
         }
     });
-    let manifest = manifest.restricted(|path| path != "references/b.md");
+    let manifest = whole.restricted(|path| path != "references/b.md");
     assert_eq!(paths(&manifest), ["SKILL.md", "references/a.md"]);
     let found = manifest.find("references/b.md");
     assert!(

@@ -45,8 +45,8 @@ pub(super) fn copy_skill(
     copy_without_links(stored, to)?;
     let up = "../".repeat(depth);
     let venv = format!("work/.venvs/{}", skill.name);
-    let packages = node_packages::packages_path(&skill.environment_need);
-    let packages = packages.as_deref().map(|path| (NODE_MODULES, path));
+    let packages_path = node_packages::packages_path(&skill.environment_need);
+    let packages = packages_path.as_deref().map(|path| (NODE_MODULES, path));
     let links = LINKS.into_iter().chain([(".venv", venv.as_str())]);
     for (link, target) in links.chain(packages) {
         let target = format!("{up}{target}");
@@ -384,11 +384,11 @@ mod tests {
             repeat in 1_usize..700,
             executable in any::<bool>(),
         ) {
-            let bytes = bytes.repeat(repeat);
-            prop_assume!(!without_mark(&bytes).starts_with(b"#!"));
+            let content = bytes.repeat(repeat);
+            prop_assume!(!without_mark(&content).starts_with(b"#!"));
             let mode = if executable { 0o555 } else { 0o444 };
             let staged_mode = if executable { 0o755 } else { 0o644 };
-            prop_assert_eq!(staged("data.bin", &bytes, mode), (bytes, staged_mode));
+            prop_assert_eq!(staged("data.bin", &content, mode), (content, staged_mode));
         }
     }
 }

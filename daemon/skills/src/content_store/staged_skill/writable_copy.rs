@@ -138,8 +138,10 @@ fn prepare_copy(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> i
     };
     let place = skill_copy::copy_plugin(&store.dir(&plugin.digest), &copy, &plugin.skill_path)?;
     skill_copy::copy_without_links(&stored, &place)?;
-    let root = path.strip_suffix(&*plugin.skill_path.to_string_lossy());
-    let root = root.unwrap_or(path).trim_end_matches('/');
+    let root = path
+        .strip_suffix(&*plugin.skill_path.to_string_lossy())
+        .unwrap_or(path)
+        .trim_end_matches('/');
     symlink(
         format!("../{LINK_PREFIX}{root}"),
         links.join(plugin_root(&skill.name)),
@@ -151,17 +153,19 @@ fn prepare_copy(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> i
 fn workspace_links(directory: &str, skill: &StagedSkill) -> Vec<(String, String)> {
     let path = skill.writable_path.as_deref().unwrap_or_default();
     let up = "../".repeat(path.split('/').count());
-    let path = path.strip_prefix(directory).unwrap_or(path);
-    let path = path.trim_start_matches('/');
+    let relative = path
+        .strip_prefix(directory)
+        .unwrap_or(path)
+        .trim_start_matches('/');
     let added = skill_copy::LINKS
         .iter()
         .filter(|(name, _)| !skill.own_links.contains(name));
-    let packages = packages_path(&skill.environment_need);
-    let packages = packages.as_deref().map(|path| (NODE_MODULES, path));
+    let modules = packages_path(&skill.environment_need);
+    let packages = modules.as_deref().map(|path| (NODE_MODULES, path));
     added
         .copied()
         .chain(packages)
-        .map(|(name, link_target)| (format!("{path}/{name}"), format!("{up}{link_target}")))
+        .map(|(name, link_target)| (format!("{relative}/{name}"), format!("{up}{link_target}")))
         .collect()
 }
 

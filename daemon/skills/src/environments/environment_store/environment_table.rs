@@ -120,8 +120,10 @@ impl EnvironmentTable {
             !used.contains(name) && !removals.chosen.contains(&name.as_str())
         });
         while removals.total() > bytes_max {
-            let others = prepared.iter().copied();
-            let others = others.filter(|one| removals.held_by(one) > removals.of_tenant(own));
+            let others = prepared
+                .iter()
+                .copied()
+                .filter(|one| removals.held_by(one) > removals.of_tenant(own));
             let largest = others.max_by_key(|one| (removals.held_by(one), Reverse(one.last_use)));
             let victim = largest.ok_or(RoomShortage::OfStore)?;
             removals.choose(victim);
@@ -224,9 +226,12 @@ impl EnvironmentTable {
     ///
     /// `in_use` is asked last: a call lets go of a record only after its workspace has the environment.
     pub(super) fn used(&self, in_use: &dyn Fn() -> HashSet<String>) -> HashSet<String> {
-        let held = self.environments.iter();
-        let held = held.filter(|(_, environment)| Arc::strong_count(&environment.record) > 1);
-        let held: Vec<String> = held.map(|(name, _)| name.clone()).collect();
+        let held: Vec<String> = self
+            .environments
+            .iter()
+            .filter(|(_, environment)| Arc::strong_count(&environment.record) > 1)
+            .map(|(name, _)| name.clone())
+            .collect();
         let mut used = in_use();
         used.extend(held);
         used

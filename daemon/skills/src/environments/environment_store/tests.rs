@@ -92,8 +92,9 @@ impl Fixture {
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.base.path().join(folder)).expect("listed");
         let name = |entry: io::Result<fs::DirEntry>| entry.expect("entry").file_name();
-        let names = entries.map(|entry| name(entry).into_string().expect("a name"));
-        let mut names: Vec<String> = names.collect();
+        let mut names: Vec<String> = entries
+            .map(|entry| name(entry).into_string().expect("a name"))
+            .collect();
         names.sort();
         names
     }
@@ -239,8 +240,9 @@ fn archive_that_no_build_makes_is_refused_and_leaves_nothing() {
 fn environment_larger_than_its_bounds_is_refused() {
     let fixture = Fixture::new();
     let large = "x".repeat(2 << 20);
-    let error = fixture.install(&[(REPORT, REPORT_TEXT), ("venv/x", &large)]);
-    let error = error.expect_err("too large");
+    let error = fixture
+        .install(&[(REPORT, REPORT_TEXT), ("venv/x", &large)])
+        .expect_err("too large");
     assert!(matches!(error, Error::LimitExceeded { .. }), "{error}");
     assert_eq!(fixture.names("mounted"), Vec::<String>::new());
 }
@@ -452,8 +454,7 @@ fn store_beyond_a_lowered_limit_is_reduced() {
     fixture
         .install_as(OTHER_NAME, &other_key(), &[])
         .expect("installed");
-    let lowered = EnvironmentStore::open(fixture.base.path(), HELD_BYTES);
-    let lowered = lowered.expect("opened");
+    let lowered = EnvironmentStore::open(fixture.base.path(), HELD_BYTES).expect("opened");
     lowered.collect(HOUR, &[], &HashSet::new(), &|| names_of(&[NAME]));
     assert_eq!(fixture.names("mounted"), [NAME]);
 }

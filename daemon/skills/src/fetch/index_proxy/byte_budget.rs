@@ -100,14 +100,14 @@ impl Body for CountedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let frame = frame.map(|frame| {
+        let received = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let counted = received.map(|frame| {
             let frame = frame?;
             let count = frame.data_ref().map_or(0, Bytes::len);
             self.budget.take(count)?;
             Ok(frame)
         });
-        Poll::Ready(frame)
+        Poll::Ready(counted)
     }
 
     fn is_end_stream(&self) -> bool {

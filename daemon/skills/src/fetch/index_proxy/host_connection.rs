@@ -40,10 +40,14 @@ impl UrlFetcher {
 
     async fn connect_directly(&self, url: &WebUrl) -> Result<Box<dyn ByteStream>, FetchError> {
         let (host, port) = host_and_port(url);
-        let found = tokio::net::lookup_host((host.as_str(), port)).await;
-        let found = found.map_err(|error| unreachable(url, &error))?;
-        let allowed = self.inner.policy.allowed_addresses(&host, found);
-        let allowed = allowed.map_err(|error| error.into_fetch_error(url))?;
+        let found = tokio::net::lookup_host((host.as_str(), port))
+            .await
+            .map_err(|error| unreachable(url, &error))?;
+        let allowed = self
+            .inner
+            .policy
+            .allowed_addresses(&host, found)
+            .map_err(|error| error.into_fetch_error(url))?;
         // One address that does not answer must not use up the time of the others.
         let addresses = u32::try_from(allowed.len()).unwrap_or(u32::MAX).max(1);
         let limit = self.inner.bounds.connect_timeout / addresses;
@@ -82,8 +86,10 @@ impl UrlFetcher {
             let why = format!("fetch.proxy answered {}", response.status().as_u16());
             return Err(unreachable(url, &io::Error::other(why)));
         }
-        let stream = response.upgrade().await;
-        let stream = stream.map_err(|error| unreachable(url, &error.without_url()))?;
+        let stream = response
+            .upgrade()
+            .await
+            .map_err(|error| unreachable(url, &error.without_url()))?;
         Ok(Box::new(stream))
     }
 }

@@ -53,8 +53,10 @@ impl IndexHost {
             Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
             _ => (rest, None),
         };
-        let port = port.map(|port| parse_port(port).ok_or("its port is not between 1 and 65535"));
-        let port = port.transpose().map_err(refused)?;
+        let port = port
+            .map(|port| parse_port(port).ok_or("its port is not between 1 and 65535"))
+            .transpose()
+            .map_err(refused)?;
         let host = Host::parse(host).map_err(|error| refused(&error.to_string()))?;
         if let Host::Domain(name) = &host
             && !is_host_name(name)

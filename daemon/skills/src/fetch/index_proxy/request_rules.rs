@@ -32,8 +32,10 @@ pub(super) struct RefusedRequest {
 impl RefusedRequest {
     /// Makes an error with the text of its body, one line.
     pub(super) fn new(status: StatusCode, why: impl Into<String>) -> Self {
-        let why = why.into();
-        Self { status, why }
+        Self {
+            status,
+            why: why.into(),
+        }
     }
 
     /// Returns the text.
@@ -114,9 +116,10 @@ pub(super) fn requested_url(request: &Request<Incoming>) -> Result<WebUrl, Refus
 
 /// Removes the headers that concern one connection, also those that the message itself names.
 pub(super) fn remove_hop_headers(headers: &mut HeaderMap) {
-    let listed = headers.get_all(header::CONNECTION).iter();
-    let listed = listed.filter_map(|names| names.to_str().ok());
-    let listed: Vec<HeaderName> = listed
+    let listed: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|names| names.to_str().ok())
         .flat_map(|names| names.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();

@@ -200,8 +200,8 @@ async fn get_is_forwarded_without_the_headers_of_the_connection() {
         ("X-Hop", "1"),
         ("Keep-Alive", "timeout=5"),
         ("ETag", "\"1\""),
-    ];
-    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let reply = Reply::Whole(200, headers.to_vec(), b"the list".to_vec());
     server.put("/simple/x", reply);
     let address = format!("127.0.0.1:{}", server.port());

@@ -176,10 +176,10 @@ async fn answer(
                 target,
                 headers: headers.clone(),
             });
-            state.replies.get(&path).cloned()
+            let known = state.replies.get(&path).cloned();
+            known.unwrap_or(Reply::status(404))
         };
         count.send_modify(|received| *received += 1);
-        let reply = reply.unwrap_or(Reply::status(404));
         if !send(stream.get_mut(), reply, &headers).await? {
             return Ok(());
         }

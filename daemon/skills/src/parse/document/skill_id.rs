@@ -37,10 +37,12 @@ pub(super) fn choose_id(
     is_expected: bool,
     findings: &mut Findings,
 ) -> SkillId {
-    let own = card.map(|card| card.id.as_str());
-    let own = own.filter(|id| !id.is_empty());
-    let title = card.map(|card| card.name.as_str());
-    let title = title.filter(|name| !name.is_empty());
+    let own = card
+        .map(|card| card.id.as_str())
+        .filter(|id| !id.is_empty());
+    let title = card
+        .map(|card| card.name.as_str())
+        .filter(|name| !name.is_empty());
     let stated = match (own, name, title) {
         (Some(id), _, _) => Some((id, 0)),
         (None, Some(name), _) => Some((name.text.as_str(), name.line)),
@@ -78,8 +80,8 @@ pub(super) fn choose_id(
         let message = format!("the skill is named {name}, its folder {folder}");
         findings.add(finding::FOLDER_NAME, line, message);
     }
-    let title = title.map(|title| display_text::clean_text(title, "name", 0, findings));
-    SkillId::new(id, &title.unwrap_or(text))
+    let clean_title = title.map(|title| display_text::clean_text(title, "name", 0, findings));
+    SkillId::new(id, &clean_title.unwrap_or(text))
 }
 
 /// Returns the id that a folder's name gives; empty if it gives none.

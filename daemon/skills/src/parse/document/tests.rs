@@ -414,14 +414,14 @@ fn allowed_tools_are_read_in_every_spelling_and_never_lost() {
         let (yaml, expected) = case.split_once(" =>").expect("a case");
         let document = of(&good(&yaml.replace("\\n", "\n")));
         let warned = expected.contains("(warned)");
-        let expected = expected.replace("(warned)", "");
-        let expected = expected
+        let expected_text = expected.replace("(warned)", "");
+        let expected_tools: Vec<&str> = expected_text
             .split(';')
             .map(str::trim)
-            .filter(|tool| !tool.is_empty());
-        let expected: Vec<&str> = expected.collect();
+            .filter(|tool| !tool.is_empty())
+            .collect();
         let tools = document.front_matter.allowed_tools.as_ref();
-        assert_eq!(tools.expect("restricted"), &expected, "{yaml}");
+        assert_eq!(tools.expect("restricted"), &expected_tools, "{yaml}");
         let problems = document.problems(ValidationProfile::Lenient);
         assert_eq!(!problems.is_empty(), warned, "{yaml}");
         assert_eq!(document.refusal(ValidationProfile::Lenient), None, "{yaml}");
@@ -532,11 +532,10 @@ fn lists_aliases_and_unknown_keys_are_kept() {
 #[test]
 fn the_example_of_the_documentation_says_what_it_is_said_to() {
     let documentation = include_str!("../../../../../docs/skills.md");
-    let lines = documentation
+    let example: String = documentation
         .lines()
-        .skip_while(|line| !line.starts_with("    ---"));
-    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
-    let example: String = lines
+        .skip_while(|line| !line.starts_with("    ---"))
+        .take_while(|line| line.is_empty() || line.starts_with("    "))
         .map(|line| line.get(4..).unwrap_or_default().to_owned() + "\n")
         .collect();
     let document = parse_documents(Some(example.as_bytes()), None, "csv-report");

@@ -129,11 +129,11 @@ impl<'a> FieldReader<'a> {
     /// Returns the text of the first of these keys that has a value.
     fn text(&mut self, keys: &[&'static str], in_metadata: bool) -> Option<LocatedText> {
         let (key, node) = self.first(keys, in_metadata)?;
-        let Some(text) = node.scalar() else {
+        let Some(scalar) = node.scalar() else {
             self.wrong_type(key, node, "one text");
             return None;
         };
-        let text = text.trim().to_owned();
+        let text = scalar.trim().to_owned();
         (!text.is_empty()).then_some(LocatedText {
             text,
             line: node.line,
@@ -207,9 +207,12 @@ impl<'a> FieldReader<'a> {
                 Vec::new()
             }
         };
-        let texts = texts.into_iter().map(str::trim);
-        let texts = texts.filter(|text| !text.is_empty());
-        texts.map(str::to_owned).collect()
+        texts
+            .into_iter()
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Returns the permitted tools; `None` only if there is no such key.

@@ -35,8 +35,9 @@ pub(super) fn replace_wide_colons<'a>(
     let is_key = |key: &str| (1..=KEY_CHARS_MAX).contains(&key.len()) && key.chars().all(plain);
     let mut replaced = String::with_capacity(yaml.len());
     for (line, text) in (first_line..).zip(yaml.split_inclusive('\n')) {
-        let split = text.split_once(WIDE_COLON);
-        let split = split.map(|(key, value)| (key.trim_end(), value));
+        let split = text
+            .split_once(WIDE_COLON)
+            .map(|(key, value)| (key.trim_end(), value));
         let Some((key, value)) = split.filter(|(key, _)| is_key(key)) else {
             replaced.push_str(text);
             continue;
@@ -149,8 +150,8 @@ pub(super) fn key_of(line: &str) -> Option<&str> {
     let (key, rest) = line.split_once(':')?;
     let ends = rest.is_empty() || rest.starts_with([' ', '\t']);
     let quoted = ['"', '\''].iter().find_map(|quote| {
-        let key = key.trim_end().strip_prefix(*quote)?.strip_suffix(*quote)?;
-        (!key.contains(*quote)).then_some(key)
+        let inner = key.trim_end().strip_prefix(*quote)?.strip_suffix(*quote)?;
+        (!inner.contains(*quote)).then_some(inner)
     });
     let key = quoted.unwrap_or_else(|| key.trim_end());
     let begins = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
@@ -169,8 +170,9 @@ fn join_as_text(lines: &[&str]) -> String {
     let joined = lines.join("\n");
     let value = joined.split_once(':').map_or("", |(_, value)| value).trim();
     // Other white space is kept, so that it is reported as hidden characters.
-    let words = without_indicator(value).split([' ', '\t', '\n']);
-    let words = words.filter(|word| !word.is_empty());
+    let words = without_indicator(value)
+        .split([' ', '\t', '\n'])
+        .filter(|word| !word.is_empty());
     let text = words.collect::<Vec<_>>().join(" ");
     for quote in ['"', '\''] {
         let inner = text
@@ -185,10 +187,10 @@ fn join_as_text(lines: &[&str]) -> String {
 
 /// Returns the `text` of `> text`, `|- text` and `>2 text`.
 fn without_indicator(value: &str) -> &str {
-    let Some(rest) = value.strip_prefix(['|', '>']) else {
+    let Some(unmarked) = value.strip_prefix(['|', '>']) else {
         return value;
     };
-    let rest = rest.trim_start_matches(|c: char| matches!(c, '+' | '-') || c.is_ascii_digit());
+    let rest = unmarked.trim_start_matches(|c: char| matches!(c, '+' | '-') || c.is_ascii_digit());
     if rest.is_empty() || rest.starts_with(char::is_whitespace) {
         rest
     } else {

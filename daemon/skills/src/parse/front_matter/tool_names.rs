@@ -134,8 +134,10 @@ fn is_heading(line: &str) -> bool {
 
 /// Returns `true` if an item follows directly, or after other lines that begin with `#`.
 fn is_before_item(rest: &[&str]) -> bool {
-    let mut next = rest.iter().take(COMMENT_LINES_MAX);
-    let next = next.find(|line| !line.starts_with('#'));
+    let next = rest
+        .iter()
+        .take(COMMENT_LINES_MAX)
+        .find(|line| !line.starts_with('#'));
     next.is_some_and(|line| strip_item_mark(line).is_some())
 }
 
@@ -200,7 +202,7 @@ pub(super) fn parse_allowed_tools(texts: Vec<&str>) -> Option<Vec<String>> {
 /// that cannot be the name of a tool with, maybe, a pattern in parentheses.
 fn split_allowed_tools(text: &str) -> Option<Vec<String>> {
     let mut depth = 0_usize;
-    let mut tools = vec![String::new()];
+    let mut parts = vec![String::new()];
     for c in text.chars() {
         match c {
             '(' => depth += 1,
@@ -208,14 +210,14 @@ fn split_allowed_tools(text: &str) -> Option<Vec<String>> {
             _ => {}
         }
         if depth == 0 && (COMMAS.contains(&c) || c.is_whitespace()) {
-            tools.push(String::new());
+            parts.push(String::new());
         } else {
-            tools.last_mut()?.push(c);
+            parts.last_mut()?.push(c);
         }
     }
-    let tools: Vec<String> = tools
+    let tools: Vec<String> = parts
         .iter()
-        .map(|tool| strip_quotes(tool).to_owned())
+        .map(|part| strip_quotes(part).to_owned())
         .filter(|tool| !tool.is_empty())
         .collect();
     (depth == 0 && tools.len() <= TOOLS_MAX && tools.iter().all(|tool| is_valid_tool_pattern(tool)))

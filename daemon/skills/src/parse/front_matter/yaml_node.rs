@@ -137,8 +137,11 @@ impl<'a> NodeReader<'a> {
             Event::Scalar(text, style, anchor, _tag) => {
                 self.spend(1, text.len())?;
                 let plain = style == ScalarStyle::Plain;
-                let text = text.into_owned();
-                (NodeValue::Scalar { text, plain }, anchor)
+                let value = NodeValue::Scalar {
+                    text: text.into_owned(),
+                    plain,
+                };
+                (value, anchor)
             }
             Event::SequenceStart(_, anchor, _) => {
                 (NodeValue::List(self.read_list(depth + 1)?), anchor)
@@ -147,8 +150,7 @@ impl<'a> NodeReader<'a> {
                 (NodeValue::Map(self.read_map(depth + 1)?), anchor)
             }
             Event::Alias(anchor) => {
-                let node = self.anchors.get(&anchor).map(Rc::clone);
-                let node = node.ok_or_else(|| {
+                let node = self.anchors.get(&anchor).map(Rc::clone).ok_or_else(|| {
                     YamlError::syntax(line, "an alias stands within what it stands for")
                 })?;
                 let (weight, height) = node.measure();
@@ -157,8 +159,8 @@ impl<'a> NodeReader<'a> {
                 return Ok(node);
             }
             Event::UnresolvedAlias(name) => {
-                let name: String = name.chars().take(40).collect();
-                return Err(YamlError::syntax(line, format!("no anchor &{name}")));
+                let shown: String = name.chars().take(40).collect();
+                return Err(YamlError::syntax(line, format!("no anchor &{shown}")));
             }
             Event::StreamStart
             | Event::StreamEnd
@@ -210,8 +212,10 @@ impl<'a> NodeReader<'a> {
             let known = places.get(key).and_then(|place| entries.get_mut(*place));
             if let Some((_, known)) = known {
                 *known = value;
-                let key = key.clone();
-                self.duplicates.push(DuplicateKey { key, line });
+                self.duplicates.push(DuplicateKey {
+                    key: key.clone(),
+                    line,
+                });
             } else {
                 places.insert(key.clone(), entries.len());
                 entries.push((key.clone(), value));

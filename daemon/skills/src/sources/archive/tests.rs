@@ -348,11 +348,11 @@ fn good_archives_are_unpacked_with_fixed_modes() {
     ] {
         assert_eq!(shown(&bytes), expected(entries), "{what}");
     }
-    let (_dir, copies) = unpacked_with(
+    let (_dir, result) = unpacked_with(
         &tar_of(&[skill, entry(b'1', b"copy", b"SKILL.md", 0, b"")]),
         &BOUNDS,
     );
-    let copies = copies.expect("unpacked");
+    let copies = result.expect("unpacked");
     assert_eq!((copies.files, copies.bytes), (2, 2 * SKILL.len() as u64));
     let inode = |name: &str| {
         use std::os::unix::fs::MetadataExt;
@@ -371,8 +371,8 @@ fn one_folder_around_everything_is_taken_off() {
         (vec![("w/SKILL.md", SKILL), ("README", b"")], None),
         (vec![("w/SKILL.md", SKILL), ("v/SKILL.md", SKILL)], None),
     ] {
-        let (dir, unpacked) = unpacked_with(&zip_of(&files), &BOUNDS);
-        let unpacked = unpacked.expect("unpacked");
+        let (dir, result) = unpacked_with(&zip_of(&files), &BOUNDS);
+        let unpacked = result.expect("unpacked");
         assert_eq!(unpacked.wrapper.as_deref(), wrapper, "{files:?}");
         let root = dir.path().join("into").join(wrapper.unwrap_or_default());
         assert_eq!(unpacked.root, root);
@@ -409,8 +409,8 @@ fn backslashes_in_zip_files_from_windows_separate_folders() {
         ("demo/references/b.md", b"b"),
     ]);
     for system in [0, 10, 14] {
-        let (dir, unpacked) = unpacked_with(&zip_made_by(zip.clone(), system), &BOUNDS);
-        let unpacked = unpacked.expect("unpacked");
+        let (dir, result) = unpacked_with(&zip_made_by(zip.clone(), system), &BOUNDS);
+        let unpacked = result.expect("unpacked");
         assert_eq!(unpacked.wrapper.as_deref(), Some("demo"), "{system}");
         let root = dir.path().join("into/demo");
         assert_eq!(fs::read(root.join("SKILL.md")).expect("read"), SKILL);
@@ -419,8 +419,8 @@ fn backslashes_in_zip_files_from_windows_separate_folders() {
         assert!(root.join("empty").is_dir(), "{system}");
     }
     // Where a backslash can be part of a name it is not known what was meant.
-    let (_dir, refused) = unpacked_with(&zip_made_by(zip, 3), &BOUNDS);
-    let refused = refused.expect_err("refused").to_string();
+    let (_dir, result) = unpacked_with(&zip_made_by(zip, 3), &BOUNDS);
+    let refused = result.expect_err("refused").to_string();
     assert!(refused.contains("backslash"), "{refused}");
 }
 
@@ -449,9 +449,10 @@ fn zip_with_names(names: &[Vec<u8>]) -> Vec<u8> {
 #[test]
 fn names_in_the_encoding_of_a_country_are_decoded() {
     let encode = |names: &[&str], encoding: &'static encoding_rs::Encoding| {
-        let encoded = names.iter();
-        let encoded = encoded.map(|name| encoding.encode(name).0.into_owned());
-        encoded.collect::<Vec<_>>()
+        names
+            .iter()
+            .map(|name| encoding.encode(name).0.into_owned())
+            .collect::<Vec<_>>()
     };
     // Code pages 437 and 850 have the same bytes.
     let german = vec![b"Gr\x94\xe1e.md".to_vec(), b"Ma\xe1e.txt".to_vec()];
@@ -474,8 +475,8 @@ fn names_in_the_encoding_of_a_country_are_decoded() {
     }
     // Names with line ends cannot be told apart once all are decoded together.
     let encoded = encode(&["数据报表.md", "说明\n文档.md"], encoding_rs::GBK);
-    let (_dir, unpacked) = unpacked_with(&zip_with_names(&encoded), &BOUNDS);
-    let unpacked = unpacked.expect("unpacked");
+    let (_dir, result) = unpacked_with(&zip_with_names(&encoded), &BOUNDS);
+    let unpacked = result.expect("unpacked");
     assert_eq!((unpacked.files, unpacked.left_out.total), (1, 2));
     let left_out = unpacked.left_out.describe().expect("two");
     let reason = "has a name that is not UTF-8";
@@ -524,8 +525,8 @@ fn names_from_windows_that_escape_are_refused() {
 
 /// Checks that an archive is unpacked without an entry besides SKILL.md, which is named with this reason.
 fn check_left_out(bytes: &[u8], reason: &str) {
-    let (_dir, unpacked) = unpacked_with(bytes, &BOUNDS);
-    let unpacked = unpacked.unwrap_or_else(|error| panic!("{reason}: {error}"));
+    let (_dir, result) = unpacked_with(bytes, &BOUNDS);
+    let unpacked = result.unwrap_or_else(|error| panic!("{reason}: {error}"));
     assert_eq!(
         tree(&unpacked.root),
         expected(&[("SKILL.md", "0644", SKILL)]),
@@ -606,16 +607,18 @@ fn names_that_differ_only_in_case_are_unpacked_and_reported() {
         let files: Vec<_> = names.iter().map(|name| (*name, name.as_bytes())).collect();
         let tar: Vec<_> = files.iter().map(|(name, data)| file(name, data)).collect();
         for bytes in [tar_of(&tar), zip_of(&files)] {
-            let (_dir, unpacked) = unpacked_with(&bytes, &BOUNDS);
-            let unpacked = unpacked.expect("unpacked");
+            let (_dir, result) = unpacked_with(&bytes, &BOUNDS);
+            let unpacked = result.expect("unpacked");
             let found = tree(&unpacked.root);
             for (name, data) in &files {
                 let is_file = |it: &&(String, String, Vec<u8>)| it.0 == *name && it.2 == *data;
                 assert!(found.iter().any(|it| is_file(&it)), "{name}: {found:?}");
             }
-            let told = unpacked.case_clash.as_ref();
-            let told = told.map(|(path, other)| (path.as_str(), other.as_str()));
-            assert_eq!(told, clash, "{names:?}");
+            let reported = unpacked
+                .case_clash
+                .as_ref()
+                .map(|(path, other)| (path.as_str(), other.as_str()));
+            assert_eq!(reported, clash, "{names:?}");
             assert_eq!(unpacked.check_case().is_ok(), clash.is_none());
         }
     }
@@ -766,8 +769,8 @@ fn entries_that_no_skill_can_have_are_left_out_and_named() {
         };
         let document = vec![file(document, SKILL)];
         let bytes = tar_of(&[document, entries].concat());
-        let (_dir, unpacked) = unpacked_with(&bytes, &BOUNDS);
-        let unpacked = unpacked.expect(what);
+        let (_dir, result) = unpacked_with(&bytes, &BOUNDS);
+        let unpacked = result.expect(what);
         let found = tree(&unpacked.root);
         let files = found.iter().filter(|(_, mode, _)| mode != "0755");
         assert_eq!(files.count(), 1, "{what}: {found:?}");
@@ -780,8 +783,8 @@ fn entries_that_no_skill_can_have_are_left_out_and_named() {
     check_left_out(&tar_of(&[skill(), link(b"")]), "without a valid target");
     // Of two names of one link, the second is in the archive as a hard link to it.
     let names = [skill(), listed("link l SKILL.md"), listed("hard h l")];
-    let (_dir, unpacked) = unpacked_with(&tar_of(&names), &BOUNDS);
-    let unpacked = unpacked.expect("unpacked");
+    let (_dir, result) = unpacked_with(&tar_of(&names), &BOUNDS);
+    let unpacked = result.expect("unpacked");
     assert_eq!((unpacked.files, unpacked.left_out.total), (2, 1));
     // A link stays in the folder around everything, which is taken off.
     let wrapped = tar_of(&[

@@ -87,10 +87,11 @@ pub(super) fn unpack_zip(
     let mut legacy_names = decode_legacy_names(&archive)?;
     for index in 0..archive.len() {
         let header = read_header(&archive, index, legacy_names.remove(&index))?;
-        let contents = archive.by_index(index).map_err(zip_error);
-        let contents = contents.map_err(|error| with_entry(error, &header.name))?;
+        let entry = archive
+            .by_index(index)
+            .map_err(|error| with_entry(zip_error(error), &header.name))?;
         let mut contents = LimitedReader {
-            inner: contents,
+            inner: entry,
             left: Rc::clone(&expanded_left),
             what: EXPANSION,
             limit: expanded_max,
@@ -113,8 +114,8 @@ fn decode_legacy_names<R: Read + Seek>(archive: &ZipArchive<R>) -> Result<BTreeM
             names.push(name.to_vec());
         }
     }
-    let names = names.join(&b'\n');
-    let decoded = decode_text(&names, true);
+    let joined = names.join(&b'\n');
+    let decoded = decode_text(&joined, true);
     if !CODE_PAGES.contains(&decoded.encoding) {
         return Ok(latin);
     }
@@ -122,8 +123,8 @@ fn decode_legacy_names<R: Read + Seek>(archive: &ZipArchive<R>) -> Result<BTreeM
     if !decoded.is_text || texts.len() != latin.len() {
         return Ok(BTreeMap::new());
     }
-    let texts = texts.into_iter().map(str::to_owned);
-    Ok(latin.into_keys().zip(texts).collect())
+    let decoded_names = texts.into_iter().map(str::to_owned);
+    Ok(latin.into_keys().zip(decoded_names).collect())
 }
 
 fn read_header<R: Read + Seek>(

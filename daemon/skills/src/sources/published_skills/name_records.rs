@@ -110,13 +110,16 @@ impl NameRecords {
 
     /// Returns the bytes that count for a digest.
     pub(super) fn bytes_of(&self, digest: &str) -> u64 {
-        let versions = self.versions.iter().filter(|known| known.digest == digest);
+        let versions = self
+            .versions
+            .iter()
+            .filter(|known| known.digest == digest)
+            .filter_map(|known| known.held_bytes);
         let unreadable = self
             .unreadable
             .iter()
-            .filter(|known| known.digest == digest);
-        let versions = versions.filter_map(|known| known.held_bytes);
-        let unreadable = unreadable.map(|known| known.held_bytes);
+            .filter(|known| known.digest == digest)
+            .map(|known| known.held_bytes);
         versions.chain(unreadable).sum()
     }
 

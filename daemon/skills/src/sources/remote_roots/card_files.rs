@@ -99,8 +99,11 @@ impl RemoteRoots {
             if !kept.contains(path.as_path())
                 && let Err(error) = tolerate(ErrorKind::NotFound, fs::remove_file(&path))
             {
-                let path = path.display();
-                tracing::warn!(%path, %error, "record of a root that is gone was not removed");
+                tracing::warn!(
+                    path = %path.display(),
+                    %error,
+                    "record of a root that is gone was not removed"
+                );
             }
         }
     }

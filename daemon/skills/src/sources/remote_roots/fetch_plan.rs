@@ -172,9 +172,11 @@ fn plan_pinned_skill(entry: Value, from: &WebUrl) -> Result<PlannedSkill, String
         let kind = quote_excerpt(&entry.r#type);
         return Err(format!("its type {kind} is neither skill-md nor archive"));
     }
-    let digest = entry.digest.strip_prefix("sha256:");
-    let digest = digest.filter(|digest| is_digest(digest));
-    let digest = digest.ok_or("its digest is not sha256: and 64 lower-case hex digits")?;
+    let digest = entry
+        .digest
+        .strip_prefix("sha256:")
+        .filter(|digest| is_digest(digest))
+        .ok_or("its digest is not sha256: and 64 lower-case hex digits")?;
     let url = from.join(&entry.url).map_err(|error| error.to_string())?;
     Ok(PlannedSkill {
         name,
@@ -188,8 +190,9 @@ fn plan_listed_skill(
     files_max: usize,
 ) -> Result<PlannedSkill, String> {
     let name = folder_of_name(&entry.name)?;
-    let base = from.join(&format!("{}/", entry.name));
-    let base = base.map_err(|error| error.to_string())?;
+    let base = from
+        .join(&format!("{}/", entry.name))
+        .map_err(|error| error.to_string())?;
     let files = resolve_files(&entry.files, &base, files_max, &[])?;
     if !files.iter().any(|(path, _)| path == SKILL_MD) {
         return Err("its files have no SKILL.md".to_owned());
@@ -208,12 +211,12 @@ fn plan_card(
     files_max: usize,
 ) -> Result<FetchPlan, String> {
     let name = folder_of_name(document.id.as_deref().unwrap_or_default())?;
-    let base = if base.trim_matches('/').is_empty() {
+    let joined = if base.trim_matches('/').is_empty() {
         from.join(".")
     } else {
         from.join(&format!("{}/", base.trim_end_matches('/')))
     };
-    let base = base.map_err(|error| format!("has a base_uri that is not fetched: {error}"))?;
+    let base = joined.map_err(|error| format!("has a base_uri that is not fetched: {error}"))?;
     let is_file = |path: &str, file| normalise_skill_path("", path).is_ok_and(|path| path == file);
     let mut paths = document.files.clone();
     if !paths.iter().any(|path| is_file(path, SKILL_MD)) {
@@ -269,12 +272,15 @@ fn resolve_files(
     let mut files = Vec::new();
     for given in paths {
         let shown = quote_excerpt(given);
-        let path = normalise_skill_path("files", given).ok();
-        let path = path.filter(|path| !path.is_empty());
-        let path = path.ok_or_else(|| format!("the path {shown} does not stay in its folder"))?;
+        let path = normalise_skill_path("files", given)
+            .ok()
+            .filter(|path| !path.is_empty())
+            .ok_or_else(|| format!("the path {shown} does not stay in its folder"))?;
         let lower = path.to_lowercase();
-        let above = lower.match_indices('/');
-        let above: Vec<&str> = above.filter_map(|(at, _)| lower.get(..at)).collect();
+        let above: Vec<&str> = lower
+            .match_indices('/')
+            .filter_map(|(at, _)| lower.get(..at))
+            .collect();
         if folders.contains(&lower) || above.iter().any(|folder| seen.contains(*folder)) {
             return Err(format!("the path {shown} makes a folder of a file"));
         }

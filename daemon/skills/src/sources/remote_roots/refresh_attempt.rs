@@ -161,8 +161,10 @@ impl<'a> RefreshAttempt<'a> {
         }
         let mut missing = None;
         for index in INDEXES {
-            let index = self.url.join(index)?;
-            let index = index.pinned(self.url.sha256().map(str::to_owned));
+            let index = self
+                .url
+                .join(index)?
+                .pinned(self.url.sha256().map(str::to_owned));
             match self.fetch_if_changed(&index, DOCUMENT_BYTES_MAX, validators) {
                 Err(
                     error @ FetchError::Status {
@@ -201,11 +203,11 @@ impl<'a> RefreshAttempt<'a> {
         bytes_max: u64,
         validators: Option<&CacheValidators>,
     ) -> Result<Option<FetchedFile>, FetchError> {
-        let file = file.try_clone().map_err(|source| FetchError::File {
+        let handle = file.try_clone().map_err(|source| FetchError::File {
             url: url.to_string(),
             source,
         })?;
-        let mut file = tokio::fs::File::from_std(file);
+        let mut file = tokio::fs::File::from_std(handle);
         let get = FetchRequest {
             url: url.clone(),
             bytes_max,

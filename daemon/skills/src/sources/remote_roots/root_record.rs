@@ -66,8 +66,10 @@ impl RootRecord {
         }
         let top = tree.join(&self.top);
         let wrapper = self.wrapper.as_deref().unwrap_or_default();
-        let unwrapped = Path::new(folder).strip_prefix(wrapper).ok();
-        let unwrapped = unwrapped.filter(|_| !wrapper.is_empty());
+        let unwrapped = Path::new(folder)
+            .strip_prefix(wrapper)
+            .ok()
+            .filter(|_| !wrapper.is_empty());
         let as_given = find_directory(tree, &top, Path::new(folder));
         match (
             as_given,
@@ -105,9 +107,10 @@ fn find_directory(tree: &Path, top: &Path, path: &Path) -> Option<PathBuf> {
 /// Lists the first folders of a directory, for people.
 fn list_folders(dir: &Path) -> String {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.path().is_dir());
-    let names = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<String> = names.collect();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort_unstable();
     if names.is_empty() {
         return "no folders".to_owned();

@@ -100,8 +100,7 @@ impl Fixture {
     fn leftovers(&self) -> Vec<String> {
         let mut names = Vec::new();
         for dir in ["tmp", "sha256", "remote"] {
-            let entries = fs::read_dir(self.dir.path().join("state/skills").join(dir));
-            let entries = entries
+            let entries = fs::read_dir(self.dir.path().join("state/skills").join(dir))
                 .expect("a directory")
                 .map(|entry| entry.expect("an entry"));
             names.extend(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()));
@@ -184,9 +183,9 @@ fn tar(files: &[(&str, &str)]) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
         header.set_mode(if name.ends_with('*') { 0o755 } else { 0o644 });
-        let name = name.trim_end_matches('*');
+        let path = name.trim_end_matches('*');
         // Not checked, unlike set_path.
-        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         builder.append(&header, content.as_bytes()).expect("tar");
     }
@@ -204,8 +203,8 @@ fn zip(files: &[(&str, &str)]) -> Vec<u8> {
     for (name, content) in files {
         let mode = if name.ends_with('*') { 0o755 } else { 0o644 };
         let options = zip::write::SimpleFileOptions::default().unix_permissions(mode);
-        let name = name.trim_end_matches('*');
-        writer.start_file(name, options).expect("zip");
+        let path = name.trim_end_matches('*');
+        writer.start_file(path, options).expect("zip");
         writer.write_all(content.as_bytes()).expect("zip");
     }
     writer.finish().expect("zip").into_inner()
@@ -318,8 +317,8 @@ async fn an_archive_that_must_not_be_unpacked_is_a_problem_and_nothing_is_left_o
     })
     .await;
     let (fat, big) = ("x".repeat(1025), "x".repeat(1000));
-    let many: Vec<String> = (0..6).map(|number| format!("a/{number}")).collect();
-    let many: Vec<(&str, &str)> = many.iter().map(|name| (&**name, "")).collect();
+    let paths: Vec<String> = (0..6).map(|number| format!("a/{number}")).collect();
+    let many: Vec<(&str, &str)> = paths.iter().map(|name| (&**name, "")).collect();
     let bomb = [("a/1", &*big), ("a/2", &big), ("a/3", &big)];
     let mut cut = zip(&[("a/SKILL.md", "text")]);
     cut.truncate(60);
@@ -539,8 +538,8 @@ async fn a_failed_refresh_keeps_what_was_there_and_says_so_and_a_restart_has_it_
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_daemons_that_fetch_one_url_at_once_have_it_whole() {
     let fixture = Fixture::new().await;
-    let contents: Vec<String> = (0..20).map(|number| format!("a/{number}.txt")).collect();
-    let mut contents: Vec<(&str, &str)> = contents.iter().map(|name| (&**name, "text")).collect();
+    let paths: Vec<String> = (0..20).map(|number| format!("a/{number}.txt")).collect();
+    let mut contents: Vec<(&str, &str)> = paths.iter().map(|name| (&**name, "text")).collect();
     contents.push(("a/SKILL.md", "text"));
     let bytes = gzip(&tar(&contents));
     for round in 0..50 {
@@ -562,8 +561,8 @@ async fn what_a_killed_process_leaves_is_never_taken_for_whole() {
     fixture.server.put("/x.zip", Reply::ok(bytes));
     let daemon = fixture.daemon(&["/x.zip"]);
     let source = daemon.refreshed().await;
-    let expected = [(".ready", "ok"), ("a/SKILL.md", "text")];
-    let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let expected = [(".ready", "ok"), ("a/SKILL.md", "text")]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()));
     assert_eq!(files(&source), expected);
 
     // A power cut took the content of a file.
@@ -625,8 +624,8 @@ async fn a_refresh_that_may_not_wait_says_what_goes_on() {
     let pending = daemon
         .remote
         .refresh(Some(tokio::time::Instant::now()))
-        .await;
-    let pending = pending.expect("answered");
+        .await
+        .expect("answered");
     let said: Vec<_> = pending
         .iter()
         .map(|problem| (problem.code, problem.subject.as_str()))

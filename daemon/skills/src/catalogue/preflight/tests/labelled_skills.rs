@@ -100,8 +100,10 @@ fn read_group(folder: &str, labels: &str) -> LabelledGroup {
             .file_name()
             .and_then(|name| name.to_str())
             .expect("a name");
-        let label = table.get(skill).and_then(toml::Value::as_table);
-        let label = label.unwrap_or_else(|| panic!("{labels} has no [{skill}]"));
+        let label = table
+            .get(skill)
+            .and_then(toml::Value::as_table)
+            .unwrap_or_else(|| panic!("{labels} has no [{skill}]"));
         group.labels.extend(labels_of(skill, label));
         let either = texts(label, "either");
         let found = find_missing(&dir, skill, &inventory).into_iter();

@@ -97,8 +97,9 @@ async fn files_of_a_published_card_are_fetched_from_its_url() {
     assert_eq!(skill.state, SkillState::Loaded, "{:?}", skill.problems);
     assert_whole(&skills).await;
     fixture.server.put("/base/SKILL.md", Reply::status(404));
-    let error = publish(&fixture, &skills).await;
-    let error = error.expect_err("there is no SKILL.md");
+    let error = publish(&fixture, &skills)
+        .await
+        .expect_err("there is no SKILL.md");
     let is_reported = |problem: &str| problem.contains("root.unreachable");
     assert!(
         matches!(&error, Error::SkillInvalid { problem, .. } if is_reported(problem)),
@@ -118,8 +119,10 @@ async fn urls_of_published_cards_are_bounded_by_settings_of_their_own() {
         })
         .await;
         put_files(&fixture);
-        let error = publish(&fixture, &fixture.skills(&[])).await;
-        let error = error.expect_err("refused").to_string();
+        let error = publish(&fixture, &fixture.skills(&[]))
+            .await
+            .expect_err("refused")
+            .to_string();
         assert!(error.contains(reason), "{error}");
         assert_eq!(fixture.server.hits("/base/SKILL.md"), 0);
     }

@@ -39,8 +39,11 @@ async fn a_root_may_be_a_folder_of_an_archive_with_or_without_the_folder_around_
     }
     let whole = fixture.daemon(&["/x.tar#repo-main"]).refreshed().await;
     assert_eq!(names(&whole).len(), 4);
-    let listing = fixture.skills(&["/x.tar#skills"]).refresh(None).await;
-    let listing = listing.expect("refreshed");
+    let listing = fixture
+        .skills(&["/x.tar#skills"])
+        .refresh(None)
+        .await
+        .expect("refreshed");
     let listed: Vec<_> = listing.skills.iter().map(|skill| &*skill.name).collect();
     assert_eq!((listed, listing.problems), (vec!["a", "b"], vec![]));
 }
