@@ -338,8 +338,9 @@ fn count(directory: &Path, entries: &mut u64, bytes: &mut u64) {
 /// entered, and one of the first rank beneath directories of that rank.
 pub fn globs(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
-    let globs = lines.by_ref().take_while(|line| !line.is_empty());
-    let globs: Vec<String> = globs
+    let globs: Vec<String> = lines
+        .by_ref()
+        .take_while(|line| !line.is_empty())
         .map(|line| String::from_utf8_lossy(line).into_owned())
         .collect();
     let Ok(globs) = GlobSet::new(&globs) else {

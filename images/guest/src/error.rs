@@ -194,13 +194,13 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let (code, reason, metadata) = error.parts();
-        let reason = reason.error_info_name();
-        let metadata: HashMap<String, String> = metadata
+        let (code, reason, pairs) = error.parts();
+        let metadata: HashMap<String, String> = pairs
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value))
             .collect();
-        let mut details = ErrorDetails::with_error_info(reason, ERROR_DOMAIN, metadata);
+        let mut details =
+            ErrorDetails::with_error_info(reason.error_info_name(), ERROR_DOMAIN, metadata);
         if let Error::Invalid { field, problem } = &error {
             details.add_bad_request_violation(*field, *problem);
         }

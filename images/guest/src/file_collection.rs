@@ -431,9 +431,9 @@ impl FileCollector {
         } else {
             SLICE_BYTES
         };
-        let slice = read_slice(&file, wanted, most);
-        let slice = slice.and_then(|slice| archive.start_file(path, stat, wanted).map(|()| slice));
-        let Ok(mut slice) = slice else {
+        let started = read_slice(&file, wanted, most)
+            .and_then(|slice| archive.start_file(path, stat, wanted).map(|()| slice));
+        let Ok(mut slice) = started else {
             self.archive = Some(archive);
             return Ok(None);
         };
@@ -461,8 +461,10 @@ impl FileCollector {
     fn skip(&mut self, path: &[u8], reason: Reason) {
         if self.summary.skipped.len() < NAMED_MAX && self.reserve_name(path) {
             let (path, _) = message_path(path);
-            let reason = reason.into();
-            self.summary.skipped.push(SkippedFile { path, reason });
+            self.summary.skipped.push(SkippedFile {
+                path,
+                reason: reason.into(),
+            });
         }
     }
 

@@ -70,8 +70,10 @@ impl Guest {
             root.make_directories(directory.as_bytes())?;
         }
         root.link_metadata()?;
-        let null = File::options().read(true).open("/dev/null");
-        let null = null.map_err(|_| Error::file("/dev/null", Errno::last()))?;
+        let null = File::options()
+            .read(true)
+            .open("/dev/null")
+            .map_err(|_| Error::file("/dev/null", Errno::last()))?;
         Ok(Arc::new(Self {
             nonce,
             host: Arc::new(ExecHost::new(&root, supervisors)),
@@ -207,8 +209,10 @@ impl Guest {
         mut launch: LaunchSpec,
         spec: &mut v1::ExecSpec,
     ) -> Result<(SpawnRequest, Option<ExecStdin>), Error> {
-        let terminal = spec.terminal.as_ref();
-        let terminal = terminal.map(|terminal| terminal_size(terminal.rows, terminal.cols));
+        let terminal = spec
+            .terminal
+            .as_ref()
+            .map(|terminal| terminal_size(terminal.rows, terminal.cols));
         let given = match spec.stdin.as_mut().and_then(|stdin| stdin.source.as_mut()) {
             Some(Source::Data(data)) => Some(Source::Data(std::mem::take(data))),
             Some(Source::Open(open)) => Some(Source::Open(*open)),
@@ -347,12 +351,11 @@ pub(crate) fn build_launch(
     let limits = set.filter_map(|(resource, value)| {
         Some((i32::try_from(resource).ok()?, u64::try_from(value).ok()?))
     });
-    let limits = limits.collect();
     Ok(LaunchSpec {
         cwd,
         argv,
         env,
-        limits,
+        limits: limits.collect(),
         ..LaunchSpec::default()
     })
 }

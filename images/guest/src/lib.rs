@@ -97,8 +97,9 @@ fn parse_flags() -> Result<GuestFlags, String> {
 
 /// Removes the daemon's nonce from the environment and returns its bytes, so that no command can read it there.
 fn take_nonce() -> Bytes {
-    let hex = std::env::var_os(NONCE).unwrap_or_default();
-    let hex = hex.into_encoded_bytes();
+    let hex = std::env::var_os(NONCE)
+        .unwrap_or_default()
+        .into_encoded_bytes();
     let (pairs, _) = hex.as_chunks::<2>();
     let bytes = pairs.iter().filter_map(|pair| {
         let text = str::from_utf8(pair).ok()?;
@@ -133,8 +134,8 @@ fn run_guest(flags: &GuestFlags, nonce: Bytes, supervisors: SupervisorPool) -> R
         .build()
         .map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let guest = Guest::new(&flags.workspace, nonce, supervisors);
-        let guest = guest.map_err(|error| error.to_string())?;
+        let guest =
+            Guest::new(&flags.workspace, nonce, supervisors).map_err(|error| error.to_string())?;
         let host = Arc::clone(&guest.host);
         host.supervisors.fill();
         let (reaper, supervisors) = (Arc::clone(&host.reaper), Arc::clone(&host.supervisors));

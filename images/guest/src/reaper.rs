@@ -167,8 +167,9 @@ mod tests {
 
     /// Returns the pid of a process that was reaped. A test assumes that the kernel does not reuse it at once.
     fn gone() -> Pid {
-        let child = std::process::Command::new("true").spawn();
-        let mut child = child.expect("a process");
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("a process");
         child.wait().expect("reaped");
         Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
     }

@@ -100,11 +100,11 @@ impl GuestRpcService {
         let events = event_stream::attach_reader(Arc::clone(exec), options)?;
         // Register after the attach: a refused attach is no stream.
         let attached = DisconnectGuard::register(&self.guest.host, exec, settings.disconnect_grace);
-        let events = events.inspect(move |_| {
+        let guarded_events = events.inspect(move |_| {
             // The closure owns both for as long as the stream lives.
             let _ = (&attached, &permit);
         });
-        Ok(Response::new(Box::pin(events)))
+        Ok(Response::new(Box::pin(guarded_events)))
     }
 }
 
@@ -214,8 +214,8 @@ impl GuestService for GuestRpcService {
         }
         let grace = request
             .grace
-            .and_then(|grace| Duration::try_from(grace).ok());
-        let grace = grace.map(|grace| grace.min(GRACE_MAX));
+            .and_then(|grace| Duration::try_from(grace).ok())
+            .map(|grace| grace.min(GRACE_MAX));
         if exec.send_control(ExecControl::Kill { grace, reason }).await {
             exec.wait_until(|state| state.gone).await;
         }
@@ -338,14 +338,14 @@ impl GuestService for GuestRpcService {
         };
         let mut bytes = 0;
         for exec in execs {
-            let exec = exec.describe();
-            bytes += exec.encoded_len();
+            let description = exec.describe();
+            bytes += description.encoded_len();
             page.more =
                 page.execs.len() == size || (bytes > ANSWER_BYTES_MAX && !page.execs.is_empty());
             if page.more {
                 break;
             }
-            page.execs.push(exec);
+            page.execs.push(description);
         }
         Ok(Response::new(page))
     }

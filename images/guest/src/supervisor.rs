@@ -137,8 +137,7 @@ impl Supervisor {
     /// Receives a report. Linux fails once with ECONNRESET if the other end closed with a message unread.
     async fn receive(&self) -> Result<SupervisorReport, Errno> {
         loop {
-            let ready = self.socket.readable().await;
-            let mut ready = ready.map_err(|_| Errno::EPIPE)?;
+            let mut ready = self.socket.readable().await.map_err(|_| Errno::EPIPE)?;
             let mut message = [0; protocol::REPORT_BYTES];
             let read = ready.try_io(|socket| {
                 let fd = socket.get_ref().as_raw_fd();

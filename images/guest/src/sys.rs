@@ -84,8 +84,7 @@ struct ChildSetup<'a> {
 /// Closes every descriptor above 2 except `keep`, regardless of its owner. Only for a process that has opened nothing
 /// yet, or that uses nothing it inherited.
 pub(crate) fn close_all_but(keep: Option<RawFd>) {
-    let keep = keep.and_then(|fd| libc::c_uint::try_from(fd).ok());
-    match keep {
+    match keep.and_then(|fd| libc::c_uint::try_from(fd).ok()) {
         Some(fd) if fd > 2 => {
             if fd > 3 {
                 close_range(3, fd - 1);

@@ -55,8 +55,9 @@ impl PollRequest {
             let now = Instant::now();
             let due_time = {
                 let state = exec.state();
-                let due_time = self.due_time(&state, now)?;
-                let due_time = due_time.map_or(over, |due_time| due_time.min(over));
+                let due_time = self
+                    .due_time(&state, now)?
+                    .map_or(over, |due_time| due_time.min(over));
                 if due_time <= now {
                     return self.collect(&state);
                 }
@@ -99,8 +100,9 @@ impl PollRequest {
     fn collect(&self, state: &ExecState) -> Result<v1::PollExecResponse, Error> {
         let ([_, stderr], [_, at]) = (&state.windows, self.offsets);
         let mut left = self.bytes_max;
-        let reserved = usize::try_from(stderr.held(at)).unwrap_or(left);
-        let reserved = reserved.min(left / 2);
+        let reserved = usize::try_from(stderr.held(at))
+            .unwrap_or(left)
+            .min(left / 2);
         let mut response = v1::PollExecResponse::default();
         let mut next = self.offsets;
         for (stream, at) in next.iter_mut().enumerate() {

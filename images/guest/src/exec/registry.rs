@@ -171,8 +171,9 @@ impl ExecRegistry {
     /// Returns all execs in the order of their starts.
     pub(crate) fn list(&self) -> Vec<Arc<Exec>> {
         let state = self.state();
-        let execs = state.execs.values();
-        let mut execs: Vec<_> = execs
+        let mut execs: Vec<_> = state
+            .execs
+            .values()
             .map(|registered| (registered.number, Arc::clone(&registered.exec)))
             .collect();
         drop(state);
@@ -267,8 +268,12 @@ impl ExecRegistry {
     fn forget_overdue(&self, now: Instant) -> Option<Instant> {
         let mut state = self.state();
         let is_due = |ended: &&EndedExec| ended.forget_at.is_some_and(|at| at <= now);
-        let overdue = state.ended.values().filter(is_due);
-        let overdue: Vec<String> = overdue.map(|ended| ended.exec.id.clone()).collect();
+        let overdue: Vec<String> = state
+            .ended
+            .values()
+            .filter(is_due)
+            .map(|ended| ended.exec.id.clone())
+            .collect();
         for id in overdue {
             state.forget(&id);
         }

@@ -28,8 +28,11 @@ pub(crate) async fn run_warm_up(
         env: request.env,
         ..LaunchSpec::default()
     };
-    let null = File::options().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|_| Error::NotReady)?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|_| Error::NotReady)?;
     let supervisor = supervisors.take().map_err(|_| Error::NotReady)?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
     supervisor

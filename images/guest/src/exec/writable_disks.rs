@@ -29,11 +29,15 @@ impl WritableDisks {
     /// Opens the workspace and, in a container, the other places.
     pub(crate) fn open(root: &WorkspaceRoot) -> Self {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let workspace = root.as_fd().try_clone_to_owned().ok();
-        let others = OTHER_PLACES.iter().filter(|_| root.is_at(WORKSPACE));
-        let others =
-            others.filter_map(|path| Some((*path, open(*path, flags, Mode::empty()).ok()?)));
-        let workspace = workspace.map(|directory| (WORKSPACE, directory));
+        let workspace = root
+            .as_fd()
+            .try_clone_to_owned()
+            .ok()
+            .map(|directory| (WORKSPACE, directory));
+        let others = OTHER_PLACES
+            .iter()
+            .filter(|_| root.is_at(WORKSPACE))
+            .filter_map(|path| Some((*path, open(*path, flags, Mode::empty()).ok()?)));
         Self(workspace.into_iter().chain(others).collect())
     }
 

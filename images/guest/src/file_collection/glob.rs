@@ -75,8 +75,10 @@ impl GlobSet {
             // A text that is no glob has its plain reading only.
             let plain =
                 GlobPattern::parse_plain(glob).filter(|_| glob.contains(SPECIAL_CHARACTERS));
-            let readings = [GlobPattern::parse(glob), plain];
-            let readings: Vec<GlobPattern> = readings.into_iter().flatten().collect();
+            let readings: Vec<GlobPattern> = [GlobPattern::parse(glob), plain]
+                .into_iter()
+                .flatten()
+                .collect();
             let shape = if readings.iter().any(|reading| reading.ends_in_name) {
                 GlobScope::of(&format!("{glob}/**"))
             } else {

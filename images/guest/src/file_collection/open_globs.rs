@@ -31,9 +31,12 @@ impl OpenGlobs {
 
     /// Returns those of the request's globs that have matched nothing.
     pub(super) fn unmatched(&self, globs: Vec<String>) -> Vec<String> {
-        let globs = globs.into_iter().enumerate();
-        let unmatched = globs.filter(|(number, _)| self.0.get(number) == Some(&None));
-        unmatched.map(|(_, glob)| glob).collect()
+        globs
+            .into_iter()
+            .enumerate()
+            .filter(|(number, _)| self.0.get(number) == Some(&None))
+            .map(|(_, glob)| glob)
+            .collect()
     }
 
     /// Returns the first match of each glob whose matches are all unchanged.

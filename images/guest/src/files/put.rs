@@ -244,11 +244,13 @@ fn describe_entries(
         let path = display(&path);
         bytes += path.len() + 16;
         if bytes < SKIPPED_BYTES_MAX {
-            let reason = reason.into();
-            response.skipped.push(SkippedFile { path, reason });
+            response.skipped.push(SkippedFile {
+                path,
+                reason: reason.into(),
+            });
         }
     }
-    let mut bytes = bytes.min(SKIPPED_BYTES_MAX);
+    bytes = bytes.min(SKIPPED_BYTES_MAX);
     for (path, staged) in entries {
         let (size, mode, sha256) = match staged {
             StagedEntry::Directory(_) => continue,

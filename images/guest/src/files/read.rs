@@ -36,8 +36,8 @@ pub(crate) fn read_file(
         let path = path.clone();
         async move {
             tokio::task::yield_now().await;
-            let data = read_slice(&file, left, SLICE_BYTES);
-            let data = data.map_err(|error| Status::from(Error::io(&path, &error)))?;
+            let data = read_slice(&file, left, SLICE_BYTES)
+                .map_err(|error| Status::from(Error::io(&path, &error)))?;
             let left = left - data.len() as u64;
             let message = (!data.is_empty()).then(|| message(Payload::Data(data)));
             Ok::<_, Status>(message.map(|message| (message, (file, left))))

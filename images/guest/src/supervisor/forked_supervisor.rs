@@ -284,10 +284,10 @@ fn program_candidates(name: &[u8], env: &[&[u8]]) -> Vec<CString> {
     let path = env
         .iter()
         .rev()
-        .find_map(|entry| entry.strip_prefix(b"PATH="));
-    let path = path.map_or(DEFAULT_PATH.as_bytes(), |path| {
-        path.strip_suffix(&[0]).unwrap_or(path)
-    });
+        .find_map(|entry| entry.strip_prefix(b"PATH="))
+        .map_or(DEFAULT_PATH.as_bytes(), |path| {
+            path.strip_suffix(&[0]).unwrap_or(path)
+        });
     path.split(|byte| *byte == b':')
         .filter(|directory| !directory.is_empty())
         .filter_map(|directory| CString::new([directory, b"/", name.as_bytes()].concat()).ok())

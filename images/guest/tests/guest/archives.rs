@@ -186,8 +186,10 @@ async fn links_are_kept_wherever_they_lead() {
     let plain = archive(&entries);
     let packed = gzip(&plain);
     for (kind, bytes) in [(Kind::Tar, plain), (Kind::TarGz, packed)] {
-        let put = guest.put(header(kind, "work/x"), &bytes).await;
-        let put = put.expect("unpacks");
+        let put = guest
+            .put(header(kind, "work/x"), &bytes)
+            .await
+            .expect("unpacks");
         let counts = (put.files_total, put.bytes_total, put.skipped_total);
         assert_eq!(counts, (5, 8, 0));
     }
@@ -235,8 +237,8 @@ async fn entries_that_are_no_files_or_have_no_usable_name_are_left_out_and_named
     ];
     let put = guest
         .put(header(Kind::Tar, "work/x"), &archive(&entries))
-        .await;
-    let put = put.expect("unpacks");
+        .await
+        .expect("unpacks");
     let skipped = put.skipped.iter().map(|it| (it.path.as_str(), it.reason()));
     let expected = [
         ("work/x/pipe", Reason::FileType),
@@ -262,8 +264,8 @@ async fn entries_that_are_no_files_or_have_no_usable_name_are_left_out_and_named
         .collect();
     let put = guest
         .put(header(Kind::Tar, "work/y"), &archive(&many))
-        .await;
-    let put = put.expect("unpacks");
+        .await
+        .expect("unpacks");
     assert_eq!((put.skipped.len(), put.skipped_total), (1000, 1500));
 }
 
@@ -286,8 +288,10 @@ async fn a_sparse_file_does_not_refuse_the_others() {
             .output()
             .expect("tar");
         let base = format!("work/{format}");
-        let put = guest.put(header(Kind::Tar, &base), &output.stdout).await;
-        let put = put.expect("unpacks");
+        let put = guest
+            .put(header(Kind::Tar, &base), &output.stdout)
+            .await
+            .expect("unpacks");
         let skipped = put.skipped.iter().map(|it| (it.path.as_str(), it.reason()));
         let holes = format!("{base}/holes");
         assert_eq!(

@@ -37,8 +37,11 @@ async fn an_end_whose_turn_does_not_come_is_reported_as_unwritten() {
         eof: true,
         ..known("deaf", "end", b"")
     };
-    let answer = client.write_stdin(end).await.expect("an answer");
-    let answer = answer.into_inner();
+    let answer = client
+        .write_stdin(end)
+        .await
+        .expect("an answer")
+        .into_inner();
     assert_eq!((answer.unwritten_bytes, answer.eof_unwritten), (0, true));
     // An offset beyond all writes is wrong, whichever write has the turn.
     let beyond = wire::WriteStdinRequest {

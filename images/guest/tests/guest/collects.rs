@@ -231,7 +231,7 @@ async fn directories_come_with_modes_and_times_if_they_are_wanted() {
     archive.format = v1::CollectFormat::Tar.into();
     let got = collect(&guest, archive).await.expect("collected");
     let mut unpacked = tar::Archive::new(got.archive.as_slice());
-    let entries = unpacked.entries().expect("entries").map(|entry| {
+    let described = unpacked.entries().expect("entries").map(|entry| {
         let entry = entry.expect("an entry");
         let header = entry.header();
         let path = entry.path().expect("a path").display().to_string();
@@ -241,7 +241,7 @@ async fn directories_come_with_modes_and_times_if_they_are_wanted() {
         );
         (path, header.entry_type().is_dir(), mode, mtime)
     });
-    let entries: Vec<_> = entries.collect();
+    let entries: Vec<_> = described.collect();
     let paths: Vec<&str> = entries.iter().map(|(path, ..)| path.as_str()).collect();
     assert_eq!(paths, expected);
     assert_eq!(

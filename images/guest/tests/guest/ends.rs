@@ -52,10 +52,10 @@ async fn delete_exec() {
     start(&guest, request.clone()).await.expect("started");
     let child = written(&guest, "child").await;
     let reader = guest.attach("doomed", 0).await;
-    let (seen, deleted) = tokio::join!(SeenEvents::all(reader), delete(&guest, "doomed"));
+    let (read, deleted) = tokio::join!(SeenEvents::all(reader), delete(&guest, "doomed"));
     deleted.expect("deleted");
     // Whoever was attached hears how it ended.
-    let seen = seen.expect("ends well");
+    let seen = read.expect("ends well");
     assert_eq!(
         (seen.reason(), &*seen.stdout()),
         (Reason::KilledByClient, "begun\n")
@@ -167,8 +167,13 @@ async fn ends(guest: &Guest, id: &str) {
         ..Default::default()
     };
     loop {
-        let answer = guest.client.clone().poll_exec(request.clone()).await;
-        let answer = answer.expect("polled").into_inner();
+        let answer = guest
+            .client
+            .clone()
+            .poll_exec(request.clone())
+            .await
+            .expect("polled")
+            .into_inner();
         if let Some(result) = answer.result {
             assert_eq!(result.reason(), Reason::KilledByClient);
             return;

@@ -187,8 +187,12 @@ async fn a_working_directory_behind_a_link_out_is_refused() {
     assert!(guest.run(request).await.out.ends_with(b"/ws/work\n"));
     let mut request = guest.request("out", &["pwd", "-P"]);
     request.cwd = format!("{}/way-out", guest.workspace().display());
-    let refused = guest.client.clone().start_exec(request).await;
-    let refused = refused.expect_err("it leads out");
+    let refused = guest
+        .client
+        .clone()
+        .start_exec(request)
+        .await
+        .expect_err("it leads out");
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(reason(&refused), "PATH_ESCAPES");
 }
@@ -344,8 +348,10 @@ async fn a_missing_working_directory_is_named_whatever_the_program() {
             spec.programs = Some(v1::Programs::default());
         }
         let seen = guest.run(request).await;
-        let failure = seen.result.and_then(|result| result.spawn_failure);
-        let failure = failure.expect("a failure");
+        let failure = seen
+            .result
+            .and_then(|result| result.spawn_failure)
+            .expect("a failure");
         assert_eq!((failure.stage(), failure.errno), (Stage::Cwd, 2), "{id}");
         let expected = format!("{workspace}/work/none/below: {workspace}/work/none is missing");
         assert!(failure.message.ends_with(&expected), "{failure:?}");
@@ -401,8 +407,13 @@ async fn a_list_of_large_specs_comes_in_pages_that_fit() {
             after: listed.last().cloned().unwrap_or_default(),
             page_size: 100,
         };
-        let page = guest.client.clone().list_execs(list).await;
-        let page = page.expect("a page").into_inner();
+        let page = guest
+            .client
+            .clone()
+            .list_execs(list)
+            .await
+            .expect("a page")
+            .into_inner();
         assert!(!page.execs.is_empty());
         let id = |exec: &v1::Exec| exec.name.rsplit('/').next().map(str::to_owned);
         listed.extend(page.execs.iter().filter_map(id));

@@ -20,12 +20,12 @@ impl Guest {
         data: &[u8],
     ) -> Result<v1::StageFilesResponse, Status> {
         use wire::put_files_request::Payload;
-        let mut messages = vec![Payload::Header(header)];
-        messages.extend(
+        let mut payloads = vec![Payload::Header(header)];
+        payloads.extend(
             data.chunks(100_000)
                 .map(|chunk| Payload::Data(chunk.to_vec().into())),
         );
-        let messages = messages.into_iter().map(|payload| wire::PutFilesRequest {
+        let messages = payloads.into_iter().map(|payload| wire::PutFilesRequest {
             payload: Some(payload),
         });
         let stream = tokio_stream::iter(messages.collect::<Vec<_>>());

@@ -132,8 +132,9 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
     // To read all of it would take minutes.
     let mut cut = spec(&["out/*"]);
     cut.max_file_bytes = 1 << 20;
-    let got = in_time("a file that is cut", collect(&guest, cut)).await;
-    let got = got.expect("collected");
+    let got = in_time("a file that is cut", collect(&guest, cut))
+        .await
+        .expect("collected");
     assert_eq!(got.paths(), ["out/a-hole", "out/small"]);
     assert_eq!(
         (got.files[0].0.size, got.files[0].1.len()),
@@ -144,8 +145,9 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
     let mut skipped = spec(&["out/*"]);
     skipped.max_file_bytes = 1 << 41;
     skipped.max_total_bytes = 1 << 20;
-    let got = in_time("a file that is skipped", collect(&guest, skipped)).await;
-    let got = got.expect("collected");
+    let got = in_time("a file that is skipped", collect(&guest, skipped))
+        .await
+        .expect("collected");
     assert_eq!(got.paths(), ["out/small"]);
     assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
 }

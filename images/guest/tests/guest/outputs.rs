@@ -99,8 +99,9 @@ async fn output_in_flight_on_a_broken_stream_is_retained() {
     }
     assert!(total < 20_000_000, "the program waits for its reader");
     drop(stream);
-    let seen = SeenEvents::all(guest.attach("under-way", 0).await).await;
-    let seen = seen.expect("ends well");
+    let seen = SeenEvents::all(guest.attach("under-way", 0).await)
+        .await
+        .expect("ends well");
     assert_eq!((seen.gaps.len(), seen.out.len()), (0, 20_000_004));
 }
 
@@ -363,8 +364,13 @@ async fn total_reaches(guest: &Guest, id: &str, bytes: u64) -> v1::Exec {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < DEADLINE, "never {bytes}");
-        let exec = guest.client.clone().get_exec(request.clone()).await;
-        let exec = exec.expect("there").into_inner();
+        let exec = guest
+            .client
+            .clone()
+            .get_exec(request.clone())
+            .await
+            .expect("there")
+            .into_inner();
         if exec.total.expect("offsets").stdout >= bytes {
             return exec;
         }
@@ -390,8 +396,10 @@ async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
             exec_id: id.to_owned(),
             ..Default::default()
         };
-        let killed = in_time("the answer to a kill", client.kill_exec(kill)).await;
-        let killed = killed.expect("killed").into_inner();
+        let killed = in_time("the answer to a kill", client.kill_exec(kill))
+            .await
+            .expect("killed")
+            .into_inner();
         assert_eq!(killed.state(), v1::ExecState::Closed);
         let total = killed.total.expect("offsets").stdout;
         assert!(total > 100_000, "what was in the pipe: {killed:?}");
@@ -399,8 +407,9 @@ async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
             wait_until_forgotten(&guest, id).await;
             continue;
         }
-        let seen = SeenEvents::all(guest.attach(id, 0).await).await;
-        let seen = seen.expect("ends well");
+        let seen = SeenEvents::all(guest.attach(id, 0).await)
+            .await
+            .expect("ends well");
         assert_eq!((seen.out.len() as u64, seen.gaps.len()), (total, 0));
     }
 }
@@ -441,8 +450,8 @@ async fn a_forgotten_exec_takes_its_empty_directory_along() {
     }
     let listed = || {
         let entries = std::fs::read_dir(&runs).expect("runs");
-        let names = entries.map(|entry| entry.expect("an entry").file_name());
-        let mut names: Vec<_> = names
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").file_name())
             .map(|name| name.into_string().expect("a name"))
             .collect();
         names.sort();

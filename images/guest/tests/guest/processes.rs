@@ -286,8 +286,8 @@ async fn a_warm_up_runs_to_its_end_and_leaves_nothing() {
         .client
         .clone()
         .warm_up(run("true".into(), 1_000))
-        .await;
-    let late = late.expect_err("only before it is a workspace");
+        .await
+        .expect_err("only before it is a workspace");
     assert_eq!(late.code(), tonic::Code::FailedPrecondition);
 }
 

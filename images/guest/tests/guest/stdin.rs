@@ -298,8 +298,8 @@ async fn writers_are_taken_in_turn() {
     });
     let reader = all(&guest, "turns");
     let writers = async {
-        let committed = futures::future::join_all(writers).await;
-        let mut committed: Vec<_> = committed
+        let mut committed: Vec<_> = futures::future::join_all(writers)
+            .await
             .into_iter()
             .map(|one| one.expect("written"))
             .collect();
@@ -405,8 +405,10 @@ async fn a_write_that_is_given_up_leaves_the_offset_true() {
     std::fs::write(guest.workspace().join("go"), "").expect("written");
     assert_eq!(write(&guest, whole).await.expect("written"), 1_000_000);
     let seen = all(&guest, "given").await;
-    let digest = <sha2::Sha256 as sha2::Digest>::digest(&data);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = <sha2::Sha256 as sha2::Digest>::digest(&data)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert_eq!(seen.stdout(), format!("{digest}  -\nend\n"));
 }
 

@@ -123,8 +123,8 @@ async fn streams_of_input_are_bounded() {
 /// Encodes an HTTP/2 frame.
 fn encode_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    let stream = stream.to_be_bytes();
-    [&length[1..], &[kind, flags], &stream, payload].concat()
+    let id = stream.to_be_bytes();
+    [&length[1..], &[kind, flags], &id, payload].concat()
 }
 
 /// Encodes the headers of a call in HPACK, with literals.

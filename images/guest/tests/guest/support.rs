@@ -87,8 +87,8 @@ impl Guest {
         let socket = place.path().join("guest.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");
         // Another build of it, for instance the static one that is shipped.
-        let binary = std::env::var_os("SKILLD_TEST_GUEST");
-        let binary = binary.unwrap_or_else(|| env!("CARGO_BIN_EXE_skilld-guest").into());
+        let binary = std::env::var_os("SKILLD_TEST_GUEST")
+            .unwrap_or_else(|| env!("CARGO_BIN_EXE_skilld-guest").into());
         let mut command = by.iter().map(std::ffi::OsString::from).chain([binary]);
         let program = command.next().expect("the guest at least");
         let child = Command::new(program)
@@ -232,8 +232,8 @@ async fn channel(stream: UnixStream) -> Channel {
         .initial_stream_window_size(2 * 1024 * 1024)
         .initial_connection_window_size(64 * 1024 * 1024)
         .connect_with_connector(tower::service_fn(move |_| {
-            let stream = stream.take().map(TokioIo::new);
-            std::future::ready(stream.ok_or_else(|| std::io::Error::other("closed")))
+            let connection = stream.take().map(TokioIo::new);
+            std::future::ready(connection.ok_or_else(|| std::io::Error::other("closed")))
         }))
         .await
         .expect("a channel")
@@ -373,8 +373,11 @@ pub(crate) fn process_state(pid: &str) -> Option<char> {
 /// closes its streams before the kernel calls it a zombie, so a reader may see their end first.
 pub(crate) fn alive(pid: &str) -> bool {
     stat_fields(pid).is_some_and(|fields| {
-        let flags = fields.split_ascii_whitespace().nth(6);
-        let flags: u32 = flags.and_then(|flags| flags.parse().ok()).unwrap_or(0);
+        let flags: u32 = fields
+            .split_ascii_whitespace()
+            .nth(6)
+            .and_then(|flags| flags.parse().ok())
+            .unwrap_or(0);
         !fields.starts_with('Z') && flags & PF_EXITING == 0
     })
 }

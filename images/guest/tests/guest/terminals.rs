@@ -63,8 +63,8 @@ async fn the_terminal_is_the_programs_own() {
         "{total:?}"
     );
     // Neither the guest nor a supervisor took it for its own.
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", guest.child.id()));
-    let stat = stat.expect("readable");
+    let stat =
+        std::fs::read_to_string(format!("/proc/{}/stat", guest.child.id())).expect("readable");
     let tty = stat
         .rsplit(") ")
         .next()
@@ -130,8 +130,9 @@ async fn pty_resize_is_seen_by_the_program() {
     read_to(&mut seen, &mut stream, "50 132\r\n10000 1\r\n").await;
 
     for (rows, cols) in [(0, 1), (1, 0), (10_001, 1), (1, u32::MAX)] {
-        let refused = resize(&guest, "size", rows, cols).await;
-        let refused = refused.expect_err("no size");
+        let refused = resize(&guest, "size", rows, cols)
+            .await
+            .expect_err("no size");
         assert_eq!(refused.code(), Code::InvalidArgument);
         assert_eq!(reason(&refused), "INVALID_REQUEST");
     }
@@ -342,8 +343,12 @@ async fn stdin_given_with_a_terminal_is_refused() {
         let source = Some(v1::stdin::Source::Data(b"x".as_slice().into()));
         spec.stdin = Some(v1::Stdin { source });
     }
-    let refused = guest.client.clone().run_exec(both).await;
-    let refused = refused.expect_err("it would have two");
+    let refused = guest
+        .client
+        .clone()
+        .run_exec(both)
+        .await
+        .expect_err("it would have two");
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(reason(&refused), "INVALID_REQUEST");
 }
@@ -361,8 +366,11 @@ async fn a_terminal_that_cannot_be_had_fails_the_spawn() {
     ])
     .await;
     let seen = guest.run(request(&guest, "none", "echo never")).await;
-    let failure = seen.result.clone().and_then(|result| result.spawn_failure);
-    let failure = failure.expect("a failure");
+    let failure = seen
+        .result
+        .clone()
+        .and_then(|result| result.spawn_failure)
+        .expect("a failure");
     assert_eq!(seen.reason(), Reason::SpawnFailed);
     assert_eq!((failure.stage(), failure.errno), (Stage::Terminal, 22));
     assert!(failure.message.starts_with("EINVAL"), "{failure:?}");

@@ -85,8 +85,9 @@ async fn stdout_and_stderr_have_windows_of_their_own() {
     let drop = request(&guest, "drop", script, v1::OnFull::DropOldest, 70_000);
     start(&guest, drop).await;
     closed(&guest, "drop").await;
-    let seen = SeenEvents::all(guest.attach("drop", 0).await).await;
-    let seen = seen.expect("ends well");
+    let seen = SeenEvents::all(guest.attach("drop", 0).await)
+        .await
+        .expect("ends well");
     assert_eq!(seen.stdout(), "first\nlast\n");
     assert_eq!(
         (seen.err.len(), &*seen.gaps),
@@ -171,9 +172,12 @@ async fn a_stalled_run_exec_loses_nothing_to_a_second_reader() {
         }
         seen
     };
-    let (starter, second) = tokio::join!(SeenEvents::all(starter), rest);
-    let starter = starter.expect("ends well");
-    assert_eq!((starter.out.len() as u64, starter.gaps.len()), (MUCH, 0));
+    let (first, second) = tokio::join!(SeenEvents::all(starter), rest);
+    let of_starter = first.expect("ends well");
+    assert_eq!(
+        (of_starter.out.len() as u64, of_starter.gaps.len()),
+        (MUCH, 0)
+    );
     // The second one may lose its place if this process pauses for longer than the grace.
     let lost: u64 = second.gaps.iter().map(|(from, to)| to - from).sum();
     assert_eq!(second.out.len() as u64 + lost, MUCH);

@@ -36,8 +36,7 @@ fn kept(registry: &ExecRegistry) -> Vec<String> {
 #[test]
 fn newest_results_are_kept_whatever_lingers() {
     let (registry, _place) = registry(2);
-    let lingering = ["l1", "l2", "l3"];
-    let lingering = lingering.map(|id| close(&registry, id));
+    let lingering = ["l1", "l2", "l3"].map(|id| close(&registry, id));
     for id in ["e1", "e2", "e3"] {
         end(&registry, id);
     }

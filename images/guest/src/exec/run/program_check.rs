@@ -192,8 +192,11 @@ struct ProgramSearch<'a> {
 impl<'a> ProgramSearch<'a> {
     /// Returns the search that the launch's working directory and environment define.
     fn of(launch: &'a LaunchSpec) -> Self {
-        let path = launch.env.iter().rev();
-        let path = path.filter_map(|entry| entry.strip_prefix("PATH=")).next();
+        let path = launch
+            .env
+            .iter()
+            .rev()
+            .find_map(|entry| entry.strip_prefix("PATH="));
         Self {
             directory: Path::new(&launch.cwd),
             path: path.unwrap_or_default(),
@@ -223,8 +226,9 @@ fn look_up_program(path: &Path) -> Option<FoundProgram> {
     let path = path.canonicalize().ok()?;
     // Commands may create links in the meantime, so the kernel follows none from here on.
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let how = OpenHow::new().flags(flags);
-    let how = how.resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let opened = openat2(AT_FDCWD, &path, how).ok()?;
     let status = fstat(&opened).ok()?;
     let is_file = status.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
@@ -293,8 +297,10 @@ mod tests {
         let launch = launch(image, program);
         let list = |entries: &[&str]| {
             let root = image.to_str().expect("UTF-8");
-            let entries = entries.iter().map(|entry| entry.replace('@', root));
-            entries.collect()
+            entries
+                .iter()
+                .map(|entry| entry.replace('@', root))
+                .collect()
         };
         let rules = v1::Programs {
             allowed: list(allowed),

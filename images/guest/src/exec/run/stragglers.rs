@@ -39,8 +39,8 @@ fn read_command_line(pid: Pid) -> Option<String> {
 
 /// Converts a command line, whose arguments end with a NUL each, to one line of bounded length.
 fn shorten_line(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(line).replace(char::is_control, " ");
-    let text = text.trim_end();
+    let printable = String::from_utf8_lossy(line).replace(char::is_control, " ");
+    let text = printable.trim_end();
     if text.len() <= LINE_BYTES_MAX {
         return text.to_owned();
     }

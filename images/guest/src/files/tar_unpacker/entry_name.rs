@@ -29,8 +29,8 @@ pub(super) fn is_link_target(target: &[u8]) -> bool {
 
 /// Normalises the name of an entry, or returns why no file can have it. Fails if it leads out of the target directory.
 pub(super) fn clean_path(given: &[u8]) -> Result<Result<Vec<u8>, Reason>, Error> {
-    let names = given.split(|byte| *byte == b'/');
-    let names: Vec<&[u8]> = names
+    let names: Vec<&[u8]> = given
+        .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
         .collect();
     if names.contains(&b"..".as_slice()) {
