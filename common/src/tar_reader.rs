@@ -243,10 +243,14 @@ impl TarReader {
             return Ok(None);
         }
         let mut overrides = std::mem::take(&mut self.next);
-        let path = overrides.path.take();
-        let path = path.unwrap_or_else(|| raw_path.into_owned());
-        let link = overrides.link.take();
-        let link = link.or_else(|| header.link_name_bytes().map(Cow::into_owned));
+        let path = overrides
+            .path
+            .take()
+            .unwrap_or_else(|| raw_path.into_owned());
+        let link = overrides
+            .link
+            .take()
+            .or_else(|| header.link_name_bytes().map(Cow::into_owned));
         let size = overrides.size.unwrap_or(size);
         let own_kind = entry_kind(kind, &path);
         let entry = TarEntry {
@@ -426,8 +430,8 @@ mod tests {
             entry(EntryType::Regular, "short", &exact),
             entry(EntryType::Fifo, "pipe", b""),
             vec![0; 2 * BLOCK_BYTES],
-        ];
-        let archive = archive.concat();
+        ]
+        .concat();
         let expected = [
             ("Directory d/".to_owned(), Vec::new()),
             ("File d/text".to_owned(), text.to_vec()),

@@ -113,8 +113,11 @@ pub(super) fn header_time(header: &Header) -> Option<SystemTime> {
 fn parse_time(value: &[u8]) -> Option<SystemTime> {
     let text = str::from_utf8(value).ok()?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = fraction.bytes().chain(std::iter::repeat(b'0'));
-    let digits: Vec<u8> = digits.take(FRACTION_DIGITS).collect();
+    let digits: Vec<u8> = fraction
+        .bytes()
+        .chain(std::iter::repeat(b'0'))
+        .take(FRACTION_DIGITS)
+        .collect();
     let nanos = str::from_utf8(&digits).ok()?.parse().ok()?;
     file_time(Duration::new(seconds.parse().ok()?, nanos))
 }
