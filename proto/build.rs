@@ -60,8 +60,11 @@ struct EncodedFileDescriptorSet {
 }
 
 fn encode_files(pool: &DescriptorPool, is_wanted: impl Fn(&FileDescriptor) -> bool) -> Vec<u8> {
-    let files = pool.files().filter(is_wanted);
-    let files = files.map(|file| file.encode_to_vec()).collect();
+    let files = pool
+        .files()
+        .filter(is_wanted)
+        .map(|file| file.encode_to_vec())
+        .collect();
     EncodedFileDescriptorSet { files }.encode_to_vec()
 }
 
@@ -76,8 +79,9 @@ fn method_options(pool: &DescriptorPool, option: &str) -> Result<String, Box<dyn
             let options = method.options();
             if options.has_extension(&extension) {
                 let value = options.get_extension(&extension);
-                let number = value.as_enum_number();
-                let number = number.ok_or_else(|| format!("{option} is not an enum"))?;
+                let number = value
+                    .as_enum_number()
+                    .ok_or_else(|| format!("{option} is not an enum"))?;
                 let (service, method) = (service.full_name(), method.name());
                 writeln!(table, "    (\"/{service}/{method}\", {number}),")?;
             }

@@ -135,8 +135,8 @@ fn check_golden_file(package: &str) {
         std::fs::write(&path, text).expect("writes");
         return;
     }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    let golden: BTreeSet<String> = golden.lines().map(ToOwned::to_owned).collect();
+    let golden_text = std::fs::read_to_string(&path).unwrap_or_default();
+    let golden: BTreeSet<String> = golden_text.lines().map(ToOwned::to_owned).collect();
     let gone = golden.difference(&now).map(|line| format!("- {line}\n"));
     let new = now.difference(&golden).map(|line| format!("+ {line}\n"));
     let diff: String = gone.chain(new).collect();
@@ -163,9 +163,11 @@ fn requests_for_a_workspace_name_it_in_field_1() {
     let files = package_files("skilld.v1");
     let first = |input: &str| {
         let name = input.rsplit('.').next().unwrap_or(input);
-        let messages = files.iter().flat_map(|file| &file.message_type);
-        let request = messages.into_iter().find(|message| message.name() == name);
-        let request = request.unwrap_or_else(|| panic!("{input} is not in the package"));
+        let request = files
+            .iter()
+            .flat_map(|file| &file.message_type)
+            .find(|message| message.name() == name)
+            .unwrap_or_else(|| panic!("{input} is not in the package"));
         let field = request.field.iter().find(|field| field.number() == 1);
         field
             .map(|field| field.name().to_owned())

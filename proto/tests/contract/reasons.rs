@@ -12,10 +12,9 @@ fn list_api_reasons() -> Vec<String> {
     let mut enums = files.flat_map(|file| &file.enum_type);
     let reasons = enums.find(|kind| kind.name() == "Reason");
     let values = &reasons.expect("skilld.v1 has the enum Reason").value;
-    let names = values
+    let mut names: Vec<_> = values
         .iter()
-        .filter_map(|value| value.name().strip_prefix("REASON_"));
-    let mut names: Vec<_> = names
+        .filter_map(|value| value.name().strip_prefix("REASON_"))
         .filter(|name| *name != "UNSPECIFIED")
         .map(str::to_owned)
         .collect();
@@ -27,10 +26,10 @@ fn list_api_reasons() -> Vec<String> {
 fn list_documented_reasons() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/README.md");
     let text = std::fs::read_to_string(path).expect("docs/README.md exists");
-    let (_, section) = text
+    let (_, rest) = text
         .split_once("\n## Error reasons\n")
         .expect("docs/README.md has the section");
-    let section = section.split("\n## ").next().unwrap_or_default();
+    let section = rest.split("\n## ").next().unwrap_or_default();
     let cells = section.lines().filter_map(|line| {
         let (name, _) = line.strip_prefix("| `")?.split_once('`')?;
         Some(name.to_owned())

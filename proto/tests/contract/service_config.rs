@@ -37,8 +37,8 @@ fn libraries_repeat_what_reads_and_what_may_be_repeated_and_nothing_else() {
         .iter()
         .filter(|(_, effect)| *effect == Effect::Read as i32)
         .map(|(path, _)| *path);
-    let expected: BTreeSet<&str> = reads.chain(REPEATABLE_CHANGES).collect();
-    let expected: Vec<&str> = expected.into_iter().collect();
+    let repeatable: BTreeSet<&str> = reads.chain(REPEATABLE_CHANGES).collect();
+    let expected: Vec<&str> = repeatable.into_iter().collect();
     assert_eq!(configured, expected);
     let paths: BTreeSet<&str> = METHOD_EFFECTS.iter().map(|(path, _)| *path).collect();
     assert!(REPEATABLE_CHANGES.iter().all(|path| paths.contains(path)));
