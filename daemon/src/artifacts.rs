@@ -344,8 +344,10 @@ impl Artifacts {
                 }
             })
             .buffered(CONCURRENT_MAX);
-        let artifacts = found.try_filter_map(|found| async move { Ok(found) });
-        let artifacts = artifacts.try_collect().await?;
+        let artifacts = found
+            .try_filter_map(|found| async move { Ok(found) })
+            .try_collect()
+            .await?;
         Ok(ArtifactPage { artifacts, next })
     }
 
@@ -374,8 +376,10 @@ impl Artifacts {
                     listed_artifact(self.0.find(scope, name, Some(version)).await)
                 })
                 .buffered(CONCURRENT_MAX);
-        let artifacts = read.try_filter_map(|found| async move { Ok(found) });
-        let artifacts = artifacts.try_collect().await?;
+        let artifacts = read
+            .try_filter_map(|found| async move { Ok(found) })
+            .try_collect()
+            .await?;
         Ok(ArtifactPage { artifacts, next })
     }
 
@@ -433,8 +437,9 @@ impl ArtifactsState {
             None => listings::find_newest_version(&self.store, scope, name).await?,
         };
         let number = found.ok_or_else(|| not_found(name, version))?;
-        let record = VersionRecord::read(&self.store, scope, name, number).await?;
-        let record = record.ok_or_else(|| not_found(name, version))?;
+        let record = VersionRecord::read(&self.store, scope, name, number)
+            .await?
+            .ok_or_else(|| not_found(name, version))?;
         Ok((record.artifact(scope, name), record))
     }
 }

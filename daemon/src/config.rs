@@ -237,8 +237,8 @@ fn check_sources(
     let Some(parsed) = parsed.filter(|_| faults.is_empty()) else {
         return Err(ConfigFaults(faults));
     };
-    let effective = toml::to_string(&parsed.values);
-    let effective = effective.map_err(|error| ConfigFaults(vec![error.to_string()]))?;
+    let effective =
+        toml::to_string(&parsed.values).map_err(|error| ConfigFaults(vec![error.to_string()]))?;
     Ok(LoadedConfig {
         config: parsed.config,
         effective,

@@ -44,8 +44,7 @@ pub fn examine_host(
     let (config, faults) = Config::load_for_report(flags);
     let mut lines = check_faults(&faults, config.is_some());
     // The host can be checked without a configuration, too.
-    let config = config.or_else(|| Some(Config::from_toml("").ok()?.config));
-    if let Some(config) = config {
+    if let Some(config) = config.or_else(|| Some(Config::from_toml("").ok()?.config)) {
         lines.extend(run_checks(check_host(&config, check_start))?);
     }
     Ok(DoctorReport::new(lines))

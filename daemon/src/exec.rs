@@ -147,8 +147,10 @@ pub fn require_staged_skill<'a>(
     let mut nearest: Vec<String> = skills.keys().cloned().collect();
     nearest.sort_by(|a, b| similarity_to_name(b).total_cmp(&similarity_to_name(a)));
     nearest.truncate(3);
-    let name = name.to_owned();
-    Err(Error::SkillNotStaged { name, nearest })
+    Err(Error::SkillNotStaged {
+        name: name.to_owned(),
+        nearest,
+    })
 }
 
 /// Replaces the placeholders for a skill's folder that skill documents use in commands. The resulting path consists of

@@ -212,9 +212,9 @@ async fn verify_peer(stream: UnixStream, expected: &ExpectedGuest) -> Result<Gue
 fn duplicate_socket(
     stream: UnixStream,
 ) -> io::Result<(UnixStream, std::os::unix::net::UnixStream)> {
-    let stream = stream.into_std()?;
-    let socket = stream.try_clone()?;
-    Ok((UnixStream::from_std(stream)?, socket))
+    let std_stream = stream.into_std()?;
+    let socket = std_stream.try_clone()?;
+    Ok((UnixStream::from_std(std_stream)?, socket))
 }
 
 /// Creates a channel over one accepted connection, and a token that is cancelled when the connection is lost.

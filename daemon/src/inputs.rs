@@ -244,8 +244,10 @@ impl InputStager {
             () = late => return Err(CANCELLED),
         };
         let now = SystemTime::now();
-        let records = inputs.iter().zip(&staged);
-        let records = records.map(|(input, staged)| input_record(input, staged, scope, now));
+        let records = inputs
+            .iter()
+            .zip(&staged)
+            .map(|(input, staged)| input_record(input, staged, scope, now));
         workspace.record_inputs(records.collect()).await?;
         Ok(staged)
     }
@@ -317,8 +319,8 @@ fn staged_version(tenant: &TenantName, input: &record::InputRecord) -> Option<Ar
 
 /// Returns the effective scope of an artifact, as the record stores it.
 fn scope_parts(scope: &ArtifactScope, artifact: &ArtifactRef) -> Vec<String> {
-    let scope = scope.of(&artifact.name);
-    [scope.app(), scope.user(), scope.session()]
+    let effective = scope.of(&artifact.name);
+    [effective.app(), effective.user(), effective.session()]
         .map(str::to_owned)
         .into()
 }

@@ -327,8 +327,11 @@ impl Pool {
     /// Waits until a boot fails from now on, and returns its message for operators.
     pub async fn wait_for_failed_boot(&self) -> String {
         let mut snapshot = self.snapshot.clone();
-        let known = snapshot.borrow_and_update().problem.clone();
-        let known = known.map(|problem| problem.time);
+        let known = snapshot
+            .borrow_and_update()
+            .problem
+            .clone()
+            .map(|problem| problem.time);
         loop {
             if snapshot.changed().await.is_err() {
                 // The pool has stopped, so no boot fails any more.

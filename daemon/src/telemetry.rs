@@ -97,8 +97,7 @@ pub fn log_serving(config: &Config, tcp: &[SocketAddr], metrics: &[SocketAddr]) 
             }
             ListenAddress::Metrics { address, tls } => {
                 let address = metrics.next().unwrap_or(address);
-                let tls = tls.is_some();
-                tracing::info!(%address, tls, authenticators, "serving metrics");
+                tracing::info!(%address, tls = tls.is_some(), authenticators, "serving metrics");
             }
         }
     }

@@ -231,16 +231,16 @@ impl UsageLedger {
             return;
         }
         // The times come from a guest, which the daemon does not trust.
-        let end_ms = end_ms.min(now_ms());
+        let counted_ms = end_ms.min(now_ms());
         let result = exec.result.clone().unwrap_or_default();
         let mut tenants = self.lock();
         let record = tenants.entry(tenant.clone()).or_default();
         record
             .days
-            .entry(end_ms / DAY_MS)
+            .entry(counted_ms / DAY_MS)
             .or_default()
             .add_exec(&result);
-        if end_ms >= self.0.start_ms {
+        if counted_ms >= self.0.start_ms {
             record.since_start.add_exec(&result);
         }
     }

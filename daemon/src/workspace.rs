@@ -417,9 +417,9 @@ impl Workspace {
     pub async fn wait_until_removed(&self) {
         let mut view = self.slot.view.clone();
         // An error means that the task has ended, and with it the slot.
-        let gone =
-            view.wait_for(|view| matches!(view.state, SlotState::Quarantined | SlotState::Removed));
-        let gone = gone.await;
+        let gone = view
+            .wait_for(|view| matches!(view.state, SlotState::Quarantined | SlotState::Removed))
+            .await;
         tracing::trace!(workspace_id = %self.id(), watched = gone.is_ok(), "workspace is gone");
     }
 }

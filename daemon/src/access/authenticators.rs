@@ -154,16 +154,19 @@ impl Authenticators {
                 .ok_or_else(|| unauthenticated("the workspace token is not of this server"));
         }
         if token.starts_with(TOKEN_PREFIX) {
-            let tokens = self.tokens.as_ref();
-            let tokens = tokens.filter(|_| accepts(Authenticator::Token));
-            let tokens =
-                tokens.ok_or_else(|| unauthenticated("this listener accepts no tokens"))?;
+            let tokens = self
+                .tokens
+                .as_ref()
+                .filter(|_| accepts(Authenticator::Token))
+                .ok_or_else(|| unauthenticated("this listener accepts no tokens"))?;
             let found = tokens.current().find(token);
             return found.ok_or_else(|| unauthenticated("the token is unknown or was revoked"));
         }
-        let keys = self.web_tokens.as_ref();
-        let keys = keys.filter(|_| accepts(Authenticator::Jwt));
-        let (config, keys) = keys.ok_or_else(|| {
+        let accepted = self
+            .web_tokens
+            .as_ref()
+            .filter(|_| accepts(Authenticator::Jwt));
+        let (config, keys) = accepted.ok_or_else(|| {
             unauthenticated(format!(
                 "the authorization header has no token that this listener accepts; a token begins with {TOKEN_PREFIX}"
             ))
@@ -256,8 +259,11 @@ fn describe_missing(accepts: impl Fn(Authenticator) -> bool) -> String {
             "a JSON web token (authorization: Bearer …)",
         ),
     ];
-    let accepted = kinds.into_iter().filter(|(kind, _)| accepts(*kind));
-    let accepted: Vec<&str> = accepted.map(|(_, name)| name).collect();
+    let accepted: Vec<&str> = kinds
+        .into_iter()
+        .filter(|(kind, _)| accepts(*kind))
+        .map(|(_, name)| name)
+        .collect();
     if accepted.is_empty() {
         return "the request has no credential".to_owned();
     }

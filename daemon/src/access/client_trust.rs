@@ -66,15 +66,18 @@ impl ClientTrust {
         let mut lists = Vec::new();
         if let Some(path) = &config.crl {
             for list in read_revocation_lists(path)? {
-                let parsed = RevocationList::parse(&list, &authorities);
-                let parsed = parsed.map_err(|fault| format!("{}: {fault}", path.display()))?;
+                let parsed = RevocationList::parse(&list, &authorities)
+                    .map_err(|fault| format!("{}: {fault}", path.display()))?;
                 lists.push((parsed, list));
             }
             // The library applies the first list of an issuer, which has to be the newest.
             lists.sort_by_key(|(parsed, _)| Reverse(parsed.this_update));
             let of_each = authorities.iter().enumerate().map(|(index, authority)| {
-                let own = lists.iter().filter(|(list, _)| list.is_for(index));
-                let own = own.map(|(_, list)| list.clone()).collect();
+                let own = lists
+                    .iter()
+                    .filter(|(list, _)| list.is_for(index))
+                    .map(|(_, list)| list.clone())
+                    .collect();
                 let verifier = build(std::slice::from_ref(authority), own);
                 verifier.map(|verifier| AuthorityVerifier {
                     authority: authority.clone(),
@@ -164,11 +167,11 @@ impl ClientCertVerifier for AuthoritiesVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let signed = self
+        let signed: Vec<bool> = self
             .each
             .iter()
-            .map(|one| has_signed(&one.authority, end_entity));
-        let signed: Vec<bool> = signed.collect();
+            .map(|one| has_signed(&one.authority, end_entity))
+            .collect();
         let is_direct = signed.contains(&true);
         let mut refusal = Error::InvalidCertificate(CertificateError::UnknownIssuer);
         for (one, signed) in self.each.iter().zip(signed) {

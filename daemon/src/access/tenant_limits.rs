@@ -208,8 +208,8 @@ impl RawLimits {
             burst
         };
         let creates_burst = burst("workspace_creates_burst", |raw| raw.workspace_creates_burst);
-        let requests_burst = burst("requests_burst", |raw| raw.requests_burst);
-        let requests_burst = requests_burst.or(self.built_in_burst(default));
+        let requests_burst =
+            burst("requests_burst", |raw| raw.requests_burst).or(self.built_in_burst(default));
         TenantLimits {
             creates: RateLimit::new(creates, Duration::from_secs(60), creates_burst),
             requests: RateLimit::new(requests, Duration::from_secs(1), requests_burst),
@@ -233,8 +233,10 @@ impl RawLimits {
         config_key: &str,
         faults: &mut Vec<String>,
     ) -> Option<Duration> {
-        let text = self.workspace_lifetime_max.as_ref();
-        let text = text.or(default.and_then(|raw| raw.workspace_lifetime_max.as_ref()))?;
+        let text = self
+            .workspace_lifetime_max
+            .as_ref()
+            .or(default.and_then(|raw| raw.workspace_lifetime_max.as_ref()))?;
         if text == UNLIMITED {
             return None;
         }

@@ -159,11 +159,15 @@ impl TenantsFile {
             return Self::default();
         }
         let default = raw.tenants.get(&TenantName::default());
-        let tenants = raw.tenants.iter().map(|(tenant, own)| {
-            let config = check_tenant(own, default, &format!("tenants.{tenant}"), known, faults);
-            (tenant.clone(), config)
-        });
-        let tenants: BTreeMap<TenantName, TenantConfig> = tenants.collect();
+        let tenants: BTreeMap<TenantName, TenantConfig> = raw
+            .tenants
+            .iter()
+            .map(|(tenant, own)| {
+                let config_key = format!("tenants.{tenant}");
+                let config = check_tenant(own, default, &config_key, known, faults);
+                (tenant.clone(), config)
+            })
+            .collect();
         let mut peers = Vec::new();
         for (index, rule) in raw.peers.into_iter().enumerate() {
             let config_key = format!("peers.{index}");

@@ -61,8 +61,11 @@ impl TlsSettings {
 
     /// Returns why the lists may miss revoked certificates; `None` if they are current.
     pub(crate) fn revocation_fault(&self, now: SystemTime) -> Option<String> {
-        let faults = self.revocation_lists.iter();
-        let faults: Vec<String> = faults.filter_map(|list| list.find_fault(now)).collect();
+        let faults: Vec<String> = self
+            .revocation_lists
+            .iter()
+            .filter_map(|list| list.find_fault(now))
+            .collect();
         (!faults.is_empty()).then(|| faults.join("; "))
     }
 }
@@ -103,13 +106,13 @@ fn load_tls(config: &TlsConfig, is_required: bool, protocol: &[u8]) -> Result<Tl
     let expires = chain
         .first()
         .and_then(|first| X509Certificate::from_der(first).ok())
-        .map(|(_, certificate)| certificate_expiry(&certificate));
-    let expires = expires.ok_or_else(|| {
-        format!(
-            "{}: its first certificate is malformed",
-            config.cert.display()
-        )
-    })?;
+        .map(|(_, certificate)| certificate_expiry(&certificate))
+        .ok_or_else(|| {
+            format!(
+                "{}: its first certificate is malformed",
+                config.cert.display()
+            )
+        })?;
     let key = read_protected_file(&config.key, Secrecy::Secret)?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
         format!(

@@ -62,8 +62,7 @@ impl TokensFile {
     /// A message with the first faulty line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut by_id = HashMap::new();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
+        for (index, line) in text.lines().map(str::trim).enumerate() {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
@@ -121,9 +120,9 @@ fn parse_line(line: &str) -> Result<TokenEntry, String> {
             "its first field is not an id: 1 to {ID_BYTES_MAX} letters, digits, '-' and '.'"
         ));
     }
-    let hash = next("the sha256")?;
-    let hash = HEXLOWER_PERMISSIVE.decode(hash.as_bytes()).ok();
-    let hash = hash
+    let hash = HEXLOWER_PERMISSIVE
+        .decode(next("the sha256")?.as_bytes())
+        .ok()
         .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok())
         .ok_or("the sha256 is not 64 hex digits")?;
     let tenant = TenantName::parse(next("the tenant")?)?;

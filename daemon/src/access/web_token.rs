@@ -56,8 +56,11 @@ impl WebTokenKeys {
         let mut by_id = HashMap::new();
         let mut ids = HashSet::new();
         for (index, key) in set.keys.iter().enumerate() {
-            let id = key.common.key_id.as_deref();
-            let id = id.ok_or_else(|| format!("the key at index {index} has no kid"))?;
+            let id = key
+                .common
+                .key_id
+                .as_deref()
+                .ok_or_else(|| format!("the key at index {index} has no kid"))?;
             if !ids.insert(id) {
                 return Err(format!("two keys have the kid {id:?}"));
             }
@@ -117,18 +120,17 @@ impl WebTokenKeys {
             return Err("has an issuer (iss) that is not a text".to_owned());
         }
         let expires = check_times(&claims, now)?;
-        let subject = claims.get("sub").and_then(Value::as_str);
-        let subject = subject.filter(|subject| {
+        let subject = claims.get("sub").and_then(Value::as_str).filter(|subject| {
             (1..=SUBJECT_BYTES_MAX).contains(&subject.len())
                 && !subject.chars().any(char::is_control)
         });
-        let tenant = find_claim(&claims, &config.tenant_claim).and_then(Value::as_str);
-        let tenant = tenant
+        let tenant = find_claim(&claims, &config.tenant_claim)
+            .and_then(Value::as_str)
             .and_then(|tenant| TenantName::parse(tenant).ok())
             .ok_or_else(|| format!("names no tenant in its claim {}", config.tenant_claim))?;
-        let role = find_claim(&claims, &config.roles_claim).and_then(highest_known_role);
-        let role =
-            role.ok_or_else(|| format!("has no role in its claim {}", config.roles_claim))?;
+        let role = find_claim(&claims, &config.roles_claim)
+            .and_then(highest_known_role)
+            .ok_or_else(|| format!("has no role in its claim {}", config.roles_claim))?;
         Ok(Principal {
             id: subject.ok_or("has no usable subject (sub)")?.to_owned(),
             tenant,
@@ -143,9 +145,11 @@ impl WebTokenKeys {
 /// Returns `true` if the header of a token has the member `crit`, whatever its value: extensions that a token requires
 /// must be understood (RFC 7515, section 4.1.11). The library reads `null` as if the member were missing.
 fn requires_extensions(token: &str) -> bool {
-    let header = token.split('.').next().unwrap_or_default();
-    let header = BASE64URL_NOPAD.decode(header.as_bytes()).ok();
-    let header: Option<Value> = header.and_then(|text| serde_json::from_slice(&text).ok());
+    let encoded = token.split('.').next().unwrap_or_default();
+    let header: Option<Value> = BASE64URL_NOPAD
+        .decode(encoded.as_bytes())
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok());
     header.is_none_or(|header| header.get("crit").is_some())
 }
 
@@ -166,9 +170,8 @@ fn check_times(claims: &Value, now: SystemTime) -> Result<SystemTime, String> {
             Some(value) => {
                 let seconds = value
                     .as_f64()
-                    .filter(|seconds| (0.0..1e11).contains(seconds));
-                let seconds =
-                    seconds.ok_or_else(|| format!("has no valid time in its claim {name}"))?;
+                    .filter(|seconds| (0.0..1e11).contains(seconds))
+                    .ok_or_else(|| format!("has no valid time in its claim {name}"))?;
                 Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
             }
         }

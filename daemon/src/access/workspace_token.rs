@@ -117,8 +117,11 @@ impl WorkspaceTokenKey {
 }
 
 fn encode_claims(principal: &Principal) -> Vec<u8> {
-    let expires = principal.expires.unwrap_or(UNIX_EPOCH);
-    let expires = expires.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let expires = principal
+        .expires
+        .unwrap_or(UNIX_EPOCH)
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let (workspace, create_time_ms) = principal
         .workspace
         .as_ref()

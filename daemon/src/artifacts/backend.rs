@@ -218,9 +218,9 @@ impl ArtifactBackend {
             let _permit = permit;
             Ok(std::fs::read_dir(&root).and_then(|_| work()))
         };
-        let done = self.tasks.blocking(work);
-        let done = tokio::time::timeout(self.timeout, done).await;
-        let done = done.map_err(|_| self.timeout_error(operation))??;
+        let done = tokio::time::timeout(self.timeout, self.tasks.blocking(work))
+            .await
+            .map_err(|_| self.timeout_error(operation))??;
         let value = done.map_err(|error| self.disk_error(operation, &error))?;
         self.set_answering(true);
         Ok(value)
@@ -452,12 +452,12 @@ async fn open_directory_store(
     tasks: &Tasks,
 ) -> Result<(Arc<dyn ObjectStore>, StoreKind, Path)> {
     let made = root.clone();
-    let objects = tasks.blocking(move || {
-        make_private(&made)?;
-        LocalFileSystem::new_with_prefix(&made)
-            .map_err(|error| start_error(format!("{}: {}", made.display(), Chain(&error))))
-    });
-    let objects = objects
+    let objects = tasks
+        .blocking(move || {
+            make_private(&made)?;
+            LocalFileSystem::new_with_prefix(&made)
+                .map_err(|error| start_error(format!("{}: {}", made.display(), Chain(&error))))
+        })
         .await?
         .with_fsync(fsync)
         .with_automatic_cleanup(true);

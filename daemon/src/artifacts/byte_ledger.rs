@@ -244,8 +244,7 @@ impl ByteLedger {
     pub(super) fn excess_over(&self, limit: u64) -> BTreeMap<TenantName, u64> {
         let state = self.lock();
         let over = state.held.iter().filter_map(|(tenant, held)| {
-            let excess = held.bytes.checked_sub(limit);
-            let excess = excess.filter(|excess| *excess > 0)?;
+            let excess = held.bytes.checked_sub(limit).filter(|excess| *excess > 0)?;
             Some((tenant.clone(), excess))
         });
         over.collect()

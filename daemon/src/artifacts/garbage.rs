@@ -76,12 +76,13 @@ pub(super) async fn sweep_markers(store: &ArtifactBackend, age: Duration) -> Res
 }
 
 async fn list_markers(store: &ArtifactBackend) -> Result<SaveMarkers> {
-    let listed = store.list_objects(&key::markers_key(&store.base), None);
-    let listed = listed.map_ok(|object| {
-        let id = object.location.filename().unwrap_or_default().to_owned();
-        (id, SystemTime::from(object.last_modified))
-    });
-    let listed = listed.try_collect();
+    let listed = store
+        .list_objects(&key::markers_key(&store.base), None)
+        .map_ok(|object| {
+            let id = object.location.filename().unwrap_or_default().to_owned();
+            (id, SystemTime::from(object.last_modified))
+        })
+        .try_collect();
     store
         .request_existing(invisible_operation("list"), listed)
         .await
@@ -126,8 +127,8 @@ async fn read_marker(
     };
     let strange = |error: serde_json::Error| Error::Internal(format!("marker {id}: {error}"));
     let pending: SaveMarker = serde_json::from_slice(&text.unwrap_or_default()).map_err(strange)?;
-    let scope = RequestedScope::parse("scope", &pending.app, &pending.user, &pending.session)?;
-    let scope = scope.of_tenant(&pending.tenant);
+    let scope = RequestedScope::parse("scope", &pending.app, &pending.user, &pending.session)?
+        .of_tenant(&pending.tenant);
     let name = ArtifactName::parse("name", &pending.name)?;
     Ok(Some((scope, name, pending.parts)))
 }

@@ -85,16 +85,21 @@ impl<'a> IndexWalk<'a> {
                     let page = next_directory_page(&at, &mut open)?;
                     Ok((page, open))
                 };
-                let read = self.store.run_on_disk(WALK, DAEMON_HOLDER, root, read);
-                let (page, open) = read.await?;
+                let (page, open) = self
+                    .store
+                    .run_on_disk(WALK, DAEMON_HOLDER, root, read)
+                    .await?;
                 *levels = open;
                 Ok(Some(page))
             }
             WalkPosition::Bucket { after } => {
                 let index = key::index_key(&self.store.base);
-                let listed = self.store.list_objects(&index, after.as_ref());
-                let listed = listed.take(PAGE_MAX).try_collect::<Vec<_>>();
-                let listed = self.store.request_existing(WALK, listed).await?;
+                let listing = self
+                    .store
+                    .list_objects(&index, after.as_ref())
+                    .take(PAGE_MAX)
+                    .try_collect::<Vec<_>>();
+                let listed = self.store.request_existing(WALK, listing).await?;
                 let Some(last) = listed.last() else {
                     return Ok(None);
                 };

@@ -53,20 +53,22 @@ impl RequestedScope {
     /// [`Error::Invalid`] with all wrong parts, as fields beneath `field`.
     pub fn parse(field: &str, app: &str, user: &str, session: &str) -> Result<Self> {
         let parts = [("app", app), ("user", user), ("session", session)];
-        let faults = parts.into_iter().filter_map(|(part, text)| {
-            let fault = if text.len() > SCOPE_BYTES_MAX {
-                format!("has {} bytes; at most {SCOPE_BYTES_MAX}", text.len())
-            } else if text.chars().any(char::is_control) {
-                "has a control character".to_owned()
-            } else {
-                return None;
-            };
-            Some(crate::error::Violation::new(
-                format!("{field}.{part}"),
-                fault,
-            ))
-        });
-        let faults: Vec<_> = faults.collect();
+        let faults: Vec<_> = parts
+            .into_iter()
+            .filter_map(|(part, text)| {
+                let fault = if text.len() > SCOPE_BYTES_MAX {
+                    format!("has {} bytes; at most {SCOPE_BYTES_MAX}", text.len())
+                } else if text.chars().any(char::is_control) {
+                    "has a control character".to_owned()
+                } else {
+                    return None;
+                };
+                Some(crate::error::Violation::new(
+                    format!("{field}.{part}"),
+                    fault,
+                ))
+            })
+            .collect();
         if !faults.is_empty() {
             return Err(Error::Invalid(faults));
         }

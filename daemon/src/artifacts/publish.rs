@@ -71,8 +71,10 @@ impl ArtifactsState {
 
     /// Returns the lock of a name. It exists for as long as something holds it or waits for it.
     fn name_lock(&self, records: &Path) -> Arc<Mutex<()>> {
-        let locks = self.publishing.lock();
-        let mut locks = locks.unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self
+            .publishing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = locks.get(records).and_then(Weak::upgrade) {
             return lock;
         }
@@ -161,14 +163,13 @@ impl ArtifactsState {
         (data, request_id): (String, Option<String>),
         room: ByteReservation,
     ) -> Result<Artifact> {
-        let data = data.as_str();
         let store = &self.store;
         for attempt in 0..PUBLISH_ATTEMPTS {
             let given =
                 listings::find_version_numbers(store, &artifact.scope, &artifact.name).await?;
             artifact.version = given.next();
             let path = key::version_key(records, artifact.version);
-            let mut record = VersionRecord::new(&artifact, data);
+            let mut record = VersionRecord::new(&artifact, &data);
             record.request_id.clone_from(&request_id);
             let text = record.encode()?;
             let change = self.ledger.begin_creation(&path);
@@ -178,8 +179,8 @@ impl ArtifactsState {
             let created = match created {
                 Ok(CreateOutcome::New) => Ok(true),
                 // The library may have repeated a request whose answer was lost, so the record can be this save's.
-                Ok(CreateOutcome::Taken) => self.is_certainly_ours(&artifact, data).await,
-                Err(error) => match self.is_ours(&artifact, data).await {
+                Ok(CreateOutcome::Taken) => self.is_certainly_ours(&artifact, &data).await,
+                Err(error) => match self.is_ours(&artifact, &data).await {
                     Ok(true) => Ok(true),
                     Ok(false) | Err(_) => Err(error),
                 },
@@ -275,12 +276,11 @@ impl ArtifactsState {
             return Ok(outcome);
         };
         let records = key::name_key(&self.store.base, scope, name);
-        for some in versions.chunks(CONCURRENT_MAX) {
+        for chunk in versions.chunks(CONCURRENT_MAX) {
             let _turn = self.acquire_turn(&records).await?;
             let referenced_versions = referenced.collect();
             let is_referenced = |found: &FoundVersion| referenced_versions.contains(&found.id);
-            let some = some.iter().cloned();
-            let (stay, mut some): (Vec<_>, Vec<_>) = some.partition(is_referenced);
+            let (stay, mut some): (Vec<_>, Vec<_>) = chunk.iter().cloned().partition(is_referenced);
             outcome.referenced += stay.len() as u64;
             while let Some(newest) = some.last()
                 && !self.is_still_surplus(&newest.id, reason).await?
@@ -400,7 +400,8 @@ fn now_ms() -> SystemTime {
 /// Returns a random pause that grows with the number of attempts.
 fn retry_pause(attempt: u32) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
-    let most = Duration::from_millis(2).saturating_mul(attempt.saturating_add(1));
-    let most = most.min(PUBLISH_PAUSE_MAX);
+    let most = Duration::from_millis(2)
+        .saturating_mul(attempt.saturating_add(1))
+        .min(PUBLISH_PAUSE_MAX);
     most.mul_f64(random as f64 / 1000.0)
 }

@@ -83,8 +83,8 @@ impl VersionRecord {
 
     /// Encodes the record as JSON, at most [`SMALL_BYTES_MAX`] long.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
-        let text = serde_json::to_vec(self);
-        let text = text.map_err(|error| Error::Internal(format!("record: {error}")))?;
+        let text = serde_json::to_vec(self)
+            .map_err(|error| Error::Internal(format!("record: {error}")))?;
         if text.len() as u64 > SMALL_BYTES_MAX {
             let bytes = text.len();
             return Err(Error::Internal(format!("a record of {bytes} bytes")));

@@ -212,11 +212,13 @@ impl ArtifactsState {
         let mut walk = IndexWalk::begin(&self.store).await?;
         while let Some(page) = walk.next_page().await? {
             outcome.seen += page.len() as u64;
-            let page = page.into_iter().map(|entry| (rank.next(&entry.key), entry));
             // The store's time saves reading most records. The record's own time decides.
-            let candidates = page.filter(|(newer, entry)| {
-                policy.is_too_many(*newer) || policy.is_too_old(entry.written, now)
-            });
+            let candidates = page
+                .into_iter()
+                .map(|entry| (rank.next(&entry.key), entry))
+                .filter(|(newer, entry)| {
+                    policy.is_too_many(*newer) || policy.is_too_old(entry.written, now)
+                });
             let mut found = self.read_records(candidates.collect(), outcome).await?;
             found.sort_unstable_by_key(|(newer, ..)| *newer);
             let (mut expired, mut surplus) = (Vec::new(), Vec::new());
@@ -304,22 +306,24 @@ impl ArtifactsState {
         }
         let referenced_versions = referenced.collect();
         let count_max = (OLDEST_MAX / excess.len()).max(1);
-        let oldest = excess.into_iter().map(|(tenant, excess)| {
-            let oldest = OldestVersions {
-                held: 0,
-                excess,
-                count_max,
-                bytes: 0,
-                heap: BinaryHeap::new(),
-            };
-            (tenant, oldest)
-        });
-        let mut oldest: BTreeMap<TenantName, OldestVersions> = oldest.collect();
+        let mut oldest: BTreeMap<TenantName, OldestVersions> = excess
+            .into_iter()
+            .map(|(tenant, excess)| {
+                let oldest = OldestVersions {
+                    held: 0,
+                    excess,
+                    count_max,
+                    bytes: 0,
+                    heap: BinaryHeap::new(),
+                };
+                (tenant, oldest)
+            })
+            .collect();
         let mut walk = IndexWalk::begin(&self.store).await?;
         while let Some(page) = walk.next_page().await? {
             outcome.seen += page.len() as u64;
-            let page = page.into_iter().map(|entry| (0, entry)).collect();
-            for (_, records, found) in self.read_records(page, outcome).await? {
+            let candidates = page.into_iter().map(|entry| (0, entry)).collect();
+            for (_, records, found) in self.read_records(candidates, outcome).await? {
                 let Some(oldest) = oldest.get_mut(found.id.scope.tenant()) else {
                     continue;
                 };

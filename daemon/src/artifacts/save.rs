@@ -167,12 +167,12 @@ impl ArtifactsState {
 
     /// Waits for a permit to save.
     async fn acquire_permit(&self, tenant: &TenantName) -> Result<TenantPermit> {
-        let permit = self.saves.acquire(tenant.as_str());
-        let permit = tokio::time::timeout(self.patience, permit).await;
-        permit.map_err(|_| Error::QuotaExceeded {
-            subject: "saves of artifacts at once".into(),
-            limit: self.saves_max as u64,
-        })
+        tokio::time::timeout(self.patience, self.saves.acquire(tenant.as_str()))
+            .await
+            .map_err(|_| Error::QuotaExceeded {
+                subject: "saves of artifacts at once".into(),
+                limit: self.saves_max as u64,
+            })
     }
 }
 

@@ -99,8 +99,8 @@ impl Place {
             let mut pending = files.iter().filter(|path| path.starts_with("pending/"));
             pending.any(|path| {
                 let path = Path::from(format!("a/prefix/{path}"));
-                let marker = async { bucket.get(&path).await?.bytes().await };
-                let marker = marker.now_or_never().expect("ready").expect("there");
+                let reading = async { bucket.get(&path).await?.bytes().await };
+                let marker = reading.now_or_never().expect("ready").expect("there");
                 !marker.ends_with(b"\"parts\":null}")
             })
         };
@@ -131,10 +131,9 @@ impl Place {
         match &self.bucket {
             None => collect(self.dir.path(), self.dir.path(), &mut found),
             Some(bucket) => {
-                let listed = bucket
+                let listed: Vec<String> = bucket
                     .list(None)
-                    .map_ok(|object| object.location.to_string());
-                let listed: Vec<String> = listed
+                    .map_ok(|object| object.location.to_string())
                     .try_collect()
                     .now_or_never()
                     .expect("ready")
@@ -164,8 +163,8 @@ fn collect(root: &FilePath, dir: &FilePath, found: &mut Vec<String>) {
         if path.is_dir() {
             collect(root, &path, found);
         } else {
-            let path = path.strip_prefix(root).expect("beneath");
-            found.push(path.to_str().expect("our names").to_owned());
+            let relative = path.strip_prefix(root).expect("beneath");
+            found.push(relative.to_str().expect("our names").to_owned());
         }
     }
 }
@@ -207,8 +206,8 @@ async fn load(
     text: &str,
     version: Option<u64>,
 ) -> Result<Vec<u8>> {
-    let (artifact, chunks) = artifacts.load(scope, &name(text), version).await?;
-    let chunks: Vec<Bytes> = chunks.try_collect().await?;
+    let (artifact, stream) = artifacts.load(scope, &name(text), version).await?;
+    let chunks: Vec<Bytes> = stream.try_collect().await?;
     assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK_BYTES_MAX));
     let data = chunks.concat();
     assert_eq!(artifact.size, data.len() as u64);
@@ -373,8 +372,8 @@ async fn hostile_names_stay_in_the_store_and_apart() {
         let listed = artifacts.list(&scope, None, 100).await.expect("listed");
         let mut expected = names;
         expected.sort_unstable();
-        let listed: Vec<&str> = listed.artifacts.iter().map(|a| a.name.as_str()).collect();
-        assert_eq!(listed, expected);
+        let listed_names: Vec<&str> = listed.artifacts.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(listed_names, expected);
         // Nothing of a name is in a path, and every part of a path has a length that every file system takes.
         for path in place.files() {
             let is_harmless = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '/';

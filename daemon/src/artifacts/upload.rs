@@ -114,11 +114,10 @@ impl ArtifactUpload {
         name: &ArtifactName,
         id: &str,
     ) -> Result<Self> {
-        let id = id.to_owned();
         let mut upload = Self {
             store: store.clone(),
-            data: key::data_key(&store.base, &id),
-            id,
+            data: key::data_key(&store.base, id),
+            id: id.to_owned(),
             pending: SaveMarker {
                 tenant: scope.tenant().clone(),
                 app: scope.app().to_owned(),

@@ -174,8 +174,9 @@ fn open_options() -> OpenOptions {
 }
 
 fn regular_file_metadata(file: &File, path: &Path) -> Result<Metadata, AuditFault> {
-    let metadata = file.metadata();
-    let metadata = metadata.map_err(|error| AuditFault::io("look at", path, &error))?;
+    let metadata = file
+        .metadata()
+        .map_err(|error| AuditFault::io("look at", path, &error))?;
     match metadata.is_file() {
         true => Ok(metadata),
         false => Err(AuditFault::WrongFileType(path.to_owned())),
@@ -208,8 +209,8 @@ fn find_end(
     let mut tail = vec![0; usize::try_from(length.min(TAIL_BYTES)).unwrap_or(0)];
     file.read_exact_at(&mut tail, length.saturating_sub(TAIL_BYTES))
         .map_err(failed)?;
-    let found = parse_tail(&tail, length > TAIL_BYTES);
-    let found = found.ok_or_else(|| AuditFault::ForeignFile(path.to_owned()))?;
+    let found = parse_tail(&tail, length > TAIL_BYTES)
+        .ok_or_else(|| AuditFault::ForeignFile(path.to_owned()))?;
     Ok((found.last, length - found.incomplete_bytes))
 }
 

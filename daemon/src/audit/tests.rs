@@ -121,12 +121,12 @@ pub(super) fn record(id: &str) -> AuditRecord {
 }
 
 pub(super) fn verify(files: &[PathBuf]) -> ChainReport {
-    let files = files.iter().map(|path| {
+    let named_readers = files.iter().map(|path| {
         let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let name = path.file_name().expect("a name").to_string_lossy();
         (name.into_owned(), BufReader::new(file))
     });
-    verify_chain(files, &[]).expect("reads")
+    verify_chain(named_readers, &[]).expect("reads")
 }
 
 #[track_caller]
@@ -138,10 +138,10 @@ pub(super) fn assert_intact(files: &[PathBuf]) -> u64 {
 }
 
 pub(super) fn read_lines(files: &[PathBuf]) -> Vec<Value> {
-    let texts = files
+    let texts: Vec<String> = files
         .iter()
-        .map(|path| fs::read_to_string(path).expect("reads"));
-    let texts: Vec<String> = texts.collect();
+        .map(|path| fs::read_to_string(path).expect("reads"))
+        .collect();
     let lines = texts.iter().flat_map(|text| text.lines());
     lines
         .map(|line| serde_json::from_str(line).expect("JSON"))
@@ -207,11 +207,11 @@ async fn a_decision_is_one_line_with_all_its_keys() {
     );
     assert_eq!(lines[0]["version"], env!("CARGO_PKG_VERSION"));
     let keys = |line: &Value| {
-        let mut line = line.as_object().expect("an object").clone();
+        let mut object = line.as_object().expect("an object").clone();
         for key in ["time", "prev", "argv_hmac", "mac"] {
-            line.remove(key);
+            object.remove(key);
         }
-        Value::from(line)
+        Value::from(object)
     };
     let expected = serde_json::json!({
         "sequence": 2, "node": "n1", "event": "call_began", "request_id": "r1", "traceparent": trace,

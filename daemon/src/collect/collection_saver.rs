@@ -166,7 +166,7 @@ pub fn save_collected_files(
         lists: SummaryLists::default(),
     };
     let stop = tasks.stop.clone();
-    let workspace = workspace.id().name();
+    let workspace_name = workspace.id().name();
     tasks.spawn(async move {
         let ended = tokio::select! {
             () = stop.cancelled() => {
@@ -178,9 +178,9 @@ pub fn save_collected_files(
         };
         let error = match ended {
             Ok(()) | Err(CollectionAbort::ClientGone) => return,
-            Err(CollectionAbort::Guest(status)) => Error::from_guest(&workspace, &status),
+            Err(CollectionAbort::Guest(status)) => Error::from_guest(&workspace_name, &status),
             Err(CollectionAbort::Protocol(why)) => {
-                Error::Internal(format!("guest of {workspace}: {why}"))
+                Error::Internal(format!("guest of {workspace_name}: {why}"))
             }
         };
         if client.send(Err(error)).await.is_err() {
@@ -214,10 +214,9 @@ impl CollectionSaver {
 
     async fn next(&mut self) -> Result<Payload, CollectionAbort> {
         let message = tokio::select! {
-            message = self.guest.message() => message,
+            message = self.guest.message() => message.map_err(CollectionAbort::Guest)?,
             () = self.client.closed() => return Err(CollectionAbort::ClientGone),
         };
-        let message = message.map_err(CollectionAbort::Guest)?;
         let payload = message.and_then(|message| message.payload);
         payload.ok_or(CollectionAbort::Protocol("no summary"))
     }
@@ -292,7 +291,7 @@ impl CollectionSaver {
         let saving = artifacts.save(&scope, name, save, file_bytes(receiver));
         let (fed, saved) = tokio::join!(self.transfer_file(Some((name, sender))), saving);
         let (end, before) = fed?;
-        let version = match (before, saved) {
+        let number = match (before, saved) {
             (Some(before), _) => Ok(before),
             (None, Ok(artifact)) => Ok(artifact.version),
             (None, Err(error)) => {
@@ -306,7 +305,7 @@ impl CollectionSaver {
                 })
             }
         };
-        let version = version.map(|version| format!("artifact://{}@{version}", name.as_str()));
+        let version = number.map(|number| format!("artifact://{}@{number}", name.as_str()));
         Ok((end, version))
     }
 
@@ -385,8 +384,10 @@ impl SummaryLists {
 
     fn add_skipped(&mut self, path: String, reason: Reason) {
         if self.skipped.len() < PATHS_MAX && self.reserve(&path) {
-            let reason = reason.into();
-            self.skipped.push(pb::SkippedFile { path, reason });
+            self.skipped.push(pb::SkippedFile {
+                path,
+                reason: reason.into(),
+            });
         }
     }
 

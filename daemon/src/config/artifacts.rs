@@ -175,18 +175,17 @@ fn read_credentials<'de, D: Deserializer<'de>>(source: D) -> Result<S3Credential
 /// The number of the first line that sets none of [`CREDENTIAL_NAMES`].
 fn parse_credentials(text: &str) -> Result<S3Credentials, usize> {
     let mut credentials = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
+    for (index, line) in text.lines().map(str::trim).enumerate() {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let line = line.strip_prefix("export ").unwrap_or(line);
-        let (name, value) = line
+        let assignment = line.strip_prefix("export ").unwrap_or(line);
+        let (name, value) = assignment
             .split_once('=')
             .filter(|(name, _)| CREDENTIAL_NAMES.contains(&name.trim()))
             .ok_or(index + 1)?;
-        let value = value.trim().trim_matches(['"', '\'']);
-        credentials.insert(name.trim().to_owned(), value.to_owned());
+        let unquoted = value.trim().trim_matches(['"', '\'']);
+        credentials.insert(name.trim().to_owned(), unquoted.to_owned());
     }
     Ok(S3Credentials(credentials))
 }

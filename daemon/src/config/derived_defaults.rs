@@ -44,8 +44,10 @@ impl DerivedDefaults {
 
     /// Fills the keys of `values` that are empty. `has_roots` is `true` if a source sets `skills.roots`.
     pub(super) fn fill(&self, values: &mut Dict, has_roots: bool) {
-        let state_dir = values.get("state_dir").and_then(Value::as_str);
-        let state_dir = state_dir.unwrap_or(DEFAULT_STATE_DIR);
+        let state_dir = values
+            .get("state_dir")
+            .and_then(Value::as_str)
+            .unwrap_or(DEFAULT_STATE_DIR);
         let socket = match state_dir {
             DEFAULT_STATE_DIR => DEFAULT_SOCKET.to_owned(),
             _ => format!("{}/skilld.sock", state_dir.trim_end_matches('/')),
@@ -116,8 +118,11 @@ fn find_guest() -> PathBuf {
     let beside = own.parent().map(|dir| dir.join("skilld-guest"));
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     // target/<profile>/skilld, and target/<profile>/deps/<test>.
-    let built = own.ancestors().skip(2).take(2);
-    let built = built.map(|dir| dir.join(&triple).join("guest/skilld-guest"));
+    let built = own
+        .ancestors()
+        .skip(2)
+        .take(2)
+        .map(|dir| dir.join(&triple).join("guest/skilld-guest"));
     let mut candidates = beside.into_iter().chain([installed.clone()]).chain(built);
     candidates.find(|path| path.is_file()).unwrap_or(installed)
 }

@@ -64,8 +64,9 @@ pub fn ignored_variables() -> Vec<String> {
 
 /// Returns the reason why a variable has no effect; `None` if it has one, or is none of skilld's.
 fn ignored_reason(name: &str) -> Option<&'static str> {
-    let mut replaced = REPLACED_VARIABLES.iter();
-    let replaced = replaced.find_map(|(other, reason)| (*other == name).then_some(*reason));
+    let replaced = REPLACED_VARIABLES
+        .iter()
+        .find_map(|(other, reason)| (*other == name).then_some(*reason));
     let of_service = name.strip_prefix(PREFIX).is_some_and(is_of_service);
     replaced.or(of_service.then_some("Kubernetes sets it for a service"))
 }
@@ -86,11 +87,11 @@ pub fn notify_socket() -> Option<OsString> {
 /// `skilld-metrics` has. The names are those of Kubernetes' documentation of services, "Environment variables". A key in
 /// a section has two underscores, and no key has such an end.
 fn is_of_service(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    if name.contains("__") {
+    let upper = name.to_ascii_uppercase();
+    if upper.contains("__") {
         return false;
     }
-    let words: Vec<&str> = name.split('_').collect();
+    let words: Vec<&str> = upper.split('_').collect();
     let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let is_port = |words: &[&str]| match words {
         ["PORT"] => true,
@@ -102,8 +103,8 @@ fn is_of_service(name: &str) -> bool {
     let is_service =
         |words: &[&str]| matches!(words, ["SERVICE", "HOST"] | ["SERVICE", "PORT", ..]);
     (0..words.len()).any(|first| {
-        let words = words.get(first..).unwrap_or_default();
-        is_port(words) || is_service(words)
+        let rest = words.get(first..).unwrap_or_default();
+        is_port(rest) || is_service(rest)
     })
 }
 

@@ -94,9 +94,11 @@ impl EnvironmentOptions {
     /// Returns the hosts that a build may reach; none without an index.
     #[must_use]
     pub fn allowed_hosts(&self) -> Vec<IndexHost> {
-        let indexes = [&self.package_index, &self.node_package_index];
-        let indexes = indexes.into_iter().flatten().map(|index| &index.host);
-        let mut hosts: Vec<IndexHost> = indexes.cloned().collect();
+        let mut hosts: Vec<IndexHost> = [&self.package_index, &self.node_package_index]
+            .into_iter()
+            .flatten()
+            .map(|index| index.host.clone())
+            .collect();
         if !hosts.is_empty() {
             hosts.extend(self.package_hosts.iter().cloned());
         }

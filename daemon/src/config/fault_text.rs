@@ -15,21 +15,24 @@ pub(super) fn fault_text(kind: &Kind) -> String {
         };
     }
     if let Kind::UnknownVariant(name, words) = kind {
-        let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
-        return format!("{name:?} is none of its values; use {}", words.join(" or "));
+        let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+        return format!(
+            "{name:?} is none of its values; use {}",
+            quoted.join(" or ")
+        );
     }
     if let Kind::MissingField(key) = kind {
         return format!("the key {key} is missing");
     }
     if let Kind::InvalidType(found, expected) = kind {
-        let found = found.to_string().replace('`', "");
+        let shown = found.to_string().replace('`', "");
         let is_table = expected.starts_with("struct ");
         let expected = if is_table {
             "a table"
         } else {
             expected.as_str()
         };
-        return format!("invalid type: found {found}, expected {expected}");
+        return format!("invalid type: found {shown}, expected {expected}");
     }
     to_one_line(&kind.to_string())
 }

@@ -117,8 +117,10 @@ impl TryFrom<RawListener> for ListenerConfig {
 
     fn try_from(raw: RawListener) -> Result<Self, String> {
         let foreign = |given: &[(&str, bool)]| {
-            let given = given.iter().find(|(_, given)| *given);
-            given.map(|(key, _)| format!("a listener of kind {:?} has no key {key}", raw.kind))
+            given
+                .iter()
+                .find(|(_, given)| *given)
+                .map(|(key, _)| format!("a listener of kind {:?} has no key {key}", raw.kind))
         };
         let (fault, address) = match raw.kind.as_str() {
             "unix" => {

@@ -90,8 +90,10 @@ impl ConfigSources {
             merged = merged.merge(Data::<Toml>::file_exact(path));
         }
         merged = merged.merge(environment_keys());
-        let state_dir = flags.state_dir.as_ref();
-        let state_dir = state_dir.map(|path| path.display().to_string());
+        let state_dir = flags
+            .state_dir
+            .as_ref()
+            .map(|path| path.display().to_string());
         for (key, value) in [
             ("listen", flags.listen.clone()),
             ("state_dir", state_dir),
@@ -172,15 +174,20 @@ impl ConfigSources {
     /// Fills the keys that pools leave out: [`OPERATOR_KEY`] from the configured default pool, the others from the
     /// embedded file's.
     fn fill_pools(&self, root: &mut Dict) {
-        let template = self.defaults.get("pools").and_then(Value::as_dict);
-        let Some(mut template) = template
+        let Some(mut template) = self
+            .defaults
+            .get("pools")
+            .and_then(Value::as_dict)
             .and_then(|pools| pools.get(TEMPLATE_POOL)?.as_dict())
             .cloned()
         else {
             return;
         };
-        let default_pool = root.get("default_pool").and_then(Value::as_str);
-        let default_pool = default_pool.unwrap_or(TEMPLATE_POOL).to_owned();
+        let default_pool = root
+            .get("default_pool")
+            .and_then(Value::as_str)
+            .unwrap_or(TEMPLATE_POOL)
+            .to_owned();
         let Some(Value::Dict(_, pools)) = root.get_mut("pools") else {
             return;
         };

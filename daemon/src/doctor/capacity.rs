@@ -154,8 +154,8 @@ fn sum_promises(parts: &[(String, u64, u64)]) -> (u64, String) {
     let total = parts.iter().fold(0, |sum: u64, (_, count, each)| {
         sum.saturating_add(count.saturating_mul(*each))
     });
-    let shown = parts.iter();
-    let shown: Vec<String> = shown
+    let shown: Vec<String> = parts
+        .iter()
         .map(|(name, count, each)| format!("{name} {count} × {}", ByteSize::b(*each)))
         .collect();
     (total, shown.join(", "))

@@ -49,9 +49,9 @@ fn check_socket(report: &DockerReport, socket: &str, mode: Option<u32>) -> Check
     let kind = report.kind();
     let (check, subject, title) = ("docker", kind.name(), kind.title());
     if let Some(mode) = mode.filter(|mode| mode & WRITABLE_BY_ALL != 0) {
-        let mode = mode & 0o7777;
+        let permissions = mode & 0o7777;
         let finding = format!(
-            "{socket} has mode {mode:04o}: every user of the host can become root through it"
+            "{socket} has mode {permissions:04o}: every user of the host can become root through it"
         );
         return CheckLine::warning(check, subject, finding, format!("run `chmod o-w {socket}`"));
     }
@@ -83,8 +83,8 @@ fn check_limits(report: &DockerReport) -> CheckLine {
         1 => "boot with the kernel parameters `cgroup_enable=memory swapaccount=1`",
         _ => "delegate the controllers cpu, memory and pids to it",
     };
-    let missing = missing.join(", ");
-    let finding = format!("{title} can't limit {missing} (cgroup v{version})");
+    let listed = missing.join(", ");
+    let finding = format!("{title} can't limit {listed} (cgroup v{version})");
     CheckLine::failed(check, subject, finding, remedy)
 }
 

@@ -85,12 +85,12 @@ fn check_cgroup(cgroup: Option<&CgroupFacts>) -> CheckLine {
         let finding = format!("v{version} with {}{note}", CONTROLLERS.join(", "));
         return CheckLine::ok(check, subject, finding);
     }
-    let missing = missing.join(", ");
+    let listed = missing.join(", ");
     let remedy = match version {
         1 => "boot with the kernel parameters `cgroup_enable=memory swapaccount=1`, or with cgroup v2".to_owned(),
-        _ => format!("delegate the controllers {missing} (systemd: `Delegate=`), or use a kernel that has them"),
+        _ => format!("delegate the controllers {listed} (systemd: `Delegate=`), or use a kernel that has them"),
     };
-    let finding = format!("v{version} without {missing}: limits of containers are not enforced");
+    let finding = format!("v{version} without {listed}: limits of containers are not enforced");
     CheckLine::failed(check, subject, finding, remedy)
 }
 
@@ -160,8 +160,8 @@ mod tests {
             ),
             (2, "", CheckState::Failed, "cpu, memory, pids"),
         ] {
-            let controllers = controllers.split_whitespace().map(str::to_owned);
-            let line = check_cgroup(Some(&(version, controllers.collect())));
+            let names = controllers.split_whitespace().map(str::to_owned).collect();
+            let line = check_cgroup(Some(&(version, names)));
             assert_eq!(line.state, state, "{line:?}");
             assert!(format!("{line:?}").contains(part), "{line:?}");
         }

@@ -90,30 +90,30 @@ fn free_bytes(space: &Statvfs) -> u64 {
 
 fn check_file_system(path: &Path, kind: FsType, is_read_only: bool) -> CheckLine {
     let (check, subject) = ("state_dir.file_system", "state directory");
-    let path = path.display();
+    let shown = path.display();
     let elsewhere = "set state_dir to a directory on a local disk";
     if is_read_only {
-        let finding = format!("{path} is on a file system that is mounted read-only");
+        let finding = format!("{shown} is on a file system that is mounted read-only");
         let remedy = "see `dmesg` for the reason, repair it, and mount it for writing";
         CheckLine::failed(check, subject, finding, remedy)
     } else if NETWORK_TYPES.contains(&kind) {
         let finding = format!(
-            "{path} is on a network file system, where locks and sockets can't be relied on"
+            "{shown} is on a network file system, where locks and sockets can't be relied on"
         );
         CheckLine::failed(check, subject, finding, elsewhere)
     } else if kind == TMPFS_MAGIC {
         let finding = format!(
-            "{path} is in memory (tmpfs): artifacts, published skills and environments are lost when the host restarts"
+            "{shown} is in memory (tmpfs): artifacts, published skills and environments are lost when the host restarts"
         );
         CheckLine::warning(check, subject, finding, elsewhere)
     } else if kind == OVERLAYFS_SUPER_MAGIC {
         let finding = format!(
-            "{path} is on the root file system of a container, which Docker does not see at that path"
+            "{shown} is on the root file system of a container, which Docker does not see at that path"
         );
         let remedy = "mount a directory of the host into this container at the same path";
         CheckLine::warning(check, subject, finding, remedy)
     } else {
-        CheckLine::ok(check, subject, format!("{path} is on a local file system"))
+        CheckLine::ok(check, subject, format!("{shown} is on a local file system"))
     }
 }
 

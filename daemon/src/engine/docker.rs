@@ -141,10 +141,12 @@ impl DockerEngine {
 
     /// Returns the engine's version and description, as far as they hold for containers of the daemon.
     async fn ask_about_itself(&self) -> Result<(SystemVersion, SystemInfo)> {
-        let version = self.docker.version();
-        let version = self.call_docker("report its version", version).await?;
-        let info = self.docker.info();
-        let mut info = self.call_docker("describe itself", info).await?;
+        let version = self
+            .call_docker("report its version", self.docker.version())
+            .await?;
+        let mut info = self
+            .call_docker("describe itself", self.docker.info())
+            .await?;
         if EngineKind::from_version(&version) == EngineKind::Podman {
             podman::keep_usable_runtimes(&mut info);
         }
@@ -206,8 +208,7 @@ impl DockerEngine {
                 source,
             })
         };
-        let limited = tokio::time::timeout(self.timeout, self.tasks.blocking(limit));
-        let limited = limited
+        let limited = tokio::time::timeout(self.timeout, self.tasks.blocking(limit))
             .await
             .unwrap_or_else(|_| Err(Error::Internal(format!("took over {:?}", self.timeout))));
         if let Err(error) = limited {

@@ -123,8 +123,8 @@ pub async fn create_disk(
         "--",
     ];
     let target = [path.as_os_str(), blocks.as_ref()];
-    let make = make.iter().map(AsRef::as_ref).chain(target);
-    run_tool("mkfs.ext4", make, b"").await?;
+    let arguments = make.iter().map(AsRef::as_ref).chain(target);
+    run_tool("mkfs.ext4", arguments, b"").await?;
     // mkfs has no option for either. The workspace starts empty, and only its user gets in.
     let script = b"rmdir lost+found\nset_inode_field <2> mode 040700\n";
     let change = ["-w".as_ref(), "-f".as_ref(), "-".as_ref(), path.as_os_str()];

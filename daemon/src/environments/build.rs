@@ -82,14 +82,14 @@ pub(super) async fn run_build(
         .tasks
         .blocking(move || store.create_upload().map_err(Error::from))
         .await?;
-    let mut archive = tokio::fs::File::from_std(upload);
+    let mut output = tokio::fs::File::from_std(upload);
     let run_dir = context.slot_dir(slot.number()).join("run");
     let proxy = start_proxy(builder, &run_dir)?;
     let bytes_quota = builder.bytes_quota(&request.tenant);
     let command = build_command(&name, options, proxy.is_some(), bytes_quota);
     let mut lines = LineSplitter::new(|line| send_line(events, line));
     let ended = slot
-        .run(command, &mut archive, |piece| lines.push(piece))
+        .run(command, &mut output, |piece| lines.push(piece))
         .await;
     lines.finish();
     let refusals = match proxy {
@@ -100,7 +100,7 @@ pub(super) async fn run_build(
     drop(slot);
 
     send_line(events, "unpacking the packages");
-    let mut archive = archive.into_std().await;
+    let mut archive = output.into_std().await;
     let bounds = ArchiveBounds {
         bytes: options.build_disk_bytes,
         file_bytes: options.build_disk_bytes,
@@ -169,8 +169,10 @@ async fn stage_need(
             kind: Kind::File.into(),
             ..pb::StageFilesHeader::default()
         };
-        let chunks = content.chunks(CHUNK_BYTES).map(Bytes::copy_from_slice);
-        let chunks: Vec<Bytes> = chunks.collect();
+        let chunks: Vec<Bytes> = content
+            .chunks(CHUNK_BYTES)
+            .map(Bytes::copy_from_slice)
+            .collect();
         slot.stage_files(header, stream::iter(chunks)).await?;
     }
     Ok(())

@@ -70,8 +70,12 @@ pub(super) fn check_end(
         return Ok(());
     }
     let tail = String::from_utf8_lossy(&end.stderr_tail);
-    let last = tail.lines().rev().find(|line| !line.trim().is_empty());
-    let last = last.unwrap_or("it wrote no message").trim();
+    let last = tail
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("it wrote no message")
+        .trim();
     let (disk, memory) = (options.build_disk_bytes, options.build_memory_bytes());
     let ended_by = end.result.reason();
     let limit_reason = if ended_by == Reason::Timeout {
@@ -142,8 +146,8 @@ mod tests {
             .config
             .skills
             .environments;
-        let refusals = refusals.iter().map(|text| (*text).to_owned()).collect();
-        check_end(&end, &options, &refusals).expect_err("a failure")
+        let reasons = refusals.iter().map(|text| (*text).to_owned()).collect();
+        check_end(&end, &options, &reasons).expect_err("a failure")
     }
 
     #[test]

@@ -134,15 +134,15 @@ mod tests {
         let old = digest(&toml);
         assert_eq!(digest(&toml), old, "nothing has changed");
         fs::write(&wheel, "new").expect("written");
-        let later = fs::metadata(&wheel)
+        let changed = fs::metadata(&wheel)
             .and_then(|metadata| metadata.modified())
             .expect("a time");
-        let later = later + Duration::from_secs(1);
         let file = fs::File::options()
             .append(true)
             .open(&wheel)
             .expect("opened");
-        file.set_modified(later).expect("set");
+        file.set_modified(changed + Duration::from_secs(1))
+            .expect("set");
         let new = digest(&toml);
         assert!(empty != old && old != new && new != empty);
     }

@@ -76,8 +76,8 @@ impl fmt::Display for MissingImageRemedy<'_> {
         let image = self.0;
         let ours = image
             .strip_prefix("skilld/")
-            .filter(|rest| !rest.contains('@'));
-        let ours = ours.map(|rest| rest.split(':').next().unwrap_or(rest));
+            .filter(|rest| !rest.contains('@'))
+            .map(|rest| rest.split(':').next().unwrap_or(rest));
         match ours {
             Some("base") => f.write_str("run `make image`"),
             Some(name) => write!(f, "run `make image IMAGE={name}`"),

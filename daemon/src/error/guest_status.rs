@@ -28,13 +28,12 @@ impl Error {
         match known {
             Some((reason, mut metadata)) if reason != Reason::Internal => {
                 metadata.retain(|key, value| key.len() <= 64 && value.len() <= 4096);
-                let metadata = metadata.into_iter().take(METADATA_MAX).collect();
                 Self::Guest {
                     workspace: workspace.to_owned(),
                     code: status.code(),
                     reason,
                     message,
-                    metadata,
+                    metadata: metadata.into_iter().take(METADATA_MAX).collect(),
                 }
             }
             Some(_) => Self::Internal(format!("guest of {workspace}: {message}")),
@@ -64,8 +63,10 @@ mod tests {
         assert_eq!(status.code(), Code::ResourceExhausted);
         let details = status.get_error_details();
         assert!(details.retry_info().is_some(), "{status:?}");
-        let violations = &details.quota_failure().expect("QuotaFailure").violations;
-        let violations: Vec<(&str, &str)> = violations
+        let violations: Vec<(&str, &str)> = details
+            .quota_failure()
+            .expect("QuotaFailure")
+            .violations
             .iter()
             .map(|one| (one.subject.as_str(), one.description.as_str()))
             .collect();
@@ -107,8 +108,10 @@ mod tests {
         ] {
             let status = refusal(code, reason, message, ("field", field));
             let details = status.get_error_details();
-            let violations = &details.bad_request().expect("BadRequest").field_violations;
-            let violations: Vec<(&str, &str)> = violations
+            let violations: Vec<(&str, &str)> = details
+                .bad_request()
+                .expect("BadRequest")
+                .field_violations
                 .iter()
                 .map(|one| (one.field.as_str(), one.description.as_str()))
                 .collect();

@@ -146,9 +146,10 @@ pub(super) fn build_environment(
 /// prints little until its end, so a reader would see none of it before, and after a timeout nothing at all.
 fn defaults(cpu_millis: u64) -> impl Iterator<Item = (&'static str, String)> {
     let threads = cpu_millis.div_ceil(1000).max(1);
-    let counts = THREAD_COUNTS.into_iter();
-    let counts = counts.map(move |name| (name, threads.to_string()));
-    counts.chain([("PYTHONUNBUFFERED", "1".to_owned())])
+    THREAD_COUNTS
+        .into_iter()
+        .map(move |name| (name, threads.to_string()))
+        .chain([("PYTHONUNBUFFERED", "1".to_owned())])
 }
 
 /// Adds the directories in which pip and uv look for wheels. Those of a skill's environment replace those of the image:
@@ -218,13 +219,15 @@ fn add_skill_search_paths(
         .environment
         .map_or_else(String::new, |environment| {
             let dir = environment.path();
-            let folders = [
+            let folders: Vec<String> = [
                 (environment.has_python, "venv/bin"),
                 (environment.has_node, "node_modules/.bin"),
-            ];
-            let folders = folders.into_iter().filter(|(exists, _)| *exists);
-            let folders = folders.map(|(_, folder)| format!("{dir}/{folder}"));
-            join_search_paths(&folders.collect::<Vec<_>>())
+            ]
+            .into_iter()
+            .filter(|(exists, _)| *exists)
+            .map(|(_, folder)| format!("{dir}/{folder}"))
+            .collect();
+            join_search_paths(&folders)
         });
     let (programs, own_modules) = match is_restricted && container.is_skill_writable {
         true => (String::new(), String::new()),
@@ -243,9 +246,12 @@ fn add_skill_search_paths(
 
 /// Joins search paths with colons. Skips empty ones, which would mean the current directory.
 fn join_search_paths(parts: &[String]) -> String {
-    let parts = parts.iter().map(String::as_str);
-    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
-    parts.join(":")
+    let non_empty: Vec<&str> = parts
+        .iter()
+        .map(String::as_str)
+        .filter(|part| !part.is_empty())
+        .collect();
+    non_empty.join(":")
 }
 
 #[cfg(test)]

@@ -124,8 +124,8 @@ mod tests {
     use super::*;
 
     fn of_image(env: &[&str]) -> ImageEnvironment {
-        let env: Vec<String> = env.iter().map(|&pair| pair.to_owned()).collect();
-        ImageEnvironment::new(&env)
+        let pairs: Vec<String> = env.iter().map(|&pair| pair.to_owned()).collect();
+        ImageEnvironment::new(&pairs)
     }
 
     #[test]

@@ -153,10 +153,10 @@ mod tests {
     #[test]
     fn nothing_in_the_environment_leads_to_where_commands_write() {
         let environment = |skill, env: &[(&str, &str)]| -> BTreeMap<String, String> {
-            let env = env.iter();
             let spec = pb::ExecSpec {
                 programs: Some(programs(&["ls"], &[])),
                 env: env
+                    .iter()
                     .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                     .collect(),
                 ..pb::ExecSpec::default()
@@ -165,9 +165,8 @@ mod tests {
                 ("HOME", "/workspace/work"),
                 ("PATH", "/workspace/work/bin"),
                 ("PYTHONPATH", "/workspace/work"),
-            ];
-            let of_workspace =
-                of_workspace.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
             let image = ["PATH=/opt/tools/bin:/tmp", "BASH_ENV=/workspace/work/x"];
             let container = ContainerSources {
                 image: &ImageEnvironment::new(&image.map(str::to_owned)),
@@ -177,13 +176,13 @@ mod tests {
                 is_skill_writable: false,
             };
             let pairs = build_environment("e", skill, container, &of_workspace.into(), &[], &spec);
-            let pairs = pairs.iter().filter_map(|pair| pair.split_once('='));
             pairs
+                .iter()
+                .filter_map(|pair| pair.split_once('='))
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect()
         };
         let path = format!("/opt/tools/bin:{DEFAULT_PATH}");
-        let path = path.as_str();
         let demo = SkillFolder {
             name: "demo".to_owned(),
             path_in_plugin: None,
@@ -205,7 +204,7 @@ mod tests {
         let of_none = environment(None, &[]);
         assert_eq!(
             (&*of_none["HOME"], &*of_none["PATH"]),
-            ("/nonexistent", path)
+            ("/nonexistent", path.as_str())
         );
         // The client decides what replaces a default.
         let given = environment(Some(&demo), &[("PATH", "/opt/bin"), ("HOME", "/opt/home")]);

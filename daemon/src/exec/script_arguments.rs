@@ -241,14 +241,17 @@ fn parse_value(arg: &pb::ScriptArg) -> Result<ArgumentValue, (&'static str, Stri
         }
         Kind::ListValue(list) => {
             let whole = to_json(kind).map_err(faulty)?.to_string();
-            let items = list.values.iter().map(|item| match &item.kind {
-                Some(Kind::StringValue(text)) => Ok((text.clone(), false)),
-                Some(kind @ Kind::NumberValue(_)) => Ok((to_json(kind)?.to_string(), true)),
-                Some(kind) => Ok((to_json(kind)?.to_string(), false)),
-                None => Ok(("null".to_owned(), false)),
-            });
-            let items: Result<Vec<_>, String> = items.collect();
-            let items = items.map_err(faulty)?;
+            let items = list
+                .values
+                .iter()
+                .map(|item| match &item.kind {
+                    Some(Kind::StringValue(text)) => Ok((text.clone(), false)),
+                    Some(kind @ Kind::NumberValue(_)) => Ok((to_json(kind)?.to_string(), true)),
+                    Some(kind) => Ok((to_json(kind)?.to_string(), false)),
+                    None => Ok(("null".to_owned(), false)),
+                })
+                .collect::<Result<Vec<_>, String>>()
+                .map_err(faulty)?;
             if items.iter().any(|(item, _)| item.contains('\0')) {
                 return Err(("value", "has a NUL byte".to_owned()));
             }
@@ -264,15 +267,15 @@ fn is_json_number(text: &str) -> bool {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (text, None),
     };
-    let exponent =
+    let is_exponent_valid =
         exponent.is_none_or(|text| digits(text.strip_prefix(['+', '-']).unwrap_or(text)));
-    let mantissa = mantissa.strip_prefix('-').unwrap_or(mantissa);
-    let (whole, fraction) = match mantissa.split_once('.') {
+    let unsigned = mantissa.strip_prefix('-').unwrap_or(mantissa);
+    let (whole, fraction) = match unsigned.split_once('.') {
         Some((whole, fraction)) => (whole, Some(fraction)),
-        None => (mantissa, None),
+        None => (unsigned, None),
     };
     let leading_zero = whole.len() > 1 && whole.starts_with('0');
-    exponent && fraction.is_none_or(digits) && digits(whole) && !leading_zero
+    is_exponent_valid && fraction.is_none_or(digits) && digits(whole) && !leading_zero
 }
 
 /// Converts a protobuf value to JSON. Whole numbers become integers.
@@ -289,11 +292,13 @@ fn to_json(kind: &Kind) -> Result<Value, String> {
         Kind::ListValue(list) => {
             Value::Array(list.values.iter().map(inner).collect::<Result<_, _>>()?)
         }
-        Kind::StructValue(fields) => {
-            let fields = fields.fields.iter();
-            let fields = fields.map(|(key, value)| Ok((key.clone(), inner(value)?)));
-            Value::Object(fields.collect::<Result<_, String>>()?)
-        }
+        Kind::StructValue(fields) => Value::Object(
+            fields
+                .fields
+                .iter()
+                .map(|(key, value)| Ok((key.clone(), inner(value)?)))
+                .collect::<Result<_, String>>()?,
+        ),
     })
 }
 

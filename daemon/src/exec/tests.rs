@@ -39,8 +39,9 @@ fn resolve_spec_with(
     spec: pb::ExecSpec,
     start: StartMode,
 ) -> Result<guest::StartExecRequest> {
-    let writable = writable.iter();
-    let writable_skills = writable.map(|name| ((*name).to_owned(), format!("work/.skills/{name}")));
+    let writable_skills = writable
+        .iter()
+        .map(|name| ((*name).to_owned(), format!("work/.skills/{name}")));
     let config = config();
     let env = BTreeMap::from([
         ("TEAM".to_owned(), "a".to_owned()),
@@ -119,12 +120,12 @@ fn environment_without_skill_is_the_documented_minimum() {
         .iter()
         .filter_map(|pair| Some(pair.split_once('=')?.0))
         .collect();
-    let expected = "
+    let documented = "
         BOTH CLAUDE_PROJECT_DIR GOMAXPROCS HOME INPUTS_DIR JAVA_HOME LANG OMP_NUM_THREADS
         OPENBLAS_NUM_THREADS OUTPUT_DIR PATH PIP_DISABLE_PIP_VERSION_CHECK PIP_NO_INDEX POLARS_MAX_THREADS
         PYTHONPATH PYTHONUNBUFFERED PYTHON_CPU_COUNT RAYON_NUM_THREADS RUN_DIR SHELL SKILLS_DIR TEAM TMPDIR
         USER UV_OFFLINE UV_PYTHON_DOWNLOADS WORKSPACE WORKSPACE_DIR WORK_DIR";
-    let expected: Vec<&str> = expected.split_whitespace().collect();
+    let expected: Vec<&str> = documented.split_whitespace().collect();
     assert_eq!(names, expected);
     for pair in [
         "RUN_DIR=/workspace/runs/e1",
@@ -324,20 +325,20 @@ fn every_path_of_a_skill_in_a_plugin_is_the_one_without_links() {
 #[test]
 fn terminal_gets_a_default_size_and_type() {
     let with = |terminal, env: &[(&str, &str)]| {
-        let env = env
-            .iter()
-            .map(|(name, value)| ((*name).into(), (*value).into()));
         let spec = pb::ExecSpec {
             terminal,
-            env: env.collect(),
+            env: env
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
             ..shell("x")
         };
         let request = resolve_spec(spec, StartMode::Run).expect("good");
         let term = request
             .env
             .iter()
-            .find_map(|pair| pair.strip_prefix("TERM="));
-        let term = term.map(str::to_owned);
+            .find_map(|pair| pair.strip_prefix("TERM="))
+            .map(str::to_owned);
         (request.spec.expect("spec").terminal, term)
     };
     assert_eq!(with(None, &[]), (None, None));
@@ -465,8 +466,9 @@ fn a_skill_that_is_not_staged_is_not_found() {
 
 #[test]
 fn a_skill_within_a_skill_is_named_as_it_is_staged() {
-    let staged = ["a", "b", "chart", "child", "parent"];
-    let staged = staged.map(|name| (name.to_owned(), String::new())).into();
+    let staged = ["a", "b", "chart", "child", "parent"]
+        .map(|name| (name.to_owned(), String::new()))
+        .into();
     let error = require_staged_skill("parent-child", &staged).expect_err("not staged");
     let message = error.to_string();
     assert!(

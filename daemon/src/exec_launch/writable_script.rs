@@ -84,8 +84,10 @@ async fn list_files(workspace: &str, grant: &WorkspaceGrant, copy: &str) -> Resu
         Err(Error::Guest { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let files = files.iter().take(script::SEARCHED_FILES_MAX as usize);
-    let files = files.filter(|entry| entry.r#type() == FileType::File);
-    let beneath = files.filter_map(|entry| entry.path.strip_prefix(copy)?.strip_prefix('/'));
+    let beneath = files
+        .iter()
+        .take(script::SEARCHED_FILES_MAX as usize)
+        .filter(|entry| entry.r#type() == FileType::File)
+        .filter_map(|entry| entry.path.strip_prefix(copy)?.strip_prefix('/'));
     Ok(beneath.map(str::to_owned).collect())
 }

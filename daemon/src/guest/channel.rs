@@ -181,8 +181,7 @@ mod tests {
     impl RawGuest {
         async fn write_frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
             let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-            let stream = stream.to_be_bytes();
-            let frame = [&length[1..], &[kind, flags], &stream, payload].concat();
+            let frame = [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat();
             self.0.write_all(&frame).await.expect("written");
         }
 
@@ -235,8 +234,9 @@ mod tests {
     }
 
     async fn next_data(body: &mut EndMarkedBody) -> Option<Bytes> {
-        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
-        let frame = frame.await?.expect("no error");
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context))
+            .await?
+            .expect("no error");
         Some(frame.into_data().expect("data"))
     }
 

@@ -170,10 +170,10 @@ fn default_path(name: &str, number: u64) -> String {
         _ => format!("_{number}"),
     };
     let room = NAME_BYTES_MAX.saturating_sub(number.len() + extension.len());
-    let stem = stem
+    let kept = stem
         .get(..stem.floor_char_boundary(room))
         .unwrap_or_default();
-    format!("{DEFAULT_FOLDER}/{stem}{number}{extension}")
+    format!("{DEFAULT_FOLDER}/{kept}{number}{extension}")
 }
 
 /// Returns `true` if `path` is one that [`default_path`] makes of `name`.
@@ -196,14 +196,14 @@ fn split_extension(name: &str) -> (&str, &str) {
 /// empty and at most 255 bytes long; its extension is kept.
 #[must_use]
 pub fn safe_name(name: &str) -> String {
-    let name = name.replace('\\', "/");
-    let last = name.trim().trim_end_matches('/').rsplit('/').next();
-    let kept: String = last
+    let unix_name = name.replace('\\', "/");
+    let last = unix_name.trim().trim_end_matches('/').rsplit('/').next();
+    let visible: String = last
         .unwrap_or_default()
         .chars()
         .filter(|c| !c.is_control() && !is_invisible(*c))
         .collect();
-    let kept = kept.trim();
+    let kept = visible.trim();
     if matches!(kept, "" | "." | "..") {
         return NAMELESS.to_owned();
     }
@@ -349,12 +349,12 @@ mod tests {
 
     #[test]
     fn same_source_keeps_its_path() {
-        let recorded = [
+        let records = [
             record("work/inputs/a.csv", "", b"1"),
             record("work/inputs/a_2.csv", "", b"2"),
             record("work/inputs/data.bin", "host:///x/data.bin", b"x"),
         ];
-        let recorded: Vec<_> = recorded
+        let recorded: Vec<_> = records
             .into_iter()
             .zip(["a.csv", "a.csv", "data.bin"])
             .map(|(record, name)| record::InputRecord {

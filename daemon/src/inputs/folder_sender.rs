@@ -77,10 +77,14 @@ impl InputStager {
                 FolderEntry::File => {
                     let (opener, name) = (Arc::clone(&folder), path.clone());
                     let open = move || Ok(opener.open_file(&name));
-                    let file = self.inner.tasks.blocking(open).await?;
-                    let file = file.map_err(|fault| source_error(from, fault))?;
-                    let file = SourceFileReader::from_host(file, from.to_owned());
-                    let packed = packer.add_file(path, file).await?;
+                    let file = self
+                        .inner
+                        .tasks
+                        .blocking(open)
+                        .await?
+                        .map_err(|fault| source_error(from, fault))?;
+                    let reader = SourceFileReader::from_host(file, from.to_owned());
+                    let packed = packer.add_file(path, reader).await?;
                     packed.map_err(|fault| source_error(from, fault))?;
                 }
             }

@@ -63,10 +63,13 @@ impl HostRoots {
         };
         let path = Path::new(path);
         let climbs = path.components().any(|part| part == Component::ParentDir);
-        let root = self.0.iter().filter(|root| path.starts_with(root));
         // The innermost root, since it may be a mount of its own.
-        let root = root.max_by_key(|root| root.components().count());
-        let Some(root) = root.filter(|_| !climbs) else {
+        let innermost = self
+            .0
+            .iter()
+            .filter(|root| path.starts_with(root))
+            .max_by_key(|root| root.components().count());
+        let Some(root) = innermost.filter(|_| !climbs) else {
             let why = "is beneath none of the folders that files.host_roots lists".to_owned();
             return Err(fault(InputSourceError::Forbidden(why)));
         };

@@ -50,8 +50,8 @@ impl SourceFileReader {
         let HostFile { file, size, mode } = file;
         let mut file = tokio::fs::File::from_std(file);
         file.set_max_buf_size(READ_BYTES);
-        let bytes = ReaderStream::with_capacity(file.take(size), READ_BYTES);
-        let bytes = bytes.map_err(move |error| Error::Source {
+        let pieces = ReaderStream::with_capacity(file.take(size), READ_BYTES);
+        let bytes = pieces.map_err(move |error| Error::Source {
             from: from.clone(),
             fault: error.into(),
         });

@@ -141,13 +141,13 @@ impl SourcePacker<'_> {
         };
         let fetched = fetcher.fetch(&get, &mut file).await;
         fetched.map_err(|error| job.fetch_error(error))?;
-        let file = file.into_std().await;
+        let written = file.into_std().await;
         let opened = tasks
-            .blocking(move || Ok(rewind_fetched_file(file)))
-            .await?;
-        let opened = opened.map_err(|error| job.source_error(error.into()))?;
-        let file = SourceFileReader::from_host(opened, job.reference().to_owned());
-        job.pack_only_file(packer, file).await
+            .blocking(move || Ok(rewind_fetched_file(written)))
+            .await?
+            .map_err(|error| job.source_error(error.into()))?;
+        let reader = SourceFileReader::from_host(opened, job.reference().to_owned());
+        job.pack_only_file(packer, reader).await
     }
 
     async fn pack_host_path(
@@ -262,8 +262,12 @@ impl SourcePacker<'_> {
             FolderSource::Host(folder) => {
                 let (folder, path) = (Arc::clone(folder), path.to_owned());
                 let open = move || Ok(folder.open_file(&path));
-                let file = self.inner.tasks.blocking(open).await?;
-                let file = file.map_err(|fault| job.source_error(fault))?;
+                let file = self
+                    .inner
+                    .tasks
+                    .blocking(open)
+                    .await?
+                    .map_err(|fault| job.source_error(fault))?;
                 Ok(SourceFileReader::from_host(
                     file,
                     job.reference().to_owned(),
@@ -320,8 +324,10 @@ impl SourcePacker<'_> {
 /// Returns `true` if a file was not written or replaced since it was staged. Guest and daemon share the host's clock. The
 /// modification time would not do, since an upload and `mv` keep it; only guests of earlier daemons report no other.
 fn is_unmodified(entry: &FileEntry, staged: &record::InputRecord) -> bool {
-    let changed = entry.change_time.or(entry.mtime);
-    let changed = changed.and_then(|time| std::time::SystemTime::try_from(time).ok());
+    let changed = entry
+        .change_time
+        .or(entry.mtime)
+        .and_then(|time| std::time::SystemTime::try_from(time).ok());
     changed.is_some_and(|changed| unix_ms(changed) <= staged.time_ms)
 }
 

@@ -145,8 +145,13 @@ impl WorkspaceReader {
         };
         let workspace = self.workspace.clone();
         let lost = move |status: tonic::Status| Error::from_guest(&workspace, &status);
-        let stream = self.guest.clone().read_file(request).await;
-        let mut stream = stream.map_err(&lost)?.into_inner();
+        let mut stream = self
+            .guest
+            .clone()
+            .read_file(request)
+            .await
+            .map_err(&lost)?
+            .into_inner();
         let first = stream.message().await.map_err(&lost)?;
         let Some(Payload::File(entry)) = first.and_then(|first| first.payload) else {
             return Err(Error::GuestLost {
@@ -163,8 +168,8 @@ impl WorkspaceReader {
             let message = stream.message().await.map_err(&lost)?;
             Ok(match message.and_then(|message| message.payload) {
                 Some(Payload::Data(data)) => {
-                    let left = left.saturating_sub(data.len() as u64);
-                    Some((data, (stream, left, lost)))
+                    let rest = left.saturating_sub(data.len() as u64);
+                    Some((data, (stream, rest, lost)))
                 }
                 Some(Payload::File(_)) | None => None,
             })
@@ -184,8 +189,12 @@ fn folder_listing(path: &str, entries: Vec<pb::FileEntry>) -> FolderListing {
         ..FolderListing::default()
     };
     for entry in entries {
-        let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
-        let below = below.trim_start_matches('/').to_owned();
+        let below = entry
+            .path
+            .strip_prefix(path)
+            .unwrap_or(&entry.path)
+            .trim_start_matches('/')
+            .to_owned();
         let kind = match entry.r#type() {
             FileType::Directory => FolderEntry::Folder {
                 mode: entry.mode & 0o777,

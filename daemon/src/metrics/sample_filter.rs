@@ -21,7 +21,9 @@ pub(super) fn retain_visible(page: &str, is_visible: &SampleFilter<'_>) -> Strin
 /// Returns the value of a label in the line of a sample.
 fn label_value<'a>(line: &'a str, label: &str) -> Option<&'a str> {
     let start = format!("{label}=\"");
-    let mut found = line.match_indices(&start).map(|(at, _)| line.split_at(at));
-    let (_, found) = found.find(|(before, _)| before.ends_with(['{', ',']))?;
+    let (_, found) = line
+        .match_indices(&start)
+        .map(|(at, _)| line.split_at(at))
+        .find(|(before, _)| before.ends_with(['{', ',']))?;
     found.split('"').nth(1)
 }

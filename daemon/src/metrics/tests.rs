@@ -21,8 +21,8 @@ pub(crate) fn page_of(metrics: &Metrics) -> String {
 
 fn page(metrics: &Metrics, format: MetricsFormat, tenant: Option<&str>) -> String {
     let is_visible = |label: &str, value: &str| label != "tenant" || Some(value) == tenant;
-    let is_visible: &SampleFilter<'_> = &is_visible;
-    let page = metrics.encode(format, Box::new(NoSnapshot), tenant.map(|_| is_visible));
+    let filter: &SampleFilter<'_> = &is_visible;
+    let page = metrics.encode(format, Box::new(NoSnapshot), tenant.map(|_| filter));
     page.expect("encoded")
 }
 

@@ -272,8 +272,10 @@ impl PoolTask {
 
     fn timer(&self) -> Option<Instant> {
         let queued = self.queue.front();
-        let requesters = self.members.values();
-        let requesters = requesters.filter_map(|member| member.requester.as_ref());
+        let requesters = self
+            .members
+            .values()
+            .filter_map(|member| member.requester.as_ref());
         let deadlines = requesters.chain(queued).map(|waiter| waiter.deadline);
         deadlines.chain(self.refill_at).min()
     }

@@ -41,14 +41,16 @@ impl AccessService for AccessRpc {
         } = wire::check_create_workspace_token(request.get_ref())?;
         let workspace = self.0.registry.get(&caller, &id)?;
         let view = workspace.snapshot();
-        let claim = view.record.claim.as_ref();
-        let claim = claim.ok_or_else(|| Error::WorkspaceNotFound { name: id.name() })?;
-        let expires = SystemTime::now() + lifetime;
+        let claim = view
+            .record
+            .claim
+            .as_ref()
+            .ok_or_else(|| Error::WorkspaceNotFound { name: id.name() })?;
         let bound = BoundWorkspace {
             id: id.as_str().to_owned(),
             create_time_ms: claim.create_time_ms,
         };
-        let expires = expires.min(from_unix_ms(claim.end_time_ms));
+        let expires = (SystemTime::now() + lifetime).min(from_unix_ms(claim.end_time_ms));
         let minted = self
             .0
             .access

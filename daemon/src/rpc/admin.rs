@@ -120,8 +120,8 @@ impl AdminService for AdminRpc {
         request: Request<pb::CheckImageRequest>,
     ) -> Result<Response<pb::CheckImageResponse>, Status> {
         let request = request.into_inner();
-        let reference = ImageReference::parse(&request.image);
-        let reference = reference.map_err(|why| Error::invalid("image", why))?;
+        let reference =
+            ImageReference::parse(&request.image).map_err(|why| Error::invalid("image", why))?;
         let pool = match request.pool.as_str() {
             "" => None,
             name => Some(convert::parse_id("pool", name)?),

@@ -37,8 +37,10 @@ impl ArtifactRpc {
         let state = (guest.into_inner(), grant, name);
         let read = stream::try_unfold(state, |(mut guest, grant, name)| async move {
             loop {
-                let message = guest.message().await;
-                let message = message.map_err(|status| Error::from_guest(&name, &status))?;
+                let message = guest
+                    .message()
+                    .await
+                    .map_err(|status| Error::from_guest(&name, &status))?;
                 match message.map(|message| message.payload) {
                     None => return Ok(None),
                     Some(Some(FilePayload::Data(data))) => {

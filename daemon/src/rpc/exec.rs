@@ -124,8 +124,8 @@ impl ExecService for ExecRpc {
             .into_inner();
         let mut observer = ready.observer;
         observer.confirm_start(ready.counted.and_then(CountedExec::follow));
-        let stream = stream.inspect_ok(move |event| observer.observe_event(event));
-        let events = relay_guest_stream(stream, ready.grant, ready.name);
+        let observed = stream.inspect_ok(move |event| observer.observe_event(event));
+        let events = relay_guest_stream(observed, ready.grant, ready.name);
         Ok(CreatedResource::attach(created, Response::new(events)))
     }
 
@@ -170,8 +170,11 @@ impl ExecService for ExecRpc {
             format: format.into(),
             gaps: attach.gaps,
         };
-        let stream = grant.guest.clone().attach_exec(request).await;
-        let stream = stream
+        let stream = grant
+            .guest
+            .clone()
+            .attach_exec(request)
+            .await
             .map_err(|status| Error::from_guest(&workspace, &status))?
             .into_inner();
         Ok(Response::new(relay_guest_stream(stream, grant, workspace)))
@@ -237,15 +240,14 @@ impl ExecService for ExecRpc {
         let (size, after) = exec_io::check_exec_page(list.page_size, &list.page_token)?;
         let workspace = self.0.registry.get(&caller, &id)?;
         let grant = workspace.grant().await?;
-        let page = grant
+        let mut page = grant
             .guest
             .clone()
             .list_execs(guest::ListExecsRequest {
                 after,
                 page_size: size,
             })
-            .await;
-        let mut page = page
+            .await
             .map_err(|status| Error::from_guest(&id.name(), &status))?
             .into_inner();
         for exec in &mut page.execs {

@@ -104,8 +104,8 @@ impl FileService for FileRpc {
         let (stream, failure) = upload_stream(first, client, Some(patience), check);
         let (ended, stop) = (stream.ended(), &self.0.tasks.stop);
         let mut client = grant.guest.clone();
-        let put = std::pin::pin!(client.put_files(stream));
-        let mut put = put.map_err(|status| Error::from_guest(&id.name(), &status));
+        let sent = std::pin::pin!(client.put_files(stream));
+        let mut put = sent.map_err(|status| Error::from_guest(&id.name(), &status));
         // Dropping `put` before the stream's end resets the guest's stream, and the guest discards the files.
         let put = tokio::select! {
             put = &mut put => put,
@@ -118,10 +118,10 @@ impl FileService for FileRpc {
                 put.await
             }
         };
-        let ended = ended.load(Ordering::Acquire);
+        let has_ended = ended.load(Ordering::Acquire);
         match put {
             // The connection to the guest ended before the stream did: nothing is in place.
-            Err(Error::GuestLost { .. }) if stop.is_cancelled() && !ended => {
+            Err(Error::GuestLost { .. }) if stop.is_cancelled() && !has_ended => {
                 Err(Error::Draining.into())
             }
             put => Ok(put?),
@@ -146,13 +146,14 @@ impl FileService for FileRpc {
         let caller = Caller::of(&request)?;
         let (id, request) = wire::check_read_file(request.get_ref())?;
         let grant = self.grant(&caller, &id).await?;
-        let stream = grant.guest.clone().read_file(request).await;
-        let stream = stream.map_err(|status| Error::from_guest(&id.name(), &status))?;
-        Ok(Response::new(relay_guest_stream(
-            stream.into_inner(),
-            grant,
-            id.name(),
-        )))
+        let stream = grant
+            .guest
+            .clone()
+            .read_file(request)
+            .await
+            .map_err(|status| Error::from_guest(&id.name(), &status))?
+            .into_inner();
+        Ok(Response::new(relay_guest_stream(stream, grant, id.name())))
     }
 
     async fn collect_outputs(
@@ -169,12 +170,18 @@ impl FileService for FileRpc {
         let spec = request.spec.clone().unwrap_or_default();
         let failed = |status| Error::from_guest(&id.name(), &status);
         let exec = match &save_as {
-            Some(_) => get_named_exec(&grant, &spec.changed_since_exec).await,
-            None => Ok(None),
+            Some(_) => get_named_exec(&grant, &spec.changed_since_exec)
+                .await
+                .map_err(failed)?,
+            None => None,
         };
-        let exec = exec.map_err(failed)?;
-        let stream = grant.guest.clone().collect(request).await.map_err(failed)?;
-        let stream = stream.into_inner();
+        let stream = grant
+            .guest
+            .clone()
+            .collect(request)
+            .await
+            .map_err(failed)?
+            .into_inner();
         let Some(mut save_as) = save_as else {
             return Ok(Response::new(relay_guest_stream(stream, grant, id.name())));
         };

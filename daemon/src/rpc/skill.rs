@@ -188,8 +188,13 @@ impl SkillService for SkillRpc {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
         let (name, which) = changes::delete(request.get_ref())?;
-        let deleted = self.0.skills.of(&caller).delete(name, which).await;
-        let deleted = deleted.map_err(Error::from);
+        let deleted = self
+            .0
+            .skills
+            .of(&caller)
+            .delete(name, which)
+            .await
+            .map_err(Error::from);
         allow_missing(deleted, request.get_ref().allow_missing)?;
         // Before the answer, so that the room within the tenant's quota is free then.
         skill_publish::remove_orphans(&self.0).await;
@@ -228,8 +233,7 @@ impl SkillService for SkillRpc {
         let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
         let pool = self.0.registry.granted_pool(&caller, pool)?;
         let skills = self.0.skills.of(&caller);
-        let needs = skills.needs(skill.clone()).await;
-        let needs = needs.map_err(Error::from)?;
+        let needs = skills.needs(skill.clone()).await.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
         let own = (caller.tenant(), &skills);
         let packages = self.built_packages(own, skill, pool).await?;

@@ -127,9 +127,9 @@ async fn write_archive(
         });
     }
     file.flush().await.map_err(failed)?;
-    let mut file = file.into_std().await;
-    file.rewind().map_err(failed)?;
-    Ok(file)
+    let mut archive = file.into_std().await;
+    archive.rewind().map_err(failed)?;
+    Ok(archive)
 }
 
 /// Removes unused skills and environments from their stores, periodically and when

@@ -95,15 +95,15 @@ impl SkillStaging {
             }
         };
         let is_changed = staged.iter().any(|skill| !skill.unchanged);
-        let staged: Vec<_> = staged.into_iter().zip(self.environments).collect();
-        let recorded = record_staged_skills(workspace, &staged).await;
+        let with_environments: Vec<_> = staged.into_iter().zip(self.environments).collect();
+        let recorded = record_staged_skills(workspace, &with_environments).await;
         if recorded.is_ok() {
             fault::reach(Point::StageRecorded);
         }
         if is_changed {
             staging_room::settle_staging(&shared, workspace, grant).await;
         }
-        recorded.map(|()| staged)
+        recorded.map(|()| with_environments)
     }
 }
 
@@ -123,8 +123,9 @@ async fn find_environments(
     }
     let registry = &shared.registry;
     // A workspace of a pool that is no longer configured belongs to the default pool.
-    let pool = registry.pool(Some(&slot.pool));
-    let pool = pool.or_else(|_| registry.pool(None))?;
+    let pool = registry
+        .pool(Some(&slot.pool))
+        .or_else(|_| registry.pool(None))?;
     let finds = skills.iter().map(|skill| {
         let request = EnvironmentRequest {
             tenant: tenant.clone(),
@@ -157,8 +158,9 @@ async fn link_node_packages(
     skills: &[StagedSkill],
     environments: &[StagedEnvironment],
 ) -> Result<()> {
-    let needs = skills.iter().map(|skill| &skill.environment_need);
-    let needs = needs
+    let needs = skills
+        .iter()
+        .map(|skill| &skill.environment_need)
         .zip(environments)
         .filter(|(need, _)| !need.package_json.is_empty());
     let packages: Vec<_> = needs
@@ -207,11 +209,11 @@ async fn record_staged_skills(
         path_in_plugin: skill.plugin.as_ref().map(PluginFiles::skill_path_text),
         writable_path: skill.writable_path.clone(),
     };
-    let staged: Vec<StagedSkillRecord> = staged.iter().map(record).collect();
+    let records: Vec<StagedSkillRecord> = staged.iter().map(record).collect();
     let view = workspace.snapshot();
     let recorded = view.record.claim.as_ref();
-    if recorded.is_some_and(|claim| staged.iter().all(|skill| claim.has_skill(skill))) {
+    if recorded.is_some_and(|claim| records.iter().all(|skill| claim.has_skill(skill))) {
         return Ok(());
     }
-    workspace.record_skills(staged).await
+    workspace.record_skills(records).await
 }

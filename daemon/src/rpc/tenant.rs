@@ -90,8 +90,8 @@ impl TenantRpc {
             ("streams", access.open_streams(tenant), limits.streams),
             ("workspace_creates_per_minute", 0, rate(limits.creates)),
             ("workspaces", held.workspaces, limits.workspaces),
-        ];
-        let resources = resources.map(|(resource, used, limit)| pb::ResourceUsage {
+        ]
+        .map(|(resource, used, limit)| pb::ResourceUsage {
             resource: resource.to_owned(),
             used: int64(used),
             limit: limit.map(int64),

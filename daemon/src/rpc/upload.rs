@@ -92,8 +92,9 @@ where
 {
     let silence_max = config.upload_timeout;
     stream::try_unfold((client, check), move |(mut client, mut check)| async move {
-        let message = tokio::time::timeout(silence_max, client.message()).await;
-        let message = message.map_err(|_| SILENCE_ERROR)?;
+        let message = tokio::time::timeout(silence_max, client.message())
+            .await
+            .map_err(|_| SILENCE_ERROR)?;
         match message.map_err(|status| stream_error(&status))? {
             Some(message) => Ok(Some((check(message)?, (client, check)))),
             None => Ok(None),

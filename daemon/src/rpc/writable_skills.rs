@@ -44,12 +44,16 @@ async fn find_intact_copies(
     skills: &[StagedSkill],
 ) -> Result<BTreeMap<String, SystemTime>> {
     let view = workspace.snapshot();
-    let recorded = view.record.claim.as_ref();
-    let recorded = recorded.map(|claim| &claim.writable_skills);
+    let recorded = view
+        .record
+        .claim
+        .as_ref()
+        .map(|claim| &claim.writable_skills);
     let mut intact = BTreeMap::new();
     for path in skills.iter().filter_map(|skill| recorded?.get(&skill.name)) {
-        let found = modification_time(grant, path).await;
-        let found = found.map_err(|status| Error::from_guest(&workspace.id().name(), &status));
+        let found = modification_time(grant, path)
+            .await
+            .map_err(|status| Error::from_guest(&workspace.id().name(), &status));
         match found {
             Ok(Some(time)) => {
                 intact.insert(path.clone(), time);

@@ -61,8 +61,10 @@ impl AuditedRequestBody {
         let Some(recorded) = recorded else {
             return Some(frame);
         };
-        let recorded = recorded.boxed();
-        self.held = Some(HeldFrame { frame, recorded });
+        self.held = Some(HeldFrame {
+            frame,
+            recorded: recorded.boxed(),
+        });
         None
     }
 }

@@ -56,22 +56,25 @@ impl BoundListeners {
             let problems = bound.access.problems();
             match &listener.address {
                 ListenAddress::Unix { path, mode, group } => {
-                    let group = group.as_deref();
-                    let listener = Listener::bind_unix(path, *mode, group, authenticators)?;
+                    let listener =
+                        Listener::bind_unix(path, *mode, group.as_deref(), authenticators)?;
                     bound.api.push(listener);
                 }
                 ListenAddress::Tcp { address, tls } => {
-                    let tls = tls.as_ref();
-                    let listener =
-                        Listener::bind_tcp(&config_key, *address, tls, authenticators, problems)?;
+                    let listener = Listener::bind_tcp(
+                        &config_key,
+                        *address,
+                        tls.as_ref(),
+                        authenticators,
+                        problems,
+                    )?;
                     bound.api.push(listener);
                 }
                 ListenAddress::Metrics { address, tls } => {
-                    let tls = tls.as_ref();
                     let listener = MetricsListener::bind(
                         &config_key,
                         *address,
-                        tls,
+                        tls.as_ref(),
                         authenticators,
                         problems,
                     )?;

@@ -56,15 +56,11 @@ impl CallAudit {
         peer: Option<&ConnectionPeer>,
         principal: Option<&Principal>,
     ) -> Self {
-        let traceparent = headers.get("traceparent");
-        let traceparent = traceparent.and_then(|value| TraceParent::parse(value.to_str().ok()?));
+        let traceparent = headers
+            .get("traceparent")
+            .and_then(|value| TraceParent::parse(value.to_str().ok()?));
         let for_tenant = principal
             .and_then(|principal| named_tenant(headers).filter(|named| *named != principal.tenant));
-        let principal = principal.map(|principal| AuditPrincipal {
-            id: BoundedText::new(principal.id.clone()),
-            tenant: BoundedText::new(principal.tenant.as_str()),
-            via: principal.via.as_str(),
-        });
         Self {
             log: log.clone(),
             class: method.audit,
@@ -73,7 +69,11 @@ impl CallAudit {
             record: AuditRecord {
                 request_id: BoundedText::new(request_id),
                 traceparent,
-                principal,
+                principal: principal.map(|principal| AuditPrincipal {
+                    id: BoundedText::new(principal.id.clone()),
+                    tenant: BoundedText::new(principal.tenant.as_str()),
+                    via: principal.via.as_str(),
+                }),
                 for_tenant: for_tenant.map(|tenant| BoundedText::new(tenant.as_str())),
                 peer: audit_peer(peer),
                 method: BoundedText::new(path),

@@ -195,9 +195,8 @@ impl CallGate {
         }
         match method.client_streams || method.server_streams {
             true => {
-                let connection = connection.and_then(ConnectionHandle::cut);
-                self.access
-                    .open_stream(&caller, credentials, role, connection)
+                let cut = connection.and_then(ConnectionHandle::cut);
+                self.access.open_stream(&caller, credentials, role, cut)
             }
             false => Ok(None),
         }

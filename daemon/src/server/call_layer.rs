@@ -163,8 +163,8 @@ where
         let protection = ConnectionProtection::default();
         let opening =
             connection.map(|connection| protection.opening(connection, method.priority()));
-        let request = request.map(|body| shared.wrap_body(body, method, opening, &call));
-        let response = span.in_scope(|| self.inner.call(request));
+        let wrapped = request.map(|body| shared.wrap_body(body, method, opening, &call));
+        let response = span.in_scope(|| self.inner.call(wrapped));
         let guards = ResponseGuards {
             open,
             protection,
@@ -230,8 +230,8 @@ impl CallLayerContext {
             bytes_max: method.message_bytes_max(),
             rest_timeout: self.message_timeout,
         };
-        let body = TimedRequestBody::new(body, method.client_streams, bounds, opening);
-        let body = body.with_meter(call.meter.clone());
+        let body = TimedRequestBody::new(body, method.client_streams, bounds, opening)
+            .with_meter(call.meter.clone());
         let Some(end) = &call.audit else {
             return Body::new(body);
         };
@@ -245,8 +245,10 @@ impl CallLayerContext {
         tenant: Option<TenantName>,
         connection: Option<&ConnectionHandle>,
     ) -> AnswerPermit {
-        let connection = connection.cloned();
-        let owner = AnswerOwner { tenant, connection };
+        let owner = AnswerOwner {
+            tenant,
+            connection: connection.cloned(),
+        };
         // Health and reflection buffer nothing, so that unread watches of anyone take no room of streams.
         let is_stream = method.server_streams && method.is_skilld;
         self.budget
@@ -480,8 +482,8 @@ mod tests {
     }
 
     fn gate_without_authentication() -> CallGate {
-        let access = crate::access::AccessControl::open(&default_config(), Arc::default());
-        let access = access.expect("no files");
+        let access = crate::access::AccessControl::open(&default_config(), Arc::default())
+            .expect("no files");
         let refusals = Arc::new(RefusalTable::new(None));
         CallGate::new(Arc::new(access), None, (refusals, UsageLedger::default()))
     }

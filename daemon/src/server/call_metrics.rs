@@ -82,8 +82,9 @@ impl CallMetricsLayer {
     fn start_measurement(&self, path: &str, headers: &HeaderMap) -> CallMeasurement {
         let known = self.methods.get(path);
         // The label is the table's own text: a client's text could have any number of values.
-        let method = known.map_or(OTHER_METHOD, |(known, _)| known);
-        let method = method.trim_start_matches('/');
+        let method = known
+            .map_or(OTHER_METHOD, |(known, _)| known)
+            .trim_start_matches('/');
         // Probes of orchestrators would be most of the traces.
         let is_traced = known.is_some_and(|(_, method)| method.is_skilld);
         let tracer = self.tracer.as_ref().filter(|_| is_traced);

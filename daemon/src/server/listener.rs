@@ -69,9 +69,11 @@ impl Listener {
     ) -> Result<Self> {
         // With other credentials, a client without a certificate may still call.
         let is_required = *authenticators == BTreeSet::from([Authenticator::Mtls]);
-        let tls = tls.map(|tls| open_tls(config_key, tls.clone(), is_required, HTTP2, problems));
+        let settings =
+            tls.map(|tls| open_tls(config_key, tls.clone(), is_required, HTTP2, problems));
+        let listener = bind_tcp_listener(config_key, address)?;
         Ok(Self {
-            socket: BoundSocket::Tcp(bind_tcp_listener(config_key, address)?, tls.transpose()?),
+            socket: BoundSocket::Tcp(listener, settings.transpose()?),
             authenticators: authenticators.clone(),
         })
     }

@@ -150,8 +150,10 @@ impl MethodTable {
                 let name = format!("{}.{}", file.package(), service.name());
                 for method in &service.method {
                     let path = format!("/{name}/{}", method.name());
-                    let declared = roles.get(path.as_str()).copied();
-                    let declared = declared.and_then(Role::from_number);
+                    let declared = roles
+                        .get(path.as_str())
+                        .copied()
+                        .and_then(Role::from_number);
                     let access = declared.map_or(MethodAccess::Undeclared, MethodAccess::Role);
                     let method = MethodTraits {
                         client_streams: method.client_streaming(),

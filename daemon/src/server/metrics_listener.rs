@@ -84,10 +84,10 @@ impl MetricsListener {
         authenticators: &BTreeSet<Authenticator>,
         problems: &FileProblems,
     ) -> Result<Self> {
-        let tls = tls.map(|tls| open_tls(place, tls.clone(), false, HTTP1, problems));
+        let settings = tls.map(|tls| open_tls(place, tls.clone(), false, HTTP1, problems));
         Ok(Self {
             listener: bind_tcp_listener(place, address)?,
-            tls: tls.transpose()?,
+            tls: settings.transpose()?,
             authenticators: authenticators.clone(),
         })
     }
@@ -219,15 +219,13 @@ impl MetricsPage {
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let format = MetricsFormat::for_accept_header(accept.unwrap_or_default());
         let snapshot = Box::new(self.sources.take_snapshot());
-        let is_visible = caller.map(|caller| {
+        let filter = caller.map(|caller| {
             move |label: &str, value: &str| match label {
                 "pool" => caller.may_use_pool(value),
                 _ => caller.tenant().as_str() == value,
             }
         });
-        let is_visible = is_visible
-            .as_ref()
-            .map(|visible| visible as &SampleFilter<'_>);
+        let is_visible = filter.as_ref().map(|visible| visible as &SampleFilter<'_>);
         match self.metrics.encode(format, snapshot, is_visible) {
             Ok(page) => {
                 let mut response = Response::new(page);

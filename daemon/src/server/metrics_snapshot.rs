@@ -112,8 +112,13 @@ impl MetricsSources {
         if !artifacts.is_counted() {
             return;
         }
-        let tenants = self.services.access.tenants().into_iter();
-        let mut tenants: Vec<TenantName> = tenants.map(|(tenant, _)| tenant).collect();
+        let mut tenants: Vec<TenantName> = self
+            .services
+            .access
+            .tenants()
+            .into_iter()
+            .map(|(tenant, _)| tenant)
+            .collect();
         if tenants.is_empty() {
             // Without authentication everything belongs to it.
             tenants.push(TenantName::default());

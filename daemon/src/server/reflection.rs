@@ -67,17 +67,20 @@ impl Reflection {
 
     /// Answers one request. A look-up that fails is an answer too.
     fn answer(&self, request: ServerReflectionRequest) -> ServerReflectionResponse {
-        let answer = request.message_request.as_ref().map_or_else(
-            || Err((Code::InvalidArgument, "the request is empty".to_owned())),
-            |asked| self.look_up(asked).ok_or_else(|| not_found(asked)),
-        );
-        let answer = answer.unwrap_or_else(|(code, error_message)| {
-            let error_code = code.into();
-            MessageResponse::ErrorResponse(ErrorResponse {
-                error_code,
-                error_message,
-            })
-        });
+        let answer = request
+            .message_request
+            .as_ref()
+            .map_or_else(
+                || Err((Code::InvalidArgument, "the request is empty".to_owned())),
+                |asked| self.look_up(asked).ok_or_else(|| not_found(asked)),
+            )
+            .unwrap_or_else(|(code, error_message)| {
+                let error_code = code.into();
+                MessageResponse::ErrorResponse(ErrorResponse {
+                    error_code,
+                    error_message,
+                })
+            });
         ServerReflectionResponse {
             valid_host: request.host.clone(),
             original_request: Some(request),

@@ -253,8 +253,10 @@ mod tests {
         // A test may count for longer than a sync may take, which ends only while the test waits.
         let text = format!("[audit]\nfile = {path:?}\nsync_interval = \"10s\"\n");
         let config = Config::from_toml(&text).expect("valid");
-        let audit = AuditLog::open(&config.config.audit, dir).await;
-        let audit = audit.expect("opened").expect("configured");
+        let audit = AuditLog::open(&config.config.audit, dir)
+            .await
+            .expect("opened")
+            .expect("configured");
         (RefusalTable::new(Some(audit.clone())), audit)
     }
 
@@ -262,10 +264,10 @@ mod tests {
     async fn close(audit: AuditLog, dir: &Path) -> Vec<Value> {
         audit.close().await;
         let text = std::fs::read_to_string(dir.join("audit.log")).expect("read");
-        let lines = text
+        let mut lines: Vec<Value> = text
             .lines()
-            .map(|line| serde_json::from_str(line).expect(line));
-        let mut lines: Vec<Value> = lines.collect();
+            .map(|line| serde_json::from_str(line).expect(line))
+            .collect();
         lines.retain(|line| line["method"].is_string());
         lines
     }

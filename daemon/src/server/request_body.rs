@@ -213,8 +213,10 @@ impl TimedRequestBody {
 
     /// Counts the bytes of the request with a meter.
     pub(super) fn with_meter(self, meter: Option<Arc<ByteMeter>>) -> Self {
-        let meter = meter.map(|meter| RequestMeter { meter, arriving: 0 });
-        Self { meter, ..self }
+        Self {
+            meter: meter.map(|meter| RequestMeter { meter, arriving: 0 }),
+            ..self
+        }
     }
 
     /// Counts data that arrived. Returns `true` if the request has arrived far enough for its call to count.

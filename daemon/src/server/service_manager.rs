@@ -86,8 +86,11 @@ mod tests {
     fn check(reports: &[String]) {
         assert_eq!(reports.len(), 3);
         assert_eq!(reports[0], "READY=1\nSTATUS=serving");
-        let micros = reports[1].strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
-        let micros: u64 = micros.expect("the time").parse().expect("a number");
+        let micros: u64 = reports[1]
+            .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+            .expect("the time")
+            .parse()
+            .expect("a number");
         assert!(micros > 0);
         assert_eq!(reports[2], "STOPPING=1\nSTATUS=draining");
     }
@@ -118,9 +121,10 @@ mod tests {
             io::ErrorKind::NotFound
         );
         let _socket = UnixDatagram::bind(&path).expect("bound");
-        let path = path.into_os_string();
-        let full = (0..10_000).find_map(|_| send_report(&path, "READY=1").err());
-        let full = full.expect("the queue has a limit");
+        let socket_name = path.into_os_string();
+        let full = (0..10_000)
+            .find_map(|_| send_report(&socket_name, "READY=1").err())
+            .expect("the queue has a limit");
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
     }
 }

@@ -100,8 +100,9 @@ pub(super) async fn boot_services(
     skills.start_fetching();
     let patience = config.server.upload_timeout;
     let (files, quotas) = (&config.artifacts, Some(Arc::clone(&access)));
-    let artifacts = Artifacts::open(files, &config.state_dir, patience, (quotas, tasks)).await?;
-    let artifacts = artifacts.with_usage(usage.clone());
+    let artifacts = Artifacts::open(files, &config.state_dir, patience, (quotas, tasks))
+        .await?
+        .with_usage(usage.clone());
     let private = config.files.input_private_addresses;
     let fetcher = UrlFetcher::new(&config.fetch, private, tasks.for_skills());
     let packages = UrlFetcher::new(
@@ -110,18 +111,18 @@ pub(super) async fn boot_services(
         tasks.for_skills(),
     );
     let inputs = InputStager::new(config, artifacts.clone(), fetcher, tasks.clone());
-    let context = SharedSlotContext::new(
-        config,
-        Arc::clone(&engine),
-        info.clone(),
-        tasks,
-        instance,
-        slot_table::first_slot_number(),
-    );
-    let context = context
+    let context = Arc::new(
+        SharedSlotContext::new(
+            config,
+            Arc::clone(&engine),
+            info.clone(),
+            tasks,
+            instance,
+            slot_table::first_slot_number(),
+        )
         .with_metrics(Arc::clone(metrics))
-        .with_tenant_counters(access.execs().clone(), usage);
-    let context = Arc::new(context);
+        .with_tenant_counters(access.execs().clone(), usage),
+    );
     // Containers mount the directories of this store.
     let base = config.state_dir.join("environments");
     let bytes_max = config.skills.environments.disk_bytes;
@@ -191,6 +192,7 @@ pub(super) fn build_routes(
         return Ok(routes);
     }
     let reflection = Reflection::new()?;
-    let routes = routes.add_service(with_limits!(reflection.v1()));
-    Ok(routes.add_service(with_limits!(reflection.v1alpha())))
+    Ok(routes
+        .add_service(with_limits!(reflection.v1()))
+        .add_service(with_limits!(reflection.v1alpha())))
 }

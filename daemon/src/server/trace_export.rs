@@ -93,8 +93,8 @@ impl TraceExport {
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Self>> {
         let needs_principal = config.auth.is_some();
-        let config = &config.traces;
-        let Some((channel, headers)) = open_collector(config)? else {
+        let traces = &config.traces;
+        let Some((channel, headers)) = open_collector(traces)? else {
             return Ok(None);
         };
         // The builder without defaults: those come from variables of the daemon's environment.
@@ -103,7 +103,7 @@ impl TraceExport {
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
             KeyValue::new("service.instance.id", instance.to_owned()),
         ]);
-        let (sender, receiver) = mpsc::channel(config.queue_max);
+        let (sender, receiver) = mpsc::channel(traces.queue_max);
         let flush = CancellationToken::new();
         let exporter = SpanExporter {
             queue: receiver,
@@ -111,11 +111,11 @@ impl TraceExport {
             client: TraceServiceClient::new(channel),
             headers,
             resource: (&resource.build()).into(),
-            timeout: config.timeout,
+            timeout: traces.timeout,
             metrics: Arc::clone(metrics),
             health: CollectorHealth::default(),
         };
-        let ratio = Sampler::TraceIdRatioBased(config.sample_ratio);
+        let ratio = Sampler::TraceIdRatioBased(traces.sample_ratio);
         let provider = SdkTracerProvider::builder()
             .with_sampler(Sampler::ParentBased(Box::new(ratio)))
             .with_span_processor(SpanQueue {
@@ -307,8 +307,8 @@ fn connect_lazily(config: &TracesConfig, endpoint: &str) -> std::result::Result<
         let tls = ClientTlsConfig::new();
         let tls = match &config.ca_file {
             Some(path) => {
-                let pem = read_protected_file(path, Secrecy::Public);
-                let pem = pem.map_err(|why| format!("traces.ca_file: {why}"))?;
+                let pem = read_protected_file(path, Secrecy::Public)
+                    .map_err(|why| format!("traces.ca_file: {why}"))?;
                 tls.ca_certificate(Certificate::from_pem(pem))
             }
             None => tls.with_native_roots(),
@@ -320,11 +320,10 @@ fn connect_lazily(config: &TracesConfig, endpoint: &str) -> std::result::Result<
 
 /// Reads the headers of exports. A message names lines by their number and never shows one.
 fn read_headers(path: &Path) -> std::result::Result<MetadataMap, String> {
-    let text = read_protected_text(path, Secrecy::Secret);
-    let text = text.map_err(|why| format!("traces.headers_file: {why}"))?;
+    let text = read_protected_text(path, Secrecy::Secret)
+        .map_err(|why| format!("traces.headers_file: {why}"))?;
     let mut headers = MetadataMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
+    for (index, line) in text.lines().map(str::trim).enumerate() {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }

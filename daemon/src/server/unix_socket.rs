@@ -185,11 +185,15 @@ fn find_group(group: &str) -> Result<u32> {
     if let Ok(number) = group.parse() {
         return Ok(number);
     }
-    let found = nix::unistd::Group::from_name(group).ok().flatten();
-    let found = found.ok_or_else(|| Error::Start {
-        what: "the group of the socket",
-        why: format!("there is no group {group:?}: run `groupadd {group}`, or set another group"),
-    })?;
+    let found = nix::unistd::Group::from_name(group)
+        .ok()
+        .flatten()
+        .ok_or_else(|| Error::Start {
+            what: "the group of the socket",
+            why: format!(
+                "there is no group {group:?}: run `groupadd {group}`, or set another group"
+            ),
+        })?;
     Ok(found.gid.as_raw())
 }
 

@@ -49,9 +49,11 @@ where
         context.format_fields(Writer::new(&mut text), event)?;
         let mut fields = parse_fields(&text);
         let metadata = event.metadata();
-        let target = fields.remove("log.target");
-        let target = target.as_ref().and_then(Value::as_str);
-        let target = target.unwrap_or(metadata.target());
+        let log_target = fields.remove("log.target");
+        let target = log_target
+            .as_ref()
+            .and_then(Value::as_str)
+            .unwrap_or(metadata.target());
         let message = fields.remove("message").unwrap_or(Value::from(""));
         let mut object = FlatObject::new(metadata.level().as_str(), target, message);
         object.add_fields(EVENT, fields);

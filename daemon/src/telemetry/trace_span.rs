@@ -44,11 +44,11 @@ pub async fn in_child_span<T, E>(
     name: &'static str,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let context = Context::current();
-    let Some(span) = start_child(name, &context, SystemTime::now()) else {
+    let parent = Context::current();
+    let Some(span) = start_child(name, &parent, SystemTime::now()) else {
         return work.await;
     };
-    let context = context.with_span(span);
+    let context = parent.with_span(span);
     let result = work.with_context(context.clone()).await;
     if result.is_err() {
         context.span().set_status(SpanOutcome::error(""));

@@ -176,12 +176,15 @@ fn a_guest_with_hostile_times_and_reasons_leaves_one_valid_day() {
 fn days_to_come_are_dropped_from_a_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let today = now_ms() / DAY_MS;
-    let days = [0, today - 1, today, today + 2, 2_932_897, u64::MAX];
-    let days = days.map(|day| (day, UsageCounters::default()));
+    let days = [0, today - 1, today, today + 2, 2_932_897, u64::MAX]
+        .map(|day| (day, UsageCounters::default()));
     let tenants = BTreeMap::from([(tenant(), BTreeMap::from(days))]);
     usage_file::save(dir.path(), now_ms(), tenants).expect("saved");
-    let kept = UsageLedger::open(dir.path()).read(&tenant()).days;
-    let kept: Vec<u64> = kept.into_keys().collect();
+    let kept: Vec<u64> = UsageLedger::open(dir.path())
+        .read(&tenant())
+        .days
+        .into_keys()
+        .collect();
     assert!(kept.ends_with(&[today - 1, today]), "{kept:?}");
     assert_eq!(kept.len(), 2);
 }

@@ -97,8 +97,9 @@ pub async fn adopt_slots(
     }
     // Requests are served only afterwards. Execs of a guest that does not answer within 5 s are counted as soon as it
     // does.
-    let counts = adopted.iter();
-    let counts = counts.map(|(workspace, guest)| adopt_execs(context, workspace, guest.clone()));
+    let counts = adopted
+        .iter()
+        .map(|(workspace, guest)| adopt_execs(context, workspace, guest.clone()));
     futures::future::join_all(counts).await;
     Ok(())
 }

@@ -80,8 +80,10 @@ async fn list_execs(
     let ask = |request| {
         let (mut guest, name) = (guest.clone(), &name);
         async move {
-            let page = guest.list_execs(request).await;
-            let page = page.map_err(|status| Error::from_guest(name, &status))?;
+            let page = guest
+                .list_execs(request)
+                .await
+                .map_err(|status| Error::from_guest(name, &status))?;
             Ok(page.into_inner())
         }
     };

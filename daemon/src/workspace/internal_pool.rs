@@ -169,8 +169,11 @@ impl InternalSlot {
         let requests = payloads.map(|payload| guest::PutFilesRequest {
             payload: Some(payload),
         });
-        let staged = self.guest().put_files(requests).await;
-        let staged = staged.map_err(|status| Error::from_guest(&self.name(), &status))?;
+        let staged = self
+            .guest()
+            .put_files(requests)
+            .await
+            .map_err(|status| Error::from_guest(&self.name(), &status))?;
         Ok(staged.into_inner())
     }
 

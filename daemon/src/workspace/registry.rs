@@ -104,8 +104,7 @@ impl WorkspaceRegistry {
     /// [`Error::PoolNotFound`], also for a pool that the tenant may not use.
     pub fn granted_pool(&self, caller: &Caller, name: Option<&str>) -> Result<&Arc<Pool>> {
         let name = name.unwrap_or(&self.context.config.default_pool);
-        let found = self.pools.get(name);
-        let found = found.filter(|_| caller.may_use_pool(name));
+        let found = self.pools.get(name).filter(|_| caller.may_use_pool(name));
         found.ok_or_else(|| {
             let granted = self.pools.keys().filter(|pool| caller.may_use_pool(pool));
             Error::PoolNotFound {
@@ -200,8 +199,8 @@ impl WorkspaceRegistry {
         results.into_iter().collect::<Result<Vec<()>>>()?;
         let stuck = host_problems::list_quarantined(&self.context);
         if !stuck.is_empty() {
-            let names: Vec<String> = stuck.into_iter().map(|problem| problem.subject).collect();
-            let names = names.join(", ");
+            let subjects: Vec<String> = stuck.into_iter().map(|problem| problem.subject).collect();
+            let names = subjects.join(", ");
             let message =
                 format!("it does not remove {names}; `skillctl problems` says what to do");
             return Err(Error::EngineUnavailable { message });

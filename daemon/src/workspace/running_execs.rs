@@ -210,8 +210,9 @@ impl CountedExec {
         ) {
             (Err(refused), Some(grant)) => {
                 // The guest attaches a repeated request to its exec, or refuses it; it starts nothing.
-                let exec_id = exec_id.to_owned();
-                let request = guest::GetExecRequest { exec_id };
+                let request = guest::GetExecRequest {
+                    exec_id: exec_id.to_owned(),
+                };
                 let known = grant.guest.clone().get_exec(request).await;
                 return known.map(|_| None).map_err(|_| refused);
             }

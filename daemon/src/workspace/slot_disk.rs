@@ -50,8 +50,8 @@ pub async fn attach_new_disk(
         return Ok(None);
     }
     let limits = record.limits;
-    let geometry = DiskGeometry::fit(limits.disk_bytes, limits.inodes);
-    let geometry = geometry.map_err(|fault| limit_error(&fault))?;
+    let geometry =
+        DiskGeometry::fit(limits.disk_bytes, limits.inodes).map_err(|fault| limit_error(&fault))?;
     let options = DiskOptions {
         owner: record.uid,
         reserve_bytes: context.config.workspaces.disk_reserve_bytes,
@@ -106,8 +106,10 @@ pub async fn release_left_devices(context: &SharedSlotContext) {
             .into_iter()
             .flatten()
             .flatten();
-        let files = entries.map(|entry| entry.path().join(workspace_disk::FILE_NAME));
-        let files: Vec<_> = files.filter(|file| file.exists()).collect();
+        let files: Vec<_> = entries
+            .map(|entry| entry.path().join(workspace_disk::FILE_NAME))
+            .filter(|file| file.exists())
+            .collect();
         let has_disks = !files.is_empty() || has_disk_pools;
         let deleted_in = has_disks.then_some(slots_dir.as_path());
         Ok(BackingFiles::find(&files, deleted_in))

@@ -142,8 +142,9 @@ pub fn shared_mounts(config: &Config) -> BTreeMap<String, PathBuf> {
         return BTreeMap::new();
     }
     let environments = environment_store::mounted_dir(&environments_base(config));
-    let wheelhouse = options.usable_wheelhouse().map(Path::to_owned);
-    let wheelhouse = wheelhouse.map(|dir| (workspace_paths::WHEELHOUSE_DIR, dir));
+    let wheelhouse = options
+        .usable_wheelhouse()
+        .map(|dir| (workspace_paths::WHEELHOUSE_DIR, dir.to_owned()));
     [(workspace_paths::ENVIRONMENTS_DIR, environments)]
         .into_iter()
         .chain(wheelhouse)

@@ -436,8 +436,9 @@ fn sum_usage(
 ) -> WorkspaceUsage {
     // No id is empty, so the empty one comes before all.
     let first = WorkspaceId::new(String::new()).of_tenant(tenant);
-    let own = entries.range(first..);
-    let own = own.take_while(|(key, _)| key.tenant() == tenant);
+    let own = entries
+        .range(first..)
+        .take_while(|(key, _)| key.tenant() == tenant);
     own.fold(WorkspaceUsage::default(), |sum, (_, entry)| {
         sum.plus(WorkspaceUsage::of(entry.limits))
     })

@@ -181,8 +181,10 @@ impl Model {
                     .is_some_and(|(_, other)| *other == key);
                 if self.creation.is_none() && !self.records.contains_key(&key) && !is_removing {
                     self.next_size += 1;
-                    let room = self.ledger.reserve(a, self.next_size, unlimited());
-                    let room = room.expect("room");
+                    let room = self
+                        .ledger
+                        .reserve(a, self.next_size, unlimited())
+                        .expect("room");
                     let change = self.ledger.begin_creation(&key);
                     self.creation = Some((change, room, key, self.next_size));
                 }
@@ -227,8 +229,10 @@ impl Model {
             }
             Step::ReadPage => {
                 let Some(cursor) = &self.cursor else { return };
-                let rest = self.records.iter();
-                let rest = rest.filter(|(key, _)| cursor.as_ref().is_none_or(|at| *key > at));
+                let rest = self
+                    .records
+                    .iter()
+                    .filter(|(key, _)| cursor.as_ref().is_none_or(|at| *key > at));
                 let page = rest.take(3).map(|(key, size)| (key.clone(), *size));
                 self.page = Some(page.collect());
             }

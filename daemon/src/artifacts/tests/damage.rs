@@ -43,8 +43,11 @@ async fn a_damaged_record_hides_no_others_and_can_be_deleted() {
             let listed = artifacts.list(&scope, None, 10).await.expect("listed");
             let names: Vec<&str> = listed.artifacts.iter().map(|it| it.name.as_str()).collect();
             assert_eq!(names, ["b"]);
-            let versions = artifacts.versions(&scope, &name("a"), None, 10).await;
-            let versions = versions.expect("listed").artifacts;
+            let versions = artifacts
+                .versions(&scope, &name("a"), None, 10)
+                .await
+                .expect("listed")
+                .artifacts;
             assert_eq!(
                 versions.iter().map(|it| it.version).collect::<Vec<_>>(),
                 [0]

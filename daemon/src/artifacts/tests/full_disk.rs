@@ -59,8 +59,10 @@ async fn retention_makes_room_on_a_full_disk() {
     let counted = count_bytes(&state.store, &state.ledger).await;
     counted.expect("counted");
     let referenced = ReferencedVersions::new(HashSet::new);
-    let swept = state.sweep(SystemTime::now(), &referenced).await;
-    let swept = swept.expect("swept");
+    let swept = state
+        .sweep(SystemTime::now(), &referenced)
+        .await
+        .expect("swept");
     assert_eq!((swept.expired, swept.failed), (1, 0), "{swept:?}");
     let removed = load(&artifacts, &scope, "a", Some(0)).await;
     removed.expect_err("removed");

@@ -281,8 +281,11 @@ async fn a_deletion_of_many_versions_lets_a_save_have_its_turn() {
     assert_eq!(saved.expect("its turn came").version, versions as u64);
     slow.deletions.add_permits(4);
     deleting.await.expect("deleted");
-    let listed = artifacts.versions(&scope, &of, None, 100).await;
-    let listed = listed.expect("listed").artifacts;
+    let listed = artifacts
+        .versions(&scope, &of, None, 100)
+        .await
+        .expect("listed")
+        .artifacts;
     assert_eq!(listed.len(), 1, "{listed:?}");
 }
 
@@ -312,9 +315,10 @@ async fn slow_save_gives_up_its_permit() {
             tokio::time::sleep(Duration::from_secs(50)).await;
             Some((Ok(Bytes::from_static(b"x")), ()))
         });
-        let slow = artifacts.save(&scope, &of, SaveOptions::default(), drip);
-        let slow = tokio::time::timeout(Duration::from_secs(600), slow).await;
-        let slow = slow.expect("it ends");
+        let saving = artifacts.save(&scope, &of, SaveOptions::default(), drip);
+        let slow = tokio::time::timeout(Duration::from_secs(600), saving)
+            .await
+            .expect("it ends");
         assert!(matches!(slow, Err(Error::Deadline { .. })), "{slow:?}");
         assert_eq!(place.files(), [""; 0]);
         // One that is slow and comes on is taken.
@@ -354,6 +358,6 @@ async fn a_save_of_many_small_pieces_keeps_none_of_their_buffers() {
         .save(&scope, &of, SaveOptions::default(), pieces)
         .await;
     assert_eq!(saved.expect("saved").size, 1000);
-    let most = most.load(Ordering::Relaxed);
-    assert!(most < 10, "{most} buffers are held at once");
+    let most_held = most.load(Ordering::Relaxed);
+    assert!(most_held < 10, "{most_held} buffers are held at once");
 }

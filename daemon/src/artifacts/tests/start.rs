@@ -41,8 +41,8 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) 
     let room = artifacts
         .0
         .ledger
-        .reserve(scope.tenant(), written.size, ArtifactQuotas::default());
-    let room = room.expect("no quota");
+        .reserve(scope.tenant(), written.size, ArtifactQuotas::default())
+        .expect("no quota");
     artifacts
         .0
         .publish(

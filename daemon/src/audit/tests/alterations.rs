@@ -122,8 +122,10 @@ async fn an_empty_file_may_follow_an_incomplete_line() {
 }
 
 fn verify_files(files: &[String]) -> ChainReport {
-    let named = files.iter().enumerate();
-    let named = named.map(|(number, text)| (number.to_string(), text.as_bytes()));
+    let named = files
+        .iter()
+        .enumerate()
+        .map(|(number, text)| (number.to_string(), text.as_bytes()));
     verify_chain(named, &[]).expect("reads")
 }
 

@@ -17,8 +17,9 @@ async fn child_writes_until_it_is_killed() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE).map(PathBuf::from) else {
         return;
     };
-    let log = open_log(&dir.join("audit.log"), &dir.join("state"), "").await;
-    let log = log.expect("opens");
+    let log = open_log(&dir.join("audit.log"), &dir.join("state"), "")
+        .await
+        .expect("opens");
     let process = std::process::id();
     let writer = async |writer: usize| {
         for number in 0.. {
@@ -73,10 +74,10 @@ async fn every_acknowledged_record_survives_sigkill() {
     let ids = count_ids(&lines);
     assert!(ids.values().all(|count| *count == 1));
     // The very last id of a round may be cut; each cut one is the beginning of a written one.
-    let lost = acknowledged
+    let lost: Vec<&String> = acknowledged
         .iter()
-        .filter(|id| !ids.contains_key(id.as_str()));
-    let lost: Vec<&String> = lost.collect();
+        .filter(|id| !ids.contains_key(id.as_str()))
+        .collect();
     assert!(
         lost.iter()
             .all(|id| ids.keys().any(|written| written.starts_with(id.as_str())))

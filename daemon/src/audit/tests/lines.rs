@@ -76,8 +76,8 @@ proptest! {
 
     #[test]
     fn a_bounded_text_is_the_beginning_of_what_was_given(text in "\\PC*") {
-        let bounded = BoundedText::<16>::new(&text);
-        let bounded = bounded.as_str();
+        let value = BoundedText::<16>::new(&text);
+        let bounded = value.as_str();
         prop_assert!(bounded.len() <= 16);
         if text.len() <= 16 {
             prop_assert_eq!(bounded, &text);
@@ -188,10 +188,13 @@ fn only_a_well_formed_trace_context_is_taken() {
 
 #[test]
 fn the_line_in_the_documents_has_the_mac_of_a_key() {
-    let document = include_str!("../../../../docs/audit.md").lines();
-    let lines = document.skip_while(|line| !line.starts_with("{\"time\":"));
-    let lines = lines.take_while(|line| !line.starts_with("```"));
-    let line: String = lines.map(str::trim_start).collect();
+    let document = include_str!("../../../../docs/audit.md");
+    let line: String = document
+        .lines()
+        .skip_while(|line| !line.starts_with("{\"time\":"))
+        .take_while(|line| !line.starts_with("```"))
+        .map(str::trim_start)
+        .collect();
     LineHeader::parse(line.as_bytes()).expect("a line");
     let (covered, mac) = line.split_once(",\"mac\":\"").expect("a MAC");
     let expected = chain_key().mac(covered.as_bytes());

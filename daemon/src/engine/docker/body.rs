@@ -270,9 +270,13 @@ fn shared_mount(spec: &ContainerSpec, shared: &SharedDirectory) -> Mount {
 /// Returns the mount of a workspace on disk. Its files end with the container. So no write of a command flushes the cache of
 /// the host's disk, for which the whole host would wait, and times of access are not written.
 fn workspace_mount(spec: &ContainerSpec, device: &Path) -> Mount {
-    let device = device.to_string_lossy();
     let options = "nosuid,nodev,noatime,barrier=0".to_owned();
-    volume_mount(spec, WORKSPACE, ("ext4", &device), options)
+    volume_mount(
+        spec,
+        WORKSPACE,
+        ("ext4", &device.to_string_lossy()),
+        options,
+    )
 }
 
 /// Returns the mount of a file system, given by its type and its device, as an anonymous volume of Docker's built-in
@@ -287,8 +291,8 @@ fn volume_mount(
         ("type", file_system.to_owned()),
         ("device", device.to_owned()),
         ("o", options),
-    ];
-    let driver_options = driver_options.map(|(name, value)| (name.to_owned(), value));
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
     Mount {
         typ: Some(MountType::VOLUME),
         target: Some(target.to_owned()),

@@ -80,8 +80,8 @@ pub(super) fn map_error_response(
 /// and of a long rest the beginning, which says what failed, and the end, which says why, remain.
 pub(super) fn shorten_message(message: &str) -> String {
     let profile = seccomp::profile().trim();
-    let quoted = format!("{profile:?}");
-    let quoted = quoted.trim_matches('"');
+    let literal = format!("{profile:?}");
+    let quoted = literal.trim_matches('"');
     let mut text = message
         .replace(profile, PROFILE_MARK)
         .replace(quoted, PROFILE_MARK);

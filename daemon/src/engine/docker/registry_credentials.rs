@@ -243,9 +243,8 @@ async fn ask_helper(
             false => Err(fault("failed: run it by hand to see why".to_owned())),
         };
     }
-    let answer = parse_helper_answer(&output, address);
-    let answer =
-        answer.ok_or_else(|| fault("did not answer with a user name and a secret".to_owned()))?;
+    let answer = parse_helper_answer(&output, address)
+        .ok_or_else(|| fault("did not answer with a user name and a secret".to_owned()))?;
     Ok(Some(answer))
 }
 

@@ -111,8 +111,9 @@ pub(super) fn check_engine(info: &EngineInfo) -> Result<()> {
 pub(super) fn check_create_warnings(warnings: &[String]) -> Result<()> {
     // Swappiness is not a limit. Without a swap limit a container can use more than its memory limit.
     let is_missing = |text: &&String| {
-        let text = text.to_lowercase();
-        text.contains("discarded") && !text.contains("swappiness") || text.contains("without swap")
+        let lower = text.to_lowercase();
+        lower.contains("discarded") && !lower.contains("swappiness")
+            || lower.contains("without swap")
     };
     match warnings.iter().find(is_missing) {
         Some(warning) => Err(Error::Engine {

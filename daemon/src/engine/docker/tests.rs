@@ -36,9 +36,11 @@ impl FakeSocket {
                     && stream.read_line(&mut head).await.is_ok_and(|read| read > 0)
                 {
                 }
-                let length = head.to_lowercase();
-                let length = length.split("content-length: ").nth(1);
-                let length = length.and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+                let length = head
+                    .to_lowercase()
+                    .split("content-length: ")
+                    .nth(1)
+                    .and_then(|rest| rest.split("\r\n").next()?.parse().ok());
                 let mut body = vec![0; length.unwrap_or(0)];
                 stream.read_exact(&mut body).await.expect("a body");
                 let request = head.split(" HTTP/").next().unwrap_or_default();

@@ -365,8 +365,8 @@ async fn limits_of_a_request_take_no_place_that_the_queue_needs() {
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_boots_for_a_tenant_counts_in_its_share() {
     let bench = Bench::open_with(0, 2, 8).await;
-    let (pool, tenant) = (Arc::clone(&bench.pool), TenantName::parse("a"));
-    let tenant = tenant.expect("name");
+    let pool = Arc::clone(&bench.pool);
+    let tenant = TenantName::parse("a").expect("name");
     let limits = ContainerLimits {
         pids: 7,
         ..bench.pool.config.limits()
@@ -468,11 +468,8 @@ async fn a_full_queue_of_one_tenant_lets_another_in() {
     for _ in 0..4 {
         queued.push(bench.claim_as("a", 1).await);
     }
-    let refused = bench.claim_as("a", 1).await;
-    let refused = refused
-        .await
-        .expect("joined")
-        .expect_err("its queue is full");
+    let claim = bench.claim_as("a", 1).await;
+    let refused = claim.await.expect("joined").expect_err("its queue is full");
     assert!(matches!(refused, Error::PoolExhausted { .. }), "{refused}");
     let first = bench.claim_as("b", 1).await;
     let newest = queued.pop().expect("four").await.expect("joined");

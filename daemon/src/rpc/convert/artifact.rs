@@ -178,9 +178,8 @@ fn check_scope(
     field: &str,
     scope: Option<&pb::ArtifactScope>,
 ) -> RequestedScope {
-    let scope =
-        scope.map(|scope| RequestedScope::parse(field, &scope.app, &scope.user, &scope.session));
     scope
+        .map(|scope| RequestedScope::parse(field, &scope.app, &scope.user, &scope.session))
         .and_then(|scope| violations.take(scope))
         .unwrap_or_default()
 }

@@ -29,12 +29,18 @@ pub fn environment_summary(record: &EnvironmentRecord) -> pb::SkillEnvironment {
 /// Makes the message of a built environment with its packages.
 fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     let report = &record.report;
-    let python = report.packages.iter();
-    let python = python.map(|package| package_message(Kind::Python, package));
-    let node = report.node_packages.iter();
-    let node = node.map(|package| package_message(Kind::Node, package));
-    let provided = report.provided.iter();
-    let provided = provided.map(|package| package_message(Kind::Python, package));
+    let python = report
+        .packages
+        .iter()
+        .map(|package| package_message(Kind::Python, package));
+    let node = report
+        .node_packages
+        .iter()
+        .map(|package| package_message(Kind::Node, package));
+    let provided = report
+        .provided
+        .iter()
+        .map(|package| package_message(Kind::Python, package));
     pb::SkillEnvironment {
         packages: skill::keep_fitting(python.chain(node)),
         image_packages: skill::keep_fitting(provided),

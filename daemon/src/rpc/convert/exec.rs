@@ -116,8 +116,9 @@ fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::Exe
 /// Returns a shell text as bash reads it: with the line ends of Linux, and without a byte order mark. `argv` stays as
 /// it is.
 fn normalise_shell_text(text: &str) -> String {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    text.replace("\r\n", "\n")
+    text.strip_prefix('\u{feff}')
+        .unwrap_or(text)
+        .replace("\r\n", "\n")
 }
 
 fn check_command(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
@@ -203,8 +204,8 @@ fn check_script(
     let env_bytes =
         env_bytes + environment_bytes(made.env.iter().map(|(name, value)| (name, value)));
     // The words of spec.script.argv come first and were checked above.
-    let made = made.argv.get(script.argv.len()..).unwrap_or_default();
-    check_words(violations, "spec.script.args", made, env_bytes);
+    let words = made.argv.get(script.argv.len()..).unwrap_or_default();
+    check_words(violations, "spec.script.args", words, env_bytes);
 }
 
 fn is_skill_name(name: &str) -> bool {
@@ -467,8 +468,9 @@ mod tests {
                 skill: skill.into(),
                 ..argv(&["true"])
             };
-            let checked = check_spec(Some(spec), &config()).ok();
-            let checked = checked.map(|spec| spec.skill);
+            let checked = check_spec(Some(spec), &config())
+                .ok()
+                .map(|spec| spec.skill);
             assert_eq!(checked.as_deref(), folder, "{skill}");
         }
     }

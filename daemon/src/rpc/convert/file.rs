@@ -69,7 +69,7 @@ pub fn check_stage_skills(
 pub fn staged_skills_message(
     skills: &[(StagedSkill, StagedEnvironment)],
 ) -> pb::StageSkillsResponse {
-    let skills = skills.iter().map(|(skill, environment)| pb::StagedSkill {
+    let messages = skills.iter().map(|(skill, environment)| pb::StagedSkill {
         name: skill.name.clone(),
         digest: format!("sha256:{}", skill.digest),
         path: format!("{}/{}", workspace_paths::SKILLS_DIR, skill.name),
@@ -92,7 +92,7 @@ pub fn staged_skills_message(
         ),
     });
     pb::StageSkillsResponse {
-        skills: skills.collect(),
+        skills: messages.collect(),
     }
 }
 

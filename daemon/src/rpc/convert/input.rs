@@ -192,7 +192,7 @@ pub fn staged_inputs_message(
     inputs: &[InputSpec],
     staged: Vec<StagedInput>,
 ) -> pb::StageInputsResponse {
-    let inputs = inputs.iter().zip(staged).map(|(input, staged)| {
+    let messages = inputs.iter().zip(staged).map(|(input, staged)| {
         let mode = if staged.linked {
             pb::StageMode::Link
         } else {
@@ -215,7 +215,7 @@ pub fn staged_inputs_message(
         }
     });
     pb::StageInputsResponse {
-        inputs: inputs.collect(),
+        inputs: messages.collect(),
     }
 }
 

@@ -35,14 +35,15 @@ pub fn check_list_skills(
     let mut violations = ViolationCollector::default();
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let token = violations.page_token(&request.page_token);
-    let after = serde_json::from_str(token).ok();
-    let after = after.map(|(name, rank, version, source, within)| PageCursor {
-        name,
-        rank,
-        version,
-        source,
-        within,
-    });
+    let after = serde_json::from_str(token)
+        .ok()
+        .map(|(name, rank, version, source, within)| PageCursor {
+            name,
+            rank,
+            version,
+            source,
+            within,
+        });
     if after.is_none() && !token.is_empty() {
         violations.unknown_page_token();
     }
@@ -98,11 +99,17 @@ pub(super) fn keep_fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec
 /// Makes one page of a listing. A page of large skills is shorter than requested.
 #[must_use]
 pub fn skills_message(page: &Listing) -> pb::ListSkillsResponse {
-    let skills = page.skills.iter();
-    let skills = keep_fitting(skills.map(|skill| skill_message(skill, String::new())));
+    let messages = page
+        .skills
+        .iter()
+        .map(|skill| skill_message(skill, String::new()));
+    let skills = keep_fitting(messages);
     let more = page.has_more || skills.len() < page.skills.len();
-    let last = skills.len().checked_sub(1);
-    let last = last.and_then(|last| page.skills.get(last)).filter(|_| more);
+    let last = skills
+        .len()
+        .checked_sub(1)
+        .and_then(|last| page.skills.get(last))
+        .filter(|_| more);
     pb::ListSkillsResponse {
         next_page_token: last.map(token).unwrap_or_default(),
         skills,
@@ -415,11 +422,10 @@ mod tests {
         assert!(good("skills/csv") && good("skills/csv@1.2") && good("skills/a/b@^1"));
         assert!(!good("csv") && !good("skills/") && !good("skills/../x") && !good("skills/a/../b"));
         for (page_size, page_token) in [(-1, ""), (1001, ""), (0, "x"), (0, "a/0"), (0, "[1,2]")] {
-            let page_token = page_token.to_owned();
             assert!(
                 check_list_skills(&pb::ListSkillsRequest {
                     page_size,
-                    page_token,
+                    page_token: page_token.to_owned(),
                     ..pb::ListSkillsRequest::default()
                 })
                 .is_err()

@@ -90,8 +90,9 @@ pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<Fil
     let skill = violations.take(wire::check_skill_name(&request.name));
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let after = violations.page_token(&request.page_token);
-    let folder = violations.take(workspace_paths::normalise_skill_path("path", &request.path));
-    let folder = folder.unwrap_or_default();
+    let folder = violations
+        .take(workspace_paths::normalise_skill_path("path", &request.path))
+        .unwrap_or_default();
     Ok(FileListingRequest {
         skill: violations.finish_with(skill)?,
         size,
@@ -107,10 +108,14 @@ pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<Fil
 /// Makes one page of a skill's files.
 #[must_use]
 pub fn files_message(manifest: &Manifest, page: &FileListingRequest) -> pb::ListSkillFilesResponse {
-    let wanted = manifest.files().iter().filter(|file| {
-        file.path.starts_with(&page.folder) && (page.after.is_empty() || file.path > page.after)
-    });
-    let wanted: Vec<&SkillFile> = wanted.take(page.size + 1).collect();
+    let wanted: Vec<&SkillFile> = manifest
+        .files()
+        .iter()
+        .filter(|file| {
+            file.path.starts_with(&page.folder) && (page.after.is_empty() || file.path > page.after)
+        })
+        .take(page.size + 1)
+        .collect();
     let files = wire::keep_fitting(wanted.iter().take(page.size).map(|one| file_message(one)));
     let last = files.last().filter(|_| files.len() < wanted.len());
     pb::ListSkillFilesResponse {

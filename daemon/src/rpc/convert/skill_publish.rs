@@ -61,8 +61,8 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
 
 /// Returns the id of `skills/{skill}` without a version.
 fn published_id(name: &str) -> Option<String> {
-    let name = name.strip_prefix("skills/")?;
-    requested_id(name).filter(|_| !name.contains('@'))
+    let skill = name.strip_prefix("skills/")?;
+    requested_id(skill).filter(|_| !skill.contains('@'))
 }
 
 /// Checks a later message of a PublishSkill stream and returns its bytes.
@@ -160,8 +160,8 @@ mod tests {
                 name: name.to_owned(),
                 allow_missing: false,
             };
-            let expected = expected.map(|(name, which)| (name.to_owned(), which));
-            assert_eq!(delete(&request).ok(), expected, "{name:?}");
+            let wanted = expected.map(|(name, which)| (name.to_owned(), which));
+            assert_eq!(delete(&request).ok(), wanted, "{name:?}");
         }
     }
 

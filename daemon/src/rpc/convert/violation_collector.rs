@@ -166,8 +166,9 @@ impl ViolationCollector {
         min: Duration,
         max: Duration,
     ) -> Option<Duration> {
-        let duration = Duration::try_from(given?).ok();
-        let duration = duration.filter(|duration| (min..=max).contains(duration));
+        let duration = Duration::try_from(given?)
+            .ok()
+            .filter(|duration| (min..=max).contains(duration));
         if duration.is_none() {
             let [min, max] = [min, max].map(humantime::format_duration);
             self.add(field, format_args!("must be {min} to {max}"));
@@ -295,8 +296,8 @@ impl ViolationCollector {
 pub(super) fn environment_bytes<'a>(
     variables: impl IntoIterator<Item = (&'a String, &'a String)>,
 ) -> usize {
-    let variables = variables.into_iter();
     variables
+        .into_iter()
         .map(|(name, value)| name.len() + value.len() + 2)
         .sum()
 }
@@ -327,10 +328,9 @@ mod tests {
             ("", "x"),
             ("NUL", "a\0b"),
             ("A-B", ""),
-        ];
-        let variables = variables
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into();
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
         collector.environment("env", &variables, 128, 1 << 16);
         let found = violations(collector);
         assert_eq!(found.len(), 5, "{found:?}");

@@ -61,8 +61,9 @@ pub fn check_create_workspace(
     } else {
         violations.workspace_name("name", &request.name)
     };
-    let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-    let pool = pool.and_then(|pool| violations.id("pool", pool));
+    let pool = Some(request.pool.as_str())
+        .filter(|pool| !pool.is_empty())
+        .and_then(|pool| violations.id("pool", pool));
     check_labels(&mut violations, &request.labels);
     violations.environment("env", &request.env, ENV_MAX, ENV_BYTES_MAX);
     let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
@@ -261,13 +262,15 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
         message.create_time = timestamp_message(create);
         message.max_lifetime = duration_message(end.duration_since(create).unwrap_or_default());
         message.env = claim.env.clone();
-        let skills = claim.skills.iter();
-        let skills = skills.map(|(name, digest)| pb::WorkspaceSkill {
-            name: name.clone(),
-            digest: digest.clone(),
-            writable: claim.writable_skills.contains_key(name),
-        });
-        message.skills = skills.collect();
+        message.skills = claim
+            .skills
+            .iter()
+            .map(|(name, digest)| pb::WorkspaceSkill {
+                name: name.clone(),
+                digest: digest.clone(),
+                writable: claim.writable_skills.contains_key(name),
+            })
+            .collect();
         message.inputs = claim.inputs.iter().map(input_message).collect();
         message.inputs.sort_by(|a, b| a.path.cmp(&b.path));
     }

@@ -10,9 +10,9 @@ async fn measure(path: &str, answer: Option<Response<Body>>) -> String {
     let layer = CallMetricsLayer::new(&Arc::new(MethodTable::new()), &metrics, None);
     let answer = std::sync::Mutex::new(answer);
     let mut service = layer.layer(tower::service_fn(move |_request: Request<Body>| {
-        let answer = answer.lock().expect("lock").take();
+        let taken = answer.lock().expect("lock").take();
         async move {
-            match answer {
+            match taken {
                 Some(answer) => Ok::<_, Infallible>(answer),
                 None => std::future::pending().await,
             }

@@ -72,8 +72,8 @@ impl DirectoryIdentity {
             machine,
             path,
         } = self;
-        let birth = birth.map_or_else(String::new, |birth| format!("birth {birth}\n"));
-        format!("device {device}\ninode {inode}\n{birth}machine {machine}\npath {path}\n")
+        let birth_line = birth.map_or_else(String::new, |birth| format!("birth {birth}\n"));
+        format!("device {device}\ninode {inode}\n{birth_line}machine {machine}\npath {path}\n")
     }
 
     /// Returns why this directory is a copy of the `recorded` one, `None` if it is the same.

@@ -13,8 +13,9 @@ fn id(state_dir: &Path) -> String {
 
 /// Returns the message with which a start is refused. The check of a start knows it, too.
 fn refusal(state_dir: &Path) -> String {
-    let error = InstanceLock::acquire(state_dir).expect_err("it must be refused");
-    let error = error.to_string();
+    let error = InstanceLock::acquire(state_dir)
+        .expect_err("it must be refused")
+        .to_string();
     match InstanceLock::check(state_dir) {
         Ok(is_running) => {
             assert!(

@@ -77,8 +77,10 @@ impl http_body::Body for Frames {
 }
 
 fn frames<const N: usize>(frames: [&'static [u8]; N], ends: bool) -> Body {
-    let frames = frames.map(Bytes::from_static).into();
-    Body::new(Frames { frames, ends })
+    Body::new(Frames {
+        frames: frames.map(Bytes::from_static).into(),
+        ends,
+    })
 }
 
 const BOUNDS: MessageBounds = MessageBounds {
@@ -206,8 +208,10 @@ async fn incomplete_messages_of_a_tenant_hold_a_limited_number_of_bytes() {
     let begun = || stream(frames([&[0, 0, 0]], false)).with_meter(Some(Arc::clone(&meter)));
     let mut first = begun();
     next(&mut first).await.expect("a frame").expect("room");
-    let status = next(&mut begun()).await.expect("no end");
-    let status = status.expect_err("no room");
+    let status = next(&mut begun())
+        .await
+        .expect("no end")
+        .expect_err("no room");
     assert_eq!(status.code(), Code::ResourceExhausted);
     // Complete messages need no room, and what ends gives its own back.
     let complete = stream(frames([&[0; 5]], false)).with_meter(Some(Arc::clone(&meter)));

@@ -83,8 +83,9 @@ async fn spans_that_no_collector_takes_are_counted_as_failed() {
     let metrics = Arc::<Metrics>::default();
     // Port 1 of loopback: only the kernel answers, by a refusal.
     let config = config("traces.endpoint = \"http://127.0.0.1:1\"");
-    let export = TraceExport::start(&config, "i", &metrics).expect("started");
-    let export = export.expect("an endpoint");
+    let export = TraceExport::start(&config, "i", &metrics)
+        .expect("started")
+        .expect("an endpoint");
     let tracer = export.tracer();
     for _ in 0..600 {
         drop(tracer.start("span"));
@@ -127,8 +128,8 @@ fn headers_are_read_from_a_file_that_only_the_daemon_may_read() {
     let headers = read(
         &format!("# token\n\nAuthorization: Bearer {CANARY}\nx-scope-orgid: a:b\n"),
         0o600,
-    );
-    let headers = headers.expect("headers");
+    )
+    .expect("headers");
     assert_eq!(headers.len(), 2);
     let token = headers.get("authorization").expect("a token");
     assert_eq!(token, &format!("Bearer {CANARY}"));

@@ -78,8 +78,8 @@ fn ordered_fields(line: &str) -> Vec<(String, Value)> {
 }
 
 fn expected(pairs: &[(&str, Value)]) -> Vec<(String, Value)> {
-    let pairs = pairs.iter();
     pairs
+        .iter()
         .map(|(key, value)| ((*key).to_owned(), value.clone()))
         .collect()
 }

@@ -67,8 +67,11 @@ impl SlotActor {
             generation: skilld_proto::guest::GENERATION,
             daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let hello = tokio::time::timeout(GUEST_TIMEOUT, guest.hello(request)).await;
-        let hello = hello.ok()?.ok()?.into_inner();
+        let hello = tokio::time::timeout(GUEST_TIMEOUT, guest.hello(request))
+            .await
+            .ok()?
+            .ok()?
+            .into_inner();
         if hello.running_execs > 0 {
             return Some(Duration::ZERO);
         }

@@ -300,11 +300,11 @@ async fn race(bench: &Bench, case: u64) {
 fn on_a_clock_of_its_own<F: Future<Output = ()>>(test: impl FnOnce(PathBuf) -> F) {
     // Each case writes records, so they go to memory where the host has such a directory.
     let memory = std::path::Path::new("/dev/shm");
-    let dir = match memory.is_dir() {
+    let created = match memory.is_dir() {
         true => tempfile::tempdir_in(memory),
         false => tempfile::tempdir(),
     };
-    let dir = dir.expect("temporary directory");
+    let dir = created.expect("temporary directory");
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build();
     runtime
@@ -352,8 +352,11 @@ fn an_idle_workspace_whose_guest_never_answers_is_lost() {
         let slot = claimed(&bench, SHORT, LONG);
         let start = Instant::now();
         let mut view = slot.view.clone();
-        let lost = view.wait_for(|view| view.state != SlotState::Claimed);
-        let lost = lost.await.expect("published").state;
+        let lost = view
+            .wait_for(|view| view.state != SlotState::Claimed)
+            .await
+            .expect("published")
+            .state;
         assert_eq!(lost, SlotState::Failed(LossCause::GuestLost));
         let took = start.elapsed();
         assert!(

@@ -102,8 +102,10 @@ fn environment_findings(env: &[String]) -> Vec<ImageFinding> {
         );
         findings.push(ImageFinding::warning("image.path_ignored", message));
     }
-    let names = pairs().map(|(name, _)| name);
-    let names: Vec<&str> = names.filter(|name| !is_taken(name)).collect();
+    let names: Vec<&str> = pairs()
+        .map(|(name, _)| name)
+        .filter(|name| !is_taken(name))
+        .collect();
     if !names.is_empty() {
         let message = format!(
             "commands do not get its variables {}: a name has letters, digits and _, and all variables together have at \
@@ -135,9 +137,8 @@ pub(super) fn probe_findings(probes: &ImageProbes) -> Vec<ImageFinding> {
         findings.push(ImageFinding::error("image.not_writable", message));
     }
     for (names, consequence) in COMMON_PROGRAMS {
-        let mut names = names.iter();
-        let name = names.clone().next().copied().unwrap_or_default();
-        if !names.any(|name| probes.programs.contains(*name)) {
+        let name = names.first().copied().unwrap_or_default();
+        if !names.iter().any(|name| probes.programs.contains(*name)) {
             let message = format!("{name} is missing: {consequence}");
             findings.push(ImageFinding::warning("image.program_missing", message));
         } else if name == "python3"
@@ -182,8 +183,12 @@ fn setuid_finding(probes: &ImageProbes) -> Option<ImageFinding> {
 }
 
 fn list_names(names: &[&str]) -> String {
-    let shown = names.iter().take(NAMES_MAX).copied();
-    let shown = shown.collect::<Vec<_>>().join(", ");
+    let shown = names
+        .iter()
+        .take(NAMES_MAX)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
     match names.len().checked_sub(NAMES_MAX) {
         None | Some(0) => shown,
         Some(more) => format!("{shown} and {more} more"),
@@ -339,8 +344,8 @@ mod tests {
 
     #[test]
     fn list_of_names_is_bounded() {
-        let names: Vec<String> = (0..12).map(|number| number.to_string()).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let numbers: Vec<String> = (0..12).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = numbers.iter().map(String::as_str).collect();
         assert_eq!(
             list_names(&names),
             "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

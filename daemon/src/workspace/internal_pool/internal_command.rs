@@ -74,8 +74,11 @@ impl InternalSlot {
             (command.output_bytes_max, command.stderr_tail_bytes);
         let request = self.start_request(command)?;
         let follow = async {
-            let events = self.guest().run_exec(request).await;
-            let events = events.map_err(|status| Error::from_guest(&self.name(), &status))?;
+            let events = self
+                .guest()
+                .run_exec(request)
+                .await
+                .map_err(|status| Error::from_guest(&self.name(), &status))?;
             let mut output = CommandOutput {
                 left: output_bytes_max,
                 output_bytes_max,
@@ -145,8 +148,10 @@ impl InternalSlot {
     ) -> Result<pb::ExecResult> {
         let mut result = None;
         loop {
-            let message = events.message().await;
-            let message = message.map_err(|status| Error::from_guest(&self.name(), &status))?;
+            let message = events
+                .message()
+                .await
+                .map_err(|status| Error::from_guest(&self.name(), &status))?;
             match message.and_then(|event| event.event) {
                 Some(Event::Output(piece)) => {
                     output.take_piece(piece, stdout, on_stderr).await?;

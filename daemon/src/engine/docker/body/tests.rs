@@ -163,9 +163,13 @@ fn only_two_size_limited_tmpfs_are_writable() {
     let mut mounts = host.mounts.expect("mounts");
     let shared = mounts.pop().expect("a shared directory");
     assert_eq!(shared.target.as_deref(), Some("/opt/skilld/environments"));
-    let options = shared.volume_options.expect("options");
-    let options = options.driver_config.expect("a driver").options;
-    let options = options.expect("options");
+    let options = shared
+        .volume_options
+        .expect("options")
+        .driver_config
+        .expect("a driver")
+        .options
+        .expect("options");
     assert_eq!(options["type"], "overlay");
     assert_eq!(
         options["o"],
@@ -175,7 +179,7 @@ fn only_two_size_limited_tmpfs_are_writable() {
         mounts.pop().expect("terminals").typ,
         Some(MountType::VOLUME)
     );
-    let mounts: Vec<_> = mounts
+    let binds: Vec<_> = mounts
         .into_iter()
         .map(|mount| {
             assert_eq!(mount.typ, Some(MountType::BIND));
@@ -201,7 +205,7 @@ fn only_two_size_limited_tmpfs_are_writable() {
         ("/state/slots/s/hosts", "/etc/hosts"),
     ];
     assert_eq!(
-        mounts,
+        binds,
         expected.map(|(source, target)| (source.to_owned(), target.to_owned()))
     );
     let tmpfs = host.tmpfs.expect("tmpfs");
@@ -228,8 +232,9 @@ fn a_workspace_on_disk_is_a_device_that_docker_mounts_in_place_of_the_tmpfs() {
     let tmpfs = host.tmpfs.expect("tmpfs");
     assert_eq!(tmpfs.keys().collect::<Vec<_>>(), ["/tmp"]);
     let mut mounts = host.mounts.expect("mounts").into_iter();
-    let workspace = mounts.find(|mount| mount.target.as_deref() == Some("/workspace"));
-    let workspace = workspace.expect("a mount");
+    let workspace = mounts
+        .find(|mount| mount.target.as_deref() == Some("/workspace"))
+        .expect("a mount");
     assert_eq!(workspace.typ, Some(MountType::VOLUME));
     assert_eq!((workspace.source, workspace.read_only), (None, None));
     let volume = workspace.volume_options.expect("options");
@@ -325,15 +330,16 @@ fn terminals_are_limited_if_the_kernel_is_shared() {
             default_runtime: default_runtime.to_owned(),
             ..HostFeatures::default()
         };
-        let mounts = create_body(&spec, &host)
+        create_body(&spec, &host)
             .host_config
             .expect("a host config")
-            .mounts;
-        let mut mounts = mounts.expect("mounts").into_iter();
-        mounts.find(|mount| mount.target.as_deref() == Some("/dev/pts"))
+            .mounts
+            .expect("mounts")
+            .into_iter()
+            .find(|mount| mount.target.as_deref() == Some("/dev/pts"))
     };
-    let shared = ["", "runc", "io.containerd.runc.v2", "runc-1.3", "youki"];
-    let shared = shared.map(|default| (None, default));
+    let shared =
+        ["", "runc", "io.containerd.runc.v2", "runc-1.3", "youki"].map(|default| (None, default));
     for (runtime, default) in shared.into_iter().chain([(Some("crun"), "runsc")]) {
         let mount = terminals(runtime, default).expect("terminals");
         assert_eq!((mount.typ, mount.source), (Some(MountType::VOLUME), None));

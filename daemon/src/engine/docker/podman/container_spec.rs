@@ -103,12 +103,8 @@ pub(super) fn podman_spec(name: &str, body: ContainerCreateBody, files: &Support
         ),
         ("shm_size", json!(host.shm_size)),
     ];
-    let fields = fields.into_iter().chain(namespaces).chain(limits);
-    Value::Object(
-        fields
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect(),
-    )
+    let all = fields.into_iter().chain(namespaces).chain(limits);
+    Value::Object(all.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// Returns the limits of the container.
@@ -200,9 +196,9 @@ fn all_mounts(mounts: Vec<Mount>, tmpfs: HashMap<String, String>, files: &Suppor
             options.split(',').partition(|option| option.contains('='));
         // Podman knows no option for inodes and owner. It passes on the option `size` with all that follows, and the
         // OCI runtime joins the options with commas for the kernel.
-        let settings = settings.join(",");
+        let joined = settings.join(",");
         // Without the last option Podman copies the image's files into it.
-        let options = flags.into_iter().chain([settings.as_str(), "notmpcopyup"]);
+        let options = flags.into_iter().chain([joined.as_str(), "notmpcopyup"]);
         describe_mount("tmpfs", "tmpfs", &target, &options.collect::<Vec<_>>())
     }));
     let file = |source: &Path, target: &str| {
@@ -217,11 +213,11 @@ fn all_mounts(mounts: Vec<Mount>, tmpfs: HashMap<String, String>, files: &Suppor
 fn oci_mount(mount: Mount) -> Value {
     let target = mount.target.unwrap_or_default();
     if mount.typ == Some(MountType::VOLUME) {
-        let driver = mount
+        let options = mount
             .volume_options
-            .and_then(|options| options.driver_config);
-        let options = driver.and_then(|MountVolumeOptionsDriverConfig { options, .. }| options);
-        let options = options.unwrap_or_default();
+            .and_then(|options| options.driver_config)
+            .and_then(|MountVolumeOptionsDriverConfig { options, .. }| options)
+            .unwrap_or_default();
         let option = |name: &str| options.get(name).map(String::as_str).unwrap_or_default();
         let file_system_options: Vec<&str> = option("o").split(',').collect();
         return describe_mount(

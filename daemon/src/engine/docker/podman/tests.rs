@@ -66,9 +66,9 @@ async fn podman_gets_the_seccomp_profile_as_a_file_of_the_state_directory() {
     let state = tempfile::tempdir().expect("a directory");
     engine.prepare(state.path()).await.expect("prepared");
     assert_eq!(engine.create(&spec).await.expect("created"), "abc");
-    let requests = requests.lock().expect("requests");
-    let [(request, body)] = requests.as_slice() else {
-        panic!("{requests:?}");
+    let received = requests.lock().expect("requests");
+    let [(request, body)] = received.as_slice() else {
+        panic!("{received:?}");
     };
     assert_eq!(request, "POST /v4.0.0/libpod/containers/create");
     let body: Value = serde_json::from_str(body).expect("JSON");

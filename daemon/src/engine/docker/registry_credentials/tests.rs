@@ -49,8 +49,8 @@ fn stored_credentials_are_found_by_host_url_and_docker_hub_address() {
 #[test]
 fn helper_of_a_registry_is_preferred_to_the_store_of_all() {
     let config =
-        config_with(r#"{"credsStore": "pass", "credHelpers": {"ghcr.io": "gh", "x.example": ""}}"#);
-    let config = config.expect("readable");
+        config_with(r#"{"credsStore": "pass", "credHelpers": {"ghcr.io": "gh", "x.example": ""}}"#)
+            .expect("readable");
     assert_eq!(config.find_helper("ghcr.io"), Some("gh"));
     assert_eq!(config.find_helper("docker.io"), Some("pass"));
     assert_eq!(config.find_helper("x.example"), None);
@@ -65,8 +65,11 @@ fn fault_of_the_configuration_shows_nothing_of_its_contents() {
         "{fault}"
     );
     let wrong = format!(r#"{{"auths": {{"a": {{"auth": "{SECRET}!"}}}}}}"#);
-    let fault = config_with(&wrong).expect("readable").find_auth("a");
-    let fault = fault.expect_err("not base64").to_string();
+    let fault = config_with(&wrong)
+        .expect("readable")
+        .find_auth("a")
+        .expect_err("not base64")
+        .to_string();
     assert!(!fault.contains(SECRET), "{fault}");
     let absent = read_config(Path::new("/does/not/exist/config.json")).expect("empty");
     assert!(absent.auths.is_empty());
@@ -88,10 +91,10 @@ fn name_of_a_helper_cannot_be_a_path() {
 /// Runs a helper whose program is this shell script, by its path.
 async fn answer_of(script: &str) -> (bool, String) {
     let dir = tempfile::tempdir().expect("a directory");
-    let program = dir.path().join("helper");
-    fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
-    let program = program.display().to_string();
+    let path = dir.path().join("helper");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+    let program = path.display().to_string();
     let (success, output) = loop {
         let run = tokio::time::timeout(Duration::from_secs(60), run_helper(&program, "ghcr.io"));
         match run.await.expect("it ends") {
@@ -119,8 +122,8 @@ async fn helper_gets_the_address_and_its_answer_is_bounded() {
 
 #[test]
 fn answer_of_a_helper_is_a_password_or_an_identity_token() {
-    let found = parse_helper_answer(br#"{"ServerURL":"x","Username":"me","Secret":"s"}"#, "x");
-    let found = found.expect("an answer");
+    let found = parse_helper_answer(br#"{"ServerURL":"x","Username":"me","Secret":"s"}"#, "x")
+        .expect("an answer");
     assert_eq!(
         (found.username.as_deref(), found.password.as_deref()),
         (Some("me"), Some("s"))

@@ -43,8 +43,9 @@ fn docker_older_than_the_minimum_version_is_rejected() {
         check_version(&podman(fine)).expect("new enough");
     }
     for old in ["4.2.9", "3.4.4", ""] {
-        let error = check_version(&podman(old)).expect_err("too old");
-        let error = error.to_string();
+        let error = check_version(&podman(old))
+            .expect_err("too old")
+            .to_string();
         assert!(
             error.contains(&format!("Podman {old} with")) && error.contains("Podman 4.3"),
             "{error}"

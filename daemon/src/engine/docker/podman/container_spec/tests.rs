@@ -28,11 +28,17 @@ fn files() -> SupportFiles {
 /// Returns type, source and options of the mount at a path of the container.
 fn find_mount(spec: &Value, target: &str) -> (String, String, String) {
     let mounts = spec["mounts"].as_array().expect("mounts");
-    let mount = mounts.iter().find(|mount| mount["destination"] == target);
-    let mount = mount.unwrap_or_else(|| panic!("no mount at {target}"));
+    let mount = mounts
+        .iter()
+        .find(|mount| mount["destination"] == target)
+        .unwrap_or_else(|| panic!("no mount at {target}"));
     let text = |value: &Value| value.as_str().expect("text").to_owned();
-    let options = mount["options"].as_array().expect("options");
-    let options: Vec<String> = options.iter().map(text).collect();
+    let options: Vec<String> = mount["options"]
+        .as_array()
+        .expect("options")
+        .iter()
+        .map(text)
+        .collect();
     (
         text(&mount["type"]),
         text(&mount["source"]),
