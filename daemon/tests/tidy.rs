@@ -234,11 +234,12 @@ fn repository_files() -> Vec<String> {
         "git ls-files: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
-    let names = names
+    let listing = String::from_utf8(output.stdout).expect("file names are UTF-8");
+    listing
         .split('\0')
-        .filter(|name| !name.is_empty() && repository_root().join(name).is_file());
-    names.map(str::to_owned).collect()
+        .filter(|name| !name.is_empty() && repository_root().join(name).is_file())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn read_text(path: &str) -> String {

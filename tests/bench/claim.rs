@@ -94,13 +94,15 @@ async fn claim_once(daemon: &Daemon, times: &mut ClaimTimes) -> Result<()> {
         ..ExecSpec::default()
     };
     let ran = daemon_calls::run_exec(client, &workspace.name, spec.clone()).await?;
-    let again = daemon_calls::run_exec(client, &workspace.name, spec).await?;
+    let ran_again = daemon_calls::run_exec(client, &workspace.name, spec).await?;
     let first = stage + ran.first_output.context("the script printed nothing")?;
     ensure!(staged.len() == 1, "{} skills were staged", staged.len());
     times.claim.time(claimed)?;
     times.stage.time(stage.saturating_sub(claimed))?;
     times.all.time(first)?;
-    let again = again.first_output.context("the script printed nothing")?;
+    let again = ran_again
+        .first_output
+        .context("the script printed nothing")?;
     times.again.time(again)?;
     // The pool boots the next container meanwhile, which Docker would do beside the removal.
     daemon_calls::wait_until_warm(client, "default").await?;
@@ -124,13 +126,13 @@ async fn start_container_once(
     reference.upload(&container, "/tmp", tar).await?;
     let stage = started.elapsed();
     let script = format!("/tmp/{SCRIPT}");
-    let (_, first) = reference.exec(&container, &["bash", &script]).await?;
+    let (_, first_output) = reference.exec(&container, &["bash", &script]).await?;
     times.claim.time(claimed)?;
     times.stage.time(stage.saturating_sub(claimed))?;
-    let first = first.context("the script printed nothing")?;
+    let first = first_output.context("the script printed nothing")?;
     times.all.time(stage + first)?;
-    let (_, again) = reference.exec(&container, &["bash", &script]).await?;
-    let again = again.context("the script printed nothing")?;
+    let (_, next_output) = reference.exec(&container, &["bash", &script]).await?;
+    let again = next_output.context("the script printed nothing")?;
     times.again.time(again)?;
     let started = Instant::now();
     reference.remove_container(&container).await?;

@@ -51,12 +51,12 @@ impl Environment {
 
     /// Returns the facts as one line.
     pub(crate) fn text(&self) -> String {
-        let facts = self
+        let facts: Vec<_> = self
             .facts
             .iter()
-            .map(|(name, value)| format!("{name}: {value}"));
-        let facts = facts.collect::<Vec<_>>().join(" · ");
-        format!("{} UTC\n{facts}", self.time)
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        format!("{} UTC\n{}", self.time, facts.join(" · "))
     }
 
     /// Returns the facts as a list.

@@ -80,11 +80,11 @@ pub(crate) async fn latency(
     let container = reference.create_container(limits).await?;
     let programs = InsidePrograms::build().await?;
     let inside = programs.upload(client, &name).await?;
-    let (tiny_inside, tiny_local) = (
+    let (tiny_inside, tiny_path) = (
         inside_reference::tiny_in_workspace(),
         programs.tiny_on_host(),
     );
-    let tiny_local = tiny_local.to_str().context("a path that is not text")?;
+    let tiny_local = tiny_path.to_str().context("a path that is not text")?;
     let mut times = [
         ProgramTimes::default(),
         ProgramTimes::default(),
@@ -192,11 +192,11 @@ pub(crate) async fn rate(
         clients.push(Client::connect(&daemon.endpoint()).await?);
     }
     let one = vec![workspace(&daemon.client).await?.name; CLIENTS];
-    let mut four = Vec::new();
+    let mut names = Vec::new();
     for _ in 0..4 {
-        four.push(workspace(&daemon.client).await?.name);
+        names.push(workspace(&daemon.client).await?.name);
     }
-    let four: Vec<String> = four.iter().cycle().take(CLIENTS).cloned().collect();
+    let four: Vec<String> = names.iter().cycle().take(CLIENTS).cloned().collect();
     daemon_calls::wait_until_warm(&daemon.client, "default").await?;
     let container = reference.create_container(limits).await?;
     let programs = InsidePrograms::build().await?;

@@ -218,13 +218,13 @@ async fn collect(
     format: CollectFormat,
 ) -> Result<CollectSummary> {
     let mut messages = daemon.client.collect(request(name, glob, format)).await?;
-    let mut summary = None;
+    let mut last = None;
     while let Some(message) = messages.next().await? {
-        if let Some(Payload::Summary(last)) = message.payload {
-            summary = Some(last);
+        if let Some(Payload::Summary(summary)) = message.payload {
+            last = Some(summary);
         }
     }
-    let summary = summary.context("the stream ended without a summary")?;
+    let summary = last.context("the stream ended without a summary")?;
     ensure!(summary.returned > 0, "nothing came: {summary:?}");
     Ok(summary)
 }

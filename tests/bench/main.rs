@@ -256,7 +256,7 @@ async fn measure_sections(
     for section in sections {
         let started = std::time::Instant::now();
         progress(&format!("{section} …"));
-        let measured = match section {
+        let outcome = match section {
             "exec" => exec::latency(bench, reference).await,
             "rate" => exec::rate(bench, reference).await,
             "live" => live::live(bench).await,
@@ -275,7 +275,7 @@ async fn measure_sections(
             "fleet" => fleet::fleet(bench).await,
             _ => fleet::flat(bench).await,
         };
-        let measured = measured.with_context(|| format!("section {section}"))?;
+        let measured = outcome.with_context(|| format!("section {section}"))?;
         for row in &measured {
             progress(&format!("  {}", row.line()));
         }

@@ -47,8 +47,8 @@ impl PrivateDocker {
     }
 
     async fn prepare(&self, images: &[&str]) -> Result<()> {
-        let socket = self.directory.path().join("docker.sock");
-        let socket = socket.to_str().context("a path that is not text")?;
+        let path = self.directory.path().join("docker.sock");
+        let socket = path.to_str().context("a path that is not text")?;
         let engine = Docker::connect_with_unix(socket, 120, API_DEFAULT_VERSION)?;
         let driver = engine.info().await?.driver;
         ensure!(

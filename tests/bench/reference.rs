@@ -51,8 +51,8 @@ impl DockerReference {
     /// Creates and starts a container that does nothing. Its root can be written, since Docker's archive API can
     /// write nowhere else.
     pub(crate) async fn create_container(&self, limits: ContainerLimits) -> Result<String> {
-        let labels = [(LABEL, "bench"), (LABEL_RUN, self.run.as_str())];
-        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let labels = [(LABEL, "bench"), (LABEL_RUN, self.run.as_str())]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let body = ContainerCreateBody {
             image: Some(IMAGE.to_owned()),
             entrypoint: Some(vec!["sleep".to_owned(), "infinity".to_owned()]),

@@ -249,24 +249,26 @@ impl TableRow {
             }
             Budget::AtMost(most) => format!("≤ {}", self.ours.show(most)),
             Budget::Soon { p50, p99 } => {
-                let named = [("p50", p50), ("p99", p99)];
-                let named = named
+                let parts: Vec<_> = [("p50", p50), ("p99", p99)]
                     .into_iter()
-                    .filter_map(|(name, most)| Some((name, most?)));
-                let parts = named.map(|(name, most)| format!("{name} ≤ {}", self.ours.show(most)));
-                parts.collect::<Vec<_>>().join(", ")
+                    .filter_map(|(name, most)| Some((name, most?)))
+                    .map(|(name, most)| format!("{name} ≤ {}", self.ours.show(most)))
+                    .collect();
+                parts.join(", ")
             }
         };
-        let verdict = match self.verdict().filter(|_| reads_budgets) {
+        let word = match self.verdict().filter(|_| reads_budgets) {
             None => "",
             Some(true) => "met",
             Some(false) => "missed",
         };
-        let mut verdict = verdict.to_owned();
-        if let (Budget::Over(_), Some(excess)) = (self.budget, self.excess()) {
-            verdict = format!("{} {verdict}", self.ours.show(excess));
-        }
-        let verdict = verdict.trim().to_owned();
+        let verdict = if let (Budget::Over(_), Some(excess)) = (self.budget, self.excess()) {
+            format!("{} {word}", self.ours.show(excess))
+                .trim()
+                .to_owned()
+        } else {
+            word.to_owned()
+        };
         let what = self.what.clone();
         let (p50_ratio, p99_ratio) = (ratio(0.5), ratio(0.99));
         [
@@ -334,8 +336,8 @@ pub(crate) fn table(rows: &[TableRow], reads_budgets: bool) -> String {
 pub(crate) fn markdown(rows: &[TableRow], reads_budgets: bool) -> String {
     let escape = |cell: &String| cell.replace('|', "\\|");
     let line = |cells: &[String; 12]| {
-        let cells: Vec<String> = cells.iter().map(escape).collect();
-        format!("| {} |\n", cells.join(" | "))
+        let escaped: Vec<String> = cells.iter().map(escape).collect();
+        format!("| {} |\n", escaped.join(" | "))
     };
     let mut text = line(&HEAD.map(str::to_owned));
     text.push_str("|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---|---|\n");

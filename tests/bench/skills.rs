@@ -91,8 +91,9 @@ impl CatalogueTimes {
 pub(crate) async fn skills(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let mut rows = Vec::new();
     for count in [1_000, 10_000] {
-        let times = measure(bench, count).await;
-        let times = times.with_context(|| format!("{count} skills"))?;
+        let times = measure(bench, count)
+            .await
+            .with_context(|| format!("{count} skills"))?;
         let named = |what: &str| what.replace('#', &thousands(count));
         let row = |what: &str, series| TableRow::new(&named(what), series, Budget::None);
         rows.push(

@@ -37,8 +37,9 @@ pub(crate) async fn stage(
 ) -> Result<Vec<TableRow>> {
     let mut rows = Vec::new();
     for files in [1, 50, 1000] {
-        let times = measure(bench, reference, files).await;
-        let times = times.with_context(|| format!("{files} files"))?;
+        let times = measure(bench, reference, files)
+            .await
+            .with_context(|| format!("{files} files"))?;
         let what = match files {
             1 => "stage a skill of 1 file".to_owned(),
             1000 => "stage a skill of 1,000 files".to_owned(),

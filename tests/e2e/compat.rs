@@ -32,12 +32,12 @@ fn print_line(line: &str) {
 /// Returns the settings of a daemon with all cases' skills, the wheels and a pool for each image.
 fn options(cases: &[Case], wheels: &Path, index: &PackageIndex) -> Options {
     let roots = cases.iter().map(|case| case.folder.join("skills"));
-    let options = Options {
+    let base = Options {
         skill_roots: roots.collect(),
         ..Options::default()
     };
-    let options = options.set("skills.wheelhouse", &wheels.to_string_lossy());
-    let options = index.for_node(options);
+    let with_wheels = base.set("skills.wheelhouse", &wheels.to_string_lossy());
+    let options = index.for_node(with_wheels);
     let has_office = cases.iter().any(|case| case.image == Image::Office);
     if !has_office {
         return options;
@@ -65,15 +65,15 @@ async fn select_cases() -> Result<Vec<Case>> {
     if names.is_empty() || docker::has_image(docker::OFFICE_IMAGE).await? {
         return Ok(cases);
     }
-    let names = names.join(" ");
+    let list = names.join(" ");
     if std::env::var_os("SKILLD_COMPAT_WITHOUT_OFFICE").is_none_or(|value| value != "1") {
         bail!(
-            "{} is missing, which these cases need: run `make image IMAGE=office`: {names}",
+            "{} is missing, which these cases need: run `make image IMAGE=office`: {list}",
             docker::OFFICE_IMAGE
         );
     }
     print_line(&format!(
-        "left out because {} is missing: {names}",
+        "left out because {} is missing: {list}",
         docker::OFFICE_IMAGE
     ));
     cases.retain(|case| case.image == Image::Base);
@@ -128,14 +128,16 @@ async fn published_shapes_of_skills_run_unchanged() -> Result<()> {
 
 #[test]
 fn cases_are_those_of_the_readme() -> Result<()> {
-    let readme = binaries::repository().join("tests/skills-compat/README.md");
-    let readme = fs::read_to_string(readme)?;
-    let rows = readme.lines().filter_map(|line| {
-        let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
-        let is_case = rest.starts_with("base") || rest.starts_with("office");
-        is_case.then_some(name)
-    });
-    let rows: Vec<_> = rows.filter(|name| *name != "pool").collect();
+    let readme = fs::read_to_string(binaries::repository().join("tests/skills-compat/README.md"))?;
+    let rows: Vec<_> = readme
+        .lines()
+        .filter_map(|line| {
+            let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+            let is_case = rest.starts_with("base") || rest.starts_with("office");
+            is_case.then_some(name)
+        })
+        .filter(|name| *name != "pool")
+        .collect();
     let cases = Case::read_all()?;
     let names: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
     assert_eq!(names, rows);

@@ -22,8 +22,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Returns a spec that runs a Python text with bytes on stdin.
 fn python(script: &str, args: &[&str], input: &str) -> ExecSpec {
-    let argv = ["python3", "-c", script].into_iter();
-    let argv = argv.chain(args.iter().copied());
+    let argv = ["python3", "-c", script]
+        .into_iter()
+        .chain(args.iter().copied());
     ExecSpec {
         argv: argv.map(str::to_owned).collect(),
         stdin: Some(Stdin {

@@ -59,8 +59,8 @@ impl Authority {
 
     /// Issues a certificate of a server with DNS names or addresses.
     pub fn issue_server(&self, file: &str, names: &[&str], validity: Validity) -> IssuedFiles {
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let params = CertificateParams::new(names).expect("names");
+        let subjects: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let params = CertificateParams::new(subjects).expect("names");
         self.issue(
             file,
             params,
@@ -140,7 +140,7 @@ impl Authority {
             reason_code: None,
             invalidity_date: None,
         });
-        let list = CertificateRevocationListParams {
+        let params = CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
             next_update: date_time_ymd(year, 1, 1),
             crl_number: SerialNumber::from(serials.len() as u64 + 1),
@@ -148,7 +148,7 @@ impl Authority {
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };
-        let list = list.signed_by(&self.issuer).expect("signed");
+        let list = params.signed_by(&self.issuer).expect("signed");
         install(file, &list.pem().expect("PEM"), 0o644);
     }
 }

@@ -55,12 +55,12 @@ pub fn guest() -> Result<PathBuf> {
         Some(path) => PathBuf::from(path),
         None => {
             let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-            let profile = profile_dir()?;
-            let profile = profile.file_name().context("a profile")?;
-            let profile = if profile == "release" {
+            let caller_dir = profile_dir()?;
+            let caller = caller_dir.file_name().context("a profile")?;
+            let profile = if caller == "release" {
                 "guest".as_ref()
             } else {
-                profile
+                caller
             };
             let directory = target_dir()?.join(triple).join(profile);
             directory.join("skilld-guest")
@@ -92,8 +92,10 @@ fn profile_dir() -> Result<PathBuf> {
         let parent = dir.parent();
         parent.is_some_and(|parent| parent.join("CACHEDIR.TAG").exists())
     };
-    let dir = exe.ancestors().find(is_profile);
-    let dir = dir.context("the program does not run from cargo's target directory")?;
+    let dir = exe
+        .ancestors()
+        .find(is_profile)
+        .context("the program does not run from cargo's target directory")?;
     Ok(dir.to_owned())
 }
 

@@ -83,8 +83,9 @@ impl Options {
 
 /// Returns the setting of the default pool's OCI runtime. `SKILLD_TEST_OCI_RUNTIME` names a runtime for a whole suite.
 fn oci_runtime() -> Option<(String, String)> {
-    let runtime = std::env::var_os("SKILLD_TEST_OCI_RUNTIME")?;
-    let runtime = runtime.into_string().ok()?;
+    let runtime = std::env::var_os("SKILLD_TEST_OCI_RUNTIME")?
+        .into_string()
+        .ok()?;
     Some(("SKILLD_POOLS__DEFAULT__OCI_RUNTIME".to_owned(), runtime))
 }
 
@@ -169,11 +170,11 @@ impl Daemon {
                 "debug,h2=info,hyper=info,tonic=info,tower=info,bollard=info".to_owned(),
             ),
         ];
-        let base = base
+        let settings = base
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .chain(oci_runtime());
-        options.env.splice(0..0, base);
+        options.env.splice(0..0, settings);
         let launched = launch(dir.path(), &options).await;
         if launched.is_err() {
             // The daemon may have made a container before it ended.
@@ -280,9 +281,11 @@ impl Daemon {
     pub fn metrics_addresses(&self) -> Vec<String> {
         let log = self.log();
         let lines = log.lines().filter(|line| line.contains("serving metrics"));
-        let words = lines.flat_map(str::split_whitespace);
-        let words = words.filter_map(|word| word.strip_prefix("address="));
-        words.map(str::to_owned).collect()
+        lines
+            .flat_map(str::split_whitespace)
+            .filter_map(|word| word.strip_prefix("address="))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Sends a signal to the daemon.
@@ -457,9 +460,9 @@ async fn launch(dir: &Path, options: &Options) -> Result<(Child, Client, ServerI
     if let Some(point) = &options.fault {
         command.env("FAULT_POINT", point);
     }
-    if let Some(text) = &options.config {
+    if let Some(template) = &options.config {
         let file = dir.join("skilld.toml");
-        let text = text.replace("{socket}", &socket(dir).display().to_string());
+        let text = template.replace("{socket}", &socket(dir).display().to_string());
         std::fs::write(&file, text)?;
         command.arg("--config").arg(file);
     }

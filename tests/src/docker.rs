@@ -159,12 +159,13 @@ impl Sleeper {
     /// # Errors
     /// When Docker refuses.
     pub async fn start(labels: &[(&str, &str)]) -> Result<Self> {
-        let labels = labels.iter().chain(&[(TEST_LABEL, "sleeper")]);
         let body = ContainerCreateBody {
             image: Some("skilld/base:latest".to_owned()),
             entrypoint: Some(vec!["sleep".to_owned(), "infinity".to_owned()]),
             labels: Some(
                 labels
+                    .iter()
+                    .chain(&[(TEST_LABEL, "sleeper")])
                     .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
                     .collect(),
             ),

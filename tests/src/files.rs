@@ -49,8 +49,11 @@ impl Collection {
     /// # Errors
     /// When the file did not come.
     pub fn bytes(&self, path: &str) -> Result<&[u8]> {
-        let file = self.files.iter().find(|file| file.file.path == path);
-        let file = file.with_context(|| format!("{path} did not come: {:?}", self.paths()))?;
+        let file = self
+            .files
+            .iter()
+            .find(|file| file.file.path == path)
+            .with_context(|| format!("{path} did not come: {:?}", self.paths()))?;
         Ok(&file.data)
     }
 

@@ -67,8 +67,9 @@ impl LargePackage {
     #[must_use]
     pub fn serve(&self, options: Options) -> Options {
         let wheels = self.wheels();
-        let options = options.skills(&self.skills());
-        options.set("skills.wheelhouse", &wheels.to_string_lossy())
+        options
+            .skills(&self.skills())
+            .set("skills.wheelhouse", &wheels.to_string_lossy())
     }
 
     /// Returns the size of the large file in bytes.
@@ -144,8 +145,10 @@ async fn read_in_workspace(daemon: &Daemon, workspace: &str, skill: &str) -> Res
 
 /// Returns the path of the large file on the host.
 fn host_path(daemon: &Daemon, staged: &[StagedSkill]) -> Result<PathBuf> {
-    let environment = staged.iter().find_map(|skill| skill.environment.as_ref());
-    let environment = environment.with_context(|| format!("no environment: {staged:?}"))?;
+    let environment = staged
+        .iter()
+        .find_map(|skill| skill.environment.as_ref())
+        .with_context(|| format!("no environment: {staged:?}"))?;
     let name = Path::new(&environment.path)
         .file_name()
         .context("a path without a name")?;

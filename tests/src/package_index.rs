@@ -187,8 +187,11 @@ impl SharedState {
             let stem = file.split("-1.").next().unwrap_or_default();
             let is_python = file.ends_with(".whl") || file.ends_with(".tar.gz");
             if is_python && stem.replace('_', "-") == name {
-                let digest = Sha256::digest(std::fs::read(self.directory.join(&file))?);
-                let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                let bytes = std::fs::read(self.directory.join(&file))?;
+                let digest: String = Sha256::digest(bytes)
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
                 let url = format!("{}/files/{file}#sha256={digest}", self.files_url);
                 page += &format!("<a href=\"{url}\">{file}</a>\n");
             }

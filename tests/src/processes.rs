@@ -13,8 +13,10 @@ use crate::Daemon;
 /// When the workspace has no record, or `/proc` can't be read.
 pub fn list_processes(daemon: &Daemon, workspace: &str) -> Result<Vec<String>> {
     let record = daemon.record(workspace)?;
-    let uid = record.get("uid").and_then(serde_json::Value::as_u64);
-    let uid = uid.context("no uid")?;
+    let uid = record
+        .get("uid")
+        .and_then(serde_json::Value::as_u64)
+        .context("no uid")?;
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;

@@ -106,8 +106,12 @@ impl Pty {
 
     /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
-        let pid = pid.and_then(Pid::from_raw).expect("runs");
+        let pid = self
+            .child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(Pid::from_raw)
+            .expect("runs");
         kill_process(pid, signal).expect("sends");
     }
 

@@ -50,8 +50,10 @@ impl TaskDir {
 fn create_named_dir() -> TempDir {
     // The test harness names the thread of each test after it.
     let thread = std::thread::current();
-    let test = thread.name().and_then(|name| name.rsplit("::").next());
-    let test = test.unwrap_or("test");
+    let test = thread
+        .name()
+        .and_then(|name| name.rsplit("::").next())
+        .unwrap_or("test");
     let prefix = format!("{}-", test.get(..NAME_MAX).unwrap_or(test));
     let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
     dir.expect("a temporary directory")

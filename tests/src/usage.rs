@@ -88,8 +88,8 @@ fn status(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let kib = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let value = value.trim().strip_suffix(" kB")?;
+        let (name, rest) = line.split_once(':')?;
+        let value = rest.trim().strip_suffix(" kB")?;
         (name == field).then(|| value.parse::<u64>().ok())?
     });
     Ok(kib.with_context(|| format!("{path} has no {field}"))? * 1024)
@@ -154,8 +154,11 @@ fn parse(pid: u32, stat: &str) -> Option<ContainerProcess> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;
     let state = rest.chars().next()?;
-    let name = name.to_owned();
-    Some(ContainerProcess { pid, name, state })
+    Some(ContainerProcess {
+        pid,
+        name: name.to_owned(),
+        state,
+    })
 }
 
 fn parent(stat: &str) -> u32 {

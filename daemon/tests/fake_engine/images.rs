@@ -75,13 +75,13 @@ impl FakeEngine {
         reference: &ImageReference,
     ) -> Result<Option<ImageInfo>> {
         self.begin_operation(EngineOperation::FindImage).await?;
-        let reference = reference.to_string();
+        let name = reference.to_string();
         let state = self.shared.state();
-        if state.images.missing.contains(&reference) {
+        if state.images.missing.contains(&name) {
             return Ok(None);
         }
-        let described = state.images.described.get(&reference).cloned();
-        Ok(Some(described.unwrap_or_else(|| usual_image(&reference))))
+        let described = state.images.described.get(&name).cloned();
+        Ok(Some(described.unwrap_or_else(|| usual_image(&name))))
     }
 
     /// Pulls an image. An injected fault is the registry's.

@@ -155,10 +155,12 @@ impl SharedState {
         kind: ContainerEventKind,
     ) {
         if let Some(instance) = spec.labels.get(LABEL_INSTANCE).cloned() {
-            let container_id = container_id.to_owned();
             self.send(SubscriberMessage::Event {
                 instance,
-                event: ContainerEvent { container_id, kind },
+                event: ContainerEvent {
+                    container_id: container_id.to_owned(),
+                    kind,
+                },
             });
         }
     }

@@ -115,9 +115,10 @@ fn count_files(server: &TestServer, beneath: &str) -> usize {
 /// Returns the output directory, on the host, of the only workspace that contains a `table.png`.
 fn output_dir(server: &TestServer) -> PathBuf {
     let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
-    let outputs = slots.map(|slot| slot.expect("a slot").path().join("fake-workspace/out"));
-    let mut outputs = outputs.filter(|out| out.join("table.png").exists());
-    outputs.next().expect("the workspace")
+    slots
+        .map(|slot| slot.expect("a slot").path().join("fake-workspace/out"))
+        .find(|out| out.join("table.png").exists())
+        .expect("the workspace")
 }
 
 /// Waits until the store has no files.
@@ -412,8 +413,9 @@ async fn silent_upload_times_out_and_leaves_no_files() {
     let server = TestServer::start("server.upload_timeout = \"300ms\"\n", &[]).await;
     let begin = header("artifacts/a", pb::SaveArtifactHeader::default());
     let some = [begin, data(pattern(1 << 20)), data(pattern(1 << 20))];
-    let refused = within(send(&server, stream::iter(some).chain(stream::pending()))).await;
-    let refused = refused.map_err(Error::from);
+    let refused = within(send(&server, stream::iter(some).chain(stream::pending())))
+        .await
+        .map_err(Error::from);
     check_refused(refused, Code::DeadlineExceeded, Reason::Deadline);
     wait_until_empty(&server).await;
     assert!(server.stop().await);

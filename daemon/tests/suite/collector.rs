@@ -75,8 +75,9 @@ impl Collector {
             if let Some(span) = self.spans.iter().find(|span| span.name == name) {
                 return span.clone();
             }
-            let next = tokio::time::timeout(WAIT_MAX, self.received.recv()).await;
-            let next = next.unwrap_or_else(|_| panic!("no {name} among {:?}", self.names()));
+            let next = tokio::time::timeout(WAIT_MAX, self.received.recv())
+                .await
+                .unwrap_or_else(|_| panic!("no {name} among {:?}", self.names()));
             self.keep(next.expect("it runs"));
         }
     }
@@ -96,24 +97,30 @@ impl Collector {
     fn keep(&mut self, (headers, message): (MetadataMap, ExportTraceServiceRequest)) {
         self.headers = headers;
         self.bytes.extend(message.encode_to_vec());
-        let scopes = message.resource_spans.into_iter();
-        let scopes = scopes.flat_map(|resource| resource.scope_spans);
-        self.spans.extend(scopes.flat_map(|scope| scope.spans));
+        let spans = message
+            .resource_spans
+            .into_iter()
+            .flat_map(|resource| resource.scope_spans)
+            .flat_map(|scope| scope.spans);
+        self.spans.extend(spans);
     }
 }
 
 /// Returns a span's attributes as text, sorted.
 pub(crate) fn attributes(span: &Span) -> Vec<String> {
-    let attributes = span.attributes.iter().map(|attribute| {
-        let value = attribute.value.as_ref().and_then(|any| any.value.as_ref());
-        let value = match value {
-            Some(Value::StringValue(text)) => text.clone(),
-            Some(Value::IntValue(number)) => number.to_string(),
-            other => format!("{other:?}"),
-        };
-        format!("{}={value}", attribute.key)
-    });
-    let mut attributes: Vec<String> = attributes.collect();
+    let mut attributes: Vec<String> = span
+        .attributes
+        .iter()
+        .map(|attribute| {
+            let value = attribute.value.as_ref().and_then(|any| any.value.as_ref());
+            let shown = match value {
+                Some(Value::StringValue(text)) => text.clone(),
+                Some(Value::IntValue(number)) => number.to_string(),
+                other => format!("{other:?}"),
+            };
+            format!("{}={shown}", attribute.key)
+        })
+        .collect();
     attributes.sort_unstable();
     attributes
 }

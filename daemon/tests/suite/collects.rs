@@ -138,8 +138,8 @@ async fn files_of_stragglers_of_a_failed_exec_are_collected() {
         ..spec(&["out/**", "$RUN_DIR/*"], "job/")
     };
     let summary = collected(&server, &workspace, asked).await;
-    let expected = ["out/late", "out/one", "runs/job/log"];
-    let expected = expected.map(|path| format!("artifact://job/{path}@0"));
+    let expected =
+        ["out/late", "out/one", "runs/job/log"].map(|path| format!("artifact://job/{path}@0"));
     assert_eq!(summary.artifacts, expected);
     assert!(server.stop().await);
 }

@@ -246,8 +246,11 @@ fn a_disk_may_be_larger_than_memory_if_a_file_system_can_have_its_limits() {
         Config::from_toml(&text)
     };
     let loaded = pool("disk = \"4GiB\"").expect("valid").config;
-    let big = loaded.pools.iter().find(|pool| pool.name == "big");
-    let big = big.expect("configured");
+    let big = loaded
+        .pools
+        .iter()
+        .find(|pool| pool.name == "big")
+        .expect("configured");
     assert_eq!(big.storage, WorkspaceStorage::Disk);
     assert!(big.disk_bytes > big.memory_bytes);
     assert_eq!(loaded.workspaces.disk_reserve_bytes, 1 << 30);
@@ -471,10 +474,10 @@ fn reference() -> String {
         if !text.is_empty() && line.is_empty() || line.starts_with('[') && !text.is_empty() {
             page.push_str(&format!("\n{text}\n"));
         } else if let Some((key, value)) = line.split_once(" = ") {
-            let environment = format!("{section}.{key}").to_uppercase().replace('.', "__");
-            let environment = environment.trim_start_matches('_');
+            let variable = format!("{section}.{key}").to_uppercase().replace('.', "__");
             page.push_str(&format!(
-                "\n### `{key} = {value}`\n\n`SKILLD_{environment}`\n"
+                "\n### `{key} = {value}`\n\n`SKILLD_{}`\n",
+                variable.trim_start_matches('_')
             ));
             if !text.is_empty() {
                 page.push_str(&format!("\n{text}\n"));

@@ -105,8 +105,7 @@ impl RawClient {
 /// Encodes an HTTP/2 frame.
 fn encode_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    let stream = stream.to_be_bytes();
-    [&length[1..], &[kind, flags], &stream, payload].concat()
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// Decodes hex digits.
@@ -296,11 +295,11 @@ async fn requests_that_are_not_grpc_get_an_http_error() {
         (Method::POST, Some("application/grpc"), StatusCode::OK),
         (Method::POST, Some("application/grpc+proto"), StatusCode::OK),
     ] {
-        let mut request = Request::builder().method(method.clone()).uri(path);
+        let mut builder = Request::builder().method(method.clone()).uri(path);
         if let Some(content_type) = content_type {
-            request = request.header(CONTENT_TYPE, content_type);
+            builder = builder.header(CONTENT_TYPE, content_type);
         }
-        let request = request.body(Body::empty()).expect("a request");
+        let request = builder.body(Body::empty()).expect("a request");
         let ready = channel.ready().await.expect("ready");
         let response = within(ready.call(request)).await.expect("an answer");
         let what = format!("{method} {content_type:?}: {:?}", response.headers());
@@ -521,15 +520,23 @@ async fn client_over_the_limit_is_rejected_at_once_if_all_others_have_open_calls
     // Larger than all windows and buffers together, so that an unread stream does not end.
     let source = std::io::Cursor::new(vec![7; 32 << 20]);
     let target = SaveTarget::new("a.bin", scope);
-    let saved = server.client.save_artifact(target, source).await;
-    let saved = saved.expect("saved");
+    let saved = server
+        .client
+        .save_artifact(target, source)
+        .await
+        .expect("saved");
     let request = pb::LoadArtifactRequest {
         name: saved.name,
         scope: saved.scope,
         version: None,
     };
-    let loading = server.client.artifacts().load_artifact(request).await;
-    let mut loading = loading.expect("loads").into_inner();
+    let mut loading = server
+        .client
+        .artifacts()
+        .load_artifact(request)
+        .await
+        .expect("loads")
+        .into_inner();
     within(loading.message()).await.expect("open");
     let mut second = UnixStream::connect(socket_path(&server))
         .await
@@ -566,16 +573,19 @@ async fn quota_error_names_the_quota() {
     let details = status.get_error_details();
     let reason = details.error_info().map(|info| info.reason.clone());
     assert_eq!(reason.as_deref(), Some("QUOTA_EXCEEDED"), "{status:?}");
-    let violations = &details.quota_failure().expect("QuotaFailure").violations;
-    let violations: Vec<(&str, &str)> = violations
+    let failure = details.quota_failure().expect("QuotaFailure");
+    let violations: Vec<(&str, &str)> = failure
+        .violations
         .iter()
         .map(|one| (one.subject.as_str(), one.description.as_str()))
         .collect();
     let subject = "workspaces (workspaces.count_max)";
     assert_eq!(violations, [(subject, status.message())]);
     assert!(details.retry_info().is_some(), "{status:?}");
-    let pushback = status.metadata().get("grpc-retry-pushback-ms");
-    let pushback = pushback.and_then(|value| value.to_str().ok());
+    let pushback = status
+        .metadata()
+        .get("grpc-retry-pushback-ms")
+        .and_then(|value| value.to_str().ok());
     assert_eq!(pushback, Some("1000"), "what retry policies obey");
     assert!(server.stop().await);
 }

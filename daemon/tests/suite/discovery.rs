@@ -468,8 +468,11 @@ async fn links_to_files_and_folders_of_a_root_are_staged_as_what_they_lead_to() 
         fixture.skills.rescan().await.expect("scanned");
         let leased = fixture.skills.lease_to_stage(vec![wanted()]).await;
         let slot = fixture.path("slot/skills");
-        let staged = fixture.skills.stage(&slot, leased.expect("listed")).await;
-        let staged = staged.expect("staged");
+        let staged = fixture
+            .skills
+            .stage(&slot, leased.expect("listed"))
+            .await
+            .expect("staged");
         assert_eq!(staged.len(), 1);
         let at = |path: &str| fixture.path("slot/skills/linked").join(path);
         for path in [

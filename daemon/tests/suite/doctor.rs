@@ -35,8 +35,11 @@ fn doctor(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, Vec<
     let output = skilld(dir, &args, env);
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-    let lines = report.pointer("/checks").and_then(Value::as_array);
-    let lines = lines.expect("lines").clone();
+    let lines = report
+        .pointer("/checks")
+        .and_then(Value::as_array)
+        .expect("lines")
+        .clone();
     for line in &lines {
         // A remedy is there exactly where something is to be done.
         assert_eq!(line["remedy"].is_null(), line["state"] == "ok", "{line}");
@@ -128,8 +131,8 @@ fn doctor_says_what_is_wrong_with_guest_and_roots() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let root = dir.path().join("skills\u{1b}[2J");
     fs::create_dir(&root).expect("create");
-    let roots = format!("[{:?}, \"/nowhere/skills\"]", root.display().to_string());
-    let roots = roots.replace("\\u{1b}", "\\u001b");
+    let roots = format!("[{:?}, \"/nowhere/skills\"]", root.display().to_string())
+        .replace("\\u{1b}", "\\u001b");
     let env = [
         ("SKILLD_ENGINE__GUEST_PATH", "/nowhere/guest"),
         ("SKILLD_SKILLS__ROOTS", roots.as_str()),
@@ -138,8 +141,10 @@ fn doctor_says_what_is_wrong_with_guest_and_roots() {
     let (code, lines) = doctor(dir.path(), &[], &env);
     assert_eq!(code, Some(64));
     let faults = find(&lines, "config");
-    let findings = faults.iter().filter_map(|line| line["finding"].as_str());
-    let findings: Vec<&str> = findings.collect();
+    let findings: Vec<&str> = faults
+        .iter()
+        .filter_map(|line| line["finding"].as_str())
+        .collect();
     assert_eq!(findings.len(), 2, "{findings:?}");
     for part in [
         "no guest binary at /nowhere/guest",

@@ -81,8 +81,12 @@ async fn exec_over_the_count_is_refused_and_the_quota_names_the_workspace() {
     let server = TestServer::start_with_commands("execs.count_max = 1\n").await;
     let workspace = server.workspace().await;
     let start = |id: &str| start_request(&workspace, id, "sleep 3600");
-    let first = server.client.start_exec(start("first")).await;
-    let first = first.expect("started").name;
+    let first = server
+        .client
+        .start_exec(start("first"))
+        .await
+        .expect("started")
+        .name;
     let second = server.client.execs().start_exec(start("second")).await;
     let status = second.expect_err("one exec runs");
     check_refused(&status, Code::ResourceExhausted, Reason::QuotaExceeded);
@@ -92,18 +96,24 @@ async fn exec_over_the_count_is_refused_and_the_quota_names_the_workspace() {
     assert_eq!(subjects, [workspace.as_str()]);
     // The end of the first exec makes room.
     server.client.kill_exec(&first).await.expect("killed");
-    let third = server.client.start_exec(start("third")).await;
-    let third = third.expect("started").name;
-    let third = server.client.get_exec(&third).await.expect("there");
+    let started = server
+        .client
+        .start_exec(start("third"))
+        .await
+        .expect("started");
+    let third = server.client.get_exec(&started.name).await.expect("there");
     assert_eq!(third.state(), pb::ExecState::Running, "{third:?}");
     assert!(server.stop().await);
 }
 
 /// Returns the next event of an exec, which must go on.
 async fn next_event(events: &mut tonic::Streaming<pb::ExecEvent>) -> Event {
-    let event = within(events.message()).await.expect("events");
-    let event = event.expect("the exec goes on").event;
-    event.expect("an event")
+    within(events.message())
+        .await
+        .expect("events")
+        .expect("the exec goes on")
+        .event
+        .expect("an event")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,8 +128,13 @@ async fn the_end_of_an_exec_names_the_processes_that_ended_with_it() {
         name: name.clone(),
         ..pb::AttachExecRequest::default()
     };
-    let events = server.client.execs().attach_exec(request).await;
-    let mut events = events.expect("attached").into_inner();
+    let mut events = server
+        .client
+        .execs()
+        .attach_exec(request)
+        .await
+        .expect("attached")
+        .into_inner();
     let closed = loop {
         if let Event::Closed(closed) = next_event(&mut events).await {
             break closed;
@@ -148,8 +163,13 @@ async fn no_program_is_told_more_cores_than_the_host_has() {
             }),
             ..pb::RunExecRequest::default()
         };
-        let events = server.client.execs().run_exec(request).await;
-        let mut events = events.expect("running").into_inner();
+        let mut events = server
+            .client
+            .execs()
+            .run_exec(request)
+            .await
+            .expect("running")
+            .into_inner();
         let mut text = String::new();
         while !text.ends_with('\n') {
             if let Event::Output(output) = next_event(&mut events).await
@@ -237,8 +257,13 @@ async fn the_end_of_a_stream_is_not_the_end_of_stdin() {
         name,
         ..pb::AttachExecRequest::default()
     };
-    let events = server.client.execs().attach_exec(request).await;
-    let mut events = events.expect("attached").into_inner();
+    let mut events = server
+        .client
+        .execs()
+        .attach_exec(request)
+        .await
+        .expect("attached")
+        .into_inner();
     let mut output = Vec::new();
     loop {
         let event = next_event(&mut events).await;

@@ -399,8 +399,9 @@ async fn an_entry_that_is_not_unpacked_does_not_refuse_the_others() {
         ("/etc/x", tar::EntryType::Regular, SkipReason::Name),
     ] {
         let bytes = tar_with_raw_entry(name, kind);
-        let staged = stage_file(&server, &workspace, header(Kind::Tar, "out"), &bytes).await;
-        let staged = staged.expect("staged");
+        let staged = stage_file(&server, &workspace, header(Kind::Tar, "out"), &bytes)
+            .await
+            .expect("staged");
         let [skipped] = staged.skipped.as_slice() else {
             panic!("{:?}", staged.skipped);
         };

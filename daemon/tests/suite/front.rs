@@ -213,17 +213,20 @@ async fn reflect(
     version: &str,
     requests: Vec<MessageRequest>,
 ) -> Vec<(MessageRequest, MessageResponse)> {
-    let requests = requests.into_iter().map(|request| ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(request),
-    });
-    let requests = tonic::Request::new(futures::stream::iter(requests.collect::<Vec<_>>()));
-    let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
-    let path = http::uri::PathAndQuery::try_from(path).expect("a path");
+    let messages: Vec<_> = requests
+        .into_iter()
+        .map(|request| ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(request),
+        })
+        .collect();
+    let request = tonic::Request::new(futures::stream::iter(messages));
+    let name = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+    let path = http::uri::PathAndQuery::try_from(name).expect("a path");
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.expect("ready");
     let codec = tonic_prost::ProstCodec::<_, ServerReflectionResponse>::default();
-    let answered = grpc.streaming(requests, path, codec).await;
+    let answered = grpc.streaming(request, path, codec).await;
     let mut answers = answered.expect(version).into_inner();
     let mut all = Vec::new();
     while let Some(answer) = within(answers.message()).await.expect("the stream goes on") {
@@ -245,8 +248,11 @@ async fn reflection_v1_and_v1alpha_list_every_service() {
         let [(_, MessageResponse::ListServicesResponse(list))] = answers.as_slice() else {
             panic!("{answers:?}");
         };
-        let names = list.service.iter().map(|service| service.name.as_str());
-        let names: BTreeSet<&str> = names.collect();
+        let names: BTreeSet<&str> = list
+            .service
+            .iter()
+            .map(|service| service.name.as_str())
+            .collect();
         for service in SERVICES.into_iter().chain(["grpc.health.v1.Health"]) {
             assert!(names.contains(service), "{version}: {names:?}");
         }
@@ -436,8 +442,8 @@ async fn errors_of_the_transport_have_a_reason() {
         "/skilld.v1.WorkspaceService/GetWorkspace",
         7_u64,
     )
-    .await;
-    let status = status.expect_err("not decodable");
+    .await
+    .expect_err("not decodable");
     assert_eq!(
         (status.code(), reason(&status).as_str()),
         (Code::InvalidArgument, "INVALID_REQUEST"),

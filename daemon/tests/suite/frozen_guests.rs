@@ -12,17 +12,18 @@ pub(crate) struct FrozenGuests(Vec<Pid>);
 impl FrozenGuests {
     /// Stops all guests of the server with this state directory.
     pub(crate) fn stop(state_dir: &Path) -> Self {
-        let state_dir = state_dir.as_os_str().as_bytes();
+        let prefix = state_dir.as_os_str().as_bytes();
         let processes = std::fs::read_dir("/proc").expect("processes");
-        let pids = processes.filter_map(|process| {
-            let process = process.ok()?;
-            let pid: i32 = process.file_name().to_str()?.parse().ok()?;
-            let command = std::fs::read(process.path().join("cmdline")).ok()?;
-            let mut words = command.split(|byte| *byte == 0);
-            let ours = words.next()?.starts_with(state_dir);
-            ours.then_some(Pid::from_raw(pid))
-        });
-        let pids: Vec<Pid> = pids.collect();
+        let pids: Vec<Pid> = processes
+            .filter_map(|process| {
+                let process = process.ok()?;
+                let pid: i32 = process.file_name().to_str()?.parse().ok()?;
+                let command = std::fs::read(process.path().join("cmdline")).ok()?;
+                let mut words = command.split(|byte| *byte == 0);
+                let ours = words.next()?.starts_with(prefix);
+                ours.then_some(Pid::from_raw(pid))
+            })
+            .collect();
         assert!(!pids.is_empty());
         for pid in &pids {
             kill(*pid, Signal::SIGSTOP).expect("stopped");

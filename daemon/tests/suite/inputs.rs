@@ -61,8 +61,10 @@ async fn stage_one(server: &TestServer, workspace: &str, spec: pb::InputSpec) ->
     let staged = stage_inputs(server, workspace, [spec])
         .await
         .expect("staged");
-    let file = staged.first().and_then(|staged| staged.file.clone());
-    let file = file.expect("a file");
+    let file = staged
+        .first()
+        .and_then(|staged| staged.file.clone())
+        .expect("a file");
     let text = read_text(server, workspace, &file.path).await;
     assert_eq!(file.sha256, hex(text.as_bytes()));
     (file.path, text)
@@ -99,9 +101,12 @@ async fn list_work_files(server: &TestServer, workspace: &str) -> Vec<String> {
         })
         .await
         .expect("listed");
-    let files = listed.files.into_iter();
-    let files = files.filter(|file| file.r#type() == pb::FileType::File);
-    files.map(|file| file.path).collect()
+    listed
+        .files
+        .into_iter()
+        .filter(|file| file.r#type() == pb::FileType::File)
+        .map(|file| file.path)
+        .collect()
 }
 
 /// Checks that the workspace has no inputs in its record, and only these files in its working directory.
@@ -170,8 +175,8 @@ impl WebPages {
                 {
                     lines.push(std::mem::take(&mut line));
                 }
-                let target = lines.first().and_then(|line| line.split(' ').nth(1));
-                let target = target.unwrap_or_default().to_owned();
+                let requested = lines.first().and_then(|line| line.split(' ').nth(1));
+                let target = requested.unwrap_or_default().to_owned();
                 let missing = ("404 Not Found\r\n".to_owned(), String::new());
                 let (head, body) = self.pages.get(target.as_str()).unwrap_or(&missing);
                 let answer = format!(
@@ -235,10 +240,12 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
     from.sort_unstable_by_key(|from| from.len());
     assert_eq!(from, [web.url("/moved"), web.url("/data/table.csv?…")]);
     let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
-    let metadata = slots.filter_map(|slot| {
-        std::fs::read_to_string(slot.ok()?.path().join("skills/.metadata.json")).ok()
-    });
-    let metadata: Vec<String> = metadata.filter(|text| text.contains("table.csv")).collect();
+    let metadata: Vec<String> = slots
+        .filter_map(|slot| {
+            std::fs::read_to_string(slot.ok()?.path().join("skills/.metadata.json")).ok()
+        })
+        .filter(|text| text.contains("table.csv"))
+        .collect();
     assert_eq!(metadata.len(), 1);
     assert!(
         metadata[0].contains(&web.url("/data/table.csv")),
@@ -427,8 +434,9 @@ async fn stage_late() -> Result<(String, String, usize), String> {
     late.expect_err("the client gave up");
     drop(frozen);
     // The daemon stages this input after it has completed the first one.
-    let second = stage_inputs(&server, &workspace, [input("artifact://second/a.csv")]).await;
-    let second = second.map_err(|error| error.to_string())?;
+    let second = stage_inputs(&server, &workspace, [input("artifact://second/a.csv")])
+        .await
+        .map_err(|error| error.to_string())?;
     let file = second.first().and_then(|staged| staged.file.clone());
     let text = read_text(&server, &workspace, "work/inputs/a.csv").await;
     let view = server.get_workspace(&workspace).await;
@@ -511,10 +519,10 @@ async fn stage_artifact(
     pin: bool,
 ) -> (i64, String) {
     let spec = pb::InputSpec { pin, ..input(from) };
-    let staged = stage_inputs(server, workspace, [spec])
+    let inputs = stage_inputs(server, workspace, [spec])
         .await
         .expect("staged");
-    let staged = staged.first().expect("one");
+    let staged = inputs.first().expect("one");
     let path = staged.file.clone().expect("a file").path;
     (staged.version, read_text(server, workspace, &path).await)
 }

@@ -122,8 +122,10 @@ async fn command_of_the_daemon_gets_its_input_and_returns_output_and_exit_code()
     let mut stdout = Vec::new();
     let mut stderr = Vec::new();
     let on_stderr = |piece: &[u8]| stderr.extend_from_slice(piece);
-    let end = slot.run(command, &mut stdout, on_stderr).await;
-    let end = end.expect("ran");
+    let end = slot
+        .run(command, &mut stdout, on_stderr)
+        .await
+        .expect("ran");
     assert_eq!(String::from_utf8_lossy(&stdout), "inblue\n");
     assert!(stderr.ends_with(&end.stderr_tail) && stderr.len() > 8);
     assert_eq!(end.stderr_tail, b"3456789\n", "the last eight bytes");
@@ -246,8 +248,9 @@ async fn internal_slots_are_removed_by_the_next_daemon() {
     assert_eq!(engine.container_ids().len(), 1, "a stop removes nothing");
     drop(slot);
     let next = Daemon::start_on(engine, config, dir).await;
-    let registry = WorkspaceRegistry::boot(Arc::clone(&next.context)).await;
-    let registry = registry.expect("started");
+    let registry = WorkspaceRegistry::boot(Arc::clone(&next.context))
+        .await
+        .expect("started");
     assert!(registry.list_all().is_empty());
     wait_for_no_container(&next.engine).await;
     drop(registry);

@@ -58,8 +58,7 @@ fn each_fault_of_the_configuration_is_an_object() {
     let file = dir.path().join("skilld.toml");
     let text = "log_format = \"json\"\ndefault_pool = \"none\"\n[server]\nstreams_max = 0\n";
     std::fs::write(&file, text).expect("write");
-    let file = file.display().to_string();
-    let output = skilld(dir.path(), &["--config", &file])
+    let output = skilld(dir.path(), &["--config", &file.display().to_string()])
         .output()
         .expect("runs");
     assert_eq!(output.status.code(), Some(64));
@@ -80,9 +79,9 @@ fn the_environment_decides_where_no_file_can_be_read() {
     let dir = tempfile::tempdir().expect("directory");
     let file = dir.path().join("skilld.toml");
     std::fs::write(&file, "log_format = \"json\nnot toml").expect("write");
-    let file = file.display().to_string();
+    let name = file.display().to_string();
     for arguments in [
-        vec!["--config", &file],
+        vec!["--config", &name],
         vec!["--config", "/nonexistent/skilld.toml"],
         vec!["--frobnicate"],
     ] {
@@ -133,9 +132,8 @@ fn a_start_that_fails_later_and_its_warnings_of_ignored_variables_are_objects() 
 #[test]
 fn check_is_for_people_and_stays_text() {
     let dir = tempfile::tempdir().expect("directory");
-    let mut command = skilld(dir.path(), &["--check"]);
-    let command = command.env("SKILLD_LOG_FORMAT", "json");
-    let output = command
+    let output = skilld(dir.path(), &["--check"])
+        .env("SKILLD_LOG_FORMAT", "json")
         .env("SKILLD_SERVER__STREAMS_MAX", "0")
         .output()
         .expect("runs");

@@ -80,9 +80,9 @@ async fn fail_to_start(text: &str) -> String {
     Chain(&error).to_string()
 }
 
-/// Makes the files of all cases in `dir`, and returns the cases. `taken` is an address in use.
+/// Makes the files of all cases in `dir`, and returns the cases. The address of `listener` is in use.
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn make_cases(dir: &Path, taken: &TcpListener) -> Vec<Case> {
+fn make_cases(dir: &Path, listener: &TcpListener) -> Vec<Case> {
     let path = |name: &str| dir.join(name);
     let write = |name: &str, text: &str, mode| {
         fs::write(path(name), text).expect("write");
@@ -97,7 +97,7 @@ fn make_cases(dir: &Path, taken: &TcpListener) -> Vec<Case> {
     );
     fs::create_dir(path("open")).expect("create");
     fs::set_permissions(path("open"), Permissions::from_mode(0o777)).expect("chmod");
-    let taken = taken.local_addr().expect("an address");
+    let taken = listener.local_addr().expect("an address");
     let free = TcpListener::bind("127.0.0.1:0").expect("bind");
     let silent = free.local_addr().expect("an address");
     let socket = |path: &Path, more: &str| {

@@ -133,9 +133,9 @@ impl Fixture {
     }
 
     async fn collect(&self, staged: &[&str]) -> usize {
-        let staged: HashSet<String> = staged.iter().map(|digest| (*digest).to_owned()).collect();
+        let digests: HashSet<String> = staged.iter().map(|digest| (*digest).to_owned()).collect();
         self.skills
-            .collect(staged)
+            .collect(digests)
             .await
             .expect("collected")
             .removed
@@ -244,11 +244,11 @@ async fn a_published_skill_is_listed_staged_and_survives_a_restart() {
     }
     // The same in another form is the same.
     let files = files("csv", "1.0");
-    let zipped: Vec<_> = files
+    let wrapped: Vec<_> = files
         .iter()
         .map(|(path, text, mode)| (format!("wrapper/{path}"), text.as_bytes(), *mode))
         .collect();
-    let zipped: Vec<_> = zipped
+    let zipped: Vec<_> = wrapped
         .iter()
         .map(|(path, data, mode)| (path.as_str(), *data, *mode))
         .collect();
@@ -554,7 +554,7 @@ async fn same_either_way(files: &[(String, Vec<u8>, bool)], zipped: bool, wrappe
         .expect("content");
     fs::remove_dir_all(fixture.path("root/any")).expect("removed");
     let prefix = if wrapped { "folder/" } else { "" };
-    let named: Vec<(String, &[u8], u32)> = files
+    let prefixed: Vec<(String, &[u8], u32)> = files
         .iter()
         .map(|(path, data, executable)| {
             (
@@ -564,7 +564,7 @@ async fn same_either_way(files: &[(String, Vec<u8>, bool)], zipped: bool, wrappe
             )
         })
         .collect();
-    let named: Vec<(&str, &[u8], u32)> = named
+    let named: Vec<(&str, &[u8], u32)> = prefixed
         .iter()
         .map(|(path, data, mode)| (path.as_str(), *data, *mode))
         .collect();

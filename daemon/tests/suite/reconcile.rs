@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::server::{StoppedServer, TestServer, wait_until, within};
 use skilld::engine::fake::{EngineOperation, FakeEngine};
 use skilld::engine::{ContainerLimits, ContainerSpec, Engine, LABEL_INSTANCE};
-use skilld_client::Error;
 use skilld_proto::v1::{CreateWorkspaceRequest, DrainRequest, Problem, Reason, WorkspaceState};
 
 /// Delay of an engine call that hangs.
@@ -91,9 +90,10 @@ fn read_records(state_dir: &Path) -> Vec<serde_json::Value> {
 
 /// Returns the record of the only claimed slot.
 fn claimed_record(server: &TestServer) -> serde_json::Value {
-    let taken = read_records(server.state_dir()).into_iter();
-    let mut taken = taken.filter(|record| record["phase"] == "claimed");
-    taken.next().expect("the workspace's")
+    read_records(server.state_dir())
+        .into_iter()
+        .find(|record| record["phase"] == "claimed")
+        .expect("the workspace's")
 }
 
 /// Waits until no container is quarantined.
@@ -278,14 +278,15 @@ async fn container_that_cannot_be_removed_is_quarantined_until_it_is_gone() {
     assert_eq!(kept.len(), 1, "a restart does not forget it");
     assert_eq!(kept[0].subject, problem.subject);
     assert_eq!(kept[0].time, problem.time);
-    let refused: Result<_, Error> = server
+    let refused = server
         .client
         .drain(DrainRequest {
             remove: true,
             execs: true,
         })
-        .await;
-    let refused = refused.expect_err("it is still there").to_string();
+        .await
+        .expect_err("it is still there")
+        .to_string();
     assert!(refused.contains(&problem.subject), "{refused}");
 
     server

@@ -267,8 +267,9 @@ async fn stop(signals: mpsc::Sender<()>, run: JoinHandle<bool>) -> bool {
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("read dir");
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("entry").file_name();
-    let names = entries.map(|entry| name(entry).into_string().expect("UTF-8"));
-    let mut names: Vec<String> = names.collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| name(entry).into_string().expect("UTF-8"))
+        .collect();
     names.sort();
     names
 }

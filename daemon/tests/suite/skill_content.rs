@@ -321,11 +321,12 @@ async fn documents_in_other_encodings_are_listed_and_read_as_text() {
     write(&dir, "references/u\u{308}ber.md", text);
     refresh(&server).await;
     let listed = list(&server, 0, "references").await;
-    let encodings = listed.iter().map(|file| {
-        assert!(file.is_text, "{file:?}");
-        (file.path.as_str(), file.encoding.as_str())
-    });
-    let encodings: Vec<_> = encodings
+    let encodings: Vec<_> = listed
+        .iter()
+        .map(|file| {
+            assert!(file.is_text, "{file:?}");
+            (file.path.as_str(), file.encoding.as_str())
+        })
         .filter(|(_, encoding)| !encoding.is_empty())
         .collect();
     let expected = [
@@ -406,8 +407,8 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
             compat,
             ..Default::default()
         };
-        let found = server.client.search_skills(request).await?;
-        let found = found.matches.into_iter().map(|found| {
+        let answer = server.client.search_skills(request).await?;
+        let found = answer.matches.into_iter().map(|found| {
             let name = found.skill.expect("a skill").name;
             (name.replace("skills/", ""), found.matched_fields.join(","))
         });

@@ -87,11 +87,11 @@ impl Fixture {
     }
 
     async fn stage(&self, slot: &str, refs: &[&str]) -> Result<Vec<StagedSkill>, Error> {
-        let refs = refs
+        let wanted = refs
             .iter()
             .map(|text| SkillRef::parse("skills", text).expect("valid"));
         self.skills.rescan().await?;
-        let leased = self.skills.lease_to_stage(refs.collect()).await?;
+        let leased = self.skills.lease_to_stage(wanted.collect()).await?;
         self.skills.stage(&self.slot(slot), leased).await
     }
 
@@ -217,8 +217,10 @@ async fn staging_again_is_unchanged_and_a_change_on_disk_is_seen() {
     let older =
         SkillRef::parse("skills", &format!("csv@sha256:{}", first[0].digest)).expect("valid");
     let leased = skills.lease_to_stage(vec![older]).await.expect("stored");
-    let back = skills.stage(&fixture.slot("s1"), leased).await;
-    let back = back.expect("staged");
+    let back = skills
+        .stage(&fixture.slot("s1"), leased)
+        .await
+        .expect("staged");
     assert_eq!(
         (&back[0].digest, fixture.script("s1").as_str()),
         (&first[0].digest, "echo 1\n")

@@ -268,14 +268,14 @@ async fn check_shortage(shortage: Shortage) {
         // Mounting a disk requires root.
         return;
     }
-    let mut disk = None;
+    let mut mounted = None;
     let skills = [("one", "name: one\ndescription: d")];
     let toml = "engine.reconcile_interval = \"100ms\"\n";
     let server = TestServer::start_after(toml, &skills, |config| {
-        disk = Some(Tmpfs::mount(&config.state_dir));
+        mounted = Some(Tmpfs::mount(&config.state_dir));
     })
     .await;
-    let disk = disk.expect("mounted");
+    let disk = mounted.expect("mounted");
     let client = server.client.clone().with_retry(RetryPolicy::none());
     let workspace = server.workspace().await;
     wait_until_warm(&server).await;
@@ -355,7 +355,7 @@ async fn check_start(shortage: Shortage) {
         // Mounting a disk requires root.
         return;
     }
-    let mut disk = None;
+    let mut mounted = None;
     let skills = [("one", "name: one\ndescription: d")];
     let run = tempfile::tempdir().expect("directory");
     // The socket is beside the state directory, as in /run. A further container would take what becomes free.
@@ -364,10 +364,10 @@ async fn check_start(shortage: Shortage) {
         run.path().join("skilld.sock").display()
     );
     let server = TestServer::start_after(&toml, &skills, |config| {
-        disk = Some(Tmpfs::mount(&config.state_dir));
+        mounted = Some(Tmpfs::mount(&config.state_dir));
     })
     .await;
-    let disk = disk.expect("mounted");
+    let disk = mounted.expect("mounted");
     let workspace = server.workspace().await;
     save(&server.client, 3 << 20).await.expect("saved");
     publish_folder(&server.client).await;

@@ -34,8 +34,9 @@ fn traces(endpoint: &str, rest: &str) -> String {
 /// Returns a request in the client's trace; `flags` is 01 if the client samples it.
 fn in_trace<T>(message: T, flags: &str) -> Request<T> {
     let mut request = Request::new(message);
-    let context = format!("00-{TRACE}-{PARENT}-{flags}");
-    let context: MetadataValue<_> = context.parse().expect("ASCII");
+    let context: MetadataValue<_> = format!("00-{TRACE}-{PARENT}-{flags}")
+        .parse()
+        .expect("ASCII");
     request.metadata_mut().insert("traceparent", context);
     let state = MetadataValue::from_static("vendor=value");
     request.metadata_mut().insert("tracestate", state);
@@ -43,8 +44,10 @@ fn in_trace<T>(message: T, flags: &str) -> Request<T> {
 }
 
 fn get(name: &str, flags: &str) -> Request<pb::GetWorkspaceRequest> {
-    let name = name.to_owned();
-    in_trace(pb::GetWorkspaceRequest { name }, flags)
+    let request = pb::GetWorkspaceRequest {
+        name: name.to_owned(),
+    };
+    in_trace(request, flags)
 }
 
 fn hex(id: &[u8]) -> String {
@@ -71,9 +74,13 @@ async fn run_with_canaries(server: &TestServer, workspace: &str) {
         spec: Some(spec),
         ..pb::RunExecRequest::default()
     };
-    let mut execs = server.client.execs();
-    let stream = execs.run_exec(in_trace(request, "01"));
-    let mut stream = stream.await.expect("running").into_inner();
+    let mut stream = server
+        .client
+        .execs()
+        .run_exec(in_trace(request, "01"))
+        .await
+        .expect("running")
+        .into_inner();
     while stream.message().await.expect("events").is_some() {}
 }
 

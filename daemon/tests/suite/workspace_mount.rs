@@ -36,14 +36,14 @@ exec unshare --mount sh -euc '
 /// Writes the program, which executes `guest`, into a directory. Returns its path, for `engine.guest_path`.
 pub(crate) fn write_mounting_guest(dir: &Path, guest: &Path) -> PathBuf {
     let program = dir.join(MOUNTING_GUEST);
-    let guest = guest.canonicalize().expect("a guest");
+    let canonical = guest.canonicalize().expect("a guest");
     let is_hidden = |path: &Path| path.starts_with("/workspace");
     assert!(
-        !is_hidden(&guest) && !is_hidden(dir),
+        !is_hidden(&canonical) && !is_hidden(dir),
         "the guests of these tests have a /workspace of their own: move the target directory and TMPDIR elsewhere"
     );
     let text = SCRIPT
-        .replace("{guest}", &guest.display().to_string())
+        .replace("{guest}", &canonical.display().to_string())
         .replace("{marker}", &marker_file(dir).display().to_string());
     std::fs::write(&program, text).expect("write");
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("chmod");

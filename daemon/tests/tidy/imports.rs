@@ -100,8 +100,8 @@ fn is_path_so_far(head: &str) -> bool {
 
 /// Adds the paths of a `use` tree, and returns what follows the tree.
 fn parse_tree<'a>(text: &'a str, base: &[String], targets: &mut Vec<Vec<String>>) -> &'a str {
-    let text = text.trim_start();
-    if let Some(mut rest) = text.strip_prefix('{') {
+    let tree = text.trim_start();
+    if let Some(mut rest) = tree.strip_prefix('{') {
         loop {
             rest = rest.trim_start_matches([' ', ',', '\t']);
             if rest.is_empty() {
@@ -118,8 +118,8 @@ fn parse_tree<'a>(text: &'a str, base: &[String], targets: &mut Vec<Vec<String>>
             }
         }
     }
-    let name = leading_identifier(text);
-    let rest = text.get(name.len()..).unwrap_or_default();
+    let name = leading_identifier(tree);
+    let rest = tree.get(name.len()..).unwrap_or_default();
     let mut path = base.to_vec();
     if !name.is_empty() {
         path.push(name.to_owned());
@@ -128,15 +128,15 @@ fn parse_tree<'a>(text: &'a str, base: &[String], targets: &mut Vec<Vec<String>>
         return parse_tree(deeper, &path, targets);
     }
     targets.push(path);
-    let rest = rest.strip_prefix('*').unwrap_or(rest);
-    match rest.trim_start().strip_prefix("as ") {
-        Some(alias) => {
-            let alias = alias.trim_start();
+    let after = rest.strip_prefix('*').unwrap_or(rest);
+    match after.trim_start().strip_prefix("as ") {
+        Some(renaming) => {
+            let alias = renaming.trim_start();
             alias
                 .get(leading_identifier(alias).len()..)
                 .unwrap_or_default()
         }
-        None => rest,
+        None => after,
     }
 }
 
@@ -148,8 +148,7 @@ fn imports_are_read_from_uses_groups_and_expressions() {
                 #[cfg(test)]\nmod tests {\n    use crate::fuzz::F;\n}\n";
     let path = "daemon/src/workspace/actor/wait.rs";
     let module = module_path("workspace/actor/wait.rs");
-    let found = list_imports(&SourceFile { path, text }, &module);
-    let found: Vec<(usize, String)> = found
+    let found: Vec<(usize, String)> = list_imports(&SourceFile { path, text }, &module)
         .into_iter()
         .map(|import| (import.line, import.target.join("::")))
         .collect();
@@ -162,7 +161,7 @@ fn imports_are_read_from_uses_groups_and_expressions() {
         (5, "workspace::skills::store::Store"),
         (5, "workspace::skills::Card"),
         (9, "paths::check"),
-    ];
-    let expected = expected.map(|(line, target)| (line, target.to_owned()));
+    ]
+    .map(|(line, target)| (line, target.to_owned()));
     assert_eq!(found, expected);
 }

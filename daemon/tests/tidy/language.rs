@@ -131,9 +131,9 @@ pub(crate) fn check_openings(file: &SourceFile<'_>) -> Vec<Finding> {
         false => &["///", "//!"],
     };
     let comment = |line: &'_ str| -> Option<(usize, String)> {
-        let line = line.trim_start();
+        let trimmed = line.trim_start();
         markers.iter().enumerate().find_map(|(kind, marker)| {
-            let rest = line.strip_prefix(marker)?;
+            let rest = trimmed.strip_prefix(marker)?;
             (!rest.starts_with('/')).then(|| (kind, rest.trim().to_owned()))
         })
     };

@@ -130,13 +130,17 @@ pub(crate) fn check_dependencies(path: &str, text: &str) -> Vec<Finding> {
             "a new crate: add it to CRATES in daemon/tests/tidy/layers.rs and to ARCHITECTURE.md";
         return vec![manifest.finding(0, message)];
     };
-    let banned = BANNED_LIBRARIES
+    let banned: BTreeSet<&str> = BANNED_LIBRARIES
         .iter()
         .filter(|(name, _)| *name == directory)
-        .flat_map(|(_, libraries)| *libraries);
-    let banned: BTreeSet<&str> = banned.copied().collect();
-    let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();
-    let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+        .flat_map(|(_, libraries)| *libraries)
+        .copied()
+        .collect();
+    let dependencies = text
+        .split("[dependencies]")
+        .nth(1)
+        .and_then(|rest| rest.split("\n[").next())
+        .unwrap_or_default();
     let names = dependencies
         .lines()
         .filter_map(|line| line.split(['.', ' ', '=']).next());
@@ -308,11 +312,13 @@ fn split_use(line: &str) -> Option<(&str, &str)> {
 
 /// Returns a finding for every import from the root of a crate whose root re-exports for others only.
 pub(crate) fn check_root_imports(files: &[SourceFile<'_>]) -> Vec<Finding> {
-    let modules = files.iter().filter_map(|file| {
-        let path = module_path(file.path.strip_prefix(ROOT_IS_FOR_OTHERS)?);
-        Some((file, path)).filter(|(file, path)| file.is_product() && !path.is_empty())
-    });
-    let modules: Vec<_> = modules.collect();
+    let modules: Vec<_> = files
+        .iter()
+        .filter_map(|file| {
+            let path = module_path(file.path.strip_prefix(ROOT_IS_FOR_OTHERS)?);
+            Some((file, path)).filter(|(file, path)| file.is_product() && !path.is_empty())
+        })
+        .collect();
     let tops: BTreeSet<&String> = modules
         .iter()
         .filter_map(|(_, path)| path.first())
@@ -321,7 +327,7 @@ pub(crate) fn check_root_imports(files: &[SourceFile<'_>]) -> Vec<Finding> {
         let imports = list_imports(file, path).into_iter();
         imports.map(move |import| (file, import))
     });
-    let imports = imports.filter_map(|(file, import)| {
+    let findings = imports.filter_map(|(file, import)| {
         let name = import.target.first().filter(|name| !tops.contains(name))?;
         // In an inline module `super` is its file.
         let mut lines = file.text.lines();
@@ -330,7 +336,7 @@ pub(crate) fn check_root_imports(files: &[SourceFile<'_>]) -> Vec<Finding> {
         line.contains("crate::")
             .then(|| file.finding(import.line, message))
     });
-    imports.collect()
+    findings.collect()
 }
 
 /// Returns the findings of one directory: every module that reaches itself through a sibling.
@@ -444,8 +450,8 @@ fn a_diagram_with_another_order_is_found() {
 
 #[test]
 fn import_cycles_between_siblings_are_found() {
-    let check = |files: &[(&str, &str)]| {
-        let files: Vec<SourceFile<'_>> = files
+    let check = |sources: &[(&str, &str)]| {
+        let files: Vec<SourceFile<'_>> = sources
             .iter()
             .map(|(path, text)| SourceFile { path, text })
             .collect();
@@ -503,7 +509,7 @@ fn import_cycles_between_siblings_are_found() {
 
 #[test]
 fn imports_from_a_root_that_is_for_others_are_found() {
-    let found = check_root_imports(&[
+    let findings = check_root_imports(&[
         SourceFile {
             path: "daemon/skills/src/lib.rs",
             text: "mod parse;\npub use parse::problem::{self, Problem};\n",
@@ -513,7 +519,7 @@ fn imports_from_a_root_that_is_for_others_are_found() {
             text: "use crate::Problem;\nuse crate::problem::Severity;\nuse crate::parse::problem::Severity;\n",
         },
     ]);
-    let found: Vec<String> = found.iter().map(Finding::to_string).collect();
+    let found: Vec<String> = findings.iter().map(Finding::to_string).collect();
     assert_eq!(
         found,
         [

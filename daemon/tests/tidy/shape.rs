@@ -200,9 +200,9 @@ fn no_path_of_a_build_machine(file: &SourceFile<'_>) -> Vec<Finding> {
 fn check_shape(path: &str, text: &str, expected: &[&str]) {
     let found = check_file_shape(&SourceFile { path, text });
     assert_eq!(found.len(), expected.len(), "{path}: {text:?}: {found:#?}");
-    for (found, expected) in found.iter().zip(expected) {
-        let found = found.to_string();
-        assert!(found.contains(expected), "{found}\n  lacks {expected}");
+    for (finding, expected) in found.iter().zip(expected) {
+        let shown = finding.to_string();
+        assert!(shown.contains(expected), "{shown}\n  lacks {expected}");
     }
 }
 

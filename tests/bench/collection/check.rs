@@ -63,8 +63,10 @@ pub(crate) async fn check_skill(client: &Client, skill: &Skill) -> SkillReport {
     if state == SkillState::Shadowed && reference.contains(':') {
         // Its name means another skill, and its reference may still mean this one.
         let named = client.get_skill(reference).await;
-        let named = named.ok().filter(|named| named.digest == skill.digest);
-        state = named.map_or(state, |named| named.state());
+        state = named
+            .ok()
+            .filter(|named| named.digest == skill.digest)
+            .map_or(state, |named| named.state());
     }
     let mut problems: Vec<&Problem> = skill.problems.iter().collect();
     problems.sort_by_key(|problem| problem.severity() != Severity::Error);

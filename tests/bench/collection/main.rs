@@ -54,7 +54,6 @@ async fn run() -> Result<()> {
     let mut options = Options::default().skills(&arguments.directory);
     let settings = std::env::vars().filter(|(name, _)| is_forwarded(name));
     options.env.extend(settings);
-    let options = options.set("pools.default.image", image);
     print_progress(&format!(
         "starting a private daemon with {image} and the skills of {}",
         arguments.directory.display()
@@ -62,15 +61,15 @@ async fn run() -> Result<()> {
     // A signal waits until the daemon has started: only then does dropping it remove its containers.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let daemon = Daemon::start_with(options).await?;
-    let report = tokio::select! {
+    let daemon = Daemon::start_with(options.set("pools.default.image", image)).await?;
+    let checked = tokio::select! {
         report = check_collection(&daemon, image) => report,
         _ = interrupt.recv() => bail!("interrupted"),
         _ = terminate.recv() => bail!("terminated"),
     };
     // A daemon that has failed meanwhile is an error here.
     daemon.stop().await.context("end the daemon")?;
-    let report = report?;
+    let report = checked?;
     let text = match arguments.wants_json {
         true => report.to_json(),
         false => report.to_text(),

@@ -165,12 +165,15 @@ fn cells(skill: &SkillReport) -> [String; 5] {
 
 /// Returns how many scripts had each outcome.
 fn count_scripts(skill: &SkillReport) -> String {
-    let outcomes = skill.scripts.iter().map(|(_, outcome)| match outcome {
-        ScriptOutcome::Started => "started",
-        ScriptOutcome::Broken(_) => "can't run",
-        ScriptOutcome::Unclear(_) => "unclear",
-    });
-    let outcomes: Vec<_> = outcomes.collect();
+    let outcomes: Vec<_> = skill
+        .scripts
+        .iter()
+        .map(|(_, outcome)| match outcome {
+            ScriptOutcome::Started => "started",
+            ScriptOutcome::Broken(_) => "can't run",
+            ScriptOutcome::Unclear(_) => "unclear",
+        })
+        .collect();
     let parts = ["started", "can't run", "unclear"]
         .into_iter()
         .filter_map(|wanted| {

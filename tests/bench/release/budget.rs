@@ -22,8 +22,8 @@ fn a_release_has_no_fault_points() -> Result<()> {
     let path = binaries::binary("skilld")?;
     let program = std::fs::read(&path)?;
     let contains = |text: &str| {
-        let text = text.as_bytes();
-        program.windows(text.len()).any(|window| window == text)
+        let bytes = text.as_bytes();
+        program.windows(bytes.len()).any(|window| window == bytes)
     };
     assert!(contains("SKILLD_"), "its texts can't be read");
     assert!(!contains("FAULT_POINT"), "{}", path.display());

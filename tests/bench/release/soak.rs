@@ -82,13 +82,13 @@ async fn soak() -> Result<()> {
             "{look:?}"
         );
     }
-    let directories = run(
+    let listed = run(
         &daemon.client,
         &name,
         shell("ls $WORKSPACE_DIR/runs | wc -l"),
     )
     .await?;
-    let directories: usize = directories.text().trim().parse()?;
+    let directories: usize = listed.text().trim().parse()?;
     assert!(
         directories <= RUN_DIRECTORIES_MAX,
         "{directories} of them are left"
@@ -106,8 +106,9 @@ async fn run_numbered_exec(client: &Client, name: &str, number: usize) -> Result
         37 => (argv(["sh", "-c", "echo out; echo err >&2"]), Some(0)),
         _ => (argv(["true"]), Some(0)),
     };
-    let outcome = run(client, name, spec).await;
-    let outcome = outcome.with_context(|| format!("exec {number}"))?;
+    let outcome = run(client, name, spec)
+        .await
+        .with_context(|| format!("exec {number}"))?;
     ensure!(
         outcome.exit_code() == expected,
         "exec {number}: {outcome:?}"
@@ -124,8 +125,8 @@ async fn look(daemon: &Daemon, guest: u32) -> Result<Look> {
             .iter()
             .all(|one| one.name == "skilld-guest" && one.state != 'Z');
         Ok(quiet.then_some(all.len()))
-    });
-    let processes = processes.await?;
+    })
+    .await?;
     Ok(Look {
         daemon: usage::anonymous(pid)?,
         guest: usage::anonymous(guest)?,

@@ -257,8 +257,8 @@ async fn an_exec_on_gvisor_costs_at_most_10_ms_more_than_a_spawn_inside() -> Res
             let took = time_exec(&daemon, &name, program).await?;
             println!("{program}: p50 of 31: {took:?}, spawned inside {inside:?}");
             Ok(took.saturating_sub(inside))
-        });
-        let added = added.await?;
+        })
+        .await?;
         assert!(added <= GVISOR_MAX, "{program} adds {added:?}");
     }
     daemon.stop().await

@@ -147,8 +147,11 @@ fn request(
     let mut body = json!({"messages": history});
     inject(Provider::OpenAiChat, &mut body, material, state, &options).expect("a chat request");
     let messages = body.get("messages").and_then(Value::as_array);
-    let messages = messages.into_iter().flatten();
-    messages.map(|message| count(message, tokenizer)).sum()
+    messages
+        .into_iter()
+        .flatten()
+        .map(|message| count(message, tokenizer))
+        .sum()
 }
 
 fn count(message: &Value, tokenizer: &CoreBPE) -> usize {
@@ -157,9 +160,12 @@ fn count(message: &Value, tokenizer: &CoreBPE) -> usize {
         tokens(tokenizer, text.unwrap_or_default())
     };
     let calls = message.get("tool_calls").and_then(Value::as_array);
-    let calls = calls.into_iter().flatten();
-    let calls = calls.map(|call| text(call, "/function/name") + text(call, "/function/arguments"));
-    MESSAGE_TOKENS + text(message, "/content") + calls.sum::<usize>()
+    let call_tokens: usize = calls
+        .into_iter()
+        .flatten()
+        .map(|call| text(call, "/function/name") + text(call, "/function/arguments"))
+        .sum();
+    MESSAGE_TOKENS + text(message, "/content") + call_tokens
 }
 
 fn beginning() -> Vec<Value> {

@@ -88,11 +88,11 @@ fn parse_case(name: &str, folder: &Path, text: &str) -> Result<Case> {
     take_string(&mut table, "shape")?.context("`shape` is missing")?;
     let skills = take_strings(&mut table, "skills")?;
     let first = skills.first().context("`skills` is missing")?.clone();
-    let steps = match table.remove("steps") {
-        Some(Value::Array(steps)) => steps,
+    let entries = match table.remove("steps") {
+        Some(Value::Array(entries)) => entries,
         other => bail!("`steps` must be a list of tables: {other:?}"),
     };
-    let steps = steps.into_iter().map(|step| parse_step(step, &first));
+    let steps = entries.into_iter().map(|step| parse_step(step, &first));
     let case = Case {
         name: name.to_owned(),
         folder: folder.to_owned(),

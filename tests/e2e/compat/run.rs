@@ -117,9 +117,11 @@ async fn run_step(client: &Client, workspace: &str, step: &Step) -> Result<()> {
         );
     }
     let stdout = outcome.text();
-    let missing = step.stdout_contains.iter();
-    let missing = missing.filter(|part| !stdout.contains(part.as_str()));
-    let missing: Vec<_> = missing.collect();
+    let missing: Vec<_> = step
+        .stdout_contains
+        .iter()
+        .filter(|part| !stdout.contains(part.as_str()))
+        .collect();
     ensure!(
         missing.is_empty(),
         "stdout lacks {missing:?}, {}",

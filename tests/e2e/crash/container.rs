@@ -49,15 +49,18 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
     let failed = wait::until("the workspace has failed", DEADLINE, async || {
         let now = client.get_workspace(&workspace).await?;
         Ok(Some(now).filter(|now| now.state() == WorkspaceState::Failed))
-    });
-    let failed = failed.await?;
+    })
+    .await?;
     let failure = failed.failure.context("failure")?;
     assert_eq!(failure.cause(), Cause::ContainerLost, "{failure:?}");
     assert!(failure.message.contains("container"), "{failure:?}");
 
-    let exec = exec::run(client, &workspace, exec::shell("true")).await;
-    let exec = exec.err().context("it ran")?.downcast()?;
-    let refused = expect_status(Err::<(), skilld_client::Error>(exec))?;
+    let error = exec::run(client, &workspace, exec::shell("true"))
+        .await
+        .err()
+        .context("it ran")?
+        .downcast()?;
+    let refused = expect_status(Err::<(), skilld_client::Error>(error))?;
     assert_eq!(
         refused,
         (

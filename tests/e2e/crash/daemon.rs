@@ -288,15 +288,11 @@ async fn a_restart_adopts_all_containers() -> Result<()> {
             before,
             "containers were made anew"
         );
-        let listed = daemon
+        let answer = daemon
             .client
-            .list_workspaces(ListWorkspacesRequest::default());
-        let listed: Vec<String> = listed
-            .await?
-            .workspaces
-            .into_iter()
-            .map(|one| one.name)
-            .collect();
+            .list_workspaces(ListWorkspacesRequest::default())
+            .await?;
+        let listed: Vec<String> = answer.workspaces.into_iter().map(|one| one.name).collect();
         assert_eq!(listed, names);
         assert_eq!(daemon.client.get_pool("default").await?.warm, 2);
     }

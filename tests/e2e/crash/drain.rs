@@ -217,15 +217,15 @@ async fn a_slow_guest_at_a_start_loses_no_workspace_and_no_exec() -> Result<()> 
     let socket = daemon
         .state_dir()
         .join(format!("slots/{number}/run/guest.sock"));
-    let pid = docker::pid(&daemon.container(&slow)?).await?;
-    let pid = Pid::from_raw(pid.context("a pid")?);
+    let container_pid = docker::pid(&daemon.container(&slow)?).await?;
+    let pid = Pid::from_raw(container_pid.context("a pid")?);
     daemon.crash().await?;
     kill(pid, Signal::SIGSTOP)?;
     let waking = async {
         let awaited = wait::until("the slow guest is awaited", DEADLINE, async || {
             Ok(socket.exists().then_some(()))
-        });
-        let awaited = awaited.await;
+        })
+        .await;
         tokio::time::sleep(UNREACHABLE).await;
         // The daemon serves only after this, so the client of the exec could not come back.
         let runs = check_runs(command);

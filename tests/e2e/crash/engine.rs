@@ -101,9 +101,9 @@ async fn a_labelled_container_that_no_slot_knows_is_removed_while_it_serves() ->
     let known = containers(&daemon).await?;
     // A daemon that runs on could remove the container between Docker's creation and its start.
     daemon.signal(Signal::SIGSTOP)?;
-    let orphan = Sleeper::start(&[(docker::LABEL_INSTANCE, &daemon.info.instance)]).await;
+    let started = Sleeper::start(&[(docker::LABEL_INSTANCE, &daemon.info.instance)]).await;
     daemon.signal(Signal::SIGCONT)?;
-    let orphan = orphan?;
+    let orphan = started?;
     let foreign = Sleeper::start(&[(docker::LABEL_INSTANCE, "another")]).await?;
     wait::until("the orphaned container is removed", DEADLINE, async || {
         Ok((containers(&daemon).await? == known).then_some(()))

@@ -49,8 +49,8 @@ async fn build_that_the_daemon_did_not_survive_leaves_nothing_and_is_repeated() 
         daemon.crash().await?;
         Ok::<_, anyhow::Error>(during)
     };
-    let (answer, during) = tokio::join!(staging, crash);
-    let during = during?;
+    let (answer, crashed) = tokio::join!(staging, crash);
+    let during = crashed?;
     assert!(
         answer.is_err(),
         "it was answered before the daemon was killed"
@@ -71,8 +71,8 @@ async fn build_that_the_daemon_did_not_survive_leaves_nothing_and_is_repeated() 
         let entries = fs::read_dir(folder.join(directory))?.count();
         assert_eq!(entries, 0, "{directory}");
     }
-    let staged = daemon.client.stage_skills(&name, &names).await?;
-    let staged = staged.first().context("one skill")?;
+    let skills = daemon.client.stage_skills(&name, &names).await?;
+    let staged = skills.first().context("one skill")?;
     assert_eq!(staged.problems, []);
     let mut spec = shell("python3 -c 'import skilld_compat_letters as l; print(l.__version__)'");
     "letters".clone_into(&mut spec.skill);
@@ -114,8 +114,8 @@ async fn crash_at(point: Point) -> Result<()> {
         (count("mounted")?, count("records")?, count("tmp")?),
         (1, 1, 0)
     );
-    let staged = daemon.client.stage_skills(&name, &["pages"]).await?;
-    let staged = staged.first().context("one skill")?;
+    let skills = daemon.client.stage_skills(&name, &["pages"]).await?;
+    let staged = skills.first().context("one skill")?;
     assert_eq!(staged.problems, []);
     let built = staged.environment.as_ref().context("an environment")?;
     assert_eq!(

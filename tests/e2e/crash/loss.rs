@@ -173,8 +173,10 @@ async fn no_fabricated_exit_when_the_guest_is_killed_from_the_host() -> Result<(
     // A warm container, which no client has claimed, is replaced.
     let claimed = daemon.container(&neighbour)?;
     let ours = containers(&daemon).await?;
-    let warm = ours.iter().find(|id| **id != claimed && **id != container);
-    let warm = warm.context("a warm one")?;
+    let warm = ours
+        .iter()
+        .find(|id| **id != claimed && **id != container)
+        .context("a warm one")?;
     let pid = docker::pid(warm).await?.context("it runs")?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     wait::until(
@@ -196,8 +198,8 @@ async fn a_guest_that_hangs_is_noticed() -> Result<()> {
     let client = &daemon.client;
     let workspace = exec::workspace(client).await?.name;
     let mut events = counting(client, &workspace).await?;
-    let pid = docker::pid(&daemon.container(&workspace)?).await?;
-    let pid = Pid::from_raw(pid.context("it runs")?);
+    let container_pid = docker::pid(&daemon.container(&workspace)?).await?;
+    let pid = Pid::from_raw(container_pid.context("it runs")?);
     kill(pid, Signal::SIGSTOP)?;
     let (_, reason) = read_until_broken(&mut events).await?;
     assert_eq!(reason, "REASON_GUEST_LOST");

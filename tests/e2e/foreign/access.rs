@@ -220,8 +220,10 @@ fn check_log(log: &str) -> Result<()> {
         let line = lines.find(|line| line.contains(done) && line.contains("job-7"));
         line.with_context(|| format!("no line {done:?}: {log}"))?;
     }
-    let created = log.lines().find(|line| line.contains("workspace created"));
-    let created = created.unwrap_or_default();
+    let created = log
+        .lines()
+        .find(|line| line.contains("workspace created"))
+        .unwrap_or_default();
     for field in ["principal=\"ci-1\"", "tenant=\"a\"", "request_id="] {
         assert!(created.contains(field), "{created}");
     }

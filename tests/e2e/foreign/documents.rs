@@ -149,11 +149,12 @@ fn read_documents() -> Result<(Sections, Vec<String>)> {
         for section in sections(name)? {
             let is_typed =
                 |language: &str| matches!(language, "sh" | "bash" | "js" | "python" | "console");
-            let blocks = section
+            let blocks: Vec<String> = section
                 .blocks
                 .into_iter()
-                .filter(|(language, _)| is_typed(language));
-            let blocks: Vec<String> = blocks.map(|(_, code)| code).collect();
+                .filter(|(language, _)| is_typed(language))
+                .map(|(_, code)| code)
+                .collect();
             if !blocks.is_empty() {
                 found
                     .entry((name.clone(), section.title))
@@ -176,8 +177,8 @@ fn read_documents() -> Result<(Sections, Vec<String>)> {
 fn check_test(files: &[String], test: &str, document: &str) -> Result<()> {
     let file = files
         .iter()
-        .find(|file| file.contains(&format!("fn {test}(")));
-    let file = file.with_context(|| format!("no test {test} for {document}"))?;
+        .find(|file| file.contains(&format!("fn {test}(")))
+        .with_context(|| format!("no test {test} for {document}"))?;
     ensure!(
         file.contains(&format!("\"{document}\"")),
         "the file of {test} does not name {document}"
@@ -229,8 +230,9 @@ fn every_command_block_of_the_documents_has_a_test_or_a_reason() -> Result<()> {
             anyhow::bail!("not a row: {row}");
         };
         let section = (document.to_owned(), title.to_owned());
-        let blocks = found.get(&section);
-        let blocks = blocks.with_context(|| format!("{section:?} has no command block"))?;
+        let blocks = found
+            .get(&section)
+            .with_context(|| format!("{section:?} has no command block"))?;
         if coverage == "the first steps" {
             check_first_steps(blocks)?;
         } else if let Some(reason) = coverage.strip_prefix("not run: ") {
@@ -247,7 +249,7 @@ fn every_command_block_of_the_documents_has_a_test_or_a_reason() -> Result<()> {
         }
         listed.insert(section);
     }
-    let found: BTreeSet<_> = found.into_keys().collect();
-    assert_eq!(found, listed);
+    let existing: BTreeSet<_> = found.into_keys().collect();
+    assert_eq!(existing, listed);
     Ok(())
 }

@@ -95,8 +95,10 @@ async fn configurations_for_mcp_clients_start_a_server() -> Result<()> {
             other => anyhow::bail!("a block of {other}"),
         };
         let servers = ["mcpServers", "servers", "mcp_servers"];
-        let server = servers.iter().find_map(|key| file.get(key)?.get("skills"));
-        let server = server.with_context(|| code.clone())?;
+        let server = servers
+            .iter()
+            .find_map(|key| file.get(key)?.get("skills"))
+            .with_context(|| code.clone())?;
         let args = server["args"].as_array().context("args")?;
         let mut child = Command::new(
             place
@@ -115,8 +117,8 @@ async fn configurations_for_mcp_clients_start_a_server() -> Result<()> {
         let mut stdin = child.stdin.take().context("stdin")?;
         stdin.write_all(format!("{hello}\n").as_bytes()).await?;
         let mut said = BufReader::new(child.stdout.take().context("stdout")?).lines();
-        let answer = tokio::time::timeout(LIMIT, said.next_line()).await??;
-        let answer: Value = serde_json::from_str(&answer.context("it answers")?)?;
+        let line = tokio::time::timeout(LIMIT, said.next_line()).await??;
+        let answer: Value = serde_json::from_str(&line.context("it answers")?)?;
         assert_eq!(answer["result"]["serverInfo"]["name"], "skilld");
         drop(stdin);
         let ended = tokio::time::timeout(LIMIT, child.wait()).await??;

@@ -47,8 +47,9 @@ async fn an_mcp_client_over_http_uses_the_skills_and_web_pages_do_not() -> Resul
         .kill_on_drop(true)
         .spawn()?;
     let mut said = BufReader::new(server.stderr.take().context("stderr")?).lines();
-    let line = tokio::time::timeout(LIMIT, said.next_line()).await??;
-    let line = line.context("it says where it listens")?;
+    let line = tokio::time::timeout(LIMIT, said.next_line())
+        .await??
+        .context("it says where it listens")?;
     let url = line
         .strip_prefix("skillctl: serving ")
         .with_context(|| line.clone())?
@@ -70,9 +71,9 @@ async fn an_mcp_client_uses_the_tools_of_every_family() -> Result<()> {
     let daemon = Daemon::start().await?;
     let skillctl = binaries::binary("skillctl")?.display().to_string();
     let directory = tempfile::tempdir()?;
-    let options = directory.path().join("options.json");
-    std::fs::write(&options, r#"{"additions": true}"#)?;
-    let options = options.display().to_string();
+    let file = directory.path().join("options.json");
+    std::fs::write(&file, r#"{"additions": true}"#)?;
+    let options = file.display().to_string();
     for (family, count) in [("trpc", 17), ("sherma", 11), ("agent-zero", 2)] {
         let endpoint = daemon.endpoint();
         let saw = client(&["family", family, &skillctl, &endpoint, &options]).await?;
@@ -133,8 +134,9 @@ fn check(saw: &Value) -> Result<()> {
     assert!(schemas.iter().all(|kind| kind == "object"));
     assert_eq!(saw["loaded"]["error"], false);
     // No prompt brings it: the result does.
-    let content = saw["loaded"]["content"]["content"].as_str();
-    let content = content.context("the skill's text")?;
+    let content = saw["loaded"]["content"]["content"]
+        .as_str()
+        .context("the skill's text")?;
     ensure!(content.contains("# csv-report"), "{content}");
 
     let ran = &saw["ran"]["content"];

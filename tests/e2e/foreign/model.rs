@@ -29,8 +29,9 @@ impl Model {
             .spawn()?;
         let stdout = child.stdout.take().context("stdout")?;
         let mut lines = BufReader::new(stdout).lines();
-        let port = tokio::time::timeout(LIMIT, lines.next_line()).await??;
-        let port = port.context("it says its port")?;
+        let port = tokio::time::timeout(LIMIT, lines.next_line())
+            .await??
+            .context("it says its port")?;
         Ok(Self {
             _child: child,
             url: format!("http://127.0.0.1:{port}"),

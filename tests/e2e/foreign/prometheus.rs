@@ -88,8 +88,8 @@ impl Prometheus {
     /// Returns the result of a query. A query that Prometheus refuses is an error.
     async fn query(&self, expr: &str) -> Result<Vec<Value>> {
         let encoded: String = expr.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let answer = fetch_page(&self.address, &format!("/api/v1/query?query={encoded}")).await;
-        let answer: Value = serde_json::from_str(&answer.with_context(|| expr.to_owned())?)?;
+        let page = fetch_page(&self.address, &format!("/api/v1/query?query={encoded}")).await;
+        let answer: Value = serde_json::from_str(&page.with_context(|| expr.to_owned())?)?;
         ensure!(answer["status"] == "success", "{expr}: {answer}");
         let result = answer["data"]["result"].as_array();
         Ok(result.context("a vector")?.clone())
@@ -172,8 +172,8 @@ fn dashboard_queries(path: &Path) -> Result<Vec<String>> {
         .flatten()
         .filter_map(|target| target["expr"].as_str());
     let filled = exprs.map(|expr| {
-        let expr = expr.replace("$instance", ".*");
-        expr.replace("$__rate_interval", "5m")
+        expr.replace("$instance", ".*")
+            .replace("$__rate_interval", "5m")
     });
     Ok(filled.collect())
 }
@@ -213,11 +213,12 @@ async fn prometheus_reads_all_metrics_and_every_panel_has_data() -> Result<()> {
     for query in &queries {
         prometheus.wait_for(query).await?;
     }
-    let rules = fetch_page(&prometheus.address, "/api/v1/rules").await?;
-    let rules: Value = serde_json::from_str(&rules)?;
-    let rules = rules["data"]["groups"][0]["rules"].as_array().cloned();
-    let rules = rules.context("the alerts are loaded")?;
-    for rule in &rules {
+    let page = fetch_page(&prometheus.address, "/api/v1/rules").await?;
+    let answer: Value = serde_json::from_str(&page)?;
+    let rules = answer["data"]["groups"][0]["rules"]
+        .as_array()
+        .context("the alerts are loaded")?;
+    for rule in rules {
         ensure!(
             rule["health"] == "ok" || rule["health"] == "unknown",
             "{rule}"

@@ -54,11 +54,12 @@ fn check(saw: &Value, table: &[u8]) -> Result<()> {
     assert_eq!(saw["gone"], json!(["NOT_FOUND", true]));
 
     let files = saw["files"].as_object().context("files")?;
-    let report = files.iter().find(|(path, _)| path.ends_with("report.json"));
-    let report = report
+    let json = files
+        .iter()
+        .find(|(path, _)| path.ends_with("report.json"))
         .and_then(|(_, text)| text.as_str())
         .context("report.json")?;
-    let report: Value = serde_json::from_str(report)?;
+    let report: Value = serde_json::from_str(json)?;
     let expected = rows_by_region(table)?;
     assert_eq!(report["rows"], json!(expected.values().sum::<u64>()));
     let groups = report["groups"][0]["values"].as_array().context("groups")?;

@@ -125,7 +125,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn new() -> Result<Self> {
-        let venv = venv::program("python").await?;
+        let python = venv::program("python").await?;
         let daemon = Daemon::start().await?;
         daemon
             .client
@@ -149,7 +149,7 @@ impl Place {
         executable(&bin.join("python3"), PYTHON3)?;
         symlink(binaries::binary("skillctl")?, bin.join("skillctl"))?;
         symlink(binaries::example("agent")?, bin.join("agent"))?;
-        let venv = venv.parent().map(Path::to_owned).context("bin")?;
+        let venv = python.parent().map(Path::to_owned).context("bin")?;
         let path = [bin, venv, PathBuf::from("/usr/local/bin:/usr/bin:/bin")]
             .map(|part| part.display().to_string())
             .join(":");
@@ -256,8 +256,9 @@ fn executable(path: &Path, text: &str) -> Result<()> {
 
 /// The calls of README.md answer in JSON, one document after another.
 fn check_calls(printed: &str) -> Result<()> {
-    let answers = serde_json::Deserializer::from_str(printed).into_iter::<Value>();
-    let answers: Vec<Value> = answers.collect::<Result<_, _>>()?;
+    let answers: Vec<Value> = serde_json::Deserializer::from_str(printed)
+        .into_iter::<Value>()
+        .collect::<Result<_, _>>()?;
     let found = |pointer: &str| answers.iter().find_map(|answer| answer.pointer(pointer));
     assert_eq!(found("/name"), Some(&"workspaces/my-session".into()));
     assert_eq!(found("/skills/0/name"), Some(&"python-math".into()));
@@ -283,12 +284,12 @@ fn check_texts(printed: &str) -> Result<()> {
             polled.push(pieces.filter_map(|piece| piece["text"].as_str()).collect());
         }
     }
-    let polled: [String; 2] = polled.try_into().ok().context("two polls")?;
+    let [first, second]: [String; 2] = polled.try_into().ok().context("two polls")?;
     let (prompt, rest) = ("password: ", "\n9 letters\n");
     assert_eq!(streamed, format!("{prompt}{rest}"));
-    assert_eq!(polled[0], prompt, "{printed}");
+    assert_eq!(first, prompt, "{printed}");
     // Output has settled when none came for a moment.
-    let is_begin = !polled[1].is_empty() && rest.starts_with(&polled[1]);
+    let is_begin = !second.is_empty() && rest.starts_with(&second);
     assert!(is_begin, "{printed}");
     Ok(())
 }

@@ -40,8 +40,10 @@ impl S3 {
             .spawn()?;
         let stdin = child.stdin.take().context("stdin")?;
         let mut stdout = BufReader::new(child.stdout.take().context("stdout")?).lines();
-        let port = tokio::time::timeout(LIMIT, stdout.next_line()).await??;
-        let port = port.context("it says its port")?.parse()?;
+        let port = tokio::time::timeout(LIMIT, stdout.next_line())
+            .await??
+            .context("it says its port")?
+            .parse()?;
         Ok(Self {
             _child: child,
             stdin,
@@ -58,9 +60,10 @@ impl S3 {
     }
 
     async fn keys(&mut self) -> Result<Vec<String>> {
-        let keys: Value = serde_json::from_str(&self.ask("keys").await?)?;
-        let keys = keys.as_array().context("keys")?.iter();
+        let answer: Value = serde_json::from_str(&self.ask("keys").await?)?;
+        let keys = answer.as_array().context("keys")?;
         Ok(keys
+            .iter()
             .filter_map(|key| key.as_str().map(ToOwned::to_owned))
             .collect())
     }
@@ -83,8 +86,8 @@ fn known(mut options: Options) -> Options {
     let pairs = [
         ("AWS_ACCESS_KEY_ID", KEY_ID),
         ("AWS_SECRET_ACCESS_KEY", SECRET),
-    ];
-    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()));
     options.env.extend(pairs);
     options
 }
@@ -196,11 +199,11 @@ async fn pages(client: &Client, expected: &[&str]) -> Result<()> {
         }
         request.page_token = page.next_page_token;
     }
-    let expected: Vec<String> = expected
+    let names: Vec<String> = expected
         .iter()
         .map(|name| format!("artifacts/{name}"))
         .collect();
-    assert_eq!(found, expected);
+    assert_eq!(found, names);
     Ok(())
 }
 

@@ -35,8 +35,12 @@ const ADA: [&str; 6] = ["--app", "shop", "--user", "ada", "--session", "1"];
 
 /// Runs `skillctl artifact` in that scope, which must succeed, and returns what it printed.
 async fn artifact(daemon: &Daemon, args: &[&str], input: &[u8]) -> Result<Vec<u8>> {
-    let words = ["artifact"].iter().chain(args).chain(&ADA);
-    let words: Vec<&str> = words.copied().collect();
+    let words: Vec<&str> = ["artifact"]
+        .iter()
+        .chain(args)
+        .chain(&ADA)
+        .copied()
+        .collect();
     let output = skillctl(daemon, &words, input).await?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {said}");
@@ -47,10 +51,10 @@ async fn artifact(daemon: &Daemon, args: &[&str], input: &[u8]) -> Result<Vec<u8
 async fn skillctl_saves_and_loads_bytes_as_they_are() -> Result<()> {
     let daemon = DefaultDaemon::share().await?;
     let dir = tempfile::tempdir()?;
-    let file = dir.path().join("data.bin");
+    let path = dir.path().join("data.bin");
     let data: Vec<u8> = (0..700_000_u32).map(|n| (n % 251) as u8).collect();
-    std::fs::write(&file, &data)?;
-    let file = file.display().to_string();
+    std::fs::write(&path, &data)?;
+    let file = path.display().to_string();
     let call = async |words: &[&str], input: &[u8]| artifact(&daemon, words, input).await;
     assert_eq!(
         call(&["save", "dir/a.bin", &file], b"").await?,

@@ -64,16 +64,16 @@ const SHELL_TEXT: [&str; 8] = [
 async fn no_name_is_ever_shell_text() -> Result<()> {
     let root = root()?;
     let dir = skill(&root, "s", "s")?;
-    for name in SHELL_TEXT {
-        let name = name.replace('/', ":");
+    for text in SHELL_TEXT {
+        let name = text.replace('/', ":");
         fs::write(dir.join(&name), "of the skill")?;
     }
     let daemon = Daemon::start_with(options(&root)).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     client.stage_skills(&name, &["s"]).await?;
-    for odd in SHELL_TEXT {
-        let odd = odd.replace('/', ":");
+    for text in SHELL_TEXT {
+        let odd = text.replace('/', ":");
         put(client, &name, &format!("work/{odd}"), "bytes").await?;
         let from = |from: String, to: String| InputSpec {
             source: Some(Source::From(from)),

@@ -32,8 +32,8 @@ fn check_report(report: &[u8]) -> Result<()> {
     let report: Value = serde_json::from_slice(report)?;
     assert_eq!(report["rows"], Value::from(rows));
     assert_eq!(report["bytes"], Value::from(table.len()));
-    let names = report["columns"].as_array().context("columns")?;
-    let names: Vec<&str> = names
+    let columns = report["columns"].as_array().context("columns")?;
+    let names: Vec<&str> = columns
         .iter()
         .filter_map(|column| column["name"].as_str())
         .collect();

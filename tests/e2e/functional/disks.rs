@@ -33,8 +33,10 @@ fn on_disk(disk: &str) -> Options {
 /// Returns size, block size, free blocks, inodes and free inodes of the workspace's file system.
 async fn measure(client: &Client, name: &str) -> Result<[u64; 5]> {
     let text = shell_stdout(client, name, "stat -f -c '%b %S %a %c %d' /workspace").await?;
-    let numbers = text.split_whitespace().map(str::parse);
-    let numbers: Vec<u64> = numbers.collect::<Result<_, _>>()?;
+    let numbers: Vec<u64> = text
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
     numbers.try_into().ok().context("five numbers")
 }
 
@@ -185,8 +187,8 @@ async fn nothing_of_a_disk_is_left_after_its_workspace() -> Result<()> {
         fallocate -l 48M room; grep -c secret room; tr -d '\\0' <room | wc -c";
     let next = workspace(client).await?.name;
     let text = run(client, &next, shell(LOOK)).await?.text();
-    let (names, rest) = text.split_once('\n').context("two lines")?;
-    let mut names: Vec<&str> = names.split_whitespace().collect();
+    let (first_line, rest) = text.split_once('\n').context("two lines")?;
+    let mut names: Vec<&str> = first_line.split_whitespace().collect();
     let count = names.pop();
     names.sort_unstable();
     assert_eq!(names, ["metadata.json", "out", "runs", "skills", "work"]);

@@ -280,8 +280,8 @@ async fn daemon_warns_at_its_start_when_pools_promise_more_memory_than_the_host_
     let log = daemon.log();
     let warning = log
         .lines()
-        .find(|line| line.contains("WARN") && line.contains(promised));
-    let warning = warning.context("a warning")?;
+        .find(|line| line.contains("WARN") && line.contains(promised))
+        .context("a warning")?;
     assert!(warning.contains("builds 100000 × 3.0 GiB"), "{warning}");
     daemon.stop().await
 }

@@ -167,9 +167,9 @@ async fn commands_find_the_packages_of_their_skill_offline() -> Result<()> {
     let daemon = Daemon::start_with(fixture.options()).await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;
-    let staged = stage(client, &name, "letters").await?;
-    assert_eq!(staged.problems, []);
-    let staged = staged.environment.context("an environment")?;
+    let skill = stage(client, &name, "letters").await?;
+    assert_eq!(skill.problems, []);
+    let staged = skill.environment.context("an environment")?;
     assert_eq!((staged.packages_total, staged.packages.len()), (2, 0));
     let (_, prepared) = prepare(client, "letters").await?;
     let built = prepared.environment.context("the environment")?;

@@ -106,10 +106,9 @@ async fn the_environment_is_the_documented_minimum() -> Result<()> {
     let outcome = run(client, &workspace, spec.clone()).await?;
     let exec = outcome.name.rsplit('/').next().context("no id")?;
     let run_dir = format!("/workspace/runs/{exec}");
-    let minimum = FIXED_VARIABLES
+    let minimum: BTreeMap<String, String> = FIXED_VARIABLES
         .into_iter()
-        .chain([("RUN_DIR", run_dir.as_str())]);
-    let minimum: BTreeMap<String, String> = minimum
+        .chain([("RUN_DIR", run_dir.as_str())])
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     assert_eq!(variables(&outcome.stdout)?, minimum);

@@ -88,12 +88,12 @@ async fn checks_of_images_and_skills_know_the_variables_of_the_image() -> Result
         pool: String::new(),
     };
     let answer = daemon.client.check_image(request).await?;
-    let messages: Vec<&str> = answer
+    let messages = answer
         .findings
         .iter()
         .map(|it| it.message.as_str())
-        .collect();
-    let messages = messages.join("\n");
+        .collect::<Vec<_>>()
+        .join("\n");
     assert!(messages.contains("its PATH has /tmp, which"), "{messages}");
     assert!(messages.contains("its variables ODD-NAME:"), "{messages}");
     assert!(!messages.contains("git-core"), "{messages}");

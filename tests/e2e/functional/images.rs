@@ -54,9 +54,12 @@ async fn check_image(daemon: &Daemon, image: &str) -> Result<CheckImageResponse>
 }
 
 fn errors(answer: &CheckImageResponse) -> Vec<&str> {
-    let errors = answer.findings.iter();
-    let errors = errors.filter(|finding| finding.severity() == Severity::Error);
-    errors.map(|finding| finding.code.as_str()).collect()
+    answer
+        .findings
+        .iter()
+        .filter(|finding| finding.severity() == Severity::Error)
+        .map(|finding| finding.code.as_str())
+        .collect()
 }
 
 /// Waits until a daemon has this number of containers.

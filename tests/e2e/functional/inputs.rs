@@ -128,8 +128,9 @@ async fn inputs_arrive_from_every_source_with_their_bytes() -> Result<()> {
     );
 
     // On record: for whoever asks the API, for commands, and for the next daemon.
-    let recorded = client.get_workspace(&name).await?.inputs;
-    let recorded: Vec<_> = recorded
+    let view = client.get_workspace(&name).await?;
+    let recorded: Vec<_> = view
+        .inputs
         .iter()
         .map(|input| (input.path.as_str(), input.from.as_str()))
         .collect();

@@ -79,10 +79,9 @@ async fn programs_of_a_plugins_skill_run_while_programs_are_restricted() -> Resu
     let link = "/workspace/skills/deploy/bin/hello";
     let physical = format!("{PLUGIN}/skills/deploy/bin/hello");
     let restricted = |allowed: &[&str], program: &str| {
-        let allowed = allowed.iter().map(|&entry| entry.to_owned()).collect();
         in_skill(ExecSpec {
             programs: Some(Programs {
-                allowed,
+                allowed: allowed.iter().map(|&entry| entry.to_owned()).collect(),
                 denied: Vec::new(),
             }),
             ..argv([program])
@@ -106,8 +105,11 @@ async fn programs_of_a_plugins_skill_run_while_programs_are_restricted() -> Resu
         (&["hello"][..], "../../shared/tool", "none of those"),
     ] {
         let outcome = run(client, &name, restricted(allowed, program)).await?;
-        let failure = outcome.result.spawn_failure.clone();
-        let failure = failure.with_context(|| format!("{program} ran: {outcome:?}"))?;
+        let failure = outcome
+            .result
+            .spawn_failure
+            .clone()
+            .with_context(|| format!("{program} ran: {outcome:?}"))?;
         assert_eq!(failure.stage(), Stage::Program, "{failure:?}");
         assert!(failure.message.contains(why), "{program}: {failure:?}");
     }

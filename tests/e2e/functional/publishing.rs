@@ -136,8 +136,8 @@ async fn a_folder_is_published_used_replaced_and_deleted_from_a_shell() -> Resul
         .status()
         .await?;
     ensure!(packed.success());
-    let archive = archive.display().to_string();
-    let newer = done(&daemon, &["skill", "publish", &archive]).await?;
+    let archive_path = archive.display().to_string();
+    let newer = done(&daemon, &["skill", "publish", &archive_path]).await?;
     ensure!(newer.starts_with("greet 1.1 sha256:"), "{newer}");
 
     let new = workspace(client).await?.name;

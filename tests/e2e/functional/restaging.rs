@@ -57,8 +57,9 @@ fn skills_dir(daemon: &Daemon, workspace: &str) -> Result<PathBuf> {
 }
 
 fn replaced(dir: &Path) -> Result<usize> {
-    let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
-    let names = names.collect::<Result<Vec<_>>>()?;
+    let names = fs::read_dir(dir)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<Result<Vec<_>>>()?;
     let is_replaced =
         |name: &&std::ffi::OsString| name.as_encoded_bytes().starts_with(b".replaced-");
     Ok(names.iter().filter(is_replaced).count())

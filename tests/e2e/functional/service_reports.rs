@@ -71,8 +71,8 @@ async fn every_line_of_a_json_log_is_a_flat_object() -> Result<()> {
     let objects = flat_objects(&daemon.log())?;
     let started = objects
         .iter()
-        .find(|object| object["message"] == "exec started");
-    let started = started.context("no line of the exec")?;
+        .find(|object| object["message"] == "exec started")
+        .context("no line of the exec")?;
     assert_eq!(started["workspace"], workspace.as_str());
     assert_eq!(started["method"], "/skilld.v1.ExecService/RunExec");
     ensure!(started["request_id"].is_string(), "{started:?}");

@@ -230,8 +230,8 @@ async fn usage_counters_add_up_for_known_execs() -> Result<()> {
     assert_eq!(count_of(&after, Reason::KilledByClient), 1);
     assert!(cpu > 0);
     assert_eq!(micros(after.cpu_time)?, cpu);
-    let counted = usage.days.iter().flat_map(|day| day.counters.iter());
-    let counted = counted.flat_map(|it| it.execs.iter()).map(|it| it.count);
-    assert_eq!(counted.sum::<i64>(), 4, "the days add up to the same");
+    let counters = usage.days.iter().flat_map(|day| day.counters.iter());
+    let counts = counters.flat_map(|it| it.execs.iter()).map(|it| it.count);
+    assert_eq!(counts.sum::<i64>(), 4, "the days add up to the same");
     daemon.stop().await
 }

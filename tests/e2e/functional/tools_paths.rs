@@ -81,15 +81,16 @@ fn profiles() -> [(Family, Profile, Vec<ToolCall>); 4] {
 
 /// Returns the paths in a text that begin at the workspace or at one of its folders, those of references included.
 fn named_paths(text: &str) -> BTreeSet<String> {
-    let text = text.replace("workspace://", "/workspace/");
-    let text = text.replace("skill://", "/workspace/skills/");
+    let resolved = text
+        .replace("workspace://", "/workspace/")
+        .replace("skill://", "/workspace/skills/");
     let is_of_path = |char: char| char.is_ascii_alphanumeric() || "/._-".contains(char);
-    let words = text.split(|char: char| !is_of_path(char));
+    let words = resolved.split(|char: char| !is_of_path(char));
     let beginnings = ["/workspace/", "skills/", "work/", "out/"];
-    let paths = words.filter(|word| beginnings.iter().any(|begin| word.starts_with(begin)));
-    // A general rule names no certain skill.
-    let paths = paths.filter(|path| !path.contains("NAME"));
-    paths
+    words
+        .filter(|word| beginnings.iter().any(|begin| word.starts_with(begin)))
+        // A general rule names no certain skill.
+        .filter(|path| !path.contains("NAME"))
         .map(|path| path.trim_end_matches(['.', '/']).to_owned())
         .collect()
 }

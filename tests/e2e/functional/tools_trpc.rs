@@ -139,8 +139,8 @@ async fn a_trpc_conversation_keeps_its_state_across_turns() -> Result<()> {
     let daemon = DefaultDaemon::share().await?;
     let mut talk = Talk::with(&daemon, "turns", ToolOptions::default(), forecast())?;
 
-    let names = talk.call("skill_list", json!({})).await?;
-    let names = names.as_array().context("a list")?;
+    let list = talk.call("skill_list", json!({})).await?;
+    let names = list.as_array().context("a list")?;
     assert!(names.contains(&json!("csv-report")) && names.contains(&json!("trip-planner")));
     let docs = talk
         .call("skill_list_docs", json!({"skill_name": "image-info"}))

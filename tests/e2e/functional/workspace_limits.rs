@@ -33,8 +33,10 @@ async fn lower_limits_are_enforced() -> Result<()> {
     let commands = "stat -f -c '%b %S %c' /workspace";
     let sizes = run(client, &made.name, shell(commands)).await?;
     let text = sizes.text();
-    let numbers = text.split_whitespace().map(str::parse);
-    let numbers: Vec<u64> = numbers.collect::<Result<_, _>>()?;
+    let numbers: Vec<u64> = text
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
     assert_eq!((numbers[0] * numbers[1], numbers[2]), (4 << 20, 300));
     let commands = "head -c 5M /dev/zero >$WORK_DIR/big";
     let full = run(client, &made.name, shell(commands)).await?;

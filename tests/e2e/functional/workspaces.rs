@@ -31,9 +31,9 @@ pub(crate) fn named(id: &str) -> CreateWorkspaceRequest {
 }
 
 fn labelled(id: &str, labels: &[(&str, &str)]) -> CreateWorkspaceRequest {
-    let labels = labels.iter();
     CreateWorkspaceRequest {
         labels: labels
+            .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect(),
         ..named(id)

@@ -267,8 +267,8 @@ async fn a_command_that_replaces_its_writable_skill_gets_errors_and_staging_repa
         let started = run(client, &name, script("scripts/add.py")).await;
         let error = started
             .err()
-            .with_context(|| format!("{attack} was not noticed"))?;
-        let error = error.downcast::<Error>()?;
+            .with_context(|| format!("{attack} was not noticed"))?
+            .downcast::<Error>()?;
         assert_eq!(error.reason(), Some(reason), "{attack}: {error}");
         // The first four have lost the copy, and the next staging makes another one.
         let staged = stage(client, &name, true).await?;

@@ -133,8 +133,8 @@ async fn readers_at_different_offsets_get_the_same_bytes() -> Result<()> {
     daemon.warm(1).await?;
     let bytes = 4 * MIB;
     let lines = bytes / LINE_BYTES;
-    let expected: String = (0..lines).map(|line| format!("{line:015}\n")).collect();
-    let expected = expected.as_bytes();
+    let text: String = (0..lines).map(|line| format!("{line:015}\n")).collect();
+    let expected = text.as_bytes();
     for count in [1, 10, 100] {
         let mut spec = argv(["python3", "-c", LINES, &lines.to_string()]);
         spec.set_on_full(OnFull::Block);

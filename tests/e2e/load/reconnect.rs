@@ -44,11 +44,12 @@ async fn a_stream_over_broken_connections_loses_no_byte() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("proxy.sock");
     let mut proxy = Proxy::before(&daemon.state_dir().join("skilld.sock"), &path)?;
-    let client = Client::connect(&proxy.host().replace("unix://", "unix:")).await?;
-    let client = client.with_retry(RetryPolicy {
-        resume_window: DEADLINE,
-        ..RetryPolicy::default()
-    });
+    let client = Client::connect(&proxy.host().replace("unix://", "unix:"))
+        .await?
+        .with_retry(RetryPolicy {
+            resume_window: DEADLINE,
+            ..RetryPolicy::default()
+        });
     daemon.warm(1).await?;
 
     let mut events = client.run_resuming(RunExecRequest {

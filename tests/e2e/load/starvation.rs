@@ -88,8 +88,8 @@ async fn call_guests(client: &Client, [first, second]: &[String; 2]) -> Result<(
     let outcome = with_deadline(
         "the neighbour's command ends",
         run(client, second, shell("echo fine")),
-    );
-    let outcome = outcome.await?;
+    )
+    .await?;
     ensure!(outcome.text() == "fine\n", "{outcome:?}");
     Ok(())
 }
@@ -245,8 +245,8 @@ async fn a_bomb_ends_at_its_timeout_and_spares_the_other_exec() -> Result<()> {
     let bomb = start_bomb_with_timeout(&daemon, &both[0]).await?;
     let outcome = call_guests_during(client, &both, async {
         attach(client, &bomb, StreamOffsets::default()).await
-    });
-    let outcome = outcome.await?;
+    })
+    .await?;
     assert_eq!(outcome.reason(), Reason::Timeout);
     wait::until("nothing is left of it", DEADLINE, async || {
         let left = processes::list_commands(&daemon, &both[0])?;

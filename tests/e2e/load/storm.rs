@@ -66,8 +66,8 @@ async fn thousands_of_execs_end_while_the_guest_answers() -> Result<()> {
     assert_eq!(listed.len(), RETAINED);
     assert!(listed.iter().all(|exec| exec.state() == ExecState::Closed));
     wait::until("forgotten execs have no directory", DEADLINE, async || {
-        let count = shell_stdout(client, &name, "ls $WORKSPACE_DIR/runs | wc -l").await?;
-        let count: usize = count.trim().parse()?;
+        let printed = shell_stdout(client, &name, "ls $WORKSPACE_DIR/runs | wc -l").await?;
+        let count: usize = printed.trim().parse()?;
         Ok((count <= RETAINED + AT_ONCE).then_some(()))
     })
     .await?;
@@ -82,8 +82,9 @@ async fn run_numbered_exec(client: &Client, name: &str, number: usize) -> Result
         17 => argv(["sh", "-c", "kill -9 $$"]),
         _ => argv(["sh", "-c", PROGRAM, "sh", &text, &code.to_string()]),
     };
-    let outcome = run(client, name, spec).await;
-    let outcome = outcome.with_context(|| format!("exec {number}"))?;
+    let outcome = run(client, name, spec)
+        .await
+        .with_context(|| format!("exec {number}"))?;
     let ended = (outcome.reason(), outcome.exit_code(), outcome.signal());
     let expected = match number % 50 {
         7 => (Ended::Exited, Some(7), None),

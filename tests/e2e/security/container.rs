@@ -107,10 +107,10 @@ impl Container {
         let listener = self.listener.try_clone()?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        let (stream, _) = tokio::time::timeout(DEADLINE, listener.accept())
+        let (accepted, _) = tokio::time::timeout(DEADLINE, listener.accept())
             .await
             .context("the stand-in did not connect")??;
-        let stream = stream.into_std()?;
+        let stream = accepted.into_std()?;
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
         Ok(stream)
@@ -173,8 +173,9 @@ impl Drop for Container {
 
 /// Connects to the engine of the tests, as the daemon does.
 async fn connect() -> Result<Arc<dyn Engine>> {
-    let host = std::env::var_os("DOCKER_HOST").and_then(|host| host.into_string().ok());
-    let host = host.unwrap_or_default();
+    let host = std::env::var_os("DOCKER_HOST")
+        .and_then(|host| host.into_string().ok())
+        .unwrap_or_default();
     Ok(connect_engine(&host, DEADLINE, None).await?)
 }
 
@@ -252,8 +253,9 @@ async fn a_container_lives_and_ends_as_the_engine_says() -> Result<()> {
         .context("removing what is gone is fine")?;
     let mut kinds = Vec::new();
     while kinds.last() != Some(&ContainerEventKind::Removed) {
-        let event = tokio::time::timeout(DEADLINE, events.next()).await?;
-        let event = event.context("the stream ended")??;
+        let event = tokio::time::timeout(DEADLINE, events.next())
+            .await?
+            .context("the stream ended")??;
         assert_eq!(event.container_id, container.id);
         kinds.push(event.kind);
     }
@@ -301,7 +303,7 @@ async fn ordinary_programs_run_under_the_profile() -> Result<()> {
 async fn a_full_disk_is_enospc_and_the_size_is_what_was_asked() -> Result<()> {
     let container = Container::create(|_| ()).await?;
     let guest = container.boot().await?;
-    let sizes = run(
+    let stat = run(
         &guest,
         &[
             "/usr/bin/stat",
@@ -313,7 +315,7 @@ async fn a_full_disk_is_enospc_and_the_size_is_what_was_asked() -> Result<()> {
             "/dev/shm",
         ],
     )?;
-    let sizes = sizes["stdout"].as_str().unwrap_or_default().to_owned();
+    let sizes = stat["stdout"].as_str().unwrap_or_default();
     let expected = [
         (64_u64 << 20, Some("16384")),
         (32 << 20, Some("8192")),
@@ -398,10 +400,10 @@ async fn docker_stored_the_configuration_in_full() -> Result<()> {
     ] {
         assert_eq!(stored.pointer(pointer), Some(&expected), "{pointer}");
     }
-    let options = stored
+    let security = stored
         .pointer("/HostConfig/SecurityOpt")
         .context("security options")?;
-    let options: Vec<&str> = options
+    let options: Vec<&str> = security
         .as_array()
         .context("a list")?
         .iter()
@@ -520,14 +522,20 @@ async fn a_paused_container_is_distinguished_from_an_ended_one() -> Result<()> {
     let _guest = container.boot().await?;
     let docker = docker::connect()?;
     docker.pause_container(&container.id).await?;
-    let state = container.engine.inspect(&container.id).await?;
-    let state = state.context("there")?;
+    let state = container
+        .engine
+        .inspect(&container.id)
+        .await?
+        .context("there")?;
     assert!(state.running && state.paused, "{state:?}");
     let listed = container.engine.list(Some(&container.instance)).await?;
     assert!(listed[0].running && listed[0].paused, "{listed:?}");
     docker.unpause_container(&container.id).await?;
-    let state = container.engine.inspect(&container.id).await?;
-    let state = state.context("there")?;
+    let state = container
+        .engine
+        .inspect(&container.id)
+        .await?
+        .context("there")?;
     assert!(state.running && !state.paused, "{state:?}");
     container.remove().await
 }

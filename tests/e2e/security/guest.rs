@@ -180,8 +180,8 @@ async fn restart_before_guest(daemon: &mut Daemon, guest: Pid) -> Result<()> {
 async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
-    let guest = docker::pid(&daemon.container(&workspace)?).await?;
-    let guest = Pid::from_raw(guest.context("the guest's pid")?);
+    let container_pid = docker::pid(&daemon.container(&workspace)?).await?;
+    let guest = Pid::from_raw(container_pid.context("the guest's pid")?);
     let at_peace = "test ! -e /run/skilld/guest.sock && echo gone";
     assert_eq!(sh(&daemon.client, &workspace, at_peace).await?, "gone\n");
     let request = RunExecRequest {
@@ -210,8 +210,8 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
     let name = format!("{workspace}/execs/impostor");
     let ended = wait::until("the impostor has ended", DEADLINE, async || {
         Ok(Some(client.get_exec(&name).await?).filter(|exec| exec.result.is_some()))
-    });
-    let ended = ended.await?;
+    })
+    .await?;
     let bytes = ended.total.unwrap_or_default().stdout;
     let said = read_all(client, &name, bytes).await?.replace("ready\n", "");
     // At least one of the four came first, and none was told a byte.

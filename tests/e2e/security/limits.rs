@@ -92,8 +92,9 @@ async fn message_queues_of_a_container_are_bounded() -> Result<()> {
 
 #[tokio::test]
 async fn inotify_instances_are_counted_for_each_container() -> Result<()> {
-    let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")?;
-    let limit: u64 = limit.trim().parse()?;
+    let limit: u64 = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")?
+        .trim()
+        .parse()?;
     // Where the host allows more of them, the descriptors of the process are the limit.
     check("inotify", limit.min(4093), "EMFILE").await
 }

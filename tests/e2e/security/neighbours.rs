@@ -145,8 +145,8 @@ async fn a_greedy_workspace_hurts_only_itself() -> Result<()> {
     assert_eq!(sh(client, &second, "echo fine").await?, "fine\n");
     client.kill_exec(&format!("{first}/execs/bomb")).await?;
     assert_eq!(sh(client, &first, "echo back").await?, "back\n");
-    let left = sh(client, &first, "ls -d /proc/[0-9]* | wc -l").await?;
-    let left: u32 = left.trim().parse()?;
+    let printed = sh(client, &first, "ls -d /proc/[0-9]* | wc -l").await?;
+    let left: u32 = printed.trim().parse()?;
     assert!(left < 20, "{left} processes are left of the bomb");
     daemon.stop().await
 }

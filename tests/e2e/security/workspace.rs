@@ -131,8 +131,9 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
     // Its own session, no terminal, no parent but its supervisor, signals as they come with a process.
     let status = run(exec::shell(
         "grep -E '^Sig(Blk|Ign)' /proc/self/status; ps -o tty= -p $$",
-    ));
-    let status = status.await?.text();
+    ))
+    .await?
+    .text();
     assert_eq!(
         status,
         "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n?\n"
@@ -215,8 +216,9 @@ async fn no_program_runs_with_more_rights_than_its_caller() -> Result<()> {
 #[tokio::test]
 async fn setuid_programs_and_devices_on_a_disk_do_nothing() -> Result<()> {
     let (daemon, workspace) = with_workspace_on_disk().await?;
-    let pid = docker::pid(&daemon.container(&workspace)?).await?;
-    let pid = pid.context("the container runs")?;
+    let pid = docker::pid(&daemon.container(&workspace)?)
+        .await?
+        .context("the container runs")?;
     let root = format!("/proc/{pid}/root");
     let script = "cd \"$1/workspace/work\" && mknod -m 666 zero c 1 5 && cp \"$1/usr/bin/id\" id && chmod 6755 id";
     let made = Command::new("bash")

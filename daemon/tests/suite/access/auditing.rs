@@ -52,8 +52,12 @@ async fn run(client: &Client, workspace: &str) {
         }),
         ..pb::RunExecRequest::default()
     };
-    let stream = client.execs().run_exec(request).await.expect("running");
-    let mut stream = stream.into_inner();
+    let mut stream = client
+        .execs()
+        .run_exec(request)
+        .await
+        .expect("running")
+        .into_inner();
     while stream.message().await.expect("events").is_some() {}
 }
 
@@ -173,8 +177,8 @@ async fn the_end_of_a_call_names_what_it_created() {
     assert_eq!(resource("/CreateWorkspace", "call_ended"), *workspace);
     let own_id = format!("{workspace}/execs/own-id");
     assert_eq!(resource("/StartExec", "call_ended"), *own_id);
-    let ran = resource("/RunExec", "call_ended");
-    let ran = ran.as_str().expect("text");
+    let created = resource("/RunExec", "call_ended");
+    let ran = created.as_str().expect("text");
     assert!(ran.starts_with(&format!("{workspace}/execs/")), "{ran}");
     let token = format!("{workspace}/tokens/{token_id}");
     assert_eq!(resource("/CreateWorkspaceToken", "call_ended"), *token);

@@ -34,9 +34,11 @@ fn identity_lines(files: &Path) -> Vec<[String; 3]> {
         .output()
         .expect("run skilld");
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-    let lines = report.pointer("/checks").and_then(Value::as_array);
-    let lines = lines.expect("lines").iter();
-    let own = lines.filter(|line| {
+    let lines = report
+        .pointer("/checks")
+        .and_then(Value::as_array)
+        .expect("lines");
+    let own = lines.iter().filter(|line| {
         let of_start = ["auth", "listeners.1"].map(Value::from);
         line["check"] == "certificate" || of_start.contains(&line["subject"])
     });

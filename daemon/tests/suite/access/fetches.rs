@@ -70,8 +70,10 @@ async fn fetch(url: &str, ca_file: Option<PathBuf>) -> Result<String, String> {
     };
     let fetcher = UrlFetcher::new(&options, true, TaskSpawner::default());
     let mut file = File::from_std(tempfile::tempfile().expect("a file"));
-    let fetched = fetcher.fetch(&request, &mut file).await;
-    let fetched = fetched.map_err(|error| error.to_string())?;
+    let fetched = fetcher
+        .fetch(&request, &mut file)
+        .await
+        .map_err(|error| error.to_string())?;
     assert_eq!(fetched.expect("new").bytes, 5);
     let mut text = String::new();
     file.rewind().await.expect("its start");
@@ -107,10 +109,13 @@ async fn fetches_trust_the_authorities_of_ssl_cert_file() {
     let name = "access::fetches::fetches_trust_the_authorities_of_ssl_cert_file";
     for (file, is_trusted) in [(&authority.ca_file, true), (&other.ca_file, false)] {
         // Once more, in a process that has the variable.
-        let mut again = Command::new(std::env::current_exe().expect("own path"));
-        let again = again.args(["--exact", name]).env(FETCHED_URL, &url);
-        let again = again.env("SSL_CERT_FILE", file).output().await;
-        let output = again.expect("runs");
+        let output = Command::new(std::env::current_exe().expect("own path"))
+            .args(["--exact", name])
+            .env(FETCHED_URL, &url)
+            .env("SSL_CERT_FILE", file)
+            .output()
+            .await
+            .expect("runs");
         let text = String::from_utf8_lossy(&output.stdout);
         let expected = ["1 failed", "1 passed"][usize::from(is_trusted)];
         assert!(text.contains(expected), "{text}");

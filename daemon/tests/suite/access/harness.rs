@@ -222,8 +222,9 @@ impl AccessServer {
         let mut config = parse_config(&(lines + &usual + &tables));
         prepare(&mut config);
         let engine = Arc::new(FakeEngine::new());
-        let server = Server::start(config.clone(), Arc::clone(&engine) as _);
-        let server = server.await.expect("started");
+        let server = Server::start(config.clone(), Arc::clone(&engine) as _)
+            .await
+            .expect("started");
         let address = *server.tcp_addresses().first().expect("one");
         let metrics = server.metrics_addresses().to_vec();
         let (signals, received) = mpsc::channel(2);
@@ -298,8 +299,9 @@ impl AccessServer {
             self.signals.send(()).await.unwrap_or_default();
         }
         assert!(self.running.await.expect("no panic"), "stopped in time");
-        let server = Server::start(self.config.clone(), Arc::clone(&self.engine) as _);
-        let server = server.await.expect("started again");
+        let server = Server::start(self.config.clone(), Arc::clone(&self.engine) as _)
+            .await
+            .expect("started again");
         self.address = *server.tcp_addresses().first().expect("one");
         self.running = self.tasks.spawn(server.run(received));
         self.signals = signals;

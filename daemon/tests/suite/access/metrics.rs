@@ -114,9 +114,11 @@ fn documented_names() -> BTreeSet<String> {
     let text = include_str!("../../../../docs/metrics.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split('|').nth(1));
-    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
-    let names = names.filter(|name| name.starts_with("skilld_") || name.starts_with("rpc_"));
-    names.map(str::to_owned).collect()
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .filter(|name| name.starts_with("skilld_") || name.starts_with("rpc_"))
+        .map(str::to_owned)
+        .collect()
 }
 
 async fn run_exec(user: &Client, workspace: &str) {
@@ -129,8 +131,12 @@ async fn run_exec(user: &Client, workspace: &str) {
         spec: Some(spec.clone()),
         ..pb::RunExecRequest::default()
     };
-    let stream = user.execs().run_exec(request).await.expect("running");
-    let mut stream = stream.into_inner();
+    let mut stream = user
+        .execs()
+        .run_exec(request)
+        .await
+        .expect("running")
+        .into_inner();
     while stream.message().await.expect("events").is_some() {}
     let request = pb::StartExecRequest {
         workspace: workspace.to_owned(),
@@ -155,8 +161,8 @@ async fn claim_from_all_sources(server: &AccessServer, scrapes: &mut Scrapes) {
             let newest = server.engine.container_ids().pop()?;
             let state = server.engine.inspect(&newest).await.ok()??;
             (state.running && state.pid == 0).then_some(newest)
-        });
-        let silent = silent.await;
+        })
+        .await;
         server.engine.start_with_guest();
         server.engine.kill_container(&silent).await;
     };

@@ -88,8 +88,9 @@ async fn fetch_with_token(server: &AccessServer, token: Option<&str>) -> (u16, S
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let address = *server.metrics.get(1).expect("with TLS");
     let connector = TlsConnector::from(Arc::new(config));
-    let header = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
-    let header = header.unwrap_or_default();
+    let header = token
+        .map(|token| format!("Authorization: Bearer {token}\r\n"))
+        .unwrap_or_default();
     repeat_late(async || {
         let stream = TcpStream::connect(address).await.expect("connected");
         let name = ServerName::try_from("localhost").expect("name");

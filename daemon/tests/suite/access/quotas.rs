@@ -33,8 +33,8 @@ pub(super) async fn usage(client: &Client, resource: &str) -> (i64, Option<i64>)
     let found = usage
         .resources
         .into_iter()
-        .find(|it| it.resource == resource);
-    let found = found.expect(resource);
+        .find(|it| it.resource == resource)
+        .expect(resource);
     (found.used, found.limit)
 }
 

@@ -362,10 +362,11 @@ async fn a_tenant_that_is_removed_is_refused_and_its_workspaces_stay() {
     let (head, certificates) = without
         .split_once("[[certificates]]")
         .expect("certificates");
-    let of_a = certificates
+    let of_a: String = certificates
         .split("[[certificates]]")
-        .filter(|rule| rule.contains("tenant = \"a\""));
-    let of_a: String = of_a.map(|rule| format!("[[certificates]]{rule}")).collect();
+        .filter(|rule| rule.contains("tenant = \"a\""))
+        .map(|rule| format!("[[certificates]]{rule}"))
+        .collect();
     install(
         &server.path("tenants.toml"),
         &(head.replace("[tenants.b]\n", "") + &of_a),

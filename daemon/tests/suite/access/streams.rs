@@ -30,8 +30,10 @@ impl OpenStream {
         let (requests, receiver) = mpsc::channel(1);
         let mut stub = ServerReflectionClient::new(client.channel());
         requests.send(list_request()).await.expect("open");
-        let answers = stub.server_reflection_info(ReceiverStream::new(receiver));
-        let answers = answers.await?.into_inner();
+        let answers = stub
+            .server_reflection_info(ReceiverStream::new(receiver))
+            .await?
+            .into_inner();
         let mut stream = Self { requests, answers };
         assert!(stream.answers.message().await?.is_some());
         Ok(stream)

@@ -109,8 +109,9 @@ async fn wait_for_list_problem(admin: &Client, text: Option<&str>) {
         &format!("the problem of the list is {text:?}"),
         async || {
             let problems = admin.problems().await.expect("problems");
-            let mut problems = problems.into_iter();
-            let found = problems.find(|problem| problem.subject == "listeners.1.tls.crl");
+            let found = problems
+                .into_iter()
+                .find(|problem| problem.subject == "listeners.1.tls.crl");
             let is_wanted = match (&found, text) {
                 (None, None) => true,
                 (Some(problem), Some(text)) => problem.message.contains(text),
@@ -503,8 +504,8 @@ async fn a_faulty_file_at_the_start_is_named_with_its_remedy() {
         let key = std::fs::read_to_string(files.join("server.key")).expect("read");
         other.issue_server("server", &["localhost"], Validity::Valid);
         install(&files.join("server.key"), &key, 0o600);
-    });
-    let error = error.await;
+    })
+    .await;
     assert!(error.contains("do not belong together"), "{error}");
 }
 
@@ -545,7 +546,7 @@ async fn a_listener_that_would_let_anybody_in_is_refused() {
         let end = text.find("[auth]").expect("section");
         let pools = text.find("[pools.default]").expect("section");
         text.replace_range(end..pools, "");
-    });
-    let error = error.await;
+    })
+    .await;
     assert!(error.contains("needs the section [auth]"), "{error}");
 }

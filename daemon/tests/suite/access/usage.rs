@@ -78,17 +78,16 @@ async fn saved_artifacts_count_as_stored() {
             }),
             ..pb::SaveArtifactHeader::default()
         };
-        let messages = [
+        let payloads = [
             pb::save_artifact_request::Payload::Header(header),
             pb::save_artifact_request::Payload::Data(vec![7; size].into()),
         ];
-        let messages = messages.map(|payload| pb::SaveArtifactRequest {
+        let messages = payloads.map(|payload| pb::SaveArtifactRequest {
             name: "artifacts/file".to_owned(),
             payload: Some(payload),
         });
-        let messages = futures::stream::iter(messages);
         user.artifacts()
-            .save_artifact(messages)
+            .save_artifact(futures::stream::iter(messages))
             .await
             .expect("saved");
     }

@@ -129,9 +129,11 @@ impl Refusals {
         };
         assert_eq!(error.reason(), Some(Reason::QuotaExceeded), "{error}");
         let text = error.to_string();
-        let mut quotas = BYTE_QUOTAS.into_iter().chain(["replaced versions"]);
-        let quota = quotas.find(|quota| text.contains(quota));
-        let quota = quota.unwrap_or_else(|| panic!("{error}"));
+        let quota = BYTE_QUOTAS
+            .into_iter()
+            .chain(["replaced versions"])
+            .find(|quota| text.contains(quota))
+            .unwrap_or_else(|| panic!("{error}"));
         *self.0.entry(quota).or_default() += 1;
     }
 }
@@ -177,8 +179,10 @@ async fn call_writers(client: &Client, round: usize, refusals: &mut Refusals) {
 /// Returns the bytes that a state directory holds, without the disks of its containers.
 fn measure_state(state_dir: &Path) -> u64 {
     let slots = std::fs::read_dir(state_dir.join("slots")).expect("slots");
-    let disks = slots.map(|slot| slot.expect("slot").path().join("fake-workspace"));
-    let disks: u64 = disks.map(|disk| measure_held_bytes(&disk)).sum();
+    let disks: u64 = slots
+        .map(|slot| slot.expect("slot").path().join("fake-workspace"))
+        .map(|disk| measure_held_bytes(&disk))
+        .sum();
     measure_held_bytes(state_dir).saturating_sub(disks)
 }
 
@@ -384,8 +388,9 @@ async fn a_collection_saves_no_more_artifacts_than_its_quota_permits() {
     let summary = collect_outputs(&user, "out/*", String::new()).await;
     let saved = ["artifact://out/1@0", "artifact://out/2@0"];
     assert_eq!(summary.artifacts, saved);
-    let skipped = summary.skipped.iter();
-    let skipped: Vec<_> = skipped
+    let skipped: Vec<_> = summary
+        .skipped
+        .iter()
         .map(|file| (file.path.as_str(), file.reason()))
         .collect();
     let refused = pb::skipped_file::Reason::QuotaExceeded;

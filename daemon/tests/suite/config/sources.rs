@@ -9,10 +9,10 @@ use super::{skilld, text};
 #[test]
 fn flags_override_environment_overrides_file_overrides_defaults() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let file = dir.path().join("skilld.toml");
+    let path = dir.path().join("skilld.toml");
     let written = "log = \"warn\"\nstate_dir = \"/srv/file\"\n[server]\nstreams_max = 7\ndrain_timeout = \"7s\"\n";
-    std::fs::write(&file, written).expect("write file");
-    let file = file.to_str().expect("utf-8 path");
+    std::fs::write(&path, written).expect("write file");
+    let file = path.to_str().expect("utf-8 path");
     let env = [
         ("SKILLD_STATE_DIR", "/srv/env"),
         ("SKILLD_SERVER__STREAMS_MAX", "8"),
@@ -93,11 +93,11 @@ fn a_misspelt_variable_gets_the_nearest_key_suggested() {
 #[test]
 fn listen_and_listeners_together_are_refused() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let file = dir.path().join("skilld.toml");
-    let path = dir.path().join("run/skilld.sock");
-    let written = format!("[[listeners]]\nkind = \"unix\"\npath = {path:?}\n");
-    std::fs::write(&file, written).expect("write file");
-    let file = file.to_str().expect("utf-8 path");
+    let path = dir.path().join("skilld.toml");
+    let socket = dir.path().join("run/skilld.sock");
+    let written = format!("[[listeners]]\nkind = \"unix\"\npath = {socket:?}\n");
+    std::fs::write(&path, written).expect("write file");
+    let file = path.to_str().expect("utf-8 path");
     let output = skilld(&["--check", "--config", file], &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for (arguments, env) in [
@@ -139,8 +139,8 @@ fn a_file_of_authorities_counts_for_fetches_buckets_and_builds() {
         ..ConfigFlags::default()
     };
     // Variables of the tests' own, such as SKILLD_GUEST, are faults here.
-    let (config, _faults) = Config::load_for_report(&flags);
-    let config = config.expect("a configuration");
+    let (loaded, _faults) = Config::load_for_report(&flags);
+    let config = loaded.expect("a configuration");
     for found in [
         &config.fetch.ca_file,
         &config.skills.options.remote.fetch.ca_file,
@@ -161,8 +161,8 @@ fn an_unusable_authority_file_ends_a_start_only_as_a_key() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (bad, absent) = (dir.path().join("bad.pem"), dir.path().join("absent.pem"));
     std::fs::write(&bad, "no certificate").expect("write file");
-    for (path, why) in [(&bad, "has no certificate"), (&absent, "cannot be read")] {
-        let path = path.to_str().expect("utf-8 path");
+    for (file, why) in [(&bad, "has no certificate"), (&absent, "cannot be read")] {
+        let path = file.to_str().expect("utf-8 path");
         let output = skilld(&["--check"], &[("SSL_CERT_FILE", path)]);
         let warning = text(&output.stderr);
         assert!(output.status.success(), "{warning}");

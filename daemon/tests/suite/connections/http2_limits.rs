@@ -119,8 +119,8 @@ async fn metadata_of_any_size_ends_at_most_its_call() {
 async fn compressed_requests_are_accepted_within_the_limit_of_messages() {
     let server = TestServer::start("", &[]).await;
     let channel = server.client.channel();
-    let compressed = ServerServiceClient::new(channel.clone());
-    let mut compressed = compressed.send_compressed(CompressionEncoding::Gzip);
+    let mut compressed =
+        ServerServiceClient::new(channel.clone()).send_compressed(CompressionEncoding::Gzip);
     let info = compressed.get_server_info(pb::GetServerInfoRequest {});
     within(info).await.expect("answered");
     let mut health = HealthClient::new(channel.clone()).send_compressed(CompressionEncoding::Gzip);
@@ -128,8 +128,8 @@ async fn compressed_requests_are_accepted_within_the_limit_of_messages() {
     within(checked).await.expect("answered");
 
     // 5 MiB that take a few KiB packed.
-    let workspaces = WorkspaceServiceClient::new(channel.clone());
-    let mut workspaces = workspaces.send_compressed(CompressionEncoding::Gzip);
+    let mut workspaces =
+        WorkspaceServiceClient::new(channel.clone()).send_compressed(CompressionEncoding::Gzip);
     let request = pb::CreateWorkspaceRequest {
         name: "x".repeat(5 << 20),
         ..pb::CreateWorkspaceRequest::default()
@@ -151,8 +151,10 @@ async fn another_compression_is_refused_with_those_that_are_accepted() {
     let status = called.expect_err("unknown");
     assert_eq!(status.code(), tonic::Code::Unimplemented, "{status:?}");
     assert_eq!(reason(&status).as_deref(), Some("NOT_IMPLEMENTED"));
-    let accepted = status.metadata().get("grpc-accept-encoding");
-    let accepted = accepted.and_then(|value| value.to_str().ok());
+    let accepted = status
+        .metadata()
+        .get("grpc-accept-encoding")
+        .and_then(|value| value.to_str().ok());
     assert_eq!(accepted, Some("gzip,identity"));
     assert!(server.stop().await);
 }
@@ -170,8 +172,11 @@ async fn an_unread_stream_ends_no_stream_of_another_client() {
     let bytes = 8 << 20;
     let source = std::io::Cursor::new(vec![7; bytes]);
     let target = SaveTarget::new("a.bin", scope);
-    let saved = server.client.save_artifact(target, source).await;
-    let saved = saved.expect("saved");
+    let saved = server
+        .client
+        .save_artifact(target, source)
+        .await
+        .expect("saved");
     let load = async |client: &Client| {
         let request = pb::LoadArtifactRequest {
             name: saved.name.clone(),

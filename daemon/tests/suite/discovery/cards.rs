@@ -15,8 +15,11 @@ async fn a_cards_files_may_be_in_a_folder_beneath_it() {
         assert_eq!(skill.state, SkillState::Loaded, "{:?}", skill.problems);
         let wanted = SkillRef::parse("name", id).expect("valid");
         let files = fixture.skills.list_files(wanted).await.expect("listed");
-        let paths = files.files().iter().map(|file| file.path.as_str());
-        let paths: Vec<_> = paths.collect();
+        let paths: Vec<_> = files
+            .files()
+            .iter()
+            .map(|file| file.path.as_str())
+            .collect();
         assert_eq!(paths, ["SKILL.md", "references/x.md", "skill-card.json"]);
         let (_, body) = fixture.get(id).await.expect("there");
         assert_eq!(body, "Do it.\n");

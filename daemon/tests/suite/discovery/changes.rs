@@ -130,8 +130,10 @@ async fn only_what_changed_is_read_again() {
     fixture.write("a/s000/scripts/x.py", "x");
     let second = fixture.catalogue().await;
     let pairs = first.skills.iter().zip(&second.skills);
-    let changed = pairs.filter(|(before, after)| !Arc::ptr_eq(before, after));
-    let changed: Vec<&str> = changed.map(|(_, after)| after.name.as_str()).collect();
+    let changed: Vec<&str> = pairs
+        .filter(|(before, after)| !Arc::ptr_eq(before, after))
+        .map(|(_, after)| after.name.as_str())
+        .collect();
     assert_eq!(changed, ["s000"]);
     assert!(fixture.get("nobody").await.is_err());
     assert_eq!(fixture.catalogue().await.generation, second.generation);
@@ -140,8 +142,10 @@ async fn only_what_changed_is_read_again() {
     let third = fixture.catalogue().await;
     assert!(third.generation > second.generation);
     let pairs = second.skills.iter().zip(&third.skills);
-    let changed = pairs.filter(|(before, after)| !Arc::ptr_eq(before, after));
-    let changed: Vec<&str> = changed.map(|(_, after)| after.name.as_str()).collect();
+    let changed: Vec<&str> = pairs
+        .filter(|(before, after)| !Arc::ptr_eq(before, after))
+        .map(|(_, after)| after.name.as_str())
+        .collect();
     assert_eq!(changed, ["s100"]);
     // A refresh reads all of them.
     let refreshed = fixture.skills.refresh(None).await.expect("refreshed");
@@ -175,8 +179,11 @@ async fn more_changes_than_the_kernel_keeps_are_seen_too() {
     fixture.skill("a/csv", "csv");
     fixture.skill("a/pdf", "pdf");
     let before = fixture.one("csv").await;
-    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
-    let limit: usize = limit.expect("there").trim().parse().expect("a number");
+    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+        .expect("there")
+        .trim()
+        .parse()
+        .expect("a number");
     let (one, other) = (fixture.write("a/csv/one", "x"), fixture.path("a/csv/other"));
     for _ in 0..limit.min(200_000) / 2 + 100 {
         fs::rename(&one, &other).expect("rename");
@@ -202,8 +209,9 @@ async fn pages_hold_every_skill_once_whatever_comes_and_goes() {
         fixture.skills.rescan().await.expect("scanned");
         let page = fixture
             .skills
-            .list_page(after, 7, ValidationProfile::Lenient);
-        let page = page.await.expect("page");
+            .list_page(after, 7, ValidationProfile::Lenient)
+            .await
+            .expect("page");
         seen.extend(page.skills.iter().map(Skill::cursor));
         after = page.skills.last().map(Skill::cursor);
         // The last one of the page goes, and another one comes before it.
@@ -218,8 +226,11 @@ async fn pages_hold_every_skill_once_whatever_comes_and_goes() {
     let mut distinct = seen.clone();
     distinct.dedup();
     assert_eq!(distinct.len(), 80);
-    let versions = seen.iter().filter(|place| place.name == "many");
-    let versions: Vec<&str> = versions.map(|place| place.version.as_str()).collect();
+    let versions: Vec<&str> = seen
+        .iter()
+        .filter(|place| place.name == "many")
+        .map(|place| place.version.as_str())
+        .collect();
     assert_eq!((versions[0], versions[59]), ("19.2", "0.0"));
 }
 
@@ -245,8 +256,11 @@ async fn a_root_that_cannot_be_read_is_in_lists_problems_and_health() {
     let mut service = server.client.skills();
     let refreshed = service.refresh_skills(pb::RefreshSkillsRequest {}).await;
     refreshed.expect("refreshed");
-    let listed = service.list_skills(pb::ListSkillsRequest::default());
-    let listed = listed.await.expect("listed").into_inner();
+    let listed = service
+        .list_skills(pb::ListSkillsRequest::default())
+        .await
+        .expect("listed")
+        .into_inner();
     assert_eq!(listed.skills.len(), 0);
     assert_eq!(listed.problems[0].code, "root.unreadable");
     let problems = server.client.problems().await.expect("listed");
@@ -255,8 +269,11 @@ async fn a_root_that_cannot_be_read_is_in_lists_problems_and_health() {
     becomes(&server, "skilld.v1.ExecService", true).await;
     fs::rename(&away, &root).expect("rename");
     becomes(&server, "skilld.v1.SkillService", true).await;
-    let refreshed = service.refresh_skills(pb::RefreshSkillsRequest {});
-    let refreshed = refreshed.await.expect("refreshed").into_inner();
+    let refreshed = service
+        .refresh_skills(pb::RefreshSkillsRequest {})
+        .await
+        .expect("refreshed")
+        .into_inner();
     assert_eq!(
         (refreshed.loaded, refreshed.rejected, refreshed.shadowed),
         (1, 0, 0)

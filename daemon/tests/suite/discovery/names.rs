@@ -50,11 +50,12 @@ async fn versions_of_a_name_stand_side_by_side() {
     ] {
         fixture.document(&format!("{folder}/SKILL.md"), "csv", folder, version);
     }
-    let usable = fixture.list().await.skills.into_iter();
-    let usable = usable
+    let skills = fixture.list().await.skills;
+    let usable: Vec<String> = skills
+        .into_iter()
         .filter(Skill::is_usable)
-        .map(|it| it.front_matter.version.clone());
-    let usable: Vec<String> = usable.collect();
+        .map(|it| it.front_matter.version.clone())
+        .collect();
     assert_eq!(usable, ["3.0.0-beta.1", "1.10.0", "1.2.0", "2.0.0"]);
     for (asked, folder) in [
         ("csv", "a/csv-10"),
@@ -162,11 +163,13 @@ async fn two_names_with_one_id_are_reported() {
     fixture.document("a/second/SKILL.md", "read-write", "second", "2.0");
     fixture.document("b/third/SKILL.md", "Read Write", "third", "3.0");
     let skills = fixture.list().await.skills;
-    let reported = skills.iter().map(|skill| {
-        let is_reported = codes(&skill.problems).contains(&"skill.same_id");
-        (skill.front_matter.description.as_str(), is_reported)
-    });
-    let reported: BTreeMap<_, _> = reported.collect();
+    let reported: BTreeMap<_, _> = skills
+        .iter()
+        .map(|skill| {
+            let is_reported = codes(&skill.problems).contains(&"skill.same_id");
+            (skill.front_matter.description.as_str(), is_reported)
+        })
+        .collect();
     let expected = BTreeMap::from([("first", false), ("second", true), ("third", true)]);
     assert_eq!(reported, expected);
     assert!(skills.iter().all(|skill| skill.name == "read-write"));

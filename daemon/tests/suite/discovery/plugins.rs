@@ -11,12 +11,12 @@ impl Fixture {
     }
 
     async fn stage(&self, refs: &[&str]) -> Result<Vec<String>, Error> {
-        let refs = refs
+        let wanted = refs
             .iter()
             .map(|text| SkillRef::parse("skills", text).expect("valid"));
         self.skills.rescan().await?;
         let slot = self.path("slot/skills");
-        let leased = self.skills.lease_to_stage(refs.collect()).await?;
+        let leased = self.skills.lease_to_stage(wanted.collect()).await?;
         let staged = self.skills.stage(&slot, leased).await?;
         Ok(staged.into_iter().map(|skill| skill.name).collect())
     }
@@ -37,8 +37,8 @@ impl Fixture {
 }
 
 fn scope(name: &str, plugin: &str, aliases: &[&str]) -> (String, String, Vec<String>) {
-    let aliases = aliases.iter().map(|alias| (*alias).to_owned());
-    (name.to_owned(), plugin.to_owned(), aliases.collect())
+    let owned = aliases.iter().map(|alias| (*alias).to_owned());
+    (name.to_owned(), plugin.to_owned(), owned.collect())
 }
 
 #[tokio::test]
@@ -95,8 +95,8 @@ async fn skills_of_one_name_are_told_apart_by_their_plugins() {
         let document = format!("{folder}/skills/deploy/SKILL.md");
         fixture.document(&document, "deploy", folder, version);
     }
-    let states: Vec<_> = fixture.list().await.skills.into_iter().collect();
-    let states: Vec<_> = states
+    let skills = fixture.list().await.skills;
+    let states: Vec<_> = skills
         .iter()
         .map(|skill| (skill.state, skill.front_matter.description.as_str()))
         .collect();
@@ -183,8 +183,10 @@ async fn a_scoped_folder_is_a_name_however_long_its_parts_are() {
         fixture.skill(&format!("a/long/{name}"), &name);
     }
     let refs = ["a", "b"].map(|suffix| format!("{plugin}:{skill}{suffix}"));
-    let names = fixture.stage(&refs.each_ref().map(|text| &**text)).await;
-    let names = names.expect("staged");
+    let names = fixture
+        .stage(&refs.each_ref().map(|text| &**text))
+        .await
+        .expect("staged");
     assert!(names.iter().all(|name| skilld::skills::is_name(name)));
     assert_ne!(names[0], names[1]);
     for (name, suffix) in names.iter().zip(["a", "b"]) {
@@ -257,8 +259,10 @@ async fn clients_use_a_skill_by_the_name_of_its_plugin() {
         ("other", pb::SkillState::Loaded)
     );
     let workspace = server.workspace().await;
-    let staged = client.stage_skills(&workspace, &["other:deploy"]).await;
-    let staged = staged.expect("staged");
+    let staged = client
+        .stage_skills(&workspace, &["other:deploy"])
+        .await
+        .expect("staged");
     assert_eq!(staged[0].path, "/workspace/skills/other--deploy");
     let seen = server.get_workspace(&workspace).await;
     assert_eq!(seen.skills[0].name, "other--deploy");

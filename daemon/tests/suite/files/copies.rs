@@ -71,8 +71,9 @@ async fn a_directory_copied_in_and_out_again_is_the_same() {
     for _ in 0..2 {
         let copied = server
             .client
-            .copy_directory_out(request.clone(), "work/tree", &copy, none());
-        let copied = copied.await.expect("copied");
+            .copy_directory_out(request.clone(), "work/tree", &copy, none())
+            .await
+            .expect("copied");
         let skipped: Vec<_> = copied.skipped.iter().map(|file| &file.path).collect();
         assert_eq!(skipped, ["work/tree/bin/python3"], "it leads out");
         assert_eq!((copied.files.len(), copied.links.len()), (2, 1));

@@ -99,8 +99,8 @@ async fn signal_drains_then_stops() {
     let status = client
         .workspaces()
         .create_workspace(pb::CreateWorkspaceRequest::default())
-        .await;
-    let status = status.expect_err("draining");
+        .await
+        .expect_err("draining");
     assert_eq!(
         (status.code(), reason(&status).as_str()),
         (Code::Unavailable, "DRAINING")

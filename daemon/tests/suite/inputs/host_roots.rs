@@ -15,11 +15,11 @@ async fn host_files_are_staged_from_the_configured_folders_only() {
     let setting = format!("files.host_roots = [{root:?}]\n");
     let server = TestServer::start(&setting, &[]).await;
     let workspace = server.workspace().await;
-    let root = root.display();
+    let prefix = format!("host://{}", root.display());
     for from in [
-        format!("host://{root}/../secret"),
-        format!("host://{root}/deep/../../secret"),
-        format!("host://{root}/deep/link_out"),
+        format!("{prefix}/../secret"),
+        format!("{prefix}/deep/../../secret"),
+        format!("{prefix}/deep/link_out"),
         format!("host://{}/secret", host.path().display()),
         "host:///etc/passwd".to_owned(),
         "host:///".to_owned(),
@@ -28,7 +28,7 @@ async fn host_files_are_staged_from_the_configured_folders_only() {
         check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
         check_nothing_staged(&server, &workspace).await;
     }
-    let from = format!("host://{root}/deep/table.csv");
+    let from = format!("{prefix}/deep/table.csv");
     let (path, text) = stage_one(&server, &workspace, input(&from)).await;
     assert_eq!(
         (path.as_str(), text.as_str()),

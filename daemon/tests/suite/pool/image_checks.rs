@@ -20,9 +20,12 @@ async fn check_image(
 
 /// Returns the codes of the findings that are errors.
 fn error_codes(answer: &CheckImageResponse) -> Vec<&str> {
-    let errors = answer.findings.iter();
-    let errors = errors.filter(|finding| finding.severity() == Severity::Error);
-    errors.map(|finding| finding.code.as_str()).collect()
+    answer
+        .findings
+        .iter()
+        .filter(|finding| finding.severity() == Severity::Error)
+        .map(|finding| finding.code.as_str())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -49,8 +49,9 @@ async fn refused_claim(server: &TestServer, pool: &str) -> Box<Failure> {
 async fn wait_for_problem(server: &TestServer, subject: &str, code: &str) -> Problem {
     wait_until(code, async || {
         let problems = server.client.problems().await.expect("problems");
-        let mut problems = problems.into_iter();
-        problems.find(|problem| problem.subject == subject && problem.code == code)
+        problems
+            .into_iter()
+            .find(|problem| problem.subject == subject && problem.code == code)
     })
     .await
 }

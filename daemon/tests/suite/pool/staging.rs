@@ -61,15 +61,20 @@ async fn a_workspace_of_a_removed_pool_stages_skills_that_name_packages() {
             name_package(state);
             for slot in names(&state.join("slots")) {
                 let record = state.join("slots").join(slot).join("record.json");
-                let text = std::fs::read_to_string(&record).expect("a record");
-                let text = text.replace("\"pool\": \"default\"", "\"pool\": \"gone\"");
+                let text = std::fs::read_to_string(&record)
+                    .expect("a record")
+                    .replace("\"pool\": \"default\"", "\"pool\": \"gone\"");
                 std::fs::write(record, text).expect("written");
             }
         })
         .await;
     assert_eq!(server.get_workspace("kept").await.pool, "gone");
-    let staged = server.client.stage_skills("kept", &["packages"]).await;
-    let staged = staged.expect("staged").remove(0);
+    let staged = server
+        .client
+        .stage_skills("kept", &["packages"])
+        .await
+        .expect("staged")
+        .remove(0);
     assert_eq!(staged.environment, None);
     let codes: Vec<_> = staged
         .problems

@@ -19,8 +19,11 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
         ..create_request("same")
     };
     let creates = (0..16).map(|_| server.client.create_workspace(request.clone()));
-    let created = futures::future::join_all(creates).await.into_iter();
-    let created: Vec<Workspace> = created.map(|one| one.expect("one for all")).collect();
+    let created: Vec<Workspace> = futures::future::join_all(creates)
+        .await
+        .into_iter()
+        .map(|one| one.expect("one for all"))
+        .collect();
     let create_time = created[0].create_time;
     assert!(create_time.is_some());
     for workspace in &created {

@@ -160,8 +160,8 @@ async fn an_archive_keeps_its_place_until_it_is_unpacked_whoever_waits_for_it() 
     let mut rounds = 0;
     let large = loop {
         let name = format!("large-{rounds}");
-        let own = files(&name, "1.0");
-        let own = own
+        let skill_files = files(&name, "1.0");
+        let own = skill_files
             .iter()
             .map(|(path, text, mode)| (*path, text.as_bytes(), *mode));
         let archive = tar_of(
@@ -288,8 +288,9 @@ async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
         stream::pending(),
     );
     let mut skills = server.client.skills();
-    let status = within(skills.publish_skill(silent)).await;
-    let status = status.expect_err("silent");
+    let status = within(skills.publish_skill(silent))
+        .await
+        .expect_err("silent");
     assert_eq!(
         (status.code(), reason(&status).as_str()),
         (Code::DeadlineExceeded, "DEADLINE")

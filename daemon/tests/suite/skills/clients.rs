@@ -83,8 +83,8 @@ async fn clients_use_a_skill_by_the_name_that_it_writes() {
     let staged = server
         .client
         .stage_skills(&workspace, &["数据报表@*"])
-        .await;
-    let staged = staged.expect("staged");
+        .await
+        .expect("staged");
     assert_eq!(staged[0].path, format!("/workspace/skills/{id}"));
     let both = server
         .client
@@ -197,8 +197,12 @@ async fn workspace_has_the_versions_that_it_records_after_many_calls_at_once() {
         let refreshed = server.client.skills().refresh_skills(request).await;
         refreshed.expect("refreshed");
         let staged = server.client.stage_skills(&workspace, &skills).await;
-        let staged = staged.expect("staged").into_iter();
-        digests.push(staged.map(|skill| skill.digest).collect::<Vec<_>>());
+        let of_version: Vec<_> = staged
+            .expect("staged")
+            .into_iter()
+            .map(|skill| skill.digest)
+            .collect();
+        digests.push(of_version);
     }
     // Each of the four combinations is asked for four times.
     let calls = (0..16).map(|call| {

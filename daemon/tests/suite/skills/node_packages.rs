@@ -13,8 +13,8 @@ impl Fixture {
 
     /// Follows the link `node_modules` of a staged skill on the host, and returns where the link there leads.
     fn packages(&self) -> Option<PathBuf> {
-        let link = fs::read_link(self.slot("s1").join("csv/node_modules")).ok()?;
-        let link = link.strip_prefix("../../skills").expect("within skills/");
+        let target = fs::read_link(self.slot("s1").join("csv/node_modules")).ok()?;
+        let link = target.strip_prefix("../../skills").expect("within skills/");
         fs::read_link(self.slot("s1").join(link)).ok()
     }
 

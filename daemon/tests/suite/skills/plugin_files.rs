@@ -39,9 +39,10 @@ impl Fixture {
         is_in_plugin: bool,
     ) -> Result<(String, String), Error> {
         let wanted = SkillRef::parse("name", skill).expect("valid");
-        let path = path.to_owned();
-        let opened = self.skills.open_file(wanted, path, is_in_plugin, true);
-        let (file, mut content) = opened.await?;
+        let (file, mut content) = self
+            .skills
+            .open_file(wanted, path.to_owned(), is_in_plugin, true)
+            .await?;
         let mut text = String::new();
         Read::read_to_string(&mut content, &mut text).expect("text");
         Ok((file.path, text))
@@ -95,8 +96,8 @@ async fn a_skill_reaches_the_files_of_its_plugin_by_relative_paths() {
     }
     fixture.write("outside.txt", "of no plugin");
     let alone = fixture.listed("deploy").await.content.expect("read").digest;
-    let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
-    let staged = &staged[0];
+    let skills = fixture.stage("s1", &["deploy"]).await.expect("staged");
+    let staged = &skills[0];
     assert_eq!((staged.name.as_str(), staged.files), ("deploy", 2));
     assert_eq!(staged.digest, alone);
     assert_eq!(staged.plugin_root().as_deref(), Some(".plugins/deploy"));
@@ -255,8 +256,8 @@ async fn what_a_plugin_must_not_share_is_named_and_the_skill_is_staged() {
         fixture.read("deploy/SKILL.md").expect("there");
         let codes: Vec<_> = staged[0].problems.iter().map(|it| it.code).collect();
         assert_eq!(codes, ["plugin.files_not_staged"]);
-        let listed = fixture.skills.problems().await.expect("listed");
-        let listed = listed.iter().filter(|it| it.code == codes[0]);
+        let problems = fixture.skills.problems().await.expect("listed");
+        let listed = problems.iter().filter(|it| it.code == codes[0]);
         assert_eq!(listed.collect::<Vec<_>>(), [&staged[0].problems[0]]);
     }
 }
@@ -371,8 +372,10 @@ async fn a_skill_whose_folder_is_the_plugin_is_staged_as_any_other() {
         "own/skills/inner/SKILL.md",
         "---\nname: inner\ndescription: d\n---\n",
     );
-    let staged = fixture.stage("s1", &["own", "own:inner"]).await;
-    let staged = staged.expect("staged");
+    let staged = fixture
+        .stage("s1", &["own", "own:inner"])
+        .await
+        .expect("staged");
     assert!(staged.iter().all(|skill| skill.plugin.is_none()));
     assert_eq!(names(&fixture.slot("s1")), ["own", "own--inner"]);
 }

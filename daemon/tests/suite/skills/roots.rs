@@ -158,9 +158,11 @@ async fn private_addresses_that_inputs_may_have_are_refused_for_roots() {
     let refused = wait_until("both roots are refused", async || {
         let request = pb::ListSkillsRequest::default();
         let listed = server.client.skills().list_skills(request).await;
-        let problems = listed.expect("listed").into_inner().problems.into_iter();
-        let refused = problems.filter(|problem| problem.code == "root.refused");
-        let refused: Vec<pb::Problem> = refused.collect();
+        let problems = listed.expect("listed").into_inner().problems;
+        let refused: Vec<pb::Problem> = problems
+            .into_iter()
+            .filter(|problem| problem.code == "root.refused")
+            .collect();
         (refused.len() == 2).then_some(refused)
     })
     .await;

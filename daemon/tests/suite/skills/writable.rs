@@ -16,14 +16,15 @@ impl Fixture {
         self.skills.rescan().await.expect("scanned");
         let wanted = vec![SkillRef::parse("skills", name).expect("valid")];
         let leased = self.skills.lease_to_stage(wanted).await.expect("listed");
-        let intact = intact
+        let times = intact
             .iter()
             .map(|(path, time)| ((*path).to_owned(), *time));
         let target = self.slot(slot);
         let prepared = self
             .skills
-            .prepare_writable(&target, leased, intact.collect());
-        let prepared = prepared.await.expect("prepared");
+            .prepare_writable(&target, leased, times.collect())
+            .await
+            .expect("prepared");
         let copies = prepared.copies();
         let mut sent = copies.map_or_else(Vec::new, |copies| names(&copies.join(name)));
         sent.extend(

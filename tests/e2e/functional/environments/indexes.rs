@@ -47,8 +47,8 @@ async fn packages_of_an_index_are_installed_once_and_recorded_with_their_hashes(
         "skilld_compat_greeting-1.1-py3-none-any.whl",
         "skilld_compat_letters-1.0-py3-none-any.whl",
     ];
-    let (_, prepared) = prepare(client, "letters").await?;
-    let prepared = prepared.environment.context("an environment")?;
+    let (_, skill) = prepare(client, "letters").await?;
+    let prepared = skill.environment.context("an environment")?;
     assert_eq!(prepared.path, built.path);
     let recorded: BTreeSet<_> = prepared
         .packages

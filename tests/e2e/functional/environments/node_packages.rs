@@ -16,14 +16,17 @@ const IMPORT: &str = "import { version } from 'skilld-compat-units'; console.log
 
 /// Builds an image of skilld/base with the npm of this host.
 pub(super) async fn build_npm_image() -> Result<TestImage> {
-    let found = Command::new("bash")
+    let printed = Command::new("bash")
         .args(["-c", "readlink -f \"$(command -v npm)\""])
         .output()
-        .await?;
-    let found = String::from_utf8(found.stdout)?;
+        .await?
+        .stdout;
+    let program = String::from_utf8(printed)?;
     // The program is in bin/ of the package.
-    let npm = Path::new(found.trim()).ancestors().nth(2);
-    let npm = npm.context("this host has no npm")?;
+    let npm = Path::new(program.trim())
+        .ancestors()
+        .nth(2)
+        .context("this host has no npm")?;
     let instructions = "USER root\nCOPY . /usr/local/lib/node_modules/npm\n\
                         RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm\n";
     TestImage::build("npm", instructions, Some(npm))
@@ -60,8 +63,8 @@ async fn stage_built(client: &Client, workspace: &str, skill: &str, writable: bo
         skills: vec![skill.to_owned()],
         writable,
     };
-    let staged = client.stage_skills_with(request).await?;
-    let staged = staged.first().context("one skill")?;
+    let skills = client.stage_skills_with(request).await?;
+    let staged = skills.first().context("one skill")?;
     ensure!(staged.environment.is_some(), "{:?}", staged.problems);
     Ok(())
 }
@@ -70,10 +73,10 @@ async fn stage_built(client: &Client, workspace: &str, skill: &str, writable: bo
 async fn packages_of_a_lock_file_come_from_the_registry_and_their_scripts_do_not_run() -> Result<()>
 {
     let fixture = Fixture::with_packages("tests/environments/hostile_packages.py").await?;
-    let (package, lock) = manifests("hostile-scripts", "1.0.0");
-    let mut package: Value = package.parse()?;
-    package["scripts"] = json!({"preinstall": "exit 1", "install": "exit 1", "prepare": "exit 1"});
-    let package = package.to_string();
+    let (manifest, lock) = manifests("hostile-scripts", "1.0.0");
+    let mut scripted: Value = manifest.parse()?;
+    scripted["scripts"] = json!({"preinstall": "exit 1", "install": "exit 1", "prepare": "exit 1"});
+    let package = scripted.to_string();
     let files = [("package.json", &*package), ("package-lock.json", &*lock)];
     fixture.skill("scripted", &files)?;
     let damaged = lock.replace(
@@ -99,8 +102,8 @@ async fn packages_of_a_lock_file_come_from_the_registry_and_their_scripts_do_not
         index.requests(),
         ["/npm/hostile-scripts/-/hostile-scripts-1.0.0.tgz"]
     );
-    let (_, prepared) = prepare(client, "scripted").await?;
-    let prepared = prepared.environment.context("an environment")?;
+    let (_, skill) = prepare(client, "scripted").await?;
+    let prepared = skill.environment.context("an environment")?;
     assert_eq!(prepared.packages[0].version, "1.0.0");
     assert!(
         prepared.packages[0].hashes.is_empty(),

@@ -32,8 +32,8 @@ async fn rebuilt_environment_reaches_a_workspace_when_it_stages_the_skill_again(
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let old = environment_path(client, &name).await?;
-    let rebuilt = prepare_with(client, "greet", true).await?.1;
-    let rebuilt = rebuilt.environment.context("built")?.path;
+    let (_, skill) = prepare_with(client, "greet", true).await?;
+    let rebuilt = skill.environment.context("built")?.path;
     assert_ne!(rebuilt, old);
     let printed = output(client, &name, "greet", VERSION).await?;
     assert!(printed.contains(&old), "{printed}");
@@ -105,8 +105,8 @@ async fn prepared_environment_stays_while_its_skill_has_the_same_need() -> Resul
     let options = fixture.options().set("skills.keep_unused", "100ms");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
-    let prepared = prepare(client, "prepared").await?.1;
-    let prepared = prepared.environment.context("built")?.path;
+    let (_, skill) = prepare(client, "prepared").await?;
+    let prepared = skill.environment.context("built")?.path;
     let mounted = daemon.state_dir().join("environments/mounted");
     let folders = || -> Result<Vec<String>> {
         let names = fs::read_dir(&mounted)?;
@@ -129,8 +129,8 @@ async fn prepared_environment_stays_while_its_skill_has_the_same_need() -> Resul
     })
     .await?;
     let name = workspace(client).await?.name;
-    let staged = stage(client, &name, "staged").await?;
-    let staged = staged.environment.context("built")?.path;
+    let skill = stage(client, &name, "staged").await?;
+    let staged = skill.environment.context("built")?.path;
     let holds =
         |path: &str| Ok::<_, anyhow::Error>(folders()?.iter().any(|name| path.ends_with(name)));
     client.delete_workspace(&name).await?;

@@ -19,8 +19,8 @@ async fn load(daemon: &Daemon, skill: &str) -> Result<Value> {
 }
 
 fn contains(warnings: &Value, part: &str) -> bool {
-    let warnings = warnings.as_array();
-    let mut texts = warnings.into_iter().flatten().filter_map(Value::as_str);
+    let list = warnings.as_array();
+    let mut texts = list.into_iter().flatten().filter_map(Value::as_str);
     texts.any(|text| text.contains(part))
 }
 

@@ -202,8 +202,10 @@ async fn a_program_is_denied_under_each_of_its_names_and_wherever_a_copy_lies() 
         ("cat --version", false),
     ] {
         for (tool, arguments) in ways(command) {
-            let ran = talk.run_to_end(tool, arguments).await;
-            let ran = ran.is_ok_and(|result| result["exit_code"] == 0);
+            let ran = talk
+                .run_to_end(tool, arguments)
+                .await
+                .is_ok_and(|result| result["exit_code"] == 0);
             assert_eq!(ran, runs, "{tool} {command}");
         }
     }
