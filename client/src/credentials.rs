@@ -77,30 +77,32 @@ impl Credentials {
     /// # Errors
     /// [`Error::Credential`] if it cannot be read or is no token.
     pub(crate) fn new(token: Option<&TokenSource>, tenant: Option<&str>) -> Result<Self, Error> {
-        let token = token.map(|source| match source {
-            TokenSource::Token(text) => header_of(text).map(Token::Fixed).map_err(|problem| {
-                let credential = "the token".to_owned();
-                Error::Credential {
-                    credential,
-                    problem,
+        let token = token
+            .map(|source| match source {
+                TokenSource::Token(text) => header_of(text).map(Token::Fixed).map_err(|problem| {
+                    let credential = "the token".to_owned();
+                    Error::Credential {
+                        credential,
+                        problem,
+                    }
+                }),
+                TokenSource::File(path) => {
+                    let read =
+                        read_token(path).map_err(|problem| credential_error(path, problem))?;
+                    let (path, read) = (path.clone(), Mutex::new(read));
+                    Ok(Token::File(Arc::new(TokenFile { path, read })))
                 }
-            }),
-            TokenSource::File(path) => {
-                let read = read_token(path).map_err(|problem| credential_error(path, problem))?;
-                let (path, read) = (path.clone(), Mutex::new(read));
-                Ok(Token::File(Arc::new(TokenFile { path, read })))
-            }
-        });
-        let tenant = tenant.map(|tenant| {
-            tenant.parse().map_err(|_| Error::Credential {
-                credential: format!("the tenant {tenant:?}"),
-                problem: "it is not a tenant's name".to_owned(),
             })
-        });
-        Ok(Self {
-            token: token.transpose()?,
-            tenant: tenant.transpose()?,
-        })
+            .transpose()?;
+        let tenant = tenant
+            .map(|tenant| {
+                tenant.parse().map_err(|_| Error::Credential {
+                    credential: format!("the tenant {tenant:?}"),
+                    problem: "it is not a tenant's name".to_owned(),
+                })
+            })
+            .transpose()?;
+        Ok(Self { token, tenant })
     }
 }
 

@@ -173,9 +173,9 @@ fn is_loopback(authority: &str) -> bool {
     let Some((host, port)) = authority.rsplit_once(':') else {
         return false;
     };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let loopback = host == "localhost"
-        || host
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    let loopback = name == "localhost"
+        || name
             .parse::<IpAddr>()
             .is_ok_and(|address| address.is_loopback());
     loopback && port.parse::<u16>().is_ok()

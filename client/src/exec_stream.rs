@@ -187,8 +187,9 @@ impl ExecStream {
         let policy = self.client.retry();
         if !trouble.accepted && status.code() == Code::Unavailable {
             // Nothing was started: the same bounds as for any other call.
-            let wait = policy.after(&status, trouble.failures);
-            let wait = wait.ok_or_else(|| Error::from(status))?;
+            let wait = policy
+                .after(&status, trouble.failures)
+                .ok_or_else(|| Error::from(status))?;
             trouble.open_at = Some(now + wait);
             return Ok(());
         }

@@ -15,13 +15,12 @@ pub fn to_proto_value(json: Json) -> Value {
         Json::Array(items) => Kind::ListValue(ListValue {
             values: items.into_iter().map(to_proto_value).collect(),
         }),
-        Json::Object(fields) => {
-            let fields = fields.into_iter();
-            let fields = fields.map(|(key, item)| (key, to_proto_value(item)));
-            Kind::StructValue(Struct {
-                fields: fields.collect(),
-            })
-        }
+        Json::Object(fields) => Kind::StructValue(Struct {
+            fields: fields
+                .into_iter()
+                .map(|(key, item)| (key, to_proto_value(item)))
+                .collect(),
+        }),
     };
     Value { kind: Some(kind) }
 }

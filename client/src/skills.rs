@@ -108,8 +108,8 @@ impl Client {
             "" => String::new(),
             name => skill_name(name),
         };
-        let published =
-            self.retry_call((), async |stub: &mut SkillServiceClient<Transport>, ()| {
+        let published = self
+            .retry_call((), async |stub: &mut SkillServiceClient<Transport>, ()| {
                 let upload = Upload {
                     header: PublishSkillRequest {
                         name: name.clone(),
@@ -136,10 +136,12 @@ impl Client {
                     }
                     published = stub.publish_skill(messages) => published,
                 }
-            });
-        let published = published.await;
-        let unreadable = unreadable.into_inner();
-        match unreadable.unwrap_or_else(PoisonError::into_inner) {
+            })
+            .await;
+        match unreadable
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
             Some(error) => Err(error),
             None => published,
         }

@@ -40,8 +40,9 @@ pub(crate) async fn find_refusal(options: &ConnectOptions, channel: &Channel) ->
 
 /// Returns `true` if one side refused the other in the handshake.
 fn is_tls_refusal(error: &io::Error) -> bool {
-    let source = error.get_ref();
-    let source = source.and_then(|source| source.downcast_ref::<rustls::Error>());
+    let source = error
+        .get_ref()
+        .and_then(|source| source.downcast_ref::<rustls::Error>());
     matches!(
         source,
         Some(rustls::Error::AlertReceived(_) | rustls::Error::InvalidCertificate(_))
@@ -54,12 +55,13 @@ async fn read_alert(options: &ConnectOptions) -> io::Result<()> {
     let authority = options
         .endpoint
         .strip_prefix("https://")
+        .unwrap_or_default()
+        .split('/')
+        .next()
         .unwrap_or_default();
-    let authority = authority.split('/').next().unwrap_or_default();
     let host = authority
         .rsplit_once(':')
-        .map_or(authority, |(host, _)| host);
-    let host = host
+        .map_or(authority, |(host, _)| host)
         .trim_start_matches('[')
         .trim_end_matches(']')
         .to_owned();
@@ -70,11 +72,14 @@ async fn read_alert(options: &ConnectOptions) -> io::Result<()> {
         .with_root_certificates(read_roots(options)?);
     let mut config = match (&options.cert_file, &options.key_file) {
         (Some(cert), Some(key)) => {
-            let chain = CertificateDer::pem_file_iter(cert).map_err(io::Error::other)?;
-            let chain = chain.collect::<Result<_, _>>().map_err(io::Error::other)?;
+            let chain = CertificateDer::pem_file_iter(cert)
+                .map_err(io::Error::other)?
+                .collect::<Result<_, _>>()
+                .map_err(io::Error::other)?;
             let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
-            let config = config.with_client_auth_cert(chain, key);
-            config.map_err(io::Error::other)?
+            config
+                .with_client_auth_cert(chain, key)
+                .map_err(io::Error::other)?
         }
         _ => config.with_no_client_auth(),
     };

@@ -112,8 +112,9 @@ command_group! {
 /// Returns `true` if the command line asks for JSON output, for errors that occur before it has been parsed.
 pub(crate) fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     // A word that is not UTF-8 is no format.
-    let words = words.take_while(|word| word != "--");
-    let mut words = words.filter_map(|word| word.into_string().ok());
+    let mut words = words
+        .take_while(|word| word != "--")
+        .filter_map(|word| word.into_string().ok());
     while let Some(word) = words.next() {
         let format = match format_of(&word) {
             Some("") => words.next(),

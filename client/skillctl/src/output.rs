@@ -179,10 +179,11 @@ pub(crate) fn text_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    let rows = rows.into_iter();
-    let rows = rows.map(|row| row.map(|cell| plain_line(&cell)));
+    let plain_rows = rows
+        .into_iter()
+        .map(|row| row.map(|cell| plain_line(&cell)));
     let rows: Vec<[String; N]> = std::iter::once(header.map(str::to_owned))
-        .chain(rows)
+        .chain(plain_rows)
         .collect();
     let mut widths = [0; N];
     for row in &rows {

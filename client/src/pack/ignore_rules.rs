@@ -49,8 +49,8 @@ pub(crate) struct IgnoreRules(Gitignore);
 /// other bytes.
 fn decode_list(bytes: &[u8]) -> Option<String> {
     let read_units = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
-        let (units, rest) = bytes.as_chunks::<2>();
-        let units: Vec<u16> = units.iter().map(|unit| read(*unit)).collect();
+        let (pairs, rest) = bytes.as_chunks::<2>();
+        let units: Vec<u16> = pairs.iter().map(|pair| read(*pair)).collect();
         String::from_utf16(&units).ok().filter(|_| rest.is_empty())
     };
     match bytes {

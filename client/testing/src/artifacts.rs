@@ -75,10 +75,13 @@ impl ArtifactService for FakeServices {
         _: Request<ListArtifactsRequest>,
     ) -> Result<Response<ListArtifactsResponse>, Status> {
         let state = self.lock();
-        let artifacts = state.artifacts.iter();
-        let artifacts = artifacts.map(|(name, (version, bytes))| described(name, *version, bytes));
+        let artifacts = state
+            .artifacts
+            .iter()
+            .map(|(name, (version, bytes))| described(name, *version, bytes))
+            .collect();
         Ok(Response::new(ListArtifactsResponse {
-            artifacts: artifacts.collect(),
+            artifacts,
             ..Default::default()
         }))
     }

@@ -144,8 +144,10 @@ impl CallFaults {
     /// Returns the requests of each call that came.
     pub fn streams<M: Message + Default>(&self, methods: &str) -> Vec<Vec<M>> {
         let state = self.lock();
-        let calls = state.calls.iter();
-        let calls = calls.filter(|(name, _)| is_among(methods, name));
+        let calls = state
+            .calls
+            .iter()
+            .filter(|(name, _)| is_among(methods, name));
         let requests = calls.map(|(_, body)| {
             let mut bytes = body.lock().expect("no test panics with it").clone();
             let messages = std::iter::from_fn(|| take_message(&mut bytes));

@@ -67,11 +67,11 @@ impl FakeServices {
             false => Self::told(name, &running, from),
         };
         let reader = Reader::new(running.readers);
-        let events = events.enumerate().map(move |(seq, next)| {
+        let numbered = events.enumerate().map(move |(seq, next)| {
             let _ = &reader;
             Ok(event(seq, next))
         });
-        Ok(events.boxed())
+        Ok(numbered.boxed())
     }
 
     /// Returns the events of a program that reads no stdin.
@@ -101,8 +101,10 @@ impl FakeServices {
         let program = Program::of(&running.spec);
         let over = *running.killed.borrow() || program.result.is_some();
         let of = |wanted| {
-            let pieces = program.pieces.iter();
-            let pieces = pieces.filter(|(stream, _)| *stream == wanted);
+            let pieces = program
+                .pieces
+                .iter()
+                .filter(|(stream, _)| *stream == wanted);
             pieces.flat_map(|(_, data)| data.iter().copied()).collect()
         };
         (
@@ -124,8 +126,9 @@ impl FakeServices {
             (OutputStream::Stdout, stdout, &mut at.stdout),
             (OutputStream::Stderr, stderr, &mut at.stderr),
         ] {
-            let rest = bytes.get(usize::try_from(*at).expect("small")..);
-            let rest = rest.expect("not beyond the end");
+            let rest = bytes
+                .get(usize::try_from(*at).expect("small")..)
+                .expect("not beyond the end");
             let piece = rest.get(..room.min(rest.len())).expect("is there");
             if !piece.is_empty() {
                 output.push(Output {
@@ -255,8 +258,9 @@ impl ExecService for FakeServices {
     ) -> Result<Response<ListExecsResponse>, Status> {
         let prefix = format!("{}/", request.into_inner().workspace);
         let names: Vec<String> = self.lock().execs.keys().cloned().collect();
-        let names = names.iter().filter(|name| name.starts_with(&prefix));
         let execs = names
+            .iter()
+            .filter(|name| name.starts_with(&prefix))
             .map(|name| self.exec(name))
             .collect::<Result<_, _>>()?;
         Ok(Response::new(ListExecsResponse {
@@ -331,8 +335,10 @@ impl ExecService for FakeServices {
         request: Request<Streaming<StreamStdinRequest>>,
     ) -> Result<Response<WriteStdinResponse>, Status> {
         let mut messages = request.into_inner();
-        let first = messages.message().await?;
-        let first = first.ok_or_else(|| Status::invalid_argument("no message"))?;
+        let first = messages
+            .message()
+            .await?
+            .ok_or_else(|| Status::invalid_argument("no message"))?;
         let running = self.running(&first.name)?;
         let mut offset = first.offset;
         let mut next = Some(first);

@@ -99,7 +99,7 @@ impl FileService for FakeServices {
             return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
         }
         let problems = state.stage_problems.clone();
-        let skills = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
+        let staged = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
             name,
             path: format!("/workspace/skills/{skill}"),
             problems: problems.clone(),
@@ -107,7 +107,7 @@ impl FileService for FakeServices {
             ..Default::default()
         });
         Ok(Response::new(StageSkillsResponse {
-            skills: skills.collect(),
+            skills: staged.collect(),
         }))
     }
 
@@ -152,12 +152,17 @@ impl FileService for FakeServices {
             Some(rest) => within.is_empty() || rest.is_empty() || rest.starts_with('/'),
             None => false,
         };
-        let files = state.staged.iter().filter(|(path, _)| wanted(path));
-        let files = files.map(|(path, bytes)| entry(&state, path, bytes));
+        let found = state
+            .staged
+            .iter()
+            .filter(|(path, _)| wanted(path))
+            .map(|(path, bytes)| entry(&state, path, bytes));
         let first: usize = request.page_token.parse().unwrap_or(0);
-        let page_size = usize::try_from(request.page_size).ok();
-        let page_size = page_size.filter(|size| *size > 0).unwrap_or(1000);
-        let mut rest = files.skip(first);
+        let page_size = usize::try_from(request.page_size)
+            .ok()
+            .filter(|size| *size > 0)
+            .unwrap_or(1000);
+        let mut rest = found.skip(first);
         let files: Vec<FileEntry> = rest.by_ref().take(page_size).collect();
         let next = first + files.len();
         let next_page_token = match rest.next() {

@@ -252,10 +252,11 @@ pub fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> Status {
 
 /// Returns the error details of a reason of skilld.
 pub(crate) fn error_details(reason: &str, metadata: &[(&str, &str)]) -> ErrorDetails {
-    let metadata = metadata
+    let metadata: HashMap<_, _> = metadata
         .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    ErrorDetails::with_error_info(reason, "skilld.dev", metadata.collect::<HashMap<_, _>>())
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    ErrorDetails::with_error_info(reason, "skilld.dev", metadata)
 }
 
 /// Returns the daemon's status for wrong fields.

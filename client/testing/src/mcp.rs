@@ -40,7 +40,7 @@ impl ServerHandler for Handler {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         // As FastMCP writes it.
-        let schema = json!({
+        let schema_json = json!({
             "type": "object",
             "title": "toolArguments",
             "properties": {
@@ -48,7 +48,7 @@ impl ServerHandler for Handler {
                 "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": null},
             },
         });
-        let schema = schema.as_object().expect("an object");
+        let schema = schema_json.as_object().expect("an object");
         let tools = self.tools.iter().map(|name| {
             let mut description = format!("The tool {name}.");
             if name == "verbose" {
@@ -217,8 +217,11 @@ pub fn staying_on_stdio() -> Vec<String> {
 }
 
 fn own_test(name: &str) -> Vec<String> {
-    let program = std::env::current_exe().expect("a path");
-    let program = program.to_str().expect("utf-8").to_owned();
+    let program = std::env::current_exe()
+        .expect("a path")
+        .to_str()
+        .expect("utf-8")
+        .to_owned();
     [&program, "-q", "--nocapture", "--exact", name]
         .map(str::to_owned)
         .to_vec()

@@ -200,8 +200,9 @@ fn ended_server() -> EndedProcesses {
 /// Returns what a program prints whose temporary file did not fit, in two pieces.
 fn full_for_a_while() -> Vec<(OutputStream, Bytes)> {
     let pieces: [&[u8]; 2] = [b"OSError: [Errno 28] No space", b" left on device\n"];
-    let pieces = pieces.map(|piece| (OutputStream::Stdout, Bytes::from_static(piece)));
-    pieces.into()
+    pieces
+        .map(|piece| (OutputStream::Stdout, Bytes::from_static(piece)))
+        .into()
 }
 
 /// Returns what a shell prints where it may not write into the folder in which it starts.

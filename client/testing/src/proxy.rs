@@ -26,8 +26,8 @@ pub(crate) fn start(tasks: &mut JoinSet<()>, server: PathBuf, path: PathBuf, cut
 async fn carry(mut client: UnixStream, server: &Path, cut: u64) -> io::Result<()> {
     let mut server = UnixStream::connect(server).await?;
     let (mut from_client, mut to_client) = client.split();
-    let (from_server, mut to_server) = server.split();
-    let mut from_server = from_server.take(cut);
+    let (reader, mut to_server) = server.split();
+    let mut from_server = reader.take(cut);
     tokio::select! {
         up = tokio::io::copy(&mut from_client, &mut to_server) => up?,
         down = tokio::io::copy(&mut from_server, &mut to_client) => down?,

@@ -96,9 +96,12 @@ impl State {
         let fitting = || of_name.iter().copied().filter(fits);
         let is_usable = |kit: &&Kit| kit.skill.state() != SkillState::Rejected;
         let is_release = |kit: &&Kit| !kit.skill.version.contains('-');
-        let found = fitting().filter(is_usable).find(is_release);
-        let found = found.or_else(|| fitting().find(is_usable));
-        found.or_else(|| fitting().next()).ok_or_else(|| {
+        let found = fitting()
+            .filter(is_usable)
+            .find(is_release)
+            .or_else(|| fitting().find(is_usable))
+            .or_else(|| fitting().next());
+        found.ok_or_else(|| {
             let mut near: Vec<String> = match of_name.is_empty() {
                 true => self.kits.iter().map(|kit| kit.id().to_owned()).collect(),
                 false => {
@@ -107,9 +110,9 @@ impl State {
                 }
             };
             near.dedup();
-            let near = [("nearest", near.join(","))];
-            let near = near.each_ref().map(|(key, names)| (*key, names.as_str()));
-            refusal(Code::NotFound, "SKILL_NOT_FOUND", &near)
+            let names = near.join(",");
+            let metadata = [("nearest", names.as_str())];
+            refusal(Code::NotFound, "SKILL_NOT_FOUND", &metadata)
         })
     }
 
@@ -175,15 +178,17 @@ impl State {
             return wrong(Code::FailedPrecondition, "WRONG_FILE_TYPE");
         }
         // Else the only file that differs in case only.
-        let alike = files.keys().filter(|it| it.eq_ignore_ascii_case(&path));
-        let alike: Vec<&String> = alike.collect();
+        let alike: Vec<&String> = files
+            .keys()
+            .filter(|it| it.eq_ignore_ascii_case(&path))
+            .collect();
         let found = match (files.contains_key(&path), alike.as_slice()) {
             (true, _) => &path,
             (false, [only]) => *only,
             (false, _) => {
                 let near = nearest(files.keys().collect(), alike.clone(), &path);
-                let near = [("path", path.as_str()), ("nearest", near.as_str())];
-                return Err(refusal(Code::NotFound, "FILE_NOT_FOUND", &near));
+                let metadata = [("path", path.as_str()), ("nearest", near.as_str())];
+                return Err(refusal(Code::NotFound, "FILE_NOT_FOUND", &metadata));
             }
         };
         let bytes = files.get(found).cloned().unwrap_or_default();
@@ -232,11 +237,13 @@ fn nearest(all: Vec<&String>, alike: Vec<&String>, path: &str) -> String {
     let start = path.to_lowercase();
     let begins = |it: &&&String| it.to_lowercase().starts_with(&start);
     let beginning: Vec<&String> = all.iter().filter(begins).copied().collect();
-    let near = [alike, beginning, all].into_iter();
-    let near = near.filter(|paths| !paths.is_empty()).map(|paths| {
-        let paths: Vec<&str> = paths.into_iter().map(String::as_str).collect();
-        paths.join(",")
-    });
+    let near = [alike, beginning, all]
+        .into_iter()
+        .filter(|paths| !paths.is_empty())
+        .map(|paths| {
+            let names: Vec<&str> = paths.into_iter().map(String::as_str).collect();
+            names.join(",")
+        });
     near.take(1).collect()
 }
 

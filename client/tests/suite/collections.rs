@@ -184,8 +184,9 @@ async fn a_directory_in_the_way_is_said_and_the_rest_comes() {
         file("last", b"x"),
     ];
     let collected = collect(&fake, parts).await.expect("collects");
-    let refused = collected.skipped.iter();
-    let refused: Vec<_> = refused
+    let refused: Vec<_> = collected
+        .skipped
+        .iter()
         .map(|refused| (refused.path.as_str(), refused.skip_reason.as_str()))
         .collect();
     let problem = "has the name of a directory that is here";
@@ -292,7 +293,9 @@ async fn a_directory_is_copied_without_its_path_and_merged() {
     let elsewhere = [file("out/sites", b"x"), vec![summary()]].concat();
     fake.answer_collections(elsewhere);
     let none = TransferProgress::none();
-    let error = client.copy_directory_out(request, "out/site", &to, none);
-    let error = error.await.expect_err("elsewhere");
+    let error = client
+        .copy_directory_out(request, "out/site", &to, none)
+        .await
+        .expect_err("elsewhere");
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
 }

@@ -187,11 +187,12 @@ async fn an_upload_keeps_links_and_names_what_it_leaves_out() {
         ("bin/", false),
         ("bin/python3", true),
         ("up", true),
-    ];
-    let expected = expected.map(|(name, link)| (name.to_owned(), link));
+    ]
+    .map(|(name, link)| (name.to_owned(), link));
     assert_eq!(tar_entries(&staged), expected);
-    let skipped = answer.skipped.iter();
-    let skipped: Vec<_> = skipped
+    let skipped: Vec<_> = answer
+        .skipped
+        .iter()
         .map(|file| (file.path.as_str(), file.reason()))
         .collect();
     let expected = [

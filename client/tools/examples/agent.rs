@@ -48,7 +48,7 @@ fn llm(body: &Value) -> Value {
         .filter(|said| said["role"] == "tool")
         .collect();
     let command = "python scripts/python_math.py fib";
-    let (name, arguments) = match results.len() {
+    let (name, input) = match results.len() {
         0 if prompt.contains("- python-math: ") => ("skill_load", json!({"skill": "python-math"})),
         1 if prompt.contains(command) => {
             let command = format!("{command} 100");
@@ -58,13 +58,14 @@ fn llm(body: &Value) -> Value {
             )
         }
         _ => {
-            let last = results.last().and_then(|said| said["content"].as_str());
-            let last: Value = serde_json::from_str(last.unwrap_or_default()).unwrap_or_default();
-            let answer = last["stdout"].as_str().unwrap_or("?").trim();
+            let content = results.last().and_then(|said| said["content"].as_str());
+            let result: Value =
+                serde_json::from_str(content.unwrap_or_default()).unwrap_or_default();
+            let answer = result["stdout"].as_str().unwrap_or("?").trim();
             return json!({"role": "assistant", "content": format!("It is {answer}.")});
         }
     };
-    let arguments = arguments.to_string();
+    let arguments = input.to_string();
     println!("{name} {arguments}");
     json!({"role": "assistant", "content": null, "tool_calls": [{
         "id": format!("call_{}", results.len()), "type": "function",

@@ -151,9 +151,10 @@ pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallRes
         tool: NAME,
         id: &call.id,
     };
-    let answer = call_method(request, call.arguments).await;
-    let answer = answer.map(ToolAnswer::fitting);
-    answer.map_err(|error| add_choices(tools, error))
+    call_method(request, call.arguments)
+        .await
+        .map(ToolAnswer::fitting)
+        .map_err(|error| add_choices(tools, error))
 }
 
 async fn call_method(call: CallContext<'_>, arguments: Value) -> CallResult {
@@ -186,9 +187,9 @@ fn add_choices(tools: &ToolsetContext, error: ToolError) -> ToolError {
         false => Vec::new(),
     };
     for (field, names) in [("method", methods), ("arg_style", styles)] {
-        let names = names.join(", ");
-        if !problem.contains(&names) {
-            problem += &format!("; {field} is one of {names}");
+        let known = names.join(", ");
+        if !problem.contains(&known) {
+            problem += &format!("; {field} is one of {known}");
         }
     }
     ToolError::InvalidArguments { problem }

@@ -72,11 +72,13 @@ fn read_fields(
             known.insert(field, (rank, value));
         }
     }
-    let fields = fields.keys().filter_map(|field| {
-        let (_, value) = known.remove(field)?;
-        Some((field.clone(), value))
-    });
-    fields.collect()
+    fields
+        .keys()
+        .filter_map(|field| {
+            let (_, value) = known.remove(field)?;
+            Some((field.clone(), value))
+        })
+        .collect()
 }
 
 /// Returns the value of a field as a text where clients give another one whose meaning is plain: the words of a command,
@@ -91,8 +93,11 @@ fn adapt_value(field: &str, value: Value) -> Value {
             Value::String(Value::Object(fields).to_string())
         }
         ("timeout" | "timeout_sec", Value::String(text)) => {
-            let seconds = text.trim().strip_suffix('s').map(str::trim_end);
-            let seconds = seconds.filter(|seconds| seconds.parse::<f64>().is_ok());
+            let seconds = text
+                .trim()
+                .strip_suffix('s')
+                .map(str::trim_end)
+                .filter(|seconds| seconds.parse::<f64>().is_ok());
             Value::String(seconds.map_or_else(|| text.clone(), str::to_owned))
         }
         (_, value) => value,
@@ -125,10 +130,10 @@ fn find_field<'a>(
     if let Some(field) = fields.keys().find(|field| fold_key(field) == folded) {
         return Some((field, KeyMatch::Alike));
     }
-    let mut aliases = aliases
+    let field = aliases
         .iter()
-        .filter(|(alias, _)| fold_key(alias) == folded);
-    let field = aliases.find_map(|(_, field)| fields.get_key_value(*field));
+        .filter(|(alias, _)| fold_key(alias) == folded)
+        .find_map(|(_, field)| fields.get_key_value(*field));
     field.map(|(field, _)| (field, KeyMatch::Alias))
 }
 
@@ -150,9 +155,10 @@ fn read_map(
     let Some(values) = values.filter(|values| values.is_object()) else {
         return given;
     };
-    let given = given.into_iter();
-    let given = given.filter_map(|(key, value)| Some((key, read_value(value, values, aliases)?)));
-    given.collect()
+    given
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, read_value(value, values, aliases)?)))
+        .collect()
 }
 
 /// Reads one value as the type that its schema has; `None` if it counts as not given. A value that cannot be that type
@@ -188,12 +194,10 @@ fn read_value(value: Value, schema: &Value, aliases: &[(&str, &str)]) -> Option<
     };
     Some(match value {
         Value::Array(items) => match schema_keyword(schema, "items") {
-            Some(schema) => {
-                let items = items.into_iter();
-                items
-                    .filter_map(|item| read_value(item, schema, aliases))
-                    .collect()
-            }
+            Some(schema) => items
+                .into_iter()
+                .filter_map(|item| read_value(item, schema, aliases))
+                .collect(),
             None => Value::Array(items),
         },
         Value::Object(map) => Value::Object(read_fields(map, schema, aliases)),
@@ -257,8 +261,9 @@ fn find_mismatch(value: &Value, schema: &Value, place: &str) -> Option<String> {
         }
         Value::Array(items) => {
             let schema = schema_keyword(schema, "items")?;
-            let mut items = items.iter().enumerate();
             items
+                .iter()
+                .enumerate()
                 .find_map(|(index, item)| find_mismatch(item, schema, &format!("{place}[{index}]")))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
@@ -275,8 +280,11 @@ fn wanted_types(value: &Value, schema: &Value, types: &[&str]) -> Option<String>
     if fits || types.is_empty() {
         return None;
     }
-    let words = types.iter().filter_map(|kind| describe_type(kind));
-    let mut words = words.collect::<Vec<_>>().join(" or ");
+    let mut words = types
+        .iter()
+        .filter_map(|kind| describe_type(kind))
+        .collect::<Vec<_>>()
+        .join(" or ");
     if let Some(minimum) = minimum {
         words.push_str(&format!(" from {minimum} on"));
     }

@@ -23,9 +23,9 @@ pub(crate) fn check_argument(name: &str, text: &str) -> ToolResult<()> {
 pub(crate) fn check_environment(env: &BTreeMap<String, String>) -> ToolResult<()> {
     env.iter().try_for_each(|(name, value)| {
         let bytes = name.len() + 1 + value.len();
-        let name: String = name.chars().take(NAME_CHARS_MAX).collect();
-        let name = format!("env.{name} with its name");
-        check_bytes(&name, bytes, ARGUMENT_BYTES_MAX, LONG_TEXT)
+        let shown: String = name.chars().take(NAME_CHARS_MAX).collect();
+        let argument = format!("env.{shown} with its name");
+        check_bytes(&argument, bytes, ARGUMENT_BYTES_MAX, LONG_TEXT)
     })
 }
 

@@ -50,9 +50,11 @@ pub fn select_host_tools<'a>(
 ) -> HostToolOffer {
     let mut wanted: Vec<UnknownTool> = Vec::new();
     // Sorted by the skills' names, and of each but one.
-    let declared = declared.iter().rev();
-    let declared: BTreeMap<&str, &SkillToolDeclaration> =
-        declared.map(|own| (own.skill.as_str(), own)).collect();
+    let declared: BTreeMap<&str, &SkillToolDeclaration> = declared
+        .iter()
+        .rev()
+        .map(|own| (own.skill.as_str(), own))
+        .collect();
     for (skill, own) in declared {
         if !skill_loads::is_loaded(state, scope, skill) {
             continue;
@@ -62,8 +64,8 @@ pub fn select_host_tools<'a>(
             Some(Selection::These(tools)) => tools,
         };
         let mut known = HashSet::new();
-        let tools = tools.into_iter().filter(|tool| known.insert(tool.clone()));
-        wanted.extend(tools.map(|tool| UnknownTool {
+        let unique = tools.into_iter().filter(|tool| known.insert(tool.clone()));
+        wanted.extend(unique.map(|tool| UnknownTool {
             skill: skill.to_owned(),
             tool,
         }));
@@ -155,8 +157,8 @@ mod tests {
         let own = skills()
             .into_iter()
             .find(|own| own.skill == skill)
-            .map(|own| own.tools);
-        let own = own.unwrap_or_default();
+            .map(|own| own.tools)
+            .unwrap_or_default();
         state.apply(
             &skill_loads::select_tools(state, SCOPE, (skill, &own), change, &tools, false).delta,
         );

@@ -118,8 +118,8 @@ impl McpConnections {
 
     /// Closes all connections of a session, whichever agent they are of.
     pub(crate) async fn disconnect_session(&self, session: &Session) {
-        let session = session.workspace_id();
-        self.close(|(of, _, _)| *of == session).await;
+        let workspace_id = session.workspace_id();
+        self.close(|(of, _, _)| *of == workspace_id).await;
     }
 
     async fn close(&self, which: impl Fn(&ConnectionKey) -> bool) {

@@ -126,9 +126,9 @@ impl OutputBuffer {
             bytes = [head, tail].concat();
             text = String::from_utf8_lossy(&bytes).into_owned();
         } else {
-            let head = head.get(..whole_end(&head)).unwrap_or_default();
-            let tail = tail.get(whole_start(&tail)..).unwrap_or_default();
-            let shown = head.len() + tail.len();
+            let beginning = head.get(..whole_end(&head)).unwrap_or_default();
+            let end = tail.get(whole_start(&tail)..).unwrap_or_default();
+            let shown = beginning.len() + end.len();
             let left = ends.total - shown as u64;
             let all = ends.total + lost;
             warnings.push(format!(
@@ -137,10 +137,10 @@ impl OutputBuffer {
             ));
             text = format!(
                 "{}\n[… {left} bytes of {name} left out …]\n{}",
-                String::from_utf8_lossy(head),
-                String::from_utf8_lossy(tail)
+                String::from_utf8_lossy(beginning),
+                String::from_utf8_lossy(end)
             );
-            bytes = [head, tail].concat();
+            bytes = [beginning, end].concat();
         }
         if lost > 0 {
             warnings.push(format!("{lost} bytes of {name} are no longer kept"));
@@ -197,8 +197,11 @@ impl TextEnds {
 /// Returns the end of the bytes without an incomplete character.
 pub(crate) fn whole_end(bytes: &[u8]) -> usize {
     // A character has at most four bytes.
-    let last = bytes.get(bytes.len().saturating_sub(3)..);
-    let last = last.unwrap_or_default().utf8_chunks().last();
+    let last = bytes
+        .get(bytes.len().saturating_sub(3)..)
+        .unwrap_or_default()
+        .utf8_chunks()
+        .last();
     let end = last.map(|chunk| chunk.invalid());
     let cut = end.filter(|end| is_cut_character(end));
     bytes.len() - cut.map_or(0, <[u8]>::len)

@@ -87,19 +87,22 @@ pub(crate) fn skipped_paths(
     summary: &CollectSummary,
     is_wanted: impl Fn(Reason) -> bool,
 ) -> Vec<&str> {
-    let skipped = summary.skipped.iter();
-    let skipped = skipped.filter(|skipped| is_wanted(skipped.reason()));
-    skipped.map(|skipped| skipped.path.as_str()).collect()
+    summary
+        .skipped
+        .iter()
+        .filter(|skipped| is_wanted(skipped.reason()))
+        .map(|skipped| skipped.path.as_str())
+        .collect()
 }
 
 /// Joins the first of some paths, long ones cut, and adds the number of the others.
 pub(crate) fn join_paths(paths: &[&str]) -> String {
     let (first, others) = paths.split_at(paths.len().min(NAMED_MAX));
-    let first: Vec<String> = first.iter().map(|path| shorten(path)).collect();
-    let first = first.join(", ");
+    let shown: Vec<String> = first.iter().map(|path| shorten(path)).collect();
+    let list = shown.join(", ");
     match others.len() {
-        0 => first,
-        count => format!("{first} and {count} more"),
+        0 => list,
+        count => format!("{list} and {count} more"),
     }
 }
 

@@ -31,23 +31,30 @@ pub(crate) fn describe_missing_packages(skill: &Skill) -> Option<String> {
 
 /// Returns a warning if a skill was staged without packages that it names.
 pub(crate) fn describe_staging_problems(staged: &StagedSkill) -> Option<String> {
-    let problems = staged.problems.iter();
-    let problems = problems.filter(|problem| problem.code.starts_with(CODE_PREFIX));
-    let problems: Vec<Problem> = problems.cloned().collect();
+    let problems: Vec<Problem> = staged
+        .problems
+        .iter()
+        .filter(|problem| problem.code.starts_with(CODE_PREFIX))
+        .cloned()
+        .collect();
     (!problems.is_empty()).then(|| format_warning(&[], &problems))
 }
 
 /// Returns a warning that names packages, the effect of their absence, and its reasons.
 fn format_warning(names: &[String], problems: &[Problem]) -> String {
-    let reasons = problems.iter().take(REASONS_SHOWN_MAX).map(|problem| {
-        let line = one_line(&problem.message);
-        let cut: String = line.chars().take(REASON_CHARS_MAX).collect();
-        match cut.len() < line.len() {
-            true => format!("{cut}…"),
-            false => cut,
-        }
-    });
-    let reasons = reasons.collect::<Vec<_>>().join("; ");
+    let reasons = problems
+        .iter()
+        .take(REASONS_SHOWN_MAX)
+        .map(|problem| {
+            let line = one_line(&problem.message);
+            let cut: String = line.chars().take(REASON_CHARS_MAX).collect();
+            match cut.len() < line.len() {
+                true => format!("{cut}…"),
+                false => cut,
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("; ");
     match names.is_empty() {
         true => format!(
             "packages of this skill may not be installed, and scripts that import them will fail: {reasons}"
@@ -61,8 +68,11 @@ fn format_warning(names: &[String], problems: &[Problem]) -> String {
 
 /// Returns the first names and the number of the others.
 fn list_names(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES_SHOWN_MAX);
-    let shown: Vec<String> = shown.map(|name| one_line(name)).collect();
+    let shown: Vec<String> = names
+        .iter()
+        .take(NAMES_SHOWN_MAX)
+        .map(|name| one_line(name))
+        .collect();
     match names.len() - shown.len() {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),

@@ -218,8 +218,9 @@ impl PreloadOutcome {
     #[must_use]
     pub fn messages(&self, provider: Provider) -> Vec<Value> {
         let calls: Vec<ToolCall> = self.loads.iter().map(|(call, _)| call.clone()).collect();
-        let results = self.loads.iter();
-        let results: Vec<(String, String, bool)> = results
+        let results: Vec<(String, String, bool)> = self
+            .loads
+            .iter()
             .map(|(call, text)| (call.id.clone(), text.clone(), false))
             .collect();
         let mut messages = provider.call_messages(&calls);

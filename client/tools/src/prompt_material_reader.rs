@@ -64,14 +64,14 @@ struct SkillContentRequest {
 /// used first. A loaded skill that is gone, cannot be used or exceeds the limit is left out, which the injection
 /// reports; so is a document that is gone.
 pub(crate) async fn read_material(context: SessionContext<'_>) -> ToolResult<PromptMaterial> {
-    let overview = skill_lookup::list_current_skills(context)
+    let overview: Vec<SkillSummary> = skill_lookup::list_current_skills(context)
         .await?
-        .into_iter();
-    let overview = overview.map(|skill| SkillSummary {
-        name: skill_id(&skill),
-        description: skill_lookup::described(&skill),
-    });
-    let overview: Vec<SkillSummary> = overview.collect();
+        .into_iter()
+        .map(|skill| SkillSummary {
+            name: skill_id(&skill),
+            description: skill_lookup::described(&skill),
+        })
+        .collect();
     let names: HashSet<&str> = overview.iter().map(|skill| skill.name.as_str()).collect();
     let mut requests = loaded_requests(context);
     // A version that was loaded may exist though its skill is gone, and only then is worth a request.
@@ -123,20 +123,22 @@ fn named_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
 /// Returns the content requests of sherma's loaded skills: one version each, without documents.
 fn sherma_requests(context: SessionContext<'_>) -> Vec<SkillContentRequest> {
     let options = &context.tools.options;
-    let loads = sherma::LoadedSkills::read(context.state, &context.session.agent);
-    let loads = loads.only(|id| options.shows(id));
+    let loads = sherma::LoadedSkills::read(context.state, &context.session.agent)
+        .only(|id| options.shows(id));
     let over = loads.over(options.max_loaded_skills).count();
-    let requests = loads.iter().skip(over);
-    let requests = requests.map(|(id, load)| SkillContentRequest {
-        name: id.to_owned(),
-        reference: match load.digest.starts_with("sha256:") {
-            true => skill_reference(id, &load.digest),
-            false => skill_reference(id, &load.version),
-        },
-        documents: None,
-        tools: Some(load.tools.clone()),
-        selected: None,
-    });
+    let requests = loads
+        .iter()
+        .skip(over)
+        .map(|(id, load)| SkillContentRequest {
+            name: id.to_owned(),
+            reference: match load.digest.starts_with("sha256:") {
+                true => skill_reference(id, &load.digest),
+                false => skill_reference(id, &load.version),
+            },
+            documents: None,
+            tools: Some(load.tools.clone()),
+            selected: None,
+        });
     requests.collect()
 }
 
@@ -250,8 +252,12 @@ pub(crate) async fn read_inline_content(
     };
     let content = prompt::loaded_text_within(&loaded, state, scope, &budget);
     let warning = (!left_out.is_empty()).then(|| describe_left_out(&tools.options, &left_out));
-    let paths = loaded.docs.into_iter().map(|doc| doc.path);
-    let paths: Vec<String> = paths.chain(left_out).collect();
+    let paths: Vec<String> = loaded
+        .docs
+        .into_iter()
+        .map(|doc| doc.path)
+        .chain(left_out)
+        .collect();
     let chosen = request.documents;
     Ok(InlineSkillText {
         content: Some(content),
@@ -287,15 +293,18 @@ async fn read_documents(
         Some(Selection::These(paths)) if paths.is_empty() => return Ok((Vec::new(), Vec::new())),
         Some(Selection::All) => skill_lookup::list_documents(tools, &pinned).await?,
         Some(Selection::These(paths)) => {
-            let files = skill_lookup::list_files(tools, &pinned, "")
-                .await?
-                .into_iter();
-            let files = files.filter(|file| file.is_text);
             let mut files: HashMap<String, SkillFile> =
-                files.map(|file| (file.path.clone(), file)).collect();
-            let others = paths.iter().map(String::as_str);
-            let others = others.filter(|path| !files.contains_key(*path));
-            let others: Vec<&str> = others.collect();
+                skill_lookup::list_files(tools, &pinned, "")
+                    .await?
+                    .into_iter()
+                    .filter(|file| file.is_text)
+                    .map(|file| (file.path.clone(), file))
+                    .collect();
+            let others: Vec<&str> = paths
+                .iter()
+                .map(String::as_str)
+                .filter(|path| !files.contains_key(*path))
+                .collect();
             files.extend(skill_lookup::find_shared_files(tools, skill, &others).await?);
             // In their order: what was chosen first has room first.
             paths.iter().filter_map(|path| files.remove(path)).collect()
@@ -310,20 +319,22 @@ async fn read_documents(
     let count = fitting.count();
     let left_out = files.split_off(count);
     let mut room = limits.text_bytes;
-    let shares = files.into_iter().map(|file| {
-        let mut size = u64::try_from(file.size).unwrap_or_default();
-        if !file.encoding.is_empty() {
-            size = size.saturating_mul(UTF8_GROWTH_MAX);
-        }
-        // Placeholders for the skill's folder become longer when they are replaced.
-        let share = match size {
-            0 => 0,
-            _ => (size + PATHS_BYTES).min(DOCUMENT_BYTES_MAX).min(room),
-        };
-        room -= share.min(size);
-        (file, share)
-    });
-    let shares: Vec<(SkillFile, u64)> = shares.collect();
+    let shares: Vec<(SkillFile, u64)> = files
+        .into_iter()
+        .map(|file| {
+            let mut size = u64::try_from(file.size).unwrap_or_default();
+            if !file.encoding.is_empty() {
+                size = size.saturating_mul(UTF8_GROWTH_MAX);
+            }
+            // Placeholders for the skill's folder become longer when they are replaced.
+            let share = match size {
+                0 => 0,
+                _ => (size + PATHS_BYTES).min(DOCUMENT_BYTES_MAX).min(room),
+            };
+            room -= share.min(size);
+            (file, share)
+        })
+        .collect();
     let pinned = pinned.as_str();
     let requests = shares
         .into_iter()

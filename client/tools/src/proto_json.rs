@@ -7,8 +7,9 @@ use skilld_client::v1::ScriptArg;
 
 /// Converts a map to JSON, its keys sorted.
 pub(crate) fn to_json_map(fields: &Struct) -> Map<String, Value> {
-    let fields = fields.fields.iter();
     fields
+        .fields
+        .iter()
         .map(|(key, value)| (key.clone(), to_json(value)))
         .collect()
 }

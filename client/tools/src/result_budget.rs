@@ -136,14 +136,12 @@ fn with_short_texts(value: &Value, bytes_max: usize) -> Value {
             Value::String(cut_middle(text, bytes_max))
         }
         Value::Array(items) => items.iter().map(short).collect(),
-        Value::Object(fields) => {
-            let fields = fields.iter();
-            Value::Object(
-                fields
-                    .map(|(key, field)| (key.clone(), short(field)))
-                    .collect(),
-            )
-        }
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(key, field)| (key.clone(), short(field)))
+                .collect(),
+        ),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }

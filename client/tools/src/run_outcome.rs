@@ -53,8 +53,8 @@ impl From<&ExecResult> for RunOutcome {
             Some(Outcome::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
-        let name = result.reason().as_str_name();
-        let name = name.strip_prefix("REASON_").unwrap_or(name);
+        let full_name = result.reason().as_str_name();
+        let name = full_name.strip_prefix("REASON_").unwrap_or(full_name);
         let time = Duration::try_from(result.wall_time.unwrap_or_default()).unwrap_or_default();
         Self {
             reason: name.to_ascii_lowercase(),

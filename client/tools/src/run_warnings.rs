@@ -49,8 +49,10 @@ pub(crate) fn describe_output(
 
 /// Returns the warnings about the end of a run, whatever it printed.
 pub(crate) fn describe_end(options: &ToolOptions, result: &ExecResult) -> Vec<String> {
-    let ended = result.ended_processes.as_ref();
-    let ended = ended.map(|ended| ended_warning(options, ended));
+    let ended = result
+        .ended_processes
+        .as_ref()
+        .map(|ended| ended_warning(options, ended));
     let disks = result.full_disks.iter().map(disk_warning);
     let limits = oom_warning(result).into_iter().chain(fork_warning(result));
     limits.chain(ended).chain(disks).collect()

@@ -151,9 +151,9 @@ fn choose<T: Copy>(field: &str, name: &str, names: &[(&str, T)]) -> ToolResult<T
         .iter()
         .find(|(name, _)| *name == wanted || wanted.is_empty());
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        let names = names.join(", ");
-        ToolError::arguments(format!("unknown {field} {name:?}: it is one of {names}"))
+        let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+        let list = known.join(", ");
+        ToolError::arguments(format!("unknown {field} {name:?}: it is one of {list}"))
     })
 }
 
@@ -172,9 +172,9 @@ pub(crate) async fn run_script(
     let warnings;
     (spec.env, warnings) = build_environment(tools, &script);
     let (workspace, staged, unstaged) = stage_command_skill(call.context, &reference).await?;
-    let finished = run_exec(call, workspace, call.exec_id(), spec).await;
-    let finished =
-        finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
+    let finished = run_exec(call, workspace, call.exec_id(), spec)
+        .await
+        .map_err(|error| translate_error(tools, error, &reference, &script.path))?;
     let mut outcome = RunOutcome::new(&tools.options, finished);
     let is_new = tools.workspaces.take_warning(call.session);
     let warnings = is_new.into_iter().chain(warnings).chain(unstaged);
@@ -199,9 +199,11 @@ pub(crate) async fn run_script(
 
 /// Returns a path without empty components and dots.
 fn normal_path(path: &str) -> String {
-    let names = path.split('/');
-    let names = names.filter(|name| !matches!(*name, "" | "."));
-    names.collect::<Vec<_>>().join("/")
+    let names: Vec<&str> = path
+        .split('/')
+        .filter(|name| !matches!(*name, "" | "."))
+        .collect();
+    names.join("/")
 }
 
 /// Checks a script of a skill against the host's lists of commands. The programs that the script starts in its turn, its
@@ -258,8 +260,7 @@ async fn is_denied(call: CallContext<'_>, skill: &Skill, path: &str) -> ToolResu
 fn bare_ids(skill: &Skill) -> BTreeSet<String> {
     let id = skill_id(skill);
     let without_plugin = id.split_once("--").map(|(_, id)| id.to_owned());
-    let aliases = skill.aliases.iter();
-    let aliases = aliases.map(|alias| bare_id(alias).to_owned());
+    let aliases = skill.aliases.iter().map(|alias| bare_id(alias).to_owned());
     aliases.chain(without_plugin).chain([id]).collect()
 }
 
@@ -274,11 +275,16 @@ fn build_environment(
     tools: &ToolsetContext,
     script: &Script,
 ) -> (BTreeMap<String, String>, Vec<String>) {
-    let names = script.args.iter();
-    let names = names.map(|arg| format!("SKILL_ARG_{}", arg.key.to_uppercase().replace('-', "_")));
-    let of_arguments: BTreeSet<String> = names.collect();
-    let host = tools.options.env.iter();
-    let host = host.filter(|(name, _)| !of_arguments.contains(*name));
+    let of_arguments: BTreeSet<String> = script
+        .args
+        .iter()
+        .map(|arg| format!("SKILL_ARG_{}", arg.key.to_uppercase().replace('-', "_")))
+        .collect();
+    let host = tools
+        .options
+        .env
+        .iter()
+        .filter(|(name, _)| !of_arguments.contains(*name));
     let mut variables = BTreeMap::new();
     let warnings = add_host_variables(host, &mut variables);
     (variables, warnings)
@@ -299,7 +305,7 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
     let exec = &result.outcome.name;
     let (files, summary) = output_collection::collect_outputs(call.tools, exec, spec, 0).await?;
     let received = files.len();
-    let files = files.into_iter().map(|collected| {
+    let written_files = files.into_iter().map(|collected| {
         let (file, end) = (collected.file, collected.end.unwrap_or_default());
         WrittenFile {
             path: file.path,
@@ -309,7 +315,7 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
             artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
         }
     });
-    let fitting = take_fitting(files, FILES_BYTES_MAX, json_bytes);
+    let fitting = take_fitting(written_files, FILES_BYTES_MAX, json_bytes);
     result.files.extend(fitting);
     let shown = result.files.len();
     result.limits_hit = summary.limits_hit || shown < received;

@@ -59,8 +59,9 @@ impl<'a> SkillFilePath<'a> {
                 Self::Named(skill, rest)
             });
         }
-        let mut named = SKILLS_FOLDERS.iter();
-        let named = named.find_map(|folder| beneath(path, folder).and_then(split_name));
+        let named = SKILLS_FOLDERS
+            .iter()
+            .find_map(|folder| beneath(path, folder).and_then(split_name));
         match named {
             Some((PLUGINS_FOLDER, rest)) => {
                 split_name(rest).map_or(Self::Other, |(skill, rest)| Self::NamedPlugin(skill, rest))
@@ -107,8 +108,10 @@ pub(crate) fn path_in_plugin<'a>(skill: &str, path: &'a str) -> Option<&'a str> 
 
 /// Returns what follows a folder and slashes in a path; `None` if nothing does.
 fn beneath<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
-    let rest = path.strip_prefix(folder)?.strip_prefix('/')?;
-    let rest = rest.trim_start_matches('/');
+    let rest = path
+        .strip_prefix(folder)?
+        .strip_prefix('/')?
+        .trim_start_matches('/');
     (!rest.is_empty()).then_some(rest)
 }
 
@@ -136,8 +139,11 @@ pub(crate) fn find_document(skill: &str, docs: &[String], asked: &str) -> Docume
     }
     let lower = path.to_lowercase();
     let alike = |is_alike: &dyn Fn(&str) -> bool| -> Vec<String> {
-        let docs = docs.iter().filter(|doc| is_alike(&doc.to_lowercase()));
-        docs.take(CANDIDATES_MAX).cloned().collect()
+        docs.iter()
+            .filter(|doc| is_alike(&doc.to_lowercase()))
+            .take(CANDIDATES_MAX)
+            .cloned()
+            .collect()
     };
     let mut same_path = alike(&|doc| doc == lower);
     match same_path.len() {
@@ -235,8 +241,8 @@ mod tests {
             "docs/a.md",
             "docs/A.md",
             "docs/x/Columns.md",
-        ];
-        let docs = docs.map(str::to_owned);
+        ]
+        .map(str::to_owned);
         let find = |asked| find_document("pdf", &docs, asked);
         for (asked, found) in [
             ("REFERENCE.md", "REFERENCE.md"),

@@ -125,9 +125,12 @@ impl<T> SkillListPage<T> {
             entries = take_fitting(all, ENTRIES_BYTES_MAX, &size).collect();
         }
         if entries.len() < total {
-            let rest = skills.get(offset..).unwrap_or_default();
-            let rest = rest.iter().map(|skill| describe(skill, EntryDetail::Short));
-            let mut rest = rest.peekable();
+            let mut rest = skills
+                .get(offset..)
+                .unwrap_or_default()
+                .iter()
+                .map(|skill| describe(skill, EntryDetail::Short))
+                .peekable();
             entries = match rest.next_if(|first| size(first) > ENTRIES_BYTES_MAX) {
                 Some(huge) => vec![huge],
                 None => take_fitting(rest, ENTRIES_BYTES_MAX, &size).collect(),

@@ -168,10 +168,12 @@ pub(crate) async fn search_skills(
         compat,
         for_model: true,
     };
-    let found = tools.client.search_skills(request).await;
-    let found = found.map_err(|error| translate_skill_error(&tools.options, error, query))?;
-    let found = found.matches;
-    let shown = found.into_iter().filter_map(|mut found| {
+    let found = tools
+        .client
+        .search_skills(request)
+        .await
+        .map_err(|error| translate_skill_error(&tools.options, error, query))?;
+    let shown = found.matches.into_iter().filter_map(|mut found| {
         let skill = found.skill.take()?;
         let is_shown = tools.options.shows(&skill_id(&skill)) && context.permits(&skill);
         is_shown.then_some((skill, found))
@@ -278,8 +280,8 @@ async fn list_usable_names(tools: &ToolsetContext) -> ToolResult<Vec<(Skill, boo
 /// Lists the names of all usable skills that this agent may see.
 pub(crate) async fn list_skill_names(context: SessionContext<'_>) -> ToolResult<BTreeSet<String>> {
     let names = list_usable_names(context.tools).await?;
-    let names = names.iter().filter(|(skill, _)| context.permits(skill));
-    Ok(names.map(|(skill, _)| skill_id(skill)).collect())
+    let permitted = names.iter().filter(|(skill, _)| context.permits(skill));
+    Ok(permitted.map(|(skill, _)| skill_id(skill)).collect())
 }
 
 /// Lists the usable skills that this agent may see, each name once: of several versions the one that the bare name
@@ -338,8 +340,9 @@ pub(crate) fn translate_skill_error(
             Some(violations) if !violations.is_empty() => {
                 let problems = violations
                     .iter()
-                    .map(|violation| format!("{} {}", violation.field, violation.description));
-                let problems = problems.collect::<Vec<_>>().join("; ");
+                    .map(|violation| format!("{} {}", violation.field, violation.description))
+                    .collect::<Vec<_>>()
+                    .join("; ");
                 ToolError::arguments(format!("{reference:?}: {problems}"))
             }
             Some(_) | None => ToolError::Daemon(error),
@@ -350,9 +353,11 @@ pub(crate) fn translate_skill_error(
 
 /// Returns the names that the daemon suggests in place of an unknown one.
 pub(crate) fn nearest_names(error: &Error) -> Vec<String> {
-    let names = metadata(error, "nearest").unwrap_or_default();
-    let names = names.split(',').map(str::trim);
-    let names = names.filter(|name| !name.is_empty());
+    let list = metadata(error, "nearest").unwrap_or_default();
+    let names = list
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
     names.map(str::to_owned).collect()
 }
 

@@ -168,8 +168,10 @@ impl SkillSession {
         let report = inject(provider, body, &material, &memory.state, &options)?;
         let shown = tools.after_prompt(session, &memory.state, &report.shown);
         memory.state.apply(&shown);
-        let offered = definitions.iter();
-        let offered: Vec<Value> = offered.map(|tool| provider.tool_definition(tool)).collect();
+        let offered: Vec<Value> = definitions
+            .iter()
+            .map(|tool| provider.tool_definition(tool))
+            .collect();
         memory.host_tools = add_tools(provider, body, offered)?;
         Ok(())
     }
@@ -282,11 +284,14 @@ fn add_tools(
     let Some(body) = body.as_object_mut() else {
         return Ok(BTreeSet::new());
     };
-    let tools = body.entry("tools").or_insert_with(|| json!([]));
-    let tools = tools.as_array_mut().ok_or(MalformedRequest {
-        place: "tools".to_owned(),
-        problem: "not a list",
-    })?;
+    let tools = body
+        .entry("tools")
+        .or_insert_with(|| json!([]))
+        .as_array_mut()
+        .ok_or(MalformedRequest {
+            place: "tools".to_owned(),
+            problem: "not a list",
+        })?;
     let mut present: BTreeSet<String> = tools.iter().filter_map(name).collect();
     for tool in offered {
         // A prepared body may be prepared again.

@@ -160,15 +160,17 @@ impl ToolOptions {
         }
         let lists = [&mut self.allowed_commands, &mut self.denied_commands];
         for (name, list) in COMMAND_VARIABLES.into_iter().zip(lists) {
-            let Some(text) = variable(name).filter(|_| list.is_empty()) else {
+            let Some(value) = variable(name).filter(|_| list.is_empty()) else {
                 continue;
             };
-            let text = text.into_string().map_err(|_| ToolError::Options {
+            let text = value.into_string().map_err(|_| ToolError::Options {
                 problem: format!("the variable {name} is not UTF-8"),
             })?;
-            let entries = text.split(|char: char| char == ',' || char.is_whitespace());
-            let entries = entries.map(|entry| entry.strip_prefix("./").unwrap_or(entry));
-            list.extend(entries.filter(|entry| !entry.is_empty()).map(str::to_owned));
+            let entries = text
+                .split(|char: char| char == ',' || char.is_whitespace())
+                .map(|entry| entry.strip_prefix("./").unwrap_or(entry))
+                .filter(|entry| !entry.is_empty());
+            list.extend(entries.map(str::to_owned));
         }
         Ok(self)
     }

@@ -28,8 +28,8 @@ const VARIABLES: [(&str, &str); 5] = [
 /// Anything else stays as it is: the daemon resolves variables and refuses paths that lead elsewhere.
 #[must_use]
 pub fn relative_to_workspace(given: &str) -> Cow<'_, str> {
-    let path = given.trim();
-    let path = path.strip_prefix(SCHEME).unwrap_or(path);
+    let trimmed = given.trim();
+    let path = trimmed.strip_prefix(SCHEME).unwrap_or(trimmed);
     match strip_root(path) {
         Some(inside) if first_name(inside) == "inputs" => format!("work/{inside}").into(),
         Some(inside) => inside.into(),
@@ -41,8 +41,8 @@ pub fn relative_to_workspace(given: &str) -> Cow<'_, str> {
 /// `skills/NAME/out/x`, as that of the workspace's own directory. It does not find the files of a skill that has a
 /// directory of its own in the place of a link, so it is only for what follows no links.
 pub(crate) fn without_skill_links(given: &str) -> Cow<'_, str> {
-    let path = given.trim();
-    let path = path.strip_prefix(SCHEME).unwrap_or(path);
+    let trimmed = given.trim();
+    let path = trimmed.strip_prefix(SCHEME).unwrap_or(trimmed);
     let in_skill = match SkillFilePath::parse(path) {
         SkillFilePath::Named(_, inside) | SkillFilePath::Own(inside) => inside,
         SkillFilePath::NamedPlugin(..) | SkillFilePath::OwnPlugin(_) | SkillFilePath::Other => "",
@@ -68,8 +68,9 @@ pub(crate) fn working_directory(given: &str) -> String {
 /// Returns what follows the workspace's root in an absolute path; `None` if the path is relative or leads elsewhere.
 fn strip_root(path: &str) -> Option<&str> {
     let absolute = path.strip_prefix('/')?.trim_start_matches('/');
-    let inside = absolute.strip_prefix("workspace");
-    let inside = inside.filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let inside = absolute
+        .strip_prefix("workspace")
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'));
     match inside {
         Some(rest) => Some(rest.trim_start_matches('/')),
         None => {

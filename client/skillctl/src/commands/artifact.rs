@@ -135,10 +135,13 @@ struct ArtifactVersion {
 fn parse_artifact(text: &str) -> Result<ArtifactVersion, String> {
     let text = text.strip_prefix("artifact://").unwrap_or(text);
     let (name, version) = split_version(text);
-    let version = version.map(str::parse).transpose();
+    let version = version
+        .map(str::parse)
+        .transpose()
+        .map_err(|_| "has a version that is too large")?;
     Ok(ArtifactVersion {
         name: name.to_owned(),
-        version: version.map_err(|_| "has a version that is too large")?,
+        version,
     })
 }
 

@@ -66,10 +66,16 @@ impl Audit {
 
 impl Verify {
     fn run(&self) -> anyhow::Result<u8> {
-        let keys = self.key_file.iter().map(|path| read_key(path));
-        let keys = keys.collect::<anyhow::Result<Vec<_>>>()?;
-        let inputs = self.files.iter().map(|path| LogInput::open(path));
-        let mut inputs = inputs.collect::<anyhow::Result<Vec<_>>>()?;
+        let keys = self
+            .key_file
+            .iter()
+            .map(|path| read_key(path))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let mut inputs = self
+            .files
+            .iter()
+            .map(|path| LogInput::open(path))
+            .collect::<anyhow::Result<Vec<_>>>()?;
         // An empty file follows a rotation.
         inputs.sort_by_key(|input| input.first_sequence.unwrap_or(u64::MAX));
         let files = inputs.into_iter().map(|input| (input.name, input.reader));

@@ -181,8 +181,9 @@ pub(crate) async fn copy_directory(
     dir: &Path,
 ) -> anyhow::Result<CollectedFiles> {
     let bar = TransferBar::new("copy");
-    let copied = client.copy_directory_out(request, path, dir, bar.progress());
-    let copied = copied.await?;
+    let copied = client
+        .copy_directory_out(request, path, dir, bar.progress())
+        .await?;
     drop(bar);
     warn_about_files(&copied);
     Ok(copied)
@@ -196,8 +197,10 @@ fn warn_about_files(collected: &CollectedFiles) {
 /// Prints the names of collected files, links and artifacts, or the summary as JSON.
 fn print_collected(collected: &CollectedFiles) -> anyhow::Result<u8> {
     let links = collected.links.iter().map(|link| link.path.clone());
-    let files = collected.files.iter();
-    let files = files.map(|file| file.display().to_string());
+    let files = collected
+        .files
+        .iter()
+        .map(|file| file.display().to_string());
     let artifacts = collected.summary.artifacts.iter().cloned();
     let text = output::text_lines(files.chain(links).chain(artifacts));
     output::print_message("CollectSummary", &collected.summary, &text)

@@ -230,9 +230,11 @@ fn flag_value(words: &[String], flag: &str) -> Option<String> {
         _ => None,
     });
     let joined = || {
-        let values = words.iter().filter_map(|word| word.strip_prefix(flag));
-        let mut values = values.filter_map(|rest| rest.strip_prefix('='));
-        values.next().map(str::to_owned)
+        words
+            .iter()
+            .filter_map(|word| word.strip_prefix(flag))
+            .find_map(|rest| rest.strip_prefix('='))
+            .map(str::to_owned)
     };
     next.or_else(joined)
 }

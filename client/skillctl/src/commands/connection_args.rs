@@ -48,8 +48,10 @@ impl ConnectionArgs {
     /// variables come last, because they may hold the credentials of another daemon than the context's.
     pub(crate) fn options(&self) -> anyhow::Result<ConnectOptions> {
         let variables = ConnectOptions::from_environment();
-        let endpoint = self.endpoint.clone();
-        let endpoint = endpoint.or_else(|| environment_variable("SKILLD_ENDPOINT"));
+        let endpoint = self
+            .endpoint
+            .clone()
+            .or_else(|| environment_variable("SKILLD_ENDPOINT"));
         let context = self.chosen_context(endpoint.as_deref())?;
         let token_file = self.token_file.clone().or(context.token_file);
         let pairs = [

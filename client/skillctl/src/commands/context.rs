@@ -1,6 +1,6 @@
 //! `skillctl context`: named endpoints and credentials, in a file of the user.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -113,8 +113,9 @@ fn context_of(connection: &ConnectionArgs) -> anyhow::Result<Context> {
 }
 
 fn print_contexts(saved: &SavedContexts) -> anyhow::Result<()> {
-    let contexts = saved.contexts.iter();
-    let contexts: Vec<_> = contexts
+    let contexts: Vec<_> = saved
+        .contexts
+        .iter()
         .map(|(name, context)| NamedContext { name, context })
         .collect();
     if output::is_json() {
@@ -124,8 +125,9 @@ fn print_contexts(saved: &SavedContexts) -> anyhow::Result<()> {
         }));
     }
     let shown = |path: &Option<PathBuf>| {
-        let path = path.as_deref().map(Path::display);
-        path.map(|path| path.to_string()).unwrap_or_default()
+        path.as_deref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default()
     };
     let id = |item: &NamedContext<'_>| item.name.to_owned();
     let row = |&NamedContext { name, context }: &NamedContext<'_>| {

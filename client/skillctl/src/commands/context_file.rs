@@ -109,8 +109,8 @@ fn contexts_path() -> Option<PathBuf> {
     if let Some(path) = variable("SKILLD_CONTEXTS") {
         return Some(path.into());
     }
-    let configuration = variable("XDG_CONFIG_HOME").map(PathBuf::from);
-    let configuration =
-        configuration.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".config")))?;
+    let configuration = variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".config")))?;
     Some(configuration.join("skilld/contexts.toml"))
 }

@@ -126,8 +126,10 @@ impl Exec {
             let instead = "leave out -t, or start it with -d and write to it with `skillctl stdin`";
             need_terminal(instead)?;
         }
-        let size = spec.terminal.as_ref();
-        let size = size.map(|terminal| (terminal.rows, terminal.cols));
+        let size = spec
+            .terminal
+            .as_ref()
+            .map(|terminal| (terminal.rows, terminal.cols));
         let events = client.run_resuming(RunExecRequest {
             workspace: self.id,
             exec_id: self.exec_id,

@@ -213,8 +213,11 @@ impl Poll {
         let state = polled_state(&answer);
         let mut search = RoomReportSearch::default();
         answer.output.iter().for_each(|piece| search.add(piece));
-        let ended = answer.result.as_ref();
-        let warnings = ended.map(|ended| exec_result::warnings(ended, search.is_found));
+        let warnings = answer
+            .result
+            .as_ref()
+            .map(|result| exec_result::warnings(result, search.is_found))
+            .unwrap_or_default();
         let mut follower = EventFollower::new(client, OnLeave::Detach);
         follower.write_answer(answer).await?;
         output::note!(
@@ -222,7 +225,6 @@ impl Poll {
             next.stdout,
             next.stderr
         );
-        let warnings = warnings.unwrap_or_default();
         warnings.iter().for_each(|note| output::print_note(note));
         Ok(0)
     }

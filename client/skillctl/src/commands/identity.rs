@@ -73,8 +73,11 @@ fn principal_details(principal: &Principal) -> String {
         Via::Jwt => "JSON web token",
         Via::WorkspaceToken => "token for one workspace",
     };
-    let role = principal.role().as_str_name();
-    let role = role.strip_prefix("ROLE_").unwrap_or(role).to_lowercase();
+    let role_name = principal.role().as_str_name();
+    let role = role_name
+        .strip_prefix("ROLE_")
+        .unwrap_or(role_name)
+        .to_lowercase();
     let mut fields = vec![
         ("id", principal.id.clone()),
         ("tenant", principal.tenant.clone()),

@@ -101,9 +101,11 @@ impl Input {
             Self::Reference { from, to } if to.ends_with('/') => format!("{to}{}", last_name(from)),
             Self::Reference { to, .. } => to.clone(),
         };
-        let to = to.strip_prefix("/workspace/").unwrap_or(&to);
-        let parts = to.split('/').filter(|part| !matches!(*part, "" | "."));
-        let parts: Vec<&str> = parts.collect();
+        let relative = to.strip_prefix("/workspace/").unwrap_or(&to);
+        let parts: Vec<&str> = relative
+            .split('/')
+            .filter(|part| !matches!(*part, "" | "."))
+            .collect();
         let beneath = parts.strip_prefix(&["work"]).unwrap_or(&parts);
         beneath.join("/")
     }
@@ -112,8 +114,10 @@ impl Input {
 /// Returns a target as a path relative to /workspace, with `inputs/` written out.
 pub(crate) fn in_workspace(target: &str) -> String {
     let target = target.strip_prefix("/workspace/").unwrap_or(target);
-    let parts = target.split('/').filter(|part| !matches!(*part, "" | "."));
-    let parts: Vec<&str> = parts.collect();
+    let parts: Vec<&str> = target
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
     match parts.first() {
         Some(&"inputs") => format!("work/{}", parts.join("/")),
         Some(_) | None => parts.join("/"),
@@ -123,7 +127,7 @@ pub(crate) fn in_workspace(target: &str) -> String {
 /// Returns the last segment of a reference's name.
 fn last_name(from: &str) -> &str {
     let (scheme, rest) = from.split_once("://").unwrap_or(("", from));
-    let rest = match scheme {
+    let path = match scheme {
         "artifact" => {
             let name = rest.split('@').next().unwrap_or(rest);
             name.strip_prefix("user:").unwrap_or(name)
@@ -131,8 +135,8 @@ fn last_name(from: &str) -> &str {
         "http" | "https" => rest.split(['?', '#']).next().unwrap_or(rest),
         _ => rest,
     };
-    let rest = rest.trim_end_matches('/');
-    rest.rsplit('/').next().unwrap_or(rest)
+    let trimmed = path.trim_end_matches('/');
+    trimmed.rsplit('/').next().unwrap_or(trimmed)
 }
 
 /// Checks that no local file has the destination of another input, which it would replace: references are staged first.
@@ -226,8 +230,8 @@ mod tests {
         assert_eq!(target("-=in.txt").as_deref(), Ok("in.txt"));
         assert!(target("-").is_err());
         assert!(target("").is_err());
-        let name = std::env::current_dir().expect("a current directory");
-        let name = name
+        let directory = std::env::current_dir().expect("a current directory");
+        let name = directory
             .file_name()
             .and_then(|name| name.to_str())
             .expect("has a name");

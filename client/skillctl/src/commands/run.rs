@@ -204,8 +204,8 @@ impl RunJob<'_> {
                 self.interrupt.race(sending).await??;
             }
         }
-        let staged = staged.into_iter().next();
-        Ok(staged.map_or(named, |staged| staged.name))
+        let first = staged.into_iter().next();
+        Ok(first.map_or(named, |staged| staged.name))
     }
 
     /// Notes on stderr what the skill needs and the image lacks. The command may do without it, so it runs in any case.

@@ -63,14 +63,16 @@ impl TenantList {
 impl TenantShow {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let answer = client.list_tenants().await?;
-        let mut tenants = answer.tenants.into_iter();
-        let found = tenants.find(|tenant| tenant.tenant == self.name);
-        let found = found.with_context(|| {
-            format!(
-                "there is no tenant {:?}; `skillctl tenant list` shows those that exist",
-                self.name
-            )
-        })?;
+        let found = answer
+            .tenants
+            .into_iter()
+            .find(|tenant| tenant.tenant == self.name)
+            .with_context(|| {
+                format!(
+                    "there is no tenant {:?}; `skillctl tenant list` shows those that exist",
+                    self.name
+                )
+            })?;
         print_usage(&found)
     }
 }
@@ -120,18 +122,25 @@ fn print_usage(usage: &TenantUsage) -> anyhow::Result<u8> {
     let none = UsageCounters::default();
     let since_start = usage.since_start.as_ref().unwrap_or(&none);
     let start = value_formats::format_time(usage.start_time.as_ref());
-    let periods = std::iter::once((format!("since {start}"), since_start));
-    let days = usage.days.iter();
-    let days = days.map(|day| (day.date.clone(), day.counters.as_ref().unwrap_or(&none)));
-    let periods = periods.chain(days).map(period_row);
+    let days = usage
+        .days
+        .iter()
+        .map(|day| (day.date.clone(), day.counters.as_ref().unwrap_or(&none)));
+    let periods = std::iter::once((format!("since {start}"), since_start))
+        .chain(days)
+        .map(period_row);
     let used = output::text_table(PERIOD_HEADER, periods);
     let mut text = format!("tenant {}\n{table}\n{used}", usage.tenant);
     if !since_start.execs.is_empty() {
-        let execs = since_start.execs.iter().map(|execs| {
-            let reason = execs.reason().as_str_name().trim_start_matches("REASON_");
-            format!("{} {}", execs.count, reason.to_lowercase())
-        });
-        let execs = execs.collect::<Vec<_>>().join(", ");
+        let execs = since_start
+            .execs
+            .iter()
+            .map(|execs| {
+                let reason = execs.reason().as_str_name().trim_start_matches("REASON_");
+                format!("{} {}", execs.count, reason.to_lowercase())
+            })
+            .collect::<Vec<_>>()
+            .join(", ");
         text += &format!("\nexecs since {start}: {execs}\n");
     }
     output::print_message("TenantUsage", usage, &text)

@@ -140,8 +140,8 @@ impl TokenCreate {
             bail!("a comment is one line");
         }
         let hash = HEXLOWER.encode(&Sha256::digest(token.as_bytes()));
-        let role = self.role.to_possible_value();
-        let role = role.as_ref().map_or("user", |role| role.get_name());
+        let role_value = self.role.to_possible_value();
+        let role = role_value.as_ref().map_or("user", |value| value.get_name());
         let expires = match self.expires {
             None => "-".to_owned(),
             Some(after) => humantime::format_rfc3339_seconds(SystemTime::now() + after).to_string(),

@@ -28,11 +28,10 @@ impl Version {
             output::print_value(&json!({"client": client, "daemon": daemon}))?;
             return Ok(0);
         }
-        let daemon = daemon.map(|daemon| format!("skilld {daemon}\n"));
-        output::print_text(&format!(
-            "skillctl {client}\n{}",
-            daemon.unwrap_or_default()
-        ))?;
+        let daemon_line = daemon
+            .map(|daemon| format!("skilld {daemon}\n"))
+            .unwrap_or_default();
+        output::print_text(&format!("skillctl {client}\n{daemon_line}"))?;
         Ok(0)
     }
 }

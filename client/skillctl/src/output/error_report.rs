@@ -136,8 +136,10 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// Returns `true` if stdout or stderr is a terminal that is gone.
 pub(crate) fn is_terminal_gone(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.and_then(io::Error::raw_os_error) == Some(EIO)
+    let code = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::raw_os_error);
+    code == Some(EIO)
 }
 
 /// Returns advice that names the command to run next; `None` if no command helps.

@@ -347,9 +347,10 @@ pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
             result,
             reports_no_room,
         } => {
-            let notes = exec_result::end_reason(result).into_iter();
-            let notes = notes.chain(exec_result::warnings(result, *reports_no_room));
-            notes.for_each(|note| output::print_note(&note));
+            exec_result::end_reason(result)
+                .into_iter()
+                .chain(exec_result::warnings(result, *reports_no_room))
+                .for_each(|note| output::print_note(&note));
             exec_result::exit_code(result)
         }
         FollowOutcome::Interrupted => interrupt::EXIT_CODE,

@@ -98,11 +98,13 @@ pub(crate) fn end_reason(result: &ExecResult) -> Option<String> {
 /// full file system; that is a warning where the result names none.
 pub(crate) fn warnings(result: &ExecResult, reports_no_room: bool) -> Vec<String> {
     let lacked_room = reports_no_room && result.full_disks.is_empty();
-    let warnings = oom_warning(result).into_iter();
-    let warnings = warnings.chain(fork_warning(result));
-    let warnings = warnings.chain(result.full_disks.iter().map(full_disk_warning));
-    let warnings = warnings.chain(lacked_room.then(|| LACKED_ROOM.to_owned()));
-    warnings.chain(ended_processes_warning(result)).collect()
+    oom_warning(result)
+        .into_iter()
+        .chain(fork_warning(result))
+        .chain(result.full_disks.iter().map(full_disk_warning))
+        .chain(lacked_room.then(|| LACKED_ROOM.to_owned()))
+        .chain(ended_processes_warning(result))
+        .collect()
 }
 
 /// Returns a warning if the kernel killed processes for memory while an exec ran that did not end for it: a shell that

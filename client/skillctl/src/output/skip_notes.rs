@@ -12,16 +12,17 @@ const NAMED_MAX: usize = 100;
 
 /// Notes what this program left out, with the reasons.
 pub(crate) fn note_skipped(skipped: &[SkippedFile]) {
-    let notes = skipped.iter();
-    let notes = notes.map(|file| format!("left out {}: it {}", file.path, file.skip_reason));
+    let notes = skipped
+        .iter()
+        .map(|file| format!("left out {}: it {}", file.path, file.skip_reason));
     print_notes(notes, skipped.len());
 }
 
 /// Notes what the daemon or the client left out, `total` files of which some are listed.
 pub(crate) fn note_skipped_entries(skipped: &[v1::SkippedFile], total: usize) {
-    let notes = skipped.iter();
-    let notes =
-        notes.map(|file| format!("left out {}: {}", file.path, describe_reason(file.reason())));
+    let notes = skipped
+        .iter()
+        .map(|file| format!("left out {}: {}", file.path, describe_reason(file.reason())));
     print_notes(notes, total);
 }
 

@@ -53,8 +53,8 @@ fn parse_key(text: &str) -> Option<u8> {
         [key] if key.is_ascii_graphic() => Some(*key),
         // Terminals send `@`, the letters and `[\]^_` with Ctrl as the bytes 0 to 31.
         [prefix @ .., key] if prefix == b"ctrl-" => {
-            let key = key.to_ascii_uppercase();
-            (b'@'..=b'_').contains(&key).then_some(key & 0x1f)
+            let upper = key.to_ascii_uppercase();
+            (b'@'..=b'_').contains(&upper).then_some(upper & 0x1f)
         }
         _ => None,
     }

@@ -538,8 +538,10 @@ async fn a_context_keeps_flags_and_no_variables() {
             .env("SKILLD_CA_FILE", "/run/ca.pem");
         command
     };
-    let set = with_variables(&["context", "set", "none"]).output().await;
-    let set = set.expect("runs");
+    let set = with_variables(&["context", "set", "none"])
+        .output()
+        .await
+        .expect("runs");
     assert_eq!(set.status.code(), Some(1));
     let stderr = text(&set.stderr);
     assert!(stderr.contains("a context needs --endpoint"), "{stderr}");

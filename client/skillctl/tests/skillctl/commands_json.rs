@@ -212,9 +212,12 @@ async fn an_object_that_cannot_be_printed_hides_no_error() {
         let full = std::fs::File::create("/dev/full").expect("opens");
         let words = [vec!["-o", "json"], words].concat();
         let mut command = skillctl(&fake, &words);
-        let child = command.stdout(full).stderr(Stdio::piped()).spawn();
-        let output = child.expect("starts").wait_with_output();
-        let output = output.await.expect("runs");
+        let child = command
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let output = child.wait_with_output().await.expect("runs");
         let text = String::from_utf8(output.stderr).expect("utf-8");
         let last = text.lines().last().unwrap_or_default();
         let error: Value = serde_json::from_str(last).expect("json");

@@ -116,8 +116,10 @@ async fn is_refused_in_a_terminal(fake: &Fake, line: &str) {
     let code = if is_own { 125 } else { 1 };
     assert_eq!(pty.ends().await, Some(code), "{line}: {shown}");
     let error: Value = serde_json::from_str(shown.trim_end()).expect(line);
-    let message = error.pointer("/error/message").and_then(Value::as_str);
-    let message = message.expect(line);
+    let message = error
+        .pointer("/error/message")
+        .and_then(Value::as_str)
+        .expect(line);
     assert!(message.contains("leave out -o json"), "{line}: {message}");
 }
 
@@ -166,8 +168,12 @@ async fn every_command_prints_one_object_or_is_a_documented_exception() {
     }
     let mut leaves = BTreeSet::new();
     add_leaves("", &mut leaves);
-    let known = OBJECTS.iter().chain(&BARE).copied();
-    let known: Vec<&str> = known.chain(EXCEPTIONS.map(|(name, _)| name)).collect();
+    let known: Vec<&str> = OBJECTS
+        .iter()
+        .chain(&BARE)
+        .copied()
+        .chain(EXCEPTIONS.map(|(name, _)| name))
+        .collect();
     for leaf in leaves {
         let is_it = |line: &&str| **line == leaf || line.starts_with(&format!("{leaf} "));
         assert!(known.iter().any(is_it), "{leaf} is neither");

@@ -202,12 +202,14 @@ async fn problems_of_skills_and_of_the_daemon_fail_for_errors_only() {
         (vec![Severity::Warning], 0),
         (vec![Severity::Warning, Severity::Error], 1),
     ] {
-        let problems = severities.iter().map(|severity| Problem {
-            severity: (*severity).into(),
-            code: "skill.folder_name".into(),
-            ..Default::default()
-        });
-        let problems: Vec<Problem> = problems.collect();
+        let problems: Vec<Problem> = severities
+            .iter()
+            .map(|severity| Problem {
+                severity: (*severity).into(),
+                code: "skill.folder_name".into(),
+                ..Default::default()
+            })
+            .collect();
         let skill = Skill {
             name: "skills/a".into(),
             problems: problems.clone(),

@@ -39,12 +39,12 @@ impl Client {
 
     /// Starts a client of a version of the protocol.
     pub(crate) async fn start_with_version(fake: &Fake, words: &[&str], version: &str) -> Self {
-        let mut command = skillctl(fake, &[&["mcp"], words].concat());
-        let command = command
+        let mut child = skillctl(fake, &[&["mcp"], words].concat())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
         let stdin = child.stdin.take().expect("piped");
         let said = BufReader::new(child.stdout.take().expect("piped")).lines();
         let mut client = Self {
@@ -89,8 +89,8 @@ impl Client {
     }
 
     pub(crate) async fn line(&mut self) -> Value {
-        let line = tokio::time::timeout(DEADLINE, self.said.next_line()).await;
-        let line = line
+        let line = tokio::time::timeout(DEADLINE, self.said.next_line())
+            .await
             .expect("says something")
             .expect("is read")
             .expect("goes on");
@@ -277,8 +277,11 @@ async fn the_list_of_tools_stays_within_its_byte_budget() {
         let mut client = Client::start(&fake, &["--options", "o.json"]).await;
         let tools = client.tools().await;
         let all = json!(tools).to_string().len();
-        let output = tools.iter().filter_map(|tool| tool.get("outputSchema"));
-        let output: usize = output.map(|schema| schema.to_string().len()).sum();
+        let output: usize = tools
+            .iter()
+            .filter_map(|tool| tool.get("outputSchema"))
+            .map(|schema| schema.to_string().len())
+            .sum();
         println!("{family}: {all} bytes, of these output schemas {output}");
         assert!(all <= all_max, "{family}: {all} bytes");
         assert!(
@@ -561,8 +564,9 @@ async fn a_result_is_given_whatever_fails_after_the_call() {
     std::fs::create_dir(fake.path("s.json")).expect("makes");
     let loaded = client.call("skill_load", json!({"skill": "beta"})).await;
     assert_eq!(loaded["structuredContent"]["message"], "loaded: beta");
-    let fault = loaded["structuredContent"]["warnings"][0].as_str();
-    let fault = fault.expect("a warning");
+    let fault = loaded["structuredContent"]["warnings"][0]
+        .as_str()
+        .expect("a warning");
     assert!(
         fault.contains("could not be kept: cannot open s.json"),
         "{fault}"

@@ -181,19 +181,26 @@ fn session(answer: &reqwest::Response) -> HeaderValue {
 impl Server {
     /// The stream on which a client listens.
     async fn listen(&self, session: &HeaderValue) -> reqwest::Response {
-        let request = self.http.get(&self.url);
-        let request = request.header("accept", "text/event-stream");
-        let request = request.header("mcp-session-id", session);
-        request.send().await.expect("answers")
+        self.http
+            .get(&self.url)
+            .header("accept", "text/event-stream")
+            .header("mcp-session-id", session)
+            .send()
+            .await
+            .expect("answers")
     }
 
     /// Says something in a session.
     async fn say(&self, session: &HeaderValue, message: Value) -> reqwest::Response {
-        let request = self.http.post(&self.url).body(message.to_string());
-        let request = request.header("content-type", "application/json");
-        let request = request.header("accept", "application/json, text/event-stream");
-        let request = request.header("mcp-session-id", session);
-        request.send().await.expect("answers")
+        self.http
+            .post(&self.url)
+            .body(message.to_string())
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-session-id", session)
+            .send()
+            .await
+            .expect("answers")
     }
 
     /// Begins a session of the version with resumable streams, as clients do.
@@ -218,17 +225,24 @@ impl Server {
 
     /// Goes on with a stream after an event.
     async fn resume(&self, session: &HeaderValue, last: &str) -> reqwest::Response {
-        let request = self.http.get(&self.url).header("last-event-id", last);
-        let request = request.header("accept", "text/event-stream");
-        let request = request.header("mcp-protocol-version", "2025-11-25");
-        let request = request.header("mcp-session-id", session);
-        request.send().await.expect("answers")
+        self.http
+            .get(&self.url)
+            .header("last-event-id", last)
+            .header("accept", "text/event-stream")
+            .header("mcp-protocol-version", "2025-11-25")
+            .header("mcp-session-id", session)
+            .send()
+            .await
+            .expect("answers")
     }
 
     /// Sends a request of the version of the protocol that has no sessions.
     async fn ask_without_session(&self, method: &str, mut params: Value) -> reqwest::Response {
-        let name = params.get("name").and_then(Value::as_str);
-        let name = name.unwrap_or_default().to_owned();
+        let name = params
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -238,12 +252,15 @@ impl Server {
         let fields = params.as_object_mut().expect("an object");
         fields.insert("_meta".into(), meta);
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        let request = self.http.post(&self.url).body(message.to_string());
-        let request = request.header("content-type", "application/json");
-        let request = request.header("accept", "application/json, text/event-stream");
-        let request = request.header("mcp-protocol-version", "2026-07-28");
-        let request = request.header("mcp-method", method);
-        let request = request.header("mcp-name", name);
+        let request = self
+            .http
+            .post(&self.url)
+            .body(message.to_string())
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2026-07-28")
+            .header("mcp-method", method)
+            .header("mcp-name", name);
         request.send().await.expect("answers")
     }
 
@@ -289,9 +306,14 @@ async fn clients_that_listen_are_bounded_and_one_that_goes_makes_room() {
     assert!(why.contains("256 clients have a session"), "{why}");
 
     let (ended, _listening) = clients.pop().expect("a client");
-    let delete = server.http.delete(&server.url);
-    let delete = delete.header("mcp-session-id", ended).send();
-    assert!(delete.await.expect("answers").status().is_success());
+    let deleted = server
+        .http
+        .delete(&server.url)
+        .header("mcp-session-id", ended)
+        .send()
+        .await
+        .expect("answers");
+    assert!(deleted.status().is_success());
     let other = server.wait_for_a_place().await;
     let _listening = server.listen(&other).await;
 
@@ -397,26 +419,36 @@ async fn a_client_over_http_gets_only_what_its_version_knows() {
         let server = Server::start(&fake, &["127.0.0.1:0"]).await;
         let hello = server.hello_with_version(version, &[]).await;
         let id = session(&hello);
-        let hello = hello.text().await.expect("is read");
-        assert_eq!(count_empty_events(&hello), 0, "{version}: {hello}");
+        let greeting = hello.text().await.expect("is read");
+        assert_eq!(count_empty_events(&greeting), 0, "{version}: {greeting}");
         server.be_ready(&id).await;
         let listening = server.listen(&id).await;
-        let answer = server.call(&id, 2, call.clone()).await;
-        let answer = answer.text().await.expect("is read");
+        let answer = server
+            .call(&id, 2, call.clone())
+            .await
+            .text()
+            .await
+            .expect("is read");
         assert!(answer.contains("alpha"), "{version}: {answer}");
         let is_structured = answer.contains("structuredContent");
         assert_eq!(is_structured, has_structure, "{version}: {answer}");
         let is_empty = count_empty_events(&answer) > 0;
         assert_eq!(is_empty, has_empty, "{version}: {answer}");
         server.end(&id).await;
-        let heard = tokio::time::timeout(DEADLINE, listening.text()).await;
-        let heard = heard.expect("ends").expect("is read");
+        let heard = tokio::time::timeout(DEADLINE, listening.text())
+            .await
+            .expect("ends")
+            .expect("is read");
         assert_eq!(count_empty_events(&heard), 0, "{version}: {heard}");
     }
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
-    let answer = server.ask_without_session("tools/call", call).await;
-    let answer = answer.text().await.expect("is read");
+    let answer = server
+        .ask_without_session("tools/call", call)
+        .await
+        .text()
+        .await
+        .expect("is read");
     assert!(answer.contains("structuredContent"), "{answer}");
     assert_eq!(count_empty_events(&answer), 0, "{answer}");
 }
@@ -456,8 +488,10 @@ async fn an_answer_outlives_its_stream() {
     // The second time, the answer came long ago.
     for _ in 0..2 {
         let resumed = server.resume(&id, last).await;
-        let text = tokio::time::timeout(DEADLINE, resumed.text()).await;
-        let text = text.expect("ends").expect("is read");
+        let text = tokio::time::timeout(DEADLINE, resumed.text())
+            .await
+            .expect("ends")
+            .expect("is read");
         assert!(text.contains("workspace://"), "{text}");
     }
 }
@@ -492,8 +526,10 @@ async fn a_command_that_ends_without_its_stream_answers_on_the_next_one() {
         }
         let resumed = server.resume(&id, &last).await;
         exec.killed.send_replace(true);
-        let text = tokio::time::timeout(DEADLINE, resumed.text()).await;
-        let text = text.expect("ends").expect("is read");
+        let text = tokio::time::timeout(DEADLINE, resumed.text())
+            .await
+            .expect("ends")
+            .expect("is read");
         assert!(text.contains("structuredContent"), "{text}");
     }
 }

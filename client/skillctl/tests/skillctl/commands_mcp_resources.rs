@@ -161,11 +161,11 @@ async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resourc
     client
         .call("workspace_save_artifact", json!({"path": "out/p.bin"}))
         .await;
-    let listed = client
+    let page = client
         .request("resources/list", json!({}))
         .await
         .expect("a page");
-    let listed = listed["resources"].as_array().expect("resources");
+    let listed = page["resources"].as_array().expect("resources");
     let uris: Vec<&str> = listed
         .iter()
         .filter_map(|one| one["uri"].as_str())
@@ -213,10 +213,15 @@ async fn many_uploads_hide_no_result_among_the_resources() {
     client
         .call("workspace_exec", json!({"command": "hello"}))
         .await;
-    let listed = client.request("resources/list", json!({})).await;
-    let listed = listed.expect("a page")["resources"].clone();
-    let listed = listed.as_array().expect("resources").iter();
-    let uris: Vec<&str> = listed.filter_map(|one| one["uri"].as_str()).collect();
+    let page = client
+        .request("resources/list", json!({}))
+        .await
+        .expect("a page");
+    let listed = page["resources"].as_array().expect("resources");
+    let uris: Vec<&str> = listed
+        .iter()
+        .filter_map(|one| one["uri"].as_str())
+        .collect();
     assert_eq!(uris[0], "workspace://out/z", "the newest is the first");
     assert!(uris.contains(&"workspace://work/result.csv"));
     let count = |prefix: &str| uris.iter().filter(|uri| uri.starts_with(prefix)).count();
@@ -284,8 +289,11 @@ async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
     client
         .call("workspace_exec", json!({"command": "hello"}))
         .await;
-    let listed = client.request("resources/list", json!({})).await;
-    let listed = listed.expect("a page").to_string();
+    let listed = client
+        .request("resources/list", json!({}))
+        .await
+        .expect("a page")
+        .to_string();
     assert!(listed.len() < 2 * 1024 * 1024, "{} bytes", listed.len());
     assert!(listed.contains("workspace://out/000"));
     assert!(listed.contains("workspace://work/a"), "the next kind");
@@ -423,8 +431,8 @@ async fn a_resource_is_read_as_far_as_a_message_has_room_for_it() {
     }
     let error = client
         .request("resources/read", json!({"uri": "skill://large/more.bin"}))
-        .await;
-    let error = error.expect_err("too large");
+        .await
+        .expect_err("too large");
     assert_eq!(error["code"], -32602);
     let said = format!("has {} bytes; a message has room for {most}", most + 1);
     assert!(error.to_string().contains(&said), "{error}");

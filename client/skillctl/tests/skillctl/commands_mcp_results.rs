@@ -22,15 +22,19 @@ fn text_file(path: &str, text: &str) -> Vec<CollectOutputsResponse> {
         is_text: true,
         ..Default::default()
     };
-    let chunks = text.as_bytes().chunks(256 * 1024);
-    let chunks = chunks.map(|chunk| Payload::Data(chunk.to_vec().into()));
+    let chunks = text
+        .as_bytes()
+        .chunks(256 * 1024)
+        .map(|chunk| Payload::Data(chunk.to_vec().into()));
     let end = FileEnd {
         sha256: "5a".repeat(32),
         sent_bytes: size,
         ..Default::default()
     };
-    let payloads = [Payload::File(file)].into_iter().chain(chunks);
-    let payloads = payloads.chain([Payload::FileEnd(end)]);
+    let payloads = [Payload::File(file)]
+        .into_iter()
+        .chain(chunks)
+        .chain([Payload::FileEnd(end)]);
     payloads.map(message).collect()
 }
 

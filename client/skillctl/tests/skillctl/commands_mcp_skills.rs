@@ -58,8 +58,11 @@ async fn a_user_only_skill_is_no_resource() {
         kit.skill.disable_model_invocation = kit.skill.name == "skills/beta";
     }
     let mut client = Client::start(&fake, &[]).await;
-    let first = client.request("resources/list", json!({})).await;
-    let first = first.expect("a page").to_string();
+    let first = client
+        .request("resources/list", json!({}))
+        .await
+        .expect("a page")
+        .to_string();
     assert!(first.contains("skill://alpha/") && !first.contains("skill://beta/"));
     for uri in ["skill://beta/SKILL.md", "skill://beta@1.0.0/SKILL.md"] {
         let read = client.request("resources/read", json!({"uri": uri})).await;
@@ -67,8 +70,11 @@ async fn a_user_only_skill_is_no_resource() {
         assert_eq!(error["code"], -32002, "{error}");
     }
     let unknown = json!({"uri": "skill://bet/SKILL.md"});
-    let error = client.request("resources/read", unknown).await;
-    let error = error.expect_err("unknown").to_string();
+    let error = client
+        .request("resources/read", unknown)
+        .await
+        .expect_err("unknown")
+        .to_string();
     assert!(!error.contains("beta"), "{error}");
 }
 
@@ -79,8 +85,11 @@ async fn a_skill_that_vanishes_hides_no_other_among_the_resources() {
     let gone = Kit::new("gone@1.0.0", "1.0.0");
     fake.state.lock().kits.insert(0, gone);
     let mut client = Client::start(&fake, &[]).await;
-    let listed = client.request("resources/list", json!({})).await;
-    let listed = listed.expect("a page").to_string();
+    let listed = client
+        .request("resources/list", json!({}))
+        .await
+        .expect("a page")
+        .to_string();
     assert!(listed.contains("skill://alpha/"), "{listed}");
     assert!(!listed.contains("skill://gone"), "{listed}");
 }

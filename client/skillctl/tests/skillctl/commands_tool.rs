@@ -73,9 +73,11 @@ async fn call(fake: &Fake, name: &str, arguments: &Value, more: &[&str]) -> Valu
 }
 
 fn spawn(fake: &Fake, words: &[&str]) -> Child {
-    let mut command = skillctl(fake, words);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("starts")
+    skillctl(fake, words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts")
 }
 
 pub(crate) fn signal(child: &Child, signal: Signal) {
@@ -319,12 +321,12 @@ async fn arguments_come_from_stdin_and_are_bounded() {
         (format!("{{\"skill\": \"{}\"}}", "x".repeat(4 << 20)), 1),
     ] {
         let words = ["tool", "call", "skill_load", "-", "--options", "o.json"];
-        let mut command = skillctl(&fake, &words);
-        let command = command
+        let mut child = skillctl(&fake, &words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
         let mut stdin = child.stdin.take().expect("piped");
         // One that has read enough reads no more.
         drop(stdin.write_all(arguments.as_bytes()).await);

@@ -170,13 +170,16 @@ async fn nothing_is_made_for_what_is_no_directory_or_gone() {
         .staged
         .insert("out/pipe/x".into(), b"1".to_vec());
     let summary = |matched, skipped: &[Reason]| {
-        let skipped = skipped.iter().map(|reason| SkippedFile {
-            path: "out/pipe".into(),
-            reason: (*reason).into(),
-        });
+        let skipped = skipped
+            .iter()
+            .map(|reason| SkippedFile {
+                path: "out/pipe".into(),
+                reason: (*reason).into(),
+            })
+            .collect();
         vec![message(Payload::Summary(CollectSummary {
             matched,
-            skipped: skipped.collect(),
+            skipped,
             ..Default::default()
         }))]
     };

@@ -99,8 +99,14 @@ async fn a_hangup_that_is_ignored_changes_nothing() {
     let mut run = Program::start(&fake, "--ignore-signal=HUP", &words);
     run.prints("started").await;
     signal(&run.child, Signal::HUP);
-    let name = fake.state.lock().execs.keys().next().cloned();
-    let name = name.expect("one runs");
+    let name = fake
+        .state
+        .lock()
+        .execs
+        .keys()
+        .next()
+        .cloned()
+        .expect("one runs");
     fake.client().await.kill_exec(&name).await.expect("kills");
     assert_eq!(
         run.ends().await,

@@ -26,8 +26,8 @@ pub(crate) fn commands(help: &str) -> Vec<String> {
 fn every_command_has_an_example_that_is_of_it() {
     let mut seen = 0;
     let mut open = vec![Vec::new()];
-    while let Some(words) = open.pop() {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    while let Some(path) = open.pop() {
+        let words: Vec<&str> = path.iter().map(String::as_str).collect();
         let text = help(&words);
         let example = text.split("Example:").nth(1).unwrap_or_default();
         let call = format!("skillctl {}", words.join(" "));

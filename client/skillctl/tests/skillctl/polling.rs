@@ -104,8 +104,8 @@ async fn poll_prints_what_there_is_and_where_to_go_on() {
     assert_eq!(answer["output"][0]["text"], "started\n");
     assert_eq!(answer["gaps"], serde_json::json!([]));
     assert_eq!(answer["state"], "EXEC_STATE_CLOSED");
-    let asked = fake.calls.requests::<PollExecRequest>("PollExec");
-    let asked = asked.last().expect("polled");
+    let requests = fake.calls.requests::<PollExecRequest>("PollExec");
+    let asked = requests.last().expect("polled");
     assert_eq!(asked.wait.expect("is set").seconds, 2);
     assert_eq!(asked.settle_time.expect("is set").nanos, 10_000_000);
 }

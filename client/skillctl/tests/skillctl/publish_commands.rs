@@ -39,9 +39,9 @@ async fn skillctl_publishes_folders_and_archives() {
     );
     let first = published(&fake).remove(0);
     assert_eq!(first.0, "", "the name is that of the skill");
-    let archive = dir.path().join("other-1.0.tar.gz");
-    fs::write(&archive, &first.2).expect("writes");
-    let archive = archive.display().to_string();
+    let path = dir.path().join("other-1.0.tar.gz");
+    fs::write(&path, &first.2).expect("writes");
+    let archive = path.display().to_string();
     let words = ["-o", "json", "skill", "publish", &archive, "--name", "csv"];
     let (code, said, noted) = run(&fake, &words).await;
     assert_eq!((code, noted.as_str()), (Some(0), ""));

@@ -96,8 +96,7 @@ async fn sent(archive: &SkillArchive) -> Vec<u8> {
 /// Path → contents and mode of all entries, in order.
 fn entries(bytes: &[u8]) -> Vec<(String, String, u32)> {
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(bytes));
-    let entries = archive.entries().expect("a tar");
-    let entries = entries.map(|entry| {
+    let entries = archive.entries().expect("a tar").map(|entry| {
         let mut entry = entry.expect("an entry");
         let header = entry.header();
         assert_eq!(header.entry_type(), tar::EntryType::Regular);
@@ -160,11 +159,8 @@ async fn the_same_folder_makes_the_same_bytes() {
         ("SKILL.md", DOCUMENT, 0o644),
         ("dist/built.js", "1", 0o644),
         ("scripts/run.sh", "echo 1\n", 0o755),
-    ];
-    let expected: Vec<_> = expected
-        .iter()
-        .map(|(path, text, mode)| ((*path).to_owned(), (*text).to_owned(), *mode))
-        .collect();
+    ]
+    .map(|(path, text, mode)| (path.to_owned(), text.to_owned(), mode));
     assert_eq!(entries(&first), expected);
 }
 
@@ -235,8 +231,9 @@ fn check_left_out(make: impl FnOnce(&Path), expected: &[&str]) {
     let dir = skill();
     make(dir.path());
     let archive = pack(dir.path()).expect("packs");
-    let skipped = archive.skipped().iter();
-    let skipped: Vec<_> = skipped
+    let skipped: Vec<_> = archive
+        .skipped()
+        .iter()
         .map(|file| format!("{}: {}", file.path, file.skip_reason))
         .collect();
     assert_eq!(skipped, expected);

@@ -44,9 +44,9 @@ fn write(offset: Option<u64>, data: &'static [u8]) -> WriteStdinRequest {
 
 /// Returns the offset and the length of each write, and whether it was the last.
 fn writes(fake: &Fake) -> Vec<(Option<u64>, usize, bool)> {
-    let writes = fake.calls.requests::<WriteStdinRequest>("WriteStdin");
-    let writes = writes.iter();
-    writes
+    let requests = fake.calls.requests::<WriteStdinRequest>("WriteStdin");
+    requests
+        .iter()
         .map(|write| (write.offset, write.data.len(), write.eof))
         .collect()
 }
@@ -194,12 +194,8 @@ async fn stream_stdin_sends_all_in_bounded_messages() {
     let data = noise(3 * 1024 * 1024 + 5);
     // Whatever the sizes that it comes in.
     let pieces = [&data[..1], &data[1..2_000_000], &[], &data[2_000_000..]];
-    let pieces: Vec<_> = pieces
-        .iter()
-        .map(|piece| Ok(Bytes::copy_from_slice(piece)))
-        .collect();
-    let pieces = futures::stream::iter(pieces);
-    let answer = client.stream_stdin_chunks("w/x", Some(0), pieces, false);
+    let chunks = futures::stream::iter(pieces.map(|piece| Ok(Bytes::copy_from_slice(piece))));
+    let answer = client.stream_stdin_chunks("w/x", Some(0), chunks, false);
     let committed = answer.await.expect("writes").committed_offset;
     assert_eq!(committed, data.len() as u64);
     assert_eq!(written(&fake), data);
@@ -240,8 +236,10 @@ async fn a_terminals_last_size_is_set_through_a_broken_connection() {
     };
     direct.start_exec(request).await.expect("starts");
     let endpoint = fake.breaking_endpoint(vec![300, 300, 300]);
-    let client = Client::connect(&endpoint).await.expect("connects");
-    let client = client.with_retry(skilld_testing::hasty());
+    let client = Client::connect(&endpoint)
+        .await
+        .expect("connects")
+        .with_retry(skilld_testing::hasty());
     for rows in 1..=20 {
         let request = ResizeTerminalRequest {
             name: "w/x".into(),
@@ -263,14 +261,14 @@ async fn feed(fake: &Fake, words: &[&str], data: Bytes) -> (Option<i32>, Vec<u8>
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("starts");
     let mut stdin = child.stdin.take().expect("a pipe");
-    let (_, output) = tokio::join!(
+    let (_, ended) = tokio::join!(
         async move {
             // It need not read all of it.
             drop(stdin.write_all(&data).await);
         },
         child.wait_with_output()
     );
-    let output = output.expect("ends");
+    let output = ended.expect("ends");
     let said = String::from_utf8(output.stderr).expect("utf-8");
     (output.status.code(), output.stdout, said)
 }

@@ -178,8 +178,9 @@ impl SkillLine {
     /// Describes a skill. Its author wrote the fields, so each becomes one line.
     fn new(skill: &Skill, detail: EntryDetail) -> Self {
         let text = |field: &str| detail.cut(one_line(field));
-        let fields = [&skill.version, &skill.author, &skill.description];
-        let mut fields = fields.into_iter().chain(&skill.tags);
+        let mut fields = [&skill.version, &skill.author, &skill.description]
+            .into_iter()
+            .chain(&skill.tags);
         Self {
             hidden_characters: fields.any(|field| clean(field).1),
             name: skill_id(skill),
@@ -214,14 +215,15 @@ fn cut_tags(tags: &[String], detail: EntryDetail) -> Vec<String> {
         EntryDetail::Full => usize::MAX,
         EntryDetail::Short => TEXT_CHARS_MAX,
     };
-    let tags = tags.iter().map(|tag| one_line(tag));
-    tags.take_while(|tag| {
-        let chars = tag.chars().count();
-        let fits = chars <= room;
-        room = room.saturating_sub(chars);
-        fits
-    })
-    .collect()
+    tags.iter()
+        .map(|tag| one_line(tag))
+        .take_while(|tag| {
+            let chars = tag.chars().count();
+            let fits = chars <= room;
+            room = room.saturating_sub(chars);
+            fits
+        })
+        .collect()
 }
 
 #[cfg(test)]

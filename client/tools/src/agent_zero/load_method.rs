@@ -82,11 +82,14 @@ pub(crate) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
         content: describe_skill(&skill, &files, tools.options.runs_commands()),
         tools_loaded: Vec::new(),
     };
-    let leaving = loaded.names.iter().map(|id| UnloadedSkill {
-        skill_id: id.clone(),
-        ..UnloadedSkill::default()
-    });
-    let leaving: Vec<UnloadedSkill> = leaving.collect();
+    let leaving: Vec<UnloadedSkill> = loaded
+        .names
+        .iter()
+        .map(|id| UnloadedSkill {
+            skill_id: id.clone(),
+            ..UnloadedSkill::default()
+        })
+        .collect();
     call.complete_load(&mut report, &leaving).await?;
     let mut text = report.content;
     if !loaded.names.is_empty() {
@@ -97,12 +100,12 @@ pub(crate) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
         text += &format!("\nNote: {warning}\n");
     }
     let total = files.len();
-    let files = files.into_iter().map(|file| FileEntry {
+    let entries = files.into_iter().map(|file| FileEntry {
         path: file.path,
         size: file.size,
         binary: !file.is_text,
     });
-    let files: Vec<FileEntry> = take_fitting(files, ENTRIES_BYTES_MAX, json_bytes).collect();
+    let files: Vec<FileEntry> = take_fitting(entries, ENTRIES_BYTES_MAX, json_bytes).collect();
     let result = LoadResult {
         text,
         name: id,
@@ -170,9 +173,11 @@ fn describe_skill(skill: &Skill, files: &[SkillFile], runs_commands: bool) -> St
     if files.is_empty() {
         text += "(none)\n";
     }
-    let first = files.iter().map(|file| file.path.as_str());
-    let first = first.take(FILES_SHOWN_MAX);
-    let first: Vec<&str> = take_fitting(first, FILES_BYTES_MAX, json_bytes).collect();
+    let paths = files
+        .iter()
+        .map(|file| file.path.as_str())
+        .take(FILES_SHOWN_MAX);
+    let first: Vec<&str> = take_fitting(paths, FILES_BYTES_MAX, json_bytes).collect();
     for path in &first {
         text += &format!("- {}\n", one_line(path));
     }

@@ -81,11 +81,10 @@ fn find_similar(skills: &[Skill], name: &str) -> Vec<String> {
         .filter(|skill| skill.state() != SkillState::Shadowed);
     let matching = there.filter(|skill| {
         let id = skill_id(skill);
-        let names = [id.as_str(), skill.display_name.as_str()];
-        let names = names
+        [id.as_str(), skill.display_name.as_str()]
             .into_iter()
-            .chain(skill.aliases.iter().map(String::as_str));
-        names.into_iter().any(|name| normalise(name) == wanted)
+            .chain(skill.aliases.iter().map(String::as_str))
+            .any(|name| normalise(name) == wanted)
     });
     let mut ids: Vec<String> = matching.map(skill_id).collect();
     ids.sort();
@@ -96,8 +95,10 @@ fn find_similar(skills: &[Skill], name: &str) -> Vec<String> {
 /// Returns a name in lower case, with each run of blanks, underscores and hyphens as one hyphen.
 fn normalise(name: &str) -> String {
     let lower = name.to_lowercase();
-    let words = lower.split(|char: char| char.is_whitespace() || "_-".contains(char));
-    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = lower
+        .split(|char: char| char.is_whitespace() || "_-".contains(char))
+        .filter(|word| !word.is_empty())
+        .collect();
     words.join("-")
 }
 

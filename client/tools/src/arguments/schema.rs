@@ -82,29 +82,29 @@ fn reduce_schema(schema: Value, noise: &[&str]) -> Value {
             };
             let kept = map
                 .into_iter()
-                .filter(|(key, _)| !noise.contains(&key.as_str()));
-            let kept = kept.map(|(key, value)| {
-                let value = match (key.as_str(), value) {
-                    // Names of fields and definitions are no keywords, and neither are the keys of data.
-                    ("properties" | "patternProperties", Value::Object(fields)) => {
-                        reduce_fields(fields, &is_required, noise)
-                    }
-                    ("$defs" | "definitions", Value::Object(definitions)) => {
-                        reduce_fields(definitions, &|_: &str| true, noise)
-                    }
-                    ("const" | "enum" | "examples" | "dependentRequired", data) => data,
-                    ("description", Value::String(text)) => text.replace('\n', " ").into(),
-                    ("type", Value::Array(kinds)) => single_type(kinds),
-                    (_, value) => reduce_schema(value, noise),
-                };
-                (key, value)
-            });
+                .filter(|(key, _)| !noise.contains(&key.as_str()))
+                .map(|(key, value)| {
+                    let value = match (key.as_str(), value) {
+                        // Names of fields and definitions are no keywords, and neither are the keys of data.
+                        ("properties" | "patternProperties", Value::Object(fields)) => {
+                            reduce_fields(fields, &is_required, noise)
+                        }
+                        ("$defs" | "definitions", Value::Object(definitions)) => {
+                            reduce_fields(definitions, &|_: &str| true, noise)
+                        }
+                        ("const" | "enum" | "examples" | "dependentRequired", data) => data,
+                        ("description", Value::String(text)) => text.replace('\n', " ").into(),
+                        ("type", Value::Array(kinds)) => single_type(kinds),
+                        (_, value) => reduce_schema(value, noise),
+                    };
+                    (key, value)
+                });
             Value::Object(with_alternatives(kept.collect()))
         }
-        Value::Array(items) => {
-            let items = items.into_iter();
-            items.map(|item| reduce_schema(item, noise)).collect()
-        }
+        Value::Array(items) => items
+            .into_iter()
+            .map(|item| reduce_schema(item, noise))
+            .collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema,
     }
 }
@@ -115,7 +115,7 @@ fn reduce_fields(
     is_required: &dyn Fn(&str) -> bool,
     noise: &[&str],
 ) -> Value {
-    let fields = fields.into_iter().map(|(name, field)| {
+    let reduced = fields.into_iter().map(|(name, field)| {
         let kinds = field.get("type").and_then(Value::as_array);
         let is_nullable = kinds.is_some_and(|kinds| kinds.contains(&json!("null")));
         let mut field = reduce_schema(field, noise);
@@ -126,7 +126,7 @@ fn reduce_fields(
         }
         (name, field)
     });
-    Value::Object(fields.collect())
+    Value::Object(reduced.collect())
 }
 
 /// Returns the only type of a list that is not null, else the list.
@@ -144,15 +144,18 @@ fn with_alternatives(mut schema: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Array(kinds)) = schema.get("type")
         && !schema.contains_key("anyOf")
     {
-        let kinds = kinds.clone().into_iter();
-        let alternatives = kinds.map(|kind| {
-            let keywords = TYPE_KEYWORDS.iter().filter(|(_, owner)| kind == *owner);
-            let own = keywords.filter_map(|(keyword, _)| schema.remove_entry(*keyword));
-            let own: Vec<(String, Value)> = own.collect();
-            let kind = ("type".to_owned(), kind);
-            Value::Object(std::iter::once(kind).chain(own).collect())
-        });
-        let alternatives: Value = alternatives.collect();
+        let alternatives: Value = kinds
+            .clone()
+            .into_iter()
+            .map(|kind| {
+                let keywords = TYPE_KEYWORDS.iter().filter(|(_, owner)| kind == *owner);
+                let own: Vec<(String, Value)> = keywords
+                    .filter_map(|(keyword, _)| schema.remove_entry(*keyword))
+                    .collect();
+                let type_entry = ("type".to_owned(), kind);
+                Value::Object(std::iter::once(type_entry).chain(own).collect())
+            })
+            .collect();
         schema.remove("type");
         schema.insert("anyOf".into(), alternatives);
     }

@@ -100,10 +100,11 @@ impl McpConnection {
         if let Value::Object(arguments) = arguments {
             params = params.with_arguments(arguments);
         }
-        let called = timeout(within, self.peer.call_tool_once(params)).await;
-        let called = called.map_err(|_| {
-            server.failed(format!("{tool} did not answer for {} s", within.as_secs()))
-        })?;
+        let called = timeout(within, self.peer.call_tool_once(params))
+            .await
+            .map_err(|_| {
+                server.failed(format!("{tool} did not answer for {} s", within.as_secs()))
+            })?;
         let CallToolResponse::Complete(result) =
             called.map_err(|error| service_error(server, &error))?
         else {
@@ -153,8 +154,9 @@ fn start_program(command: &[String]) -> std::io::Result<TokioChildProcess> {
         .split_first()
         .ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    let kept = ENVIRONMENT.iter();
-    let kept = kept.filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let kept = ENVIRONMENT
+        .iter()
+        .filter_map(|name| Some((name, std::env::var_os(name)?)));
     command
         .args(arguments)
         .env_clear()
@@ -173,8 +175,10 @@ async fn list_tools(
     let (mut bytes, mut cursor) = (0, None);
     for _ in 0..PAGES_MAX {
         let params = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = peer.list_tools(Some(params)).await;
-        let page = page.map_err(|error| service_error(server, &error))?;
+        let page = peer
+            .list_tools(Some(params))
+            .await
+            .map_err(|error| service_error(server, &error))?;
         for tool in page.tools {
             let definition = tool_definition(server, tool)?;
             bytes += serde_json::to_string(&definition).map_or(0, |json| json.len());
@@ -234,10 +238,10 @@ fn result_value(
         .collect::<Option<Vec<&str>>>()
         .map(|texts| texts.join("\n"));
     if result.is_error == Some(true) {
-        let text = text.map(without_escapes);
+        let unexplained = || "it failed and did not say why".to_owned();
         return Err(ToolError::Host {
             tool: tool.to_owned(),
-            problem: cut_problem(text.unwrap_or_else(|| "it failed and did not say why".into())),
+            problem: cut_problem(text.map_or_else(unexplained, without_escapes)),
         });
     }
     let mut value = match (result.structured_content, text) {

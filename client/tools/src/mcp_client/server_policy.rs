@@ -57,11 +57,11 @@ fn check_url(listed: &[String], url: &str) -> Result<Url, String> {
             parsed.host_str().unwrap_or_default()
         ));
     }
-    let listed = listed.iter().filter_map(|listed| Url::parse(listed).ok());
-    if listed
-        .into_iter()
-        .any(|listed| is_beneath(&listed, &parsed))
-    {
+    let is_listed = listed
+        .iter()
+        .filter_map(|listed| Url::parse(listed).ok())
+        .any(|listed| is_beneath(&listed, &parsed));
+    if is_listed {
         return Ok(parsed);
     }
     Err(format!(

@@ -131,20 +131,20 @@ fn original_name(file: &FilePart, number: usize) -> String {
     if !name.is_empty() {
         return name.to_owned();
     }
-    let base = match &file.source {
+    let path = match &file.source {
         FileSource::Url(reference) | FileSource::Id(reference) => {
             match reference.strip_prefix(ARTIFACT) {
                 // A name of an artifact has any character.
                 Some(artifact) => split_version(artifact).0,
                 None => {
-                    let path = reference.split(['?', '#']).next().unwrap_or_default();
-                    path.split_once("://").map_or("", |(_, rest)| rest)
+                    let url = reference.split(['?', '#']).next().unwrap_or_default();
+                    url.split_once("://").map_or("", |(_, rest)| rest)
                 }
             }
         }
         FileSource::Base64(_) | FileSource::Text(_) => "",
     };
-    let base = base.rsplit_once('/').map_or(base, |(_, base)| base);
+    let base = path.rsplit_once('/').map_or(path, |(_, base)| base);
     if !base.is_empty() {
         return base.to_owned();
     }

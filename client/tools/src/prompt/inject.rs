@@ -113,8 +113,9 @@ pub fn inject(
     }
     let loaded = state::loaded(state, options.family, options.scope);
     let loads = skill_load_history::loads(&views, body);
-    let gone = loads.iter().filter(|load| !loaded.contains(&load.skill));
-    let gone: Vec<(ContentPointer, String)> = gone
+    let gone: Vec<(ContentPointer, String)> = loads
+        .iter()
+        .filter(|load| !loaded.contains(&load.skill))
         .filter(|load| skill_load_history::claims_loaded(&load.text, &load.skill))
         .map(|load| (load.content.clone(), gone_line(&load.skill)))
         .collect();
@@ -227,8 +228,9 @@ fn remove_fallback(
 ) -> Result<Option<usize>, MalformedRequest> {
     let is_fallback = |text: &str| text.starts_with(FALLBACK_PREFIX);
     let views = provider.messages(body)?;
-    let system = views.iter().filter(|view| view.is_system());
-    let system: Vec<(ContentPointer, Option<usize>)> = system
+    let system: Vec<(ContentPointer, Option<usize>)> = views
+        .iter()
+        .filter(|view| view.is_system())
         .map(|view| (view.content.clone(), view.index))
         .collect();
     let mut first = None;
@@ -294,8 +296,9 @@ fn append_to_system(
     let views = provider.messages(body)?;
     let leading: Vec<&MessageView<'_>> = views.iter().take_while(|view| view.is_system()).collect();
     let first = |role| leading.iter().find(|view| view.role == role);
-    let place = first(Role::System).or_else(|| first(Role::Developer));
-    let place = place.map(|view| view.content.clone());
+    let place = first(Role::System)
+        .or_else(|| first(Role::Developer))
+        .map(|view| view.content.clone());
     if let Some(content) = place.and_then(|place| place.get_mut(body)) {
         message_content::append_text(content, provider.text_type(), text);
         return Ok(false);

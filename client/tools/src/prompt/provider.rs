@@ -235,12 +235,14 @@ impl Provider {
         };
         let body = json!({self.list_field(): items});
         let views = self.messages(&body)?;
-        let calls = views.iter().flat_map(|view| &view.calls);
-        let calls = calls.map(|call| ToolCall {
-            id: call.id.to_owned(),
-            name: call.name.to_owned(),
-            arguments: call.arguments.clone(),
-        });
+        let calls = views
+            .iter()
+            .flat_map(|view| &view.calls)
+            .map(|call| ToolCall {
+                id: call.id.to_owned(),
+                name: call.name.to_owned(),
+                arguments: call.arguments.clone(),
+            });
         Ok(calls.collect())
     }
 
@@ -258,15 +260,17 @@ impl Provider {
             Some(text) => text.to_owned(),
             None => call.arguments.to_string(),
         };
-        let each = calls.iter().map(|call| match self {
-            Self::OpenAiChat => json!({"id": call.id, "type": "function",
-                "function": {"name": call.name, "arguments": text(call)}}),
-            Self::OpenAiResponses => json!({"type": "function_call", "call_id": call.id,
-                "name": call.name, "arguments": text(call)}),
-            Self::Anthropic => json!({"type": "tool_use", "id": call.id, "name": call.name,
-                "input": call.arguments}),
-        });
-        let each: Vec<Value> = each.collect();
+        let each: Vec<Value> = calls
+            .iter()
+            .map(|call| match self {
+                Self::OpenAiChat => json!({"id": call.id, "type": "function",
+                    "function": {"name": call.name, "arguments": text(call)}}),
+                Self::OpenAiResponses => json!({"type": "function_call", "call_id": call.id,
+                    "name": call.name, "arguments": text(call)}),
+                Self::Anthropic => json!({"type": "tool_use", "id": call.id, "name": call.name,
+                    "input": call.arguments}),
+            })
+            .collect();
         match self {
             _ if each.is_empty() => each,
             Self::OpenAiChat => {
@@ -279,20 +283,23 @@ impl Provider {
 
     /// Returns messages that answer calls: each an id and the text of the result, with `true` for an error.
     pub(crate) fn result_messages(self, results: &[(String, String, bool)]) -> Vec<Value> {
-        let each = results.iter().map(|(id, text, is_error)| match self {
-            Self::OpenAiChat => json!({"role": "tool", "tool_call_id": id, "content": text}),
-            Self::OpenAiResponses => {
-                json!({"type": "function_call_output", "call_id": id, "output": text})
-            }
-            Self::Anthropic => {
-                let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": text});
-                if let Some(block) = block.as_object_mut().filter(|_| *is_error) {
-                    block.insert("is_error".into(), true.into());
+        let each: Vec<Value> = results
+            .iter()
+            .map(|(id, text, is_error)| match self {
+                Self::OpenAiChat => json!({"role": "tool", "tool_call_id": id, "content": text}),
+                Self::OpenAiResponses => {
+                    json!({"type": "function_call_output", "call_id": id, "output": text})
                 }
-                block
-            }
-        });
-        let each: Vec<Value> = each.collect();
+                Self::Anthropic => {
+                    let mut block =
+                        json!({"type": "tool_result", "tool_use_id": id, "content": text});
+                    if let Some(block) = block.as_object_mut().filter(|_| *is_error) {
+                        block.insert("is_error".into(), true.into());
+                    }
+                    block
+                }
+            })
+            .collect();
         match self {
             Self::Anthropic if !each.is_empty() => vec![json!({"role": "user", "content": each})],
             Self::OpenAiChat | Self::OpenAiResponses | Self::Anthropic => each,
@@ -370,8 +377,9 @@ fn responses_item<'a>(
 }
 
 fn anthropic_message<'a>(item: &'a Value, owner: &str) -> Result<MessageView<'a>, &'static str> {
-    let role = Role::read(item).filter(|role| !matches!(role, Role::Developer | Role::Tool));
-    let role = role.ok_or("no role that is known")?;
+    let role = Role::read(item)
+        .filter(|role| !matches!(role, Role::Developer | Role::Tool))
+        .ok_or("no role that is known")?;
     let mut view = MessageView::new(role, content_of(item, owner, "content")?);
     let blocks = item.get("content").and_then(Value::as_array);
     for (index, block) in blocks.into_iter().flatten().enumerate() {

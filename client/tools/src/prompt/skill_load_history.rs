@@ -150,8 +150,11 @@ fn skill_of_result(
 fn is_loader(call: &ToolCallView<'_>) -> bool {
     let loads = || {
         let arguments = call.object();
-        let method = arguments.get("method").or(arguments.get("action"));
-        let method = method.and_then(Value::as_str).unwrap_or_default();
+        let method = arguments
+            .get("method")
+            .or(arguments.get("action"))
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         method.trim().eq_ignore_ascii_case("load")
     };
     LOADERS.contains(&call.name) || (call.name == SKILLS_TOOL && loads())

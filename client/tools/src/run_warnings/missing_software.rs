@@ -39,8 +39,8 @@ pub(super) fn missing_software_warnings(streams: &[&str]) -> Vec<String> {
                 names.push(name);
             }
         }
-        let names = names.join(", ");
-        (!names.is_empty()).then(|| format!("the image lacks the {kind} {names}: {advice}"))
+        let list = names.join(", ");
+        (!list.is_empty()).then(|| format!("the image lacks the {kind} {list}: {advice}"))
     });
     warnings.collect()
 }
@@ -59,8 +59,8 @@ fn missing_program(line: &str) -> Option<&str> {
         return last_field(name).filter(|_| is_number);
     }
     let before = line.strip_suffix(": No such file or directory")?;
-    let (env, name) = before.rsplit_once(": ")?;
-    let name = name.trim_matches(['‘', '’', '\'', '"']);
+    let (env, quoted) = before.rsplit_once(": ")?;
+    let name = quoted.trim_matches(['‘', '’', '\'', '"']);
     last_field(name).filter(|_| env.ends_with("env"))
 }
 

@@ -66,9 +66,11 @@ pub(super) fn network_warning(streams: &[&str]) -> Option<String> {
     let mut lines = streams.iter().flat_map(|stream| stream.lines());
     let is_unreachable = |line: &str| {
         let line = line.to_ascii_lowercase();
-        let host = line.split_once(CONNECT_SIGN).map(|(_, host)| host);
-        let host = host.filter(|host| host.contains(" port "));
-        let host = host.map(|host| host.trim_start_matches('['));
+        let host = line
+            .split_once(CONNECT_SIGN)
+            .map(|(_, host)| host)
+            .filter(|host| host.contains(" port "))
+            .map(|host| host.trim_start_matches('['));
         host.is_some_and(|host| !LOCAL_HOSTS.iter().any(|local| host.starts_with(local)))
     };
     let wants_network = shows_sign(streams, &NETWORK_SIGNS) || lines.any(is_unreachable);

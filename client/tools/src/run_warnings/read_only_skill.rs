@@ -30,8 +30,8 @@ pub(super) fn read_only_warning(spec: &ExecSpec, streams: &[&str]) -> Option<Str
     if is_in_skill {
         return Some(READ_ONLY_WARNING.to_owned());
     }
-    let mut streams = streams.iter().map(|stream| stream.to_ascii_lowercase());
-    let may_be_in_skill = in_skill && streams.any(|stream| stream.contains(DATABASE_MESSAGE));
+    let mut lower_streams = streams.iter().map(|stream| stream.to_ascii_lowercase());
+    let may_be_in_skill = in_skill && lower_streams.any(|stream| stream.contains(DATABASE_MESSAGE));
     may_be_in_skill
         .then(|| format!("if the database is in the skill's folder: {READ_ONLY_WARNING}"))
 }
@@ -70,12 +70,14 @@ fn starts_in_skill(spec: &ExecSpec) -> bool {
 fn read_only_path(line: &str) -> Option<&str> {
     // Lower case of ASCII only, so that positions stay the same.
     let at = line.to_ascii_lowercase().find(READ_ONLY_MESSAGE)?;
-    let (before, rest) = line.split_at_checked(at)?;
+    let (beginning, rest) = line.split_at_checked(at)?;
     let after = rest.get(READ_ONLY_MESSAGE.len()..)?;
-    let before = before.trim_end().trim_end_matches(':');
+    let before = beginning.trim_end().trim_end_matches(':');
     // Node.js has the name of the error there.
-    let word = before.split_whitespace().next_back();
-    let word = word.filter(|word| *word != "EROFS");
+    let word = before
+        .split_whitespace()
+        .next_back()
+        .filter(|word| *word != "EROFS");
     first_quoted(after)
         .or_else(|| last_quoted(before))
         .or(word)
@@ -83,19 +85,19 @@ fn read_only_path(line: &str) -> Option<&str> {
 }
 
 fn first_quoted(text: &str) -> Option<&str> {
-    let text = text.trim_start_matches([':', ',']).trim_start();
+    let paths = text.trim_start_matches([':', ',']).trim_start();
     // A rename or a copy has two paths, and fails at the second one.
-    let text = text.rsplit_once(" -> ").map_or(text, |(_, to)| to);
+    let target = paths.rsplit_once(" -> ").map_or(paths, |(_, to)| to);
     // Node.js names the system call before the path.
-    let call_length = text.find(|char: char| !char.is_ascii_lowercase());
-    let (call, rest) = text.split_at(call_length.unwrap_or_default());
-    let text = if call.is_empty() {
-        text
+    let call_length = target.find(|char: char| !char.is_ascii_lowercase());
+    let (call, rest) = target.split_at(call_length.unwrap_or_default());
+    let quoted = if call.is_empty() {
+        target
     } else {
         rest.trim_start()
     };
     QUOTES.iter().find_map(|(open, close)| {
-        let inner = text.strip_prefix(*open)?;
+        let inner = quoted.strip_prefix(*open)?;
         inner.split_once(*close).map(|(path, _)| path)
     })
 }

@@ -93,8 +93,11 @@ fn read_local_tools(
             names.push(name.to_owned());
         }
     }
-    let missing = names.iter().filter(|name| host.definition(name).is_none());
-    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    let missing: Vec<&str> = names
+        .iter()
+        .filter(|name| host.definition(name).is_none())
+        .map(String::as_str)
+        .collect();
     if missing.is_empty() || host.is_empty() {
         return Ok(names);
     }
@@ -180,8 +183,11 @@ fn entries<'a>(
     fields: &'a Map<String, Value>,
     key: &str,
 ) -> impl Iterator<Item = (&'a str, &'a Value)> {
-    let entries = fields.get(key).and_then(Value::as_object);
-    let entries = entries.into_iter().flatten();
+    let entries = fields
+        .get(key)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     entries.map(|(label, entry)| (label.as_str(), entry))
 }
 

@@ -38,8 +38,11 @@ pub(super) async fn list_paths(
     let asked: PathsArguments = decode(arguments)?;
     let skill = find_meant_skill(*call, &asked.skill_id, &asked.version).await?;
     let files = skill_lookup::list_files(call.tools, &pinned_reference(&skill), folder).await?;
-    let paths = files.into_iter().filter(is_listed).map(|file| file.path);
-    let paths: Vec<String> = paths.collect();
+    let paths: Vec<String> = files
+        .into_iter()
+        .filter(is_listed)
+        .map(|file| file.path)
+        .collect();
     Ok(ToolAnswer::of(json!(PathList::new(&paths, asked.offset))))
 }
 
@@ -68,8 +71,7 @@ async fn read_file(
     }
     let skill = skill.await?;
     let max = call.tools.options.primary_bytes_max;
-    let file = skill_lookup::read_requested_file(call.tools, &skill, path, offset, max);
-    let mut file = file.await?;
+    let mut file = skill_lookup::read_requested_file(call.tools, &skill, path, offset, max).await?;
     Ok(ToolAnswer::of(json!(FileResult {
         content: file.text.take(),
         next_offset: file.next_offset,

@@ -284,8 +284,11 @@ async fn read_text(tools: &ToolsetContext, skill: &Skill) -> ToolResult<String> 
     if tools.options.runs_commands() {
         text += &format!("Its folder, in the workspace: /workspace/skills/{id}\n");
     }
-    let shown = files.iter().filter(|file| file.path != "SKILL.md");
-    let mut shown: Vec<&str> = shown.map(|file| file.path.as_str()).collect();
+    let mut shown: Vec<&str> = files
+        .iter()
+        .filter(|file| file.path != "SKILL.md")
+        .map(|file| file.path.as_str())
+        .collect();
     // Hidden files come last: they say the least of what the skill has.
     shown.sort_by_key(|path| path.split('/').any(|name| name.starts_with('.')));
     if !shown.is_empty() {

@@ -43,8 +43,9 @@ async fn check_program(
         return Ok(());
     };
     let reference = skill_version_resolution::loaded_reference(id, load);
-    let found = skill_lookup::find_usable_skill(context, &reference).await?;
-    let found = found.filter(|found| skill_version_resolution::is_loaded(loaded, found));
+    let found = skill_lookup::find_usable_skill(context, &reference)
+        .await?
+        .filter(|found| skill_version_resolution::is_loaded(loaded, found));
     if found.is_some_and(|found| card_requirements::names_server(&found, &server.at)) {
         return Ok(());
     }

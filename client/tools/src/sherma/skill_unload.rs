@@ -54,8 +54,8 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
     let (tools, loaded) = (call.tools, read_loaded(*call));
     call.before_unload(&mut choice).await?;
     let asked = choice.skill_id.trim();
-    let id = find_loaded_id(*call, &loaded, asked).await?;
-    let id = id.as_deref().unwrap_or(asked);
+    let loaded_id = find_loaded_id(*call, &loaded, asked).await?;
+    let id = loaded_id.as_deref().unwrap_or(asked);
     let Some(load) = loaded.get(id) else {
         let ids: Vec<&str> = loaded.iter().map(|(id, _)| id).collect();
         let message = match ids.as_slice() {
@@ -80,10 +80,10 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
     tools.mcp.disconnect(call.session, &places).await;
     let message = match unloaded.tools_unloaded.as_slice() {
         [] => format!("unloaded {id}; no tool went with it"),
-        tools => {
-            let tools = tools.join(", ");
-            format!("unloaded {id}; these tools went with it: {tools}")
-        }
+        gone => format!(
+            "unloaded {id}; these tools went with it: {}",
+            gone.join(", ")
+        ),
     };
     let report = UnloadReport {
         outcome: UnloadOutcome::Unloaded,
@@ -128,8 +128,10 @@ async fn includes_version(
     load: &LoadedSkill,
 ) -> ToolResult<bool> {
     let (asked, version) = (asked.trim(), load.version.as_str());
-    let bare = asked.trim_start_matches("==");
-    let bare = bare.trim_start_matches('v').trim();
+    let bare = asked
+        .trim_start_matches("==")
+        .trim_start_matches('v')
+        .trim();
     if matches!(asked, "" | "*" | "latest") || bare == version || asked == load.digest {
         return Ok(true);
     }

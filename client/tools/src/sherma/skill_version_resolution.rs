@@ -20,10 +20,10 @@ pub(super) async fn find_meant_skill(
     if id.is_empty() {
         return Err(ToolError::arguments("skill_id is empty"));
     }
-    let wanted = skill_reference(id, version);
-    let any_version = wanted == id;
+    let requested = skill_reference(id, version);
+    let any_version = requested == id;
     let load = loaded.get(id).filter(|_| any_version);
-    let wanted = load.map_or(wanted, |load| loaded_reference(id, load));
+    let wanted = load.map_or(requested, |load| loaded_reference(id, load));
     let found = skill_lookup::find_skill(context, &wanted).await?;
     let own = skill_id(&found);
     match loaded.get(&own) {

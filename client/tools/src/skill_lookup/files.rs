@@ -84,10 +84,14 @@ pub(crate) async fn find_shared_files(
 ) -> ToolResult<HashMap<String, SkillFile>> {
     let id = skill_id(skill);
     let leads_there = |path: &str| path.starts_with("../") || path_in_plugin(&id, path).is_some();
-    let asked = asked.iter().filter(|path| leads_there(path));
-    let asked: Vec<&str> = asked.copied().take(SHARED_FILES_MAX).collect();
+    let shared_paths: Vec<&str> = asked
+        .iter()
+        .filter(|path| leads_there(path))
+        .copied()
+        .take(SHARED_FILES_MAX)
+        .collect();
     let mut found = HashMap::new();
-    for asked in asked {
+    for asked in shared_paths {
         match read_requested_file(tools, skill, asked, 0, 1).await {
             Ok(file) if !file.binary && file.path.starts_with("../") => {
                 let shared = SkillFile {
@@ -188,9 +192,11 @@ async fn read_part(
         workspace_paths: true,
         in_plugin,
     };
-    let reader = tools.client.read_skill_file(request).await;
-    let mut reader =
-        reader.map_err(|error| translate_file_error(&tools.options, error, reference, path))?;
+    let mut reader = tools
+        .client
+        .read_skill_file(request)
+        .await
+        .map_err(|error| translate_file_error(&tools.options, error, reference, path))?;
     let file = reader.header().clone();
     let mut bytes = Vec::new();
     if file.is_text {

@@ -165,8 +165,7 @@ fn selected_names(selection: &Selection) -> Option<&[String]> {
 }
 
 fn names_in_all(before: &[String], lists: &[&[String]]) -> Vec<String> {
-    let sets = lists.iter().map(|list| list.iter().collect());
-    let sets: Vec<HashSet<&String>> = sets.collect();
+    let sets: Vec<HashSet<&String>> = lists.iter().map(|list| list.iter().collect()).collect();
     let kept = before
         .iter()
         .filter(|name| sets.iter().all(|set| set.contains(name)));

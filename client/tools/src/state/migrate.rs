@@ -68,8 +68,8 @@ fn migrate_order(
     if owned.is_empty() {
         return delta;
     }
-    let agents: HashSet<&String> = owned.iter().map(|(agent, _)| agent).collect();
-    let mut agents: Vec<&String> = agents.into_iter().collect();
+    let unique: HashSet<&String> = owned.iter().map(|(agent, _)| agent).collect();
+    let mut agents: Vec<&String> = unique.into_iter().collect();
     agents.sort();
     for agent in agents {
         let target = LoadScope::new(agent, scope.mode);

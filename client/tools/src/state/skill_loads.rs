@@ -135,12 +135,12 @@ pub fn select_tools(
     names: &[String],
     all: bool,
 ) -> SelectionOutcome {
-    let before = match tools(state, scope, skill) {
+    let recorded = match tools(state, scope, skill) {
         // The name is not one of the declared tools, which "all" stands for.
         Some(Selection::All) if names.iter().any(|name| !declared.contains(name)) => None,
-        before => before,
+        recorded => recorded,
     };
-    let before = before.unwrap_or_else(|| Selection::these(declared));
+    let before = recorded.unwrap_or_else(|| Selection::these(declared));
     let selection = change.apply(Some(&before), names, all);
     record_selection(state, scope, (KeyKind::Tools, skill), selection)
 }
@@ -229,8 +229,11 @@ fn drop_all<S: AsRef<str>>(state: &SessionState, scope: LoadScope<'_>, skills: &
     }
     let gone: HashSet<&str> = skills.into_iter().collect();
     let before = order(state, scope);
-    let kept = before.iter().filter(|name| !gone.contains(name.as_str()));
-    let kept: Vec<String> = kept.cloned().collect();
+    let kept: Vec<String> = before
+        .iter()
+        .filter(|name| !gone.contains(name.as_str()))
+        .cloned()
+        .collect();
     if kept.len() < before.len() {
         delta.then(order_delta(state, scope, &kept));
     }

@@ -232,15 +232,18 @@ pub(super) async fn find_requested_docs(
     skill: &Skill,
     asked: &[String],
 ) -> ToolResult<RequestedDocs> {
-    let asked = asked.iter().map(|doc| doc.trim());
-    let asked: Vec<&str> = asked.filter(|doc| !doc.is_empty()).collect();
+    let asked: Vec<&str> = asked
+        .iter()
+        .map(|doc| doc.trim())
+        .filter(|doc| !doc.is_empty())
+        .collect();
     let mut requested = RequestedDocs::default();
     if asked.is_empty() {
         return Ok(requested);
     }
     let pinned = skill_lookup::pinned_reference(skill);
-    let docs = skill_lookup::list_readable_files(tools, &pinned).await?;
-    let docs: Vec<String> = docs.into_iter().map(|file| file.path).collect();
+    let files = skill_lookup::list_readable_files(tools, &pinned).await?;
+    let docs: Vec<String> = files.into_iter().map(|file| file.path).collect();
     let id = skill_lookup::skill_id(skill);
     let mut shared = skill_lookup::find_shared_files(tools, skill, &asked).await?;
     for doc in asked {
@@ -283,6 +286,8 @@ pub(super) async fn find_dropped_docs(
 
 fn unique(names: Vec<String>) -> Vec<String> {
     let mut known = HashSet::new();
-    let names = names.into_iter();
-    names.filter(|name| known.insert(name.clone())).collect()
+    names
+        .into_iter()
+        .filter(|name| known.insert(name.clone()))
+        .collect()
 }

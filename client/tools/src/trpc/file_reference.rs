@@ -166,8 +166,11 @@ pub(super) async fn open_reference(
                 scope: Some(context.session.scope()),
                 version: *version,
             };
-            let artifact = context.tools.client.load_artifact(request).await;
-            let artifact = artifact.map_err(|error| translate_error(error, asked))?;
+            let client = &context.tools.client;
+            let artifact = client
+                .load_artifact(request)
+                .await
+                .map_err(|error| translate_error(error, asked))?;
             let (header, data) = artifact.into_parts();
             Ok(OpenFile::new(asked, header.size, &header.mime_type, data))
         }
@@ -299,13 +302,16 @@ async fn open_skill_file(
         ..ReadSkillFileRequest::default()
     };
     let tools = context.tools;
-    let opened = tools.client.read_skill_file(request).await;
-    let opened = opened.map_err(|error| match error.reason() {
-        // As it was asked for, skill and all.
-        Some(Reason::FileNotFound) => translate_error(error, asked),
-        _ => skill_lookup::translate_file_error(&tools.options, error, file.skill, file.path),
-    });
-    let (header, data) = opened?.into_parts();
+    let read = tools
+        .client
+        .read_skill_file(request)
+        .await
+        .map_err(|error| match error.reason() {
+            // As it was asked for, skill and all.
+            Some(Reason::FileNotFound) => translate_error(error, asked),
+            _ => skill_lookup::translate_file_error(&tools.options, error, file.skill, file.path),
+        });
+    let (header, data) = read?.into_parts();
     let found = file.found(&header.path);
     let mut opened = OpenFile::new(&found.reference(), header.size, &header.mime_type, data);
     opened.encoding.clone_from(&header.encoding);
@@ -341,8 +347,8 @@ async fn open_staged_file(
         Some((id, _)) if !file.skill.contains('@') => SkillFile::new(id, file.folder, file.path),
         Some(_) | None => file,
     };
-    let staged = staged_skills(context).await?;
-    let staged = staged.iter().find(|staged| staged.name == file.skill);
+    let all_staged = staged_skills(context).await?;
+    let staged = all_staged.iter().find(|staged| staged.name == file.skill);
     let opened = open_current_file(context, file, staged, &visible, asked).await;
     match opened {
         Err(error) if staged.is_some() => {
@@ -371,14 +377,14 @@ async fn open_loaded_file(
     (folder, path): (SkillFolder, &str),
     asked: &str,
 ) -> ToolResult<OpenFile> {
-    let staged = match loaded {
+    let all_staged = match loaded {
         [] => Vec::new(),
         _ => staged_skills(context).await?,
     };
     let (mut opened, mut similar) = (Vec::new(), Vec::new());
     for skill in loaded.iter().rev().take(SKILLS_SEARCHED_MAX) {
         let file = SkillFile::new(skill, folder, path);
-        let staged = staged.iter().find(|staged| staged.name == *skill);
+        let staged = all_staged.iter().find(|staged| staged.name == *skill);
         match open_current_file(context, file, staged, skill, asked).await {
             Ok(file) if folder == SkillFolder::Plugin || path.starts_with("../") => {
                 return Ok(file);

@@ -77,9 +77,9 @@ pub(super) fn whole_characters_end(bytes: &[u8]) -> usize {
     let shown = decode_shown(bytes, false);
     let encoding = shown.and_then(|shown| Encoding::for_label(shown.encoding.as_bytes()));
     let is_whole = |end: &usize| {
-        let bytes = bytes.get(..*end).unwrap_or_default();
+        let beginning = bytes.get(..*end).unwrap_or_default();
         encoding.is_some_and(|encoding| {
-            let text = encoding.decode_without_bom_handling_and_without_replacement(bytes);
+            let text = encoding.decode_without_bom_handling_and_without_replacement(beginning);
             text.is_some()
         })
     };

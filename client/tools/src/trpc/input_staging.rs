@@ -106,18 +106,24 @@ pub(super) async fn stage_inputs(
     workspace: &str,
     inputs: Vec<InputSpec>,
 ) -> ToolResult<Vec<StagedFile>> {
-    let sources = inputs.iter().filter_map(|input| match &input.source {
-        Some(Source::From(from)) => Some(from.clone()),
-        Some(Source::Data(_)) | None => None,
-    });
-    let sources: Vec<String> = sources.collect();
+    let sources: Vec<String> = inputs
+        .iter()
+        .filter_map(|input| match &input.source {
+            Some(Source::From(from)) => Some(from.clone()),
+            Some(Source::Data(_)) | None => None,
+        })
+        .collect();
     let request = StageInputsRequest {
         workspace: workspace.to_owned(),
         inputs,
         scope: Some(context.session.scope()),
     };
-    let staged = context.tools.client.stage_inputs(request).await;
-    let staged = staged.map_err(|error| translate_missing(error, &sources))?;
+    let staged = context
+        .tools
+        .client
+        .stage_inputs(request)
+        .await
+        .map_err(|error| translate_missing(error, &sources))?;
     Ok(staged.into_iter().map(StagedFile::from).collect())
 }
 

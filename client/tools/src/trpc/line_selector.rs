@@ -170,8 +170,9 @@ impl SelectedLines {
         lines.push(&self.bytes);
         let part = lines.take();
         let number = |line: u64| self.first.saturating_add(line).saturating_sub(1);
-        let next_byte = part.next_byte;
-        let next_byte = next_byte.map(|byte| byte.saturating_add(self.first_byte));
+        let next_byte = part
+            .next_byte
+            .map(|byte| byte.saturating_add(self.first_byte));
         Self {
             first: self.first,
             first_byte: self.first_byte,

@@ -55,8 +55,9 @@ impl CollectPlan {
     /// count as left out: some clients send empty ones with every call.
     pub(super) fn new(call: CallContext<'_>, run: &RunArguments) -> Self {
         let options = &call.tools.options;
-        let omits = run.omit_inline_content;
-        let omits = omits.unwrap_or(options.omit_inline_content);
+        let omits = run
+            .omit_inline_content
+            .unwrap_or(options.omit_inline_content);
         let files = read_globs(&run.output_files);
         let has_nested_globs = files.is_empty();
         let asked = match (&run.outputs, has_nested_globs) {
@@ -191,21 +192,24 @@ impl CollectPlan {
             true => "not plain UTF-8 text: read_file decodes it",
             false => "not plain UTF-8 text: a command can decode it",
         };
-        let files = files.into_iter();
-        let files = files.filter_map(|file| convert_file(file, other_text));
-        let files = files.collect();
-        plan.report(context, files, &summary, result);
+        let converted = files
+            .into_iter()
+            .filter_map(|file| convert_file(file, other_text))
+            .collect();
+        plan.report(context, converted, &summary, result);
         Ok(())
     }
 }
 
 /// Returns globs as the daemon takes them, without blank ones.
 fn read_globs(given: &[String]) -> Vec<String> {
-    let globs = given.iter().filter(|glob| !glob.trim().is_empty());
-    let globs = globs.map(|glob| match &*without_skill_links(glob) {
-        "" => "**".to_owned(),
-        glob => glob.to_owned(),
-    });
+    let globs = given
+        .iter()
+        .filter(|glob| !glob.trim().is_empty())
+        .map(|glob| match &*without_skill_links(glob) {
+            "" => "**".to_owned(),
+            glob => glob.to_owned(),
+        });
     globs.collect()
 }
 

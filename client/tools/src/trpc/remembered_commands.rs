@@ -71,8 +71,8 @@ pub(super) fn find_command(
     }
     let of_skills = call.tool.starts_with("skill_");
     let command = SessionCommand::read(call.state, id)
-        .filter(|command| is_exec_id(id) && command.plan.is_some() == of_skills);
-    let command = command.ok_or_else(|| ToolError::UnknownExec { id: id.to_owned() })?;
+        .filter(|command| is_exec_id(id) && command.plan.is_some() == of_skills)
+        .ok_or_else(|| ToolError::UnknownExec { id: id.to_owned() })?;
     let workspace = workspace_name(&call.session.workspace_id());
     Ok((exec_name(&workspace, id), command))
 }
@@ -103,8 +103,9 @@ pub(super) fn forget_commands(state: &SessionState) -> StateDelta {
     // Ended commands come first, and of them those that were started first.
     known.sort_unstable();
     let ended = known.iter().filter(|(goes_on, ..)| !goes_on).count();
-    let surplus = ended.saturating_sub(ENDED_MAX);
-    let surplus = surplus.max(known.len().saturating_sub(KNOWN_MAX));
+    let surplus = ended
+        .saturating_sub(ENDED_MAX)
+        .max(known.len().saturating_sub(KNOWN_MAX));
     let mut delta = StateDelta::new();
     for (_, _, key) in known.iter().take(surplus) {
         delta.remove(*key);

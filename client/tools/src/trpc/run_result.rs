@@ -154,8 +154,8 @@ impl RunResult {
 pub(super) fn record_artifacts(call: CallContext<'_>, files: &[ArtifactFile]) -> StateDelta {
     let mut delta = StateDelta::new();
     if !files.is_empty() {
-        let recorded = take_fitting(files.iter(), TEXT_BYTES_MAX, json_bytes);
-        let recorded: Vec<&ArtifactFile> = recorded.collect();
+        let recorded: Vec<&ArtifactFile> =
+            take_fitting(files.iter(), TEXT_BYTES_MAX, json_bytes).collect();
         let saved = json!({"tool_call_id": call.id, "artifacts": recorded});
         delta.set(ARTIFACTS, saved);
     }

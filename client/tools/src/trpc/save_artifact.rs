@@ -58,8 +58,8 @@ pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> Ca
     let target = SaveTarget::new(&path, session.scope());
     let saved = client
         .save_artifact_from(target, &session.workspace_id(), &path)
-        .await;
-    let saved = saved.map_err(|error| translate_error(error, &path))?;
+        .await
+        .map_err(|error| translate_error(error, &path))?;
     let artifact = ArtifactFile {
         name: path.clone(),
         version: saved.version,

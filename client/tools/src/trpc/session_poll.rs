@@ -233,11 +233,11 @@ async fn take_output(
     let mut delivery = OutputDelivery::new(poll.lines, poll.is_tail);
     let (mut wait, mut answers) = (poll.wait, 0);
     let (answer, has_more) = loop {
-        let room = match poll.is_tail {
+        let left = match poll.is_tail {
             true => ANSWER_BYTES_MAX,
             false => bytes_max.saturating_sub(delivery.text_bytes()),
         };
-        let room = room.max(ANSWER_BYTES_MIN);
+        let room = left.max(ANSWER_BYTES_MIN);
         let request = PollExecRequest {
             name: poll.name.clone(),
             offsets: Some(StreamOffsets {
@@ -249,8 +249,7 @@ async fn take_output(
             ..PollExecRequest::default()
         };
         let answer = context.tools.client.poll_exec(request).await?;
-        let lengths = answer.output.iter();
-        let lengths = lengths.map(|piece| output_bytes(piece).len());
+        let lengths = answer.output.iter().map(|piece| output_bytes(piece).len());
         let is_full = lengths.sum::<usize>() >= room;
         delivery.take(command, &answer, is_full);
         answers += 1;
@@ -316,8 +315,8 @@ impl SessionResult {
             run_warnings::describe_output(&ExecSpec::default(), &streams, has_full_disk);
         hints.retain(|hint| !command.hints.contains(hint));
         command.hints.extend(hints.iter().cloned());
-        let end = end.map(|end| run_warnings::describe_end(options, end));
-        self.warnings.extend(end.unwrap_or_default());
+        let end_warnings = end.map(|end| run_warnings::describe_end(options, end));
+        self.warnings.extend(end_warnings.unwrap_or_default());
         self.warnings.extend(hints);
     }
 

@@ -112,8 +112,12 @@ pub(super) async fn write_stdin(call: CallContext<'_>, arguments: Value) -> Call
             wait: request.wait.max(TYPE_WAIT_MIN).try_into().ok(),
             ..WriteStdinRequest::default()
         };
-        let written = call.tools.client.write_stdin(write).await;
-        let written = written.map_err(|error| translate_session_error(error, &asked.session_id))?;
+        let written = call
+            .tools
+            .client
+            .write_stdin(write)
+            .await
+            .map_err(|error| translate_session_error(error, &asked.session_id))?;
         touched.is_changed = true;
         touched.record_write(&written);
         if touched.unwritten > 0 || written.eof_unwritten {
@@ -165,8 +169,8 @@ pub(super) async fn kill_session(call: CallContext<'_>, arguments: Value) -> Cal
 /// bytes that were left out.
 fn skip_to_tail(command: &mut SessionCommand, killed: &Exec, bytes_max: usize) -> u64 {
     let total = killed.total.unwrap_or_default();
-    let half = (bytes_max / 2).saturating_mul(PRINTED_PER_TEXT) as u64;
-    let half = half.min(STREAM_TAIL_MAX);
+    let printed = (bytes_max / 2).saturating_mul(PRINTED_PER_TEXT) as u64;
+    let half = printed.min(STREAM_TAIL_MAX);
     let mut skipped: u64 = 0;
     for (offset, total) in [
         (&mut command.stdout, total.stdout),

@@ -108,11 +108,16 @@ pub(super) async fn start_command(
     typed: InitialStdin<'_>,
 ) -> ToolResult<PollTarget> {
     let client = &call.tools.client;
-    let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
-    let asked = asked.filter(|asked| asked.seconds.unsigned_abs() < UNLIMITED.as_secs());
+    let asked = request
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.timeout)
+        .filter(|asked| asked.seconds.unsigned_abs() < UNLIMITED.as_secs());
     let write_id = request.exec_id.clone();
-    let started = client.start_exec(request).await;
-    let started = started.map_err(|error| translate_exec_error(error, false, call.id))?;
+    let started = client
+        .start_exec(request)
+        .await
+        .map_err(|error| translate_exec_error(error, false, call.id))?;
     check_start(call, started.result.as_ref())?;
     let in_force = started.effective_spec.and_then(|spec| spec.timeout);
     let mut touched = PollTarget {

@@ -22,8 +22,9 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     let stdin = &prepared.arguments.stdin;
     spec.stdin = (!stdin.is_empty()).then(|| text_stdin(stdin));
     spec.planned_collect = plan.planned_spec(*call);
-    let finished = run_exec(call, workspace, prepared.exec_id, spec).await;
-    let finished = finished.map_err(|error| plan.argument_names().translate(error))?;
+    let finished = run_exec(call, workspace, prepared.exec_id, spec)
+        .await
+        .map_err(|error| plan.argument_names().translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
     outcome.add_preparation(prepared.warnings, prepared.package_warning);
     let exec = outcome.name.clone();

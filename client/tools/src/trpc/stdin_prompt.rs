@@ -85,8 +85,8 @@ mod tests {
             ("", None),
             ("\n\n", None),
         ] {
-            let found = find_prompt(output);
-            let found = found
+            let prompt = find_prompt(output);
+            let found = prompt
                 .as_ref()
                 .map(|found| (found.kind, found.hint.as_str()));
             assert_eq!(found, wanted, "{output:?}");

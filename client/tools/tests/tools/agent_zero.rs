@@ -102,8 +102,12 @@ async fn there_is_one_tool_with_its_methods() {
     let (_fake, mut talk) =
         conversation_with(|options| options.profile = Profile::KnowledgeOnly).await;
     let definition = talk.definitions().await.remove(0);
-    let fields = definition.parameters["properties"].as_object();
-    let fields: Vec<&str> = fields.expect("a map").keys().map(String::as_str).collect();
+    let fields: Vec<&str> = definition.parameters["properties"]
+        .as_object()
+        .expect("a map")
+        .keys()
+        .map(String::as_str)
+        .collect();
     let methods = &definition.parameters["properties"]["method"]["enum"];
     assert_eq!(methods, &json!(["list", "search", "load", "read_file"]));
     // Nothing of what runs is told.
@@ -297,9 +301,16 @@ async fn five_skills_stay_loaded_and_one_loaded_again_is_the_last_to_go() {
     );
     assert!(list(&talk.state, scope("a%2F0")).is_empty());
     // What the next prompt is made of.
-    let material = talk.tools.material(&talk.session, &talk.state).await;
-    let loaded = material.expect("material").loaded;
-    let loaded: Vec<&str> = loaded.iter().map(|skill| skill.name.as_str()).collect();
+    let material = talk
+        .tools
+        .material(&talk.session, &talk.state)
+        .await
+        .expect("material");
+    let loaded: Vec<&str> = material
+        .loaded
+        .iter()
+        .map(|skill| skill.name.as_str())
+        .collect();
     assert_eq!(loaded, ["three", "four", "five", "one", "six"]);
 }
 
@@ -485,8 +496,8 @@ async fn arguments_reach_the_daemon_as_data_in_their_order() {
             assert_eq!(exec.spec.skill, "pdf-editing");
         }
     }
-    let staged = fake.staged_skills();
-    let staged = staged.last().expect("staged");
+    let requests = fake.staged_skills();
+    let staged = requests.last().expect("staged");
     let pinned = format!("pdf-editing@{}", digest("pdf-editing", "1.2.0"));
     assert_eq!(staged.skills.last(), Some(&pinned));
 }

@@ -54,15 +54,18 @@ fn calls(family: Family) -> Vec<(String, Value)> {
 
 /// Writes every value that is no text as JSON text, as some clients of MCP do.
 fn as_text(arguments: &Value) -> Value {
-    let fields = arguments.as_object().expect("an object").iter();
-    let fields = fields.map(|(name, value)| {
-        let text = if value.is_string() {
-            value.clone()
-        } else {
-            Value::String(value.to_string())
-        };
-        (name.clone(), text)
-    });
+    let fields = arguments
+        .as_object()
+        .expect("an object")
+        .iter()
+        .map(|(name, value)| {
+            let text = if value.is_string() {
+                value.clone()
+            } else {
+                Value::String(value.to_string())
+            };
+            (name.clone(), text)
+        });
     Value::Object(fields.collect())
 }
 
@@ -71,8 +74,7 @@ async fn outcome(fake: &Fake, talk: &mut Conversation, tool: &str, arguments: Va
     let result = talk.ok(tool, arguments).await;
     let requests = fake.calls.requests::<StageInputsRequest>("StageInputs");
     fake.calls.take();
-    let inputs = requests.into_iter().map(|request| request.inputs);
-    let inputs: Vec<_> = inputs.collect();
+    let inputs: Vec<_> = requests.into_iter().map(|request| request.inputs).collect();
     let execs = std::mem::take(&mut fake.state.lock().execs);
     match execs.into_values().next_back() {
         Some(exec) => format!("{:?} {inputs:?}", exec.spec),

@@ -54,8 +54,11 @@ impl Conversation {
         arguments: Value,
     ) -> Result<Value, Value> {
         let call = tool_call(id, name, arguments);
-        let answer = self.tools.call(&self.session, &self.state, call).await;
-        let answer = answer.map_err(|error| error.to_json())?;
+        let answer = self
+            .tools
+            .call(&self.session, &self.state, call)
+            .await
+            .map_err(|error| error.to_json())?;
         // As a caller does that keeps its sessions as JSON.
         let delta = serde_json::to_string(&answer.delta).expect("JSON");
         self.state
@@ -71,8 +74,10 @@ impl Conversation {
 
     /// A call that must fail: code and message.
     pub(crate) async fn refused(&mut self, name: &str, arguments: Value) -> (String, String) {
-        let error = self.call(name, arguments.clone()).await;
-        let error = error.expect_err(&format!("{name} {arguments}"));
+        let error = self
+            .call(name, arguments.clone())
+            .await
+            .expect_err(&format!("{name} {arguments}"));
         let text = |key: &str| {
             error
                 .get(key)
@@ -179,8 +184,10 @@ pub(crate) fn check_fields(object: &Value, fields: &Value) {
 /// Asserts that the first warning of a result begins with a text.
 #[track_caller]
 pub(crate) fn check_warning(result: &Value, beginning: &str) {
-    let warning = result.pointer("/warnings/0").and_then(Value::as_str);
-    let warning = warning.expect("a warning");
+    let warning = result
+        .pointer("/warnings/0")
+        .and_then(Value::as_str)
+        .expect("a warning");
     assert!(warning.starts_with(beginning), "{warning}");
 }
 

@@ -201,8 +201,9 @@ async fn agent_zeros_models_get_the_text_of_a_result_alone() {
         "argv": ["hello", "once"]});
     let body = request_after(&skills, "skills_tool", &run).await;
     let results = body["messages"].as_array().expect("messages").last();
-    let text = results.and_then(|result| result["content"].as_str());
-    let text = text.expect("text");
+    let text = results
+        .and_then(|result| result["content"].as_str())
+        .expect("text");
     assert!(text.starts_with("Executed script: demo/"), "{text}");
     assert_eq!(text.matches("hello").count(), 1, "{text}");
 }

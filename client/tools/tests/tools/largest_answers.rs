@@ -44,8 +44,8 @@ fn files() -> Vec<(String, String)> {
     let many = folders.iter().flat_map(|folder| {
         names().map(move |name| (format!("{folder}/{name}.md"), "text\n".to_owned()))
     });
-    let long = ["references/long.md", "assets/long.md", "SKILL.md"];
-    let long = long.map(|path| (path.to_owned(), wild(1 << 20)));
+    let long = ["references/long.md", "assets/long.md", "SKILL.md"]
+        .map(|path| (path.to_owned(), wild(1 << 20)));
     let script = ("scripts/run.sh".to_owned(), "#!/bin/sh\n".to_owned());
     many.chain(long).chain([script]).collect()
 }
@@ -106,14 +106,13 @@ async fn conversation(family: Family) -> (Fake, Conversation) {
         let others = (0..MANY / 2).map(|number| {
             let mut other = skill(&format!("other-{number:03}"), &[]);
             other.description = wild(1024);
-            other
+            Kit::from(other)
         });
         let mut large = Kit::new("large", "1.0.0");
         describe_at_length(&mut large.skill);
         for (path, text) in files() {
             large = large.file(&path, text);
         }
-        let others = others.map(Kit::from);
         state.kits = [large].into_iter().chain(others).collect();
     }
     let options = ToolOptions {
@@ -169,8 +168,10 @@ async fn no_answer_of_trpcs_tools_exceeds_the_budget() {
     let large = json!({"skill": "large"});
     let all_docs = json!({"skill": "large", "include_all_docs": true});
     // For each of them there are two that may have been meant.
-    let unknown = names().take(MANY / 4);
-    let unknown: Vec<String> = unknown.map(|name| format!("missing/{name}.md")).collect();
+    let unknown: Vec<String> = names()
+        .take(MANY / 4)
+        .map(|name| format!("missing/{name}.md"))
+        .collect();
     talk.cut("skill_list", json!({"details": true})).await;
     talk.cut("skill_list_tools", large.clone()).await;
     talk.cut("skill_list_docs", large).await;

@@ -106,9 +106,11 @@ async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
             &result,
             "the loaded skill demo is not in the workspace: unknown skill: demo",
         );
-        let staged = talk.fake.staged_skills();
-        let staged = staged.iter().map(|request| request.skills.join(" "));
-        let staged: Vec<String> = staged.collect();
+        let requests = talk.fake.staged_skills();
+        let staged: Vec<String> = requests
+            .iter()
+            .map(|request| request.skills.join(" "))
+            .collect();
         match tool {
             "skill_run" => {
                 assert_eq!(staged, ["third demo other", "demo", "other", "third"]);

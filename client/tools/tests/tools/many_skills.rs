@@ -59,8 +59,10 @@ async fn follow_pages(
         let Some(next) = answer["next_offset"].as_u64() else {
             return (seen, answers);
         };
-        let message = answer["message"].as_str().or(answer["text"].as_str());
-        let message = message.expect("a message");
+        let message = answer["message"]
+            .as_str()
+            .or(answer["text"].as_str())
+            .expect("a message");
         assert!(
             message.contains(&format!("of {SKILLS}; the others: ")),
             "{message}"
@@ -123,8 +125,8 @@ async fn the_overview_of_thousands_of_skills_is_bounded_and_says_how_to_find_the
         let material = tools.material(session, state).await.expect("the skills");
         let mut body = json!({"messages": [{"role": "user", "content": "hello"}]});
         let options = tools.prompt_options(session);
-        let report = inject(Provider::OpenAiChat, &mut body, &material, state, &options);
-        let report = report.expect("a request");
+        let report =
+            inject(Provider::OpenAiChat, &mut body, &material, state, &options).expect("a request");
         let text = body["messages"][0]["content"].as_str().expect("text");
         assert!(text.len() <= ANSWER_BYTES_MAX, "{} bytes", text.len());
         let listed = text.lines().skip(1).count();

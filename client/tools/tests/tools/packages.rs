@@ -80,12 +80,12 @@ async fn loading_a_skill_says_which_of_its_packages_are_not_installed() {
         let (fake, mut talk) = conversation(options(family)).await;
         let (tool, arguments) = load(family, "demo");
         let result = talk.ok(tool, arguments).await;
-        let said = match family {
+        let field = match family {
             Family::Trpc => &result["warnings"][0],
             Family::Sherma => &result["content"],
             Family::AgentZero => &result["text"],
         };
-        let said = said.as_str().expect("text");
+        let said = field.as_str().expect("text");
         assert!(said.contains(WARNING), "{family:?}: {said}");
         let (tool, arguments) = load(family, "fine");
         let quiet = talk.ok(tool, arguments).await.to_string();

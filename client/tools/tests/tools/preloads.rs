@@ -39,8 +39,11 @@ async fn every_family_loads_all_declared_skills() {
     for family in Family::ALL {
         let (_fake, mut talk) = conversation(options(family)).await;
         let given = json!(["alpha", {"id": "beta"}]);
-        let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-        let preloaded = preloaded.expect("preloads");
+        let preloaded = talk
+            .tools
+            .preload(&talk.session, &talk.state, &given)
+            .await
+            .expect("preloads");
         talk.state.apply(&preloaded.delta);
         assert_eq!(loaded_names(&talk), ["alpha", "beta"], "{family:?}");
         let messages = preloaded.messages(Provider::OpenAiChat);

@@ -52,8 +52,11 @@ async fn run_everywhere(program: &str, stdin: &str) -> Vec<(Family, &'static str
 
 /// Returns the warnings of a result.
 fn warnings(result: &Value) -> Vec<&str> {
-    let warnings = result.get("warnings").and_then(Value::as_array);
-    let warnings = warnings.into_iter().flatten();
+    let warnings = result
+        .get("warnings")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     warnings.filter_map(Value::as_str).collect()
 }
 

@@ -16,10 +16,11 @@ use skilld_testing::mcp::{McpServer, ON_STDIO_TOOLS, on_stdio};
 use skilld_testing::skills::Kit;
 
 fn card(servers: &[(&str, Value)]) -> Value {
-    let servers = servers
+    let servers: serde_json::Map<_, _> = servers
         .iter()
-        .map(|(label, entry)| ((*label).to_owned(), entry.clone()));
-    json!({"mcps": servers.collect::<serde_json::Map<_, _>>()})
+        .map(|(label, entry)| ((*label).to_owned(), entry.clone()))
+        .collect();
+    json!({"mcps": servers})
 }
 
 fn allowing(urls: &[&str]) -> ToolOptions {
@@ -330,9 +331,12 @@ async fn a_servers_program_gets_no_secret_of_the_environment() {
     if std::env::var_os(SECRET).is_none() {
         // Once more, in a process that has a secret.
         let name = "servers::a_servers_program_gets_no_secret_of_the_environment";
-        let mut again = tokio::process::Command::new(std::env::current_exe().expect("a path"));
-        let again = again.args(["--exact", name]).env(SECRET, "s").output();
-        let said = again.await.expect("runs");
+        let said = tokio::process::Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", name])
+            .env(SECRET, "s")
+            .output()
+            .await
+            .expect("runs");
         let text = String::from_utf8_lossy(&said.stdout);
         assert!(said.status.success() && text.contains("1 passed"), "{text}");
         return;
@@ -352,8 +356,8 @@ async fn a_servers_program_gets_no_secret_of_the_environment() {
 
 #[tokio::test]
 async fn a_server_with_too_many_tools_or_with_names_that_no_model_can_call_is_refused() {
-    let many: Vec<String> = (0..200).map(|at| format!("tool-{at}")).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let names: Vec<String> = (0..200).map(|at| format!("tool-{at}")).collect();
+    let many: Vec<&str> = names.iter().map(String::as_str).collect();
     for (tools, said) in [
         (many, "more than 128 tools"),
         (

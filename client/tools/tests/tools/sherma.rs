@@ -105,11 +105,13 @@ async fn the_seven_tools_have_their_names_and_argument_names() {
         let required: Vec<&str> = required.split_whitespace().collect();
         let optional: Vec<&str> = optional.split_whitespace().collect();
         let definition = definitions.iter().find(|it| it.name == tool).expect(tool);
-        let names = definition
+        let names: Vec<&String> = definition
             .parameters
             .get("properties")
-            .and_then(Value::as_object);
-        let names: Vec<&String> = names.into_iter().flat_map(|names| names.keys()).collect();
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|names| names.keys())
+            .collect();
         assert_eq!(names, [&required[..], &optional].concat(), "{tool}");
         let expected = (!required.is_empty()).then_some(required);
         assert_eq!(definition.parameters["required"], json!(expected), "{tool}");
@@ -162,8 +164,8 @@ async fn list_skills_shows_every_version_and_what_is_wrong_with_a_skill_fails_on
     }];
     fake.state.lock().kits.push(bad);
     talk.load_version("letter", "1.9.0").await;
-    let listed = talk.ok("list_skills", json!({})).await;
-    let listed = listed.as_array().expect("a list");
+    let answer = talk.ok("list_skills", json!({})).await;
+    let listed = answer.as_array().expect("a list");
     assert_eq!(listed.len(), kits().len() + 1);
     assert_eq!(
         listed[0],
@@ -622,8 +624,8 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
     });
     let ran = talk.ok("run_skill_script", run).await;
     check_fields(&ran, &json!({"exit_code": 3, "outcome": "exited"}));
-    let staged = fake.staged_skills();
-    let staged = staged.last().expect("staged");
+    let requests = fake.staged_skills();
+    let staged = requests.last().expect("staged");
     let pinned = format!("notes@{}", digest("notes", "1.0.0"));
     assert_eq!(staged.skills.last(), Some(&pinned));
     let state = fake.state.lock();
@@ -757,8 +759,11 @@ async fn hooks_fire_on_every_path_and_may_rewrite() {
         (json!(["notes"]), "rewritten 1.0.0"),
         (json!([{"id": "letter"}]), "rewritten 2.0.0"),
     ] {
-        let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-        let preloaded = preloaded.expect("preloads");
+        let preloaded = talk
+            .tools
+            .preload(&talk.session, &talk.state, &given)
+            .await
+            .expect("preloads");
         talk.state.apply(&preloaded.delta);
         let messages = preloaded.messages(Provider::OpenAiChat);
         assert_eq!(loaded_skills::results(&messages), [text]);
@@ -806,8 +811,11 @@ async fn a_preload_gives_one_message_of_the_assistant_and_one_of_a_tool_for_each
     let (_fake, mut talk) = conversation(options()).await;
     talk.load("notes").await;
     let given = json!([{"id": "letter", "version": "^1"}, "maths", "notes"]);
-    let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-    let preloaded = preloaded.expect("preloads");
+    let preloaded = talk
+        .tools
+        .preload(&talk.session, &talk.state, &given)
+        .await
+        .expect("preloads");
     let messages = preloaded.messages(Provider::OpenAiChat);
     assert_eq!(messages.len(), 3);
     let calls = messages[0]["tool_calls"].as_array().expect("calls");

@@ -20,9 +20,9 @@ const PATHS: [&str; 8] = [
 
 async fn conversation(family: Family) -> (Fake, Conversation) {
     let fake = Fake::start();
-    let kit = Kit::new("notes", "1.0.0").file("references/a.md", "run {baseDir}/x.sh\n");
-    // A skill may have such a path of its own.
-    let kit = kit
+    let kit = Kit::new("notes", "1.0.0")
+        .file("references/a.md", "run {baseDir}/x.sh\n")
+        // A skill may have such a path of its own.
         .file("skills/notes/own.md", "own\n")
         .file("own.md", "other\n");
     fake.state.lock().kits = vec![kit];

@@ -86,9 +86,14 @@ impl Talk {
             agent: "a".into(),
         };
         let state = SessionState::new();
-        let offered = tools.definitions(&session, &state).await;
-        let offered = offered.expect("definitions").into_iter();
-        let returns = offered.map(|tool| (tool.name, tool.returns)).collect();
+        let offered = tools
+            .definitions(&session, &state)
+            .await
+            .expect("definitions");
+        let returns = offered
+            .into_iter()
+            .map(|tool| (tool.name, tool.returns))
+            .collect();
         fake.calls.take();
         Self {
             fake,
@@ -128,9 +133,12 @@ impl Talk {
     pub(crate) async fn refused(&mut self, name: &str, arguments: Value) -> (String, String) {
         let made = format!("{name} {arguments}");
         let before = self.state.clone();
-        let error = self.try_call(name, arguments).await.expect_err(&made);
+        let error = self
+            .try_call(name, arguments)
+            .await
+            .expect_err(&made)
+            .to_json();
         assert_eq!(self.state, before, "an error changes no state");
-        let error = error.to_json();
         assert_eq!(error["status"], "failed");
         let text = |key: &str| error[key].as_str().expect("text").to_owned();
         (text("error"), text("message"))

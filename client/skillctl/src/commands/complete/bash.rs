@@ -88,12 +88,12 @@ impl EnvCompleter for BashCompleter {
         let Some(kept) = kept_prefix(&words, &current.to_string_lossy()) else {
             return Ok(());
         };
-        let words = words.into_iter().map(OsString::from).collect();
-        let candidates = complete(cmd, words, index, current_dir)?;
-        let values = candidates
+        let os_words = words.into_iter().map(OsString::from).collect();
+        let candidates = complete(cmd, os_words, index, current_dir)?;
+        let values: Vec<String> = candidates
             .iter()
-            .filter_map(|candidate| replacement(candidate.get_value(), &kept));
-        let values: Vec<String> = values.collect();
+            .filter_map(|candidate| replacement(candidate.get_value(), &kept))
+            .collect();
         write!(buf, "{}", values.join(SEPARATOR))
     }
 }
@@ -102,9 +102,10 @@ impl EnvCompleter for BashCompleter {
 /// word at the cursor; it is empty behind a blank.
 fn split_words(line: &str) -> Vec<String> {
     // The quotes of the last word may be open.
-    let mut closed = ["", "\"", "'"].iter();
-    let words = closed.find_map(|end| shlex::split(&format!("{line}{end}")));
-    let mut words = words.unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
+    let mut words = ["", "\"", "'"]
+        .iter()
+        .find_map(|end| shlex::split(&format!("{line}{end}")))
+        .unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
     // A word begins here if another character would not go on with the last one.
     let next = shlex::split(&format!("{line}x"));
     if next.is_some_and(|next| next.len() > words.len()) {

@@ -86,8 +86,10 @@ pub(crate) fn of_tool(family: Family, name: &str) -> Option<ToolAnnotations> {
         Family::Sherma => &SHERMA,
         Family::AgentZero => &AGENT_ZERO,
     };
-    let mut rows = rows.iter().chain([&UPLOAD]);
-    let (_, title, effect) = rows.find(|(tool, ..)| *tool == name)?;
+    let (_, title, effect) = rows
+        .iter()
+        .chain([&UPLOAD])
+        .find(|(tool, ..)| *tool == name)?;
     let annotations = ToolAnnotations::with_title(*title)
         .read_only(*effect == Reads)
         .destructive(matches!(effect, Replaces | Runs))

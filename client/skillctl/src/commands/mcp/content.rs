@@ -141,8 +141,9 @@ impl ContentRules {
             let sound = ContentBlock::audio(BASE64.encode(&file.bytes), file.mime_type);
             ("a sound, which is beside this result", Some(sound))
         } else {
-            let resource = Resource::new(location.uri(), location.name());
-            let resource = resource.with_mime_type(file.mime_type).with_size(size);
+            let resource = Resource::new(location.uri(), location.name())
+                .with_mime_type(file.mime_type)
+                .with_size(size);
             let link = ContentBlock::resource_link(resource);
             let note = match scope.has_workspace {
                 true => "no text, and not shown: commands can read it",
@@ -165,7 +166,7 @@ pub(crate) fn error_result(error: &Value) -> CallToolResult {
 
 /// Returns a content block that links to an artifact, NAME@VERSION.
 fn artifact_link(name: &str) -> ContentBlock {
-    let uri = ResourceLocation::from_reference(&format!("artifact://{name}"));
-    let uri = uri.map_or_else(String::new, |location| location.uri());
+    let uri = ResourceLocation::from_reference(&format!("artifact://{name}"))
+        .map_or_else(String::new, |location| location.uri());
     ContentBlock::resource_link(Resource::new(uri, name))
 }

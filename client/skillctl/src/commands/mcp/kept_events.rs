@@ -89,12 +89,14 @@ impl EventTable {
         );
         let size = message.map_or(0, json_bytes);
         let now = Instant::now();
-        let stream = self.streams.entry(id.to_owned());
-        let stream = stream.or_insert_with(|| KeptStream {
-            events: VecDeque::new(),
-            last: now,
-            has_ended: false,
-        });
+        let stream = self
+            .streams
+            .entry(id.to_owned())
+            .or_insert_with(|| KeptStream {
+                events: VecDeque::new(),
+                last: now,
+                has_ended: false,
+            });
         stream.has_ended |= is_answer;
         stream.last = now;
         stream.events.push_back((self.last, event));

@@ -219,9 +219,11 @@ impl ServerHandler for Server {
             definitions.push(write_file_tool::tool_definition());
         }
         let rules = self.rules(&context);
-        let tools = definitions.into_iter();
-        let tools = tools.map(|definition| mcp_tool(family, rules, definition));
-        tools_page(tools.collect(), request.and_then(|request| request.cursor))
+        let tools = definitions
+            .into_iter()
+            .map(|definition| mcp_tool(family, rules, definition))
+            .collect();
+        tools_page(tools, request.and_then(|request| request.cursor))
     }
 
     async fn call_tool(
@@ -274,8 +276,9 @@ impl ServerHandler for Server {
             CancelOutcome::Cancelled(Err(error)) => return Err(internal_error(&error)),
         };
         let kept = self.keep(&state, &answer).await;
-        let file = rules.described_file(scope, &arguments, &mut answer.result);
-        let file = file.await;
+        let file = rules
+            .described_file(scope, &arguments, &mut answer.result)
+            .await;
         let mut notes = Vec::new();
         if !self.kept.lock().await.is_kept() {
             notes.extend(tool::saved_artifacts_note(&session, &answer.result));
@@ -289,8 +292,8 @@ impl ServerHandler for Server {
         // Agent Zero's models read the text of a result, which has no warnings.
         notes.retain(|note| !answer.add_warning(note.clone()) || family == Family::AgentZero);
         let mut result = rules.success_result(family, answer.result);
-        let notes = notes.into_iter().map(ContentBlock::text);
-        result.content.extend(file.into_iter().chain(notes));
+        let note_blocks = notes.into_iter().map(ContentBlock::text);
+        result.content.extend(file.into_iter().chain(note_blocks));
         Ok(result.into())
     }
 
@@ -337,17 +340,21 @@ fn message(error: &Value) -> String {
 
 /// Returns the tools from a cursor on that one message has room for.
 fn tools_page(tools: Vec<Tool>, cursor: Option<String>) -> Result<ListToolsResult, ErrorData> {
-    let first = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
-    let first = first.map_err(|_| ErrorData::invalid_params("the cursor is of no list", None))?;
+    let first = cursor
+        .map_or(Ok(0), |cursor| cursor.parse::<usize>())
+        .map_err(|_| ErrorData::invalid_params("the cursor is of no list", None))?;
     let total = tools.len();
     let mut bytes = 0;
-    let page = tools.into_iter().skip(first).take_while(|tool| {
-        // One tool at least, however large: what a server brings is bounded.
-        let is_first = bytes == 0;
-        bytes += resources::json_bytes(tool);
-        is_first || bytes <= TOOLS_BYTES_MAX
-    });
-    let page: Vec<Tool> = page.collect();
+    let page: Vec<Tool> = tools
+        .into_iter()
+        .skip(first)
+        .take_while(|tool| {
+            // One tool at least, however large: what a server brings is bounded.
+            let is_first = bytes == 0;
+            bytes += resources::json_bytes(tool);
+            is_first || bytes <= TOOLS_BYTES_MAX
+        })
+        .collect();
     let next = first.saturating_add(page.len());
     let mut listed = ListToolsResult::with_all_items(page);
     listed.next_cursor = (next < total).then(|| next.to_string());
@@ -396,11 +403,13 @@ mod tests {
 
     /// Returns the number of tools on each page of a list of tools with descriptions of these sizes.
     fn pages(sizes: &[usize]) -> Vec<usize> {
-        let tools = sizes.iter().map(|size| {
-            let description = "x".repeat(*size);
-            Tool::new("t", description, Arc::new(Map::new()))
-        });
-        let tools: Vec<Tool> = tools.collect();
+        let tools: Vec<Tool> = sizes
+            .iter()
+            .map(|size| {
+                let description = "x".repeat(*size);
+                Tool::new("t", description, Arc::new(Map::new()))
+            })
+            .collect();
         let (mut pages, mut cursor) = (Vec::new(), None);
         loop {
             let page = tools_page(tools.clone(), cursor).expect("a page");

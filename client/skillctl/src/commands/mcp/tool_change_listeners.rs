@@ -87,8 +87,10 @@ impl ToolChangeListeners {
             .iter()
             .map(|client| timeout(NOTIFY_TIMEOUT, client.notify()));
         // Slow clients stay, disconnected ones do not.
-        let connected = join_all(notifying).await;
-        let mut connected = connected.into_iter().map(|sent| sent.unwrap_or(true));
+        let mut connected = join_all(notifying)
+            .await
+            .into_iter()
+            .map(|sent| sent.unwrap_or(true));
         clients.retain(|_| connected.next().unwrap_or(true));
     }
 }

@@ -63,7 +63,6 @@ pub(crate) struct Refresh {}
 
 impl Publish {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let limits = client.server_info().await?.limits;
         let default = PackLimits::default();
         let known = |limit: i64, default| {
             u64::try_from(limit)
@@ -71,10 +70,14 @@ impl Publish {
                 .filter(|it| *it > 0)
                 .unwrap_or(default)
         };
-        let limits = limits.map_or(default, |limits| PackLimits {
-            files: known(limits.skill_files, default.files),
-            bytes: known(limits.skill_bytes, default.bytes),
-        });
+        let limits = client
+            .server_info()
+            .await?
+            .limits
+            .map_or(default, |limits| PackLimits {
+                files: known(limits.skill_files, default.files),
+                bytes: known(limits.skill_bytes, default.bytes),
+            });
         // Nothing else is under way meanwhile.
         let archive = match self.path.is_dir() {
             true => SkillArchive::pack(&self.path, limits)?,

@@ -133,9 +133,9 @@ impl SessionFile {
         }
         // Held until it is written.
         let _locked = locked?;
-        let written = self.write_temporary(&file);
-        let written = written.and_then(|written| written.install(&file));
-        written.with_context(|| cannot_message("write", &file))
+        self.write_temporary(&file)
+            .and_then(|written| written.install(&file))
+            .with_context(|| cannot_message("write", &file))
     }
 
     fn merge(&mut self, tools: &Toolset, base: &SessionState, delta: &StateDelta) {

@@ -85,9 +85,11 @@ fn truncated(count: usize) -> Value {
 
 /// Chat messages of one text each.
 fn said(messages: &[(&str, &str)]) -> Value {
-    let messages = messages.iter();
-    let messages = messages.map(|(role, text)| json!({"role": role, "content": text}));
-    json!({"messages": messages.collect::<Vec<_>>()})
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|(role, text)| json!({"role": role, "content": text}))
+        .collect();
+    json!({"messages": messages})
 }
 
 /// A body after the injection, and the report on it.
@@ -135,9 +137,9 @@ fn of_system(provider: Provider, body: &Value) -> String {
             .map(Value::to_string)
             .collect(),
         Provider::OpenAiResponses => {
-            let items = body["input"].as_array().expect("items").iter();
-            let items = items.filter(|item| item["role"] == "system");
-            body["instructions"].to_string() + &items.map(Value::to_string).collect::<String>()
+            let items = body["input"].as_array().expect("items");
+            let system = items.iter().filter(|item| item["role"] == "system");
+            body["instructions"].to_string() + &system.map(Value::to_string).collect::<String>()
         }
         Provider::Anthropic => body["system"].to_string(),
     }

@@ -51,8 +51,8 @@ fn an_unload_wins_only_over_an_older_load() {
 
 #[test]
 fn the_only_skill_unloaded_in_one_branch_stays_unloaded() {
-    let base = SessionState::new();
-    let base = base.with(&load(&base, SCOPE, "one", None, None));
+    let empty = SessionState::new();
+    let base = empty.with(&load(&empty, SCOPE, "one", None, None));
     let gone = unload(&base, SCOPE, "one");
     let merged = base.with(&merge(&base, &gone, &load(&base, SCOPE, "two", None, None)));
     assert_eq!(loaded(&merged, SCOPE), ["two"]);

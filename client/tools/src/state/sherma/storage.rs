@@ -100,15 +100,20 @@ fn read_skill(value: &Value) -> LoadedSkill {
 fn skills_of_view(view: Option<&Value>) -> Vec<(String, LoadedSkill)> {
     let skills = view
         .and_then(|view| view.get("loaded_skills"))
-        .and_then(Value::as_object);
-    let skills = skills.into_iter().flatten();
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     let read = |(id, skill): (&String, &Value)| {
         let version = skill
             .get("version")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let tools = skill.get("tools").and_then(Value::as_array);
-        let tools = tools.into_iter().flatten().filter_map(Value::as_str);
+        let tools = skill
+            .get("tools")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         let skill = LoadedSkill {
             version: version.trim_start_matches("==").to_owned(),
             tools: tools.map(ToOwned::to_owned).collect(),

@@ -12,9 +12,12 @@ fn options(allowed: &[&str], denied: &[&str]) -> ToolOptions {
 }
 
 fn run_with(options: &ToolOptions, command: &str, env: &[&str]) -> Result<ExecSpec, String> {
-    let env = env.iter().map(|name| ((*name).to_owned(), "x".to_owned()));
+    let env = env
+        .iter()
+        .map(|name| ((*name).to_owned(), "x".to_owned()))
+        .collect();
     let mut spec = ExecSpec {
-        env: env.collect(),
+        env,
         ..ExecSpec::default()
     };
     restrict_command(options, command, &mut spec).map(|()| spec)

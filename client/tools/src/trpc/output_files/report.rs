@@ -138,13 +138,16 @@ impl CollectPlan {
 
     /// Returns a warning about requested names and patterns that match no file.
     fn unmatched_warning(&self, summary: &CollectSummary) -> Option<String> {
-        let globs = summary.unmatched_globs.iter();
-        let globs: Vec<String> = globs.map(|glob| format!("{glob:?}")).collect();
-        let globs: Vec<&str> = globs.iter().map(String::as_str).collect();
+        let quoted: Vec<String> = summary
+            .unmatched_globs
+            .iter()
+            .map(|glob| format!("{glob:?}"))
+            .collect();
+        let globs: Vec<&str> = quoted.iter().map(String::as_str).collect();
         let argument = self.argument_names().globs_argument;
         (!self.unasked && !globs.is_empty()).then(|| {
-            let globs = join_paths(&globs);
-            format!("{argument}: no file matches {globs}; paths are relative to the workspace")
+            let list = join_paths(&globs);
+            format!("{argument}: no file matches {list}; paths are relative to the workspace")
         })
     }
 

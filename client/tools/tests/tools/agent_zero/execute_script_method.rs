@@ -71,8 +71,10 @@ async fn a_call_id_is_for_one_script() {
         .await
         .expect("runs");
     let other = run(&json!({"argv": ["two"]}));
-    let error = talk.call_as("call-1", "skills_tool", other).await;
-    let error = error.expect_err("it is taken");
+    let error = talk
+        .call_as("call-1", "skills_tool", other)
+        .await
+        .expect_err("it is taken");
     assert_eq!(error["error"], "CALL_ID_TAKEN", "{error}");
     assert_eq!(fake.state.lock().starts, 1);
 }

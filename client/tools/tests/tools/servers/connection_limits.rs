@@ -18,13 +18,19 @@ async fn beyond_a_sessions_connections_the_one_used_longest_ago_is_closed_and_ma
         servers.push(McpServer::start(&[&format!("echo-{at}")]).await);
     }
     let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
-    let kits = servers.chunks(8).enumerate().map(|(at, servers)| {
-        let labels: Vec<String> = (0..servers.len()).map(|at| format!("s{at}")).collect();
-        let entries = labels.iter().zip(servers);
-        let entries = entries.map(|(label, server)| (label.as_str(), server.entry()));
-        Kit::new(&format!("kit-{at}"), "1.0.0").card(card(&entries.collect::<Vec<_>>()))
-    });
-    let kits: Vec<Kit> = kits.collect();
+    let kits: Vec<Kit> = servers
+        .chunks(8)
+        .enumerate()
+        .map(|(at, servers)| {
+            let labels: Vec<String> = (0..servers.len()).map(|at| format!("s{at}")).collect();
+            let entries: Vec<(&str, Value)> = labels
+                .iter()
+                .zip(servers)
+                .map(|(label, server)| (label.as_str(), server.entry()))
+                .collect();
+            Kit::new(&format!("kit-{at}"), "1.0.0").card(card(&entries))
+        })
+        .collect();
     let (_fake, mut talk) = conversation(allowing(&urls), HostTools::new(), kits).await;
     for at in 0..2 {
         let load = json!({"skill_id": format!("kit-{at}")});
@@ -49,8 +55,8 @@ async fn a_card_that_asks_for_too_much_or_for_what_cannot_be_started_is_refused(
         }
         entry
     };
-    let nine: Vec<String> = (0..9).map(|at| format!("s{at}")).collect();
-    let nine: Vec<(&str, Value)> = nine
+    let labels: Vec<String> = (0..9).map(|at| format!("s{at}")).collect();
+    let nine: Vec<(&str, Value)> = labels
         .iter()
         .map(|label| (label.as_str(), stdio(json!({}))))
         .collect();

@@ -83,8 +83,8 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
     talk.ok("run_skill_script", old("script_path", "scripts/1.0.0"))
         .await;
     let pinned = format!("letter@{}", digest("letter", "1.0.0"));
-    let staged = fake.staged_skills();
-    let staged = staged.last().expect("staged");
+    let requests = fake.staged_skills();
+    let staged = requests.last().expect("staged");
     assert_eq!(staged.skills.last(), Some(&pinned));
 }
 
@@ -176,10 +176,11 @@ fn kits_of_many_names() -> Vec<Kit> {
         ("deploy", "", "acme:deploy"),
         ("other--deploy", "", "other:deploy"),
         ("replaced", "", ""),
-    ];
-    let kits = kits.map(|(id, title, alias)| {
-        let kit = Kit::new(id, "1.0.0");
-        let mut kit = kit.file("scripts/run.py", "").file("run.py", "");
+    ]
+    .map(|(id, title, alias)| {
+        let mut kit = Kit::new(id, "1.0.0")
+            .file("scripts/run.py", "")
+            .file("run.py", "");
         kit.skill.display_name = title.into();
         let aliases = [alias].into_iter().filter(|alias| !alias.is_empty());
         kit.skill.aliases = aliases.map(str::to_owned).collect();

@@ -184,9 +184,12 @@ async fn a_hook_that_refuses_an_eviction_leaves_both_skills_as_they_were() {
         );
         assert_eq!(talk.names().await[7..], ["add", "multiply"]);
         let given = json!(["notes"]);
-        let refused = talk.tools.preload(&talk.session, &talk.state, &given).await;
-        let refused = refused.expect_err("refused").to_string();
-        assert_eq!(refused, format!("{refuses} says no"));
+        let error = talk
+            .tools
+            .preload(&talk.session, &talk.state, &given)
+            .await
+            .expect_err("refused");
+        assert_eq!(error.to_string(), format!("{refuses} says no"));
     }
 }
 
@@ -195,8 +198,11 @@ async fn a_preload_says_what_made_room_and_shows_only_what_is_loaded() {
     let (_fake, mut talk) = conversation_with(|options| options.max_loaded_skills = 2).await;
     talk.load("sums").await;
     let given = json!(["letter", "notes"]);
-    let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-    let preloaded = preloaded.expect("preloads");
+    let preloaded = talk
+        .tools
+        .preload(&talk.session, &talk.state, &given)
+        .await
+        .expect("preloads");
     assert_eq!(preloaded.evicted, ["sums"]);
     let said = results(&preloaded.messages(Provider::OpenAiChat));
     assert_eq!(said.len(), 2);
@@ -214,8 +220,11 @@ async fn a_preload_says_what_made_room_and_shows_only_what_is_loaded() {
 async fn a_preload_is_written_as_every_provider_reads_it() {
     let (_fake, talk) = conversation(options()).await;
     let given = json!(["letter", "notes"]);
-    let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-    let preloaded = preloaded.expect("preloads");
+    let preloaded = talk
+        .tools
+        .preload(&talk.session, &talk.state, &given)
+        .await
+        .expect("preloads");
     let chat = preloaded.messages(Provider::OpenAiChat);
     let texts = results(&chat);
     let call = &chat[0]["tool_calls"][0];
@@ -254,8 +263,11 @@ async fn a_skill_that_cannot_be_used_can_still_be_unloaded_by_a_range() {
 async fn what_was_unloaded_can_be_dropped_from_the_conversation_by_its_tag() {
     let (_fake, mut talk) = conversation(options()).await;
     let given = json!(["letter", "notes"]);
-    let preloaded = talk.tools.preload(&talk.session, &talk.state, &given).await;
-    let preloaded = preloaded.expect("preloads");
+    let preloaded = talk
+        .tools
+        .preload(&talk.session, &talk.state, &given)
+        .await
+        .expect("preloads");
     talk.state.apply(&preloaded.delta);
     let again = json!({"skill_id": "letter", "reload": true});
     let loaded = talk.ok("load_skill_md", again).await;
@@ -271,11 +283,11 @@ async fn what_was_unloaded_can_be_dropped_from_the_conversation_by_its_tag() {
         let mut body = json!({list: messages});
         let removed = remove_skill_text(provider, &mut body, &tag("id"), &tag("digest"));
         removed.expect("a request");
-        let body = body.to_string();
-        assert_eq!(body.matches("the text of letter was dropped").count(), 2);
+        let text = body.to_string();
+        assert_eq!(text.matches("the text of letter was dropped").count(), 2);
         assert!(
-            !body.contains("# letter") && body.contains("# notes"),
-            "{provider:?}: {body}"
+            !text.contains("# letter") && text.contains("# notes"),
+            "{provider:?}: {text}"
         );
     }
 }

@@ -89,8 +89,8 @@ async fn what_the_daemon_says_is_passed_on_with_its_reason() {
     let error = talk
         .try_call("skill_run", run("x"))
         .await
-        .expect_err("refused");
-    let error = error.to_json();
+        .expect_err("refused")
+        .to_json();
     check_fields(
         &error,
         &json!({"error": "DAEMON", "reason": "REASON_POOL_EXHAUSTED"}),

@@ -32,8 +32,8 @@ async fn skill_exec_takes_what_skill_run_takes() {
             vec![summary(v1::CollectSummary::default())],
         ];
         talk.fake.answer_collections(answers.concat());
-        let result = talk.call(tool, given.clone()).await;
-        let result = result.get("result").unwrap_or(&result);
+        let answer = talk.call(tool, given.clone()).await;
+        let result = answer.get("result").unwrap_or(&answer);
         assert_eq!(
             result["staged_inputs"][0]["name"], "work/in/",
             "{tool}: {result}"
@@ -107,9 +107,9 @@ async fn workspace_exec_types_and_has_a_terminal_if_it_goes_on() {
 }
 
 fn host_env(variables: &[(&str, &str)]) -> ToolOptions {
-    let variables = variables.iter();
     ToolOptions {
         env: variables
+            .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
         ..ToolOptions::default()

@@ -52,8 +52,7 @@ async fn text_is_read_by_every_reference_and_line_range() {
 async fn text_of_another_encoding_is_decoded_and_its_encoding_is_named() {
     let mut talk = with_files().await;
     let utf16 = |text: &str| -> Vec<u8> {
-        let units = ["\u{feff}", text];
-        let units = units.iter().flat_map(|text| text.encode_utf16());
+        let units = ["\u{feff}", text].into_iter().flat_map(str::encode_utf16);
         units.flat_map(u16::to_le_bytes).collect()
     };
     {
@@ -381,8 +380,11 @@ async fn a_large_file_is_sent_once_and_stays_in_its_place() {
     };
     let (mut sent, mut links) = (Vec::new(), Vec::new());
     for _turn in 0..2 {
-        let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
-        let staged = staged.expect("staged");
+        let staged = talk
+            .tools
+            .stage_uploads(&talk.session, &uploads)
+            .await
+            .expect("staged");
         let files: Vec<(&str, u64)> = staged
             .files
             .iter()
@@ -410,9 +412,11 @@ async fn a_large_file_is_sent_once_and_stays_in_its_place() {
     assert!(kept.values().any(|bytes| *bytes == large), "the first one");
     assert_eq!(kept.len(), 2);
     links.extend(requests());
-    let links = links.iter().flat_map(|request| &request.inputs);
-    let links = links.filter(|input| input.name == "big.bin");
-    for link in links {
+    let large_links = links
+        .iter()
+        .flat_map(|request| &request.inputs)
+        .filter(|input| input.name == "big.bin");
+    for link in large_links {
         assert_eq!((link.mode(), link.sha256.len()), (StageMode::Link, 64));
     }
 }
@@ -427,8 +431,11 @@ async fn a_file_that_cannot_be_had_costs_no_other_one() {
         upload("d", Content::Reference("artifact://missing".into())),
         upload("e", Content::Bytes("2".into())),
     ];
-    let staged = talk.tools.stage_uploads(&talk.session, &uploads).await;
-    let staged = staged.expect("the others");
+    let staged = talk
+        .tools
+        .stage_uploads(&talk.session, &uploads)
+        .await
+        .expect("the others");
     let names: Vec<&str> = staged.files.iter().map(|file| &*file.name).collect();
     assert_eq!(names, ["work/inputs/a", "work/inputs/e"]);
     for (warning, begins) in staged

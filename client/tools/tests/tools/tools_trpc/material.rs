@@ -155,11 +155,11 @@ async fn a_document_is_of_the_content_whose_digest_stands_beside_it() {
     talk.call("skill_load", all).await;
     talk.calls();
     material(&talk).await;
-    let asked = talk
+    let requests = talk
         .fake
         .calls
         .requests::<v1::ReadSkillFileRequest>("ReadSkillFile");
-    let asked: Vec<String> = asked.into_iter().map(|request| request.name).collect();
+    let asked: Vec<String> = requests.into_iter().map(|request| request.name).collect();
     let pinned = format!("skills/demo@sha256:{}", "0f".repeat(32));
     assert_eq!(asked, [pinned.as_str(); 2]);
 }

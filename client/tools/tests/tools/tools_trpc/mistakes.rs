@@ -227,8 +227,8 @@ async fn files_that_nothing_collects_are_a_warning() {
             })]);
         let result = talk.call("skill_run", run("hello")).await;
         let rest = " where files are not collected: write to $OUTPUT_DIR";
-        let said = said.map(|said| json!([format!("{said}{rest}")]));
-        assert_eq!(result.get("warnings"), said.as_ref());
+        let wanted = said.map(|said| json!([format!("{said}{rest}")]));
+        assert_eq!(result.get("warnings"), wanted.as_ref());
     }
 }
 

@@ -181,9 +181,11 @@ async fn options_that_do_nothing_in_another_family_are_refused_at_the_start() {
         "allowed_commands": ["s/scripts/run.sh"],
     });
     let tools = sherma(good).expect("options that fit");
-    let offered = tools.definitions(&talk.session, &talk.state).await;
-    let offered = offered.expect("definitions").into_iter();
-    let names: Vec<String> = offered.map(|tool| tool.name).collect();
+    let offered = tools
+        .definitions(&talk.session, &talk.state)
+        .await
+        .expect("definitions");
+    let names: Vec<String> = offered.into_iter().map(|tool| tool.name).collect();
     assert_eq!(names, ["list_skills", "run_skill_script"]);
 }
 

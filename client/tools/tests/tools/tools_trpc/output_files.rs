@@ -47,8 +47,9 @@ async fn the_main_output_is_in_a_result_once() {
 #[tokio::test]
 async fn the_main_output_is_the_first_file_that_the_daemon_sends() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    let files = ["out/report.md", "out/.cache/a.txt"];
-    let files = files.map(|name| file(name, b"text", 4, true)).concat();
+    let files = ["out/report.md", "out/.cache/a.txt"]
+        .map(|name| file(name, b"text", 4, true))
+        .concat();
     let end = vec![summary(v1::CollectSummary::default())];
     talk.fake.answer_collections([files, end].concat());
     let result = talk.call("skill_run", run("hello")).await;

@@ -106,8 +106,9 @@ async fn waits_are_the_references_and_the_calls() {
     talk.call("skill_write_stdin", write).await;
     talk.call("skill_exec", run("ask")).await;
     let polls = talk.fake.calls.requests::<PollExecRequest>("PollExec");
-    let waits = polls.iter().map(|poll| poll.wait.unwrap_or_default());
-    let waits: Vec<i64> = waits
+    let waits: Vec<i64> = polls
+        .iter()
+        .map(|poll| poll.wait.unwrap_or_default())
         .map(|wait| wait.seconds * 1000 + i64::from(wait.nanos) / 1_000_000)
         .collect();
     assert_eq!(waits, [1, 5, 60_000, 1000]);
@@ -421,8 +422,10 @@ async fn the_latest_sessions_are_known_in_whatever_order_the_state_is_kept() {
         .await;
         talk.state = sorted(&talk.state);
     }
-    let known = talk.state.iter();
-    let known = known.filter(|(key, _)| key.starts_with("temp:skill:exec:"));
+    let known = talk
+        .state
+        .iter()
+        .filter(|(key, _)| key.starts_with("temp:skill:exec:"));
     assert_eq!(known.count(), 65);
 }
 

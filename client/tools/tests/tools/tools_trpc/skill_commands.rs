@@ -484,8 +484,7 @@ async fn files_are_named_without_text_where_no_text_is_asked_for() {
 #[tokio::test]
 async fn empty_files_of_a_command_that_failed_are_left_out_and_named() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    let answers = [file("out/a", b"", 0, true), file("out/b", b"x", 1, true)];
-    let mut answers = answers.concat();
+    let mut answers = [file("out/a", b"", 0, true), file("out/b", b"x", 1, true)].concat();
     // The daemon may have said so too, of what it did not save.
     answers.push(summary(v1::CollectSummary {
         skipped: vec![v1::SkippedFile {

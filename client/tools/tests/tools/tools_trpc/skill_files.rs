@@ -129,11 +129,11 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
     let staged = json!({"file_name": "/workspace/skills/demo/REFERENCE.md"});
     let read = talk.call("read_file", staged).await;
     assert_eq!(read["content"], RESOLVED);
-    let asked = talk
+    let requests = talk
         .fake
         .calls
         .requests::<v1::ReadSkillFileRequest>("ReadSkillFile");
-    let asked: Vec<String> = asked.into_iter().map(|request| request.name).collect();
+    let asked: Vec<String> = requests.into_iter().map(|request| request.name).collect();
     assert_eq!(asked, [format!("skills/demo@{}", old.digest)]);
     // The fake finds the skill by it, as the daemon does by the name that the skill's author wrote.
     for kit in &mut talk.fake.state.lock().kits {
@@ -208,9 +208,13 @@ async fn a_document_that_a_plugin_shares_is_loaded_by_every_path() {
         let content = loaded["content"].as_str().expect("text");
         assert!(content.contains(RESOLVED), "{tool}: {content}");
     }
-    let material = talk.tools.material(&talk.session, &talk.state).await;
-    let docs = material.expect("material").loaded[0].docs.clone();
-    let docs: Vec<(&str, &str)> = docs
+    let material = talk
+        .tools
+        .material(&talk.session, &talk.state)
+        .await
+        .expect("material");
+    let docs: Vec<(&str, &str)> = material.loaded[0]
+        .docs
         .iter()
         .map(|doc| (doc.path.as_str(), doc.content.as_str()))
         .collect();

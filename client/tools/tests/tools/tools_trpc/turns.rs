@@ -28,12 +28,16 @@ async fn prompt(talk: &mut Talk, is_first: bool) -> InjectionReport {
             .before_prompt(&talk.session, &talk.state, CHAT, &body),
     };
     talk.state.apply(&ready.delta);
-    let material = talk.tools.material(&talk.session, &talk.state).await;
-    let material = material.expect("material");
+    let material = talk
+        .tools
+        .material(&talk.session, &talk.state)
+        .await
+        .expect("material");
     let options = talk.tools.prompt_options(&talk.session);
     let report = inject(CHAT, &mut body, &material, &talk.state, &options).expect("a request");
-    let after = &report.shown;
-    let after = talk.tools.after_prompt(&talk.session, &talk.state, after);
+    let after = talk
+        .tools
+        .after_prompt(&talk.session, &talk.state, &report.shown);
     talk.state.apply(&after);
     report
 }

@@ -45,13 +45,19 @@ async fn a_skill_of_several_versions_is_listed_once_and_is_the_one_that_its_name
     assert_eq!(details, json!([demo, letter]));
     let loaded = talk.call("skill_load", json!({"skill": "letter"})).await;
     assert_eq!(loaded["selected_tools"], json!(["tool-1.0.0"]));
-    let material = talk.tools.material(&talk.session, &talk.state).await;
-    let material = material.expect("material");
+    let material = talk
+        .tools
+        .material(&talk.session, &talk.state)
+        .await
+        .expect("material");
     assert_eq!(material.overview.len(), 2);
     assert_eq!(material.overview[1].description, "Letter 1.0.0.");
     assert_eq!(material.loaded[0].body, "# letter 1.0.0\n");
-    let offered = talk.tools.definitions(&talk.session, &talk.state).await;
-    let offered = offered.expect("definitions");
+    let offered = talk
+        .tools
+        .definitions(&talk.session, &talk.state)
+        .await
+        .expect("definitions");
     let names: Vec<&str> = offered.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names[16..], ["tool-1.0.0"]);
     talk.call("tool-1.0.0", json!({})).await;

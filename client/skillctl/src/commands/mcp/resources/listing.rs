@@ -112,9 +112,10 @@ impl WorkspaceFiles {
                 && file.path_bytes.is_empty()
                 && !file.path.starts_with(UPLOADS)
         };
-        let files = files.into_iter().filter(is_listed);
-        let (uploads, results): (Vec<_>, Vec<_>) =
-            files.partition(|file| file.path.starts_with(INPUTS));
+        let (uploads, results): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .filter(is_listed)
+            .partition(|file| file.path.starts_with(INPUTS));
         self.results.extend(results);
         self.uploads.extend(uploads);
         keep_newest(&mut self.results, |file| file.mtime);
@@ -130,11 +131,11 @@ async fn add_workspace_files(
     let out = workspace_files(scope, "out").await?;
     let work = workspace_files(scope, "work").await?;
     for files in [out.results, work.results, work.uploads] {
-        let files = files.into_iter().map(|file| {
+        let listed = files.into_iter().map(|file| {
             let uri = ResourceLocation::Workspace(file.path.clone()).uri();
             Resource::new(uri, file.path).with_size(u64::try_from(file.size).unwrap_or(0))
         });
-        add_within_limit(resources, files);
+        add_within_limit(resources, listed);
     }
     Ok(())
 }
@@ -219,15 +220,18 @@ async fn add_artifacts(
     };
     let scanned = scan_pages("the session's artifacts", read, take).await;
     scanned.map_err(|error| resource_error(&error))?;
-    let found = found.into_iter().map(|artifact| {
-        let name = artifact.name.strip_prefix("artifacts/");
-        let name = name.unwrap_or(&artifact.name).to_owned();
+    let listed = found.into_iter().map(|artifact| {
+        let name = artifact
+            .name
+            .strip_prefix("artifacts/")
+            .unwrap_or(&artifact.name)
+            .to_owned();
         let uri = ResourceLocation::Artifact(name.clone(), Some(artifact.version)).uri();
         Resource::new(uri, format!("{name}, version {}", artifact.version))
             .with_mime_type(artifact.mime_type)
             .with_size(u64::try_from(artifact.size).unwrap_or(0))
     });
-    add_within_limit(resources, found);
+    add_within_limit(resources, listed);
     Ok(())
 }
 

@@ -57,8 +57,7 @@ fn a_stub_gives_way_to_what_the_skill_says() {
         .as_array()
         .expect("messages")
         .iter()
-        .find(|message| message["tool_call_id"] == "2");
-    let told = told
+        .find(|message| message["tool_call_id"] == "2")
         .and_then(|message| message["content"].as_str())
         .expect("text");
     assert!(
@@ -182,13 +181,15 @@ fn every_provider_gets_skills_again_that_left_the_history_unless_a_summary_has_t
         // The next request of a host that keeps what was sent as its history.
         let (fed_back, _) = told(&loaded, &messages, plain);
         let (next, is_there) = told(&state(&[("math", None)]), &fed_back.body, plain);
-        let next = next.body.to_string();
-        assert!(is_there && next.contains("[Loaded] math") && !next.contains("[Loaded] csv"));
-        let (last, is_there) = told(&SessionState::new(), &fed_back.body, plain);
-        let last = last.body.to_string();
+        let next_body = next.body.to_string();
         assert!(
-            !is_there && !last.contains("[Loaded]"),
-            "{provider:?} {last}"
+            is_there && next_body.contains("[Loaded] math") && !next_body.contains("[Loaded] csv")
+        );
+        let (last, is_there) = told(&SessionState::new(), &fed_back.body, plain);
+        let last_body = last.body.to_string();
+        assert!(
+            !is_there && !last_body.contains("[Loaded]"),
+            "{provider:?} {last_body}"
         );
     }
 }
@@ -269,11 +270,11 @@ fn a_result_that_holds_the_text_is_not_told_twice() {
     ];
     for (tool, arguments, result) in calls {
         let messages = |digest: &str| {
-            let result = result.to_string().replace("sha256:csv", digest);
+            let content = result.to_string().replace("sha256:csv", digest);
             let call = json!({"id": "1", "type": "function", "function": {"name": tool, "arguments": arguments.to_string()}});
             json!({"messages": [
                 {"role": "assistant", "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": "1", "content": result},
+                {"role": "tool", "tool_call_id": "1", "content": content},
             ]})
         };
         let shown = |docs: Option<Selection>, digest: &str| {
