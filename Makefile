@@ -34,11 +34,14 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help demo test test-podman unit compat soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
+.PHONY: help files demo test test-podman unit compat soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 	@printf '\nAs root on Debian or Ubuntu, missing packages of the system are installed and Docker is started; SKILLD_SETUP=no only names them.\n'
+
+files: ## list the source files with the first sentence of each (DIR=daemon/src/rpc for those of one folder)
+	@tests/files.sh $(if $(DIR),'$(DIR)')
 
 demo: setup-rust+docker ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@$(if $(SKILLD_BIN_DIR),BIN='$(BIN)' GUEST='$(GUEST)') TARGET='$(TARGET)' TRIPLE='$(TRIPLE)' tests/demo.sh

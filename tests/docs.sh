@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what the documents say against the repository: links lead to files, and each promise has its test. With the
-# directory of a package's documents, checks only its links.
+# Checks what the documents say against the repository: links lead to files, each promise has its test, and the files that
+# ARCHITECTURE.md names exist. With the directory of a package's documents, checks only its links.
 set -euo pipefail
 cd "${1:-$(dirname "$0")/..}"
 
@@ -31,5 +31,17 @@ for document in docs/security.md docs/conformance.md; do
     done < <(grep -oE '`[^`]+`' <<<"$cells" | tr -d '`')
 done
 
+# By their path or its end.
+sources=$(git ls-files --cached --others --exclude-standard)
+while read -r name; do
+    grep -qE "(^|/)$name\$" <<<"$sources" || fault "ARCHITECTURE.md names the file $name, which does not exist"
+done < <(grep -oE '[a-z0-9_/-]+\.(rs|proto|sh|py)\b' ARCHITECTURE.md | sort -u)
+
+# What `make files` lists.
+while read -r path sentence; do
+    [ -z "$path" ] || [[ $sentence = *. && ${#sentence} -le 120 ]] ||
+        fault "$path does not begin with a sentence of at most 120 characters"
+done < <(tests/files.sh)
+
 ((faults == 0)) || exit 1
-echo 'docs: every link leads somewhere, every promise has its test'
+echo 'docs: every link leads somewhere, every promise has its test, every source file its first sentence'

@@ -1,5 +1,5 @@
-//! Client of skilld: typed calls over one connection, streams that survive a broken connection, and files
-//! moved safely in both directions.
+//! Client of skilld: typed calls, streams that survive a broken connection, and safe transfers of files. All calls of a
+//! client share one connection.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), skilld_client::Error> {

@@ -1,5 +1,6 @@
-//! Chain of the audit log: the keys that every line has, the hash that links a line to the one before, the MAC that
-//! only the daemon's key gives, and the verification of all three. The daemon writes the lines, skillctl verifies them.
+//! Chain of the audit log: the header, hash and MAC of each line, and their verification. The header has the keys that
+//! every line has, the hash links a line to the one before, and only the daemon's key gives the MAC. The daemon writes
+//! the lines, skillctl verifies them.
 
 use std::fmt;
 

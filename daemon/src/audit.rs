@@ -1,5 +1,5 @@
-//! Audit log: one JSON line for each decision about a call, chained by hashes and authenticated with the instance's key,
-//! in a file of its own.
+//! Audit log: one JSON line for each decision about a call, in a file of its own. Lines are chained by hashes and
+//! authenticated with the instance's key.
 //!
 //! [`AuditLog`] is the handle that the layers call. A thread of its own owns the file (`writer.rs`); records reach it
 //! through a bounded queue, and those that wait share one write. Handles never touch the file.

@@ -1,5 +1,5 @@
-//! Resolves a validated exec spec into the request for the guest: argv, environment, working directory and effective
-//! limits. Pure. The guest adds nothing to the request.
+//! Resolves a validated exec spec into the request for the guest. The request has argv, environment, working directory
+//! and effective limits, and the guest adds nothing to it. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Launch of an exec in a workspace that has granted it: finds the script, resolves the command with its environment and
-//! limits, and reserves the exec within the quota of its tenant.
+//! Launches an exec in a workspace that has granted it. It finds the script, resolves the command with its environment
+//! and limits, and reserves the exec within the quota of its tenant.
 
 mod writable_script;
 

@@ -1,5 +1,5 @@
-//! Generated protobuf code of skilld: the public API from `skilld/v1/*.proto`, and the private protocol between daemon and
-//! guest from `skilld/guest/v1/guest.proto`.
+//! Generated protobuf code of skilld's two protocols. The public API is in `skilld/v1/*.proto`, and the private
+//! protocol between daemon and guest in `skilld/guest/v1/guest.proto`.
 
 /// Public API.
 #[allow(

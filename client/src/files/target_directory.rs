@@ -1,5 +1,5 @@
-//! Local directory that received files are written to under names that the server sends: never outside of it, never
-//! through a link, never in part.
+//! Local directory that received files are written to, under names that the server sends. No file is written outside of
+//! it, through a link, or in part.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;

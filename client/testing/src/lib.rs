@@ -1,5 +1,5 @@
-//! A server with the API's rules and no containers: what a command prints is decided by its words, what a
-//! workspace has by the test. Connections and streams break where the test says.
+//! Server with the API's rules and no containers, for tests of clients. The words of a command decide what it prints,
+//! and the test decides what a workspace has. Connections and streams break where the test says.
 
 #![expect(
     missing_docs,

@@ -1,7 +1,7 @@
-//! Execs of the fake that do something with what they are sent, by their first word: `cat` prints it, `ask` prompts and
-//! ends with its first line, `bash` echoes it as a terminal does and ends with `exit CODE`, `hold` reads it and does
-//! nothing, `deaf` reads nothing, `login` says on stderr what it does and asks on stdout, `parent` ends before its child,
-//! which prints once a stream is opened.
+//! Execs of the fake that react to what they are sent, each in the way of its first word. `cat` prints it, `ask`
+//! prompts and ends with its first line, `bash` echoes it as a terminal does and ends with `exit CODE`, `hold` reads it
+//! and does nothing, `deaf` reads nothing, `login` says on stderr what it does and asks on stdout, `parent` ends before
+//! its child, which prints once a stream is opened.
 
 use std::collections::BTreeMap;
 

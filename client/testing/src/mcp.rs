@@ -1,5 +1,5 @@
-//! MCP servers, made with the same crate's other half: over HTTP in this process, and on stdio as a program, which is
-//! this test's own binary.
+//! MCP servers for tests, made with the same crate's other half. Over HTTP they run in this process, and on stdio as a
+//! program, which is this test's own binary.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
-//! Reads arguments as models and clients write them: an object or JSON text of one, keys in any case, other systems'
-//! names for a field, and values as text, where clients pass lists, numbers and maps so. The result is a checked and
-//! typed value. The schemas that models get are in `schema`.
+//! Reads arguments as models and clients write them, into a checked and typed value. They come as an object or JSON
+//! text of one, with keys in any case, other systems' names for a field, and values as text, where clients pass lists,
+//! numbers and maps so. The schemas that models get are in `schema`.
 
 mod schema;
 

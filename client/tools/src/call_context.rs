@@ -1,5 +1,5 @@
-//! Context of every call: the client, the options and tools of the host, workspaces, hooks and MCP connections; the
-//! session of the call; and the answer that a call gives.
+//! Context of every call, and the answer that a call gives. The context is the client, the options and tools of the
+//! host, workspaces, hooks, MCP connections and the session of the call.
 
 use std::fmt;
 use std::ops::Deref;

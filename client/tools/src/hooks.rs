@@ -1,5 +1,5 @@
-//! Hooks of the host application around loading and unloading a skill, whether a call of the model, a preload or an
-//! eviction causes it. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
+//! Hooks of the host application around loading and unloading a skill. A call of the model, a preload or an eviction
+//! causes them. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
 //! those.
 
 use futures::future::{BoxFuture, ready};

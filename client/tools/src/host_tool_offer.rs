@@ -1,6 +1,6 @@
-//! Tools of the host that a model is offered: those that the loaded skills declare or that were selected, out of the
-//! tools that the host registered. Registration is an allow-list, whatever skills and models write; its order is the
-//! order of the offer.
+//! Selects the tools of the host that a model is offered: those that the loaded skills declare or that were selected.
+//! Only tools that the host registered are offered: registration is an allow-list, whatever skills and models write.
+//! Its order is the order of the offer.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Skill tools for LLM agents on top of [`skilld_client`]: each tool has a name, a description, JSON Schemas and a call
+//! Skill tools for LLM agents on top of [`skilld_client`]. Each tool has a name, a description, JSON Schemas and a call
 //! from JSON to JSON, so that any framework can offer them to its model. The daemon runs every command and reads every
 //! file; this crate holds wording, JSON and session state.
 //!

@@ -1,5 +1,5 @@
-//! Buffers of a command's output as a result shows it: its text without what is for a terminal, whole, or its beginning
-//! and its end. The memory use is bounded, however much the command prints.
+//! Buffers of a command's output as a result shows it. The text is without what is for a terminal, and whole, or its
+//! beginning and its end. The memory use is bounded, however much the command prints.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Warnings about software that a skill needs and that is not installed: when it is loaded, and about its packages when
-//! a run of it failed. Pure; every family adds them to its results.
+//! Warnings about software that a skill needs and that is not installed. They come when the skill is loaded, and, about
+//! its packages, when a run of it failed. Pure; every family adds them to its results.
 
 use skilld_client::v1::{Problem, Skill, StagedSkill};
 

@@ -1,5 +1,5 @@
-//! Transitions of a session's state around prompts: those of [`crate::state::skill_loads`] with the agent, the load
-//! mode and the limit of the options. None of them calls the daemon.
+//! Transitions of a session's state around prompts. They are those of [`crate::state::skill_loads`] with the agent, the
+//! load mode and the limit of the options. None of them calls the daemon.
 //!
 //! ```text
 //! user's message ─► begin_turn ─► before_prompt ─► material, inject ───────► model ─► after_prompt ─┐

@@ -1,5 +1,5 @@
-//! Outcome of a run, the same for every family: how the command ended, its output as a model reads it, and the warnings
-//! about both. Each family renders it as its own system does.
+//! Outcome of a run, the same for every family. It holds how the command ended, its output as a model reads it, and the
+//! warnings about both. Each family renders it as its own system does.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Paths of a skill's files as skills, prompts and models write them: by a placeholder for the skill's folder, by the
-//! folder's path in a workspace, or relative to it. Pure.
+//! Parses paths of a skill's files as skills, prompts and models write them. They begin with a placeholder for the
+//! skill's folder or with the folder's path in a workspace, or are relative to the folder. Pure.
 
 /// Placeholders and variables for the folder of the skill that a text belongs to.
 const OWN_FOLDERS: [&str; 8] = [

@@ -1,5 +1,5 @@
-//! Looks up and searches skills for every tool family, without those that the host hides and those that only the user
-//! may start. Their files are in `files`.
+//! Looks up and searches skills for every tool family. Skills that the host hides, and those that only the user may
+//! start, are left out. Their files are in `files`.
 
 mod files;
 

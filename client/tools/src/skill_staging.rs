@@ -1,5 +1,5 @@
-//! Stages skills in a session's workspace when a command is about to run: the loaded ones, whose folders prompts and
-//! results name, and the one that the command runs in. Staging what is there already changes nothing.
+//! Stages skills in a session's workspace when a command is about to run. These are the loaded ones, whose folders
+//! prompts and results name, and the one that the command runs in. Staging what is there already changes nothing.
 
 use skilld_client::Error;
 use skilld_client::v1::{StageSkillsRequest, StagedSkill};

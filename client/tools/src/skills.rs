@@ -1,5 +1,6 @@
-//! A conversation with skills in four calls: `prepare` a request, `answer` the model's reply, and `end`. The calls keep
-//! the session's state in memory; hosts that store sessions elsewhere use [`Toolset`] and [`crate::prompt`] themselves.
+//! A conversation with skills in four calls: open a `session`, `prepare` a request, `answer` the model's reply, and
+//! `end`. The calls keep the session's state in memory; hosts that store sessions elsewhere use [`Toolset`] and
+//! [`crate::prompt`] themselves.
 //!
 //! ```no_run
 //! # async fn llm(_: &serde_json::Value) -> Result<serde_json::Value, std::io::Error> { unimplemented!() }

@@ -1,5 +1,5 @@
-//! A command's output as a model reads it: without the escape sequences that are for a terminal, and of a line that the
-//! program redraws only its last state. The memory use is bounded, whatever a command prints.
+//! Turns a command's output into text for a model, without what is for a terminal. Escape sequences are removed, and of
+//! a line that the program redraws only its last state remains. The memory use is bounded, whatever a command prints.
 
 use std::collections::VecDeque;
 

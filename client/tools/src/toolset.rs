@@ -1,6 +1,6 @@
-//! The tools of one family over one client: definitions to offer, calls, prompt material, uploads, and the end of a
-//! session. A toolset keeps nothing that it could not find again: workspaces are found by the session's name, the rest
-//! is in the state that the caller passes in. An error changes no state.
+//! The tools of one family over one client. A toolset has the definitions to offer, the calls, prompt material,
+//! uploads, and the end of a session. It keeps nothing that it could not find again: workspaces are found by the
+//! session's name, the rest is in the state that the caller passes in. An error changes no state.
 
 use std::sync::Arc;
 

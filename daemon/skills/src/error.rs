@@ -1,4 +1,4 @@
-//! Errors of this crate. The daemon maps each variant to one of its own, and so to a status.
+//! Errors of the crate skilld-skills. The daemon maps each variant to one of its own, and so to a status.
 
 use std::fmt;
 use std::io;

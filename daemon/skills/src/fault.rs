@@ -1,5 +1,6 @@
-//! Fault points: places in the code where a crash test can kill the daemon, between two steps of a slot's or an artifact's
-//! lifecycle. Only debug builds have them: with `debug_assertions` off, as in a release, they are empty.
+//! Fault points: places between two steps of a lifecycle where a crash test can kill the daemon. The lifecycles are
+//! those of slots and artifacts. Only debug builds have them: with `debug_assertions` off, as in a release, they are
+//! empty.
 //!
 //! `FAULT_POINT=claim.recorded:2` ends the process with SIGKILL when it reaches that point for the second time; without
 //! a number, for the first time. The suite `tests/e2e/crash` kills the daemon at each [`Point`].

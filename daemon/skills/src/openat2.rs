@@ -1,4 +1,4 @@
-//! Opens files for reading strictly beneath a directory, with openat2(2): no symbolic link and no concurrent rename
+//! Opens files for reading strictly beneath a directory, with openat2(2). No symbolic link and no concurrent rename
 //! leads out of it. Used for folders of the operator or the daemon, never for a workspace.
 
 use std::os::fd::{AsFd, OwnedFd};

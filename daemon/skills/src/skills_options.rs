@@ -1,4 +1,4 @@
-//! Options of this crate. The daemon fills them from its configuration.
+//! Options of the crate skilld-skills. The daemon fills them from its configuration.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Background work of this crate: tasks and blocking calls, run on the daemon's tracker.
+//! Background work of the crate skilld-skills: tasks and blocking calls, run on the daemon's tracker.
 
 use std::future::Future;
 

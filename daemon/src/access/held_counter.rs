@@ -1,4 +1,4 @@
-//! Counters of what tenants hold of a resource: a unit is reserved before the thing is taken, and given back when the
+//! Counters of what tenants hold of a resource. A unit is reserved before the thing is taken, and given back when the
 //! thing ends.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Files of secret keys in the state directory: each is made once, of random bytes, and readable for the daemon's user
+//! Files of secret keys in the state directory. Each is made once, of random bytes, and readable for the daemon's user
 //! only.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Name of a tenant.
+//! Name of a tenant, validated.
 
 use std::fmt;
 use std::sync::Arc;

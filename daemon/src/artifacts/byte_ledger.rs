@@ -1,5 +1,5 @@
-//! Ledger of what each tenant's artifacts take, in bytes and versions: gives saves their room within the quotas while they
-//! write, and follows every change of the records.
+//! Ledger of what each tenant's artifacts take, in bytes and versions. It gives saves their room within the quotas
+//! while they write, and follows every change of the records.
 //!
 //! The amounts live in memory. A count ([`super::counting`]) walks all records in the order of their keys while saves
 //! and deletions go on. Each change is announced before its effect and reported after it, so that every record is

@@ -1,5 +1,6 @@
-//! Listings of names and versions. A bucket lists its keys in order, so the cost of a page depends on its length only.
-//! A directory is read level by level and sorted here, because the library's listing would visit every file beneath it.
+//! Listings of the names and versions of artifacts. A bucket lists its keys in order, so the cost of a page depends on
+//! its length only. A directory is read level by level and sorted here, because the library's listing would visit every
+//! file beneath it.
 
 use std::io;
 use std::path::{Path as FilePath, PathBuf};

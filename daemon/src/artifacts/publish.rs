@@ -1,5 +1,5 @@
-//! Publication and deletion of versions. Within this daemon both take turns for one name; between daemons the store
-//! decides who creates a record first.
+//! Publication and deletion of an artifact's versions. Within this daemon both take turns for one name; between daemons
+//! the store decides who creates a record first.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,5 @@
-//! Record of one version, which makes it visible. It is written once, atomically, after the bytes are safe.
+//! Record of one version of an artifact, which makes the version visible. It is written once, atomically, after the
+//! bytes are safe.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! Key of the instance for MACs of lines and fingerprints of command lines, and what the audit log says about a command:
-//! the name of its program and an HMAC of its argv, never the argv itself.
+//! Key of the instance for MACs of lines and fingerprints of command lines. The audit log has the name of a command's
+//! program and an HMAC of its argv, never the argv itself.
 
 use std::path::Path;
 

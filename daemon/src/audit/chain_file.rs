@@ -1,6 +1,6 @@
-//! Position of the chain's end in the state directory, so that the chain continues where the log's own end is missing:
-//! after a rotation while the daemon was stopped, and after records were cut off. The file also keeps the losses that
-//! the log could not report before the daemon stopped.
+//! Position of the chain's end, kept in the state directory. With it the chain continues where the log's own end is
+//! missing: after a rotation while the daemon was stopped, and after records were cut off. The file also keeps the
+//! losses that the log could not report before the daemon stopped.
 
 use std::fs::{File, OpenOptions};
 use std::io;

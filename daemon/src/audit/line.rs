@@ -1,5 +1,5 @@
-//! Lines of the audit log: each is a flat JSON object of printable ASCII characters, so that no value of a client can
-//! forge a line or control a terminal.
+//! Lines of the audit log, each a flat JSON object of printable ASCII characters. So no value of a client can forge a
+//! line or control a terminal.
 
 use std::io::{self, Write};
 use std::time::SystemTime;

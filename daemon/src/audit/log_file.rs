@@ -1,5 +1,5 @@
-//! File of the audit log: opens and locks it, finds the end of its chain, removes the rest of a line that was cut, and
-//! appends whole lines or nothing.
+//! File of the audit log: opens, locks and repairs it, and finds the end of its chain. It removes the rest of a line
+//! that was cut, and appends whole lines or nothing.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Write};

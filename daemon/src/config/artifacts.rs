@@ -1,4 +1,4 @@
-//! Section `[artifacts]`: where artifacts are stored, how long they are kept, and the credentials for an S3-compatible server.
+//! Section `[artifacts]`: the store of artifacts, how long they are kept, and credentials for an S3-compatible server.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Defaults that are derived where the configuration leaves a key empty: the socket, Docker's socket, the guest binary,
-//! the roots of skills, the file of authorities.
+//! Defaults that are derived where the configuration leaves a key empty. Such keys are the socket, Docker's socket, the
+//! guest binary, the roots of skills and the file of authorities.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Typed sections `[server]`, `[engine]`, `[workspaces]`, `[execs]` and `[files]`: one struct each, with one field for
-//! each key of `default.toml`.
+//! Typed sections `[server]`, `[engine]`, `[workspaces]`, `[execs]` and `[files]`, one struct each. A struct has one
+//! field for each key of `default.toml`.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Memory and disk space that the pools promise, and open files that clients and containers can take, compared with the
-//! host's. Also used for a warning at the daemon's start.
+//! Compares what pools promise and what may be opened with what the host has: memory, disk space and open files. Also
+//! used for a warning at the daemon's start.
 
 use std::fs;
 

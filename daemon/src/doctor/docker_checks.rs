@@ -1,5 +1,5 @@
-//! Checks of the engine, Docker or Podman: that a start could use it, who may use its socket, and what it reports about
-//! limits, system calls and storage. Creates and pulls nothing.
+//! Checks of the engine, Docker or Podman. They report whether a start could use it, who may use its socket, and what
+//! it says about limits, system calls and storage. Creates and pulls nothing.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Checks of directories that the configuration names: the file system of the state directory, and the roots of skills
-//! and inputs. Reads only.
+//! Checks of directories that the configuration names. They look at the file system of the state directory, and at the
+//! roots of skills and inputs. Reads only.
 
 use std::fs;
 use std::io;

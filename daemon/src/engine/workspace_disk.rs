@@ -1,5 +1,5 @@
-//! File system of a workspace on the host's disk: a file in the slot's directory, an ext4 in it, and the loop device over
-//! the file.
+//! File system of a workspace on the host's disk. It is an ext4 in a file in the slot's directory, with a loop device
+//! over the file.
 //!
 //! The daemon mounts nothing. The engine mounts the device when it starts the container, as a volume of its own, and
 //! unmounts it with the container. So the daemon needs no right to mount and no part in the host's mounts, its end leaves

@@ -1,5 +1,5 @@
-//! Builds one environment: starts a container of the skill's image in which uv and npm install packages, and unpacks the
-//! archive that it returns.
+//! Builds one environment in a container of the skill's image. In it uv and npm install packages, and the daemon
+//! unpacks the archive that it returns.
 //!
 //! The container has no network. If an index is configured, the daemon serves a proxy with an allow-list on a socket in
 //! the slot's `run/`, and that is the only way out. The daemon trusts nothing of the container: it bounds the archive and

@@ -1,5 +1,5 @@
-//! Table of builds: those that run or wait, with the skills that PrepareSkill named, and those that failed a short time
-//! ago.
+//! Table of builds that run, wait, or failed a short time ago. Those that run or wait are listed with the skills that
+//! PrepareSkill named.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

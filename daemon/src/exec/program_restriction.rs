@@ -1,5 +1,6 @@
-//! Restriction of an exec whose spec lists programs: programs that would lead around a list of denied ones, and an
-//! environment in which no command can leave what another one runs or loads. Pure. The guest compares the files.
+//! Restriction of an exec whose spec lists programs. It refuses programs that would lead around a list of denied ones,
+//! and makes an environment in which no command can leave what another one runs or loads. Pure. The guest compares the
+//! files.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Scripts in writable copies of skills. A command can write there, so they are found and read through the guest.
+//! Finds scripts in writable copies of skills. A command can write there, so they are found and read through the guest.
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::read_file_response::Payload;

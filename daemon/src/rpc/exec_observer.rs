@@ -1,5 +1,6 @@
-//! Measures and logs execs as far as the daemon sees them without asking a guest: it relays start and end of an exec of RunExec,
-//! and only the start of one of StartExec. A repeated request, which attaches to its exec, is neither measured nor logged.
+//! Measures and logs execs as far as the daemon sees them without asking a guest. The daemon relays start and end of an
+//! exec of RunExec, and only the start of one of StartExec. A repeated request, which attaches to its exec, is neither
+//! measured nor logged.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,5 +1,5 @@
-//! View that callers have of workspaces and execs: without the role admin without what the host calls a workspace, and
-//! without the role user without commands, values of environment variables and names of files.
+//! Removes from workspaces and execs what the role of their caller may not see. Only the role admin sees what the host
+//! calls a workspace. A role below user sees no commands, no values of environment variables and no names of files.
 
 use skilld_proto::v1 as pb;
 

@@ -1,5 +1,5 @@
-//! Room for a staging: copies of skills count for the tenant of their workspace, and so do the versions that they replace,
-//! which stay while commands run there, or processes that these left.
+//! Room for a staging within the quota of the workspace's tenant. Copies of skills count, and so do the versions that
+//! they replace, which stay while commands run there, or processes that these left.
 
 use skilld_proto::guest::v1 as guest;
 

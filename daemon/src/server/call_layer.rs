@@ -1,5 +1,6 @@
-//! Tower layer around every call: refuses requests that are not gRPC or not authorised, counts calls, names them in the
-//! log, ends them at their deadline, and converts panics and transport errors to skilld's errors.
+//! Tower layer around every call: permission, deadline, count, log and errors. It refuses requests that are not gRPC or
+//! not authorised, counts calls, names them in the log, ends them at their deadline, and converts panics and transport
+//! errors to skilld's errors.
 //!
 //! | | unary | client streams | server streams |
 //! |---|---|---|---|

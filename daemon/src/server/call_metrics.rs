@@ -1,6 +1,6 @@
-//! Tower layer that measures every gRPC call, also those that the call layer refuses: duration up to the last byte of
-//! the answer, status, and which quota refused it. It also starts and ends the span of a call that is traced. It changes
-//! nothing.
+//! Tower layer that measures every gRPC call, also those that the call layer refuses. It measures the duration up to
+//! the last byte of the answer, the status, and which quota refused the call. It also starts and ends the span of a
+//! call that is traced. It changes nothing.
 
 use std::convert::Infallible;
 use std::pin::Pin;

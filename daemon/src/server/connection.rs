@@ -1,5 +1,5 @@
-//! Accepted connection: is counted in the connection table, must complete the TLS handshake and send the HTTP/2 preface
-//! in time, and can be closed.
+//! Accepted connection, which the connection table counts and can close. It must complete the TLS handshake and send
+//! the HTTP/2 preface in time.
 //!
 //! hyper's keepalive starts only after the preface, so without that deadline a silent peer would stay for ever.
 

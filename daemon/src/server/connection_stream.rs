@@ -1,5 +1,5 @@
-//! Byte stream of a client's connection: a Unix socket, TCP, or TLS over TCP, whose handshake runs while the connection
-//! is read and written for the first time.
+//! Byte stream of a client's connection: a Unix socket, TCP, or TLS over TCP. The TLS handshake runs while the
+//! connection is read and written for the first time.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! Metrics that are read when Prometheus asks: figures of pools, tenants, artifacts, skills, certificates and the audit
-//! log.
+//! Metrics that are read when Prometheus asks. They are figures of pools, tenants, artifacts, skills, certificates and
+//! the audit log.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Body of a request. The request, or the first message of a stream, must arrive in time; from then on its call
-//! protects the connection.
+//! Body of a request, with a deadline for its arrival. The request, or the first message of a stream, must arrive in
+//! time; from then on its call protects the connection.
 //!
 //! The decoder keeps a message until it is complete. So each has a limit of its size, the rest of one that has begun must
 //! arrive in time as well, and the incomplete messages of one tenant hold a limited number of bytes.

@@ -1,5 +1,5 @@
-//! Unix socket to listen on: bound in a directory where no other user can replace it, never taken from a running server,
-//! and removed at the end.
+//! Unix socket to listen on. It is bound in a directory where no other user can replace it, never taken from a running
+//! server, and removed at the end.
 
 use std::fs::{Metadata, Permissions};
 use std::io;

@@ -1,5 +1,5 @@
-//! Lease of a workspace: idle timeout and lifetime. The owning task and the grants of requests share it; nothing here
-//! waits.
+//! Lease of a workspace: the idle timeout and the lifetime after which it ends by itself. The owning task and the
+//! grants of requests share it; nothing here waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

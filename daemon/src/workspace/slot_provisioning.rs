@@ -8,8 +8,9 @@
 //!   mnt/                 → /mnt, read-only: links under the names that skills of other systems use
 //!   skills/              → /workspace/skills, read-only: staged skills, .metadata.json
 //!     .metadata.json     → /workspace/metadata.json too, read-only
-//!   staged/ .stage-*     digests of staged skills, and skills that are being staged; see skills/stage.rs
+//!   staged/ .stage-*     digests of staged skills, and skills that are being staged; see content_store/staged_skill.rs
 //!   passwd group hosts   → /etc/passwd, /etc/group, /etc/hosts
+//!   resolv.conf          → /etc/resolv.conf, with Podman only
 //!   workspace.ext4       → /workspace, if the pool has storage = "disk"; see slot_disk.rs
 //! ```
 

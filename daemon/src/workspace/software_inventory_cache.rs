@@ -1,5 +1,5 @@
-//! Programs and packages of images. A guest inspects an image once, when a client first asks for a preflight. It does
-//! so in a container in which no command has run, so that no command can have changed the answer.
+//! Programs and packages of images, listed once for each image. A guest inspects an image when a client first asks for
+//! a preflight. It does so in a container in which no command has run, so that no command can have changed the answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! System calls that no safe wrapper offers, in the only unsafe code of the guest. Each function makes one request to
-//! the kernel and states what makes it sound. None takes decisions.
+//! System calls that no safe wrapper offers, in the only unsafe code of the repository. Each function makes one request
+//! to the kernel and states what makes it sound. None takes decisions.
 #![expect(
     unsafe_code,
     reason = "the one module that may talk to the kernel without a safe wrapper"

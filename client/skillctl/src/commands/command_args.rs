@@ -1,5 +1,4 @@
-//! Command that `skillctl exec` and `run` execute: a program, shell text, or a script of a skill with its arguments as
-//! data.
+//! Command that `skillctl exec` and `run` execute: a program, shell text, or a script of a skill and its arguments.
 
 use clap::{Args, ValueEnum};
 use prost_types::Duration;

@@ -1,4 +1,4 @@
-//! `skillctl ls` and `skillctl cat`.
+//! `skillctl ls` and `skillctl cat`: lists and prints files of a workspace.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;

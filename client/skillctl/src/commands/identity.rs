@@ -1,4 +1,4 @@
-//! `skillctl whoami` and `skillctl workspace token`.
+//! `skillctl whoami` and `skillctl workspace token`: shows who the caller is, and creates tokens for one workspace.
 
 use clap::{Args, ValueEnum};
 use skilld_client::v1::principal::Via;

@@ -1,4 +1,4 @@
-//! Command `skillctl stage`.
+//! `skillctl stage`: puts skills and files into a workspace.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;

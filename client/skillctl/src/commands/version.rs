@@ -1,4 +1,4 @@
-//! Command `skillctl version`.
+//! `skillctl version`: shows the version of this program and of the daemon.
 
 use clap::Args;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Words of the daemon's messages as the command line has them: fields and calls of the API become options and commands,
+//! Translates the daemon's messages for the command line. Fields and calls of the API become options and commands,
 //! numbers of bytes become sizes.
 
 use skilld_client::short_id;

@@ -1,5 +1,5 @@
-//! Search of an exec's output for a report that a file system is full, which only the output has if the program's
-//! temporary files are gone at its end.
+//! Searches an exec's output for a report that a file system is full. Only the output has it if the program's temporary
+//! files are gone at its end.
 
 use skilld_client::v1::OutputStream;
 use skilld_client::v1::exec_event::Output;

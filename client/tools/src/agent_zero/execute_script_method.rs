@@ -1,4 +1,4 @@
-//! The method execute_script.
+//! Method `execute_script`: runs a script of a skill.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! The methods list and search.
+//! Methods `list` and `search`: lists all skills, or those that match a query best.
 
 use schemars::JsonSchema;
 use serde::Serialize;

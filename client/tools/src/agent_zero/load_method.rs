@@ -1,4 +1,4 @@
-//! The method load.
+//! Method `load`: loads a skill, and answers with its instructions and its files.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! The method read_file.
+//! Method `read_file`: reads a file of a skill.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Resolution of names as models write them: with the markup of the list that they come from, in other case, with
-//! blanks or underscores for hyphens. An exact name takes precedence over similar ones.
+//! Resolves names of skills as models write them. They may have the markup of the list that they come from, other case,
+//! and blanks or underscores for hyphens. An exact name takes precedence over similar ones.
 
 use skilld_client::v1::{Skill, SkillState};
 

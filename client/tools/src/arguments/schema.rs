@@ -1,5 +1,5 @@
-//! JSON Schemas of arguments and results, generated from their types or given by an MCP server, and reduced to what the
-//! providers of all models take: one type for each value, and no keyword that some of them refuse.
+//! JSON Schemas of arguments and results, generated from their types or given by an MCP server. They are reduced to
+//! what the providers of all models take: one type for each value, and no keyword that some of them refuse.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;

@@ -1,5 +1,5 @@
-//! Table of open connections. At a limit, the least recently used connection without a call is closed; it is opened
-//! again when it is needed, so that sessions that were never ended do not add up.
+//! Table of open connections to MCP servers. At a limit, the least recently used connection without a call is closed;
+//! it is opened again when it is needed, so that sessions that were never ended do not add up.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Budget of a prompt: texts that do not fit are cut to one length, the longest that fits, and the rest of the room
-//! goes to the first ones. Texts that are shorter than that stay whole.
+//! Budget of a prompt, which cuts the texts that do not fit. They are cut to one length, the longest that fits, and the
+//! rest of the room goes to the first ones. Texts that are shorter than that stay whole.
 
 /// Default maximum size of the overview in bytes, like that of an answer that lists skills: about 4,000 tokens.
 const OVERVIEW_BYTES_MAX: usize = 16 * 1024;

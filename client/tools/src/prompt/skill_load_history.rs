@@ -1,5 +1,5 @@
-//! Loads of skills in earlier messages: the skill that each result of a tool is about, the agent that loaded it, and
-//! the text that the result holds.
+//! Finds loads of skills in earlier messages. Of each result of a tool it finds the skill that the result is about, the
+//! agent that loaded it, and the text that the result holds.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Makes text of skills, which third parties write, safe for a prompt: names and descriptions lose characters that
+//! Makes text of skills, which third parties write, safe for a prompt. Names and descriptions lose characters that
 //! deceive a reader, and no text can end the tag that names its skill.
 
 use skilld_common::text_decoding::is_invisible;

@@ -1,5 +1,5 @@
-//! Loads a skill: it is looked up, the requests of its card are checked and its servers connected, and only when all of
-//! that succeeded does the state change. A load that fails closes the connections that it made.
+//! Loads a skill: looks it up, checks the requests of its card and connects its servers. Only when all of that
+//! succeeded does the state change. A load that fails closes the connections that it made.
 
 use std::time::SystemTime;
 

@@ -1,6 +1,7 @@
-//! Command policy of the host. A restricted command runs without a shell: it is its words. The daemon and the guest
-//! decide which file the first word leads to, whether it may start, and its environment (`ExecSpec.programs`); this
-//! module splits the command and lets a model's call set only the variables that the host permits.
+//! Command policy of the host, which decides what a command of the model may start. A restricted command runs without a
+//! shell: it is its words. The daemon and the guest decide which file the first word leads to, whether it may start,
+//! and its environment (`ExecSpec.programs`); this module splits the command and lets a model's call set only the
+//! variables that the host permits.
 //!
 //! The limits of this are in docs/tools-trpc.md: what an allowed program runs by itself is not seen.
 

@@ -1,5 +1,5 @@
-//! Takes the output that a call hands over from polls: each byte once, whole characters, no more lines than requested, and
-//! without what is for a terminal.
+//! Takes the output that a call hands over from polls. Each byte is handed over once, in whole characters, in no more
+//! lines than requested, and without what is for a terminal.
 
 use skilld_client::v1::exec_event::Output;
 use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};

@@ -1,5 +1,5 @@
-//! Prepares a run of `skill_run` and `skill_exec`: first everything that can be checked without the daemon, the
-//! arguments and the host's rules, then the skill and the inputs in the workspace.
+//! Prepares a run of `skill_run` and `skill_exec`: checks it, then stages the skill and the inputs. First comes
+//! everything that can be checked without the daemon: the arguments and the host's rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Commands that go on between calls, as the session's state remembers them: the output that was handed over of each,
-//! and the files to collect at its end. The daemon owns the command, which outlives calls, turns and this process.
+//! Commands that go on between calls, as the session's state remembers them. The state has the output that was handed
+//! over of each, and the files to collect at its end. The daemon owns the command, which outlives calls, turns and this
+//! process.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! `skill_poll_session`, `skill_write_stdin`, `skill_kill_session` and those of the workspace: poll commands that go
-//! on, type into them, kill them.
+//! Tools that poll commands which go on, type into them and kill them. They are `skill_poll_session`,
+//! `skill_write_stdin`, `skill_kill_session` and those of the workspace.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Assembles a catalogue, or the view of a tenant, from scanned folders: decides which skill is shadowed, which aliases
-//! skills have, and finds different names with one id.
+//! Assembles a catalogue, or the view of a tenant, from scanned folders. It decides which skill is shadowed and which
+//! aliases skills have, and finds different names with one id.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

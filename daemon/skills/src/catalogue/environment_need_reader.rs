@@ -1,5 +1,5 @@
-//! Reads which packages a skill needs beyond its image: the Python requirements and the Node.js package that its files
-//! state.
+//! Reads which packages a skill needs beyond its image. They are the Python requirements and the Node.js package that
+//! its files state.
 //!
 //! Files of tests, templates and examples are left out, like in preflight.
 //!

@@ -1,5 +1,5 @@
-//! Leases on digests. Taking a lease and moving a digest away hold the same lock, so that no digest vanishes while it
-//! is copied.
+//! Leases on digests, which keep the content in the store. Taking a lease and moving a digest away hold the same lock,
+//! so that no digest vanishes while it is copied.
 //!
 //! `used/<digest>` outlives the daemon: its modification time is that of the last use, its lines are the names under which
 //! the digest was stored.

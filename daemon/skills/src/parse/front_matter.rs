@@ -1,5 +1,5 @@
-//! Front matter and body of SKILL.md. Real YAML, bounded; where YAML fails, a repair pass reads each key alone, so that
-//! `description: Use when: x` costs a warning and not the skill.
+//! Reads the front matter and the body of SKILL.md. Real YAML, bounded; where YAML fails, a repair pass reads each key
+//! alone, so that `description: Use when: x` costs a warning and not the skill.
 //!
 //! ```text
 //! bytes ─ text_decoding.rs ─► text ─ fences.rs ─► YAML, body

@@ -1,5 +1,5 @@
-//! References to skills in requests: `name`, `name@specifier`, `name@sha256:digest`, and each of them with a plugin
-//! before the name: `plugin:name`. A name may be an id, or the name as it is written, which is turned into the id.
+//! References to skills in requests: `[PLUGIN:]NAME`, `[PLUGIN:]NAME@SPECIFIER` or `[PLUGIN:]NAME@sha256:DIGEST`. A
+//! name may be an id, or the name as it is written, which is turned into the id.
 //!
 //! A skill that was given with its plugin has a folder of its own in a workspace, `plugin--name`, because `:` separates
 //! the folders of search paths. The folder's name is accepted in place of `plugin:name`.

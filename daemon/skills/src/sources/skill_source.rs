@@ -1,5 +1,5 @@
-//! Common form of all sources: local directories, remote roots and published skills are a [`SkillSource`] each, in the
-//! order in which they win.
+//! Common form of all sources, a [`SkillSource`] each, in the order in which they win. Sources are local directories,
+//! remote roots and published skills.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

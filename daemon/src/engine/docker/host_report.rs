@@ -1,4 +1,5 @@
-//! The engine's report on itself and its host, for `skilld doctor`: what decides whether containers can be made and confined.
+//! The engine's report on itself and its host, for `skilld doctor`. It shows whether containers can be made and
+//! confined.
 
 use bollard::models::{SystemInfo, SystemVersion};
 

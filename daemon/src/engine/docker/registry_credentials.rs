@@ -1,5 +1,5 @@
-//! Credentials for registries, from the configuration of Docker's client: `auths`, `credHelpers` and `credsStore` of
-//! its `config.json`.
+//! Credentials for registries, from the `config.json` of Docker's client. It may have `auths`, `credHelpers` and
+//! `credsStore`.
 //!
 //! Neither a log line nor an error contains a credential, nor anything that a helper printed or that the file contains.
 

@@ -1,4 +1,4 @@
-//! Messages of AccessService.
+//! Conversion of AccessService's requests and answers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Messages of skills' environments.
+//! Conversion of skills' environments to messages.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
-//! Execs with `on_disconnect: KILL`. When the last stream of such an exec breaks, the guest kills the exec after a
-//! grace period, unless a new stream opens. The grace period pauses while no daemon is connected, because that is not
-//! the client's doing.
+//! Kills execs with `on_disconnect: KILL` that no client follows any more. When the last stream of such an exec breaks,
+//! the guest kills the exec after a grace period, unless a new stream opens. The grace period pauses while no daemon is
+//! connected, because that is not the client's doing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

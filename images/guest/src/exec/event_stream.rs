@@ -1,5 +1,5 @@
-//! Event stream of one reader of an exec: turns output in the windows into events, from its own offsets and at its own
-//! pace.
+//! Event stream of one reader of an exec. It turns output in the windows into events, from its own offsets and at its
+//! own pace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! State that all execs share: their registry, the supervisors and the reaper of their processes, the counters of
-//! resources that run out.
+//! State that all execs share. It has their registry, the supervisors and the reaper of their processes, and the
+//! counters of resources that run out.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Task that runs one exec: spawns it through a supervisor, moves its output into the windows, enforces its deadlines,
-//! and kills its process tree. It lives until no process of the exec is left.
+//! Task that runs one exec and handles all of its events in one loop. It spawns the exec through a supervisor, moves
+//! its output into the windows, enforces its deadlines, and kills its process tree. It lives until no process of the
+//! exec is left.
 
 mod exec_end;
 mod output_source;

@@ -1,5 +1,5 @@
-//! Warm-up: runs a program once before the container becomes a workspace, so that the kernel has cached its
-//! interpreter, libraries and modules for the first command.
+//! Warm-up: runs a program once before the container becomes a workspace. Then the kernel has cached its interpreter,
+//! libraries and modules for the first command.
 
 use std::fs::File;
 use std::os::fd::AsFd;

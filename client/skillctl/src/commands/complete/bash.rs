@@ -1,5 +1,6 @@
-//! Completion for bash. Bash splits words also at `=`, `:` and `@`, keeps their quotes, and replaces only the part
-//! behind the last split. So the script sends the line as typed, and gets the replacement text of that part.
+//! Completion of command lines in bash. Bash splits words also at `=`, `:` and `@`, keeps their quotes, and replaces
+//! only the part behind the last split. So the script sends the line as typed, and gets the replacement text of that
+//! part.
 //!
 //! Bash inserts candidates without quoting them, and names of artifacts and files can be chosen by those whom nobody
 //! trusts: a name with a character that has a meaning to the shell is not offered.

@@ -1,5 +1,5 @@
-//! Content of results: the text that every client reads, the structured result, images and sounds, and links to files
-//! for clients that want them. A session gets nothing that its version of the protocol does not know.
+//! Content of results: text for every client, the structured result, images, sounds, and links to files. A session gets
+//! nothing that its version of the protocol does not know.
 
 use data_encoding::{BASE64, HEXLOWER};
 use rmcp::model::{CallToolResult, ContentBlock, ProtocolVersion, Resource};

@@ -1,5 +1,5 @@
-//! The events of streams over HTTP, kept in memory for a while: a client whose connection broke gets the rest, also
-//! the answer of a call that ended in the meantime.
+//! Events of streams over HTTP, kept in memory for a while. A client whose connection broke gets the rest, also the
+//! answer of a call that ended in the meantime.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

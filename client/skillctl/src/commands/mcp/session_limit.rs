@@ -1,5 +1,5 @@
-//! Limit of sessions over HTTP. A client that dies does not say so: at the maximum, the least
-//! recently used session without an open stream is evicted. Its client has to connect anew.
+//! Limit on the number of sessions over HTTP. A client that dies does not say so: at the maximum, the least recently
+//! used session without an open stream is evicted. Its client has to connect anew.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! `skillctl skill publish`, `delete` and `refresh`.
+//! `skillctl skill publish`, `delete` and `refresh`: changes which skills the daemon has.
 
 use std::path::PathBuf;
 

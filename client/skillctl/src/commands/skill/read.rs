@@ -1,4 +1,5 @@
-//! `skillctl skill files`, `read`, `search` and `problems`.
+//! `skillctl skill files`, `read`, `search` and `problems`: shows files of a skill, and finds skills and their
+//! problems.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;

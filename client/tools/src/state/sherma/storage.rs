@@ -1,6 +1,6 @@
-//! Storage of sherma's loads in a session's state: a key for each skill, so that changes of two skills never meet, and
-//! one key, the view, with the two entries that sherma's own graphs read. The view is made of the other keys, and read
-//! only for skills that sherma itself loaded.
+//! Storage of sherma's loads in a session's state. There is a key for each skill, so that changes of two skills never
+//! meet, and one key, the view, with the two entries that sherma's own graphs read. The view is made of the other keys,
+//! and read only for skills that sherma itself loaded.
 
 use std::cmp::Reverse;
 

@@ -1,5 +1,5 @@
-//! Report of a collection in a run's result: the files within the result's budget, and a note or warning about each that
-//! is left out, cut or not saved.
+//! Report of a collection in a run's result. It has the files within the result's budget, and a note or warning about
+//! each that is left out, cut or not saved.
 
 use skilld_client::v1::CollectSummary;
 use skilld_client::v1::skipped_file::Reason;

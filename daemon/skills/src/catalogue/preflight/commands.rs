@@ -1,5 +1,5 @@
-//! Known programs at the start of a command: in shell scripts, in shell blocks of Markdown, and as the first string of
-//! Python's `subprocess` calls. Pure.
+//! Finds known programs at the start of a command in the text of skills. It looks at shell scripts, shell blocks of
+//! Markdown, and the first string of Python's `subprocess` calls. Pure.
 //!
 //! Nothing here knows variables or conditions. A line is cut where a command may begin, and a word counts if it is the
 //! name of a known program.

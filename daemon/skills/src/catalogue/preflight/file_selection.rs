@@ -1,5 +1,5 @@
-//! Chooses the files of a skill that preflight reads: its SKILL.md, its package files and the scripts that run when the
-//! skill is used.
+//! Chooses the files of a skill that preflight reads. These are its SKILL.md, its package files and the scripts that
+//! run when the skill is used.
 
 use crate::content_store::skill_files::{FilePurpose, Manifest, SkillFile, is_reference};
 

@@ -1,5 +1,5 @@
-//! Collects the requirements of a skill: stated in its front matter and its package files, or concluded from lines of
-//! its scripts and its SKILL.md.
+//! Collects the requirements of a skill. They are stated in its front matter and its package files, or concluded from
+//! lines of its scripts and its SKILL.md.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;

@@ -1,5 +1,6 @@
-//! Replaced versions of staged skills. A command that began with a version keeps its open files, working directory and
-//! relative paths, so a replaced version stays while commands, or processes that they left, run in the workspace.
+//! Replaced versions of staged skills, which stay while commands use them. A command that began with a version keeps
+//! its open files, working directory and relative paths, so a replaced version stays while commands, or processes that
+//! they left, run in the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Writable copies of skills. They are files of the workspace, so commands can change them and they count towards its
+//! Writable copies of skills, which are files of the workspace. So commands can change them and they count towards its
 //! disk. Only the guest writes and opens them; the host has a link in `skills/`, which it reads and never follows:
 //!
 //! ```text

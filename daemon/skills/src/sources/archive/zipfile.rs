@@ -1,4 +1,4 @@
-//! Reads a zip file by its central directory, once that agrees with the local headers: no two entries share a byte,
+//! Reads a zip file by its central directory, once that agrees with the local headers. No two entries share a byte,
 //! none is hidden, and nothing is encrypted.
 
 use std::cell::Cell;

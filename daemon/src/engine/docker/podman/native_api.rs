@@ -1,5 +1,5 @@
-//! Client of the calls to Podman that bollard does not have: Podman's own API, and answers of its Docker API that bollard
-//! can't parse. One connection per call, as short as the call.
+//! Client of the calls to Podman that bollard does not have. These are calls of Podman's own API, and calls of its
+//! Docker API whose answers bollard can't parse. One connection per call, as short as the call.
 
 use std::convert::Infallible;
 use std::future::poll_fn;

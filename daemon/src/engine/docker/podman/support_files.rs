@@ -1,6 +1,6 @@
-//! Files that Podman needs and that Docker takes in a request or writes by itself: the seccomp profile in the state
-//! directory, and one in the directory of each slot. Containers share no file, because a lock on it would reach another
-//! tenant.
+//! Files that Podman needs and that Docker takes in a request or writes by itself. These are the seccomp profile in the
+//! state directory, and a resolv.conf in the directory of each slot. Containers share no mounted file, because a lock
+//! on it would reach another tenant.
 
 use std::fs;
 use std::io;
