@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_token_file_is_written_the_last_token_counts() {
+    fn the_last_token_counts_while_its_file_is_written() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let mut second = 0;
         let mut write = |text: &str| {

@@ -81,6 +81,7 @@ fn the_repository_keeps_the_house_rules() {
             };
             findings.extend(shape::check_file_shape(&file));
             findings.extend(layers::check_daemon_layers(&file));
+            findings.extend(language::check_test_names(&file));
         } else if path.ends_with("Cargo.toml") {
             findings.extend(layers::check_dependencies(path, &text()));
         } else if path.ends_with(".md") || path == "daemon/default.toml" {

@@ -167,7 +167,7 @@ class PackagesOfTheWheelhouse(EnvironmentCase):
         assert cls.result.code == 0, cls.result.lines
         cls.tree = cls.result.unpack(cls.root / "tree")
 
-    def test_tar_describes_the_environment_first_and_has_no_owners_times_or_interpreters(self):
+    def test_tar_begins_with_the_description_and_has_no_owners(self):
         entries = self.result.entries()
         self.assertEqual(entries[0].name, "environment.json")
         paths = [entry.name.split("/") for entry in entries[1:]]
@@ -196,7 +196,7 @@ class PackagesOfTheWheelhouse(EnvironmentCase):
         source.write_text("raise SystemExit('compiled again')\n")
         self.assertEqual(self.use(tree, "python -c 'import greeter; print(greeter.plug())'"), ["plugged in"])
 
-    def test_uv_run_resolves_a_script_offline_from_environment_and_image(self):
+    def test_uv_run_resolves_a_script_offline_from_both_sources(self):
         script = (
             "# /// script\n# dependencies = ['greeter>=1', 'requests']\n# ///\n"
             "import greeter, idna, requests, sys\nfrom importlib.metadata import entry_points\n"
@@ -208,7 +208,7 @@ class PackagesOfTheWheelhouse(EnvironmentCase):
         self.assertRegex(lines[1], "^/usr/.*/dist-packages/requests/__init__.py$")
         self.assertEqual(lines[2], "['plugged in']")
 
-    def test_pip_installs_packages_of_environment_and_image_into_a_private_environment(self):
+    def test_pip_fills_a_private_environment_from_both_sources(self):
         lines = self.use(
             self.tree,
             "/usr/bin/python3 -m venv v\n"
@@ -243,7 +243,7 @@ class PackagesOfTheImage(EnvironmentCase):
         lines = self.use(tree, "python -c 'import idna, sys, yaml; print(sys.prefix)'")
         self.assertEqual(lines, [f"{ENVIRONMENT}/venv"])
 
-    def test_version_that_the_image_lacks_comes_from_the_wheelhouse_and_wins(self):
+    def test_newer_version_from_the_wheelhouse_beats_the_image(self):
         tree = self.built(**{"requirements.txt": "idna>=98\n"}).unpack(self.root / "idna")
         lines = self.use(
             tree,
@@ -256,7 +256,7 @@ class PackagesOfTheImage(EnvironmentCase):
     def test_dependencies_of_the_image_packages_are_respected(self):
         self.refused("requests", "idna>=2.5,<4", **{"requirements.txt": "requests\nidna>=98\n"})
 
-    def test_missing_packages_of_an_extra_of_an_image_package_are_reported(self):
+    def test_missing_packages_of_an_image_extra_are_reported(self):
         result = self.built(**{"requirements.txt": "requests[socks]\n"})
         self.assertIn("requests", [item["name"] for item in result.environment()["provided"]])
         warnings = [line for line in result.lines if line.startswith("warning: ")]
@@ -270,7 +270,7 @@ class PackagesOfTheImage(EnvironmentCase):
         self.assertEqual([item["name"] for item in result.environment()["packages"]], ["pysocks"])
         self.assertNotIn("warning", "\n".join(result.lines))
 
-    def test_packages_of_an_image_whose_python_is_a_virtual_environment_are_used(self):
+    def test_packages_of_an_images_virtual_environment_are_used(self):
         install = "uv pip install -q --python v/bin/python --no-index --find-links /opt/skilld/wheelhouse idna"
         result = self.built(prologue=f"uv venv -q v && {install} &&", python="v/bin/python",
                             **{"requirements.txt": "idna\n"})  # fmt: skip

@@ -50,12 +50,12 @@ class UnitConvert(SampleCase):
                 shown = json.loads(self.convert("--from", source, "--to", target, "--", value).stdout)
                 self.assertEqual(shown["results"], [{"value": str(value).replace("1e3", "1000"), "result": result}])
 
-    def test_flags(self):
+    def test_flags_change_the_output(self):
         self.assertEqual(self.convert("--from", "h", "--to", "min", "--quiet", 1, 2).stdout, "60\n120\n")
         self.assertEqual(self.convert("--from", "mi", "--to", "km", "--digits", 2, "--quiet", 1).stdout, "1.61\n")
         self.assertIn("temperature", json.loads(self.convert("--list").stdout))
 
-    def test_errors(self):
+    def test_errors_name_the_reason(self):
         for args, code, reason in [
             ([], 2, "give --from, --to and a value"),
             (["--from", "m", "--to", "km", "x"], 2, "not a number"),
@@ -71,7 +71,7 @@ class DocCheck(SampleCase):
     def check(self, *args, code=0):
         return self.run_in("doc-check", sys.executable, "-m", "scripts.check", *args, code=code)
 
-    def test_findings(self):
+    def test_findings_have_line_and_code(self):
         self.file("docs/other.md", "# There\n## A b!\n")
         text = "# Top\n### Too deep\n[x](none.md) [y](other.md#there) [z](other.md#nowhere)\n# Top\n[self](#too-deep)\n"
         text += "```\n[code](gone.md)\n```\n`[code](gone.md)` [web](https://example.com/x) ![img](other.md)\n"
@@ -83,7 +83,7 @@ class DocCheck(SampleCase):
         )
         self.assertIn(f"{path}:3: link none.md does not exist\n", self.check(path, code=1).stdout)
 
-    def test_nothing_to_say(self):
+    def test_good_documents_have_no_findings(self):
         self.assertEqual(self.check(self.file("a.md", "# One\n## Two\n[up](#one)\n")).stdout, "")
         self.check(self.root / "none.md", code=2)
 
@@ -95,7 +95,7 @@ class JsonShape(SampleCase):
     def shape(self, *args, code=0):
         return self.run_in("json-shape", "bash", "scripts/json-shape.sh", *args, code=code)
 
-    def test_paths_counts_and_types(self):
+    def test_shape_lists_paths_counts_and_types(self):
         path = self.file("a.jsonl", '{"id":1,"tags":["a","b"]}\n{"id":"x","tags":[],"more":{"k":null}}\n')
         lines = [line.split() for line in self.shape(path).stdout.splitlines()]
         self.assertEqual(
@@ -105,7 +105,7 @@ class JsonShape(SampleCase):
         )  # fmt: skip
         self.assertIn('"a"', self.shape("--examples", path).stdout)
 
-    def test_errors(self):
+    def test_errors_have_their_exit_codes(self):
         self.shape(code=2)
         self.shape("none.json", code=3)
         self.shape(self.file("bad.json", "{"), code=4)
@@ -115,7 +115,7 @@ class HeadingOutline(SampleCase):
     def outline(self, *args, code=0):
         return self.run_in("heading-outline", "node", "scripts/outline.mjs", *args, code=code)
 
-    def test_outline(self):
+    def test_outline_nests_headings(self):
         path = self.file("a.md", "\ufeff# One\r\n## Two!\r\n```\r\n# code\r\n```\r\n### Three\r\n## Two!\r\n")
         self.assertEqual(
             self.outline(path).stdout, "- [One](#one)\n  - [Two!](#two)\n    - [Three](#three)\n  - [Two!](#two-1)\n"
@@ -124,7 +124,7 @@ class HeadingOutline(SampleCase):
         self.assertEqual([child["line"] for child in tree[0]["children"]], [2, 7])
         self.assertEqual(self.outline(self.file("empty.md", "")).stdout, "")
 
-    def test_errors(self):
+    def test_errors_have_their_exit_codes(self):
         self.outline(code=2)
         self.outline("--depth", 9, "x", code=2)
         self.outline("none.md", code=3)
@@ -135,7 +135,7 @@ class ImageInfo(SampleCase):
         done = self.run_in("image-info", sys.executable, "scripts/image_info.py", *args, code=code)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def test_formats(self):
+    def test_formats_and_sizes_are_recognised(self):
         gif = self.file("a.gif", b"GIF89a\x03\x00\x02\x00\xf7\x00\x00;")
         jpeg = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08\x00\x05\x00\x07\x01\x01\x11\x00\xff\xd9"
         jpeg = self.file("a.jpg", jpeg)
@@ -145,7 +145,7 @@ class ImageInfo(SampleCase):
             sizes, [("png", 16, 16, 8, True, True), ("gif", 3, 2, 8, True, False), ("jpeg", 7, 5, 8, True, False)]
         )
 
-    def test_cut_and_strange_files(self):
+    def test_cut_and_strange_files_are_reported(self):
         sample = (SKILLS / "image-info/assets/sample.png").read_bytes()
         self.assertFalse(self.info(self.file("cut.png", sample[:60]))[0]["complete"])
         for name, data in [("head.png", sample[:18]), ("text", b"hello"), ("empty", b""), ("x.jpg", b"\xff\xd8\xff\xe0")]:
@@ -174,7 +174,7 @@ class FlashCards(SampleCase):
     def quiz(self, *args, stdin="", code=0):
         return self.run_in("flash-cards", sys.executable, "scripts/quiz.py", *args, stdin=stdin, code=code)
 
-    def test_a_game(self):
+    def test_game_repeats_wrong_cards_and_counts_answers(self):
         text = self.quiz("--count", 2, stdin="paris\nOsaka\nTokyo\n").stdout
         self.assertEqual(
             text, "1/2 France? right\n2/2 Japan? it is Tokyo\n1/1 Japan? right\nscore 2/3\n"
@@ -184,7 +184,7 @@ class FlashCards(SampleCase):
         self.assertEqual(self.quiz().stdout, "1/5 France? \nscore 0/0\n")
         self.assertTrue(self.quiz(stdin="?\nquit\n").stdout.endswith("score 0/1\n"))
 
-    def test_decks(self):
+    def test_decks_are_read_or_refused(self):
         self.assertIn("score 1/1", self.quiz("--deck", self.file("d", "\ufeffa\tÄ|b\r\n"), stdin="a\n").stdout)
         for bad in ("", "no tab\n", "a\t\n"):
             self.quiz("--deck", self.file("bad", bad), code=2)
@@ -198,7 +198,7 @@ class LineEnds(SampleCase):
         script = script.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
         return self.run_in("line-ends", "bash", self.file("line-ends.sh", script), *args, code=code)
 
-    def test_kinds(self):
+    def test_kinds_of_line_ends_are_named(self):
         for content, kind, code in [
             (b"a\nb\n", "lf", 0), (b"a\r\nb\r\n", "crlf", 1), (b"a\r\nb\n", "mixed", 1), (b"", "none", 0),
             (b"abc", "none", 0), (b"\xef\xbb\xbfa\n", "lf bom", 1), (b"a \nb\t\n", "lf blanks", 1),
@@ -213,7 +213,7 @@ class LineEnds(SampleCase):
         self.assertEqual((self.out / "in.txt").read_bytes(), b"a\nb\nc")
         self.assertTrue(Path(path).read_bytes().startswith(b"\xef"))
 
-    def test_errors(self):
+    def test_errors_have_their_exit_codes(self):
         self.ends(code=2)
         self.ends("none", code=3)
 
@@ -230,7 +230,7 @@ class ReleaseKit(SampleCase):
     def next(self, *args, stdin="", code=0):
         return self.run_in("release-kit/next-version", sys.executable, "scripts/next_version.py", *args, stdin=stdin, code=code)
 
-    def test_versions(self):
+    def test_changes_decide_the_next_version(self):
         for current, changes, expected in [
             ("1.2.3", "fix: a\ndocs: b", "1.2.4"),
             ("1.2.3", "fix: a\nfeat(x): b", "1.3.0"),
@@ -243,13 +243,13 @@ class ReleaseKit(SampleCase):
             with self.subTest(changes=changes):
                 self.assertEqual(self.next(current, stdin=changes).stdout, expected + "\n")
 
-    def test_errors(self):
+    def test_errors_have_their_exit_codes(self):
         self.next("1.2", stdin="fix: a", code=2)
         self.next("1.2.3", code=3)
 
 
 class Shapes(unittest.TestCase):
-    def test_a_document_alone_and_one_with_tools(self):
+    def test_one_sample_is_a_lone_document_and_one_lists_tools(self):
         self.assertEqual([path.name for path in (SKILLS / "incident-report").rglob("*")], ["SKILL.md"])
         text = (SKILLS / "trip-planner/SKILL.md").read_text()
         tools = re.search(r"^Tools:\n((?:- .*\n)+)", text, re.M).group(1)

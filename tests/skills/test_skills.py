@@ -65,7 +65,7 @@ class TextStats(SkillCase):
     def stats(self, *args, code=0):
         return self.run_script("text-stats", "text-stats.sh", *args, code=code)
 
-    def test_counts_and_top_words(self):
+    def test_summary_has_counts_and_top_words(self):
         path = self.input("a.txt", "The cat saw the dog.\n\nThe dog's bone, über THE hill")
         text = self.stats("--json", "--top", 2, path).stdout
         self.assertIn("words         11\n", text)
@@ -79,23 +79,23 @@ class TextStats(SkillCase):
             },
         )  # fmt: skip
 
-    def test_json_only_when_asked(self):
+    def test_json_is_written_only_on_request(self):
         self.stats(self.input("a.txt", "x\n"))
         self.nothing_written()
 
-    def test_empty_file(self):
+    def test_empty_file_has_zero_counts(self):
         self.stats("--json", self.input("a.txt", ""))
         summary = self.out("summary.json")
         self.assertEqual((summary["lines"], summary["words"], summary["top_words"]), (0, 0, []))
 
-    def test_names_with_spaces_and_dashes(self):
+    def test_file_names_may_have_spaces_and_dashes(self):
         self.stats("--", self.input("-a b.txt", "one\n"))
 
     def test_long_input_is_not_cut_by_a_closed_pipe(self):
         words = "\n".join(f"w{number}" for number in range(50_000))
         self.assertIn("w10000", self.stats("--top", 3, "--min-length", 6, self.input("a.txt", words)).stdout)
 
-    def test_errors(self):
+    def test_errors_name_the_reason_and_write_nothing(self):
         for args, code, reason in [
             ([], 2, "no file given"),
             (["--top", "x", "a"], 2, "--top takes a number"),
@@ -116,7 +116,7 @@ class PythonMath(SkillCase):
     def math(self, *args, code=0):
         return self.run_script("python-math", "python_math.py", *args, code=code)
 
-    def test_answers(self):
+    def test_commands_print_the_right_answers(self):
         for args, answer in [
             ("fib 0", "0"),
             ("fib 100", "354224848179261915075"),
@@ -140,10 +140,10 @@ class PythonMath(SkillCase):
         found = self.math("primes", "--below", 2000).stdout.split()
         self.assertEqual(list(map(int, found)), wanted)
 
-    def test_largest_fibonacci_number(self):
+    def test_largest_fibonacci_number_is_printed_whole(self):
         self.assertEqual(len(self.math("fib", 100_000).stdout.strip()), 20_899)
 
-    def test_json(self):
+    def test_json_has_the_factors(self):
         self.assertEqual(json.loads(self.math("--json", "factor", 12).stdout), {"n": 12, "factors": [2, 2, 3]})
 
     def test_limits_are_usage_errors(self):
@@ -169,7 +169,7 @@ class CsvReport(SkillCase):
         self.report = self.out("report.json")
         return {column["name"]: column for column in self.report["columns"]}
 
-    def test_the_table_of_the_demo(self):
+    def test_report_describes_the_demo_table(self):
         table = REPOSITORY / "tests" / "data" / "sales.csv"
         done = self.csv("--group-by", "region", "--sum", "revenue", table)
         report = self.out("report.json")
@@ -182,7 +182,7 @@ class CsvReport(SkillCase):
         self.assertIn("5,000 rows, 11 columns", done.stdout)
         self.assertIn("\n| West | 1,590 | 445,855.07 |\n", (self.root / "out" / "report.md").read_text())
 
-    def test_numbers(self):
+    def test_number_columns_get_types_and_statistics(self):
         c = self.columns('a,b,c\n1,1.5,1\n2,-2,007\n3,1e2,3\n4,"1,000",4\n')
         self.assertEqual([c[name]["type"] for name in "abc"], ["integer", "number", "text"])
         self.assertEqual([c["a"][key] for key in ("min", "max", "mean", "median", "sum")], [1, 4, 2.5, 2.5, 10])
@@ -198,13 +198,13 @@ class CsvReport(SkillCase):
         self.assertEqual((c["a"]["type"], c["a"]["unlike_type"], c["a"]["mean"]), ("integer", 1, 5))
         self.assertEqual(self.report["notes"], ["a: 1 of 40 cells are not of type integer"])
 
-    def test_byte_order_mark_quotes_and_line_ends(self):
+    def test_byte_order_mark_quotes_and_line_ends_are_understood(self):
         c = self.columns('\ufeffname,note\r\n"Smith, J.","said ""hi""\r\ntwice"\r\n\r\nx,y\r\n')
         self.assertEqual(self.report["rows"], 2)
         self.assertEqual(c["name"]["top"][0]["value"], "Smith, J.")
         self.assertEqual(c["note"]["top"][0]["value"], 'said "hi"\r\ntwice')
 
-    def test_utf_16_with_a_mark(self):
+    def test_utf_16_with_a_mark_is_decoded(self):
         self.assertIn("ä", self.columns("ä\tb\n1\t2\n".encode("utf-16")))
 
     def test_delimiters_are_found(self):
@@ -216,7 +216,7 @@ class CsvReport(SkillCase):
                 self.assertEqual(list(c), ["a", "b"])
                 self.assertEqual(self.report["delimiter"], character)
 
-    def test_missing_cells(self):
+    def test_missing_cells_are_counted(self):
         c = self.columns("a,b\n,NA\nnull,\n1,n/a\n")
         self.assertEqual((c["a"]["missing"], c["a"]["type"]), (2, "integer"))
         self.assertEqual((c["b"]["missing"], c["b"]["type"]), (3, "empty"))
@@ -228,12 +228,12 @@ class CsvReport(SkillCase):
         self.assertEqual(c["b"]["missing"], 1)
         self.assertIn("line 2: 1 cells where the first row has 2", self.csv("--strict", "inputs/t.csv", code=4).stderr)
 
-    def test_header_names(self):
+    def test_header_names_are_completed_and_unique(self):
         self.assertEqual(list(self.columns("a,,a,a\n1,2,3,4\n")), ["a", "column 2", "a (2)", "a (3)"])
         self.assertEqual(list(self.columns("1,2\n3,4\n", "--no-header")), ["column 1", "column 2"])
         self.assertEqual(self.report["rows"], 2)
 
-    def test_header_alone(self):
+    def test_header_without_rows_is_noted(self):
         self.columns("a,b\n")
         self.assertEqual(self.report["notes"], ["there is a header but no row"])
 
@@ -252,7 +252,7 @@ class CsvReport(SkillCase):
         self.columns("a\n" + 'x | <b> "y"\n' * 4, "--delimiter", "tab")
         self.assertIn('| x \\| &lt;b> "y" | 4 |', (self.root / "out" / "report.md").read_text())
 
-    def test_errors(self):
+    def test_errors_name_the_reason_and_write_nothing(self):
         good = self.input("good.csv", "a,b\n1,2\n")
         for args, code, reason in [
             ([], 2, "required: FILE"),

@@ -203,8 +203,8 @@ impl McpServer {
 
 /// Names of the tools of the server on stdio.
 pub const ON_STDIO_TOOLS: [&str; 3] = ["local_echo", "environment", "quits"];
-const ON_STDIO: &str = "stdio_servers::serves_on_stdio";
-const STAYING: &str = "stdio_servers::stays_when_its_client_goes";
+const ON_STDIO: &str = "stdio_servers::the_test_server_serves_on_stdio";
+const STAYING: &str = "stdio_servers::the_test_server_stays_when_its_client_goes";
 
 /// Returns the command of an MCP server on stdio with the tools `local_echo`, `environment` and `quits`.
 pub fn on_stdio() -> Vec<String> {

@@ -77,7 +77,7 @@ fn request(word: &str) -> RunExecRequest {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_after_any_event_loses_and_repeats_nothing() {
+async fn a_stream_broken_after_any_event_loses_and_repeats_nothing() {
     let fake = Fake::start();
     workspace(&fake);
     let client = fake.client().await;
@@ -102,7 +102,7 @@ async fn a_stream_that_breaks_after_any_event_loses_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_again_and_again_goes_on_while_something_comes() {
+async fn a_stream_that_keeps_breaking_resumes_while_it_progresses() {
     let fake = Fake::start();
     workspace(&fake);
     let client = fake.client().await;
@@ -123,7 +123,7 @@ async fn a_stream_that_breaks_again_and_again_goes_on_while_something_comes() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_at_any_byte_loses_and_repeats_nothing() {
+async fn a_connection_broken_at_any_byte_loses_and_repeats_nothing() {
     for cut in [120, 400, 1_000, 65_000, 65_700, 300_000, 1_000_001] {
         let mut fake = Fake::start();
         workspace(&fake);

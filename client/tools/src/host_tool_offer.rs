@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_that_nobody_declares_brings_nothing_not_even_what_was_chosen_of_it() {
+    fn an_undeclared_skill_brings_no_tools_even_if_some_are_chosen() {
         let mut state = SessionState::new();
         load(&mut state, "hidden");
         select(&mut state, "hidden", SelectionMode::Replace, &["d"]);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_shown_as_it_is() {
+    fn output_that_fits_is_shown_unchanged() {
         assert_eq!(shown(8, &[b"12345", b"678"]), ("12345678".into(), vec![]));
         assert_eq!(shown(8, &[]), (String::new(), vec![]));
     }

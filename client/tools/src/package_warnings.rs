@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_names_the_packages_the_effect_and_the_reason_and_is_short() {
+    fn a_short_warning_names_packages_effect_and_reason() {
         let names: Vec<String> = (0..200).map(|number| format!("package-{number}")).collect();
         let long = format!("the build failed\n{}", "line of output\n".repeat(1000));
         let skill = Skill {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_were_killed_for_memory_are_a_warning_whatever_the_exit_code_is() {
+    fn oom_kills_cause_a_warning_whatever_the_exit_code() {
         for (oom_kills, code, begins) in [
             (1, 0, "1 process was killed for memory"),
             (3, 137, "3 processes were killed for memory"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_the_workspace_refused_are_a_warning_whatever_the_exit_code_is() {
+    fn refused_forks_cause_a_warning_despite_exit_code_0() {
         let result = ExecResult {
             outcome: Some(Outcome::ExitCode(0)),
             refused_forks: 3,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_ended_with_their_command_are_named_with_what_to_do() {
+    fn processes_ended_with_their_command_are_named_with_advice() {
         let result = |count, lines: &[&str]| ExecResult {
             ended_processes: Some(EndedProcesses {
                 count,

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_found_by_its_path_or_as_the_only_one_but_for_case() {
+    fn a_document_is_found_by_path_in_any_unambiguous_case() {
         let docs = [
             "REFERENCE.md",
             "docs/a.md",

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_list_is_cut_to_short_texts_and_pages_that_have_each_entry_once() {
+    fn a_long_list_is_paged_with_each_entry_once_in_short_form() {
         // Each character of the texts has four bytes, or six in JSON.
         let texts: Vec<String> = (0..500)
             .map(|number| {

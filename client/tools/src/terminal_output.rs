@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_and_a_sequence_of_any_length_are_held_in_bounded_memory() {
+    fn lines_and_sequences_of_any_length_use_bounded_memory() {
         let long = "x".repeat(100_000);
         assert_eq!(clean(&[long.as_bytes()]), long);
         let title = format!("\u{1b}]0;{}", "y".repeat(10_000));

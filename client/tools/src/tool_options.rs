@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_json_with_durations_in_seconds_and_no_unknown_keys() {
+    fn options_read_durations_as_seconds_and_refuse_unknown_keys() {
         let read = |json| serde_json::from_value::<ToolOptions>(json);
         let options = read(json!({
             "family": "agent-zero",
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lists_of_trpc_agent_count_where_the_options_have_none() {
+    fn trpc_agent_command_lists_fill_options_that_have_none() {
         let complete = |options: ToolOptions| {
             let variable = |name: &str| match name {
                 "TRPC_AGENT_SKILL_RUN_ALLOWED_COMMANDS" => Some(" ./bin/x, ls\tcat ".into()),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn only_skills_that_can_be_used_and_that_the_host_shows_are_offered() {
+    fn only_usable_skills_that_the_host_shows_are_offered() {
         let skill = |name: &str, state: SkillState| Skill {
             name: format!("skills/{name}"),
             state: state.into(),

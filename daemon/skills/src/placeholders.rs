@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_means_something_to_a_shell_is_replaced_by_the_link() {
+    fn a_path_unsafe_for_a_shell_is_replaced_by_the_link() {
         let long = "n/".repeat(65);
         for path in [
             "my skills/pdf",

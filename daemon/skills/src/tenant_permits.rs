@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_tenants_one_caller_has_all_permits() {
+    async fn one_caller_can_take_all_permits_without_tenants() {
         let permits = TenantPermits::new(5, false);
         assert_eq!(take_all(&permits, DAEMON_HOLDER).await.len(), 5);
     }

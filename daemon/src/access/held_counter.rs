@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_at_once_take_no_more_than_the_limit_and_give_all_back() {
+    fn concurrent_threads_take_at_most_the_limit_and_return_all() {
         let counter = HeldCounter::new("execs");
         let tenant = TenantName::default();
         let take = || counter.take(&tenant, Some(7));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_zero_is_none_at_all_and_without_one_there_is_no_limit() {
+    fn a_limit_of_zero_refuses_all_and_no_limit_refuses_none() {
         let counter = HeldCounter::new("connections");
         let tenant = TenantName::default();
         let refused = counter.take(&tenant, Some(0)).expect_err("none at all");

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_writes_to_a_disk_of_all_tenants_is_limited_by_default() {
+    fn writes_to_a_disk_of_all_tenants_are_limited_by_default() {
         let read = |text: &str| {
             let raw: RawLimits = toml::from_str(text).expect("toml");
             let mut faults = Vec::new();

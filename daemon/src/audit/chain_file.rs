@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_contents_fit_and_a_file_of_an_earlier_version_is_read() {
+    fn the_largest_state_fits_and_an_earlier_format_is_read() {
         let dir = tempfile::tempdir().expect("directory");
         let largest = ChainState {
             position: ChainPosition {

@@ -250,7 +250,7 @@ async fn fifty_writers_lose_and_repeat_no_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rotations_and_a_storm_of_reopens_while_writing_keep_the_chain() {
+async fn the_chain_survives_rotations_and_reopens_during_writes() {
     let dir = LogDir::new();
     let log = dir.open().await;
     let writer = async |writer: usize| {
@@ -316,7 +316,7 @@ async fn a_rotated_file_gets_no_record_after_the_reopen() {
 }
 
 #[tokio::test]
-async fn the_chain_goes_on_after_a_restart_and_in_a_missing_or_empty_file() {
+async fn the_chain_continues_after_restarts_in_missing_or_empty_files() {
     let dir = LogDir::new();
     let mut files = Vec::new();
     for round in 0..3 {
@@ -375,7 +375,7 @@ async fn a_directory_that_is_gone_refuses_changes_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_failure_that_outlives_the_daemon_is_reported_by_the_next_start() {
+async fn the_next_start_reports_a_failure_that_outlived_the_daemon() {
     let dir = LogDir::new();
     let logs = dir.0.path().join("logs");
     fs::create_dir(&logs).expect("mkdir");

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_fails_the_log_and_its_records_are_reported_as_in_doubt() {
+    fn a_failed_sync_fails_the_log_and_reports_unsynced_records() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("audit.log");
         let (mut writer, status) = start_writer(dir.path());

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_no_collectors_url_is_a_fault_without_its_text() {
+    fn an_invalid_endpoint_is_a_fault_that_hides_its_text() {
         for endpoint in [
             "127.0.0.1:4317",
             "ftp://127.0.0.1:4317",

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_of_all_pools_are_compared_with_the_space_of_the_state_directory() {
+    fn pool_disks_are_compared_with_the_state_directorys_space() {
         assert_eq!(check_disks(&config(""), 0), None, "no pool is on disk");
         let big = config("[pools.big]\nstorage = \"disk\"\ndisk = \"4GiB\"\nmax = 10");
         for (space, state) in [

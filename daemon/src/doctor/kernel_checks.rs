@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_before_openat2_fail_and_strange_releases_are_warnings() {
+    fn kernels_before_openat2_fail_and_unknown_releases_warn() {
         for (release, state) in [
             ("6.18.44-fc-v509", CheckState::Ok),
             ("5.6", CheckState::Ok),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warning_of_a_small_state_disk_names_what_is_missing_and_why() {
+    fn a_small_state_disk_warning_names_the_wanted_space_and_why() {
         let build =
             "skilld wants 2.0 GiB, for a build of packages (skills.build_disk), and 100,000 inodes";
         let no_build = "skilld wants 1.0 GiB, and 100,000 inodes";

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_memory_limit_is_an_eighth_of_memory_and_at_least_16_mib() {
+    fn socket_memory_limit_is_an_eighth_and_at_least_16_mib() {
         assert_eq!(socket_memory_limit(512 << 20), 64 << 20);
         assert_eq!(socket_memory_limit(32 << 20), 16 << 20);
     }

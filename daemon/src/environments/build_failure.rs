@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_an_index_are_tried_again_soon_and_those_of_the_need_are_not() {
+    fn index_faults_are_retried_soon_and_faults_of_a_need_are_not() {
         let exited = Reason::Exited;
         let need = failure(exited, Some(3), "x\nno such package: six\n\n", &[]);
         assert_eq!(need.reason(), "no such package: six");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_told_from_a_host_that_cannot_start_processes() {
+    fn a_missing_program_is_permanent_and_a_failed_fork_transient() {
         let spawn_failed = |stage: Stage, message: &str| {
             let end = CommandEnd {
                 result: pb::ExecResult {

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn build_is_prepared_for_every_skill_that_asked_for_it_while_it_ran() {
+    fn a_build_is_prepared_for_every_skill_that_joined_it() {
         let table = BuildTable::default();
         let started = start(&table, "staged", BuildTrigger::Staging).expect("started");
         let BuildStart::New(_events) = started else {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_the_image_adds_come_first_unless_commands_can_write_there() {
+    fn image_path_entries_come_first_unless_writable_by_commands() {
         for (path, expected) in [
             ("/usr/local/sbin:/usr/bin:/bin", ""),
             ("/opt/venv/bin:/usr/bin:/opt/venv/bin", "/opt/venv/bin:"),

@@ -478,7 +478,7 @@ fn a_skill_within_a_skill_is_named_as_it_is_staged() {
 }
 
 #[test]
-fn a_skills_own_places_are_searched_whatever_the_environment_says() {
+fn a_skills_own_folders_stay_in_path_and_pythonpath() {
     let spec = pb::ExecSpec {
         skill: "csv-report".into(),
         env: [
@@ -537,7 +537,7 @@ fn script_runs_with_its_interpreter_and_absolute_path() {
 }
 
 #[test]
-fn a_script_that_the_kernel_starts_by_its_first_line_is_the_program() {
+fn a_script_started_by_its_first_line_is_the_program_itself() {
     let folder = SkillFolder {
         name: "csv-report".into(),
         path_in_plugin: None,

@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_that_has_not_reported_its_start_ends_with_aborted_at_the_stop() {
+    async fn a_run_without_a_reported_start_is_aborted_at_the_stop() {
         let stop = CancellationToken::new();
         stop.cancel();
         // The exec may have started: the guest has not answered, or its stream has no message yet.
@@ -769,7 +769,7 @@ mod tests {
 
     /// The stop may come between a look at it and the one at the guest's stream.
     #[tokio::test]
-    async fn a_stream_that_the_stop_disconnects_amid_its_messages_is_reported_as_the_stop() {
+    async fn a_stream_disconnected_by_the_stop_reports_the_stop() {
         for path in [RUN, STREAM] {
             let stop = CancellationToken::new();
             let (workspace, why) = ("workspaces/w".into(), "its connection ended".into());

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_its_first_call_goes_before_an_older_one_with_calls() {
+    async fn connections_without_a_call_are_evicted_before_used_ones() {
         let table = ConnectionTable::new(2, 2);
         let (used, _) = admit(&table, 1);
         drop(used.handle().open_call(CallPriority::Work));

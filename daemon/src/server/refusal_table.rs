@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_has_a_record_for_its_first_refusal_and_one_for_all_others_of_a_window() {
+    async fn a_peers_refusals_in_a_window_take_two_records() {
         let dir = tempfile::tempdir().expect("directory");
         let (table, audit) = open_table(dir.path()).await;
         for index in 0..1000 {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_of_a_flood_are_delayed_up_to_a_number_at_the_same_time() {
+    async fn a_limited_number_of_flood_answers_is_delayed_at_once() {
         let table = RefusalTable::new(None);
         let stop = CancellationToken::new();
         let start = Instant::now();

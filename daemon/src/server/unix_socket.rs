@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_in_which_others_could_replace_the_socket_is_refused() {
+    async fn directories_where_others_can_replace_the_socket_are_refused() {
         use std::os::unix::fs::chown;
 
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_socket_is_never_removed() {
+    async fn a_file_that_is_no_socket_is_never_removed() {
         let dir = tempfile::tempdir().expect("temporary directory");
         std::fs::create_dir(dir.path().join("run")).expect("directory");
         std::fs::write(path(&dir), "precious").expect("write");

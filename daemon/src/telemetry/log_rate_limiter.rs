@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn each_log_statement_has_its_own_limit_and_suppressed_lines_are_counted() {
+    fn log_statements_have_own_limits_and_count_suppressed_lines() {
         let ((), text) = log_in_one_interval(|limit| {
             for number in 0..1000 {
                 tracing::warn!(number, "repeated");

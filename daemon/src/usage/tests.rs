@@ -43,7 +43,7 @@ fn time_of_a_workspace_is_split_at_midnight_and_at_the_start() {
 }
 
 #[test]
-fn days_are_bounded_also_for_a_workspace_that_outlived_a_long_absence() {
+fn usage_days_are_bounded_even_after_a_long_absence() {
     let now = now_ms();
     let ledger = ledger(now);
     ledger.add_workspace_time(&tenant(), 1, now - 100 * DAY_MS..now);
@@ -53,7 +53,7 @@ fn days_are_bounded_also_for_a_workspace_that_outlived_a_long_absence() {
 }
 
 #[test]
-fn ends_of_execs_are_counted_by_reason_with_their_processor_time() {
+fn execs_are_counted_by_end_reason_with_processor_time() {
     let ledger = ledger(now_ms());
     ledger.add_exec(&tenant(), &ended(Reason::Exited, 1500, 250));
     ledger.add_exec(&tenant(), &ended(Reason::Exited, 0, 1));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn endless_list_of_a_hostile_guest_is_read_in_bounded_pages_and_memory() {
+    async fn an_endless_exec_list_is_read_in_bounded_pages_and_memory() {
         let mut pages = 0;
         let many = |_| {
             pages += 1;

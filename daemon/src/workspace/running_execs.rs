@@ -356,7 +356,7 @@ mod tests {
     use crate::access::{HeldCounter, TenantName};
 
     #[test]
-    fn requests_with_one_id_share_a_unit_until_the_last_has_its_answer() {
+    fn requests_with_one_id_share_a_unit_until_the_last_answer() {
         let (execs, counter) = (Arc::<RunningExecs>::default(), HeldCounter::new("execs"));
         let tenant = TenantName::default();
         let add = || execs.add("x", None, || counter.take(&tenant, Some(1)));

@@ -332,7 +332,7 @@ mod tests {
     use crate::shutdown::Tasks;
 
     #[tokio::test]
-    async fn each_setting_of_execs_arrives_in_its_own_field_of_the_request() {
+    async fn each_exec_setting_has_its_own_field_in_the_request() {
         let text = "[execs]\ncount_max = 11\nretain_bytes_total = \"65MiB\"\n\
                     disconnect_grace = \"14s\"\nkill_grace = \"13s\"\n";
         let config = Arc::new(Config::from_toml(text).expect("valid").config);

@@ -93,7 +93,7 @@ fn is_alive(pid: i32) -> bool {
 }
 
 #[tokio::test]
-async fn started_container_runs_the_guest_with_only_its_own_environment() {
+async fn a_container_runs_the_guest_with_only_its_own_environment() {
     let engine = FakeEngine::new();
     let slot = slot("a");
     let (id, report) = boot(&engine, &slot).await;

@@ -138,7 +138,7 @@ async fn wait_until_written(server: &TestServer) {
 }
 
 #[tokio::test]
-async fn what_is_saved_is_loaded_byte_for_byte_in_every_version() {
+async fn saved_artifacts_load_byte_for_byte_in_every_version() {
     let server = TestServer::start("", &[]).await;
     // Binary data, data larger than any limit of inline content, and no data.
     let all = [
@@ -443,7 +443,7 @@ async fn save_during_a_stop_fails_with_draining_and_leaves_no_files() {
 }
 
 #[tokio::test]
-async fn workspace_file_is_saved_without_a_transfer_through_the_client() {
+async fn a_workspace_file_is_saved_without_passing_the_client() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let client = &server.client;
@@ -495,7 +495,7 @@ async fn workspace_file_is_saved_without_a_transfer_through_the_client() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_of_a_workspace_or_not_the_one_meant_leaves_no_version() {
+async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let client = &server.client;

@@ -136,7 +136,7 @@ fn pool_inherits_missing_keys_from_the_default_pool() {
 }
 
 #[test]
-fn pool_is_in_the_sandbox_of_the_default_pool_unless_it_says_otherwise() {
+fn a_pool_inherits_the_default_pools_sandbox_unless_set() {
     let runtimes = |text: &str| -> Vec<(String, Option<String>)> {
         let pools = Config::from_toml(text).expect("loads").config.pools;
         let runtimes = pools.into_iter();
@@ -240,7 +240,7 @@ fn malformed_values_are_named_with_their_key() {
 }
 
 #[test]
-fn a_disk_may_be_larger_than_memory_if_a_file_system_can_have_its_limits() {
+fn a_disk_may_exceed_memory_within_file_system_limits() {
     let pool = |text: &str| {
         let text = format!("[pools.big]\nstorage = \"disk\"\n{text}");
         Config::from_toml(&text)
@@ -533,7 +533,7 @@ fn a_path_of_blanks_is_refused() {
 }
 
 #[test]
-fn urls_of_roots_and_proxies_are_checked_without_showing_secrets() {
+fn root_and_proxy_urls_are_checked_without_showing_secrets() {
     for (keys, says) in [
         (
             "skills.roots = [\"https://user:secret@x.example/a.zip\"]",

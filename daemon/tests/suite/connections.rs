@@ -510,7 +510,7 @@ async fn call_without_a_request_ends_after_ten_seconds() {
 }
 
 #[tokio::test]
-async fn client_over_the_limit_is_rejected_at_once_if_all_others_have_open_calls() {
+async fn clients_over_the_limit_are_rejected_if_all_others_are_busy() {
     let server = TestServer::start("server.connections_max = 1", &[]).await;
     let scope = pb::ArtifactScope {
         app: "app".to_owned(),

@@ -190,7 +190,7 @@ async fn a_card_stands_in_for_front_matter_and_never_for_instructions() {
 }
 
 #[tokio::test]
-async fn skills_in_dot_folders_are_found_and_folders_of_tools_are_passed_over() {
+async fn skills_in_dot_folders_are_found_and_tool_folders_skipped() {
     let passed_over = [
         ".git",
         ".hg",
@@ -288,7 +288,7 @@ async fn a_root_that_is_itself_a_skill_is_that_skill() {
 }
 
 #[tokio::test]
-async fn a_skill_within_a_skill_is_one_of_its_own_and_no_part_of_the_other() {
+async fn a_nested_skill_is_its_own_and_no_part_of_the_outer_one() {
     let fixture = Fixture::new();
     fixture.skill("a/outer", "outer");
     fixture.write("a/outer/scripts/x.py", "x");
@@ -368,7 +368,7 @@ async fn limits_of_a_root_are_reported() {
 // === links ===
 
 #[tokio::test]
-async fn links_are_followed_beneath_roots_only_and_both_places_are_told() {
+async fn links_are_followed_only_beneath_roots_with_both_paths_shown() {
     let fixture = Fixture::new();
     fixture.skill("a/real", "real");
     fixture.skill("b/.store/v1", "linked");
@@ -402,7 +402,7 @@ async fn links_are_followed_beneath_roots_only_and_both_places_are_told() {
 }
 
 #[tokio::test]
-async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are_seen() {
+async fn a_linked_document_beneath_a_root_is_read_with_its_changes() {
     let fixture = Fixture::new();
     fixture.document("b/shared/csv.md", "csv", "first", "");
     fixture.write("outside.md", "---\nname: out\ndescription: secret\n---\n");
@@ -449,7 +449,7 @@ async fn a_linked_document_is_read_if_it_lies_beneath_a_root_and_its_changes_are
 }
 
 #[tokio::test]
-async fn links_to_files_and_folders_of_a_root_are_staged_as_what_they_lead_to() {
+async fn links_to_files_and_folders_of_a_root_stage_their_targets() {
     let fixture = Fixture::new();
     fixture.write("b/shared/data.csv", "first");
     fixture.write("b/shared/deeper/notes.md", "notes");

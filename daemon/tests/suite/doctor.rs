@@ -83,7 +83,7 @@ fn doctor_reports_what_it_can_without_docker_and_makes_nothing() {
 }
 
 #[test]
-fn doctor_reports_every_fault_of_the_configuration_and_checks_the_host() {
+fn doctor_reports_every_config_fault_and_checks_the_host() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
     fs::write(
@@ -113,7 +113,7 @@ fn doctor_reports_every_fault_of_the_configuration_and_checks_the_host() {
 }
 
 #[test]
-fn doctor_checks_the_host_with_the_defaults_if_the_file_cannot_be_read() {
+fn doctor_uses_the_defaults_if_the_file_cannot_be_read() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("skilld.toml");
     fs::write(&file, "[server\n").expect("write");
@@ -256,7 +256,7 @@ fn check_succeeds_with_a_warning_where_no_docker_is() {
 }
 
 #[test]
-fn check_fails_if_a_root_cannot_be_read_and_still_prints_the_values() {
+fn check_fails_for_an_unreadable_root_but_prints_the_values() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let env = [("SKILLD_SKILLS__ROOTS", "[\"/nowhere/skills\"]")];
     let output = skilld(dir.path(), &["--check"], &env);

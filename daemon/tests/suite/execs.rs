@@ -77,7 +77,7 @@ async fn silent_stdin_stream_ends_at_the_upload_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exec_over_the_count_is_refused_and_the_quota_names_the_workspace() {
+async fn an_exec_over_the_count_is_refused_naming_its_workspace() {
     let server = TestServer::start_with_commands("execs.count_max = 1\n").await;
     let workspace = server.workspace().await;
     let start = |id: &str| start_request(&workspace, id, "sleep 3600");

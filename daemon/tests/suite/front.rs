@@ -260,7 +260,7 @@ async fn reflection_v1_and_v1alpha_list_every_service() {
 }
 
 #[tokio::test]
-async fn reflection_finds_extensions_and_goes_on_after_a_failed_look_up() {
+async fn reflection_finds_extensions_and_survives_a_failed_lookup() {
     let daemon = TestDaemon::start("", |_| {}).await;
     let options = || "google.protobuf.MethodOptions".to_owned();
     let extension = |extension_number| {

@@ -299,7 +299,7 @@ async fn check_none_staged(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_does_not_give_fails_with_its_reason_and_leaves_nothing() {
+async fn a_failed_fetch_of_an_input_has_a_reason_and_leaves_nothing() {
     let long = "x".repeat(2000);
     let metadata = "302 Found\r\nLocation: http://169.254.169.254/\r\n";
     let web = WebPages::default()

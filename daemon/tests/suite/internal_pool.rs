@@ -106,7 +106,7 @@ async fn wait_for_no_container(engine: &FakeEngine) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn command_of_the_daemon_gets_its_input_and_returns_output_and_exit_code() {
+async fn an_internal_command_gets_input_and_returns_output_and_code() {
     let daemon = Daemon::start().await;
     let slot = daemon
         .internal_pool()

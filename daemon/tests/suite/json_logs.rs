@@ -103,7 +103,7 @@ fn the_environment_decides_where_no_file_can_be_read() {
 }
 
 #[test]
-fn a_start_that_fails_later_and_its_warnings_of_ignored_variables_are_objects() {
+fn a_late_start_failure_and_its_warnings_are_json_objects() {
     let dir = tempfile::tempdir().expect("directory");
     let mut command = skilld(dir.path(), &["--log", "trace"]);
     command

@@ -158,7 +158,7 @@ async fn queue_length_and_waiting_time_are_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_above_the_pool_are_rejected_and_smaller_ones_get_their_own_container() {
+async fn lower_limits_get_their_own_container_and_higher_are_refused() {
     let server = TestServer::start("pools.default.max = 4\n", &[]).await;
     let with = |pids| CreateWorkspaceRequest {
         limits: Some(WorkspaceLimits {
@@ -187,7 +187,7 @@ async fn limits_above_the_pool_are_rejected_and_smaller_ones_get_their_own_conta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn boot_without_a_guest_times_out_and_the_pool_reports_the_problem() {
+async fn a_boot_without_a_guest_times_out_and_is_a_pool_problem() {
     let toml = "engine.boot_timeout = \"1s\"\npools.default.claim_timeout = \"3s\"\n";
     let server = TestServer::start(toml, &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
@@ -227,7 +227,7 @@ async fn boot_without_a_guest_times_out_and_the_pool_reports_the_problem() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_engine_workspaces_keep_working_and_new_ones_are_rejected() {
+async fn an_absent_engine_stops_new_workspaces_but_not_running_ones() {
     let server = TestServer::start("", &[]).await;
     let first = server.workspace().await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;

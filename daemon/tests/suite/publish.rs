@@ -370,7 +370,7 @@ async fn published_versions_are_deleted_and_those_of_roots_are_not() {
 }
 
 #[tokio::test]
-async fn what_is_not_one_skill_of_that_name_is_refused_and_leaves_nothing() {
+async fn an_archive_without_exactly_that_skill_leaves_nothing() {
     let fixture = Fixture::new();
     let front: &[u8] = b"---\nname: csv\ndescription: d\n---\n";
     let plain = |path: &'static str| (path, b"x".as_slice(), 0o644);
@@ -436,7 +436,7 @@ async fn what_is_not_one_skill_of_that_name_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_name_the_archive_gives_it() {
+async fn the_archive_names_a_skill_published_without_a_name() {
     let fixture = Fixture::new();
     let named = |name: &str| format!("---\nname: {name}\ndescription: d\n---\n");
     let bare = "---\ndescription: d\n---\n";

@@ -174,7 +174,7 @@ async fn start_waits_for_slow_removals_for_a_limited_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orphans_that_cannot_be_removed_delay_a_start_for_a_limited_time() {
+async fn unremovable_orphans_delay_a_start_for_a_limited_time() {
     let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"50ms\"\n";
     let (stopped, engine, known) = stop_with_orphans(toml, 40).await;
     engine.set_delay(EngineOperation::Remove, HANG);
@@ -240,7 +240,7 @@ async fn slot_directories_without_a_slot_are_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn container_that_cannot_be_removed_is_quarantined_until_it_is_gone() {
+async fn an_unremovable_container_is_quarantined_until_it_is_gone() {
     let toml = "engine.remove_timeout = \"300ms\"\nengine.reconcile_interval = \"100ms\"\n";
     let server = TestServer::start(toml, &[]).await;
     let created = server
@@ -361,7 +361,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deleted_failed_workspace_keeps_its_slot_until_its_container_is_gone() {
+async fn a_deleted_workspace_keeps_its_slot_until_its_container_goes() {
     let toml = "engine.remove_timeout = \"500ms\"\nengine.reconcile_interval = \"50ms\"\n";
     let server = TestServer::start(toml, &[]).await;
     let created = server.client.create_workspace(create_request("lost")).await;

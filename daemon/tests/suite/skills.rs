@@ -479,7 +479,7 @@ async fn a_skill_keeps_its_own_out_with_a_warning() {
 }
 
 #[tokio::test]
-async fn what_a_killed_daemon_left_behind_is_removed() {
+async fn leftovers_of_a_killed_daemon_are_removed() {
     let fixture = Fixture::new();
     fixture.skill("csv", "1");
     fs::create_dir_all(fixture.path("state/slots/s1/.stage-x/csv")).expect("mkdir");

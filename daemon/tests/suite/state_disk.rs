@@ -329,7 +329,7 @@ async fn full_state_disk_is_reported_and_costs_no_warm_container() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn state_disk_without_inodes_is_reported_and_costs_no_warm_container() {
+async fn a_lack_of_inodes_is_reported_and_costs_no_warm_container() {
     check_shortage(Shortage::Inodes).await;
 }
 
@@ -429,7 +429,7 @@ async fn a_daemon_starts_on_a_full_state_disk_and_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_starts_without_inodes_on_its_state_disk_and_makes_room() {
+async fn a_daemon_starts_without_free_inodes_and_makes_room() {
     check_start(Shortage::Inodes).await;
 }
 

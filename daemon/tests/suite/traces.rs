@@ -85,7 +85,7 @@ async fn run_with_canaries(server: &TestServer, workspace: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_a_span_in_the_clients_trace_with_its_method_and_status() {
+async fn a_call_adds_a_span_with_method_and_status_to_its_trace() {
     let mut collector = Collector::start().await;
     let endpoint = format!("http://{}", collector.address);
     let server = TestServer::start(&traces(&endpoint, ""), &[]).await;
@@ -160,7 +160,7 @@ async fn no_span_has_a_secret_of_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sampling_decision_is_the_clients_and_else_the_configurations() {
+async fn the_client_decides_on_sampling_before_the_configuration() {
     let mut collector = Collector::start().await;
     let endpoint = format!("http://{}", collector.address);
     let none = traces(&endpoint, "traces.sample_ratio = 0.0\n");

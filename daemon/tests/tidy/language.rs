@@ -1,6 +1,7 @@
-//! Rules about words: how a doc comment may begin, and which words are no names of types and modules.
+//! Rules about words: how a doc comment may begin, which words are no names of types and modules, and what names a
+//! test.
 
-use crate::source::{Finding, SourceFile, leading_identifier};
+use crate::source::{Finding, SourceFile, is_identifier_char, leading_identifier};
 
 /// First words of a summary line that only make sense beside the identifier, or that name no subject at all.
 const FORBIDDEN_OPENINGS: &[&str] = &[
@@ -121,6 +122,12 @@ const NOUNS: &[&str] = &[
     "warning",
 ];
 
+/// Maximum length of a test's name, in characters.
+const TEST_NAME_CHARS_MAX: usize = 60;
+
+/// First words of a test's name that begin a clause and no claim.
+const FORBIDDEN_TEST_OPENINGS: &[&str] = &["as", "how", "of", "that", "what", "when", "where"];
+
 /// Keywords that declare a type.
 const TYPE_KEYWORDS: &[&str] = &["struct ", "enum ", "union ", "trait ", "type "];
 
@@ -180,6 +187,55 @@ pub(crate) fn check_names(file: &SourceFile<'_>) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Returns a finding for every test whose name is too long or begins like no claim.
+pub(crate) fn check_test_names(file: &SourceFile<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_test = false;
+    for (index, line) in file.text.lines().enumerate() {
+        let line = line.trim_start();
+        is_test |= is_test_attribute(line);
+        let Some(name) = declared_function(line) else {
+            continue;
+        };
+        if !std::mem::take(&mut is_test) {
+            continue;
+        }
+        let length = name.chars().count();
+        if length > TEST_NAME_CHARS_MAX {
+            let message = format!(
+                "the name of a test has {length} characters, at most {TEST_NAME_CHARS_MAX} are allowed: claim one \
+                 thing (subject, verb, object) and leave the details to its body"
+            );
+            findings.push(file.finding(index + 1, message));
+        }
+        let word = name.split('_').next().unwrap_or_default();
+        if FORBIDDEN_TEST_OPENINGS.contains(&word) {
+            let message = format!(
+                "the name of a test must not begin with `{word}`: make it a claim (subject, verb, object) such as \
+                 `unchanged_index_files_are_not_fetched`"
+            );
+            findings.push(file.finding(index + 1, message));
+        }
+    }
+    findings
+}
+
+/// Returns `true` if a line is `#[test]` or the `test` of a runtime, with or without arguments.
+fn is_test_attribute(line: &str) -> bool {
+    let Some(attribute) = line.strip_prefix("#[") else {
+        return false;
+    };
+    let is_in_path = |char: char| is_identifier_char(char) || char == ':';
+    let path = attribute.split(|char| !is_in_path(char)).next();
+    path.is_some_and(|path| path == "test" || path.ends_with("::test"))
+}
+
+/// Returns the name of the function that a line declares, if it is private as those of tests are.
+fn declared_function(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("async ").unwrap_or(line);
+    rest.strip_prefix("fn ").map(leading_identifier)
 }
 
 /// Returns the name of the type that a line declares. Associated types (`type Item = …;` in an `impl`) are indented
@@ -281,5 +337,44 @@ fn modules_named_by_participles_or_prepositions_are_found() {
         "a/exec_of.rs",
     ] {
         assert_eq!(found(path), 0, "{path}");
+    }
+}
+
+#[test]
+fn test_names_that_are_too_long_or_no_claim_are_found() {
+    let found = |text: &str| -> Vec<String> {
+        let path = "client/src/a.rs";
+        let findings = check_test_names(&SourceFile { path, text });
+        findings.iter().map(Finding::to_string).collect()
+    };
+    let named = |length| format!("#[test]\nfn {}() {{}}\n", "a".repeat(length));
+    let (fits, long) = (named(60), named(61));
+    for (text, expected) in [
+        (
+            "#[test]\nfn what_is_new_is_fetched() {}\n",
+            "a.rs:2: the name of a test must not begin with `what`",
+        ),
+        (
+            "    #[tokio::test(start_paused = true)]\n    async fn of_two_the_later_counts() {\n",
+            "begin with `of`",
+        ),
+        (
+            "#[tokio::test]\n// Why.\n#[cfg(unix)]\nasync fn when_full_it_waits() {}\n",
+            "a.rs:4: the name of a test must not begin with `when`",
+        ),
+        (long.as_str(), "has 61 characters"),
+    ] {
+        let found = found(text);
+        let is_expected = matches!(found.as_slice(), [one] if one.contains(expected));
+        assert!(is_expected, "{text:?}: {found:?}");
+    }
+    for text in [
+        "#[test]\nfn unchanged_index_files_are_not_fetched() {}\n",
+        "#[test]\nfn whatever_is_lost_is_counted() {}\n",
+        "#[test]\nfn a_claim_holds() {}\nfn of_helper() {}\n",
+        "#[cfg(test)]\nfn when_full() {}\n",
+        fits.as_str(),
+    ] {
+        assert_eq!(found(text), [""; 0], "{text:?}");
     }
 }

@@ -230,7 +230,7 @@ fn files_without_a_comment_or_with_too_many_lines_are_found() {
 }
 
 #[test]
-fn functional_tests_that_do_not_say_why_they_need_docker_are_found() {
+fn functional_tests_without_a_reason_for_docker_are_found() {
     let path = "tests/e2e/functional/a.rs";
     check_shape(path, "//! Tests a.\n", &["//! Docker: "]);
     check_shape(path, "//! Tests a.\n//! Docker: its mounts.\n", &[]);

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_launch_that_was_not_read_may_be_given_to_another_supervisor() {
+    async fn only_an_unread_launch_may_go_to_another_supervisor() {
         let (supervisor, end) = pair();
         launch(&supervisor);
         drop(end);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn neither_a_report_nor_an_unread_launch_is_lost_while_the_supervisor_ends() {
+    async fn an_ending_supervisor_loses_no_report_and_no_unread_launch() {
         let report = SupervisorReport::Started { pid: 7 };
         for round in 0..20_000 {
             let (supervisor, end) = pair();

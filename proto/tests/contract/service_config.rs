@@ -25,7 +25,7 @@ fn read_method_config() -> Value {
 }
 
 #[test]
-fn libraries_repeat_what_reads_and_what_may_be_repeated_and_nothing_else() {
+fn libraries_repeat_only_reads_and_repeatable_changes() {
     let config = read_method_config();
     let names = config["name"].as_array().expect("names").iter();
     let path = |name: &Value| {

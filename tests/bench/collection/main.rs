@@ -138,7 +138,7 @@ async fn list_skills(daemon: &Daemon) -> Result<(Vec<Skill>, Vec<Problem>)> {
 }
 
 #[test]
-fn daemon_gets_settings_of_packages_and_limits_but_no_other_root() {
+fn the_daemon_gets_package_and_limit_settings_but_no_root() {
     assert!(is_forwarded("SKILLD_SKILLS__WHEELHOUSE"));
     assert!(is_forwarded("SKILLD_POOLS__DEFAULT__MEMORY"));
     assert!(!is_forwarded("SKILLD_SKILLS__ROOTS"));

@@ -64,7 +64,7 @@ fn json_has_the_same_facts() {
 }
 
 #[test]
-fn text_of_skills_is_one_bounded_line_without_control_characters() {
+fn skill_text_is_one_bounded_line_without_control_characters() {
     assert_eq!(one_line("a\x1b[31m\n b\t"), "a [31m b");
     assert_eq!(one_line(&"é".repeat(400)).chars().count(), SHOWN_CHARS + 1);
 }

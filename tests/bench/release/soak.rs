@@ -39,7 +39,7 @@ struct Look {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn soak() -> Result<()> {
+async fn memory_and_descriptors_do_not_grow_over_many_execs() -> Result<()> {
     let _alone = alone().await;
     let execs = match std::env::var_os(VARIABLE) {
         Some(text) => text.to_string_lossy().parse().context(VARIABLE)?,

@@ -237,7 +237,7 @@ async fn time_exec(daemon: &Daemon, workspace: &str, program: &str) -> Result<Du
 }
 
 #[tokio::test]
-async fn an_exec_on_gvisor_costs_at_most_10_ms_more_than_a_spawn_inside() -> Result<()> {
+async fn an_exec_on_gvisor_costs_at_most_10_ms_more_than_a_spawn() -> Result<()> {
     let _alone = alone().await;
     let runtimes = docker::connect()?.info().await?.runtimes;
     if !runtimes.unwrap_or_default().contains_key("runsc") {

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_stays_near_the_published_figures() {
+    fn saved_tokens_stay_near_the_published_figures() {
         let tokenizer = tiktoken_rs::o200k_base().expect("the tokenizer");
         let skills = binaries::repository().join("skills");
         let samples = Corpus::read(&skills, "the sample skills").expect("skills");

@@ -128,7 +128,7 @@ fn records(daemon: &Daemon) -> Result<usize> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_saving_an_artifact() -> Result<()> {
+async fn saving_an_artifact_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("save.") {
         crash_at(point).await.context(point.name())?;
     }
@@ -136,7 +136,7 @@ async fn crash_between_every_two_steps_of_saving_an_artifact() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_deleting_an_artifact() -> Result<()> {
+async fn deleting_an_artifact_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("discard.") {
         crash_at(point).await.context(point.name())?;
     }

@@ -67,7 +67,7 @@ async fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_copied_state_directory_leaves_the_originals_workspaces_alone() -> Result<()> {
+async fn a_copied_state_directory_spares_the_originals_workspaces() -> Result<()> {
     let daemon = Daemon::start().await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
     run_shell(&daemon.client, &workspace, "echo before > file").await?;
@@ -102,7 +102,7 @@ async fn a_copied_state_directory_leaves_the_originals_workspaces_alone() -> Res
 }
 
 #[tokio::test]
-async fn an_emptied_instance_file_is_refused_and_its_workspaces_survive() -> Result<()> {
+async fn an_empty_instance_file_is_refused_and_workspaces_survive() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
     daemon.warm(1).await?;

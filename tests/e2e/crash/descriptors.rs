@@ -25,7 +25,7 @@ fn limit(daemon: &Daemon, current: u64) -> Result<u64> {
 const STANDARD_STREAMS: u64 = 3;
 
 #[tokio::test]
-async fn a_shortage_of_descriptors_has_a_reason_and_costs_no_warm_container() -> Result<()> {
+async fn a_lack_of_descriptors_has_a_reason_and_costs_no_container() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let workspace = exec::workspace(&client).await?.name;

@@ -26,7 +26,7 @@ fn draining() -> (String, String) {
 }
 
 #[tokio::test]
-async fn drain_and_stop_end_streams_with_unavailable_and_leave_execs_running() -> Result<()> {
+async fn drain_and_stop_end_streams_and_leave_execs_running() -> Result<()> {
     // A daemon that waited for one of the calls would not end in time.
     let options = Options::default().set("server.drain_timeout", "1h");
     let mut daemon = Daemon::start_with(options).await?;

@@ -24,7 +24,7 @@ async fn health(daemon: &Daemon, serving: bool) -> Result<()> {
 }
 
 #[tokio::test]
-async fn docker_stops_while_serving() -> Result<()> {
+async fn workspaces_keep_working_while_docker_is_stopped() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut proxy = Proxy::open(&dir.path().join("docker.sock"))?;
     // A claim that waits in the queue does not end before the test gives up.
@@ -93,7 +93,7 @@ async fn docker_stops_while_serving() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_labelled_container_that_no_slot_knows_is_removed_while_it_serves() -> Result<()> {
+async fn a_labelled_container_without_a_slot_is_removed_at_runtime() -> Result<()> {
     let options = Options::default().set("engine.reconcile_interval", "1s");
     let daemon = Daemon::start_with(options).await?;
     let workspace = exec::workspace(&daemon.client).await?.name;

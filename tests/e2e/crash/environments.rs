@@ -25,7 +25,7 @@ fn add_skill(root: &Path, name: &str, requirement: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn build_that_the_daemon_did_not_survive_leaves_nothing_and_is_repeated() -> Result<()> {
+async fn a_build_that_a_crash_interrupts_leaves_nothing_and_repeats() -> Result<()> {
     let dir = tempfile::tempdir()?;
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
     let (root, packages) = (dir.path().join("skills"), dir.path().join("packages"));
@@ -82,7 +82,7 @@ async fn build_that_the_daemon_did_not_survive_leaves_nothing_and_is_repeated() 
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_build() -> Result<()> {
+async fn a_build_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("environment.") {
         crash_at(point).await.context(point.name())?;
     }

@@ -34,7 +34,7 @@ fn count_first_half_of_boot_points() -> usize {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_the_count_first_half_of_boot_points() -> Result<()> {
+async fn the_first_half_of_a_boot_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("boot.").take(count_first_half_of_boot_points()) {
         // The second boot is for the target: nothing is warm, so each claim waits for its own.
         crash_at(point, 2).await.context(point.name())?;
@@ -43,7 +43,7 @@ async fn crash_between_every_two_steps_of_the_count_first_half_of_boot_points() 
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_the_second_half_of_a_boot() -> Result<()> {
+async fn the_second_half_of_a_boot_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("boot.").skip(count_first_half_of_boot_points()) {
         crash_at(point, 2).await.context(point.name())?;
     }
@@ -51,7 +51,7 @@ async fn crash_between_every_two_steps_of_the_second_half_of_a_boot() -> Result<
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_disk() -> Result<()> {
+async fn making_a_disk_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("disk.") {
         crash_at(point, 2).await.context(point.name())?;
     }
@@ -59,7 +59,7 @@ async fn crash_between_every_two_steps_of_a_disk() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_claim() -> Result<()> {
+async fn a_claim_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("claim.") {
         crash_at(point, 2).await.context(point.name())?;
     }
@@ -67,7 +67,7 @@ async fn crash_between_every_two_steps_of_a_claim() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_renewal_and_a_loss() -> Result<()> {
+async fn a_renewal_and_a_loss_survive_a_crash_at_every_step() -> Result<()> {
     for point in points("renew.").chain(points("loss.")) {
         crash_at(point, 1).await.context(point.name())?;
     }
@@ -75,7 +75,7 @@ async fn crash_between_every_two_steps_of_a_renewal_and_a_loss() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_delete() -> Result<()> {
+async fn a_delete_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("delete.") {
         crash_at(point, 1).await.context(point.name())?;
     }
@@ -83,7 +83,7 @@ async fn crash_between_every_two_steps_of_a_delete() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_between_two_files_of_a_collection() -> Result<()> {
+async fn a_collection_survives_a_crash_between_two_files() -> Result<()> {
     crash_at(Point::CollectSaved, 1).await
 }
 

@@ -153,7 +153,7 @@ async fn a_pause_that_lasts_is_a_loss() -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_fabricated_exit_when_the_guest_is_killed_from_the_host() -> Result<()> {
+async fn a_guest_killed_from_the_host_fabricates_no_exit() -> Result<()> {
     let daemon = Daemon::start().await?;
     let client = &daemon.client;
     let workspace = exec::workspace(client).await?.name;

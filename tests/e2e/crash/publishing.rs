@@ -19,7 +19,7 @@ use crate::crash::DEADLINE;
 use crate::crash::faults::points;
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_publishing() -> Result<()> {
+async fn publishing_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("publish.") {
         let mut daemon = daemon(point).await?;
         let client = daemon.client.clone().with_retry(RetryPolicy::none());
@@ -40,7 +40,7 @@ async fn crash_between_every_two_steps_of_publishing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_taking_a_skill_back() -> Result<()> {
+async fn unpublishing_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("unpublish.") {
         let mut daemon = daemon(point).await?;
         let client = daemon.client.clone().with_retry(RetryPolicy::none());
@@ -57,7 +57,7 @@ async fn crash_between_every_two_steps_of_taking_a_skill_back() -> Result<()> {
 }
 
 #[tokio::test]
-async fn crash_while_the_store_is_cleared() -> Result<()> {
+async fn clearing_the_store_survives_a_crash() -> Result<()> {
     for point in points("clear.") {
         let mut daemon = daemon(point).await?;
         let client = daemon.client.clone().with_retry(RetryPolicy::none());

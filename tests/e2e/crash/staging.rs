@@ -47,7 +47,7 @@ fn leftovers(daemon: &Daemon) -> Result<Vec<String>> {
 }
 
 #[tokio::test]
-async fn crash_between_every_two_steps_of_a_restaging() -> Result<()> {
+async fn restaging_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("stage.") {
         crash_at(point).await.context(point.name())?;
     }

@@ -107,7 +107,7 @@ async fn held_amounts_are_exact_after_the_daemon_was_killed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_exec_that_ends_while_no_daemon_runs_is_given_back_and_counted() -> Result<()> {
+async fn an_exec_that_ends_without_a_daemon_is_released_and_counted() -> Result<()> {
     let files = tempfile::tempdir()?;
     let mut daemon = start(files.path(), "execs = 1").await?;
     let client = daemon.client.clone();

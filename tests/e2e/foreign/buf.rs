@@ -31,7 +31,7 @@ async fn both_versions_of_reflection_answer() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_protos_pass_buf_lint_and_break_no_client_of_the_last_release() -> Result<()> {
+async fn the_protos_pass_buf_lint_and_break_no_released_client() -> Result<()> {
     let buf = venv::program("buf").await?;
     let protos = binaries::repository().join("proto");
     output(Command::new(&buf).arg("lint").arg(&protos)).await?;

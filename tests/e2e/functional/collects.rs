@@ -113,7 +113,7 @@ async fn collected_files_are_kept_as_artifacts_if_they_are_whole() -> Result<()>
 }
 
 #[tokio::test]
-async fn the_files_of_an_exec_are_saved_once_however_often_they_are_collected() -> Result<()> {
+async fn files_of_an_exec_are_saved_once_over_many_collections() -> Result<()> {
     let (daemon, name) = Daemon::with_workspace().await?;
     let client = &daemon.client;
     let make = || shell("cd $OUTPUT_DIR; echo same > a; echo $RANDOM > b");

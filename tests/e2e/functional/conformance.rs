@@ -229,7 +229,7 @@ async fn links_to_folders_and_dangling_ones_do_not_stop_a_skill() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_file_that_vanishes_while_it_is_collected_costs_no_other_one() -> Result<()> {
+async fn a_file_that_vanishes_during_collection_costs_no_other_file() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     let commands = "echo steady > $OUTPUT_DIR/steady; echo z > $OUTPUT_DIR/zz";

@@ -270,7 +270,7 @@ async fn no_container_takes_the_reserve_of_the_hosts_disk() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_host_without_loop_devices_is_refused_at_the_start_and_by_the_checks() -> Result<()> {
+async fn start_and_checks_refuse_a_host_without_loop_devices() -> Result<()> {
     let state = tempfile::tempdir()?;
     let skilld = |argument: &str| -> Result<std::process::Output> {
         let plain = binaries::skilld()?;

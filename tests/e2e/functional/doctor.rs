@@ -212,7 +212,7 @@ fn doctor_and_check_name_a_pool_whose_image_is_missing() -> Result<()> {
 }
 
 #[test]
-fn doctor_and_check_name_an_oci_runtime_that_docker_does_not_know() -> Result<()> {
+fn doctor_and_check_name_an_oci_runtime_unknown_to_docker() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let unknown = || -> Result<Command> {
         let mut command = skilld(&dir.path().join("s"))?;
@@ -273,8 +273,7 @@ fn doctor_of_a_user_without_rights_reports_what_that_user_lacks() -> Result<()> 
 }
 
 #[tokio::test]
-async fn daemon_warns_at_its_start_when_pools_promise_more_memory_than_the_host_has() -> Result<()>
-{
+async fn the_start_warns_of_pools_that_promise_too_much_memory() -> Result<()> {
     let promised = "the pools promise";
     let daemon = Daemon::start_with(Options::default().set("skills.builds_max", "100000")).await?;
     let log = daemon.log();

@@ -306,8 +306,7 @@ async fn two_stagings_of_a_new_environment_build_it_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn packages_that_cannot_be_built_are_a_problem_and_the_skill_runs_without_them() -> Result<()>
-{
+async fn unbuildable_packages_are_a_problem_and_the_skill_still_runs() -> Result<()> {
     let fixture = Fixture::new().await?;
     let wrong_hash = format!(
         "skilld-compat-sealed==1.0 --hash=sha256:{}\n",
@@ -420,7 +419,7 @@ async fn prepared_environment_is_there_at_once_and_after_a_restart() -> Result<(
 }
 
 #[tokio::test]
-async fn a_wheelhouse_that_vanishes_is_a_problem_and_workspaces_start_without_it() -> Result<()> {
+async fn a_lost_wheelhouse_is_a_problem_and_workspaces_still_start() -> Result<()> {
     let fixture = Fixture::new().await?;
     fixture.skill("plain", &[])?;
     let daemon = Daemon::start_with(fixture.options()).await?;

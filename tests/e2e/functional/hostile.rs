@@ -50,7 +50,7 @@ async fn beside<T>(
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_left_out_with_its_reason() -> Result<()> {
+async fn special_and_unreadable_files_are_left_out_with_a_reason() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     let make = r"

@@ -11,7 +11,7 @@ use skilld_tests::{Daemon, Options};
 use crate::functional::preflight::preflight;
 
 #[tokio::test]
-async fn commands_get_the_variables_of_their_image_and_the_daemons_own_win() -> Result<()> {
+async fn commands_get_image_variables_unless_the_daemon_sets_them() -> Result<()> {
     let image = TestImage::build(
         "variables",
         "ENV FOO=bar BOTH=image HOME=/root USER=app SKILLS_DIR=/opt/skills SKILLD_NONCE=1

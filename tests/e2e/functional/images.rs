@@ -294,7 +294,7 @@ fn with_private_pool(image: &str, client_config: &Path) -> Options {
 }
 
 #[tokio::test]
-async fn a_private_image_is_pulled_with_the_credentials_of_dockers_client() -> Result<()> {
+async fn a_private_image_is_pulled_with_docker_client_credentials() -> Result<()> {
     let registry = Registry::start().await?;
     let dir = tempfile::tempdir()?;
     let host = registry.name.trim_end_matches("/tools");
@@ -326,7 +326,7 @@ async fn a_private_image_is_pulled_with_the_credentials_of_dockers_client() -> R
 }
 
 #[tokio::test]
-async fn a_pull_without_credentials_is_a_problem_and_other_pools_serve() -> Result<()> {
+async fn a_pull_without_credentials_is_a_problem_of_its_pool_only() -> Result<()> {
     let registry = Registry::start().await?;
     let dir = tempfile::tempdir()?;
     let image = format!("{}:1", registry.name);

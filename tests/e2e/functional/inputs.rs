@@ -220,7 +220,7 @@ async fn names_do_not_collide_and_the_same_input_is_not_staged_twice() -> Result
 }
 
 #[tokio::test]
-async fn what_is_in_the_workspace_can_be_linked() -> Result<()> {
+async fn workspace_files_and_skills_can_be_linked_as_inputs() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     client.stage_skills(&name, &["text-stats"]).await?;

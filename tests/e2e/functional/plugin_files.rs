@@ -73,7 +73,7 @@ async fn output(client: &Client, name: &str, spec: ExecSpec) -> Result<String> {
 }
 
 #[tokio::test]
-async fn programs_of_a_plugins_skill_run_while_programs_are_restricted() -> Result<()> {
+async fn plugin_programs_run_while_programs_are_restricted() -> Result<()> {
     let (daemon, _root, name) = staged().await?;
     let client = &daemon.client;
     let link = "/workspace/skills/deploy/bin/hello";

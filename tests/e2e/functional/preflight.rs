@@ -64,7 +64,7 @@ fn row(finding: &PreflightFinding) -> (Kind, &str, bool, &str) {
 }
 
 #[tokio::test]
-async fn what_the_image_lacks_is_told_before_anything_runs() -> Result<()> {
+async fn software_missing_from_the_image_is_reported_before_any_run() -> Result<()> {
     let root = root()?;
     // No warm container: the first question makes one and takes nothing away.
     let options = Options::default().skills(root.path());

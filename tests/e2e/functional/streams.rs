@@ -89,7 +89,7 @@ async fn leave_and_return(grace: Duration) -> Result<bool> {
 }
 
 #[tokio::test]
-async fn on_disconnect_kill_and_keep() -> Result<()> {
+async fn a_disconnect_kills_or_keeps_an_exec_after_the_grace() -> Result<()> {
     for grace in GRACES {
         if leave_and_return(grace).await? {
             return Ok(());

@@ -142,7 +142,7 @@ async fn an_exec_counts_until_its_end_whatever_its_client_does() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_repeated_request_takes_no_second_place_and_is_answered_at_the_limit() -> Result<()> {
+async fn a_repeated_request_takes_no_second_unit_even_at_the_limit() -> Result<()> {
     let files = tempfile::tempdir()?;
     let daemon = start(files.path(), 1).await?;
     let client = &daemon.client;

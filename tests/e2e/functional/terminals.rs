@@ -15,7 +15,7 @@ fn terminal(spec: ExecSpec) -> ExecSpec {
 }
 
 #[tokio::test]
-async fn pty_in_a_container_is_a_terminal_of_the_size_and_name_that_was_asked() -> Result<()> {
+async fn a_terminal_in_a_container_has_the_requested_size_and_name() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     let script = "tty; stty size; echo $TERM; echo err >&2; ps -o tty= -p $$";

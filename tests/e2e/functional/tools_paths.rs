@@ -114,8 +114,7 @@ async fn call(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_path_that_a_prompt_a_result_or_an_error_names_exists_for_the_next_command()
--> Result<()> {
+async fn every_path_named_to_a_model_exists_for_the_next_command() -> Result<()> {
     let daemon = DefaultDaemon::share().await?;
     for (family, profile, calls) in profiles() {
         let options = ToolOptions {

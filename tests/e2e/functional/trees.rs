@@ -24,7 +24,7 @@ async fn running(daemon: &Daemon, workspace: &str, count: usize) -> Result<()> {
 }
 
 #[tokio::test]
-async fn kill_minus_one() -> Result<()> {
+async fn kill_minus_one_invents_no_exit_of_another_exec() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     for round in 0..3 {

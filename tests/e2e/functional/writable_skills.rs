@@ -92,7 +92,7 @@ fn contents(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
 }
 
 #[tokio::test]
-async fn a_script_writes_beside_itself_in_a_writable_skill_and_nowhere_else() -> Result<()> {
+async fn a_writable_skill_changes_only_in_its_own_workspace() -> Result<()> {
     let root = root()?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
     let client = &daemon.client;
@@ -136,7 +136,7 @@ cat /workspace/out/x $WORK_DIR/y; readlink -f inputs; python3 -m venv --without-
 }
 
 #[tokio::test]
-async fn changes_of_a_writable_skill_stay_until_it_is_staged_read_only() -> Result<()> {
+async fn writable_skill_changes_stay_until_it_is_staged_read_only() -> Result<()> {
     let root = root()?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
     let client = &daemon.client;
@@ -202,8 +202,7 @@ async fn changes_of_a_writable_skill_survive_the_daemon() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_writable_skill_counts_towards_the_disk_and_one_that_does_not_fit_changes_nothing()
--> Result<()> {
+async fn a_writable_skill_uses_disk_and_changes_nothing_if_too_large() -> Result<()> {
     let root = root()?;
     fs::write(root.path().join("notes/data.bin"), vec![7; 5 << 20])?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
@@ -237,8 +236,7 @@ async fn a_writable_skill_counts_towards_the_disk_and_one_that_does_not_fit_chan
 }
 
 #[tokio::test]
-async fn a_command_that_replaces_its_writable_skill_gets_errors_and_staging_repairs_it()
--> Result<()> {
+async fn restaging_repairs_a_writable_skill_that_a_command_replaced() -> Result<()> {
     let root = root()?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
     let client = &daemon.client;

@@ -138,7 +138,7 @@ print(len(supervisors) > 1, sorted(said), os.getpriority(os.PRIO_PROCESS, 0), at
 ";
 
 #[tokio::test]
-async fn commands_neither_undo_their_priority_nor_leave_another_to_the_next_exec() -> Result<()> {
+async fn a_command_changes_neither_its_priority_nor_the_next_execs() -> Result<()> {
     const LOOK: &str = "import os
 print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)))
 print(sorted(os.getpriority(os.PRIO_PROCESS, int(p)) for p in os.listdir('/proc') if p.isdigit())[:2])";

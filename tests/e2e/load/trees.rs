@@ -39,7 +39,7 @@ async fn kill(client: &Client, exec: &Exec) -> Result<Exec> {
 }
 
 #[tokio::test]
-async fn fork_bomb() -> Result<()> {
+async fn a_fork_bomb_is_gone_when_its_kill_is_answered() -> Result<()> {
     const BOMB: &str = "trap '' TERM; bomb() { bomb | bomb & }; bomb; while :; do bomb; done";
     let _alone = alone().await;
     let daemon = start_daemon().await?;

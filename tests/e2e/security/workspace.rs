@@ -142,7 +142,7 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_read_only_is_so_by_the_kernel() -> Result<()> {
+async fn the_kernel_enforces_read_only_paths() -> Result<()> {
     let (daemon, workspace) = DefaultDaemon::with_workspace().await?;
     let staged = daemon.client.stage_skills(&workspace, &["text-stats"]);
     let skill = staged.await?.remove(0);

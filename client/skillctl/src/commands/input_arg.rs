@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_file_never_replaces_another_input_of_the_same_command() {
+    fn a_local_file_never_replaces_another_input_of_its_command() {
         for (one, two, refused) in [
             ("artifact://a.csv@2", "/data/a.csv", true),
             ("artifact://user:x/a.csv", "/data/a.csv", true),

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_processes_that_the_reason_does_not_name_are_a_warning() {
+    fn refused_forks_that_the_reason_does_not_name_are_a_warning() {
         let refused = |refused_forks, reason| ExecResult {
             refused_forks,
             ..result(Outcome::ExitCode(0), reason)

@@ -351,7 +351,7 @@ fn assert_plain(what: &str, bytes: &[u8], lines: usize) {
 }
 
 #[tokio::test]
-async fn what_others_wrote_does_not_command_the_terminal() {
+async fn foreign_text_does_not_control_the_terminal() {
     const EVIL: &str = "a\x1b]0;EVIL\x07\u{9b}2J\u{202e}\u{200b}\u{2066}\u{2028}\r\nb";
     let fake = fake();
     let file_called_evil = FileEntry {

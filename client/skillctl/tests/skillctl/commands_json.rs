@@ -139,7 +139,7 @@ async fn run_and_stage_print_one_object_for_all_their_steps() {
 }
 
 #[tokio::test]
-async fn what_was_staged_before_a_failure_is_printed() {
+async fn objects_staged_before_a_failure_are_printed() {
     let fake = fake();
     std::fs::write(fake.path("in.txt"), "x").expect("writes");
     let read_only = "in.txt=skills/y";
@@ -249,7 +249,7 @@ async fn output_before_a_lost_exec_is_printed() {
 }
 
 #[tokio::test]
-async fn what_is_not_complete_is_printed_and_exits_with_1() {
+async fn an_incomplete_result_is_printed_and_exits_with_1() {
     let fake = fake();
     let none = CollectSummary::default();
     fake.answer_collections(vec![CollectOutputsResponse {

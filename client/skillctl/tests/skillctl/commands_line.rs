@@ -538,7 +538,7 @@ async fn bash_completes_values_after_an_equals_sign_and_in_quotes() {
 }
 
 #[tokio::test]
-async fn names_with_a_meaning_to_the_shell_never_reach_the_line_in_bash() {
+async fn bash_completion_never_inserts_names_with_shell_syntax() {
     let fake = fake();
     let dir = tempfile::tempdir().expect("a directory");
     let marker = dir.path().join("marker");

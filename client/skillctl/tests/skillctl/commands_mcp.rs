@@ -365,7 +365,7 @@ async fn every_family_is_served_with_schemas_that_its_results_fit() {
 }
 
 #[tokio::test]
-async fn a_tool_that_nobody_knows_is_an_error_of_the_protocol_and_a_failed_call_is_a_result() {
+async fn unknown_tools_are_protocol_errors_and_failed_calls_results() {
     let fake = fake();
     let mut client = Client::start(&fake, &[]).await;
     let id = client.begin_call("no_such_tool", json!({})).await;
@@ -384,7 +384,7 @@ async fn a_tool_that_nobody_knows_is_an_error_of_the_protocol_and_a_failed_call_
 }
 
 #[tokio::test]
-async fn tools_that_a_skill_brings_are_announced_and_have_a_schema_only_if_their_server_gave_one() {
+async fn tools_of_a_skill_are_announced_without_an_invented_schema() {
     let fake = fake();
     let command = on_stdio();
     let entry = json!({"transport": "stdio", "command": command[0], "args": command[1..]});
@@ -468,7 +468,7 @@ async fn calls_side_by_side_over_one_session_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_cancelled_ends_what_it_started_also_what_starts_only_then() {
+async fn cancelling_a_call_kills_its_command_even_if_it_starts_late() {
     for starts_late in [false, true] {
         let fake = fake();
         if starts_late {
@@ -512,7 +512,7 @@ pub(crate) async fn is_killed(fake: &Fake) {
 }
 
 #[tokio::test]
-async fn a_kept_session_that_ends_in_the_middle_of_a_call_leaves_nothing_running() {
+async fn a_kept_session_that_ends_mid_call_leaves_nothing_running() {
     for (by_signal, starts_late) in [(true, false), (true, true), (false, false)] {
         let fake = fake();
         if starts_late {

@@ -328,7 +328,7 @@ async fn clients_that_listen_are_bounded_and_one_that_goes_makes_room() {
 }
 
 #[tokio::test]
-async fn a_client_that_nobody_heard_of_for_the_longest_time_makes_room() {
+async fn the_longest_silent_client_is_evicted_for_a_new_one() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
     let mut sessions = Vec::new();
@@ -454,7 +454,7 @@ async fn a_client_over_http_gets_only_what_its_version_knows() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_is_answered_with_204_and_its_id_is_unknown_then() {
+async fn ending_a_session_returns_204_and_forgets_its_id() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
     let id = session(&server.hello(&[]).await);
@@ -507,7 +507,7 @@ async fn files_are_collected(fake: &Fake) {
 }
 
 #[tokio::test]
-async fn a_command_that_ends_without_its_stream_answers_on_the_next_one() {
+async fn an_answer_after_a_lost_stream_arrives_on_the_resumed_one() {
     for ends_first in [true, false] {
         let fake = fake();
         let server = Server::start(&fake, &["127.0.0.1:0"]).await;
@@ -535,7 +535,7 @@ async fn a_command_that_ends_without_its_stream_answers_on_the_next_one() {
 }
 
 #[tokio::test]
-async fn the_end_of_its_stream_cancels_a_call_of_the_version_without_sessions() {
+async fn closing_its_stream_cancels_a_call_without_a_session() {
     let fake = fake();
     let server = Server::start(&fake, &["127.0.0.1:0"]).await;
     let call = server.ask_without_session("tools/call", call_without_end());

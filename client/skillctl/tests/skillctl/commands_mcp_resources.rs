@@ -8,7 +8,7 @@ use crate::commands_mcp::{Client, fits, names, options};
 use crate::commands_tool::fake;
 
 #[tokio::test]
-async fn an_image_is_in_the_result_and_another_file_that_is_no_text_by_reference() {
+async fn results_contain_images_and_refer_to_other_binary_files() {
     let fake = fake();
     let png = b"\x89PNG\r\n\x1a\n\0\0".to_vec();
     {
@@ -59,7 +59,7 @@ async fn an_image_is_in_the_result_and_another_file_that_is_no_text_by_reference
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_shown_is_a_link_for_a_client_that_wants_links() {
+async fn files_not_shown_become_links_for_clients_that_want_links() {
     let fake = fake();
     let png = |bytes: usize| {
         let mut png = b"\x89PNG\r\n\x1a\n\0".to_vec();
@@ -102,7 +102,7 @@ async fn a_file_that_is_not_shown_is_a_link_for_a_client_that_wants_links() {
 }
 
 #[tokio::test]
-async fn an_asset_that_is_an_image_comes_with_its_description_and_any_has_its_reference() {
+async fn every_asset_has_a_reference_and_an_image_is_also_shown() {
     let fake = fake();
     let png = b"\x89PNG\r\n\x1a\n\0".to_vec();
     let mut kit = Kit::new("logo", "1.0.0")
@@ -138,7 +138,7 @@ async fn an_asset_that_is_an_image_comes_with_its_description_and_any_has_its_re
 }
 
 #[tokio::test]
-async fn a_file_that_the_client_writes_is_in_the_workspace_and_among_the_resources() {
+async fn a_written_file_is_in_the_workspace_and_the_resource_list() {
     let fake = fake();
     let mut client = Client::start(&fake, &[]).await;
     let tools = client.tools().await;
@@ -268,7 +268,7 @@ async fn a_list_of_resources_ends_although_the_pages_do_not() {
 }
 
 #[tokio::test]
-async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
+async fn a_resource_list_with_long_names_stays_below_2_mib() {
     let fake = fake();
     let name = "ü".repeat(1000);
     {
@@ -301,7 +301,7 @@ async fn long_names_do_not_make_a_list_of_resources_that_no_client_takes() {
 }
 
 #[tokio::test]
-async fn a_file_to_write_needs_a_path_beneath_work_or_out_and_one_content() {
+async fn writing_a_file_needs_a_path_in_work_or_out_and_one_content() {
     let fake = fake();
     let mut client = Client::start(&fake, &[]).await;
     for (wrong, problem) in [
@@ -335,7 +335,7 @@ async fn a_file_to_write_needs_a_path_beneath_work_or_out_and_one_content() {
 }
 
 #[tokio::test]
-async fn without_tools_that_run_commands_there_is_no_workspace_to_write_to_or_read() {
+async fn a_profile_without_commands_hides_the_workspaces_files() {
     let fake = fake();
     fake.state
         .lock()
@@ -439,7 +439,7 @@ async fn a_resource_is_read_as_far_as_a_message_has_room_for_it() {
 }
 
 #[tokio::test]
-async fn an_artifact_of_a_session_that_is_not_kept_is_saved_with_the_words_that_load_it() {
+async fn an_unkept_session_says_how_to_load_its_saved_artifact() {
     let fake = fake();
     fake.state
         .lock()

@@ -8,7 +8,7 @@ use crate::commands_mcp::{Client, names, options};
 use crate::commands_tool::fake;
 
 #[tokio::test]
-async fn a_list_of_thousands_of_skills_is_a_bounded_page_and_a_query_finds_one() {
+async fn thousands_of_skills_are_listed_by_page_and_found_by_query() {
     let fake = fake();
     let kits = (0..2000).map(|number| Kit::new(&format!("skill-{number:04}"), "1.0.0"));
     fake.state.lock().kits = kits.collect();

@@ -142,7 +142,7 @@ fn families() -> [(&'static str, usize, ToolRequest, &'static str, ToolRequest);
 }
 
 #[tokio::test]
-async fn every_familys_tools_are_called_from_a_shell_and_a_session_is_kept_in_its_file() {
+async fn tools_of_every_family_run_from_a_shell_with_a_session_file() {
     for (family, count, (load, arguments), key, (run_tool, run_arguments)) in families() {
         let fake = fake();
         let file = fake.path("chat.json");
@@ -215,7 +215,7 @@ async fn every_familys_tools_are_called_from_a_shell_and_a_session_is_kept_in_it
 }
 
 #[tokio::test]
-async fn the_family_on_the_command_line_counts_more_than_that_of_the_options() {
+async fn the_family_flag_overrides_the_family_of_the_options() {
     let fake = fake();
     std::fs::write(fake.path("o.json"), r#"{"family": "sherma"}"#).expect("writes");
     for (words, first) in [
@@ -274,7 +274,7 @@ async fn an_error_is_json_on_stdout_and_code_1() {
 }
 
 #[tokio::test]
-async fn options_and_sessions_that_cannot_be_read_are_refused_before_anything_is_done() {
+async fn unreadable_options_and_sessions_are_refused_before_any_call() {
     let fake = fake();
     for (file, content, said) in [
         (
@@ -436,7 +436,7 @@ async fn a_result_is_printed_though_its_session_cannot_be_kept() {
 }
 
 #[tokio::test]
-async fn an_interrupted_call_ends_what_it_started_also_what_starts_only_then() {
+async fn an_interrupt_kills_the_calls_command_even_if_it_starts_late() {
     for starts_late in [false, true] {
         for kept in [true, false] {
             let fake = fake();
@@ -461,7 +461,7 @@ async fn an_interrupted_call_ends_what_it_started_also_what_starts_only_then() {
 }
 
 #[tokio::test]
-async fn a_second_interruption_does_not_wait_for_the_end_of_the_workspace() {
+async fn a_second_interrupt_does_not_wait_for_the_workspaces_end() {
     let fake = fake();
     fake.calls.hold("DeleteWorkspace");
     let child = spawn(
@@ -485,7 +485,7 @@ async fn a_second_interruption_does_not_wait_for_the_end_of_the_workspace() {
 }
 
 #[tokio::test]
-async fn connections_to_servers_of_cards_are_closed_also_where_the_session_is_kept() {
+async fn card_server_connections_are_closed_even_in_a_kept_session() {
     let server = McpServer::start(&["echo"]).await;
     let fake = fake();
     let kit = Kit::new("remote", "1.0.0").card(json!({"mcps": {"s": server.entry()}}));
@@ -510,7 +510,7 @@ async fn connections_to_servers_of_cards_are_closed_also_where_the_session_is_ke
 }
 
 #[tokio::test]
-async fn what_moves_a_terminal_is_escaped_in_results() {
+async fn control_characters_are_escaped_in_results() {
     let fake = fake();
     let arguments = json!({"skill": "alpha", "command": "a\u{9b}2Jb\u{7f}c"});
     let words = ["tool", "call", "skill_run", &arguments.to_string()];
@@ -524,7 +524,7 @@ async fn what_moves_a_terminal_is_escaped_in_results() {
 }
 
 #[tokio::test]
-async fn artifacts_of_a_session_that_is_not_kept_are_named_with_the_command_that_loads_them() {
+async fn artifacts_of_an_unkept_session_are_named_with_their_command() {
     let fake = fake();
     let staged = b"a".to_vec();
     fake.state.lock().staged.insert("out/a.txt".into(), staged);
@@ -548,7 +548,7 @@ async fn artifacts_of_a_session_that_is_not_kept_are_named_with_the_command_that
 }
 
 #[tokio::test]
-async fn variables_of_trpc_agent_restrict_commands_and_are_named_if_ignored() {
+async fn trpc_agent_variables_restrict_commands_or_are_reported() {
     let fake = fake();
     let call = |variable: (&'static str, &'static str)| {
         let arguments = r#"{"command": "hello there"}"#;

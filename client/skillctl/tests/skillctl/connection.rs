@@ -131,7 +131,7 @@ async fn a_certificate_gets_no_key_of_another_source() {
 }
 
 #[tokio::test]
-async fn the_certificate_of_a_context_precedes_the_token_of_a_variable() {
+async fn a_contexts_certificate_precedes_a_variables_token() {
     let fake = fake();
     let pair = ["--cert-file", "client.pem", "--key-file", "client.key"];
     let endpoint = ["--endpoint", "https://127.0.0.1:1"];

@@ -76,7 +76,7 @@ async fn the_name_of_an_archives_file_is_the_last_resort() {
 }
 
 #[tokio::test]
-async fn what_a_published_skill_lacks_is_noted() {
+async fn files_left_out_of_a_published_skill_are_noted() {
     let fake = Fake::start();
     let dir = skill();
     symlink("/etc/passwd", dir.path().join("link")).expect("links");

@@ -165,7 +165,7 @@ async fn the_same_folder_makes_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn what_does_not_belong_to_a_skill_is_left_out() {
+async fn files_that_do_not_belong_to_a_skill_are_left_out() {
     let dir = skill();
     for path in [
         ".git/config",
@@ -380,7 +380,7 @@ fn links_that_multiply_are_bounded() {
 }
 
 #[test]
-fn what_is_no_skill_says_what_there_is() {
+fn refusing_a_folder_without_a_skill_names_nested_skills() {
     let dir = tempfile::tempdir().expect("a directory");
     write(dir.path(), "README.md", "x");
     assert!(refusal_of(dir.path()).ends_with("there is no SKILL.md in it"));

@@ -251,7 +251,7 @@ async fn a_server_that_stays_away_ends_the_session() {
 }
 
 #[tokio::test]
-async fn before_the_start_the_terminal_is_ours() {
+async fn the_terminal_is_not_raw_until_the_exec_starts() {
     let fake = fake();
     refuse_until_killed(&fake);
     let mut pty = skillctl_in_pty(&fake, &SHELL);

@@ -17,7 +17,7 @@ async fn run(fake: &Fake, words: &[&str]) -> (String, String) {
 }
 
 #[tokio::test]
-async fn writable_skills_are_requested_by_every_command_that_stages_them() {
+async fn every_staging_command_can_request_writable_skills() {
     for (words, flag) in [
         (vec!["stage", "w", "--skill", "csv-report"], "--writable"),
         (vec!["run", "csv-report", "hello"], "--writable"),

@@ -138,7 +138,7 @@ async fn an_appending_writer_repeats_what_was_lost_at_its_offset() {
 }
 
 #[tokio::test]
-async fn what_an_exec_has_is_not_written_to_it_again() {
+async fn bytes_that_an_exec_already_has_are_not_written_again() {
     let fake = fake();
     let client = fake.client().await;
     start(&client, &["hold"]).await;

@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn without_a_file_the_line_stands_alone_on_stderr() {
+fn token_creation_without_a_file_prints_its_line_on_stderr() {
     for (options, note) in [
         (
             &[][..],

@@ -62,7 +62,7 @@ fn outer(arguments: Value) -> Outer {
 }
 
 #[test]
-fn inner_keys_may_be_spelled_in_any_way_too_and_keys_of_maps_are_left_alone() {
+fn inner_keys_accept_any_spelling_and_map_keys_stay_unchanged() {
     let arguments = json!({
         "Outputs": {"MaxFiles": 3, "max_files": 0, "maxfiles": 9, "Inline": true, "other": 1},
         "inputs": [{"src": "a", "DST": "b"}, {"From": "c", "to": null}],
@@ -189,7 +189,7 @@ struct Command {
 }
 
 #[test]
-fn words_objects_and_seconds_with_their_unit_are_the_text_that_they_mean() {
+fn word_lists_objects_and_seconds_with_a_unit_are_understood() {
     let read = |arguments: Value| decode::<Command>(arguments, &[("cmd", "command")]);
     for (words, command) in [
         (
@@ -229,7 +229,7 @@ fn words_objects_and_seconds_with_their_unit_are_the_text_that_they_mean() {
 }
 
 #[test]
-fn numbers_and_truth_values_where_a_text_is_wanted_are_their_text() {
+fn numbers_and_booleans_are_accepted_as_text() {
     let read = outer(json!({
         "env": {"PORT": 8080, "DEBUG": true, "RATIO": 0.5, "A": null, "B": ""},
         "text": false,
@@ -268,7 +268,7 @@ fn null_and_empty_text_count_as_not_given() {
 }
 
 #[test]
-fn what_is_no_object_or_has_a_wrong_type_is_said() {
+fn ill_typed_arguments_are_refused_with_the_expected_type() {
     for (arguments, said) in [
         (json!([1]), "not an object"),
         (json!("{"), "not JSON"),

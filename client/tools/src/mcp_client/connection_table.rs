@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_longest_ago_gives_way_within_its_session_first() {
+    fn lru_eviction_prefers_connections_of_the_same_session() {
         let mut open = ConnectionTable::new(LIMITS);
         assert_eq!(connect(&mut open, "a", "1"), Ok(None));
         assert_eq!(connect(&mut open, "a", "2"), Ok(None));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_does_not_give_way() {
+    fn connections_in_use_are_not_evicted() {
         let mut open = ConnectionTable::new(LIMITS);
         connect(&mut open, "a", "1").expect("room");
         connect(&mut open, "a", "2").expect("room");

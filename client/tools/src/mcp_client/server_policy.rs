@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_nothing_is_connected_and_nothing_started() {
+    fn default_options_connect_and_start_no_server() {
         let options = McpOptions::default();
         for at in [
             ServerAddress::Url("http://127.0.0.1:1/".into()),

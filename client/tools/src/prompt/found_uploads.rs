@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_data_and_id_is_warned_of_in_each_providers_format() {
+    fn every_provider_warns_of_a_file_without_data_and_id() {
         let messages = |part: &Value| json!([{"role": "user", "content": [part]}]);
         let [chat, responses, anthropic] = Provider::ALL;
         let nothing = "neither data nor an id";
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_the_user_are_uploads_and_broken_ones_are_warned_of() {
+    fn only_user_files_are_uploads_and_broken_ones_cause_warnings() {
         let part = |data: &str| {
             let url = format!("data:text/plain;base64,{data}");
             json!([{"type": "file", "file": {"filename": "b", "file_data": url}}])

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_of_the_skill_that_was_loaded_whatever_the_call_named() {
+    fn a_load_result_names_its_skill_whatever_the_call_requested() {
         let loaded = r#"{"skill": "csv", "message": "loaded: csv", "selected_docs": []}"#;
         for names in skills(&[
             ("1", "skill_load", json!({"skill": "csv@^1.2"}), loaded),

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_are_shortened_alike_and_then_skills_are_counted_not_dropped() {
+    fn descriptions_are_shortened_first_and_omitted_skills_counted() {
         let skills: Vec<SkillSummary> = (0..8)
             .map(|n| skill(&format!("skill-{n}"), &"word ".repeat(n + 1)))
             .collect();

@@ -314,7 +314,7 @@ fn a_body_without_a_system_message_gets_one() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_with_its_place() {
+fn a_malformed_request_is_refused_with_the_faulty_place() {
     for (provider, body, place) in [
         (Provider::OpenAiChat, json!({"messages": "x"}), "messages"),
         (
@@ -358,7 +358,7 @@ fn uploads_are_found_in_every_format() {
 }
 
 #[test]
-fn replies_calls_and_results_are_written_as_each_provider_reads_them() {
+fn calls_and_results_are_written_in_each_providers_format() {
     let call = ToolCall {
         id: "1".into(),
         name: "skill_load".into(),

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_taken_and_flagged() {
+    fn invisible_characters_are_removed_and_flagged() {
         assert_eq!(
             clean("plain – ünïcode 😀"),
             ("plain – ünïcode 😀".into(), false)

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sixth_skill_puts_out_the_oldest_and_a_repeated_one_moves_to_the_end() {
+    fn the_sixth_skill_evicts_the_least_recently_loaded_one() {
         let scope = scope("a0");
         let names: Vec<String> = ["a", "b", "c", "d", "**e**"].map(String::from).into();
         let mut state = SessionState::new();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_was_asked_for_is_the_loaded_one_until_the_next_load() {
+    fn a_requested_version_stays_loaded_until_the_next_load() {
         let scope = scope("a0");
         let mut state = SessionState::new();
         assert_eq!(reference(&state, scope, "a"), "a");

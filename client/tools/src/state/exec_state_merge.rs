@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_touched_a_command_the_larger_offset_counts_and_not_the_longer_text() {
+    fn merging_a_commands_branches_keeps_the_larger_offsets() {
         let branches = [branch(9, 20, Some(false)), branch(10, 3, None)];
         let base = SessionState::new();
         for order in [[0, 1], [1, 0]] {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_spellings_of_an_old_key_the_first_counts() {
+    fn the_first_of_two_spellings_of_an_old_key_counts() {
         let mut state = state(json!({
             "temp:skill:docs:csv": "[\"old.md\"]", "skill:docs:csv": "[\"new.md\"]",
             "temp:skill:loaded:csv": "1", "skill:loaded:csv": false,
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_for_the_session_stays_where_skills_are_loaded_for_a_turn() {
+    fn a_turn_scope_does_not_migrate_session_loads() {
         let state = state(json!({"skill:loaded:csv": "1"}));
         let scope = LoadScope::new("me", LoadMode::Turn);
         assert_eq!(migrate(&state, scope, |_| None), StateDelta::new());
     }
 
     #[test]
-    fn without_an_owner_legacy_keys_stay() {
+    fn legacy_keys_without_an_owner_stay() {
         let state =
             state(json!({"temp:skill:loaded:csv": "1", "temp:skill:loaded_order:": "[\"csv\"]"}));
         let scope = LoadScope::new("", LoadMode::Turn);

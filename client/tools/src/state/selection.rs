@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_selection_reads_back_the_same() {
         for selection in [Selection::All, Selection::these(["é", "*", "[x]"])] {
             assert_eq!(Selection::read(&selection.to_value()), Some(selection));
         }

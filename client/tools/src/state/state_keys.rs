@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_with_a_slash_and_one_named_like_its_escape_share_no_key() {
+    fn an_agent_name_with_a_slash_shares_no_key_with_its_escape() {
         let slash = keys(scope("a/b"), KeyKind::Loaded, "s");
         let escape = keys(scope("a%2Fb"), KeyKind::Loaded, "s");
         assert_eq!(slash, ["temp:skill:loaded_by_agent:a%2Fb/s"]);

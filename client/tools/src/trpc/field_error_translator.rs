@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_a_request_is_named_as_the_argument_that_it_comes_from() {
+    fn request_fields_are_named_by_the_argument_they_come_from() {
         let globs = ["out/a".to_owned(), "$NOPE/b".to_owned()];
         let names = FieldErrorTranslator {
             globs: &globs,

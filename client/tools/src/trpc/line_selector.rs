@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_ends_at_a_line_and_says_where_to_go_on() {
+    fn a_selection_over_the_limit_says_where_to_continue() {
         let taken = take("aaaa\nbbbb\ncccc\n", 1, u64::MAX, 12);
         assert_eq!(taken, ("aaaa\nbbbb\n".into(), 1, 2, Some(3), None));
         let taken = take("aaaaaaaaaa\nb\n", 1, u64::MAX, 4);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_lines_than_asked_for_and_the_rest_stays() {
+    fn no_more_lines_than_requested_are_handed_over() {
         let mut running = SessionCommand::default();
         let mut answer = stdout(0, b"1\n2\n3\n");
         let other = piece(OutputStream::Stderr, 0, b"e\n");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_sequence_waits_until_it_is_whole_and_is_not_handed_over() {
+    fn an_escape_sequence_is_held_until_complete_and_removed() {
         let mut running = SessionCommand::default();
         let handed = deliver_output(&mut running, &stdout(0, b"a\x1b[3"), None, false);
         assert_eq!((handed.stdout.as_str(), running.stdout), ("a", 1));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_counted() {
+    fn lost_output_bytes_are_counted() {
         let mut running = SessionCommand::default();
         let mut answer = stdout(10, b"x");
         answer.gaps.push(Gap {

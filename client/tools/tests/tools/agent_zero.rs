@@ -127,7 +127,7 @@ async fn there_is_one_tool_with_its_methods() {
 }
 
 #[tokio::test]
-async fn a_method_is_read_in_any_case_and_every_error_of_an_argument_lists_what_is_valid() {
+async fn methods_ignore_case_and_argument_errors_list_valid_values() {
     let (_fake, mut talk) = conversation(options()).await;
     for method in ["list", " LIST ", "List"] {
         use_tool(&mut talk, json!({"method": method})).await;
@@ -189,7 +189,7 @@ async fn every_result_is_one_that_the_definition_describes() {
 }
 
 #[tokio::test]
-async fn list_sorts_by_name_shows_the_author_and_keeps_what_cannot_be_used() {
+async fn list_sorts_by_name_and_keeps_authors_and_unusable_skills() {
     let (_fake, mut talk) = conversation(options()).await;
     let listed = use_tool(&mut talk, json!({"method": "list"})).await;
     let lines: Vec<&str> = text(&listed).lines().collect();
@@ -284,7 +284,7 @@ async fn load_gives_header_body_and_files_and_remembers_the_last_five() {
 }
 
 #[tokio::test]
-async fn five_skills_stay_loaded_and_one_loaded_again_is_the_last_to_go() {
+async fn five_skills_stay_loaded_and_the_oldest_load_is_evicted() {
     let (fake, mut talk) = conversation(options()).await;
     let names = ["one", "two", "three", "four", "five", "six"];
     fake.state.lock().kits = names.map(|name| Kit::new(name, "1.0.0")).into();

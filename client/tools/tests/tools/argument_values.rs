@@ -151,7 +151,7 @@ async fn empty_values_of_every_type_count_as_left_out() {
 }
 
 #[tokio::test]
-async fn a_text_that_no_command_can_be_given_is_refused_with_a_way_out() {
+async fn text_too_long_for_a_command_is_refused_with_a_way_out() {
     let (fake, mut talk) = conversation(Family::Trpc).await;
     let long = "x".repeat(131_072);
     let huge = "x".repeat(1024 * 1024 + 1);

@@ -104,12 +104,12 @@ async fn all_is_ended(ready: impl Fn(&Fake)) {
 }
 
 #[tokio::test]
-async fn what_starts_while_its_call_is_given_up_is_ended() {
+async fn a_command_that_starts_during_cancellation_is_killed() {
     all_is_ended(|fake| fake.calls.hold_until(STARTS, "KillExec")).await;
 }
 
 #[tokio::test]
-async fn what_runs_when_its_call_is_given_up_is_ended() {
+async fn a_command_that_runs_at_cancellation_is_killed() {
     all_is_ended(|_| {}).await;
 }
 

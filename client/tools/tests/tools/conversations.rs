@@ -70,7 +70,7 @@ async fn a_loaded_skill_is_in_the_next_request_of_every_provider() {
 }
 
 #[tokio::test]
-async fn a_failed_call_is_answered_and_a_tool_of_the_host_is_left_to_it() {
+async fn a_failed_call_is_answered_and_host_tools_are_left_alone() {
     let fake = Fake::start();
     let skills = session(&fake).await;
     let provider = Provider::OpenAiChat;
@@ -97,7 +97,7 @@ async fn a_failed_call_is_answered_and_a_tool_of_the_host_is_left_to_it() {
 }
 
 #[tokio::test]
-async fn a_turn_ends_what_was_loaded_for_it_and_a_stored_state_brings_it_back() {
+async fn a_turns_loads_end_with_it_and_return_with_a_stored_state() {
     let fake = Fake::start();
     let skills = session(&fake).await;
     let provider = Provider::OpenAiChat;
@@ -167,7 +167,7 @@ async fn a_loaded_skills_text_is_in_a_request_once_in_every_family() {
 }
 
 #[tokio::test]
-async fn the_texts_of_loaded_skills_in_a_request_are_bounded_and_say_what_reads_the_rest() {
+async fn skill_texts_in_a_request_are_bounded_and_name_the_rest() {
     let fake = Fake::start();
     let skills = session(&fake).await;
     let docs = ["a", "b", "c", "d"].map(|name| format!("references/{name}.md"));

@@ -48,7 +48,7 @@ fn last_staging(fake: &Fake) -> StageSkillsRequest {
 }
 
 #[tokio::test]
-async fn a_loaded_skill_is_staged_before_the_next_command_of_every_tool() {
+async fn every_tool_stages_loaded_skills_before_its_command() {
     for (options, load, reference, commands) in profiles() {
         for (tool, arguments) in commands {
             let kits = ["alpha", "beta"]
@@ -121,7 +121,7 @@ async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
 }
 
 #[tokio::test]
-async fn a_command_of_a_loaded_skill_runs_in_the_version_that_it_names() {
+async fn a_command_runs_in_the_version_of_a_loaded_skill_it_names() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     for name in ["demo", "other"] {
         talk.call("skill_load", json!({"skill": name})).await;

@@ -91,7 +91,7 @@ fn check_all_once(seen: &[String]) {
 }
 
 #[tokio::test]
-async fn skill_list_shows_thousands_of_skills_in_bounded_pages_and_each_once() {
+async fn skill_list_pages_are_bounded_and_show_each_skill_once() {
     let (_fake, mut talk) = conversation(Family::Trpc).await;
     for (arguments, field, answers_max) in [
         (json!({}), None, 8),
@@ -114,7 +114,7 @@ async fn skill_list_shows_thousands_of_skills_in_bounded_pages_and_each_once() {
 }
 
 #[tokio::test]
-async fn the_overview_of_thousands_of_skills_is_bounded_and_says_how_to_find_the_others() {
+async fn a_large_overview_is_bounded_and_says_how_to_find_the_rest() {
     for (family, search) in [
         (Family::Trpc, "skill_list with query"),
         (Family::Sherma, "list_skills with query"),

@@ -136,7 +136,7 @@ async fn a_session_hands_over_the_text_that_a_terminal_would_show() {
 }
 
 #[tokio::test]
-async fn processes_that_end_with_their_command_are_named_with_what_to_do() {
+async fn every_tool_names_processes_that_ended_with_their_command() {
     for (family, tool, result) in run_everywhere("server", "").await {
         let advice = match family {
             Family::Trpc => "start servers with workspace_exec and background",
@@ -159,7 +159,7 @@ async fn a_full_disk_is_a_warning_with_its_size_and_what_helps() {
 
 /// The program prints to stdout and exits with 0, as the last one of a pipeline does.
 #[tokio::test]
-async fn signs_of_a_cause_count_on_every_stream_and_with_every_exit_code() {
+async fn signs_of_a_cause_count_on_stdout_and_with_exit_code_0() {
     let causes = "
         ERROR: No matching distribution found for left-pad => commands have no network: pip, npm, uv, git clone and downloads fail.
         fatal: unable to access 'https://a.example/': Could not resolve host: a.example => commands have no network:
@@ -177,7 +177,7 @@ async fn signs_of_a_cause_count_on_every_stream_and_with_every_exit_code() {
 }
 
 #[tokio::test]
-async fn signs_in_the_output_of_a_session_are_a_warning_once_whenever_they_come() {
+async fn a_session_warns_once_of_each_cause_in_its_output() {
     let (_fake, mut talk) = conversation(Family::Trpc).await;
     let shell = json!({"command": "cat", "background": true});
     let id = talk.ok("workspace_exec", shell).await["session_id"].clone();
@@ -198,7 +198,7 @@ async fn signs_in_the_output_of_a_session_are_a_warning_once_whenever_they_come(
 }
 
 #[tokio::test]
-async fn every_tool_that_starts_commands_says_that_there_is_no_network() {
+async fn only_tools_that_start_commands_mention_the_missing_network() {
     for family in Family::ALL {
         let (_fake, talk) = conversation(family).await;
         for tool in talk.definitions().await {

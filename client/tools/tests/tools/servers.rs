@@ -46,7 +46,7 @@ async fn conversation(
 }
 
 #[tokio::test]
-async fn a_loaded_cards_servers_are_connected_and_their_tools_have_their_own_names() {
+async fn loading_a_card_connects_servers_and_keeps_their_tool_names() {
     let server = McpServer::start(&["echo", "structured", "fails"]).await;
     let kit = Kit::new("remote", "1.0.0").card(card(&[("some-label", server.entry())]));
     let (_fake, mut talk) =
@@ -136,7 +136,7 @@ async fn a_card_starts_a_program_only_where_the_host_allows_it() {
 }
 
 #[tokio::test]
-async fn a_url_that_is_not_listed_is_not_connected_not_even_on_loopback() {
+async fn an_unlisted_url_is_not_connected_even_on_loopback() {
     let server = McpServer::start(&["echo"]).await;
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
     for urls in [&[][..], &["https://example.com/mcp"][..]] {
@@ -312,8 +312,7 @@ async fn transports_that_cannot_be_had_are_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_died_is_started_again_by_the_next_call_and_the_call_it_died_in_is_not_repeated()
- {
+async fn a_dead_server_is_restarted_but_its_call_is_not_repeated() {
     let kit = Kit::new("local", "1.0.0").card(card(&[("files", json!({"transport": "stdio"}))]));
     let mut options = allowing(&[]);
     options.mcp.servers.insert("files".into(), on_stdio());
@@ -355,7 +354,7 @@ async fn a_servers_program_gets_no_secret_of_the_environment() {
 }
 
 #[tokio::test]
-async fn a_server_with_too_many_tools_or_with_names_that_no_model_can_call_is_refused() {
+async fn servers_with_too_many_or_badly_named_tools_are_refused() {
     let names: Vec<String> = (0..200).map(|at| format!("tool-{at}")).collect();
     let many: Vec<&str> = names.iter().map(String::as_str).collect();
     for (tools, said) in [

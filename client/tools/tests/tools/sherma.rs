@@ -154,7 +154,7 @@ async fn additions_are_offered_only_when_the_options_say_so() {
 }
 
 #[tokio::test]
-async fn list_skills_shows_every_version_and_what_is_wrong_with_a_skill_fails_only_that() {
+async fn list_skills_shows_every_version_and_a_bad_skill_fails_alone() {
     let (fake, mut talk) = conversation(options()).await;
     let mut bad = Kit::new("broken", "1.0.0");
     bad.skill.state = SkillState::Rejected.into();
@@ -189,7 +189,7 @@ async fn list_skills_shows_every_version_and_what_is_wrong_with_a_skill_fails_on
 }
 
 #[tokio::test]
-async fn a_load_gives_the_text_and_the_state_has_the_resolved_version_and_digest() {
+async fn a_load_returns_text_and_stores_resolved_version_and_digest() {
     let (fake, mut talk) = conversation(options()).await;
     let arguments = json!({"skill_id": "letter", "version": "^1"});
     let loaded = talk.ok("load_skill_md", arguments).await;
@@ -224,7 +224,7 @@ async fn an_omitted_version_is_the_current_one() {
 }
 
 #[tokio::test]
-async fn what_is_loaded_is_not_given_twice_unless_asked_for() {
+async fn a_loaded_skill_is_returned_again_only_on_request() {
     let (_fake, mut talk) = conversation(options()).await;
     talk.load("maths").await;
     let before = talk.stored();
@@ -263,7 +263,7 @@ async fn another_version_takes_the_place_of_the_loaded_one() {
 }
 
 #[tokio::test]
-async fn local_tools_are_the_hosts_by_their_own_names_whatever_their_labels() {
+async fn local_tools_have_the_hosts_names_whatever_their_labels() {
     let (_fake, mut talk) = conversation(options()).await;
     talk.check_refused("add", json!({}), "UNKNOWN_TOOL").await;
     let loaded = talk.load("maths").await;
@@ -281,7 +281,7 @@ async fn local_tools_are_the_hosts_by_their_own_names_whatever_their_labels() {
 }
 
 #[tokio::test]
-async fn a_host_without_tools_loads_the_text_of_a_skill_and_names_the_tools_that_it_lacks() {
+async fn a_host_without_tools_loads_the_text_and_names_missing_tools() {
     let fake = Fake::start();
     fake.state.lock().kits = kits();
     let none = HostTools::new();
@@ -301,7 +301,7 @@ async fn a_host_without_tools_loads_the_text_of_a_skill_and_names_the_tools_that
 }
 
 #[tokio::test]
-async fn a_tool_that_another_loaded_skill_brings_too_stays_when_one_is_unloaded() {
+async fn a_shared_tool_stays_until_its_last_skill_is_unloaded() {
     let (_fake, mut talk) = conversation(options()).await;
     talk.load("maths").await;
     talk.load("sums").await;
@@ -502,7 +502,7 @@ async fn a_binary_asset_is_described_and_not_decoded() {
 }
 
 #[tokio::test]
-async fn files_outside_of_the_skill_are_refused_and_missing_ones_have_suggestions() {
+async fn outside_files_are_refused_and_missing_ones_get_suggestions() {
     let (_fake, mut talk) = conversation(options()).await;
     for (path, code, said) in [
         (
@@ -594,7 +594,7 @@ async fn a_skill_that_the_options_hide_is_unknown_to_every_tool() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_evicted_and_reported() {
+async fn skills_over_the_limit_are_evicted_and_reported() {
     let (_fake, mut talk) = conversation_with(|options| options.max_loaded_skills = 2).await;
     for skill in ["maths", "notes"] {
         talk.load(skill).await;
@@ -653,7 +653,7 @@ async fn a_script_in_a_new_workspace_is_told_so_once() {
 }
 
 #[tokio::test]
-async fn an_oom_kill_that_the_exit_code_of_a_script_hides_is_a_warning() {
+async fn an_oom_kill_hidden_by_exit_code_0_is_a_warning() {
     let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
     fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let script =
@@ -807,7 +807,7 @@ async fn a_hook_that_refuses_fails_the_call_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn a_preload_gives_one_message_of_the_assistant_and_one_of_a_tool_for_each_skill() {
+async fn a_preload_writes_one_call_message_and_a_result_per_new_skill() {
     let (_fake, mut talk) = conversation(options()).await;
     talk.load("notes").await;
     let given = json!([{"id": "letter", "version": "^1"}, "maths", "notes"]);

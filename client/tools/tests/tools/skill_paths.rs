@@ -57,7 +57,7 @@ async fn shermas_tools_read_a_file_by_every_path_of_the_skills_folder() {
 }
 
 #[tokio::test]
-async fn agent_zeros_tool_reads_a_file_by_every_path_of_the_skills_folder() {
+async fn agent_zeros_tool_reads_a_file_by_every_skill_path() {
     let (fake, mut talk) = conversation(Family::AgentZero).await;
     for path in PATHS {
         let read = json!({"method": "read_file", "skill_name": "notes", "file_path": path});

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_without_end_delay_no_call_and_watching_goes_on_after_them() {
+    async fn endless_changes_delay_no_call_and_do_not_stop_the_watcher() {
         let dir = tempfile::tempdir().expect("temp dir");
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         fs::create_dir_all(&one).expect("mkdir");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn directory_that_is_replaced_is_watched_again_and_its_predecessor_no_longer() {
+    async fn a_replaced_directory_is_watched_instead_of_its_predecessor() {
         let dir = tempfile::tempdir().expect("temp dir");
         let (skill, aside) = (dir.path().join("skill"), dir.path().join("aside"));
         fs::create_dir_all(&skill).expect("mkdir");

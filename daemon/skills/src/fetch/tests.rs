@@ -92,7 +92,7 @@ async fn a_fetch_tells_size_digest_and_type() {
 }
 
 #[tokio::test]
-async fn what_the_server_still_has_is_not_sent_again() {
+async fn unchanged_content_is_not_sent_again() {
     let server = Server::start().await;
     server.put("/x", Reply::Tagged("\"1\"".into(), b"one".to_vec()));
     let fetcher = fetcher();
@@ -444,7 +444,7 @@ async fn fetches_at_once_are_bounded() {
 }
 
 #[test]
-fn urls_that_are_not_fetched_are_refused_without_showing_secrets() {
+fn unsupported_urls_are_refused_without_showing_secrets() {
     for (text, says) in [
         ("ftp://x.example/y?secret", "only http:// and https://"),
         ("file:///etc/passwd", "only http:// and https://"),

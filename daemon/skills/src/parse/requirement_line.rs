@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_passes_is_one_line_of_harmless_characters(text in "\\PC{0,60}") {
+        fn accepted_requirements_are_one_line_of_harmless_characters(text in "\\PC{0,60}") {
             if let Ok(passed) = check_requirement(&text) {
                 prop_assert!(!passed.contains(['\n', '\r', '@', '/', '\\', '$', '`', '%']));
                 prop_assert!(passed.starts_with(|c: char| c.is_ascii_alphanumeric()));

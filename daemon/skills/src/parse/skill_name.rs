@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_has_no_id() {
+    fn an_unusable_name_has_no_id() {
         let long = "表".repeat(400);
         for written in ["", " ", ".", "..", "---", "/", "\u{200b}", "\0", &long] {
             assert_eq!(id_of_name(written), None, "{written:?}");

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_becomes_unreadable_hides_no_version_and_stays_protected() {
+    fn an_unreadable_record_hides_no_version_and_stays_protected() {
         let dir = tempfile::tempdir().expect("a directory");
         let published = open(dir.path());
         let name = dir.path().join("published/csv");

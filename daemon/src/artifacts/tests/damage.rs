@@ -134,7 +134,7 @@ async fn requests_to_a_directory_that_hangs_end_in_time_and_are_few() {
 }
 
 #[tokio::test]
-async fn requests_of_one_tenant_that_hang_keep_no_other_tenant_waiting() {
+async fn hanging_requests_of_one_tenant_delay_no_other_tenant() {
     let place = Place::new();
     let artifacts = open_directory(&place, WAIT_MAX).await;
     let mut hanging = HangingRequests::default();

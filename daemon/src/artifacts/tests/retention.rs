@@ -494,7 +494,7 @@ async fn sweep_spares_a_new_version_with_the_number_of_a_deleted_one() {
 }
 
 #[tokio::test]
-async fn sweep_keeps_the_last_version_although_the_newer_one_was_deleted_meanwhile() {
+async fn sweep_keeps_the_last_version_if_the_newest_is_deleted() {
     for place in Place::each() {
         let artifacts = place.open().await;
         let scope = scope_of("a", "1");
@@ -537,7 +537,7 @@ async fn daemons_that_share_a_store_remove_the_excess_once() {
 }
 
 #[tokio::test]
-async fn walk_over_high_water_marks_alone_has_bounded_pages_and_an_end() {
+async fn a_walk_over_high_water_marks_has_bounded_pages_and_an_end() {
     for place in Place::each() {
         let artifacts = place.open().await;
         let (scope, store) = (scope_of("a", "1"), &artifacts.0.store);

@@ -163,7 +163,7 @@ fn bucket() -> (Place, Arc<Slow>) {
 }
 
 #[tokio::test]
-async fn a_save_whose_client_goes_away_during_its_last_write_leaves_nothing() {
+async fn a_save_cancelled_during_its_last_write_leaves_nothing() {
     let (place, slow) = bucket();
     let (artifacts, scope, of) = (slow.open(&place), scope("", "", ""), name("a"));
     let saving = artifacts.save(&scope, &of, SaveOptions::default(), bytes(b"x"));

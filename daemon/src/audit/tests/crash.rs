@@ -111,7 +111,7 @@ async fn the_rest_of_a_cut_line_is_removed_and_reported() {
 }
 
 #[tokio::test]
-async fn records_that_were_cut_off_while_the_daemon_was_stopped_are_missed() {
+async fn records_cut_off_while_the_daemon_is_stopped_are_detected() {
     let dir = LogDir::new();
     let log = dir.open().await;
     for id in ["1", "2", "3"] {

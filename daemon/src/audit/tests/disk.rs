@@ -121,7 +121,7 @@ async fn best_effort_never_refuses_and_counts() {
 }
 
 #[tokio::test]
-async fn a_log_on_a_read_only_disk_begins_with_the_start_once_it_is_writable() {
+async fn a_log_on_a_read_only_disk_begins_once_it_is_writable() {
     let dir = LogDir::new();
     dir.open().await.close().await;
     let cover = Mount::read_only(dir.0.path().to_owned());
@@ -144,7 +144,7 @@ async fn a_log_on_a_read_only_disk_begins_with_the_start_once_it_is_writable() {
 }
 
 #[tokio::test]
-async fn a_reopen_that_fails_goes_on_in_the_old_file_and_is_tried_again() {
+async fn a_failed_reopen_continues_in_the_old_file_and_is_retried() {
     let dir = LogDir::new();
     let logs = dir.0.path().join("logs");
     fs::create_dir(&logs).expect("mkdir");

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_do_when_docker_is_missing_stopped_or_forbidden() {
+    fn errors_advise_if_docker_is_missing_stopped_or_forbidden() {
         for (error, expected) in [
             (
                 DockerError::SocketNotFoundError("/run/d.sock".to_owned()),

@@ -128,7 +128,7 @@ async fn event_stream_ends_with_an_error_when_docker_stops() {
 }
 
 #[tokio::test]
-async fn connect_error_says_what_to_do_when_docker_is_missing_or_stopped() {
+async fn connect_errors_advise_if_docker_is_missing_or_stopped() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("docker.sock");
     let text = |error: Error| {

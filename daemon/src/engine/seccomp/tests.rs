@@ -91,7 +91,7 @@ impl Profile {
 const UPPER: u64 = 1 << 32;
 
 #[test]
-fn unlisted_calls_fail_with_eperm_and_only_two_architectures_are_allowed() {
+fn unlisted_calls_fail_and_only_two_architectures_are_allowed() {
     let profile = load();
     // Without errnoRet, all versions of Docker and runc return EPERM.
     assert_eq!(profile.default_action, "SCMP_ACT_ERRNO");
@@ -188,7 +188,7 @@ fn sockets_are_local_tcp_or_udp() {
 }
 
 #[test]
-fn what_flushes_the_hosts_disks_succeeds_without_effect() {
+fn calls_that_flush_host_disks_succeed_without_effect() {
     let profile = load();
     for name in ["sync", "syncfs", "fsync", "fdatasync"] {
         assert_eq!(profile.errno(name, &[0]), Some(0), "{name}");
@@ -286,7 +286,7 @@ fn prlimit_is_allowed_only_for_the_calling_process() {
 }
 
 #[test]
-fn commands_change_no_scheduling_but_their_own_and_the_affinity_of_threads() {
+fn commands_change_only_their_own_priority_and_thread_affinity() {
     let profile = load();
     type Args = fn(u64) -> Vec<u64>;
     let own: [(&str, Args); 4] = [

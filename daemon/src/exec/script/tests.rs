@@ -52,7 +52,7 @@ fn an_interpreter_is_chosen_by_the_extension_first() {
 }
 
 #[test]
-fn else_by_the_name_in_the_first_line() {
+fn the_first_line_decides_if_the_extension_is_unknown() {
     for (line, expected) in [
         ("#!/usr/bin/env python3\n", Some("python3")),
         ("#!/opt/homebrew/bin/python3.12\n", Some("python3")),

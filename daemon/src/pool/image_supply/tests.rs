@@ -119,7 +119,7 @@ async fn pool_serves_after_the_operator_has_made_its_image() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn image_is_pulled_in_the_background_and_its_progress_is_a_problem() {
+async fn a_background_pull_reports_its_progress_as_a_problem() {
     let bench = Bench::start(PullPolicy::Missing, true, FakeEngine::hold_pulls).await;
     assert_eq!(bench.problem().code, "pool.image_pulling");
     assert!(

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arguments_become_is_checked_with_the_rest() {
+    fn converted_arguments_are_checked_with_the_rest() {
         let arg = |key: &str, text: String| pb::ScriptArg {
             key: key.into(),
             value: Some(prost_types::Value {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_or_remounted_directory_is_the_same_and_a_copied_one_is_not() {
+    fn moved_directories_keep_their_identity_and_copies_do_not() {
         let here = binding;
         let is_copy = |now: DirectoryIdentity| now.copy_of(&binding()).is_some();
         assert!(!is_copy(here()), "restarted");

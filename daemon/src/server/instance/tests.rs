@@ -192,7 +192,7 @@ fn a_copy_is_refused_until_it_is_adopted() {
 }
 
 #[test]
-fn a_moved_directory_keeps_its_id_and_its_copy_is_refused_afterwards() {
+fn a_moved_directory_keeps_its_id_and_its_copy_is_refused() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (state, moved) = (dir.path().join("state"), dir.path().join("moved"));
     let original = id(&state);

@@ -110,7 +110,7 @@ fn call_on_the_only_connection(request: Body, is_stream: bool) -> OnlyConnection
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_protects_its_connection_from_its_first_message_to_its_end() {
+async fn a_stream_protects_its_connection_from_first_message_to_end() {
     let silent = frames([&[0, 0, 0, 0, 2, 7], &[7]], false);
     let OnlyConnection {
         table,
@@ -138,7 +138,7 @@ async fn a_single_request_protects_its_connection_from_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_does_not_arrive_ends_its_call_and_protects_nothing() {
+async fn an_incomplete_request_ends_its_call_and_protects_nothing() {
     for (body, is_stream) in [
         (frames([], false), true),
         (frames([], false), false),
@@ -202,7 +202,7 @@ async fn a_message_over_its_limit_is_refused_with_its_prefix() {
 }
 
 #[tokio::test]
-async fn incomplete_messages_of_a_tenant_hold_a_limited_number_of_bytes() {
+async fn incomplete_messages_of_a_tenant_hold_limited_bytes() {
     let meter = Arc::new(ByteMeter::default());
     meter.count_arriving(0, ARRIVING_BYTES_MAX - 3);
     let begun = || stream(frames([&[0, 0, 0]], false)).with_meter(Some(Arc::clone(&meter)));

@@ -123,7 +123,7 @@ async fn streams_that_are_read_hold_nothing_and_end_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frame_counts_until_it_is_written_whatever_becomes_of_its_stream() {
+async fn a_frame_counts_until_written_even_after_its_stream_ends() {
     let (table, budget) = (table(), budget(4));
     let client = Client::connect(&table, "a");
     let mut stream = client.stream(&budget);

@@ -23,7 +23,7 @@ fn samples(metrics: &Metrics) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_there_is_no_exporter() {
+async fn no_exporter_starts_without_an_endpoint() {
     let metrics = Arc::default();
     let started = TraceExport::start(&config(""), "i", &metrics).expect("started");
     assert!(started.is_none());

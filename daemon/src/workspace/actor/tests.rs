@@ -414,7 +414,7 @@ fn nothing_is_granted_once_the_end_has_begun() {
 
 /// A request that waits for the guest's connection must not start another command either.
 #[test]
-fn a_request_that_waits_for_the_guest_is_refused_once_the_end_has_begun() {
+fn a_waiting_request_is_refused_once_the_deletion_begins() {
     on_a_clock_of_its_own(async |dir| {
         let mut bench = bench(&dir).await;
         run_without_guest(&mut bench).await;
@@ -509,7 +509,7 @@ fn unknown_fields_are_not_sent_to_an_old_guest() {
 
 /// An engine that refuses the removal immediately gets as much time as one that hangs.
 #[test]
-fn a_delete_that_the_engine_refuses_is_answered_when_the_time_is_over() {
+fn a_delete_refused_by_the_engine_is_answered_at_its_timeout() {
     on_a_clock_of_its_own(async |dir| {
         let bench = bench(&dir).await;
         for _ in 0..100 {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn search_for_setuid_programs_that_took_too_long_is_no_clean_result() {
+    fn a_timed_out_setuid_search_is_no_clean_result() {
         let probes = ImageProbes {
             setuid_programs: Err("it took longer than 10s".to_owned()),
             ..working_probes()
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_image_that_commands_do_not_get_are_warnings_without_values() {
+    fn ignored_image_settings_are_warnings_without_values() {
         let image = ImageInfo {
             has_entrypoint: true,
             env: [
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn image_without_shells_is_unusable_and_one_without_programs_is_poor() {
+    fn missing_shells_are_errors_and_missing_programs_warnings() {
         let fault = Some("it cannot be run (ENOENT)".to_owned());
         let probes = ImageProbes {
             sh_fault: fault.clone(),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_python_and_unwritable_workspace_are_told_apart_from_missing_programs() {
+    fn broken_python_and_an_unwritable_workspace_are_own_findings() {
         let probes = ImageProbes {
             python: Err("exit code 1: no module encodings".to_owned()),
             write_fault: Some("exit code 2".to_owned()),

@@ -189,7 +189,7 @@ async fn the_end_of_a_call_names_what_it_created() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_without_a_credential_has_two_records_and_delays_no_other_client() {
+async fn an_anonymous_flood_has_two_records_and_delays_no_client() {
     const FLOOD: usize = 300;
     // A pause of the machine may let the delay pass before the other client is served.
     const ROUNDS: usize = 5;
@@ -245,7 +245,7 @@ async fn a_flood_without_a_credential_has_two_records_and_delays_no_other_client
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loop_of_calls_that_a_role_forbids_has_two_records_and_takes_from_its_tenants_rate() {
+async fn repeated_forbidden_calls_have_two_records_and_use_the_rate() {
     const CALLS: usize = 300;
     let server = AccessServer::start_with("audit.file = {audit}\n").await;
     let path = server.path("audit.log");

@@ -140,7 +140,7 @@ async fn a_repeated_save_needs_no_room_beside_the_first_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_clients_at_once_never_exceed_a_quota_of_published_bytes() {
+async fn fifty_clients_never_exceed_a_quota_of_published_bytes() {
     let server = AccessServer::start().await;
     let publisher = server.client("a", "publisher").await;
     // All have names and bodies of one length, so contents of one size.

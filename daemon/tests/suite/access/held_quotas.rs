@@ -39,7 +39,7 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_clients_at_once_never_exceed_the_sums_of_memory_and_cpus() {
+async fn fifty_clients_never_exceed_the_sums_of_memory_and_cpus() {
     let server = AccessServer::start().await;
     let user = server.client("a", "user").await;
     let first = create(&user, "first").await.expect("created");

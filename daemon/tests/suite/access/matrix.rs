@@ -178,7 +178,7 @@ const WITH_WORKSPACE_TOKEN: [&str; 30] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workspace_token_may_call_the_rpcs_of_this_list_and_no_other() {
+async fn a_workspace_token_may_call_only_the_listed_rpcs() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "tenant_admin").await;
     claim(&admin, "own").await.expect("claimed");
@@ -224,7 +224,7 @@ async fn no_rpc_but_health_works_without_a_credential() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_web_token_has_at_most_the_highest_role_of_the_configuration() {
+async fn a_web_token_has_at_most_the_highest_configured_role() {
     for (line, highest) in [
         ("", Role::User),
         ("role_max = \"publisher\"\n", Role::Publisher),

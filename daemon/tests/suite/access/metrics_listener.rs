@@ -102,7 +102,7 @@ async fn fetch_with_token(server: &AccessServer, token: Option<&str>) -> (u16, S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listener_with_tokens_shows_a_tenant_its_own_samples_and_an_admin_all() {
+async fn metrics_show_a_tenant_its_own_samples_and_an_admin_all() {
     let server = AccessServer::start_with_metrics().await;
     let user = server.client("b", "user").await;
     create(&user, "w").await.expect("created");

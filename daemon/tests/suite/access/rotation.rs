@@ -211,7 +211,7 @@ impl SlowHandshake {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_is_revoked_during_its_handshake_gets_no_connection() {
+async fn a_certificate_revoked_during_its_handshake_is_refused() {
     let server = AccessServer::start().await;
     let [kept, revoked] = [("kept", 7), ("revoked", 8)]
         .map(|(file, serial)| server.authority.issue_user(file, serial));
@@ -250,7 +250,7 @@ async fn a_rotated_server_certificate_drops_no_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_faulty_new_version_of_a_file_keeps_the_old_one_and_is_a_problem() {
+async fn a_faulty_file_keeps_its_old_version_and_is_a_problem() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "admin").await;
     let good_keys = std::fs::read_to_string(server.path("jwks.json")).expect("read");
@@ -412,7 +412,7 @@ async fn a_client_reads_its_token_file_again_after_a_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn web_tokens_of_another_issuer_key_algorithm_or_time_are_refused() {
+async fn web_tokens_of_wrong_issuer_key_algorithm_or_time_are_refused() {
     let server = AccessServer::start().await;
     let with = |name: &str, value: serde_json::Value| {
         let mut changed = claims("a", "user", 600);

@@ -68,7 +68,7 @@ async fn a_client_is_told_what_is_wrong_with_the_servers_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn client_certificates_that_are_expired_foreign_or_revoked_are_refused() {
+async fn expired_foreign_and_revoked_client_certificates_are_refused() {
     let server = AccessServer::start().await;
     let name = "spiffe://test/a/user";
     let other = Authority::new(server.files.path(), "other");
@@ -124,7 +124,7 @@ async fn wait_for_list_problem(admin: &Client, text: Option<&str>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_revoked_certificates_that_is_old_or_foreign_is_a_problem_and_stays_in_force() {
+async fn an_outdated_revocation_list_applies_and_is_a_problem() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "admin").await;
     let file = server.path("revoked.pem");
@@ -212,7 +212,7 @@ async fn a_certificate_for_an_old_key_brings_no_revoked_client_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_an_authority_that_is_not_configured_counts_as_its_problem_says() {
+async fn an_unconfigured_authoritys_list_applies_as_its_problem_says() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "admin").await;
     let read = |file: &Path| std::fs::read_to_string(file).expect("PEM");
@@ -304,7 +304,7 @@ async fn half_open_handshakes_keep_no_client_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_open_handshakes_are_closed_after_the_timeout_without_a_byte() {
+async fn half_open_handshakes_are_closed_silently_after_the_timeout() {
     let timeout = Duration::from_secs(1);
     let server = AccessServer::start_after(|it| it.server.handshake_timeout = timeout).await;
     let mut half_open = Vec::new();
@@ -412,7 +412,7 @@ impl SwitchingServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_presents_its_certificate_to_no_server_that_it_does_not_trust() {
+async fn a_client_shows_its_certificate_to_no_untrusted_server() {
     let server = AccessServer::start().await;
     // A client looks at the second certificate for a limited time.
     wait_until("the second certificate is not trusted", async || {

@@ -99,7 +99,7 @@ async fn saved_artifacts_count_as_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_of_days_survive_a_restart_and_counters_since_the_start_begin_anew() {
+async fn daily_bytes_survive_a_restart_that_resets_the_counters() {
     let server = AccessServer::start().await;
     let admin = server.client("b", "admin").await;
     let user = server.client("a", "user").await;

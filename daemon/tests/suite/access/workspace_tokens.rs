@@ -113,7 +113,7 @@ async fn a_workspace_token_ends_with_its_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workspace_token_reaches_no_artifact_by_way_of_its_workspace() {
+async fn a_workspace_token_reaches_no_artifact_via_its_workspace() {
     let server = AccessServer::start().await;
     let admin = server.client("a", "tenant_admin").await;
     claim(&admin, "own").await.expect("claimed");

@@ -116,7 +116,7 @@ async fn metadata_of_any_size_ends_at_most_its_call() {
 }
 
 #[tokio::test]
-async fn compressed_requests_are_accepted_within_the_limit_of_messages() {
+async fn compressed_requests_are_accepted_within_the_message_limit() {
     let server = TestServer::start("", &[]).await;
     let channel = server.client.channel();
     let mut compressed =

@@ -21,7 +21,7 @@ async fn documents_that_are_no_files_are_rejected_at_once() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_read_is_said() {
+async fn unreadable_files_and_folders_are_reported() {
     let fixture = Fixture::new();
     fixture.skill("a/closed", "closed");
     fixture.skill("a/locked/x", "x");

@@ -201,7 +201,7 @@ async fn a_scoped_folder_is_a_name_however_long_its_parts_are() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_cannot_be_used_is_a_problem_and_costs_no_skill() {
+async fn an_unusable_manifest_is_a_problem_and_costs_no_skill() {
     let fixture = Fixture::new();
     for (folder, manifest) in [
         ("json", "{".to_owned()),

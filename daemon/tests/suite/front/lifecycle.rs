@@ -165,7 +165,7 @@ async fn drain_ends_at_its_timeout() {
 }
 
 #[test]
-fn without_docker_the_daemon_exits_1_with_an_error() {
+fn the_daemon_exits_1_with_an_error_without_docker() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_skilld"))
         .arg("--state-dir")

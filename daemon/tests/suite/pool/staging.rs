@@ -18,7 +18,7 @@ fn name_package(state: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_delays_no_other_staging_of_its_workspace_and_nothing_is_staged_before_its_end() {
+async fn a_build_delays_no_other_staging_and_stages_nothing_early() {
     let toml = "engine.boot_timeout = \"10m\"\n";
     let server =
         TestServer::start_after(toml, &SKILLS, |config| name_package(&config.state_dir)).await;
@@ -52,7 +52,7 @@ async fn a_build_delays_no_other_staging_of_its_workspace_and_nothing_is_staged_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workspace_of_a_removed_pool_stages_skills_that_name_packages() {
+async fn a_workspace_of_a_removed_pool_stages_skills_with_packages() {
     let server = TestServer::start("skills.environment_builds = \"never\"\n", &SKILLS).await;
     create_workspace(&server, "kept").await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;

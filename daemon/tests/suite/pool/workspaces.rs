@@ -210,7 +210,7 @@ async fn cancelled_create_leaves_no_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelling_one_of_two_equal_creates_does_not_affect_the_other() {
+async fn cancelling_one_of_two_equal_creates_spares_the_other() {
     let server = TestServer::start("pools.default.max = 1\n", &[]).await;
     let first = server.workspace().await;
     let request = CreateWorkspaceRequest {
@@ -329,7 +329,7 @@ async fn request_while_removing() -> (Reason, bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_fail_with_guest_lost_before_the_container_is_removed() {
+async fn requests_fail_with_guest_lost_before_container_removal() {
     for _ in 0..ROUNDS {
         let (reason, exists) = request_while_removing().await;
         assert!(exists, "the request waited for the removal");

@@ -42,7 +42,7 @@ fn reason(status: &Status) -> String {
 }
 
 #[tokio::test]
-async fn publish_and_delete_through_the_api() {
+async fn the_api_publishes_and_deletes_skills() {
     let server = TestServer::start("", &[("local", "name: local\ndescription: d")]).await;
     let mut skills = server.client.skills();
     let archive = skill("csv", "1.0");
@@ -110,7 +110,7 @@ async fn publish_and_delete_through_the_api() {
 }
 
 #[tokio::test]
-async fn one_entry_that_no_skill_can_have_is_left_out_and_named_in_the_answer() {
+async fn an_unusable_entry_is_left_out_and_named_in_the_answer() {
     let server = TestServer::start("", &[]).await;
     let archive = with_link("venv/python3", "/usr/bin/python3", &skill("csv", "1.0"));
     let mut skills = server.client.skills();
@@ -148,7 +148,7 @@ async fn one_entry_that_no_skill_can_have_is_left_out_and_named_in_the_answer() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_archive_keeps_its_place_until_it_is_unpacked_whoever_waits_for_it() {
+async fn an_archive_keeps_its_permit_after_its_client_has_left() {
     let server = TestServer::start_after("", &[], |config| config.skills.publishes_max = 1).await;
     let tmp = server.state_dir().join("skills/tmp");
     let data: Vec<String> = (0..2_000).map(|n| format!("data/{n}")).collect();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_nothing_uses_leaves_the_store_and_what_is_used_stays() {
+async fn unused_content_leaves_the_store_and_used_content_stays() {
     let mut fixture = Fixture::keeping(Duration::from_nanos(1));
     fixture.root("local", "1.0");
     let local = fixture.stage("s1", "local").await.expect("staged").digest;
@@ -107,7 +107,7 @@ async fn content_of_a_refused_publication_leaves_the_store() {
 }
 
 #[tokio::test]
-async fn no_more_of_an_archive_is_unpacked_than_the_quota_of_its_tenant() {
+async fn an_archive_is_unpacked_only_up_to_its_tenants_quota() {
     let fixture = Fixture::new();
     // Beyond the quota's 256 files the archive has one twice, which nobody gets to see.
     let names: Vec<String> = (0..300).map(|number| (number % 299).to_string()).collect();
@@ -151,7 +151,7 @@ async fn a_digest_is_staged_whatever_became_of_its_root() {
 }
 
 #[tokio::test]
-async fn what_a_power_cut_takes_of_the_store_is_copied_again() {
+async fn content_lost_in_a_power_cut_is_copied_again() {
     let mut fixture = Fixture::new();
     fixture.root("local", "1.0");
     let staged = fixture.stage("s1", "local").await.expect("staged");
@@ -321,7 +321,7 @@ async fn sixteen_may_publish_at_once() {
 
 /// A thousand steps of four, on the same two skills, with a store that keeps nothing a moment longer than it must.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn publish_delete_stage_and_collect_at_once_never_corrupt_anything() {
+async fn concurrent_publish_delete_stage_and_collect_corrupt_nothing() {
     const ROUNDS: usize = 250;
     let fixture = Fixture::keeping(Duration::from_nanos(1));
     fixture.root("local", "1.0");
@@ -468,7 +468,7 @@ async fn one_content_under_two_names_has_each_its_own() {
 }
 
 #[tokio::test]
-async fn what_was_lost_is_there_again_when_it_is_published_again() {
+async fn publishing_again_restores_lost_content() {
     let mut fixture = Fixture::new();
     let archive = skill("csv", "1.0");
     fixture.publish("csv", &archive).await.expect("published");

@@ -121,7 +121,7 @@ fn waiting(dir: &Path) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_staging_that_nobody_waits_for_is_recorded_and_no_other_begins_meanwhile() {
+async fn an_abandoned_staging_is_recorded_before_another_begins() {
     let server = TestServer::start("", &FRONTS).await;
     let workspace = server.workspace().await;
     // Until the pool is warm again, the directory of its next slot may have no skills yet.
@@ -182,7 +182,7 @@ fn write_version(root: &Path, name: &str, version: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workspace_has_the_versions_that_it_records_after_many_calls_at_once() {
+async fn concurrent_stagings_leave_the_recorded_versions() {
     let skills = ["csv", "pdf"];
     let server = TestServer::start("", &FRONTS).await;
     let workspace = server.workspace().await;

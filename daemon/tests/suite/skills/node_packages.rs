@@ -27,7 +27,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn packages_that_are_built_later_are_found_without_another_copy_of_the_skill() {
+async fn packages_built_later_are_found_without_copying_the_skill() {
     let fixture = Fixture::new();
     fixture.node_skill("1");
     let first = fixture.stage("s1", &["csv"]).await.expect("staged");
@@ -54,7 +54,7 @@ async fn packages_that_are_built_later_are_found_without_another_copy_of_the_ski
 }
 
 #[tokio::test]
-async fn only_skills_with_packages_have_the_link_and_their_own_folder_stays() {
+async fn only_skills_with_packages_get_a_link_and_own_folders_stay() {
     let fixture = Fixture::new();
     fixture.skill("csv", "1");
     fixture.stage("s1", &["csv"]).await.expect("staged");

@@ -151,7 +151,7 @@ async fn a_skill_reaches_the_files_of_its_plugin_by_relative_paths() {
 }
 
 #[tokio::test]
-async fn skills_of_plugins_are_staged_side_by_side_with_their_own_files() {
+async fn plugin_skills_are_staged_side_by_side_with_their_own_files() {
     let fixture = Fixture::new();
     fixture.plugin("a", "acme");
     fixture.plugin("b", "other");
@@ -174,7 +174,7 @@ async fn skills_of_plugins_are_staged_side_by_side_with_their_own_files() {
 }
 
 #[tokio::test]
-async fn a_change_of_shared_files_restages_the_skill_and_keeps_the_older_files() {
+async fn a_shared_file_change_restages_the_skill_and_keeps_old_files() {
     let fixture = Fixture::new();
     fixture.plugin("acme", "acme");
     let first = fixture.stage("s1", &["deploy"]).await.expect("staged");
@@ -226,7 +226,7 @@ async fn a_plugin_may_begin_and_cease_to_share_files() {
 }
 
 #[tokio::test]
-async fn what_a_plugin_must_not_share_is_named_and_the_skill_is_staged() {
+async fn forbidden_shared_files_are_named_and_the_skill_is_staged() {
     let made = [
         |fixture: &Fixture| symlink("../../outside", fixture.path("root/acme/shared/link")),
         |fixture: &Fixture| symlink("/etc/passwd", fixture.path("root/acme/link")),
@@ -284,7 +284,7 @@ async fn a_plugin_that_is_gone_has_no_problem() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_shares_nothing_has_its_skills_staged_alone_every_time() {
+async fn skills_of_a_plugin_without_shared_files_are_staged_alone() {
     let fixture = Fixture::new();
     fixture.plugin("acme", "acme");
     fs::remove_dir_all(fixture.path("root/acme/shared")).expect("removed");

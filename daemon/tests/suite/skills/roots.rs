@@ -115,7 +115,7 @@ fn silent_listener() -> (std::net::TcpListener, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refresh_answers_before_its_deadline_and_reports_what_is_pending() {
+async fn a_refresh_answers_before_its_deadline_with_pending_roots() {
     let (_listener, url) = silent_listener();
     let settings = format!(
         "skills.roots = [{url:?}]\nskills.allow_private_addresses = true\nfetch.timeout = \"1h\"\n"

@@ -92,7 +92,7 @@ async fn a_writable_skill_has_a_link_to_its_node_packages() {
 }
 
 #[tokio::test]
-async fn a_writable_copy_is_kept_until_it_is_lost_or_another_one_is_staged() {
+async fn a_writable_copy_is_kept_until_it_is_lost_or_replaced() {
     let fixture = Fixture::new();
     fixture.skill("csv", "1");
     let (first, _) = fixture.stage_writable("s1", "csv", &[]).await;
@@ -139,7 +139,7 @@ async fn a_writable_copy_that_commands_changed_is_kept_and_reported() {
 }
 
 #[tokio::test]
-async fn a_writable_skill_of_a_plugin_lies_in_a_writable_copy_of_the_plugin() {
+async fn a_writable_plugin_skill_lies_in_a_copy_of_the_plugin() {
     let fixture = Fixture::new();
     fixture.plugin("acme", "acme");
     let (staged, sent) = fixture.stage_writable("s1", "deploy", &[]).await;

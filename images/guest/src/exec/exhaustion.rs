@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_and_refused_forks_are_counted_since_the_start_with_both_cgroup_layouts() {
+    fn both_cgroup_layouts_count_kills_and_refused_forks() {
         for layout in [V1, V2] {
             let cgroup = tempfile::tempdir().expect("a directory");
             write(cgroup.path(), &layout, 4, 10);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_nothing_is_claimed() {
+    fn missing_counters_claim_nothing() {
         let cgroup = tempfile::tempdir().expect("a directory");
         let check = || {
             let detector = ExhaustionDetector::open(cgroup.path());

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dialect() {
+    fn globs_follow_one_dialect() {
         let check = |glob: &str, path: &str, expected| {
             assert_eq!(
                 globs(&[glob]).matches(path.as_bytes()),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_files_and_caches_are_secondary_unless_a_glob_names_them() {
+    fn hidden_files_and_caches_are_secondary_unless_named() {
         let check = |given: &[&str], path: &str, expected| {
             let is_secondary = globs(given).is_secondary(path.as_bytes());
             assert_eq!(is_secondary, expected, "{given:?} {path}");

@@ -218,7 +218,7 @@ async fn links_are_kept_wherever_they_lead() {
 }
 
 #[tokio::test]
-async fn entries_that_are_no_files_or_have_no_usable_name_are_left_out_and_named() {
+async fn special_and_badly_named_entries_are_left_out_and_named() {
     let guest = Guest::start().await;
     let (long, deep) = ("n".repeat(256), format!("{}x", "d/".repeat(200)));
     let special = |kind: EntryType, name: &str| entry(kind, name.as_bytes(), b"", b"", 0o644);
@@ -555,7 +555,7 @@ async fn check_at(guest: &Guest, name: &str, base: &str, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn an_archive_that_came_whole_is_placed_whole_although_its_call_is_cancelled() {
+async fn a_received_archive_is_installed_whole_despite_cancellation() {
     use skilld_proto::guest::v1::{PutFilesRequest, put_files_request::Payload};
 
     const FILES: usize = 5_000;

@@ -55,7 +55,7 @@ async fn an_end_whose_turn_does_not_come_is_reported_as_unwritten() {
 }
 
 #[tokio::test]
-async fn stdin_1gib_not_read() {
+async fn unread_stdin_of_1_gib_is_held_back_at_the_client() {
     let guest = Guest::start().await;
     start(&guest, "deaf", &["sleep", "1000"]).await;
     let (sender, receiver) = mpsc::channel(1);
@@ -97,7 +97,7 @@ async fn stdin_1gib_not_read() {
 }
 
 #[tokio::test]
-async fn stdin_ignored_large_input() {
+async fn an_exec_that_ignores_large_stdin_ends_normally() {
     let guest = Guest::start().await;
     start(&guest, "ignore", &["bash", "-c", "sleep 0.3; echo fine"]).await;
     let chunk = vec![b'x'; 256 * 1024];

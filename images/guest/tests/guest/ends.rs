@@ -45,7 +45,7 @@ async fn written(guest: &Guest, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn delete_exec() {
+async fn deleting_an_exec_kills_its_tree_and_keeps_its_id_taken() {
     let guest = Guest::start().await;
     let script = "trap '' TERM; echo begun; setsid sleep 100 & echo $! > child; wait; sleep 100";
     let request = guest.request("doomed", &["bash", "-c", script]);
@@ -198,7 +198,7 @@ async fn is_running(guest: &Guest, id: &str) -> bool {
 // Unless a test sets another one, the grace is 500 ms here, and between TERM and KILL another 200.
 
 #[tokio::test]
-async fn on_disconnect_kill() {
+async fn an_exec_is_killed_after_its_last_stream_disconnects() {
     let guest = Guest::start().await;
     let stream = run_abandoned(&guest, "left").await;
     // The first of two streams is not the last.
@@ -215,7 +215,7 @@ async fn on_disconnect_kill() {
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_in_time_saves_its_exec_however_often() {
+async fn a_client_that_reconnects_in_time_keeps_its_exec_running() {
     with_longer_times(async |id, grace| {
         let guest = guest_with_disconnect_grace(grace).await;
         let mut stream = run_abandoned(&guest, id).await;
@@ -233,7 +233,7 @@ async fn a_client_that_comes_back_in_time_saves_its_exec_however_often() {
 }
 
 #[tokio::test]
-async fn on_disconnect_keep() {
+async fn a_disconnect_keeps_an_exec_by_default() {
     let guest = Guest::start().await;
     let request = guest.request("kept", &["bash", "-c", "echo up; sleep 100"]);
     let mut client = guest.client.clone();

@@ -57,7 +57,7 @@ async fn wall_time_counts_from_the_spawn() {
 }
 
 #[tokio::test]
-async fn what_commands_and_the_guest_make_is_readable_for_all() {
+async fn files_made_by_commands_and_the_guest_are_readable_by_all() {
     let guest = Guest::start().await;
     let put = guest.put(header(Kind::File, "made/by/guest"), b"x").await;
     put.expect("put");

@@ -137,7 +137,7 @@ async fn a_kill_leaves_nothing_that_a_handler_of_sigterm_has_started() {
 }
 
 #[tokio::test]
-async fn a_timeout_leaves_nothing_that_a_handler_of_sigterm_has_started() {
+async fn a_timeout_leaves_nothing_that_a_sigterm_handler_started() {
     with_longer_times(async |id, millis| {
         let guest = Guest::configured(wire::ConfigureRequest {
             kill_grace: duration(millis),
@@ -242,7 +242,7 @@ async fn the_end_names_the_processes_that_ended_with_the_command() {
 }
 
 #[tokio::test]
-async fn the_end_names_no_process_that_stays_or_whose_end_has_a_reason() {
+async fn the_end_names_no_process_that_stays_or_ended_for_a_reason() {
     let guest = Guest::start().await;
     assert_eq!(guest.sh("alone", "sleep 0 | :").await.ended, None);
     let mut kept = guest.request("kept", &["bash", "-c", SERVERS]);

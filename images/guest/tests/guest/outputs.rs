@@ -106,7 +106,7 @@ async fn output_in_flight_on_a_broken_stream_is_retained() {
 }
 
 #[tokio::test]
-async fn without_a_reader_a_blocking_exec_waits_and_loses_nothing() {
+async fn a_blocking_exec_without_a_reader_waits_and_loses_nothing() {
     let guest = Guest::start().await;
     let mut client = guest.client.clone();
     let mut request = guest.request(
@@ -378,7 +378,7 @@ async fn total_reaches(guest: &Guest, id: &str, bytes: u64) -> v1::Exec {
 }
 
 #[tokio::test]
-async fn a_blocked_exec_that_nobody_reads_is_killed_and_keeps_what_it_wrote() {
+async fn killing_a_blocked_unread_exec_keeps_its_output() {
     let guest = Guest::start().await;
     let mut client = guest.client.clone();
     for (id, after_exit) in [("yes", None), ("brief", duration(50))] {

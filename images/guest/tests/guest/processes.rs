@@ -309,7 +309,7 @@ async fn commands_are_likelier_victims_than_the_guest() {
 }
 
 #[tokio::test]
-async fn a_command_starts_on_all_cpus_wherever_its_starters_were_pinned() {
+async fn a_command_starts_on_all_cpus_even_if_the_guest_is_pinned() {
     let guest = Guest::launched(&["taskset", "-c", "0"]).await;
     let cpus = |status: &str| {
         let line = status

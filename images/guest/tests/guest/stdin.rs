@@ -175,7 +175,7 @@ async fn stdin_eof_keeps_output() {
 }
 
 #[tokio::test]
-async fn stdin_retry_same_offset() {
+async fn a_stdin_retry_at_the_same_offset_writes_once() {
     let guest = Guest::start().await;
     start(&guest, "retry", &["cat"]).await;
     for _ in 0..3 {
@@ -207,7 +207,7 @@ async fn stdin_retry_same_offset() {
 }
 
 #[tokio::test]
-async fn a_write_with_an_id_goes_on_where_it_was_left_whoever_wrote_in_between() {
+async fn a_write_with_an_id_resumes_despite_writes_in_between() {
     let guest = Guest::start().await;
     let pid = start(&guest, "cat", &["cat"]).await;
     signal(&guest, "cat", 19).await;
@@ -357,7 +357,7 @@ async fn a_write_to_a_finished_exec_fails() {
 }
 
 #[tokio::test]
-async fn a_program_that_closed_its_stdin_is_told_apart_from_one_that_ended() {
+async fn writes_to_closed_stdin_are_refused_with_stdin_closed() {
     let guest = Guest::start().await;
     let script = "exec 0<&-; touch closed; sleep 100";
     start(&guest, "closed", &["bash", "-c", script]).await;
@@ -477,7 +477,7 @@ async fn a_silent_stream_ends_with_the_exec() {
 }
 
 #[tokio::test]
-async fn the_effective_spec_says_where_stdin_comes_from_and_not_what_it_is() {
+async fn the_effective_spec_shows_the_source_of_stdin_not_its_data() {
     let guest = Guest::start().await;
     let of = async |id: &str, source: Option<v1::stdin::Source>| {
         let mut request = guest.request(id, &["true"]);

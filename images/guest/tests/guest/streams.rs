@@ -50,7 +50,7 @@ async fn attach(guest: &Guest, id: &str) -> Result<Streaming<v1::ExecEvent>, Sta
 }
 
 #[tokio::test]
-async fn streams_of_events_are_bounded_and_a_refused_one_starts_nothing() {
+async fn event_streams_are_bounded_and_a_refused_one_starts_nothing() {
     let guest = Guest::start().await;
     let mut client = guest.client.clone();
     let mut streams = Vec::new();

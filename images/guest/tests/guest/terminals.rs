@@ -419,7 +419,7 @@ async fn read_all(seen: &mut SeenEvents, stream: &mut Streaming<v1::ExecEvent>) 
 }
 
 #[tokio::test]
-async fn an_end_that_a_full_terminal_does_not_take_is_waited_for_no_longer_than_asked() {
+async fn an_eof_for_a_full_terminal_waits_only_as_long_as_requested() {
     let guest = Guest::start().await;
     let script = "stty raw -echo; echo ready; exec sleep 1000";
     let (mut stream, mut seen) = typed(&guest, "full", &["bash", "-c", script]).await;

@@ -67,7 +67,7 @@ const MANY: &str = "for n in {1..60}; do setsid sleep 1000 > /dev/null 2>&1 & ec
                     mv list pids; ";
 
 #[tokio::test]
-async fn nothing_is_left_at_the_answer_to_a_kill_whoever_killed_the_supervisor() {
+async fn a_kill_leaves_nothing_even_after_the_supervisor_was_killed() {
     let guest = Guest::start().await;
     for round in 0..8 {
         let id = format!("waits{round}");
@@ -97,7 +97,7 @@ async fn nothing_is_left_at_the_answer_to_a_kill_whoever_killed_the_supervisor()
 }
 
 #[tokio::test]
-async fn a_chain_of_forks_does_not_outlive_its_exec_without_a_supervisor() {
+async fn a_fork_chain_without_a_supervisor_does_not_outlive_its_exec() {
     let guest = Guest::start().await;
     let mark = format!("chain-of-{}", guest.child.id());
     // Each forks the next and ends. Bounded by itself as well, lest a defect here takes the machine along.
@@ -196,7 +196,7 @@ async fn the_end_of_one_orphaned_tree_spares_the_leader_of_another() {
 
 /// A look through `/proc` takes longer with more processes. With many, it overlaps the start of another exec.
 #[tokio::test]
-async fn the_end_of_an_orphaned_tree_spares_a_leader_that_has_just_orphaned_itself() {
+async fn ending_an_orphaned_tree_spares_a_newly_orphaned_leader() {
     let guest = Guest::start().await;
     let crowd = "for n in {1..200}; do sleep 1000 & done; echo > ready; wait";
     start(&guest, "crowd", crowd).await;

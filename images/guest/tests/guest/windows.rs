@@ -286,7 +286,7 @@ async fn until_total(guest: &Guest, id: &str, bytes: u64) {
 }
 
 #[tokio::test]
-async fn a_spent_budget_costs_ended_execs_their_output_and_not_their_results() {
+async fn a_spent_budget_drops_output_of_ended_execs_but_no_results() {
     let guest = tight().await;
     // One with a straggler that stays has ended, too, for its output.
     let script = "sleep 100 > /dev/null 2>&1 & head -c 500000 /dev/zero";

@@ -112,7 +112,7 @@ async fn a_source_distribution_runs_no_code_by_default() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_permitted_source_build_runs_in_a_container_without_a_network() -> Result<()> {
+async fn a_permitted_source_build_runs_in_an_offline_container() -> Result<()> {
     let permit = |options: Options| options.set("skills.source_builds", "true");
     let attacked = AttackedDaemon::start(&["hostile-source"], permit).await?;
     attacked.built("hostile-source").await?;
@@ -131,7 +131,7 @@ async fn a_permitted_source_build_runs_in_a_container_without_a_network() -> Res
 }
 
 #[tokio::test]
-async fn a_wheel_runs_no_code_in_its_build_and_writes_nothing_beside_its_packages() -> Result<()> {
+async fn a_wheel_runs_no_build_code_and_writes_only_its_packages() -> Result<()> {
     let packages = ["hostile-start", "hostile-paths", "hostile-links"];
     let attacked = AttackedDaemon::start(&packages, |options| options).await?;
     let (client, workspace) = (&attacked.daemon.client, &attacked.workspace);
@@ -168,7 +168,7 @@ async fn a_wheel_runs_no_code_in_its_build_and_writes_nothing_beside_its_package
 }
 
 #[tokio::test]
-async fn a_package_that_cannot_be_stored_is_a_problem_that_names_the_file() -> Result<()> {
+async fn a_package_that_cannot_be_stored_is_reported_with_its_file() -> Result<()> {
     let attacked = AttackedDaemon::start(&["hostile-name"], |options| options).await?;
     let message = attacked.refused("hostile-name").await?;
     assert!(message.contains("backslash in its name"), "{message}");

@@ -17,7 +17,7 @@ fn hash_of(file: &Path) -> Result<String> {
 }
 
 #[tokio::test]
-async fn packages_of_an_index_are_installed_once_and_recorded_with_their_hashes() -> Result<()> {
+async fn index_packages_are_installed_once_and_recorded_with_hashes() -> Result<()> {
     let fixture = Fixture::new().await?;
     for skill in ["letters", "other"] {
         fixture.skill(skill, &[("requirements.txt", "skilld-compat-letters\n")])?;

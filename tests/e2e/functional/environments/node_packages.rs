@@ -70,8 +70,7 @@ async fn stage_built(client: &Client, workspace: &str, skill: &str, writable: bo
 }
 
 #[tokio::test]
-async fn packages_of_a_lock_file_come_from_the_registry_and_their_scripts_do_not_run() -> Result<()>
-{
+async fn lock_file_packages_come_from_the_registry_and_run_no_script() -> Result<()> {
     let fixture = Fixture::with_packages("tests/environments/hostile_packages.py").await?;
     let (manifest, lock) = manifests("hostile-scripts", "1.0.0");
     let mut scripted: Value = manifest.parse()?;
@@ -197,7 +196,7 @@ async fn es_modules_find_the_packages_of_their_own_skill() -> Result<()> {
 }
 
 #[tokio::test]
-async fn es_modules_of_a_plugin_find_packages_of_a_lock_file_with_hashes() -> Result<()> {
+async fn es_modules_of_a_plugin_find_hashed_lock_file_packages() -> Result<()> {
     let fixture = Fixture::new().await?;
     let case = "tests/skills-compat/cases/node-modules/skills/route-notes";
     let case = binaries::repository().join(case);

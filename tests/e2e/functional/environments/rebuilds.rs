@@ -27,7 +27,7 @@ async fn environment_path(client: &Client, workspace: &str) -> Result<String> {
 }
 
 #[tokio::test]
-async fn rebuilt_environment_reaches_a_workspace_when_it_stages_the_skill_again() -> Result<()> {
+async fn restaging_a_skill_brings_its_rebuilt_environment() -> Result<()> {
     let (_fixture, daemon) = start().await?;
     let client = &daemon.client;
     let name = workspace(client).await?.name;

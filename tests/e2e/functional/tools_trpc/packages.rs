@@ -41,7 +41,7 @@ async fn fixture() -> Result<Fixture> {
 }
 
 #[tokio::test]
-async fn loading_a_skill_whose_packages_cannot_be_installed_says_which_and_why() -> Result<()> {
+async fn loading_a_skill_names_uninstallable_packages_and_why() -> Result<()> {
     let fixture = fixture().await?;
     let daemon = Daemon::start_with(fixture.options()).await?;
     // The names of missing packages come from a container of the image, for which loading a skill waits 5 s only.
@@ -101,7 +101,7 @@ async fn missing_program_is_named_at_loading_and_at_a_run() -> Result<()> {
 }
 
 #[tokio::test]
-async fn loading_a_skill_names_its_packages_if_this_daemon_does_not_install_them() -> Result<()> {
+async fn loading_a_skill_names_packages_the_daemon_does_not_install() -> Result<()> {
     let fixture = fixture().await?;
     let skills = fixture.skills();
     let options = || Options::default().skills(&skills);

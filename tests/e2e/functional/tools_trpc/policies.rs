@@ -128,7 +128,7 @@ fn ways(command: &str) -> [(&'static str, Value); 4] {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "lists of names, on one daemon")]
-async fn a_program_is_denied_under_each_of_its_names_and_wherever_a_copy_lies() -> Result<()> {
+async fn a_program_is_denied_under_every_name_and_in_every_copy() -> Result<()> {
     let daemon = DefaultDaemon::share().await?;
     let mut free = Talk::new(&daemon, "denied", ToolOptions::default())?;
     let plant = "mkdir -p out/x work/x && cp $(realpath $(command -v python3)) out/x/py && ln -s $(command -v python3) work/x/link \

@@ -11,7 +11,7 @@ use super::Talk;
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one conversation, in its order")]
-async fn an_interactive_session_goes_on_over_turns_and_gives_each_byte_once() -> Result<()> {
+async fn an_interactive_session_spans_turns_and_gives_each_byte_once() -> Result<()> {
     let daemon = DefaultDaemon::share().await?;
     let mut talk = Talk::new(&daemon, "interactive", ToolOptions::default())?;
     let start = json!({

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn beyond_their_size_the_oldest_events_are_forgotten() {
+    async fn the_oldest_events_are_forgotten_above_the_size_limit() {
         let mut table = EventTable::default();
         table.store("old", answer(BYTES_MAX / 2));
         assert!(is_kept(&table, "old"));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn beyond_their_number_the_stream_that_was_silent_for_longest_is_forgotten() {
+    async fn the_longest_silent_stream_is_forgotten_above_the_limit() {
         let mut table = EventTable::default();
         for id in ["silent", "busy"] {
             table.store(id, answer(1));

@@ -187,7 +187,7 @@ fn the_system_message_has_overview_bodies_docs_and_tools() {
 }
 
 #[test]
-fn without_a_system_message_one_is_made_and_without_skills_none() {
+fn a_missing_system_message_is_added_only_if_skills_exist() {
     let user = said(&[("user", "Hi.")]);
     let made = chat_prompt(
         &material(),
@@ -465,7 +465,7 @@ fn a_loaded_skill_that_the_material_lacks_is_reported() {
 
 proptest! {
     #[test]
-    fn the_same_state_gives_the_same_bytes_and_only_loaded_skills_appear(
+    fn equal_states_give_equal_bytes_with_only_loaded_skills(
         loads in prop::collection::vec((0_usize..3, any::<bool>()), 0..6),
         turn in 0_usize..3,
         results in any::<bool>(),

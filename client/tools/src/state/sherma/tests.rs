@@ -79,7 +79,7 @@ fn the_order_of_loads_survives_a_store_that_sorts_keys() {
 }
 
 #[test]
-fn what_sherma_loaded_is_read_beside_ours_and_unloaded_like_it() {
+fn skills_loaded_by_sherma_are_read_and_unloaded_like_ours() {
     let theirs = json!({"__sherma__": {
         "loaded_skills": {"old": {"version": "==1.0.0", "tools": ["x"]}, "odd": 7},
         "loaded_tools_from_skills": ["x"],
@@ -125,7 +125,7 @@ fn unloading_what_is_not_loaded_changes_nothing() {
 }
 
 #[test]
-fn another_version_takes_the_place_of_the_first_and_is_the_latest() {
+fn another_version_replaces_the_first_and_is_the_latest() {
     let mut state = two();
     let before = read(&state);
     let after = before.with("b", skill("2.0.0", &["w"], "3"));
@@ -138,7 +138,7 @@ fn another_version_takes_the_place_of_the_first_and_is_the_latest() {
 }
 
 #[test]
-fn what_is_over_the_bound_is_what_was_loaded_first() {
+fn skills_over_the_limit_are_those_loaded_first() {
     let loaded = read(&two());
     for (max, over) in [(0, vec![]), (1, vec!["b"]), (2, vec![]), (7, vec![])] {
         let ids: Vec<&str> = loaded.over(max).map(|(id, _)| id).collect();
@@ -172,7 +172,7 @@ fn parallel_branches_keep_each_others_loads() {
 }
 
 #[test]
-fn of_two_versions_that_branches_loaded_the_later_load_counts() {
+fn the_later_load_wins_if_branches_load_two_versions() {
     let base = two();
     let early = load(&base, "c", skill("2.0.0", &["w"], "3"));
     let late = load(&base, "c", skill("1.0.0", &["v"], "4"));
@@ -187,7 +187,7 @@ fn of_two_versions_that_branches_loaded_the_later_load_counts() {
 }
 
 #[test]
-fn branches_that_unload_what_sherma_loaded_are_merged_skill_by_skill() {
+fn branches_merge_unloads_of_sherma_skills_one_by_one() {
     let entry = json!({"version": "==1.0.0", "tools": []});
     let view = json!({"loaded_skills": {"p": entry, "q": entry}, "loaded_tools_from_skills": []});
     let base = state_of(json!({"__sherma__": view}));

@@ -28,7 +28,7 @@ fn run(options: &ToolOptions, command: &str) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn what_no_entry_names_does_not_get_as_far_as_the_workspace() {
+fn commands_that_no_entry_names_never_reach_the_workspace() {
     let options = options(&["ls", "/usr/bin/wc"], &[]);
     for (command, argv) in [
         ("ls -l 'a b' \"\" c\\ d", vec!["ls", "-l", "a b", "", "c d"]),
@@ -47,7 +47,7 @@ fn what_no_entry_names_does_not_get_as_far_as_the_workspace() {
 }
 
 #[test]
-fn text_in_quotes_is_text_and_a_shells_signs_outside_are_refused() {
+fn quoted_text_is_literal_and_unquoted_shell_syntax_is_refused() {
     let options = options(&["echo"], &[]);
     for (command, word) in [
         ("echo 'a; b | c > d & $e `f`'", "a; b | c > d & $e `f`"),
@@ -94,7 +94,7 @@ fn text_in_quotes_is_text_and_a_shells_signs_outside_are_refused() {
 }
 
 #[test]
-fn what_an_entry_denies_by_name_does_not_either() {
+fn commands_denied_by_name_never_reach_the_workspace() {
     let options = options(&[], &["curl", "/usr/bin/git"]);
     for command in ["curl x", "/usr/bin/curl x", "./curl", "/usr/bin/git x"] {
         assert!(run(&options, command).is_err(), "{command}");
@@ -128,7 +128,7 @@ fn the_workspace_is_told_what_may_start() {
 }
 
 #[test]
-fn an_entry_in_a_skills_folder_is_a_program_of_the_skill_that_runs() {
+fn a_relative_entry_means_a_program_of_the_running_skill() {
     let options = options(&["bin/tool"], &["bin/other"]);
     assert_eq!(
         run(&options, "bin/tool x").expect("permitted"),
@@ -179,7 +179,7 @@ fn only_variables_that_the_host_names_may_be_set() {
 }
 
 #[test]
-fn a_call_cannot_set_what_the_daemon_sets_for_restricted_commands() {
+fn the_host_cannot_allow_variables_reserved_by_the_daemon() {
     for name in RESERVED_VARIABLES {
         let mut options = options(&["ls"], &[]);
         options.allowed_env.push(name.into());

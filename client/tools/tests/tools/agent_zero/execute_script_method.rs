@@ -23,7 +23,7 @@ fn failed() -> Status {
 
 /// Only before it started could nothing have happened.
 #[tokio::test]
-async fn a_script_that_started_is_not_run_again_when_its_workspace_goes() {
+async fn a_started_script_is_not_repeated_when_its_workspace_goes() {
     for lost in [gone(), failed()] {
         let (fake, mut talk) = conversation(options()).await;
         use_tool(&mut talk, run(&json!({"argv": ["one"]}))).await;
@@ -36,7 +36,7 @@ async fn a_script_that_started_is_not_run_again_when_its_workspace_goes() {
 }
 
 #[tokio::test]
-async fn what_a_script_did_and_said_is_there_when_its_files_are_not() {
+async fn a_scripts_result_survives_a_failed_collection() {
     for (refusals, said) in [
         (vec![], "without a summary"),
         (vec![gone()], "workspace_not_found"),
@@ -80,7 +80,7 @@ async fn a_call_id_is_for_one_script() {
 }
 
 #[tokio::test]
-async fn saved_files_are_named_and_what_was_not_saved_or_not_read_is_said() {
+async fn saved_files_are_named_and_unsaved_or_unread_ones_reported() {
     let (fake, mut talk) = conversation_with(|options| options.force_save_artifacts = true).await;
     let mut files = file("out/form.pdf", b"bytes");
     for message in &mut files {
@@ -148,7 +148,7 @@ async fn shermas_scripts_take_arguments_that_are_text_of_a_map_too() {
 }
 
 #[tokio::test]
-async fn what_the_exit_code_of_a_script_hides_is_a_note_in_its_text() {
+async fn causes_hidden_by_the_exit_code_are_notes_in_the_text() {
     let (_fake, mut talk) = conversation(options()).await;
     let ran = use_tool(&mut talk, run(&json!({"argv": ["oom", "1"]}))).await;
     assert_eq!(

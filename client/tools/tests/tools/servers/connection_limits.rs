@@ -12,7 +12,7 @@ use skilld_testing::mcp::{McpServer, redirecting, staying_on_stdio};
 use skilld_testing::skills::Kit;
 
 #[tokio::test]
-async fn beyond_a_sessions_connections_the_one_used_longest_ago_is_closed_and_made_again() {
+async fn the_least_recently_used_connection_is_closed_and_reopened() {
     let mut servers = Vec::new();
     for at in 0..17 {
         servers.push(McpServer::start(&[&format!("echo-{at}")]).await);
@@ -47,7 +47,7 @@ async fn beyond_a_sessions_connections_the_one_used_longest_ago_is_closed_and_ma
 }
 
 #[tokio::test]
-async fn a_card_that_asks_for_too_much_or_for_what_cannot_be_started_is_refused() {
+async fn cards_with_too_many_or_unstartable_servers_are_refused() {
     let stdio = |more: Value| {
         let mut entry = json!({"transport": "stdio"});
         for (key, value) in more.as_object().into_iter().flatten() {
@@ -144,7 +144,7 @@ async fn a_redirect_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn an_eviction_and_a_refusal_of_the_host_close_what_the_skill_had_open() {
+async fn evicting_or_refusing_a_skill_closes_its_connections() {
     let server = McpServer::start(&["echo"]).await;
     let kit = || Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
     let options = ToolOptions {
@@ -172,7 +172,7 @@ async fn an_eviction_and_a_refusal_of_the_host_close_what_the_skill_had_open() {
 }
 
 #[tokio::test]
-async fn a_host_that_goes_while_its_session_is_kept_leaves_no_program_behind() {
+async fn disconnecting_a_kept_session_leaves_no_program_running() {
     let kit = Kit::new("local", "1.0.0").card(card(&[("files", json!({"transport": "stdio"}))]));
     let mut options = allowing(&[]);
     options

@@ -102,7 +102,7 @@ async fn arguments_that_are_no_object_call_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_of_a_failure_is_cut() {
+async fn a_servers_error_text_is_truncated() {
     let tools = ["fails-floods", "refuses-floods"];
     let server = McpServer::start(&tools).await;
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
@@ -132,7 +132,7 @@ async fn a_servers_texts_reach_the_model_without_escape_sequences() {
 }
 
 #[tokio::test]
-async fn tools_of_a_skill_that_the_options_hide_are_not_offered_and_not_called() {
+async fn tools_of_a_hidden_skill_are_neither_offered_nor_called() {
     let server = McpServer::start(&["echo"]).await;
     let kit = Kit::new("remote", "1.0.0").card(card(&[("s", server.entry())]));
     let local = Kit::new("local", "1.0.0").card(json!({"local_tools": {"add": {"id": "add"}}}));

@@ -45,7 +45,7 @@ async fn other_systems_names_of_a_field_are_understood() {
 }
 
 #[tokio::test]
-async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
+async fn calls_read_and_run_the_version_that_they_request() {
     let (fake, mut talk) = conversation(additions()).await;
     fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     {
@@ -89,7 +89,7 @@ async fn a_version_that_a_call_asks_for_is_the_one_that_is_read_and_run() {
 }
 
 #[tokio::test]
-async fn a_scripts_stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
+async fn stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
     let (fake, mut talk) = conversation(additions()).await;
     fake.answer_collections(vec![skilld_testing::collection_messages::summary()]);
     let run = |field: &str, value: Value| json!({"skill_id": "notes", "script_path": "scripts/run.py", field: value});
@@ -190,7 +190,7 @@ fn kits_of_many_names() -> Vec<Kit> {
 }
 
 #[tokio::test]
-async fn a_skill_is_allowed_by_its_id_and_aliases_and_denied_by_every_name() {
+async fn skills_are_allowed_by_id_or_alias_and_denied_by_any_name() {
     let (by_id, by_alias) = (
         format!("{REDACTEUR}/scripts/run.py"),
         format!("office:{REDACTEUR}/scripts/run.py"),
@@ -236,7 +236,7 @@ async fn a_skill_is_allowed_by_its_id_and_aliases_and_denied_by_every_name() {
 }
 
 #[tokio::test]
-async fn a_search_finds_as_many_as_are_wanted_of_those_that_may_be_seen() {
+async fn a_search_returns_up_to_its_limit_of_visible_skills() {
     let many: Vec<Kit> = (0..30)
         .map(|at| Kit::new(&format!("note-{at:02}"), "1.0.0"))
         .collect();

@@ -33,7 +33,7 @@ async fn no_text_of_a_skill_ends_or_begins_its_tag() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_seen_is_no_part_of_a_list() {
+async fn invisible_characters_are_removed_from_lists() {
     let (fake, mut talk) = conversation_with(|options| options.additions = true).await;
     let mut kit = Kit::new("odd", "1.0.0");
     kit.skill.display_name = "O\u{202e}dd\n".into();

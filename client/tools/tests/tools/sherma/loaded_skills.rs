@@ -101,7 +101,7 @@ async fn files_of_what_sherma_itself_loaded_are_those_of_its_version() {
 }
 
 #[tokio::test]
-async fn a_range_that_the_loaded_version_is_in_unloads_it_whatever_else_there_is() {
+async fn a_range_that_contains_the_loaded_version_unloads_it() {
     let (_fake, mut talk) = letters(options()).await;
     for (asked, outcome) in [
         ("^1", "UNLOADED"),
@@ -125,7 +125,7 @@ async fn a_range_that_the_loaded_version_is_in_unloads_it_whatever_else_there_is
 }
 
 #[tokio::test]
-async fn a_skill_that_was_asked_for_again_is_not_the_first_to_make_room() {
+async fn a_skill_requested_again_is_not_the_first_to_be_evicted() {
     let (_fake, mut talk) = conversation_with(|options| options.max_loaded_skills = 2).await;
     for (skill, outcome, evicted) in [
         ("maths", "LOADED", json!(null)),
@@ -140,7 +140,7 @@ async fn a_skill_that_was_asked_for_again_is_not_the_first_to_make_room() {
 }
 
 #[tokio::test]
-async fn a_version_that_another_one_replaces_is_unloaded_for_the_hooks_too() {
+async fn hooks_see_a_replaced_version_being_unloaded() {
     let (_fake, mut talk, hooks) = hooked("", options()).await;
     for version in ["1.0.0", "2.0.0"] {
         load(&mut talk, "letter", version).await;
@@ -167,7 +167,7 @@ async fn a_version_that_another_one_replaces_is_unloaded_for_the_hooks_too() {
 }
 
 #[tokio::test]
-async fn a_hook_that_refuses_an_eviction_leaves_both_skills_as_they_were() {
+async fn a_hook_that_refuses_an_eviction_changes_neither_skill() {
     let cap = ToolOptions {
         max_loaded_skills: 1,
         ..options()
@@ -260,7 +260,7 @@ async fn a_skill_that_cannot_be_used_can_still_be_unloaded_by_a_range() {
 }
 
 #[tokio::test]
-async fn what_was_unloaded_can_be_dropped_from_the_conversation_by_its_tag() {
+async fn text_of_an_unloaded_skill_can_be_removed_by_its_tag() {
     let (_fake, mut talk) = conversation(options()).await;
     let given = json!(["letter", "notes"]);
     let preloaded = talk

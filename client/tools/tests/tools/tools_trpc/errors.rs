@@ -84,7 +84,7 @@ async fn every_error_has_a_code_and_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn what_the_daemon_says_is_passed_on_with_its_reason() {
+async fn daemon_errors_are_passed_on_with_their_reason() {
     let mut talk = Talk::with_options(|options| options.pool = "full".into()).await;
     let error = talk
         .try_call("skill_run", run("x"))
@@ -111,7 +111,7 @@ async fn a_call_id_is_for_one_command() {
 
 /// The daemon says whether something ran: only then nothing is tried again.
 #[tokio::test]
-async fn a_workspace_that_went_is_made_again_unless_something_ran_in_it() {
+async fn a_lost_workspace_is_recreated_unless_the_call_had_started() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     talk.call("skill_run", run("hello")).await;
     talk.fake.state.lock().workspaces.clear();

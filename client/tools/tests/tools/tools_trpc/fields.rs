@@ -142,7 +142,7 @@ async fn the_hosts_environment_lies_beneath_that_of_a_call() {
 }
 
 #[tokio::test]
-async fn variables_of_the_host_that_do_not_fit_beside_the_calls_are_named() {
+async fn host_variables_that_do_not_fit_are_left_out_and_named() {
     let half = "x".repeat(100 * 1024);
     let mut talk = Talk::new(host_env(&[("LARGE", &half), ("SMALL", "y")])).await;
     for (tool, mut arguments) in calls_with_environment() {

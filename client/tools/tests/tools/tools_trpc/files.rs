@@ -49,7 +49,7 @@ async fn text_is_read_by_every_reference_and_line_range() {
 }
 
 #[tokio::test]
-async fn text_of_another_encoding_is_decoded_and_its_encoding_is_named() {
+async fn text_in_other_encodings_is_decoded_and_its_encoding_named() {
     let mut talk = with_files().await;
     let utf16 = |text: &str| -> Vec<u8> {
         let units = ["\u{feff}", text].into_iter().flat_map(str::encode_utf16);
@@ -147,7 +147,7 @@ async fn a_file_whose_encoding_shows_late_is_read_with_each_line_once() {
 }
 
 #[tokio::test]
-async fn a_long_line_whose_encoding_shows_late_is_read_with_each_character_once() {
+async fn a_long_line_with_a_late_encoding_gives_each_character_once() {
     // The parts end within a character and after one.
     for beginning in ["abc", "abcd", "abcde"] {
         let mut talk = with_files().await;
@@ -172,7 +172,7 @@ async fn a_long_line_whose_encoding_shows_late_is_read_with_each_character_once(
 }
 
 #[tokio::test]
-async fn whether_a_file_is_text_is_told_by_its_beginning_and_by_what_is_read() {
+async fn text_is_detected_by_the_beginning_and_the_read_part() {
     let mut talk = with_files().await;
     {
         let mut state = talk.fake.state.lock();
@@ -254,7 +254,7 @@ async fn a_file_is_saved_by_the_daemon_and_the_state_says_so() {
 }
 
 #[tokio::test]
-async fn a_file_is_saved_through_a_skills_links_and_from_a_skill_that_commands_write() {
+async fn files_are_saved_through_skill_links_and_from_writable_skills() {
     for (writable_skills, path, saved_as) in [
         (false, "/workspace/skills/demo/out/a.txt", Some("out/a.txt")),
         (true, "/workspace/skills/demo/out/a.txt", Some("out/a.txt")),

@@ -83,7 +83,7 @@ async fn watched(options: ToolOptions) -> (Watch, Talk) {
 }
 
 #[tokio::test]
-async fn hooks_are_asked_about_loads_and_evictions_and_get_their_outcome() {
+async fn hooks_decide_loads_and_evictions_and_learn_the_outcome() {
     let (watch, mut talk) = watched(ToolOptions {
         max_loaded_skills: 1,
         ..ToolOptions::default()

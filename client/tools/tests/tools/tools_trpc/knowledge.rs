@@ -8,7 +8,7 @@ use super::{Talk, skill};
 use crate::conversation::{check_fields, parse_json, results, rows};
 
 #[tokio::test]
-async fn what_there_is_is_listed() {
+async fn skills_their_tools_and_documents_are_listed() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let mut rejected = skill("bad", &[]);
     rejected.set_state(v1::SkillState::Rejected);
@@ -121,7 +121,7 @@ async fn loading_is_of_one_agent_and_as_long_as_the_host_says() {
 }
 
 #[tokio::test]
-async fn a_choice_adds_replaces_clears_and_says_what_it_could_not_find() {
+async fn a_choice_adds_replaces_clears_and_names_what_is_missing() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let usage = "USAGE.md";
     let cases = r#"

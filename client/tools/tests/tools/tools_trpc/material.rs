@@ -91,7 +91,7 @@ async fn a_prompt_says_what_loaded_skills_say_and_where_they_are() {
 }
 
 #[tokio::test]
-async fn where_nothing_runs_no_folder_is_named() {
+async fn a_toolset_without_commands_names_no_skill_folder() {
     let knowledge = ToolOptions {
         profile: Profile::KnowledgeOnly,
         ..ToolOptions::default()
@@ -165,7 +165,7 @@ async fn a_document_is_of_the_content_whose_digest_stands_beside_it() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_cut_at_a_character_and_says_so() {
+async fn long_documents_are_cut_at_a_character_and_say_so() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let mib = 1024 * 1024;
     {

@@ -21,7 +21,7 @@ fn one_output() -> Vec<v1::CollectOutputsResponse> {
 }
 
 #[tokio::test]
-async fn what_the_daemon_refuses_is_named_as_the_argument_that_it_is() {
+async fn fields_refused_by_the_daemon_are_named_as_arguments() {
     for (tool, arguments, refused, said) in [
         (
             "skill_run",
@@ -128,7 +128,7 @@ async fn a_refused_output_is_named_by_the_argument_that_was_passed() {
 }
 
 #[tokio::test]
-async fn what_the_host_chose_is_no_mistake_of_the_model() {
+async fn a_refused_host_setting_is_no_invalid_argument() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let refused = invalid(&[("spec.programs.allowed", "300 entries; at most 256")]);
     talk.fake.calls.refuse(STARTS, [refused]);
@@ -233,7 +233,7 @@ async fn files_that_nothing_collects_are_a_warning() {
 }
 
 #[tokio::test]
-async fn a_bad_prefix_that_is_found_late_costs_the_artifacts_and_no_file() {
+async fn a_bad_prefix_found_late_loses_artifacts_but_no_file() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     talk.fake.answer_collections(one_output());
     let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);

@@ -123,7 +123,7 @@ async fn options_that_contradict_each_other_are_refused_at_the_start() {
 }
 
 #[tokio::test]
-async fn options_that_do_nothing_in_another_family_are_refused_at_the_start() {
+async fn options_without_effect_in_a_family_are_refused_at_the_start() {
     let talk = Talk::new(ToolOptions::default()).await;
     let client = talk.fake.client().await;
     let made = |options: ToolOptions| Toolset::new(client.clone(), options, HostTools::new());
@@ -335,7 +335,7 @@ pub(super) fn host(names: &[&str]) -> HostTools {
 
 /// The pool is an allow-list, and only loaded skills bring anything up, in one order.
 #[tokio::test]
-async fn tools_of_the_host_are_offered_while_a_loaded_skill_names_them() {
+async fn host_tools_are_offered_while_a_loaded_skill_names_them() {
     let pool = host(&["look", "touch", "secret", "skill_run"]);
     let mut talk = Talk::with(ToolOptions::default(), pool).await;
     talk.fake.state.lock().kits = vec![

@@ -208,7 +208,7 @@ async fn requested_files_that_do_not_exist_are_named() {
 }
 
 #[tokio::test]
-async fn files_that_a_call_would_save_and_that_did_not_change_are_named() {
+async fn unchanged_files_that_a_call_would_save_are_named() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let old = v1::SkippedFile {
         path: "out/old.txt".into(),

@@ -6,7 +6,7 @@ use skilld_tools::ToolOptions;
 use super::{Talk, run};
 
 #[tokio::test]
-async fn beneath_a_policy_a_command_is_its_words_with_an_environment_of_the_hosts() {
+async fn a_policy_turns_commands_into_argv_with_allowed_variables() {
     let options = ToolOptions {
         allowed_commands: vec![
             "echo".into(),
@@ -78,7 +78,7 @@ async fn an_editor_beneath_a_policy_is_the_hosts_decision() {
 }
 
 #[tokio::test]
-async fn what_the_workspace_does_not_let_start_is_refused() {
+async fn a_program_that_the_workspace_forbids_is_refused() {
     let mut talk =
         Talk::with_options(|options| options.allowed_commands = vec!["forbidden".into()]).await;
     for tool in ["skill_run", "skill_exec", "workspace_exec"] {

@@ -10,7 +10,7 @@ const OOM: &str = "killed for memory in the workspace while this ran, whatever t
 const READ_ONLY: &str = "skills are read-only: write to out/ or work/";
 
 #[tokio::test]
-async fn an_oom_kill_in_a_chain_that_exits_with_0_is_a_warning_of_every_tool_that_runs() {
+async fn every_tool_warns_of_oom_kills_in_a_chain_that_exits_with_0() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let result = talk.call("skill_run", run("oom 2 && echo done")).await;
     assert_eq!(

@@ -10,7 +10,7 @@ use super::{Talk, file, run, summary};
 use crate::conversation::check_fields;
 
 #[tokio::test]
-async fn killing_returns_the_end_of_what_was_printed_and_what_it_came_to() {
+async fn killing_returns_the_remaining_output_and_the_result() {
     let mut talk = Talk::with_options(|options| options.output_bytes_max = 8).await;
     let mut arguments = run("cat");
     arguments["yield_ms"] = 1.into();

@@ -64,7 +64,7 @@ async fn a_prompt_comes_once_is_hinted_and_is_answered() {
 }
 
 #[tokio::test]
-async fn what_is_typed_first_may_end_the_input() {
+async fn initial_stdin_with_eof_ends_the_input() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let mut arguments = run("cat");
     arguments["stdin"] = "all\n".into();
@@ -199,7 +199,7 @@ async fn ended_sessions_are_forgotten_in_the_end() {
 
 /// However long the texts are that two calls type, and whatever became of the first one's look.
 #[tokio::test]
-async fn equal_texts_of_two_calls_are_both_typed_and_one_of_a_call_that_is_repeated_once() {
+async fn equal_texts_of_two_calls_are_typed_twice_and_a_repeat_once() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let (_, id) = started(&mut talk, "cat").await;
     let write = |text: &str| json!({"session_id": id, "chars": text, "yield_ms": 1});
@@ -259,7 +259,7 @@ async fn a_program_that_reads_nothing_holds_no_call_up() {
 }
 
 #[tokio::test]
-async fn a_command_that_was_started_is_known_whatever_becomes_of_the_rest() {
+async fn a_started_session_is_known_even_if_its_first_calls_fail() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let long = json!("x".repeat(1024 * 1024 + 1));
     let mut arguments = run("cat");
@@ -339,7 +339,7 @@ async fn a_prompt_is_seen_whatever_the_other_stream_says() {
 
 /// The last line shown is not the last one that was printed.
 #[tokio::test]
-async fn what_is_cut_is_no_prompt() {
+async fn truncated_output_is_not_taken_for_a_prompt() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let (_, id) = started(&mut talk, "cat").await;
     let write = json!({"session_id": id, "chars": "files:\na\nb\n", "poll_lines": 1});
@@ -396,7 +396,7 @@ fn sorted(state: &SessionState) -> SessionState {
 }
 
 #[tokio::test]
-async fn the_latest_sessions_are_known_in_whatever_order_the_state_is_kept() {
+async fn the_latest_sessions_are_known_in_any_order_of_the_state() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let mut ids = Vec::new();
     for number in 0..20 {
@@ -430,7 +430,7 @@ async fn the_latest_sessions_are_known_in_whatever_order_the_state_is_kept() {
 }
 
 #[tokio::test]
-async fn a_result_is_told_when_the_daemon_has_long_forgotten_its_command() {
+async fn a_result_outlives_the_daemons_memory_of_its_command() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let mut arguments = run("cat");
     (arguments["stdin"], arguments["eof"]) = ("all".into(), true.into());

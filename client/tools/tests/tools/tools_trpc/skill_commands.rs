@@ -319,7 +319,7 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
 }
 
 #[tokio::test]
-async fn unasked_the_main_output_is_shown_and_the_rest_is_named() {
+async fn calls_without_globs_show_the_main_output_and_name_the_rest() {
     let mut talk = Talk::with_options(|options| options.primary_bytes_max = 8).await;
     let cut = v1::CollectSummary {
         limits_hit: true,
@@ -348,7 +348,7 @@ async fn unasked_the_main_output_is_shown_and_the_rest_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_counted_and_not_listed_without_end() {
+async fn omitted_files_are_counted_and_listed_up_to_a_bound() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let skipped = (0..1000).map(|number| v1::SkippedFile {
         path: format!("out/{number}"),

@@ -25,7 +25,7 @@ async fn with_documents() -> Talk {
 }
 
 #[tokio::test]
-async fn a_skills_file_is_read_by_every_path_before_anything_is_staged() {
+async fn a_skill_file_is_read_by_every_path_before_any_staging() {
     let mut talk = with_documents().await;
     talk.call("skill_load", json!({"skill": "demo"})).await;
     talk.calls();
@@ -58,7 +58,7 @@ async fn a_skills_file_is_read_by_every_path_before_anything_is_staged() {
 }
 
 #[tokio::test]
-async fn a_path_that_may_mean_several_files_or_none_lists_those_that_it_may_mean() {
+async fn an_ambiguous_path_lists_the_files_that_it_may_mean() {
     let mut talk = with_documents().await;
     let of_loaded = json!({"file_name": "${CLAUDE_SKILL_DIR}/REFERENCE.md"});
     let (code, message) = talk.refused("read_file", of_loaded.clone()).await;
@@ -96,7 +96,7 @@ async fn a_path_that_may_mean_several_files_or_none_lists_those_that_it_may_mean
 }
 
 #[tokio::test]
-async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_workspace() {
+async fn a_staged_skill_is_read_in_its_version_and_through_its_links() {
     let mut talk = with_documents().await;
     let old = v1::Skill {
         version: "0.9.0".into(),
@@ -146,7 +146,7 @@ async fn a_staged_skill_is_read_as_it_is_staged_and_its_links_lead_to_the_worksp
 }
 
 #[tokio::test]
-async fn files_that_a_skill_shares_within_its_plugin_are_read_by_every_path_before_staging() {
+async fn shared_plugin_files_are_read_by_every_path_before_staging() {
     let mut talk = with_documents().await;
     let shared = "shared/tags.md".to_owned();
     talk.fake.state.lock().kits[0]
@@ -266,7 +266,7 @@ async fn a_writable_skill_is_read_with_the_changes_of_its_commands() {
 }
 
 #[tokio::test]
-async fn a_document_is_chosen_by_every_path_and_in_any_case_that_is_clear() {
+async fn a_document_is_chosen_by_every_path_in_unambiguous_case() {
     let mut talk = with_documents().await;
     talk.fake.state.lock().kits[0]
         .files

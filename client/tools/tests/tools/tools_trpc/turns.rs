@@ -62,7 +62,7 @@ async fn a_skill_is_shown_once_until_the_next_turn_or_in_every_turn() {
 }
 
 #[tokio::test]
-async fn branches_that_each_load_up_to_the_cap_leave_no_more_and_it_is_said_which_go() {
+async fn merged_branches_keep_the_cap_and_report_evicted_skills() {
     let mut talk = Talk::new(ToolOptions {
         max_loaded_skills: 1,
         ..options(LoadMode::Session)
@@ -87,7 +87,7 @@ async fn branches_that_each_load_up_to_the_cap_leave_no_more_and_it_is_said_whic
 }
 
 #[tokio::test]
-async fn what_an_older_version_loaded_becomes_its_agents_before_a_prompt() {
+async fn legacy_loads_move_to_their_agents_before_a_prompt() {
     let mut talk = Talk::new(options(LoadMode::Session)).await;
     let old = json!({"skill:loaded:demo": "1", "temp:skill:loaded:other": "1"});
     talk.state = serde_json::from_value(old).expect("a map");

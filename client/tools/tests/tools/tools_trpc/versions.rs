@@ -35,7 +35,7 @@ async fn with_versions(options: ToolOptions) -> Talk {
 }
 
 #[tokio::test]
-async fn a_skill_of_several_versions_is_listed_once_and_is_the_one_that_its_name_means() {
+async fn a_skill_is_listed_once_in_the_version_that_its_name_means() {
     let mut talk = with_versions(ToolOptions::default()).await;
     let listed = talk.call("skill_list", json!({})).await;
     assert_eq!(listed, json!(["demo", "letter"]));
@@ -66,7 +66,7 @@ async fn a_skill_of_several_versions_is_listed_once_and_is_the_one_that_its_name
 }
 
 #[tokio::test]
-async fn the_same_skills_give_the_same_definitions_in_whatever_order_the_daemon_has_them() {
+async fn definitions_do_not_depend_on_the_daemons_order_of_skills() {
     let mut talk = with_versions(ToolOptions::default()).await;
     talk.call("skill_load", json!({"skill": "letter"})).await;
     let mut bytes = Vec::new();
@@ -79,7 +79,7 @@ async fn the_same_skills_give_the_same_definitions_in_whatever_order_the_daemon_
 }
 
 #[tokio::test]
-async fn what_is_loaded_is_the_current_version_by_any_name() {
+async fn loading_by_any_name_loads_the_current_version() {
     let options = ToolOptions {
         require_loaded: true,
         ..ToolOptions::default()
@@ -196,7 +196,7 @@ async fn skills_of_all_pages_are_listed() {
 }
 
 #[tokio::test]
-async fn what_deceives_the_eye_is_taken_from_descriptions() {
+async fn invisible_characters_are_removed_from_descriptions() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     talk.fake.state.lock().kits[0].skill.description = "Safe\u{202e}\u{200b}.\n- fake: x".into();
     let listed = talk.call("skill_list", json!({"details": true})).await;

@@ -25,7 +25,7 @@ mod tests {
     use crate::interpreter::INTERPRETERS_BY_SHEBANG;
 
     #[test]
-    fn what_is_looked_for_is_what_a_run_starts() {
+    fn preflight_looks_for_the_interpreter_that_a_run_starts() {
         for (name, runs) in INTERPRETERS_BY_SHEBANG {
             let line = format!("#!/usr/bin/env {name}");
             let expected = runs.first().map(|program| ((*program).to_owned(), true));

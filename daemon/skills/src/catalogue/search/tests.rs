@@ -155,7 +155,7 @@ fn stop_words_do_not_score() {
 }
 
 #[test]
-fn what_every_skill_has_is_worth_nearly_nothing() {
+fn words_of_every_skill_score_nearly_nothing() {
     let description = |n: usize| if n == 7 { "common rare" } else { "common" };
     let skills = (0..1000).map(|n| skill(&format!("n{n}"), description(n), &[], &[]));
     let index = index_sorted(skills);

@@ -60,7 +60,7 @@ fn a_file_is_described_by_what_is_in_it() {
 }
 
 #[test]
-fn what_is_in_the_store_is_listed_as_it_is_staged() {
+fn stored_files_are_listed_as_they_are_staged() {
     let all = [
         "SKILL.md",
         "a.md",
@@ -79,7 +79,7 @@ fn what_is_in_the_store_is_listed_as_it_is_staged() {
 }
 
 #[test]
-fn what_a_card_does_not_allow_is_neither_listed_nor_read() {
+fn files_that_a_card_excludes_are_neither_listed_nor_read() {
     let (_dir, whole) = manifest(|dir| {
         for path in ["SKILL.md", "references/a.md", "references/b.md"] {
             write(dir, path, path);

@@ -379,7 +379,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn files_other_than_scripts_keep_their_bytes_and_their_executable_bit(
+        fn files_other_than_scripts_keep_their_bytes_and_exec_bit(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
             repeat in 1_usize..700,
             executable in any::<bool>(),

@@ -149,7 +149,7 @@ fn other_key() -> EnvironmentKey {
 }
 
 #[test]
-fn installed_environment_is_found_by_its_whole_key_also_after_a_restart() {
+fn environment_is_found_by_its_whole_key_even_after_a_restart() {
     let mut fixture = Fixture::new();
     let module = ("venv/lib/python3.13/site-packages/six.py", "x = 1\n");
     let record = fixture
@@ -266,7 +266,7 @@ fn no_more_is_unpacked_than_the_quota_of_a_tenant() {
 }
 
 #[test]
-fn folder_without_a_record_and_record_without_a_folder_are_removed_at_start() {
+fn start_removes_folders_and_records_without_a_counterpart() {
     let mut fixture = Fixture::new();
     fixture
         .install(&[(REPORT, REPORT_TEXT)])
@@ -361,7 +361,7 @@ fn environment_that_is_prepared_while_needs_are_examined_stays() {
 }
 
 #[test]
-fn preparation_that_could_not_be_recorded_is_recorded_by_the_next_one() {
+fn an_unrecorded_preparation_is_recorded_by_the_next_one() {
     let mut fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
     let (tmp, away) = (
@@ -380,7 +380,7 @@ fn preparation_that_could_not_be_recorded_is_recorded_by_the_next_one() {
 }
 
 #[test]
-fn environment_is_recorded_for_all_skills_that_are_prepared_at_once() {
+fn concurrent_preparations_record_all_of_their_skills() {
     let mut fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
     let skills: BTreeSet<String> = (0..16).map(|number| format!("skill-{number}")).collect();
@@ -395,7 +395,7 @@ fn environment_is_recorded_for_all_skills_that_are_prepared_at_once() {
 }
 
 #[test]
-fn rebuilt_environment_replaces_one_that_stays_until_it_is_unused() {
+fn a_rebuild_takes_over_and_the_old_tree_stays_while_in_use() {
     let mut fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
     fixture.store.mark_prepared(NAME, &pdf()).expect("noted");
@@ -543,7 +543,7 @@ fn environment_that_cannot_be_recorded_leaves_nothing() {
 }
 
 #[test]
-fn environment_that_cannot_be_removed_delays_no_other_and_is_tried_again() {
+fn a_failed_environment_removal_delays_no_other_and_is_retried() {
     let fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
     fixture
@@ -561,7 +561,7 @@ fn environment_that_cannot_be_removed_delays_no_other_and_is_tried_again() {
 }
 
 #[test]
-fn environment_with_a_record_of_another_release_stays_until_it_is_unused() {
+fn environments_of_another_release_stay_until_they_are_unused() {
     let mut fixture = Fixture::new();
     fixture.install_as(NAME, &key(), &[]).expect("installed");
     let record = fs::read_to_string(fixture.record_path(NAME)).expect("read");

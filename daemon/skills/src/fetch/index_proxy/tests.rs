@@ -171,7 +171,7 @@ async fn a_tunnel_carries_every_byte_and_half_closes_in_either_order() {
 }
 
 #[tokio::test]
-async fn bytes_sent_with_the_head_of_a_tunnel_arrive_also_from_an_old_client() {
+async fn bytes_sent_with_a_tunnels_head_arrive_with_http_1_0_and_1_1() {
     let (listener, address) = listen().await;
     let proxy = TestProxy::start(&[&address]);
     for version in ["1.1", "1.0"] {
@@ -277,7 +277,7 @@ async fn a_connection_carries_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_is_not_complete_within_ten_seconds_ends_the_connection() {
+async fn a_head_incomplete_after_ten_seconds_ends_the_connection() {
     let proxy = TestProxy::start(&["index.example"]);
     for begun in ["", "GET http://index.example/ HTTP/1.1\r\nHost:"] {
         let begin = Instant::now();

@@ -195,7 +195,7 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn the_table_of_front_matter() {
+fn front_matter_parses_as_the_table_says() {
     let mut wrong = Vec::new();
     let long = "d".repeat(1068);
     let computed = [
@@ -274,7 +274,7 @@ const CLIENTS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn the_table_of_clients() {
+fn documents_of_other_clients_load_as_the_table_says() {
     let long = format!("name: a\ndescription: {}", "d".repeat(1025));
     let needs = format!(
         "name: a\ndescription: b\ncompatibility: {}",
@@ -857,7 +857,7 @@ fn bombs_are_refused_in_bounded_time() {
 }
 
 #[test]
-fn what_stands_before_the_front_matter_is_read_once() {
+fn comments_before_the_front_matter_are_read_once() {
     let many = format!("{}{}", "<!---->\n".repeat(125_000), good(""));
     assert!(many.len() < SKILL_MD_BYTES_MAX);
     // Minutes, if the lines before each of them were counted again.

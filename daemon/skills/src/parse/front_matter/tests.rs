@@ -10,7 +10,7 @@ fn tools(body: &str) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn the_grammar_of_the_tools_section() {
+fn the_tools_section_follows_its_grammar() {
     for (body, expected, warnings) in [
         ("Tools:\n- a\n- b\n", vec!["a", "b"], 0),
         ("tools:\n- a\n", vec!["a"], 0),

@@ -61,7 +61,7 @@ fn a_card_overrides_the_front_matter() {
 }
 
 #[test]
-fn what_a_card_leaves_out_is_the_front_matters() {
+fn a_card_inherits_missing_fields_from_the_front_matter() {
     for card in [
         json!({}),
         json!({"version": "*", "id": null}),

@@ -146,7 +146,7 @@ fn the_highest_version_that_fits_is_chosen() {
 }
 
 #[test]
-fn what_is_no_specifier_is_an_error_that_names_the_forms() {
+fn an_invalid_specifier_is_an_error_that_names_the_forms() {
     let long = "1".repeat(TEXT_BYTES_MAX + 1);
     let many = vec![">=1"; 17].join(",");
     for text in [

@@ -819,7 +819,7 @@ fn parts_and_maps_of_sparse_files_are_skipped() {
 }
 
 #[test]
-fn what_is_left_out_is_named_up_to_a_size_and_then_counted() {
+fn omitted_entries_are_named_up_to_a_size_and_then_counted() {
     let pipes = (0..90).map(|at| listed(&format!("fifo {at}-{}", "p".repeat(60))));
     let entries: Vec<Vec<u8>> = pipes.chain([file("SKILL.md", SKILL)]).collect();
     let (_dir, unpacked) = unpacked_with(&tar_of(&entries), &BOUNDS);
@@ -1138,7 +1138,7 @@ fn bombs_are_stopped_while_they_are_unpacked() {
 }
 
 #[test]
-fn a_directory_of_a_zip_file_larger_than_its_entries_may_be_is_not_read() {
+fn an_oversized_zip_directory_is_not_read() {
     let names: Vec<String> = (0..5_000)
         .map(|at| format!("{at}-{}", "n".repeat(200)))
         .collect();
@@ -1169,7 +1169,7 @@ fn zip64_and_data_descriptors_are_read() {
 }
 
 #[test]
-fn what_is_said_of_an_entry_is_short_and_printable() {
+fn messages_about_entries_are_short_and_printable() {
     let name = format!("{}\u{1b}[31m", "x/".repeat(400));
     let bytes = tar_of(&[
         entry(b'x', b"pax", b"", 0, &pax("path", name.as_bytes())),

@@ -308,7 +308,7 @@ async fn refused(fixture: &Fixture, path: &str, reply: Reply, code: &'static str
 }
 
 #[tokio::test]
-async fn an_archive_that_must_not_be_unpacked_is_a_problem_and_nothing_is_left_of_it() {
+async fn a_refused_archive_is_a_problem_and_leaves_nothing() {
     let fixture = Fixture::with(|options| {
         options.archive.bytes = 2048;
         options.archive.file_bytes = 1024;
@@ -354,7 +354,7 @@ async fn an_archive_that_must_not_be_unpacked_is_a_problem_and_nothing_is_left_o
 }
 
 #[tokio::test]
-async fn an_entry_that_no_skill_can_have_costs_neither_its_root_nor_its_skill() {
+async fn an_unusable_entry_costs_neither_its_root_nor_its_skill() {
     let fixture = Fixture::new().await;
     let document = document("a");
     let archive = tar(&[("w/a/SKILL.md", &*document), ("/etc/x", "")]);
@@ -373,7 +373,7 @@ async fn an_entry_that_no_skill_can_have_costs_neither_its_root_nor_its_skill() 
 }
 
 #[tokio::test]
-async fn a_fetch_that_fails_is_a_problem_that_says_which_and_nothing_is_left_of_it() {
+async fn a_failed_fetch_is_a_specific_problem_and_leaves_nothing() {
     let fixture = Fixture::with(|options| options.archive.bytes = 8192).await;
     let pinned = format!("/pinned#sha256={}", sha256(b"other"));
     let metadata = "http://169.254.169.254/latest/";
@@ -414,7 +414,7 @@ async fn private_addresses_are_refused_unless_configured() {
 }
 
 #[tokio::test]
-async fn what_did_not_change_is_not_fetched_again_and_what_changed_replaces_it_whole() {
+async fn an_unchanged_archive_is_kept_and_a_changed_one_replaces_it() {
     let fixture = Fixture::new().await;
     let (one, two) = (document("one"), document("two"));
     let first = zip(&[("one/SKILL.md", &one), ("one/old.txt", "old")]);
@@ -483,7 +483,7 @@ async fn a_start_does_not_wait_and_a_server_that_comes_later_is_found() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_holds_neither_the_start_nor_the_other_roots() {
+async fn a_silent_server_delays_neither_the_start_nor_other_roots() {
     let fixture = Fixture::new().await;
     fixture.server.put("/silent", Reply::Silent);
     fixture
@@ -507,7 +507,7 @@ async fn a_server_that_says_nothing_holds_neither_the_start_nor_the_other_roots(
 }
 
 #[tokio::test]
-async fn a_failed_refresh_keeps_what_was_there_and_says_so_and_a_restart_has_it_offline() {
+async fn a_failed_refresh_keeps_the_old_tree_even_across_a_restart() {
     let fixture = Fixture::new().await;
     fixture
         .server
@@ -555,7 +555,7 @@ async fn two_daemons_that_fetch_one_url_at_once_have_it_whole() {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_leaves_is_never_taken_for_whole() {
+async fn a_damaged_tree_or_record_is_never_taken_for_complete() {
     let fixture = Fixture::new().await;
     let bytes = zip(&[("a/SKILL.md", "text"), (".ready", "ok")]);
     fixture.server.put("/x.zip", Reply::ok(bytes));
@@ -700,7 +700,7 @@ async fn a_url_without_a_skill_is_a_problem_of_its_root() {
 }
 
 #[tokio::test]
-async fn names_that_differ_in_case_cost_the_skill_that_has_them_and_no_other() {
+async fn names_that_differ_in_case_reject_only_their_own_skill() {
     let fixture = Fixture::new().await;
     let (good, bad, inner) = (document("good"), document("bad"), document("inner"));
     let files = [

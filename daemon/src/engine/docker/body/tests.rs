@@ -223,7 +223,7 @@ fn only_two_size_limited_tmpfs_are_writable() {
 }
 
 #[test]
-fn a_workspace_on_disk_is_a_device_that_docker_mounts_in_place_of_the_tmpfs() {
+fn docker_mounts_a_workspace_disk_instead_of_the_tmpfs() {
     let spec = ContainerSpec {
         workspace_device: Some("/dev/loop7".into()),
         ..spec()
@@ -253,7 +253,7 @@ fn a_workspace_on_disk_is_a_device_that_docker_mounts_in_place_of_the_tmpfs() {
 }
 
 #[test]
-fn cpu_limit_has_a_short_period_and_a_quota_that_the_kernel_accepts() {
+fn a_cpu_limit_has_a_short_period_and_a_quota_of_at_least_1_ms() {
     for (millis, expected) in [
         (1000, (10_000, 10_000)),
         (64_000, (10_000, 640_000)),

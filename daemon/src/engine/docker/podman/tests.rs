@@ -38,7 +38,7 @@ async fn connect(
 }
 
 #[tokio::test]
-async fn podman_gets_the_seccomp_profile_as_a_file_of_the_state_directory() {
+async fn podman_reads_the_seccomp_profile_from_the_state_directory() {
     let requests = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&requests);
     let (_socket, engine) = connect(move |request, body| {
@@ -248,7 +248,7 @@ async fn events_of_podman_are_those_of_docker_by_other_names() {
 }
 
 #[tokio::test]
-async fn silent_or_broken_podman_is_reported_as_one_that_does_not_answer() {
+async fn a_broken_answer_and_a_lost_podman_are_different_errors() {
     let (socket, engine) = connect(|_, _| (200, "no JSON".to_owned())).await;
     let error = engine.list(None).await.expect_err("no JSON");
     assert!(matches!(error, Error::Engine { .. }), "{error:?}");

@@ -22,7 +22,7 @@ fn stored(text: &str, registry: &str) -> Option<DockerCredentials> {
 }
 
 #[test]
-fn stored_credentials_are_found_by_host_url_and_docker_hub_address() {
+fn credentials_are_found_by_host_url_and_docker_hub_address() {
     let auth = BASE64.encode(format!("me:{SECRET}:x\0").as_bytes());
     for (key, registry) in [
         ("ghcr.io", "ghcr.io"),

@@ -76,7 +76,7 @@ fn the_empty_directory_of_a_forgotten_exec_is_removed_at_once() {
 }
 
 #[test]
-fn an_exec_is_forgotten_when_its_time_is_over_and_nothing_lingers() {
+fn an_overdue_exec_is_forgotten_once_nothing_lingers() {
     let (registry, _place) = registry(2);
     end(&registry, "e");
     let lingers = close(&registry, "l");

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_status_hides_neither_what_was_done_nor_how_long_it_took() {
+    fn a_lost_status_keeps_the_reason_and_the_wall_time() {
         let wall = Duration::from_millis(1500);
         let timed_out = lost_leader_result(Some(Reason::Timeout), wall);
         assert_eq!(timed_out.reason(), Reason::Timeout);

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_commands_can_write_is_not_started() {
+    fn programs_that_commands_can_write_are_not_started() {
         let image = image();
         let launch = launch(image.path(), "wc");
         let failure = check_program(&v1::Programs::default(), &launch).expect_err("it is writable");

@@ -67,7 +67,7 @@ fn a_stub_gives_way_to_what_the_skill_says() {
 }
 
 #[test]
-fn a_truncated_history_falls_back_and_a_summary_speaks_for_itself() {
+fn a_truncated_history_needs_the_fallback_unless_summarised() {
     let state = state(&[("csv", None)]);
     let truncated = truncated(2);
     let has_fallback = |options: PromptOptions<'_>| {
@@ -100,7 +100,7 @@ fn a_truncated_history_falls_back_and_a_summary_speaks_for_itself() {
 }
 
 #[test]
-fn the_fallback_is_updated_in_place_and_goes_when_it_is_not_needed() {
+fn the_fallback_is_updated_in_place_and_removed_if_unneeded() {
     let truncated = truncated(2);
     let options = options(Placement::ToolResults);
     let first = chat_prompt(&material(), &state(&[("csv", None)]), &truncated, &options);
@@ -149,7 +149,7 @@ fn every_provider_is_told_in_the_system_or_in_the_result() {
 }
 
 #[test]
-fn every_provider_gets_skills_again_that_left_the_history_unless_a_summary_has_them() {
+fn every_provider_gets_lost_skills_again_unless_summarised() {
     let loaded = state(&[("csv", None)]);
     for provider in Provider::ALL {
         let messages = over(provider, &truncated(2));
@@ -224,7 +224,7 @@ fn a_result_that_says_loaded_of_a_skill_that_is_not_says_so() {
 }
 
 #[test]
-fn what_our_own_loader_says_gives_way_and_keeps_its_marks() {
+fn skill_text_replaces_a_skill_load_result_and_keeps_its_marks() {
     let messages = json!({"messages": [
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "skill_load", "input": {"skill": "csv"}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [
@@ -295,7 +295,7 @@ fn a_result_that_holds_the_text_is_not_told_twice() {
 }
 
 #[test]
-fn skills_that_shermas_tools_loaded_are_repeated_when_their_result_is_gone() {
+fn sherma_skills_are_repeated_when_their_result_is_gone() {
     let loaded = state::sherma::LoadedSkills::default();
     let next = loaded.with("csv", state::sherma::LoadedSkill::default());
     let state = SessionState::new().with(&next.delta(&loaded, SCOPE.agent));

@@ -73,7 +73,7 @@ async fn reported_reasons_are_bounded() {
 }
 
 #[tokio::test]
-async fn entries_allow_names_below_a_suffix_in_any_case_and_unresolvable_ones_are_502() {
+async fn suffix_entries_ignore_case_and_unresolvable_names_get_502() {
     let proxy = TestProxy::start(&["*.EXAMPLE"]);
     for target in [
         format!("CONNECT {UNRESOLVABLE}:443"),
@@ -274,7 +274,7 @@ async fn no_line_is_injected_into_a_forwarded_head() {
 }
 
 #[test]
-fn package_hosts_are_checked_once_and_printed_as_they_are_written() {
+fn package_hosts_are_validated_and_printed_in_normal_form() {
     for (text, printed) in [
         ("pypi.org", "pypi.org"),
         ("PyPI.org", "pypi.org"),

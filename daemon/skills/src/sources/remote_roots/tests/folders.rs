@@ -18,7 +18,7 @@ fn repository() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_root_may_be_a_folder_of_an_archive_with_or_without_the_folder_around_it() {
+async fn a_folder_root_may_include_or_omit_the_archives_top_folder() {
     let fixture = Fixture::new().await;
     fixture.server.put("/x.tar", Reply::ok(repository()));
     let both = &["a/SKILL.md", "deep/b/SKILL.md"][..];
@@ -68,7 +68,7 @@ async fn a_folder_of_an_archive_that_is_one_skill_is_found_too() {
 }
 
 #[tokio::test]
-async fn a_folder_that_an_archive_lacks_or_has_twice_is_a_problem_of_that_root() {
+async fn a_missing_or_ambiguous_folder_is_a_problem_of_its_root() {
     let fixture = Fixture::new().await;
     fixture.server.put("/x.tar", Reply::ok(repository()));
     let twice = [

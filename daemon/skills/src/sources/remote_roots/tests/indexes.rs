@@ -84,7 +84,7 @@ async fn an_index_with_digests_gives_the_skills_that_have_them() {
 }
 
 #[tokio::test]
-async fn of_an_index_only_what_changed_is_fetched_and_what_fails_stays() {
+async fn only_changed_index_skills_are_fetched_and_failed_ones_kept() {
     let fixture = Fixture::new().await;
     let (one, two) = (zip(&[("SKILL.md", "1")]), zip(&[("SKILL.md", "2")]));
     let index = |a: &[u8], b: &[u8]| {
@@ -128,7 +128,7 @@ async fn of_an_index_only_what_changed_is_fetched_and_what_fails_stays() {
 }
 
 #[tokio::test]
-async fn what_the_archive_of_a_kept_skill_had_besides_is_still_named() {
+async fn entries_left_out_of_a_kept_archive_are_still_named() {
     let fixture = Fixture::new().await;
     let archive = zip(&[("SKILL.md", "1"), ("/etc/x", "")]);
     let digest = digest(&archive);
@@ -431,7 +431,7 @@ async fn a_card_whose_paths_leave_its_base_is_refused() {
 }
 
 #[test]
-fn what_a_document_names_is_escaped_into_its_url() {
+fn file_names_of_an_index_are_escaped_in_their_urls() {
     let from: WebUrl = "https://x.example/a/index.json?token=1"
         .parse()
         .expect("a URL");
