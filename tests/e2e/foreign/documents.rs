@@ -99,6 +99,8 @@ docs/tools-trpc.md | | not run: the tests of the client call every tool of the f
 docs/tools.md | From a shell | skill_tools_are_used_from_a_shell_as_the_document_says
 docs/upgrading.md | Upgrade | not run: changes the services of the host
 docs/upgrading.md | Drain | watch_and_drain_do_what_the_documents_say
+docs/workspaces.md | Workspaces with skillctl | docs_workspaces_typed_whole_does_what_it_shows
+docs/workspaces.md | Where commands start | docs_workspaces_typed_whole_does_what_it_shows
 docs/workspaces-on-disk.md | Loop devices | not run: changes the services of the host
 ";
 

@@ -352,6 +352,22 @@ async fn docs_exec_typed_whole_does_what_it_shows() -> Result<()> {
     place.daemon.stop().await
 }
 
+#[tokio::test]
+async fn docs_workspaces_typed_whole_does_what_it_shows() -> Result<()> {
+    let place = Place::new().await?;
+    let test = "docs_workspaces_typed_whole_does_what_it_shows";
+    let printed = place.type_page("docs/workspaces.md", test).await?;
+    let printed = &printed["Workspaces with skillctl"];
+    let parts = [
+        "job-7\nmetadata.json\nout\nruns\nskills\nwork\nen\n",
+        "\njob-7 expires in 1h 59m",
+        "\njob-7  ready  default  ",
+    ];
+    has_all(printed, &parts);
+    assert!(printed.ends_with("\njob-7\n"), "{printed}");
+    place.daemon.stop().await
+}
+
 /// Types the pages about skills, with one daemon. The last one publishes a skill, which the others do not expect.
 #[tokio::test]
 async fn docs_about_skills_typed_whole_do_what_they_show() -> Result<()> {
