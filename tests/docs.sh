@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks what the documents say against the repository: links lead to files, each promise has its test, and the files that
-# ARCHITECTURE.md names exist. With the directory of a package's documents, checks only its links.
+# Checks what the documents say against the repository: links lead to files and headings, pages that code names and files
+# that ARCHITECTURE.md names exist, and each promise has its test. With the directory of a package's documents, checks only
+# the files of its links.
 set -euo pipefail
 cd "${1:-$(dirname "$0")/..}"
 
@@ -17,6 +18,33 @@ if [ $# = 1 ]; then
     ((faults == 0)) && exit
     exit 1
 fi
+
+# Pages that comments and messages name. A quoted path is a file that a test reads or makes.
+mentions=$(grep -roE '[ (`]docs/[a-z-]{3,}\.md(#[a-z0-9-]+)?' Makefile CONTRIBUTING.md client common daemon deploy images proto \
+    tests --include='*.rs' --include='*.sh' --include='*.toml' --include='*.yaml' --include='*.yml' --include='*.hcl' \
+    --include='*.proto' --include=Makefile --include='*.md' --exclude-dir=skills-compat --exclude-dir=target)
+findings=$(
+    PYTHONPATH=skills/doc-check python3 -B - 3<<<"$mentions" <<'END'
+from pathlib import Path
+from scripts.check import check
+from scripts.markdown import parse
+
+documents = [*Path().glob("*.md"), *Path("docs").glob("*.md")]
+for finding in sorted(finding for document in documents for finding in check(document)):
+    if finding.code == "anchor":
+        print(f"{finding.file}:{finding.line}: {finding.message}")
+for mention in open(3, encoding="utf-8"):
+    file, _, target = mention.rstrip("\n").partition(":")
+    page, _, anchor = target.strip(" (`").partition("#")
+    if not Path(page).exists():
+        print(f"{file} names {page}, which does not exist")
+    elif anchor and anchor not in {heading.anchor() for heading in parse(Path(page).read_text(encoding="utf-8"))[0]}:
+        print(f"{file} names #{anchor} of {page}, which has no such heading")
+END
+)
+while read -r finding; do
+    [ -z "$finding" ] || fault "$finding"
+done <<<"$findings"
 
 # The last cell of each row that begins a promise: one or more names of tests, or why there is none.
 for document in docs/security.md docs/conformance.md; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the functional and the security suite on gVisor, where Docker has its runtime `runsc` registered
-# (docs/operations.md says how), but for the tests of gvisor-differences.txt.
+# (docs/gvisor.md says how), but for the tests of gvisor-differences.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

@@ -99,7 +99,7 @@ fn check_storage_driver(report: &DockerReport) -> CheckLine {
         name => return CheckLine::ok(check, subject, name),
     };
     let finding = format!("{}: {cost}", report.storage_driver);
-    let remedy = "use overlay2, or with Podman overlay: see docs/operations.md#storage-drivers";
+    let remedy = "use overlay2, or with Podman overlay: see docs/requirements.md#storage-drivers";
     CheckLine::warning(check, subject, finding, remedy)
 }
 

@@ -69,9 +69,9 @@ pub fn find_host_fault(info: &EngineInfo) -> Option<String> {
     let opened = OpenOptions::new().read(true).write(true).open(LOOP_CONTROL);
     let error = opened.err()?;
     let remedy = if error.kind() == io::ErrorKind::PermissionDenied {
-        "run skilld as root, with access to loop devices (docs/deploy.md)"
+        "run skilld as root, with access to loop devices (docs/workspaces-on-disk.md)"
     } else {
-        "run `modprobe loop`, or give skilld's container or service the loop devices (docs/deploy.md)"
+        "run `modprobe loop`, or give skilld's container or service the loop devices (docs/workspaces-on-disk.md)"
     };
     Some(format!(
         "{LOOP_CONTROL} can't be opened ({error}): {remedy}"

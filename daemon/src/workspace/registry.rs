@@ -392,7 +392,7 @@ pub(crate) fn resolve_runtime(mut config: PoolConfig, info: &EngineInfo) -> Resu
         operation: "find an OCI runtime",
         message: format!(
             "pool {name} wants {runtime}, which is not registered with it (there are {there}); register it, see \
-             docs/operations.md, or change pools.{name}.oci_runtime",
+             docs/gvisor.md, or change pools.{name}.oci_runtime",
             name = config.name,
             there = info.oci_runtimes.join(", "),
         ),

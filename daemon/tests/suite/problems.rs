@@ -72,13 +72,13 @@ fn every_problem_code_is_documented_and_no_other() {
     codes_in_sources(&daemon.join("src"), &mut reported);
     codes_in_sources(&daemon.join("skills/src"), &mut reported);
     assert!(reported.len() > 60, "{reported:?}");
-    for document in ["docs/skills.md", "docs/operations.md"] {
+    for document in ["docs/problems.md", "docs/images.md"] {
         codes_in_tables(&daemon.join("..").join(document), &mut documented);
     }
     let undocumented: Vec<_> = reported.difference(&documented).collect();
     let unknown: Vec<_> = documented.difference(&reported).collect();
     assert!(
         undocumented.is_empty() && unknown.is_empty(),
-        "add a row to the table in docs/skills.md or docs/operations.md for {undocumented:?}, and take out {unknown:?}"
+        "add a row to a table in docs/problems.md or docs/images.md for {undocumented:?}, and take out {unknown:?}"
     );
 }

@@ -37,10 +37,9 @@ docs/backup.md | An instance file that was lost | not run: changes the services 
 docs/benchmarks.md | | not run: takes an idle machine and a quarter of an hour
 docs/benchmarks.md | What skills cost in prompts | not run: tests/bench/tokens is this program and tests itself
 docs/conformance.md | | not run: tests/run.sh runs the script and every test
-docs/deploy.md | | not run: tests/packages.sh packs with the script of these targets
-docs/deploy.md | Debian package | not run: tests/packages.sh installs the package in a container
-docs/deploy.md | Workspaces on disk | not run: changes the services of the host
-docs/deploy.md | Tarball | not run: changes the programs of the host; tests/packages.sh unpacks the tarball
+docs/checking-skills.md | Checking with skillctl | docs_about_skills_typed_whole_do_what_they_show
+docs/checking-skills.md | Check your own collection | not run: the suite of `make compat` runs the program
+docs/checking-the-host.md | | not run: doctor_finds_nothing_that_fails_on_the_host_of_the_tests runs the program
 docs/deploy.md | Prepare the host | not run: changes the groups of the host
 docs/deploy.md | Start it | not run: tests/packages.sh runs the block with directories of its own
 docs/deploy.md | Compose | not run: tests/packages.sh starts the daemon of the file with directories of its own
@@ -61,6 +60,12 @@ docs/images.md | | not run: takes minutes
 docs/images.md | Build an image | not run: takes minutes; tests/run.sh makes and checks the base image
 docs/images.md | Update the versions | not run: takes minutes, and changes the lock files
 docs/images.md | Bring your own image | not run: tests/images.sh builds the example in a directory of its own
+docs/images.md | Credentials of registries | not run: needs an account of a registry
+docs/installing.md | Make the packages | not run: tests/packages.sh packs with the script of these targets
+docs/installing.md | Debian package | not run: tests/packages.sh installs the package in a container
+docs/installing.md | Tarball | not run: changes the programs of the host; tests/packages.sh unpacks the tarball
+docs/installing.md | Install the programs | deploying_takes_what_was_built_and_no_compiler
+docs/installing.md | Start the service | not run: changes the services of the host
 docs/integrations.md | Claude Code | not run: needs Claude Code
 docs/integrations.md | AI SDK | the_ai_sdk_lets_a_model_use_skills
 docs/integrations.md | OpenAI Agents in JavaScript | openai_agents_in_javascript_let_a_model_use_skills
@@ -74,15 +79,14 @@ docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_sk
 docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An Anthropic-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
-docs/operations.md | Credentials of registries | not run: needs an account of a registry
-docs/operations.md | Check the host | not run: doctor_finds_nothing_that_fails_on_the_host_of_the_tests runs the program
-docs/operations.md | Install the programs | deploying_takes_what_was_built_and_no_compiler
-docs/operations.md | Start the service | not run: changes the services of the host
-docs/operations.md | Upgrade | not run: changes the services of the host
-docs/operations.md | Drain | drain_and_watch_do_what_docs_operations_says
-docs/operations.md | Watch | drain_and_watch_do_what_docs_operations_says
+docs/monitoring.md | Watch | watch_and_drain_do_what_the_documents_say
 docs/podman.md | | not run: changes the services of the host; tests/podman.sh runs two suites on a Podman of its own
+docs/publishing-skills.md | Publishing with skillctl | docs_about_skills_typed_whole_do_what_they_show
+docs/reading-skills.md | Reading with skillctl | docs_about_skills_typed_whole_do_what_they_show
+docs/running-scripts.md | Scripts with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/security.md | | not run: tests/run.sh runs the script and every test
+docs/skill-packages.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
+docs/skill-sources.md | The store with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/metrics.md | | not run: wants a listener of its own; tests/e2e/foreign/prometheus.rs reads the page
 docs/skillctl.md | | docs_skillctl_typed_whole_does_what_it_shows
 docs/skillctl.md | Copying | docs_skillctl_typed_whole_does_what_it_shows
@@ -93,13 +97,11 @@ docs/tools-agent-zero.md | | not run: the tests of the client call every tool of
 docs/tools-sherma.md | | not run: the tests of the client call every tool of the family
 docs/tools-trpc.md | | not run: the tests of the client call every tool of the family
 docs/tools.md | From a shell | skill_tools_are_used_from_a_shell_as_the_document_says
-docs/skills.md | Publishing with skillctl | docs_skills_typed_whole_does_what_it_shows
-docs/skills.md | The store with skillctl | docs_skills_typed_whole_does_what_it_shows
-docs/skills.md | Scripts with skillctl | docs_skills_typed_whole_does_what_it_shows
-docs/skills.md | Reading with skillctl | docs_skills_typed_whole_does_what_it_shows
-docs/skills.md | Checking with skillctl | docs_skills_typed_whole_does_what_it_shows
-docs/skills.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
-docs/skills.md | Check your own collection | not run: the suite of `make compat` runs the program
+docs/upgrading.md | Upgrade | not run: changes the services of the host
+docs/upgrading.md | Drain | watch_and_drain_do_what_the_documents_say
+docs/workspaces.md | Workspaces with skillctl | docs_workspaces_typed_whole_does_what_it_shows
+docs/workspaces.md | Where commands start | docs_workspaces_typed_whole_does_what_it_shows
+docs/workspaces-on-disk.md | Loop devices | not run: changes the services of the host
 ";
 
 /// First words of a line that is a command.

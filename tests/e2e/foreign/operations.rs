@@ -1,4 +1,4 @@
-//! The commands of docs/operations.md: installing, watching, draining.
+//! The commands of the pages for operators: installing, watching, draining.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,9 @@ use tokio::process::Command;
 use crate::foreign::output;
 use crate::foreign::recipes::{Place, blocks};
 
-const DOCUMENT: &str = "docs/operations.md";
+const INSTALLING: &str = "docs/installing.md";
+const MONITORING: &str = "docs/monitoring.md";
+const UPGRADING: &str = "docs/upgrading.md";
 
 /// Installs in a container with nothing but the image's Debian and the built programs.
 #[tokio::test]
@@ -28,11 +30,11 @@ async fn deploying_takes_what_was_built_and_no_compiler() -> Result<()> {
     }
     fs::copy(binaries::guest()?, guest.join("skilld-guest"))?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
-    let (_, install) = blocks(DOCUMENT, "Install the programs")?
+    let (_, install) = blocks(INSTALLING, "Install the programs")?
         .into_iter()
         .find(|(language, _)| language == "sh")
         .context("a block of commands")?;
-    let (_, configuration) = blocks(DOCUMENT, "Configure it")?
+    let (_, configuration) = blocks(INSTALLING, "Configure it")?
         .into_iter()
         .find(|(language, _)| language == "toml")
         .context("a configuration")?;
@@ -55,11 +57,11 @@ async fn deploying_takes_what_was_built_and_no_compiler() -> Result<()> {
 }
 
 #[tokio::test]
-async fn drain_and_watch_do_what_docs_operations_says() -> Result<()> {
+async fn watch_and_drain_do_what_the_documents_say() -> Result<()> {
     let place = Place::new().await?;
-    let watched = place.run_of(DOCUMENT, "Watch").await?;
+    let watched = place.run_of(MONITORING, "Watch").await?;
     assert!(watched.contains("default"), "{watched}");
-    let printed = place.run_of(DOCUMENT, "Drain").await?;
+    let printed = place.run_of(UPGRADING, "Drain").await?;
     assert!(printed.starts_with("draining:"), "{printed}");
     assert!(
         printed.contains("drained; removed 1 workspaces"),

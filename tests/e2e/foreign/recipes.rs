@@ -354,28 +354,49 @@ async fn docs_exec_typed_whole_does_what_it_shows() -> Result<()> {
 }
 
 #[tokio::test]
-async fn docs_skills_typed_whole_does_what_it_shows() -> Result<()> {
+async fn docs_workspaces_typed_whole_does_what_it_shows() -> Result<()> {
     let place = Place::new().await?;
-    let test = "docs_skills_typed_whole_does_what_it_shows";
-    let printed = place.type_page("docs/skills.md", test).await?;
-    let lines: Vec<&str> = printed["Publishing with skillctl"].lines().collect();
-    assert!(lines[0].starts_with("greet 1.0 sha256:"), "{lines:?}");
-    assert_eq!(lines[1], "hello Ada");
-    assert!(lines[2].starts_with("greet 1.1 sha256:"), "{lines:?}");
-    let listed = lines.iter().filter(|line| line.starts_with("greet "));
-    assert_eq!(listed.count(), 3, "1.0 is gone: {lines:?}");
+    let test = "docs_workspaces_typed_whole_does_what_it_shows";
+    let printed = place.type_page("docs/workspaces.md", test).await?;
+    let printed = &printed["Workspaces with skillctl"];
+    let parts = [
+        "job-7\nmetadata.json\nout\nruns\nskills\nwork\nen\n",
+        "\njob-7 expires in 1h 59m",
+        "\njob-7  ready  default  ",
+    ];
+    has_all(printed, &parts);
+    assert!(printed.ends_with("\njob-7\n"), "{printed}");
+    place.daemon.stop().await
+}
+
+/// Types the pages about skills, with one daemon. The last one publishes a skill, which the others do not expect.
+#[tokio::test]
+async fn docs_about_skills_typed_whole_do_what_they_show() -> Result<()> {
+    let place = Place::new().await?;
+    let test = "docs_about_skills_typed_whole_do_what_they_show";
+    let printed = place.type_page("docs/running-scripts.md", test).await?;
     let scripts = &printed["Scripts with skillctl"];
     let (_, scripts) = scripts.split_once('{').with_context(|| scripts.clone())?;
     assert_eq!(
         scripts,
         "\"n\": 360, \"factors\": [2, 2, 2, 3, 3, 5]}\n1500\n12000\n7200\n"
     );
+    let printed = place.type_page("docs/reading-skills.md", test).await?;
     let read = &printed["Reading with skillctl"];
     has_all(read, &["\ncsv-report", "scripts/csv_report.py", "\n---\n"]);
+    let printed = place.type_page("docs/checking-skills.md", test).await?;
     // Nothing to say is nothing on stdout.
     assert_eq!(printed["Checking with skillctl"], "");
+    let printed = place.type_page("docs/skill-sources.md", test).await?;
     let store = &printed["The store with skillctl"];
     has_all(store, &["sha256:", " loaded, 0 rejected, 0 shadowed\n"]);
+    let printed = place.type_page("docs/publishing-skills.md", test).await?;
+    let lines: Vec<&str> = printed["Publishing with skillctl"].lines().collect();
+    assert!(lines[0].starts_with("greet 1.0 sha256:"), "{lines:?}");
+    assert_eq!(lines[1], "hello Ada");
+    assert!(lines[2].starts_with("greet 1.1 sha256:"), "{lines:?}");
+    let listed = lines.iter().filter(|line| line.starts_with("greet "));
+    assert_eq!(listed.count(), 3, "1.0 is gone: {lines:?}");
     place.daemon.stop().await
 }
 

@@ -1,4 +1,4 @@
-//! A pool on gVisor, where Docker has it registered (docs/operations.md says how). `make release-check` measures its execs.
+//! A pool on gVisor, where Docker has it registered (docs/gvisor.md says how). `make release-check` measures its execs.
 
 use std::io::Write as _;
 

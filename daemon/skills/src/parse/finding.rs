@@ -222,10 +222,10 @@ mod tests {
             format!("| `{}` | {lenient} | {spec} | {} |\n", code.name, code.cure)
         };
         let rows: String = ALL.iter().map(row).collect();
-        let documentation = include_str!("../../../../docs/skills.md");
+        let documentation = include_str!("../../../../docs/problems.md");
         assert!(
             documentation.contains(&rows),
-            "docs/skills.md must have this table:\n{rows}"
+            "docs/problems.md must have this table:\n{rows}"
         );
     }
 }

@@ -531,7 +531,7 @@ fn lists_aliases_and_unknown_keys_are_kept() {
 
 #[test]
 fn the_example_of_the_documentation_says_what_it_is_said_to() {
-    let documentation = include_str!("../../../../../docs/skills.md");
+    let documentation = include_str!("../../../../../docs/writing-skills.md");
     let example: String = documentation
         .lines()
         .skip_while(|line| !line.starts_with("    ---"))
