@@ -26,8 +26,8 @@ mod status_reason;
 pub(crate) use code_name::code_name;
 pub use error_text::Violation;
 use error_text::{
-    EntryPrefix, MissingImageRemedy, NearestHint, NearestSkills, PoolNames, QuotaRemedy,
-    VersionSuffix, ViolationList,
+    entry_prefix, join_violations, missing_image_remedy, nearest_hint, nearest_skills, pool_names,
+    quota_remedy, version_suffix,
 };
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
@@ -48,7 +48,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Malformed request, with all violations.
-    #[error("invalid request: {}", ViolationList(.0))]
+    #[error("invalid request: {}", join_violations(.0))]
     Invalid(Vec<Violation>),
     /// Call without a valid credential.
     #[error("the call is not authenticated: {why}")]
@@ -82,7 +82,7 @@ pub enum Error {
         name: String,
     },
     /// Unknown skill.
-    #[error("skill {name} does not exist{}", NearestSkills(.nearest))]
+    #[error("skill {name} does not exist{}", nearest_skills(.nearest))]
     SkillNotFound {
         /// Requested name.
         name: String,
@@ -90,7 +90,7 @@ pub enum Error {
         nearest: Vec<String>,
     },
     /// Skill that exists, but is not staged in the workspace.
-    #[error("skill {name} is not staged in this workspace: stage it with StageSkills first{}", NearestHint(.nearest))]
+    #[error("skill {name} is not staged in this workspace: stage it with StageSkills first{}", nearest_hint(.nearest))]
     SkillNotStaged {
         /// Requested name.
         name: String,
@@ -98,7 +98,7 @@ pub enum Error {
         nearest: Vec<String>,
     },
     /// Unknown script of a staged skill.
-    #[error("skill {skill} has no script {path}{}", NearestHint(.nearest))]
+    #[error("skill {skill} has no script {path}{}", nearest_hint(.nearest))]
     ScriptNotFound {
         /// Name of the skill.
         skill: String,
@@ -116,7 +116,7 @@ pub enum Error {
         problem: String,
     },
     /// Unknown artifact, or unknown version of it.
-    #[error("artifact {name}{} does not exist: list the artifacts of its scope", VersionSuffix(*.version))]
+    #[error("artifact {name}{} does not exist: list the artifacts of its scope", version_suffix(*.version))]
     ArtifactNotFound {
         /// Name without its prefix.
         name: String,
@@ -150,7 +150,7 @@ pub enum Error {
         why: &'static str,
     },
     /// Unknown pool.
-    #[error("pool {name} does not exist{}", PoolNames(.pools))]
+    #[error("pool {name} does not exist{}", pool_names(.pools))]
     PoolNotFound {
         /// Requested name.
         name: String,
@@ -221,7 +221,7 @@ pub enum Error {
         path: String,
     },
     /// Unknown file of a skill.
-    #[error("the skill has no file {path}{}", NearestHint(.nearest))]
+    #[error("the skill has no file {path}{}", nearest_hint(.nearest))]
     FileNotFound {
         /// Normalised path.
         path: String,
@@ -262,7 +262,7 @@ pub enum Error {
         limit: u64,
     },
     /// Quota of a tenant that is used up.
-    #[error("tenant {tenant} has used its quota of {resource}: {used} of {limit}{}", QuotaRemedy(*.retry_after))]
+    #[error("tenant {tenant} has used its quota of {resource}: {used} of {limit}{}", quota_remedy(*.retry_after))]
     TenantQuota {
         /// Name of the tenant.
         tenant: String,
@@ -284,7 +284,7 @@ pub enum Error {
         limit: u64,
     },
     /// Archive that cannot or must not be unpacked.
-    #[error("the archive cannot be taken: {}{problem}", EntryPrefix(.entry))]
+    #[error("the archive cannot be taken: {}{problem}", entry_prefix(.entry))]
     ArchiveInvalid {
         /// Name of the entry; empty for the whole archive.
         entry: String,
@@ -341,7 +341,7 @@ pub enum Error {
         why: String,
     },
     /// Image that the engine does not have.
-    #[error("image {image} cannot be used: the engine does not have it; {}", MissingImageRemedy(.image))]
+    #[error("image {image} cannot be used: the engine does not have it; {}", missing_image_remedy(.image))]
     ImageMissing {
         /// Image reference of the configuration.
         image: String,

@@ -1,6 +1,5 @@
 //! Text of errors: violations, and parts of messages.
 
-use std::fmt;
 use std::time::Duration;
 
 /// Maximum length of a violation's field, in bytes.
@@ -39,110 +38,75 @@ fn cut(mut text: String, bytes: usize) -> String {
     text
 }
 
-/// Display of violations as one line.
-pub(super) struct ViolationList<'a>(pub(super) &'a [Violation]);
+/// Returns violations as one line.
+pub(super) fn join_violations(violations: &[Violation]) -> String {
+    let texts: Vec<String> = violations
+        .iter()
+        .map(|violation| format!("{}: {}", violation.field, violation.description))
+        .collect();
+    texts.join("; ")
+}
 
-impl fmt::Display for ViolationList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, violation) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(
-                f,
-                "{separator}{}: {}",
-                violation.field, violation.description
-            )?;
-        }
-        Ok(())
+/// Returns an archive entry's name before a predicate; "it" for the whole archive.
+pub(super) fn entry_prefix(entry: &str) -> String {
+    if entry.is_empty() {
+        return "it ".to_owned();
+    }
+    format!("{entry} ")
+}
+
+/// Returns what to do about an image that the engine does not have, by its reference.
+pub(super) fn missing_image_remedy(image: &str) -> String {
+    let ours = image
+        .strip_prefix("skilld/")
+        .filter(|rest| !rest.contains('@'))
+        .map(|rest| rest.split(':').next().unwrap_or(rest));
+    match ours {
+        Some("base") => "run `make image`".to_owned(),
+        Some(name) => format!("run `make image IMAGE={name}`"),
+        None => format!(
+            "run `docker pull {image}` (with Podman `podman pull`), or set `pull = \"missing\"` for its pool"
+        ),
     }
 }
 
-/// Display of an archive entry's name before a predicate; "it" for the whole archive.
-pub(super) struct EntryPrefix<'a>(pub(super) &'a str);
-
-impl fmt::Display for EntryPrefix<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("it ");
-        }
-        write!(f, "{} ", self.0)
+/// Returns the pools that a caller may use, after the name of an unknown one.
+pub(super) fn pool_names(pools: &[String]) -> String {
+    match pools {
+        [] => " for your tenant, which may use none: ask the operator".to_owned(),
+        pools => format!("; there are {}", pools.join(", ")),
     }
 }
 
-/// Display of what to do about an image that the engine does not have, by its reference.
-pub(super) struct MissingImageRemedy<'a>(pub(super) &'a str);
+/// Returns similar names as a question; empty without any.
+pub(super) fn nearest_hint(names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("; did you mean {}?", names.join(", "))
+}
 
-impl fmt::Display for MissingImageRemedy<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let image = self.0;
-        let ours = image
-            .strip_prefix("skilld/")
-            .filter(|rest| !rest.contains('@'))
-            .map(|rest| rest.split(':').next().unwrap_or(rest));
-        match ours {
-            Some("base") => f.write_str("run `make image`"),
-            Some(name) => write!(f, "run `make image IMAGE={name}`"),
-            None => write!(
-                f,
-                "run `docker pull {image}` (with Podman `podman pull`), or set `pull = \"missing\"` for its pool"
-            ),
-        }
+/// Returns similar skills as a question, and without any where all skills are found.
+pub(super) fn nearest_skills(names: &[String]) -> String {
+    if names.is_empty() {
+        return "; list the skills to see which exist".to_owned();
+    }
+    nearest_hint(names)
+}
+
+/// Returns what to do about a used-up quota of a tenant, by the time after which it permits the call again.
+pub(super) fn quota_remedy(retry_after: Option<Duration>) -> String {
+    match retry_after {
+        Some(wait) => format!("; try again in {}", humantime::format_duration(wait)),
+        None => "; delete what is no longer needed, or ask the operator for more".to_owned(),
     }
 }
 
-/// Display of the pools that a caller may use.
-pub(super) struct PoolNames<'a>(pub(super) &'a [String]);
-
-impl fmt::Display for PoolNames<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [] => f.write_str(" for your tenant, which may use none: ask the operator"),
-            pools => write!(f, "; there are {}", pools.join(", ")),
-        }
-    }
-}
-
-/// Display of similar names as a question; empty without any.
-pub(super) struct NearestHint<'a>(pub(super) &'a [String]);
-
-impl fmt::Display for NearestHint<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        write!(f, "; did you mean {}?", self.0.join(", "))
-    }
-}
-
-/// Display of similar skills as a question, and without any of where all skills are found.
-pub(super) struct NearestSkills<'a>(pub(super) &'a [String]);
-
-impl fmt::Display for NearestSkills<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [] => f.write_str("; list the skills to see which exist"),
-            names => fmt::Display::fmt(&NearestHint(names), f),
-        }
-    }
-}
-
-/// Display of what to do about a used-up quota of a tenant, by the time after which it permits the call again.
-pub(super) struct QuotaRemedy(pub(super) Option<Duration>);
-
-impl fmt::Display for QuotaRemedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(wait) => write!(f, "; try again in {}", humantime::format_duration(wait)),
-            None => f.write_str("; delete what is no longer needed, or ask the operator for more"),
-        }
-    }
-}
-
-/// Display of a version as `@N`; empty for `None`.
-pub(super) struct VersionSuffix(pub(super) Option<u64>);
-
-impl fmt::Display for VersionSuffix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |version| write!(f, "@{version}"))
+/// Returns a version as `@N`; empty for `None`.
+pub(super) fn version_suffix(version: Option<u64>) -> String {
+    match version {
+        Some(version) => format!("@{version}"),
+        None => String::new(),
     }
 }
 
