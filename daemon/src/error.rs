@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 mod code_name;
+mod constructors;
 mod error_subject;
 mod error_text;
 mod guest_status;
@@ -403,11 +404,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an error with one violation of one field.
-    pub fn invalid(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self::Invalid(vec![Violation::new(field, description)])
-    }
-
     /// Returns the gRPC code and the reason for the status.
     #[must_use]
     pub fn kind(&self) -> (Code, Reason) {

@@ -114,10 +114,7 @@ pub fn bind_container_socket(run_dir: &Path, name: &str) -> Result<UnixListener>
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         Ok(listener)
     };
-    bind().map_err(|source| Error::Io {
-        operation: format!("bind the socket {}", path.display()),
-        source,
-    })
+    bind().map_err(|source| Error::io(format!("bind the socket {}", path.display()), source))
 }
 
 impl GuestSocket {
@@ -138,9 +135,8 @@ impl GuestSocket {
     /// When the socket fails.
     pub async fn accept(self, expected: &ExpectedGuest) -> Result<GuestLink> {
         loop {
-            let (stream, _) = self.listener.accept().await.map_err(|source| Error::Io {
-                operation: format!("accept on {}", self.path.display()),
-                source,
+            let (stream, _) = self.listener.accept().await.map_err(|source| {
+                Error::io(format!("accept on {}", self.path.display()), source)
             })?;
             match verify_peer(stream, expected).await {
                 Ok(link) => return Ok(link),

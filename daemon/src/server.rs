@@ -143,10 +143,7 @@ pub fn main(config: Config) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Io {
-            operation: "start the runtime".into(),
-            source,
-        })?;
+        .map_err(|source| Error::io("start the runtime", source))?;
     let stop_timeout = config.server.stop_timeout;
     let clean = runtime.block_on(async {
         Tasks::default().spawn(line_limit.clone().report_periodically());
@@ -438,10 +435,7 @@ fn spawn_api(
 
 /// Returns a channel that receives one message for each SIGTERM and SIGINT.
 fn listen_for_signals() -> Result<mpsc::Receiver<()>> {
-    let failed = |source| Error::Io {
-        operation: "listen for signals".into(),
-        source,
-    };
+    let failed = |source| Error::io("listen for signals", source);
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     // SIGHUP must not end the process from here on. Until files are open, a SIGHUP has nothing to reload.

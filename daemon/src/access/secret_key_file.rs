@@ -73,10 +73,7 @@ impl SecretKeyFile {
 }
 
 fn key_error(path: &Path) -> impl Fn(io::Error) -> Error + use<'_> {
-    move |source| Error::Io {
-        operation: format!("read or create the key {}", path.display()),
-        source,
-    }
+    move |source| Error::io(format!("read or create the key {}", path.display()), source)
 }
 
 /// Creates the key's file in one step, with mode 0600: it has its full length at any moment.

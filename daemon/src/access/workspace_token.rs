@@ -67,10 +67,9 @@ impl WorkspaceTokenKey {
     pub(crate) fn remove(state_dir: &Path) -> Result<()> {
         let path = state_dir.join(KEY_FILE.name);
         match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Io {
-                operation: format!("remove {}", path.display()),
-                source,
-            }),
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format!("remove {}", path.display()), source))
+            }
             Ok(()) | Err(_) => Ok(()),
         }
     }

@@ -58,10 +58,7 @@ impl ChainFile {
     /// [`Error`] if the file can't be opened or read.
     pub(super) fn open(state_dir: &Path) -> Result<(Self, Option<ChainState>)> {
         let path = state_dir.join(CHAIN_FILE);
-        let failed = |source| Error::Io {
-            operation: format!("open {}", path.display()),
-            source,
-        };
+        let failed = |source| Error::io(format!("open {}", path.display()), source);
         let file = OpenOptions::new()
             .read(true)
             .write(true)

@@ -203,9 +203,8 @@ impl DockerEngine {
         }
         let id = container_id.to_owned();
         let limit = move || {
-            cgroup::limit_socket_memory(&id, pid, memory).map_err(|source| Error::Io {
-                operation: format!("limit the socket memory of container {id}"),
-                source,
+            cgroup::limit_socket_memory(&id, pid, memory).map_err(|source| {
+                Error::io(format!("limit the socket memory of container {id}"), source)
             })
         };
         let limited = tokio::time::timeout(self.timeout, self.tasks.blocking(limit))

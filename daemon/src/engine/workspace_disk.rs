@@ -136,7 +136,7 @@ pub async fn create_disk(
         path.display()
     );
     let fill =
-        move || allocate(&file, bytes, reserve).map_err(|source| Error::Io { operation, source });
+        move || allocate(&file, bytes, reserve).map_err(|source| Error::io(operation, source));
     tasks.blocking(fill).await?;
     fault::reach(Point::DiskMade);
     Ok(())
@@ -153,10 +153,7 @@ fn create_file(path: &Path, geometry: DiskGeometry) -> Result<File> {
         file.set_len(geometry.file_bytes())?;
         Ok(file)
     };
-    create().map_err(|source| Error::Io {
-        operation: format!("make {}", path.display()),
-        source,
-    })
+    create().map_err(|source| Error::io(format!("make {}", path.display()), source))
 }
 
 /// Takes the blocks of a file. Checks the reserve afterwards, so that files that grow at the same time see each other.

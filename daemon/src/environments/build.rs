@@ -110,10 +110,9 @@ pub(super) async fn run_build(
     };
     let (store, key, context) = (Arc::clone(&builder.store), key.clone(), Arc::clone(context));
     let install = move || {
-        archive.rewind().map_err(|source| Error::Io {
-            operation: "read the archive of a build".to_owned(),
-            source,
-        })?;
+        archive
+            .rewind()
+            .map_err(|source| Error::io("read the archive of a build", source))?;
         let in_use = || environments_in_use(&context);
         let names = (name.as_str(), &key);
         Ok(store.install(&mut archive, names, &bounds, bytes_quota, &in_use)?)

@@ -30,10 +30,8 @@ impl BuildPolicy {
     pub(super) async fn digest(&self, context: &SharedSlotContext) -> Option<String> {
         let config = Arc::clone(&context.config);
         let read = move || {
-            policy_digest(&config.skills.environments).map_err(|source| Error::Io {
-                operation: "list skills.wheelhouse".to_owned(),
-                source,
-            })
+            policy_digest(&config.skills.environments)
+                .map_err(|source| Error::io("list skills.wheelhouse", source))
         };
         let read = context.tasks.blocking(read).await;
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);

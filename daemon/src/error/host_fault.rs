@@ -82,10 +82,7 @@ impl HostFault {
             Self::DiskReadOnly => Errno::EROFS,
             Self::TooManyFiles => Errno::EMFILE,
         };
-        Error::Io {
-            operation: operation.to_owned(),
-            source: errno.into(),
-        }
+        Error::io(operation, errno.into())
     }
 
     fn kind(self) -> (Code, Reason) {

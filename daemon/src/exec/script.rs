@@ -68,10 +68,7 @@ pub fn normalise_script_path(path: &str) -> Result<String> {
 /// a folder, or if no interpreter is known for the file.
 pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram> {
     let path = normalise_script_path(path)?;
-    let failed = |errno: Errno| Error::Io {
-        operation: format!("open a script of {skill}"),
-        source: errno.into(),
-    };
+    let failed = |errno: Errno| Error::io(format!("open a script of {skill}"), errno.into());
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let dir = open(root, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
     let file = match openat2::open_following_links(&dir, Path::new(&path), OFlag::empty()) {
@@ -91,10 +88,9 @@ pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram
         Err(errno) => return Err(failed(errno)),
     };
     let file = File::from(file);
-    let kind = file.metadata().map_err(|source| Error::Io {
-        operation: format!("read a script of {skill}"),
-        source,
-    })?;
+    let kind = file
+        .metadata()
+        .map_err(|source| Error::io(format!("read a script of {skill}"), source))?;
     if !kind.is_file() {
         return Err(invalid_path(format!("{path:?} is a folder, not a script")));
     }

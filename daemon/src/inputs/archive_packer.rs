@@ -105,10 +105,8 @@ impl ArchivePacker {
         size: u64,
         link: Option<&str>,
     ) -> Result<()> {
-        let head = encode_header(path, kind, mode, size, link).map_err(|source| Error::Io {
-            operation: format!("pack {path}"),
-            source,
-        })?;
+        let head = encode_header(path, kind, mode, size, link)
+            .map_err(|source| Error::io(format!("pack {path}"), source))?;
         self.send(ArchiveMessage::Data(head.into())).await
     }
 

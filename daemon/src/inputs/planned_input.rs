@@ -55,10 +55,7 @@ impl PlannedInput<'_> {
                 };
             }
             FetchError::File { source, .. } if HostFault::of(&source).is_some() => {
-                return Error::Io {
-                    operation: "store a fetched input".into(),
-                    source,
-                };
+                return Error::io("store a fetched input", source);
             }
             FetchError::Url { .. }
             | FetchError::Redirects { .. }

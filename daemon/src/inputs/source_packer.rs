@@ -128,10 +128,8 @@ impl SourcePacker<'_> {
         let _permit = self.inner.fetches.acquire(tenant).await;
         let (state_dir, tasks) = (self.inner.state_dir.clone(), &self.inner.tasks);
         let make = move || {
-            tempfile::tempfile_in(state_dir).map_err(|source| Error::Io {
-                operation: "make a temporary file for a fetched input".into(),
-                source,
-            })
+            tempfile::tempfile_in(state_dir)
+                .map_err(|source| Error::io("make a temporary file for a fetched input", source))
         };
         let mut file = tokio::fs::File::from_std(tasks.blocking(make).await?);
         let get = FetchRequest {

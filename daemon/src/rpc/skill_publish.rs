@@ -104,10 +104,7 @@ async fn write_archive(
     sha256: &str,
     (bytes_max, too_large): (u64, Error),
 ) -> Result<File> {
-    let failed = |source| Error::Io {
-        operation: "receive an archive".to_owned(),
-        source,
-    };
+    let failed = |source| Error::io("receive an archive", source);
     let mut file = tokio::fs::File::from_std(file);
     let (mut hash, mut bytes) = (Sha256::new(), 0_u64);
     while let Some(message) = upload::next_message(&mut client, shared).await? {

@@ -85,10 +85,7 @@ impl FileWatch {
 /// # Errors
 /// [`Error::Io`] if the process cannot receive SIGHUP.
 pub(super) fn listen_for_hangups() -> Result<Signal> {
-    signal(SignalKind::hangup()).map_err(|source| Error::Io {
-        operation: "listen for SIGHUP".into(),
-        source,
-    })
+    signal(SignalKind::hangup()).map_err(|source| Error::io("listen for SIGHUP", source))
 }
 
 fn look_at_files(

@@ -269,10 +269,7 @@ fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
         } else {
             format!("lock {}", path.display())
         };
-        Error::Io {
-            operation,
-            source: errno.into(),
-        }
+        Error::io(operation, errno.into())
     })
 }
 
@@ -353,10 +350,7 @@ fn lost_id_error(state_dir: &Path, what: &str) -> Error {
 }
 
 fn io_error<'a>(verb: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Error + use<'a> {
-    move |source| Error::Io {
-        operation: format!("{verb} {}", path.display()),
-        source,
-    }
+    move |source| Error::io(format!("{verb} {}", path.display()), source)
 }
 
 /// Returns `true` if the directory has slots of an earlier run.
@@ -408,10 +402,7 @@ fn check_private(dir: &Path) -> io::Result<()> {
 
 fn private_error(state_dir: &Path, dir: &Path, source: io::Error) -> Error {
     if source.kind() != io::ErrorKind::PermissionDenied {
-        return Error::Io {
-            operation: format!("make {} private", dir.display()),
-            source,
-        };
+        return Error::io(format!("make {} private", dir.display()), source);
     }
     Error::Start {
         what: "the state directory",

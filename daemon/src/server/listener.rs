@@ -192,10 +192,8 @@ pub(super) fn check_tcp_address(
 }
 
 fn listen_error(config_key: &str, address: SocketAddr) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Io {
-        operation: format!("listen on {address} ({config_key}.address)"),
-        source,
-    }
+    let operation = format!("listen on {address} ({config_key}.address)");
+    move |source| Error::io(operation, source)
 }
 
 /// Binds a socket that does not listen yet.

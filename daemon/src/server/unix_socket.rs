@@ -36,10 +36,7 @@ impl BoundUnixSocket {
     /// [`Error`] if a server answers at the path, the path is not a socket, or another user could replace the socket. The
     /// message says what to do.
     pub(super) fn bind(path: &Path, mode: u32, group: Option<&str>) -> Result<Self> {
-        let failed = |source| Error::Io {
-            operation: format!("listen on {}", path.display()),
-            source,
-        };
+        let failed = |source| Error::io(format!("listen on {}", path.display()), source);
         if let Some(parent) = path.parent() {
             let mut builder = std::fs::DirBuilder::new();
             // A permissive umask must not make directories in which others could replace the socket.
@@ -49,10 +46,8 @@ impl BoundUnixSocket {
         }
         if is_stale_socket(path)? {
             tracing::info!(socket = %path.display(), "removing the socket of a server that is gone");
-            std::fs::remove_file(path).map_err(|source| Error::Io {
-                operation: format!("remove {}", path.display()),
-                source,
-            })?;
+            std::fs::remove_file(path)
+                .map_err(|source| Error::io(format!("remove {}", path.display()), source))?;
         }
         let socket = UnixSocket::new_stream().map_err(failed)?;
         socket.bind(path).map_err(failed)?;
@@ -79,10 +74,7 @@ impl BoundUnixSocket {
     /// # Errors
     /// Those of [`Self::bind`].
     pub(super) fn check(path: &Path, group: Option<&str>, is_running: bool) -> Result<()> {
-        let failed = |source| Error::Io {
-            operation: format!("listen on {}", path.display()),
-            source,
-        };
+        let failed = |source| Error::io(format!("listen on {}", path.display()), source);
         if let Some(parent) = path.parent() {
             let existing = nearest_existing(parent).map_err(failed)?;
             refuse_shared_directories(existing, parent)?;
@@ -116,12 +108,10 @@ impl BoundUnixSocket {
 /// Above the socket's own directory only directories that every user can write to are refused: an operator who runs the
 /// daemon with sudo from a home directory owns the directories above.
 fn refuse_shared_directories(directory: &Path, parent: &Path) -> Result<()> {
-    let failed = |source| Error::Io {
-        operation: format!(
-            "look at the directory {} of the socket",
-            directory.display()
-        ),
-        source,
+    let failed = |source| {
+        let shown = directory.display();
+        let operation = format!("look at the directory {shown} of the socket");
+        Error::io(operation, source)
     };
     let canonical = directory.canonicalize().map_err(failed)?;
     // Check both: a link on the path can be replaced as well as its target.
@@ -199,9 +189,8 @@ fn find_group(group: &str) -> Result<u32> {
 
 /// Returns `true` if the path is the socket of a server that no longer runs; `false` if it does not exist.
 fn is_stale_socket(path: &Path) -> Result<bool> {
-    let refuse = |why: &str, kind: io::ErrorKind| Error::Io {
-        operation: format!("listen on {}: {why}", path.display()),
-        source: kind.into(),
+    let refuse = |why: &str, kind: io::ErrorKind| {
+        Error::io(format!("listen on {}: {why}", path.display()), kind.into())
     };
     let Ok(metadata) = std::fs::symlink_metadata(path) else {
         return Ok(false);
@@ -213,13 +202,13 @@ fn is_stale_socket(path: &Path) -> Result<bool> {
     match std::os::unix::net::UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Error::Io {
-            operation: format!(
+        Err(error) => Err(Error::io(
+            format!(
                 "connect to {} to see whether a server listens there; choose another path with --listen",
                 path.display()
             ),
-            source: error,
-        }),
+            error,
+        )),
         Ok(_) => {
             let why = "another server answers there; stop it, or choose another path with --listen";
             Err(refuse(why, io::ErrorKind::AddrInUse))

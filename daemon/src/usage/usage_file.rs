@@ -78,8 +78,5 @@ pub(super) fn save(
         let written = AtomicWrite::new(state_dir, &bytes, 0o600)?.sync()?;
         written.install(&path)
     };
-    write().map_err(|source| Error::Io {
-        operation: format!("write {}", path.display()),
-        source,
-    })
+    write().map_err(|source| Error::io(format!("write {}", path.display()), source))
 }

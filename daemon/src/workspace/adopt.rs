@@ -167,10 +167,7 @@ async fn remove_until_none_listed(context: &Arc<SharedSlotContext>, known: &[&st
 /// Reads the records of all slots. Directories without a usable record are deleted, since no container belongs to them.
 /// Blocks.
 fn read_records(slots_dir: &Path) -> Result<Vec<SlotRecord>> {
-    let failed = |source| Error::Io {
-        operation: format!("list {}", slots_dir.display()),
-        source,
-    };
+    let failed = |source| Error::io(format!("list {}", slots_dir.display()), source);
     let mut records = Vec::new();
     for entry in std::fs::read_dir(slots_dir).map_err(failed)? {
         let dir = entry.map_err(failed)?.path();

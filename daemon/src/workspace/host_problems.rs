@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::config::environments::EnvironmentOptions;
 use crate::engine::docker::EngineKind;
-use crate::error::{Error, HostFault};
+use crate::error::HostFault;
 use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::SlotPhase;
 use crate::workspace::shared_slot_context::SharedSlotContext;
@@ -109,11 +109,7 @@ fn probe_state_dir(state_dir: &Path) -> Option<HostProblem> {
             let disk = format!("the disk of the state directory {}", state_dir.display());
             fault.remedy(&disk)
         }
-        None => Error::Io {
-            operation: format!("write beneath {}: {source}", state_dir.display()),
-            source,
-        }
-        .to_string(),
+        None => format!("failed to write beneath {}: {source}", state_dir.display()),
     };
     Some(HostProblem {
         code,

@@ -158,10 +158,7 @@ async fn delete_orphaned_directories(context: &SharedSlotContext) -> Result<()> 
     let list = move || {
         let listed = std::fs::read_dir(&slots_dir)
             .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
-        listed.map_err(|source| Error::Io {
-            operation: format!("list {}", slots_dir.display()),
-            source,
-        })
+        listed.map_err(|source| Error::io(format!("list {}", slots_dir.display()), source))
     };
     // Listed before the slots are read, for the same reason as the containers.
     let mut dirs: Vec<PathBuf> = context.tasks.blocking(list).await?;

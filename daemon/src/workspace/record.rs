@@ -274,12 +274,7 @@ impl SlotRecord {
             {
                 return Ok(None);
             }
-            Err(source) => {
-                return Err(Error::Io {
-                    operation: format!("read {}", path.display()),
-                    source,
-                });
-            }
+            Err(source) => return Err(Error::io(format!("read {}", path.display()), source)),
         };
         let record = serde_json::from_slice(&bytes).inspect_err(|error| {
             tracing::warn!(slot = %slot_dir.display(), %error, "slot record cannot be understood");
@@ -300,10 +295,10 @@ pub fn sync_record(slot_dir: &Path) -> Result<()> {
         fs::File::open(slot_dir)?.sync_all()
     };
     match sync() {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io {
-            operation: format!("sync the record in {}", slot_dir.display()),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::io(
+            format!("sync the record in {}", slot_dir.display()),
             source,
-        }),
+        )),
         _ => Ok(()),
     }
 }
@@ -316,10 +311,7 @@ fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     // The container's uid reads the slot's files; the directories above keep other users out.
     let written = AtomicWrite::new(directory, bytes, 0o644).and_then(|new| new.install(path));
-    written.map_err(|source| Error::Io {
-        operation: format!("write {}", path.display()),
-        source,
-    })
+    written.map_err(|source| Error::io(format!("write {}", path.display()), source))
 }
 
 /// Replaces the contents of a small JSON file in place, unless it has them already. A file that is mounted into a
@@ -344,12 +336,7 @@ pub fn overwrite_file(path: &Path, bytes: &[u8]) -> Result<()> {
         Ok(present) => present.len(),
         // Earlier releases did not create the file ahead, so no container mounts it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return replace_file(path, bytes),
-        Err(source) => {
-            return Err(Error::Io {
-                operation: format!("read {}", path.display()),
-                source,
-            });
-        }
+        Err(source) => return Err(Error::io(format!("read {}", path.display()), source)),
     };
     let write = || -> io::Result<()> {
         let file = fs::OpenOptions::new().write(true).open(path)?;
@@ -364,10 +351,7 @@ pub fn overwrite_file(path: &Path, bytes: &[u8]) -> Result<()> {
         // The container's uid reads the slot's files; the directories above keep other users out.
         file.set_permissions(fs::Permissions::from_mode(0o644))
     };
-    write().map_err(|source| Error::Io {
-        operation: format!("write {}", path.display()),
-        source,
-    })
+    write().map_err(|source| Error::io(format!("write {}", path.display()), source))
 }
 
 /// Returns the bytes with spaces at their end, at least `length` in all.

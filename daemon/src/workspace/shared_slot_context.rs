@@ -189,10 +189,9 @@ impl SharedSlotContext {
     /// Makes the CPU group of a container's commands, if this daemon may.
     async fn command_group(&self, container: String, pid: i32) -> Option<Arc<File>> {
         let make = move || {
-            cgroup::create_command_group(&container, pid).map_err(|source| Error::Io {
-                operation: format!("make the CPU group of container {container}"),
-                source,
-            })
+            let operation = format!("make the CPU group of container {container}");
+            cgroup::create_command_group(&container, pid)
+                .map_err(|source| Error::io(operation, source))
         };
         match self.tasks.blocking(make).await {
             Ok(group) => Some(Arc::new(group)),

@@ -74,10 +74,9 @@ pub async fn attach_new_disk(
 pub async fn delete_disk(context: &SharedSlotContext, number: u32) {
     let path = disk_path(context, number);
     let delete = move || match std::fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io {
-            operation: format!("delete {}", path.display()),
-            source,
-        }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("delete {}", path.display()), source))
+        }
         _ => Ok(()),
     };
     if let Err(error) = context.tasks.blocking(delete).await {

@@ -195,10 +195,7 @@ fn share_terminals(max: usize, reserve: usize, containers: usize) -> usize {
 /// # Errors
 /// When the host's disk fails or is full, or the guest's binary is missing.
 pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Result<()> {
-    let failed = |source| Error::Io {
-        operation: format!("prepare slot directory {}", dir.display()),
-        source,
-    };
+    let failed = |source| Error::io(format!("prepare slot directory {}", dir.display()), source);
     let make = || -> io::Result<()> {
         // A crash may have left the directory of an earlier slot with this number.
         if dir.exists() {
@@ -243,13 +240,9 @@ pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Re
         fs::copy(guest_path, &binary)?;
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o555))
     };
-    copy().map_err(|source| Error::Io {
-        operation: format!(
-            "copy the guest {} to {}",
-            guest_path.display(),
-            binary.display()
-        ),
-        source,
+    copy().map_err(|source| {
+        let (from, to) = (guest_path.display(), binary.display());
+        Error::io(format!("copy the guest {from} to {to}"), source)
     })
 }
 
@@ -309,10 +302,10 @@ pub fn erase_slot_dir(dir: &Path) -> Result<()> {
         other => other,
     };
     match erased {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io {
-            operation: format!("delete slot directory {}", dir.display()),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::io(
+            format!("delete slot directory {}", dir.display()),
             source,
-        }),
+        )),
         _ => Ok(()),
     }
 }

@@ -45,10 +45,8 @@ impl LoopDevice {
         let path = PathBuf::from(String::from_utf8_lossy(attached.trim_ascii()).into_owned());
         let device = path.clone();
         let open = move || {
-            File::open(&device).map_err(|source| Error::Io {
-                operation: format!("open {}", device.display()),
-                source,
-            })
+            File::open(&device)
+                .map_err(|source| Error::io(format!("open {}", device.display()), source))
         };
         let open = tasks.blocking(open).await;
         // Until now the device would stay if the daemon were killed. A device in use is freed at its last close.

@@ -31,10 +31,7 @@ pub(super) async fn run_tool(
     args: impl IntoIterator<Item = &OsStr>,
     input: &[u8],
 ) -> Result<Vec<u8>> {
-    let failed = |source| Error::Io {
-        operation: format!("run {name} for the disk of a workspace"),
-        source,
-    };
+    let failed = |source| Error::io(format!("run {name} for the disk of a workspace"), source);
     let missing = || {
         failed(io::Error::new(
             io::ErrorKind::NotFound,

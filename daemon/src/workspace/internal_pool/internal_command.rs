@@ -215,8 +215,5 @@ impl CommandOutput {
 }
 
 fn write_error(source: std::io::Error) -> Error {
-    Error::Io {
-        operation: "write the output of a command of the daemon".to_owned(),
-        source,
-    }
+    Error::io("write the output of a command of the daemon", source)
 }

@@ -72,10 +72,8 @@ pub(super) fn install_seccomp_profile(state_dir: &Path) -> Result<PathBuf> {
 }
 
 fn write_error(dir: &Path, source: io::Error) -> Error {
-    Error::Io {
-        operation: format!("write the files for Podman into {}", dir.display()),
-        source,
-    }
+    let operation = format!("write the files for Podman into {}", dir.display());
+    Error::io(operation, source)
 }
 
 /// Writes a file in one step, unless it has these contents and permissions. A container keeps the file that it was
