@@ -77,20 +77,15 @@ pub trait Engine: Send + Sync + Debug {
     ///
     /// `Error::ImageMissing` if the engine has no such image; `Error::Image` if containers can't be made from it.
     async fn check_image(&self, reference: &str) -> Result<ImageInfo> {
-        let parsed = ImageReference::parse(reference).map_err(|why| Error::Image {
-            image: reference.to_owned(),
-            why: format!("it {why}"),
-        })?;
+        let parsed = ImageReference::parse(reference)
+            .map_err(|why| Error::image(reference, format!("it {why}")))?;
         let missing = || Error::ImageMissing {
             image: reference.to_owned(),
         };
         let image = self.find_image(&parsed).await?.ok_or_else(missing)?;
         match image.fault(&parsed) {
             None => Ok(image),
-            Some(why) => Err(Error::Image {
-                image: reference.to_owned(),
-                why,
-            }),
+            Some(why) => Err(Error::image(reference, why)),
         }
     }
     /// Creates a container with the restrictions of docs/security.md, and returns its id. Does not start it.

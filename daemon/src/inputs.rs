@@ -48,9 +48,7 @@ const FETCHES_MAX: usize = 8;
 /// Longest wait for a guest that installs a complete archive after the caller has gone away.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Error for a caller that has gone away.
-const CANCELLED: Error = Error::Deadline {
-    doing: "staging the inputs",
-};
+const CANCELLED: Error = Error::deadline("staging the inputs");
 
 /// Validated input of a request.
 #[derive(Debug, Clone, PartialEq)]

@@ -39,13 +39,7 @@ impl HeldCounter {
         let mut held = self.lock();
         let used = held.get(tenant).copied().unwrap_or_default();
         if let Some(limit) = limit.filter(|limit| used >= *limit) {
-            return Err(Error::TenantQuota {
-                tenant: tenant.to_string(),
-                resource: self.resource,
-                used,
-                limit,
-                retry_after: None,
-            });
+            return Err(Error::tenant_quota(tenant, self.resource, used, limit));
         }
         held.insert(tenant.clone(), used + 1);
         Ok(HeldUnit {

@@ -52,10 +52,7 @@ impl SecretKeyFile {
 
     fn load(&self, path: &Path) -> Result<[u8; KEY_BYTES]> {
         let metadata = fs::metadata(path).map_err(key_error(path))?;
-        let unusable = |why: String| Error::Start {
-            what: self.what,
-            why: format!("{} {why}", path.display()),
-        };
+        let unusable = |why: String| Error::start(self.what, format!("{} {why}", path.display()));
         if metadata.mode() & 0o077 != 0 {
             let mode = metadata.mode() & 0o777;
             let why = format!("has mode {mode:04o}: other users must not read it; run chmod 600");

@@ -101,10 +101,8 @@ impl<T> WatchedFile<T> {
         load: impl Fn() -> std::result::Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self> {
         let seen = versions(&paths);
-        let first = load().map_err(|why| Error::Start {
-            what: "a file of the configuration",
-            why: format!("{key}: {why}"),
-        })?;
+        let first = load()
+            .map_err(|why| Error::start("a file of the configuration", format!("{key}: {why}")))?;
         Ok(Self {
             key: key.to_owned(),
             paths,

@@ -479,6 +479,5 @@ fn make_private(path: &FilePath) -> Result<()> {
 }
 
 pub(super) fn start_error(why: String) -> Error {
-    let what = "the artifact store";
-    Error::Start { what, why }
+    Error::start("the artifact store", why)
 }

@@ -294,13 +294,7 @@ impl LedgerState {
             ),
         ] {
             if let Some(limit) = limit.filter(|limit| needed > *limit) {
-                return Err(Error::TenantQuota {
-                    tenant: tenant.to_string(),
-                    resource,
-                    used,
-                    limit,
-                    retry_after: None,
-                });
+                return Err(Error::tenant_quota(tenant, resource, used, limit));
             }
         }
         Ok(())

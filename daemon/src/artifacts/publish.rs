@@ -64,7 +64,7 @@ impl ArtifactsState {
             biased;
             () = self.store.tasks.stop.cancelled() => Err(Error::Draining),
             turn = tokio::time::timeout(TURN_TIMEOUT, turn) => {
-                turn.map_err(|_| Error::Deadline { doing: "waiting for others to change the artifact" })
+                turn.map_err(|_| Error::deadline("waiting for others to change the artifact"))
             }
         }
     }

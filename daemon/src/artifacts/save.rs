@@ -121,10 +121,8 @@ impl ArtifactsState {
         size: u64,
     ) -> Result<()> {
         if size > self.bytes_max {
-            return Err(Error::LimitExceeded {
-                what: "the artifact (artifacts.bytes_max)".into(),
-                limit: self.bytes_max,
-            });
+            let what = "the artifact (artifacts.bytes_max)";
+            return Err(Error::limit_exceeded(what, self.bytes_max));
         }
         match room {
             SaveRoom::Reserved(room) => room.grow(key::held_bytes(name, size), self.quotas(tenant)),
@@ -169,17 +167,12 @@ impl ArtifactsState {
     async fn acquire_permit(&self, tenant: &TenantName) -> Result<TenantPermit> {
         tokio::time::timeout(self.patience, self.saves.acquire(tenant.as_str()))
             .await
-            .map_err(|_| Error::QuotaExceeded {
-                subject: "saves of artifacts at once".into(),
-                limit: self.saves_max as u64,
-            })
+            .map_err(|_| Error::quota_exceeded("saves of artifacts at once", self.saves_max as u64))
     }
 }
 
 /// Error for a caller that has gone away.
-pub(super) const CANCELLED: Error = Error::Deadline {
-    doing: "saving the artifact",
-};
+pub(super) const CANCELLED: Error = Error::deadline("saving the artifact");
 
 fn check_digest(sha256: Option<&str>, written: WrittenData) -> Result<WrittenData> {
     match sha256 {

@@ -42,9 +42,8 @@ const PROGRESS_BYTES: u64 = 512 << 10;
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Error of a save whose client is too slow.
-const TOO_SLOW: Error = Error::Deadline {
-    doing: "saving the artifact: fewer than 512 KiB came in 2 minutes",
-};
+const TOO_SLOW: Error =
+    Error::deadline("saving the artifact: fewer than 512 KiB came in 2 minutes");
 
 /// Stored marker of a running save, by which the cleanup after a crash finds leftovers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -287,9 +286,7 @@ impl ArtifactUpload {
         if self.marked.elapsed() < MARK_AGE_MAX {
             return Ok(());
         }
-        Err(Error::Deadline {
-            doing: "saving the artifact",
-        })
+        Err(Error::deadline("saving the artifact"))
     }
 
     /// Removes the marker of a published save. A marker that stays does no harm.

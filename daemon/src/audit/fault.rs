@@ -56,10 +56,7 @@ impl AuditFault {
 
     /// Makes the error of a start that this fault ends.
     pub(super) fn start_error(&self) -> Error {
-        Error::Start {
-            what: "the audit log",
-            why: self.to_string(),
-        }
+        Error::start("the audit log", self.to_string())
     }
 
     /// Returns `true` if the host is short of something, which may get better while the daemon runs; `false` if the

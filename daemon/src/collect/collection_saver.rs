@@ -421,7 +421,7 @@ fn file_bytes(
             Some(FilePiece::End) => None,
             None => {
                 let doing = "collecting a file that was cut";
-                Some((Err(Error::Deadline { doing }), None))
+                Some((Err(Error::deadline(doing)), None))
             }
         }
     })

@@ -345,11 +345,10 @@ impl Engine for DockerEngine {
             .await?;
         match created {
             Ok(created) => self.check_created(created.id, &created.warnings).await,
-            Err(error) if has_status(&error, 404) => Err(Error::Image {
-                image: spec.image_id.clone(),
-                why: "Docker no longer has this image: build or pull it again and restart skilld"
-                    .to_owned(),
-            }),
+            Err(error) if has_status(&error, 404) => Err(Error::image(
+                &spec.image_id,
+                "Docker no longer has this image: build or pull it again and restart skilld",
+            )),
             Err(error) => Err(map_docker_error(&self.socket, "create container", &error)),
         }
     }

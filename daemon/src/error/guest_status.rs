@@ -37,10 +37,7 @@ impl Error {
                 }
             }
             Some(_) => Self::Internal(format!("guest of {workspace}: {message}")),
-            None => Self::GuestLost {
-                workspace: workspace.to_owned(),
-                why: format!("{}: {message}", status.code()),
-            },
+            None => Self::guest_lost(workspace, format!("{}: {message}", status.code())),
         }
     }
 }

@@ -282,10 +282,8 @@ impl SourcePacker<'_> {
     async fn digest_workspace_file(&self, job: &PlannedInput<'_>, path: &str) -> Result<String> {
         let mut file = self.reader.open_file(path).await?;
         if file.size > self.inner.bytes_max {
-            return Err(Error::LimitExceeded {
-                what: format!("{} (files.stage_bytes_max)", job.input.from),
-                limit: self.inner.bytes_max,
-            });
+            let what = format!("{} (files.stage_bytes_max)", job.input.from);
+            return Err(Error::limit_exceeded(what, self.inner.bytes_max));
         }
         while file.next_chunk().await?.is_some() {}
         file.finish().map_err(|fault| job.source_error(fault))

@@ -154,10 +154,8 @@ impl WorkspaceReader {
             .into_inner();
         let first = stream.message().await.map_err(&lost)?;
         let Some(Payload::File(entry)) = first.and_then(|first| first.payload) else {
-            return Err(Error::GuestLost {
-                workspace: self.workspace.clone(),
-                why: "it answered ReadFile without saying what the file is".into(),
-            });
+            let why = "it answered ReadFile without saying what the file is";
+            return Err(Error::guest_lost(&self.workspace, why));
         };
         let size = u64::try_from(entry.size).unwrap_or(0);
         // A file that grows meanwhile may never end; bytes beyond its first size are not awaited.

@@ -93,10 +93,8 @@ impl ImageSupply {
     }
 
     async fn pull(&mut self, name: &str) -> Result<ImageInfo> {
-        let reference = ImageReference::parse(name).map_err(|why| Error::Image {
-            image: name.to_owned(),
-            why: format!("it {why}"),
-        })?;
+        let reference =
+            ImageReference::parse(name).map_err(|why| Error::image(name, format!("it {why}")))?;
         let (pool, started) = (self.pool.config.name.clone(), Instant::now());
         tracing::info!(pool, image = name, "pulling an image");
         let (progress, watched) = watch::channel(PullProgress::default());

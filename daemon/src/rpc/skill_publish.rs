@@ -37,9 +37,7 @@ pub async fn receive_archive(
     let first = upload::first_message(&mut client, shared, "header").await?;
     let wanted = wire::publish(&first)?;
     let patience = shared.config.server.upload_timeout;
-    let busy = Error::Deadline {
-        doing: "waiting for other archives to be published",
-    };
+    let busy = Error::deadline("waiting for other archives to be published");
     let permit = shared.publishes.acquire(caller.tenant().as_str());
     let Ok(permit) = tokio::time::timeout(patience, permit).await else {
         return Err(busy);
@@ -48,9 +46,7 @@ pub async fn receive_archive(
     let file = skills.create_upload().await?;
     let limit = archive_limit(shared, caller);
     let bytes = write_archive(shared, client, file, &wanted.sha256, limit);
-    let slow = |_| Error::Deadline {
-        doing: "receiving an archive (ten times server.upload_timeout)",
-    };
+    let slow = |_| Error::deadline("receiving an archive (ten times server.upload_timeout)");
     let file = tokio::time::timeout(patience * UPLOAD_TIMES, bytes)
         .await
         .map_err(slow)??;
@@ -80,18 +76,13 @@ fn archive_limit(shared: &SharedDependencies, caller: &Caller) -> (u64, Error) {
     // What is larger than the quota allows is not even received: its files would count more.
     match quota.filter(|quota| quota.saturating_add(ARCHIVE_OVERHEAD_BYTES) < limit) {
         Some(quota) => {
-            let error = Error::TenantQuota {
-                tenant: tenant.to_string(),
-                resource: "published_bytes",
-                used: shared.skills.of_daemon().published_bytes(tenant.as_str()),
-                limit: quota,
-                retry_after: None,
-            };
+            let used = shared.skills.of_daemon().published_bytes(tenant.as_str());
+            let error = Error::tenant_quota(tenant, "published_bytes", used, quota);
             (quota + ARCHIVE_OVERHEAD_BYTES, error)
         }
         None => {
-            let what = "bytes of the archive (skills.bytes_max)".to_owned();
-            (limit, Error::LimitExceeded { what, limit })
+            let what = "bytes of the archive (skills.bytes_max)";
+            (limit, Error::limit_exceeded(what, limit))
         }
     }
 }

@@ -35,13 +35,11 @@ pub(super) async fn reserve_staging(
     }
     if effect.replaced > REPLACED_MAX && may_use_replaced(workspace, grant).await {
         let name = workspace.id().name();
-        return Err(Error::QuotaExceeded {
-            subject: format!(
-                "the number of replaced versions of skills in {name}, which stay while commands, or processes that they \
-                 left, run there (wait for these or kill them, then stage again, or create another workspace)"
-            ),
-            limit: REPLACED_MAX as u64,
-        });
+        let subject = format!(
+            "the number of replaced versions of skills in {name}, which stay while commands, or processes that they \
+             left, run there (wait for these or kill them, then stage again, or create another workspace)"
+        );
+        return Err(Error::quota_exceeded(subject, REPLACED_MAX as u64));
     }
     let limits = shared.access.limits(tenant);
     let limit = limits.and_then(|limits| limits.staged_bytes);

@@ -30,9 +30,8 @@ pub const ARRIVING_BYTES_MAX: u64 = 256 << 20;
 const ARRIVING_BYTES: &str = "bytes of messages of the tenant that have not arrived completely";
 
 /// Error of a stream whose client sent nothing for `server.upload_timeout`.
-const SILENCE_ERROR: Error = Error::Deadline {
-    doing: "waiting for the next message of the upload (server.upload_timeout)",
-};
+const SILENCE_ERROR: Error =
+    Error::deadline("waiting for the next message of the upload (server.upload_timeout)");
 
 /// Stream of checked messages for the guest.
 #[derive(Debug)]
@@ -179,10 +178,7 @@ where
 
 /// Returns the error of a tenant whose incomplete messages hold more than [`ARRIVING_BYTES_MAX`].
 pub fn arriving_bytes_error() -> Error {
-    Error::QuotaExceeded {
-        subject: ARRIVING_BYTES.to_owned(),
-        limit: ARRIVING_BYTES_MAX,
-    }
+    Error::quota_exceeded(ARRIVING_BYTES, ARRIVING_BYTES_MAX)
 }
 
 /// Converts the status of a client's stream that cannot be read: the client went away, a message is too large, or the
@@ -195,18 +191,15 @@ fn stream_error(status: &tonic::Status) -> Error {
         status.code() == tonic::Code::ResourceExhausted && status.details().is_empty();
     let is_too_large = is_unpacked || status.code() == tonic::Code::OutOfRange;
     if is_too_large || reason == Some(Reason::LimitExceeded) {
-        return Error::LimitExceeded {
-            what: "a message of the stream".to_owned(),
-            limit: STREAM_MESSAGE_BYTES_MAX,
-        };
+        return Error::limit_exceeded("a message of the stream", STREAM_MESSAGE_BYTES_MAX);
     }
     match reason {
         Some(Reason::AuditUnavailable) => Error::AuditUnavailable {
             why: "the record of this call was not written".to_owned(),
         },
-        Some(Reason::Deadline) => Error::Deadline {
-            doing: "waiting for the request, or for the rest of a message",
-        },
+        Some(Reason::Deadline) => {
+            Error::deadline("waiting for the request, or for the rest of a message")
+        }
         Some(Reason::QuotaExceeded) => arriving_bytes_error(),
         _ => Error::invalid("data", format!("the stream broke off: {message}")),
     }

@@ -204,10 +204,7 @@ impl CallLayerContext {
             return Err(Box::new(refusal));
         }
         let refusal = if header_list_bytes(request.headers()) > HEADER_BYTES_MAX {
-            Error::LimitExceeded {
-                what: "the size of the call's metadata".into(),
-                limit: HEADER_BYTES_MAX,
-            }
+            Error::limit_exceeded("the size of the call's metadata", HEADER_BYTES_MAX)
         } else if let Some(found) = self.methods.get(request.uri().path()) {
             return Ok(found);
         } else {
@@ -403,10 +400,7 @@ fn translate_transport_error(response: Response<Body>) -> Response<Body> {
     let error = if matches!(code, Code::OutOfRange | Code::ResourceExhausted)
         && let Some(limit) = message_limit(&status)
     {
-        Error::LimitExceeded {
-            what: "the message".into(),
-            limit,
-        }
+        Error::limit_exceeded("the message", limit)
     } else if code == Code::Internal {
         // skilld's errors always have details, so tonic could not decode the message.
         Error::invalid("request", status.message())

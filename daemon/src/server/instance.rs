@@ -314,39 +314,33 @@ fn parse_instance(text: &str) -> InstanceFileContents {
 
 fn copy_error(state_dir: &Path, id: &str, original: &DirectoryIdentity, why: &str) -> Error {
     let dir = state_dir.display();
-    Error::Start {
-        what: "the state directory",
-        why: format!(
-            "{dir} is a copy of {original} ({why}), and a daemon on it would remove the containers of instance {id}; start \
-             skilld on {original}, or give {dir} an id of its own and empty its slots with `skilld --state-dir {dir} \
-             --adopt-copy`; docs/backup.md has more",
-            original = original.path.trim_matches('"'),
-        ),
-    }
+    let why = format!(
+        "{dir} is a copy of {original} ({why}), and a daemon on it would remove the containers of instance {id}; start \
+         skilld on {original}, or give {dir} an id of its own and empty its slots with `skilld --state-dir {dir} \
+         --adopt-copy`; docs/backup.md has more",
+        original = original.path.trim_matches('"'),
+    );
+    Error::start("the state directory", why)
 }
 
 fn unbound_error(state_dir: &Path, id: &str) -> Error {
     let dir = state_dir.display();
-    Error::Start {
-        what: "the state directory",
-        why: format!(
-            "{dir} is not bound to its place yet, so it may be the original of instance {id}, whose workspaces --adopt-copy \
-             would give up; start skilld on it once without --adopt-copy to bind it, or, if it is a copy, remove \
-             {dir}/instance and use --adopt-copy then; docs/backup.md has more"
-        ),
-    }
+    let why = format!(
+        "{dir} is not bound to its place yet, so it may be the original of instance {id}, whose workspaces --adopt-copy \
+         would give up; start skilld on it once without --adopt-copy to bind it, or, if it is a copy, remove \
+         {dir}/instance and use --adopt-copy then; docs/backup.md has more"
+    );
+    Error::start("the state directory", why)
 }
 
 fn lost_id_error(state_dir: &Path, what: &str) -> Error {
     let dir = state_dir.display();
-    Error::Start {
-        what: "the state directory",
-        why: format!(
-            "{dir}: {what}, and its containers would be left to nobody; write the id that they carry into {dir}/instance \
-             (`docker ps -a --filter label=io.skilld.instance --format '{{{{.Names}}}} {{{{.Mounts}}}}'` shows it, as \
-             skilld-ID-SLOT), restore the file, or give up its workspaces with `skilld --state-dir {dir} --adopt-copy`"
-        ),
-    }
+    let why = format!(
+        "{dir}: {what}, and its containers would be left to nobody; write the id that they carry into {dir}/instance \
+         (`docker ps -a --filter label=io.skilld.instance --format '{{{{.Names}}}} {{{{.Mounts}}}}'` shows it, as \
+         skilld-ID-SLOT), restore the file, or give up its workspaces with `skilld --state-dir {dir} --adopt-copy`"
+    );
+    Error::start("the state directory", why)
 }
 
 fn io_error<'a>(verb: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Error + use<'a> {
@@ -404,16 +398,14 @@ fn private_error(state_dir: &Path, dir: &Path, source: io::Error) -> Error {
     if source.kind() != io::ErrorKind::PermissionDenied {
         return Error::io(format!("make {} private", dir.display()), source);
     }
-    Error::Start {
-        what: "the state directory",
-        why: format!(
-            "this user may not make {dir} private ({source}); start skilld as root, or give it a directory of this user: \
-             --state-dir \"${{XDG_STATE_HOME:-$HOME/.local/state}}/skilld\" (then its socket is skilld.sock in there), \
-             or make {state_dir} this user's",
-            dir = dir.display(),
-            state_dir = state_dir.display(),
-        ),
-    }
+    let why = format!(
+        "this user may not make {dir} private ({source}); start skilld as root, or give it a directory of this user: \
+         --state-dir \"${{XDG_STATE_HOME:-$HOME/.local/state}}/skilld\" (then its socket is skilld.sock in there), \
+         or make {state_dir} this user's",
+        dir = dir.display(),
+        state_dir = state_dir.display(),
+    );
+    Error::start("the state directory", why)
 }
 
 /// Makes a random id from the end of a UUIDv7.

@@ -171,10 +171,8 @@ async fn check_pool(
 async fn within_limit<T>(check: impl Future<Output = Result<T>>) -> Result<T> {
     let checked = tokio::time::timeout(CHECK_TIMEOUT, check).await;
     checked.unwrap_or_else(|_| {
-        Err(Error::Start {
-            what: "its file system or server",
-            why: format!("no answer within {CHECK_TIMEOUT:?}"),
-        })
+        let why = format!("no answer within {CHECK_TIMEOUT:?}");
+        Err(Error::start("its file system or server", why))
     })
 }
 

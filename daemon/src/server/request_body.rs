@@ -230,8 +230,7 @@ impl TimedRequestBody {
         }
         let bytes = self.arrival.message_bytes();
         if let Some(limit) = self.bounds.bytes_max.filter(|limit| bytes > *limit) {
-            let what = "a message of the request".to_owned();
-            return Err(Error::LimitExceeded { what, limit });
+            return Err(Error::limit_exceeded("a message of the request", limit));
         }
         if let Some(meter) = &mut self.meter {
             meter.count(data.len(), self.arrival.seen)?;
@@ -265,7 +264,7 @@ impl TimedRequestBody {
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(deadline.poll_unpin(context));
         let doing = "waiting for the rest of a message (server.upload_timeout)";
-        Poll::Ready(Error::Deadline { doing }.into())
+        Poll::Ready(Error::deadline(doing).into())
     }
 }
 
@@ -319,8 +318,7 @@ fn broken(status: Status) -> Status {
 
 /// Makes the status of a call whose request did not arrive.
 fn missing_request() -> Status {
-    let doing = "waiting for the request";
-    Error::Deadline { doing }.into()
+    Error::deadline("waiting for the request").into()
 }
 
 #[cfg(test)]

@@ -168,9 +168,9 @@ impl GuardedResponseBody {
         deadline
             .poll_unpin(context)
             .is_ready()
-            .then_some(Error::Deadline {
-                doing: "streaming the answer; an exec that was started goes on: attach to it",
-            })
+            .then_some(Error::deadline(
+                "streaming the answer; an exec that was started goes on: attach to it",
+            ))
     }
 
     /// Makes the error with which the daemon's stop ends the stream.

@@ -170,10 +170,8 @@ impl ResponseBudget {
 
     /// Makes the error of a stream for which there is no room.
     fn exhausted_error(&self) -> Error {
-        Error::QuotaExceeded {
-            subject: "output that waits in the server for readers (server.relay_bytes_max)".into(),
-            limit: self.0.bytes_max,
-        }
+        let subject = "output that waits in the server for readers (server.relay_bytes_max)";
+        Error::quota_exceeded(subject, self.0.bytes_max)
     }
 
     fn lock(&self) -> MutexGuard<'_, AnswerTable> {

@@ -283,10 +283,7 @@ fn open_collector(config: &TracesConfig) -> Result<Option<(Channel, MetadataMap)
     let Some(endpoint) = &config.endpoint else {
         return Ok(None);
     };
-    let faulty = |why| Error::Start {
-        what: "the export of traces",
-        why,
-    };
+    let faulty = |why: String| Error::start("the export of traces", why);
     let channel = connect_lazily(config, endpoint.as_str()).map_err(faulty)?;
     let headers = match &config.headers_file {
         Some(path) => read_headers(path).map_err(faulty)?,

@@ -121,14 +121,12 @@ fn refuse_shared_directories(directory: &Path, parent: &Path) -> Result<()> {
         let Some(why) = shared_with(&metadata, is_own) else {
             continue;
         };
-        return Err(Error::Start {
-            what: "the directory of the socket",
-            why: format!(
-                "{} {why}, who could put a socket of their own in its place: chmod or chown it, or choose another path \
-                 with --listen",
-                ancestor.display()
-            ),
-        });
+        let why = format!(
+            "{} {why}, who could put a socket of their own in its place: chmod or chown it, or choose another path \
+             with --listen",
+            ancestor.display()
+        );
+        return Err(Error::start("the directory of the socket", why));
     }
     Ok(())
 }
@@ -178,11 +176,11 @@ fn find_group(group: &str) -> Result<u32> {
     let found = nix::unistd::Group::from_name(group)
         .ok()
         .flatten()
-        .ok_or_else(|| Error::Start {
-            what: "the group of the socket",
-            why: format!(
+        .ok_or_else(|| {
+            let why = format!(
                 "there is no group {group:?}: run `groupadd {group}`, or set another group"
-            ),
+            );
+            Error::start("the group of the socket", why)
         })?;
     Ok(found.gid.as_raw())
 }

@@ -117,10 +117,8 @@ pub async fn remove_orphans(context: &Arc<SharedSlotContext>, known: &[&str]) ->
     let limit = context.config.engine.remove_timeout + VANISH_TIMEOUT;
     let removed = tokio::time::timeout(limit, remove_until_none_listed(context, known)).await;
     removed.unwrap_or_else(|_| {
-        Err(Error::Engine {
-            operation: "remove containers",
-            message: format!("some are still listed after {limit:?}"),
-        })
+        let message = format!("some are still listed after {limit:?}");
+        Err(Error::engine("remove containers", message))
     })
 }
 

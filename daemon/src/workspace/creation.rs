@@ -178,7 +178,7 @@ async fn claim_slot(
     loop {
         let reservation = tokio::select! {
             reservation = in_child_span("wait for container", pool.claim_for(share.clone(), limits)) => reservation?,
-            () = gone.cancelled() => return Err(Error::Deadline { doing: "waiting for a container" }),
+            () = gone.cancelled() => return Err(Error::deadline("waiting for a container")),
         };
         let Ok(slot) = slots.reserved(&reservation) else {
             continue;

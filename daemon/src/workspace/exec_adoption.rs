@@ -88,9 +88,7 @@ async fn list_execs(
         }
     };
     let listed = tokio::time::timeout(timeout, read_pages(ask)).await;
-    listed.unwrap_or(Err(Error::Deadline {
-        doing: "listing execs",
-    }))
+    listed.unwrap_or(Err(Error::deadline("listing execs")))
 }
 
 /// Reads the pages of a guest's list, up to the limits.

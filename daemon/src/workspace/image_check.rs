@@ -94,10 +94,8 @@ pub async fn check_image(
     reference: &ImageReference,
 ) -> Result<ImageReport> {
     let turn = context.image_checks.try_acquire();
-    let _turn = turn.map_err(|_| Error::QuotaExceeded {
-        subject: "the number of image checks at once".to_owned(),
-        limit: IMAGE_CHECKS_MAX as u64,
-    })?;
+    let subject = "the number of image checks at once";
+    let _turn = turn.map_err(|_| Error::quota_exceeded(subject, IMAGE_CHECKS_MAX as u64))?;
     let Some(image) = context.engine.find_image(reference).await? else {
         let image = reference.to_string();
         let finding =

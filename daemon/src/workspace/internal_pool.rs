@@ -97,7 +97,7 @@ impl InternalPool {
             reservation = self.pool.claim(limits) => reservation?,
             why = self.pool.wait_for_failed_boot() => {
                 let (image, why) = (self.pool.config().image.clone(), format!("no container of it starts: {why}"));
-                return Err(Error::Image { image, why });
+                return Err(Error::image(image, why));
             }
         };
         let slot = self.context.slots.reserved(&reservation)?;
@@ -186,10 +186,10 @@ impl InternalSlot {
         match configured {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(status)) => Err(Error::from_guest(&self.name(), &status)),
-            Err(_) => Err(Error::GuestLost {
-                workspace: self.name(),
-                why: format!("no answer within {CONFIGURE_TIMEOUT:?}"),
-            }),
+            Err(_) => Err(Error::guest_lost(
+                self.name(),
+                format!("no answer within {CONFIGURE_TIMEOUT:?}"),
+            )),
         }
     }
 

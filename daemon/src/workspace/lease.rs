@@ -91,10 +91,8 @@ impl WorkspaceLease {
 
     /// Returns the error for a request that [`Self::try_hold`] refused as [`HoldError::Full`].
     pub(super) fn full_error(&self) -> Error {
-        Error::QuotaExceeded {
-            subject: "the number of calls to a workspace at once".to_owned(),
-            limit: self.shared.users_max,
-        }
+        let subject = "the number of calls to a workspace at once";
+        Error::quota_exceeded(subject, self.shared.users_max)
     }
 
     /// Refuses requests from here on, unless the workspace is used or was used since it became idle. Returns `true` if

@@ -52,10 +52,8 @@ impl Drop for RunningRemoval<'_> {
 pub async fn remove_within(engine: &dyn Engine, container: &str, limit: Duration) -> Result<()> {
     let removed = tokio::time::timeout(limit, engine.remove(container)).await;
     removed.unwrap_or_else(|_| {
-        Err(Error::Engine {
-            operation: "remove container",
-            message: format!("{container} is not removed within {limit:?}"),
-        })
+        let message = format!("{container} is not removed within {limit:?}");
+        Err(Error::engine("remove container", message))
     })
 }
 

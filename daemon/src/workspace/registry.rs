@@ -388,15 +388,13 @@ pub(crate) fn resolve_runtime(mut config: PoolConfig, info: &EngineInfo) -> Resu
     if info.oci_runtimes.contains(runtime) {
         return Ok(config);
     }
-    Err(Error::Engine {
-        operation: "find an OCI runtime",
-        message: format!(
-            "pool {name} wants {runtime}, which is not registered with it (there are {there}); register it, see \
-             docs/gvisor.md, or change pools.{name}.oci_runtime",
-            name = config.name,
-            there = info.oci_runtimes.join(", "),
-        ),
-    })
+    let message = format!(
+        "pool {name} wants {runtime}, which is not registered with it (there are {there}); register it, see \
+         docs/gvisor.md, or change pools.{name}.oci_runtime",
+        name = config.name,
+        there = info.oci_runtimes.join(", "),
+    );
+    Err(Error::engine("find an OCI runtime", message))
 }
 
 #[cfg(test)]

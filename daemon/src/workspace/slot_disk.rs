@@ -28,13 +28,11 @@ pub fn require_host_support(config: &Config, info: &EngineInfo) -> Result<()> {
     let Some((pool, fault)) = on_disk.zip(find_host_fault(info)) else {
         return Ok(());
     };
-    Err(Error::Start {
-        what: "a pool's storage",
-        why: format!(
-            "pool {name} has storage = \"disk\", and {fault}; or set pools.{name}.storage = \"tmpfs\"",
-            name = pool.name
-        ),
-    })
+    let why = format!(
+        "pool {name} has storage = \"disk\", and {fault}; or set pools.{name}.storage = \"tmpfs\"",
+        name = pool.name
+    );
+    Err(Error::start("a pool's storage", why))
 }
 
 /// Makes the file system of a new slot and attaches it to a loop device, for the time until its container has it mounted.

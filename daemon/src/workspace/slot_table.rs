@@ -72,10 +72,8 @@ impl SlotNumberAllocator {
                 return Ok(number);
             }
         }
-        Err(Error::QuotaExceeded {
-            subject: "slots (engine.uid_count)".into(),
-            limit: self.count.into(),
-        })
+        let subject = "slots (engine.uid_count)";
+        Err(Error::quota_exceeded(subject, self.count.into()))
     }
 
     /// Marks a number from a record as used. False if it is out of range or used twice.

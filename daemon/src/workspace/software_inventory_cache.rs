@@ -78,9 +78,9 @@ pub(super) async fn ask_inventory(
             what: "looking into an image with a guest of an earlier release",
         }),
         Ok(Err(status)) => Err(Error::from_guest(&workspace, &status)),
-        Err(_) => Err(Error::GuestLost {
+        Err(_) => Err(Error::guest_lost(
             workspace,
-            why: format!("no answer within {INVENTORY_TIMEOUT:?}"),
-        }),
+            format!("no answer within {INVENTORY_TIMEOUT:?}"),
+        )),
     }
 }

@@ -167,8 +167,8 @@ impl WorkspaceTable {
         }
         if entries.len() >= max {
             let limit = u64::try_from(max).unwrap_or(u64::MAX);
-            let subject = "workspaces (workspaces.count_max)".to_owned();
-            return Err(Error::QuotaExceeded { subject, limit });
+            let subject = "workspaces (workspaces.count_max)";
+            return Err(Error::quota_exceeded(subject, limit));
         }
         let used = sum_usage(&entries, id.tenant()).plus(self.quarantined_usage(id.tenant()));
         used.check_room(id.tenant(), new.limits, new.quotas)?;
@@ -265,13 +265,7 @@ impl WorkspaceTable {
         let used = sum_staged(&staged, tenant);
         let needed = used.saturating_add(bytes);
         if let Some(limit) = limit.filter(|limit| needed > *limit) {
-            return Err(Error::TenantQuota {
-                tenant: tenant.to_string(),
-                resource: "staged_bytes",
-                used,
-                limit,
-                retry_after: None,
-            });
+            return Err(Error::tenant_quota(tenant, "staged_bytes", used, limit));
         }
         let slot = workspace.slot.number();
         if entries
@@ -405,13 +399,7 @@ impl WorkspaceUsage {
             let Some(limit) = limit.filter(|limit| used.saturating_add(more) > *limit) else {
                 continue;
             };
-            return Err(Error::TenantQuota {
-                tenant: tenant.to_string(),
-                resource,
-                used,
-                limit,
-                retry_after: None,
-            });
+            return Err(Error::tenant_quota(tenant, resource, used, limit));
         }
         Ok(())
     }

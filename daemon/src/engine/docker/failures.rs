@@ -52,10 +52,7 @@ pub(super) fn map_docker_error(
     {
         return map_error_response(socket, operation, *status_code, message);
     }
-    Error::Engine {
-        operation,
-        message: shorten_message(&Chain(error).to_string()),
-    }
+    Error::engine(operation, shorten_message(&Chain(error).to_string()))
 }
 
 /// Maps an error response of `operation`: its HTTP status and its message.
@@ -73,7 +70,7 @@ pub(super) fn map_error_response(
         }
         message => shorten_message(message),
     };
-    Error::Engine { operation, message }
+    Error::engine(operation, message)
 }
 
 /// Shortens a message of the engine: the log, GetProblems and `pool list` repeat it. The seccomp profile becomes a word,

@@ -33,10 +33,8 @@ pub(super) fn local_name(reference: &ImageReference) -> String {
 
 /// Converts Docker's description of an image.
 pub(super) fn image_info(reference: &ImageReference, image: ImageInspect) -> Result<ImageInfo> {
-    let id = image.id.ok_or_else(|| Error::Image {
-        image: reference.to_string(),
-        why: "Docker reports no id for it".to_owned(),
-    })?;
+    let missing = || Error::image(reference.to_string(), "Docker reports no id for it");
+    let id = image.id.ok_or_else(missing)?;
     let config = image.config.unwrap_or_default();
     let has_entrypoint = config.entrypoint.is_some_and(|argv| !argv.is_empty());
     Ok(ImageInfo {
@@ -79,18 +77,13 @@ pub(super) async fn pull_image(
                 progress.send_if_modified(|known| std::mem::replace(known, now) != now);
             }
             Ok(Some(Err(DockerError::DockerStreamError { error }))) => {
-                return Err(Error::Engine {
-                    operation: "pull image",
-                    message: shorten_message(&error),
-                });
+                return Err(Error::engine("pull image", shorten_message(&error)));
             }
             Ok(Some(Err(error))) => return Err(map_docker_error(socket, "pull image", &error)),
             Ok(None) => return Ok(()),
             Err(_) => {
-                return Err(Error::Engine {
-                    operation: "pull image",
-                    message: format!("nothing came from the registry for {SILENCE_TIMEOUT:?}"),
-                });
+                let message = format!("nothing came from the registry for {SILENCE_TIMEOUT:?}");
+                return Err(Error::engine("pull image", message));
             }
         }
     }

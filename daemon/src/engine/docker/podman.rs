@@ -133,12 +133,10 @@ impl Engine for PodmanEngine {
         let created = match created {
             Ok(created) => created,
             Err(error) if is_image_missing(&error) => {
-                return Err(Error::Image {
-                    image: spec.image_id.clone(),
-                    why:
-                        "Podman no longer has this image: build or pull it again and restart skilld"
-                            .to_owned(),
-                });
+                return Err(Error::image(
+                    &spec.image_id,
+                    "Podman no longer has this image: build or pull it again and restart skilld",
+                ));
             }
             Err(error) => return Err(self.map_error("create container", &error)),
         };

@@ -86,9 +86,9 @@ pub(super) async fn find_credentials(
     config_dir: &Path,
     registry: &str,
 ) -> Result<Option<DockerCredentials>> {
-    let failed = |fault: CredentialFault| Error::Engine {
-        operation: "find the credentials of a registry",
-        message: format!("{fault}; this concerns {registry}"),
+    let failed = |fault: CredentialFault| {
+        let message = format!("{fault}; this concerns {registry}");
+        Error::engine("find the credentials of a registry", message)
     };
     let path = config_dir.join(FILE);
     let read = move || Ok(read_config(&path));

@@ -87,24 +87,21 @@ pub(super) fn check_engine(info: &EngineInfo) -> Result<()> {
     check_version(info)?;
     if info.rootless {
         let kind = EngineKind::from_name(&info.name);
-        return Err(Error::Engine {
-            operation: "isolate workspaces",
-            message: format!(
-                "{ROOTLESS_REASON}; run {} as root (`{}`) and set engine.docker_host (or DOCKER_HOST) to {}",
-                kind.title(),
-                kind.start_command(),
-                kind.rootful_host()
-            ),
-        });
+        let message = format!(
+            "{ROOTLESS_REASON}; run {} as root (`{}`) and set engine.docker_host (or DOCKER_HOST) to {}",
+            kind.title(),
+            kind.start_command(),
+            kind.rootful_host()
+        );
+        return Err(Error::engine("isolate workspaces", message));
     }
     if info.cpu_quota {
         return Ok(());
     }
-    Err(Error::Engine {
-        operation: "limit CPU time",
-        message: "the kernel does not enforce the CPU limits of containers; use one with CONFIG_CFS_BANDWIDTH"
-            .to_owned(),
-    })
+    Err(Error::engine(
+        "limit CPU time",
+        "the kernel does not enforce the CPU limits of containers; use one with CONFIG_CFS_BANDWIDTH",
+    ))
 }
 
 /// Returns an error if a warning reports that Docker created a container without one of its limits.
@@ -116,13 +113,11 @@ pub(super) fn check_create_warnings(warnings: &[String]) -> Result<()> {
             || lower.contains("without swap")
     };
     match warnings.iter().find(is_missing) {
-        Some(warning) => Err(Error::Engine {
-            operation: "limit a container",
-            message: format!(
-                "it created a container without a limit: {}",
-                shorten_message(warning)
-            ),
-        }),
+        Some(warning) => {
+            let warning = shorten_message(warning);
+            let message = format!("it created a container without a limit: {warning}");
+            Err(Error::engine("limit a container", message))
+        }
         None => Ok(()),
     }
 }
@@ -138,16 +133,14 @@ fn check_version(info: &EngineInfo) -> Result<()> {
     if parse_version(version).is_some_and(|version| version >= minimum) {
         return Ok(());
     }
-    Err(Error::Engine {
-        operation: "meet the minimum version",
-        message: format!(
-            "this is {} {} with API {}, skilld needs {} or newer; upgrade it",
-            kind.title(),
-            info.version,
-            info.api_version,
-            kind.version_min(),
-        ),
-    })
+    let message = format!(
+        "this is {} {} with API {}, skilld needs {} or newer; upgrade it",
+        kind.title(),
+        info.version,
+        info.api_version,
+        kind.version_min(),
+    );
+    Err(Error::engine("meet the minimum version", message))
 }
 
 /// Returns the first two numbers of a version.

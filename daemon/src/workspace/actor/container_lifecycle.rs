@@ -95,13 +95,9 @@ impl SlotActor {
             timeout,
             pause_timeout: timeout,
         };
-        let link = wait
-            .wait_for_link(socket)
-            .await
-            .map_err(|lost| Error::GuestLost {
-                workspace: format!("slot {}", self.record.number),
-                why: lost.message,
-            })?;
+        let link = wait.wait_for_link(socket).await.map_err(|lost| {
+            Error::guest_lost(format!("slot {}", self.record.number), lost.message)
+        })?;
         fault::reach(Point::BootConnected);
         self.warm_up(&link).await?;
         fault::reach(Point::BootWarmedUp);
@@ -121,10 +117,7 @@ impl SlotActor {
         if clash {
             self.context.slots.avoid_uids([self.record.uid]);
             let message = format!("uid {uid} belongs to another instance's container");
-            return Err(Error::Engine {
-                operation: "give a container a uid of its own",
-                message,
-            });
+            return Err(Error::engine("give a container a uid of its own", message));
         }
         Ok(())
     }

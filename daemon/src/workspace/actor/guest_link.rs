@@ -106,10 +106,8 @@ impl SlotActor {
             Err(_) => "no answer in time".to_owned(),
         };
         let workspace = format!("slot {}", self.record.number);
-        Err(Error::GuestLost {
-            workspace,
-            why: format!("warm_up did not end well: {why}"),
-        })
+        let why = format!("warm_up did not end well: {why}");
+        Err(Error::guest_lost(workspace, why))
     }
 
     /// Configures the guest as this workspace. A repetition changes nothing.
@@ -125,10 +123,7 @@ impl SlotActor {
             match tokio::time::timeout(GUEST_TIMEOUT, guest.configure(request)).await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(status)) => Err(Error::from_guest(&workspace, &status)),
-                Err(_) => Err(Error::GuestLost {
-                    workspace,
-                    why: "no answer in time".into(),
-                }),
+                Err(_) => Err(Error::guest_lost(workspace, "no answer in time")),
             }
         }
     }

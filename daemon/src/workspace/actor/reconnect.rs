@@ -416,13 +416,11 @@ impl SlotActor {
 
     fn guest_lost_error(&self, why: String) -> Error {
         let claim = self.record.claim.as_ref();
-        Error::GuestLost {
-            workspace: claim.map_or_else(
-                || format!("slot {}", self.record.number),
-                |claim| format!("workspaces/{}", claim.workspace),
-            ),
-            why,
-        }
+        let workspace = claim.map_or_else(
+            || format!("slot {}", self.record.number),
+            |claim| format!("workspaces/{}", claim.workspace),
+        );
+        Error::guest_lost(workspace, why)
     }
 }
 

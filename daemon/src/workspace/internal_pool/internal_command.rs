@@ -168,10 +168,7 @@ impl InternalSlot {
     }
 
     fn protocol_error(&self, why: &str) -> Error {
-        Error::GuestLost {
-            workspace: self.name(),
-            why: why.to_owned(),
-        }
+        Error::guest_lost(self.name(), why)
     }
 }
 
@@ -196,10 +193,8 @@ impl CommandOutput {
             return Ok(());
         };
         let left = self.left.checked_sub(data.len() as u64);
-        self.left = left.ok_or_else(|| Error::LimitExceeded {
-            what: "the output of a command of the daemon".to_owned(),
-            limit: self.output_bytes_max,
-        })?;
+        let what = "the output of a command of the daemon";
+        self.left = left.ok_or_else(|| Error::limit_exceeded(what, self.output_bytes_max))?;
         if stream == pb::OutputStream::Stdout {
             return stdout.write_all(&data).await.map_err(write_error);
         }
