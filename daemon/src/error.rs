@@ -33,6 +33,7 @@ use error_text::{
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
 pub use skilld_skills::error::ErrorChain as Chain;
+pub(crate) use skilld_skills::error::tolerate;
 pub(crate) use status_reason::reason_of;
 
 /// Log target of INTERNAL errors, to which statuses refer by request id, so that they have a rate limit of their own.

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tolerate};
 
 mod channel;
 pub mod versioned_fields;
@@ -101,10 +101,7 @@ impl GuestLink {
 pub fn bind_container_socket(run_dir: &Path, name: &str) -> Result<UnixListener> {
     let path = run_dir.join(name);
     let bind = || -> io::Result<UnixListener> {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        tolerate(io::ErrorKind::NotFound, fs::remove_file(&path))?;
         // The kernel shows a container the path to which its peer was bound. This path does not reveal the slot's
         // directory, and is never too long for a socket.
         let directory = fs::File::open(run_dir)?;

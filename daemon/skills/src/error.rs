@@ -152,7 +152,10 @@ pub(crate) fn leads_nowhere(error: &io::Error) -> bool {
 }
 
 /// Turns an error of a tolerated kind into success.
-pub(crate) fn tolerate(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
+///
+/// # Errors
+/// The error, if it is of another kind.
+pub fn tolerate(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == kind => Ok(()),
         result => result,

@@ -7,6 +7,7 @@
 //! The key is made once and kept in the state directory, so tokens survive a restart. A token is for the workspace that
 //! existed when it was minted: a later one of the same name has another creation time.
 
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,7 @@ use super::principal::{BoundWorkspace, CredentialKind, Principal};
 use super::secret_key_file::SecretKeyFile;
 use super::tenant_name::TenantName;
 use crate::config::Role;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tolerate};
 
 /// Start of every token.
 pub(crate) const WORKSPACE_TOKEN_PREFIX: &str = "skw_";
@@ -66,12 +67,8 @@ impl WorkspaceTokenKey {
     /// [`Error::Io`].
     pub(crate) fn remove(state_dir: &Path) -> Result<()> {
         let path = state_dir.join(KEY_FILE.name);
-        match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(format!("remove {}", path.display()), source))
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        let removed = tolerate(io::ErrorKind::NotFound, std::fs::remove_file(&path));
+        removed.map_err(|source| Error::io(format!("remove {}", path.display()), source))
     }
 
     /// Makes a token that stands for `principal`, which must be bound to a workspace and expire.

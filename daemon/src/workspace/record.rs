@@ -17,7 +17,7 @@ use skilld_common::atomic_write::AtomicWrite;
 use crate::access::TenantName;
 use crate::config::WorkspaceStorage;
 use crate::engine::ContainerLimits;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tolerate};
 use crate::exec::{ImageEnvironment, SkillEnvironment};
 use crate::workspace::slot_state_machine::LossCause;
 use crate::workspace::{WorkspaceId, WorkspaceKey};
@@ -294,13 +294,8 @@ pub fn sync_record(slot_dir: &Path) -> Result<()> {
         fs::File::open(slot_dir.join(FILE))?.sync_data()?;
         fs::File::open(slot_dir)?.sync_all()
     };
-    match sync() {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::io(
-            format!("sync the record in {}", slot_dir.display()),
-            source,
-        )),
-        _ => Ok(()),
-    }
+    let synced = tolerate(io::ErrorKind::NotFound, sync());
+    synced.map_err(|source| Error::io(format!("sync the record in {}", slot_dir.display()), source))
 }
 
 /// Replaces a file atomically by a rename. Blocks.

@@ -14,7 +14,7 @@ use crate::engine::EngineInfo;
 use crate::engine::workspace_disk::{
     self, BackingFiles, DiskGeometry, DiskOptions, GeometryFault, LoopDevice, find_host_fault,
 };
-use crate::error::{Chain, Error, Result};
+use crate::error::{Chain, Error, Result, tolerate};
 use crate::workspace::record::SlotRecord;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
@@ -71,11 +71,9 @@ pub async fn attach_new_disk(
 /// kernel has ended the mount.
 pub async fn delete_disk(context: &SharedSlotContext, number: u32) {
     let path = disk_path(context, number);
-    let delete = move || match std::fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(format!("delete {}", path.display()), source))
-        }
-        _ => Ok(()),
+    let delete = move || {
+        let deleted = tolerate(io::ErrorKind::NotFound, std::fs::remove_file(&path));
+        deleted.map_err(|source| Error::io(format!("delete {}", path.display()), source))
     };
     if let Err(error) = context.tasks.blocking(delete).await {
         // It is deleted with the directory.

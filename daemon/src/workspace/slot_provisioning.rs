@@ -25,7 +25,7 @@ use skilld_proto::guest::{GENERATION, v1 as pb};
 
 use crate::config::{Config, PoolConfig};
 use crate::engine::{self, ContainerLimits, ContainerSpec, ImageInfo, SharedDirectory};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tolerate};
 use crate::exec::ImageEnvironment;
 use crate::fault::{self, Point};
 use crate::guest;
@@ -301,13 +301,8 @@ pub fn erase_slot_dir(dir: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => fs::remove_dir_all(dir),
         other => other,
     };
-    match erased {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::io(
-            format!("delete slot directory {}", dir.display()),
-            source,
-        )),
-        _ => Ok(()),
-    }
+    tolerate(io::ErrorKind::NotFound, erased)
+        .map_err(|source| Error::io(format!("delete slot directory {}", dir.display()), source))
 }
 
 fn write_readable(path: &Path, bytes: &[u8]) -> io::Result<()> {
