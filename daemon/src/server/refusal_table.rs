@@ -133,10 +133,7 @@ impl RefusalTable {
     pub(super) async fn delay(&self, stop: &CancellationToken) {
         let permit: Option<SemaphorePermit<'_>> = self.delayed.try_acquire().ok();
         if permit.is_some() {
-            tokio::select! {
-                () = tokio::time::sleep(DELAY) => {}
-                () = stop.cancelled() => {}
-            }
+            stop.run_until_cancelled(tokio::time::sleep(DELAY)).await;
         }
     }
 

@@ -158,10 +158,8 @@ impl RemoteRoots {
     fn start_root(&self, root: &Arc<RemoteRoot>) {
         let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
         drop(self.context.tasks.spawn(async move {
-            tokio::select! {
-                () = root.stop.cancelled() => {}
-                () = context.keep_current(&root) => {}
-            }
+            let keep_current = context.keep_current(&root);
+            root.stop.run_until_cancelled(keep_current).await;
         }));
     }
 
