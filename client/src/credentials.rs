@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -129,8 +130,7 @@ impl TokenFile {
     /// Returns the header with the file's token, read again if the file has changed. While the file has no token, for
     /// instance because it is being written, this is the last one.
     fn header(&self) -> MetadataValue<Ascii> {
-        // No holder panics, and both values are replaced together.
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         if modified(&self.path) != read.0
             && let Ok(token) = read_token(&self.path)
         {

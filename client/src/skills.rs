@@ -1,7 +1,6 @@
 //! Skills: listing, searching, reading and publishing them, and checking what they need.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use skilld_proto::v1::publish_skill_request::Payload;
 use skilld_proto::v1::skill_service_client::SkillServiceClient;
 use skilld_proto::v1::{
@@ -131,17 +130,14 @@ impl Client {
                     biased;
                     // Leaving the call unfinished resets the stream: the server must not take half for all.
                     Ok(error) = failure => {
-                        *unreadable.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        *unreadable.lock() = Some(error);
                         Err(Status::cancelled("the archive could not be read"))
                     }
                     published = stub.publish_skill(messages) => published,
                 }
             })
             .await;
-        match unreadable
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-        {
+        match unreadable.into_inner() {
             Some(error) => Err(error),
             None => published,
         }

@@ -206,12 +206,7 @@ impl Pool {
         });
         let task = PoolTask::new(Arc::clone(&pool), launcher, snapshot_sender, health_sender);
         let stop = tasks.stop.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = task.run(messages) => {}
-            }
-        });
+        tasks.spawn(stop.run_until_cancelled_owned(task.run(messages)));
         pool
     }
 

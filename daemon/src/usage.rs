@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use skilld_proto::v1::{Exec, ExecResult};
 
@@ -146,7 +147,7 @@ impl UsageLedger {
     /// # Errors
     /// When the host's disk fails or is full.
     pub fn save(&self, state_dir: &Path, saved_ms: u64) -> Result<()> {
-        let mut tenants = self.lock();
+        let mut tenants = self.0.tenants.lock();
         let days = tenants.iter_mut().map(|(tenant, record)| {
             record.fold(now_ms());
             (tenant.clone(), record.days.clone())
@@ -171,7 +172,7 @@ impl UsageLedger {
     /// Returns the counters of a tenant.
     #[must_use]
     pub fn read(&self, tenant: &TenantName) -> TenantUsage {
-        let mut tenants = self.lock();
+        let mut tenants = self.0.tenants.lock();
         let Some(record) = tenants.get_mut(tenant) else {
             return TenantUsage::default();
         };
@@ -185,7 +186,7 @@ impl UsageLedger {
     /// Returns the meter of the bytes of a tenant's calls.
     #[must_use]
     pub fn meter(&self, tenant: &TenantName) -> Arc<ByteMeter> {
-        let mut tenants = self.lock();
+        let mut tenants = self.0.tenants.lock();
         if let Some(record) = tenants.get(tenant) {
             return Arc::clone(&record.meter);
         }
@@ -195,7 +196,7 @@ impl UsageLedger {
 
     /// Adds the time of a workspace with this memory limit, in milliseconds since 1970.
     pub fn add_workspace_time(&self, tenant: &TenantName, memory_bytes: u64, time_ms: Range<u64>) {
-        let mut tenants = self.lock();
+        let mut tenants = self.0.tenants.lock();
         let record = tenants.entry(tenant.clone()).or_default();
         let since_start = time_ms.start.max(self.0.start_ms)..time_ms.end;
         record
@@ -233,7 +234,7 @@ impl UsageLedger {
         // The times come from a guest, which the daemon does not trust.
         let counted_ms = end_ms.min(now_ms());
         let result = exec.result.clone().unwrap_or_default();
-        let mut tenants = self.lock();
+        let mut tenants = self.0.tenants.lock();
         let record = tenants.entry(tenant.clone()).or_default();
         record
             .days
@@ -253,18 +254,10 @@ impl UsageLedger {
     }
 
     fn add(&self, tenant: &TenantName, add: impl Fn(&mut UsageCounters)) {
-        let mut tenants = self.lock();
+        let mut tenants = self.0.tenants.lock();
         let record = tenants.entry(tenant.clone()).or_default();
         add(&mut record.since_start);
         add(record.days.entry(now_ms() / DAY_MS).or_default());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<TenantName, TenantRecord>> {
-        // No code panics while it holds the lock, so the map is consistent.
-        self.0
-            .tenants
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,8 +10,9 @@ pub(crate) mod safe_text;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 
+use parking_lot::Mutex;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use skilld_client::v1::Terminal;
 
@@ -52,7 +53,7 @@ impl RawTerminal {
         let mode = tcgetattr(terminal)?;
         let mut raw = mode.clone();
         raw.make_raw();
-        *lock_saved_mode() = Some(SavedTerminal {
+        *SAVED.lock() = Some(SavedTerminal {
             terminal: terminal.as_fd().try_clone_to_owned()?,
             mode,
         });
@@ -71,18 +72,14 @@ impl Drop for RawTerminal {
 
 /// Returns `true` in raw mode, in which lines must end with a carriage return.
 pub(crate) fn is_raw() -> bool {
-    lock_saved_mode().is_some()
+    SAVED.lock().is_some()
 }
 
 fn restore_mode() {
-    if let Some(SavedTerminal { terminal, mode }) = lock_saved_mode().take() {
+    if let Some(SavedTerminal { terminal, mode }) = SAVED.lock().take() {
         // Not waiting for output: a terminal that takes none must not keep us. One that is gone has no mode.
         let _ = tcsetattr(terminal, OptionalActions::Now, &mode);
     }
-}
-
-fn lock_saved_mode() -> MutexGuard<'static, Option<SavedTerminal>> {
-    SAVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns `true` if stdin is a terminal.

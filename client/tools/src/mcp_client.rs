@@ -7,10 +7,11 @@ mod connection;
 mod connection_table;
 mod server_policy;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 pub(crate) use connection::McpConnection;
@@ -73,7 +74,7 @@ impl McpConnections {
     ) -> Result<(Arc<McpConnection>, bool), ToolError> {
         let target = server_policy::check_target(&self.options, server)?;
         let key = connection_key(session, &server.at);
-        let taken = self.lock().cell(&key, McpConnection::is_closed);
+        let taken = self.open.lock().cell(&key, McpConnection::is_closed);
         let (cell, evicted) = taken.map_err(|problem| server.failed(problem))?;
         let mut made = false;
         let connecting = cell.get_or_try_init(|| {
@@ -88,7 +89,7 @@ impl McpConnections {
         match connected.map(Arc::clone) {
             Ok(connection) => Ok((connection, made)),
             Err(error) => {
-                self.lock().forget(&key);
+                self.open.lock().forget(&key);
                 Err(error)
             }
         }
@@ -123,12 +124,8 @@ impl McpConnections {
     }
 
     async fn close(&self, which: impl Fn(&ConnectionKey) -> bool) {
-        let closing = self.lock().take(which);
+        let closing = self.open.lock().take(which);
         close_all(closing).await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConnectionTable<McpConnection>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Workspaces of sessions: each is created when it is first needed, known from then on, and replaced when it is lost.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceState};
 
 use crate::session::Session;
@@ -52,7 +53,7 @@ impl SessionWorkspaces {
     /// Returns the full name of the session's workspace. Creates it if this toolset has not seen it yet.
     async fn find_or_create(&self, session: &Session) -> ToolResult<String> {
         let name = workspace_name(&session.workspace_id());
-        if !lock(&self.known).contains(&name) {
+        if !self.known.lock().contains(&name) {
             self.create(&name).await?;
         }
         Ok(name)
@@ -81,7 +82,7 @@ impl SessionWorkspaces {
     /// Creates a workspace in the place of a lost one. Concurrent calls replace it once: later ones find the new one.
     async fn replace(&self, name: &str) -> ToolResult<()> {
         let turn = {
-            let mut replacing = lock(&self.replacing);
+            let mut replacing = self.replacing.lock();
             // No call waits for these locks any more.
             replacing.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(replacing.entry(name.to_owned()).or_default())
@@ -99,15 +100,15 @@ impl SessionWorkspaces {
     /// Returns the warning that the session's workspace replaced a lost one, once.
     pub(crate) fn take_warning(&self, session: &Session) -> Option<String> {
         let name = workspace_name(&session.workspace_id());
-        let is_new = lock(&self.replaced).remove(&name);
+        let is_new = self.replaced.lock().remove(&name);
         is_new.then(|| REPLACED_WARNING.to_owned())
     }
 
     /// Deletes the session's workspace; OK if there is none.
     pub(crate) async fn delete(&self, session: &Session) -> ToolResult<()> {
         let name = workspace_name(&session.workspace_id());
-        lock(&self.known).remove(&name);
-        lock(&self.replaced).remove(&name);
+        self.known.lock().remove(&name);
+        self.replaced.lock().remove(&name);
         self.client.delete_workspace_if_exists(&name).await?;
         Ok(())
     }
@@ -124,15 +125,11 @@ impl SessionWorkspaces {
 }
 
 fn remember(names: &Mutex<HashSet<String>>, name: &str) {
-    let mut names = lock(names);
+    let mut names = names.lock();
     if names.len() >= KNOWN_MAX {
         names.clear();
     }
     names.insert(name.to_owned());
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns `true` if an error means that only the name of a workspace is left.

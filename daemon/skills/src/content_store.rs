@@ -11,9 +11,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skilld_common::atomic_write::AtomicWrite;
@@ -179,7 +179,8 @@ impl ContentStore {
                     left_out: LeftOutEntries::default(),
                     ..content.clone()
                 };
-                self.verified()
+                self.verified
+                    .lock()
                     .insert(content.digest.clone(), (now, stored));
             }
             tracing::info!(
@@ -255,7 +256,7 @@ impl ContentStore {
             && let Some(now) = now.filter(|now| !now.is_recent(started))
         {
             let entry = (now, content.clone());
-            self.verified().insert(digest.to_owned(), entry);
+            self.verified.lock().insert(digest.to_owned(), entry);
         }
         Ok(content)
     }
@@ -266,7 +267,7 @@ impl ContentStore {
         digest: &str,
         now: &MetadataFingerprint,
     ) -> Option<ContentSummary> {
-        let verified = self.verified();
+        let verified = self.verified.lock();
         let (then, content) = verified.get(digest)?;
         (then == now).then(|| content.clone())
     }
@@ -305,11 +306,7 @@ impl ContentStore {
     }
 
     fn forget(&self, digest: &str) {
-        self.verified().remove(digest);
-    }
-
-    fn verified(&self) -> MutexGuard<'_, HashMap<String, (MetadataFingerprint, ContentSummary)>> {
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+        self.verified.lock().remove(digest);
     }
 }
 

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::content_store::ContentStore;
 use crate::error::{Error, Result};
@@ -102,7 +104,7 @@ impl Sources {
     /// # Errors
     /// `Io` when the directory of a new tenant cannot be made.
     pub(crate) fn published_by(&self, tenant: &str) -> Result<Arc<PublishedSkills>> {
-        let mut published = self.published();
+        let mut published = self.published.lock();
         if let Some(known) = published.get(tenant) {
             return Ok(Arc::clone(known));
         }
@@ -114,24 +116,17 @@ impl Sources {
 
     /// Returns the bytes that count for a tenant's publications.
     pub(crate) fn published_bytes(&self, tenant: &str) -> u64 {
-        let records = self.published().get(tenant).map(Arc::clone);
+        let records = self.published.lock().get(tenant).map(Arc::clone);
         records.map_or(0, |records| records.held_bytes())
     }
 
     /// Returns the records of all tenants: those of the default one first, so that its rank stays the same.
     pub(crate) fn all_published(&self) -> Vec<Arc<PublishedSkills>> {
-        let published = self.published();
+        let published = self.published.lock();
         let mut all: Vec<_> = published.iter().collect();
         all.sort_by_key(|(tenant, _)| *tenant != DEFAULT_TENANT);
         all.into_iter()
             .map(|(_, records)| Arc::clone(records))
             .collect()
-    }
-
-    fn published(&self) -> MutexGuard<'_, BTreeMap<String, Arc<PublishedSkills>>> {
-        // No code panics while it holds the lock, so the map is consistent.
-        self.published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

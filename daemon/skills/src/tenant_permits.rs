@@ -5,8 +5,9 @@
 //! that is given back goes to the waiting tenant with the fewest.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// Holder of the permits for work of the daemon itself. No tenant has this name.
@@ -96,7 +97,7 @@ impl PermitTable {
         tenant: &str,
     ) -> Result<TenantPermit, oneshot::Receiver<TenantPermit>> {
         let tenant: Arc<str> = tenant.into();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let PermitState {
             granted,
             arrivals,
@@ -127,7 +128,7 @@ impl PermitTable {
 
     /// Takes a permit back, and gives the free ones to callers that wait.
     fn give_back(self: &Arc<Self>, tenant: &Arc<str>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.granted = state.granted.saturating_sub(1);
         if let Some(share) = state.tenants.get_mut(tenant) {
             share.held = share.held.saturating_sub(1);
@@ -149,11 +150,6 @@ impl PermitTable {
             // A caller that has gone away meanwhile drops its permit, which comes back here: the lock must be free.
             drop(sender.send(permit));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PermitState> {
-        // No holder panics.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,7 +265,7 @@ mod tests {
         for _ in 0..10 {
             assert!(take_all(&permits, "a").await.is_empty());
         }
-        let queue = permits.0.lock().tenants["a"].waiting.len();
+        let queue = permits.0.state.lock().tenants["a"].waiting.len();
         assert_eq!(queue, 2, "the one that waits, and the last cancelled one");
     }
 

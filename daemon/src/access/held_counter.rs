@@ -2,7 +2,9 @@
 //! thing ends.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::tenant_name::TenantName;
 use crate::error::{Error, Result};
@@ -36,7 +38,7 @@ impl HeldCounter {
     /// # Errors
     /// [`Error::TenantQuota`].
     pub fn take(&self, tenant: &TenantName, limit: Option<u64>) -> Result<HeldUnit> {
-        let mut held = self.lock();
+        let mut held = self.held.lock();
         let used = held.get(tenant).copied().unwrap_or_default();
         if let Some(limit) = limit.filter(|limit| used >= *limit) {
             return Err(Error::tenant_quota(tenant, self.resource, used, limit));
@@ -51,7 +53,7 @@ impl HeldCounter {
     /// Reserves a unit that the tenant has already, whatever its quota is.
     #[must_use]
     pub fn adopt(&self, tenant: &TenantName) -> HeldUnit {
-        *self.lock().entry(tenant.clone()).or_default() += 1;
+        *self.held.lock().entry(tenant.clone()).or_default() += 1;
         HeldUnit {
             counter: self.clone(),
             tenant: tenant.clone(),
@@ -61,12 +63,7 @@ impl HeldCounter {
     /// Returns the number of units that a tenant holds.
     #[must_use]
     pub fn count(&self, tenant: &TenantName) -> u64 {
-        self.lock().get(tenant).copied().unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<TenantName, u64>> {
-        // No code panics while it holds the lock, so the map is consistent.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().get(tenant).copied().unwrap_or_default()
     }
 }
 
@@ -80,7 +77,7 @@ impl HeldUnit {
 
 impl Drop for HeldUnit {
     fn drop(&mut self) {
-        let mut held = self.counter.lock();
+        let mut held = self.counter.held.lock();
         if let Some(count) = held.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {

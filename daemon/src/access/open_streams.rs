@@ -4,9 +4,10 @@
 //! [`END_TIMEOUT`], so that it holds no quota any longer.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +48,7 @@ struct OpenStream {
 /// Entry of one stream. Dropping it removes the entry.
 #[derive(Debug)]
 pub struct StreamGuard {
-    table: OpenStreams,
+    streams: OpenStreams,
     id: u64,
     _held: HeldUnit,
     /// Cancelled when the credentials are no longer valid.
@@ -69,7 +70,7 @@ impl OpenStreams {
         let tenant = caller.tenant();
         let held = self.counter.take(tenant, caller.limits().streams)?;
         let revoked = CancellationToken::new();
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         table.next_id += 1;
         let id = table.next_id;
         let stream = OpenStream {
@@ -83,7 +84,7 @@ impl OpenStreams {
         table.open.insert(id, stream);
         drop(table);
         Ok(StreamGuard {
-            table: self.clone(),
+            streams: self.clone(),
             id,
             _held: held,
             revoked,
@@ -102,7 +103,7 @@ impl OpenStreams {
         is_valid: impl Fn(&CallCredentials, Role, &TenantName) -> bool,
     ) -> usize {
         // Verifying signatures takes time, during which calls begin and end.
-        let open = self.lock().open.clone();
+        let open = self.table.lock().open.clone();
         let (mut verdicts, mut ended) = (HashMap::new(), 0);
         for (id, stream) in open {
             if let Some(revoked_at) = stream.revoked_at {
@@ -118,18 +119,13 @@ impl OpenStreams {
                 .or_insert_with(|| is_valid(credentials, required, tenant));
             if !*verdict {
                 stream.revoked.cancel();
-                if let Some(stream) = self.lock().open.get_mut(&id) {
+                if let Some(stream) = self.table.lock().open.get_mut(&id) {
                     stream.revoked_at = Some(Instant::now());
                 }
                 ended += 1;
             }
         }
         ended
-    }
-
-    fn lock(&self) -> MutexGuard<'_, StreamTable> {
-        // No code panics while it holds the lock, so the table is consistent.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,7 +146,7 @@ impl OpenStream {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        self.table.lock().open.remove(&self.id);
+        self.streams.table.lock().open.remove(&self.id);
     }
 }
 

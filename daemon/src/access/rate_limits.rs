@@ -1,11 +1,12 @@
 //! Rates of calls, one limiter for each tenant and kind of rate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota};
+use parking_lot::Mutex;
 
 use super::tenant_limits::RateLimit;
 use super::tenant_name::TenantName;
@@ -53,8 +54,7 @@ impl RateLimits {
         kind: RateKind,
         rate: RateLimit,
     ) -> Arc<DefaultDirectRateLimiter> {
-        // No code panics while it holds the lock, so the map is consistent.
-        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limiters = self.limiters.lock();
         let key = (tenant.clone(), kind);
         if let Some(known) = limiters.get(&key).filter(|known| known.rate == rate) {
             return Arc::clone(&known.limiter);

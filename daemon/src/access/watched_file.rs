@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
@@ -45,17 +46,17 @@ impl FileProblems {
     /// Lists the faults, ordered by the files' keys.
     #[must_use]
     pub fn list(&self) -> Vec<FileProblem> {
-        self.lock().values().cloned().collect()
+        self.0.lock().values().cloned().collect()
     }
 
     /// Returns `true` if a key has a problem.
     fn has(&self, key: &str) -> bool {
-        self.lock().contains_key(key)
+        self.0.lock().contains_key(key)
     }
 
     /// Raises a problem of a key, or clears it.
     pub(crate) fn set(&self, key: &str, message: Option<String>) {
-        let mut problems = self.lock();
+        let mut problems = self.0.lock();
         let Some(message) = message else {
             if problems.remove(key).is_some() {
                 tracing::info!(key, "problem cleared");
@@ -75,11 +76,6 @@ impl FileProblems {
             time,
         };
         problems.insert(key, problem);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, FileProblem>> {
-        // No code panics while it holds the lock, so the table is consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +121,7 @@ impl<T> WatchedFile<T> {
 
     /// Loads the files again if one of them has changed. Returns `true` if a new version is in force. Blocks.
     pub(crate) fn reload_if_changed(&self) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let now = versions(&self.paths);
         // A read can fail for a passing reason, such as too many open files, so a fault is looked at again.
         if *seen == now && !self.problems.has(&self.key) {

@@ -6,10 +6,11 @@
 //! counted once: by the count, or by its change.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::path::Path;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::access::TenantName;
@@ -119,7 +120,7 @@ impl Default for ByteLedger {
 impl ByteLedger {
     /// Returns what a tenant holds: before the end of the first count, what was found so far.
     pub(super) fn used(&self, tenant: &TenantName) -> HeldArtifacts {
-        self.lock().used(tenant, self.is_counted())
+        self.0.state.lock().used(tenant, self.is_counted())
     }
 
     /// Returns `true` once the first count is complete.
@@ -169,7 +170,7 @@ impl ByteLedger {
     }
 
     fn begin_change(&self, key: &Path, removal: Option<(TenantName, u64)>) -> RecordChange {
-        let mut guard = self.lock();
+        let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let has_bytes = |count: &&RunningCount| {
             count.has_passed(key) || count.changed.get(key).copied().unwrap_or_default()
@@ -188,14 +189,14 @@ impl ByteLedger {
 
     /// Begins a count from the first record.
     pub(super) fn begin_count(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         state.generation += 1;
         state.count = Some(RunningCount::default());
     }
 
     /// Adds the next records of the running count, which are those up to `last`.
     pub(super) fn add_counted(&self, records: Vec<(Path, TenantName, u64)>, last: &Path) {
-        let mut guard = self.lock();
+        let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let Some(count) = &mut state.count else {
             return;
@@ -212,7 +213,7 @@ impl ByteLedger {
 
     /// Ends the running count and puts its amounts in place of the known ones. Returns the sum of their bytes.
     pub(super) fn finish_count(&self) -> u64 {
-        let mut guard = self.lock();
+        let mut guard = self.0.state.lock();
         let state = &mut *guard;
         if let Some(count) = state.count.take() {
             state.held = count.held;
@@ -242,17 +243,12 @@ impl ByteLedger {
 
     /// Returns the tenants that hold more bytes than this, with the excess.
     pub(super) fn excess_over(&self, limit: u64) -> BTreeMap<TenantName, u64> {
-        let state = self.lock();
+        let state = self.0.state.lock();
         let over = state.held.iter().filter_map(|(tenant, held)| {
             let excess = held.bytes.checked_sub(limit).filter(|excess| *excess > 0)?;
             Some((tenant.clone(), excess))
         });
         over.collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LedgerState> {
-        // No code panics while it holds the lock, so the amounts are consistent.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -342,7 +338,7 @@ impl ByteReservation {
     }
 
     fn take(&mut self, more: HeldArtifacts, quotas: ArtifactQuotas) -> Result<()> {
-        let mut state = self.ledger.lock();
+        let mut state = self.ledger.0.state.lock();
         let amounts = (self.amount, more);
         state.check_room(&self.tenant, amounts, quotas, self.ledger.is_counted())?;
         add(&mut state.reserved, &self.tenant, more);
@@ -354,7 +350,7 @@ impl ByteReservation {
 
 impl Drop for ByteReservation {
     fn drop(&mut self) {
-        let mut state = self.ledger.lock();
+        let mut state = self.ledger.0.state.lock();
         subtract(&mut state.reserved, &self.tenant, self.amount);
     }
 }
@@ -365,14 +361,13 @@ impl RecordChange {
     /// Reports that the record was created, or may have been: its bytes count as held.
     pub(super) fn created(self, mut room: ByteReservation) {
         let amount = std::mem::take(&mut room.amount);
-        self.ledger
-            .lock()
-            .commit_reservation(&self.key, &room.tenant, amount);
+        let mut state = self.ledger.0.state.lock();
+        state.commit_reservation(&self.key, &room.tenant, amount);
     }
 
     /// Reports that the record was removed.
     pub(super) fn removed(self) {
-        let mut guard = self.ledger.lock();
+        let mut guard = self.ledger.0.state.lock();
         let state = &mut *guard;
         let Some(record) = state.changing.remove(&self.key) else {
             return;
@@ -393,7 +388,7 @@ impl RecordChange {
 
 impl Drop for RecordChange {
     fn drop(&mut self) {
-        self.ledger.lock().changing.remove(&self.key);
+        self.ledger.0.state.lock().changing.remove(&self.key);
     }
 }
 

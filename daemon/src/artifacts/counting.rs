@@ -38,12 +38,7 @@ pub(super) fn start_counting(store: Arc<ArtifactBackend>, ledger: ByteLedger) {
             }
         }
     };
-    tasks.spawn(async move {
-        tokio::select! {
-            () = run => {}
-            () = stop.cancelled() => {}
-        }
-    });
+    tasks.spawn(stop.run_until_cancelled_owned(run));
 }
 
 /// Counts all records once. Returns the sum in bytes.

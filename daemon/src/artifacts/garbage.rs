@@ -59,12 +59,7 @@ pub(super) async fn start_collection(
             }
         }
     };
-    tasks.spawn(async move {
-        tokio::select! {
-            () = run => {}
-            () = stop.cancelled() => {}
-        }
-    });
+    tasks.spawn(stop.run_until_cancelled_owned(run));
     Ok(())
 }
 

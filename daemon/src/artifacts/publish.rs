@@ -1,7 +1,7 @@
 //! Publication and deletion of an artifact's versions. Within this daemon both take turns for one name; between daemons
 //! the store decides who creates a record first.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt};
@@ -71,10 +71,7 @@ impl ArtifactsState {
 
     /// Returns the lock of a name. It exists for as long as something holds it or waits for it.
     fn name_lock(&self, records: &Path) -> Arc<Mutex<()>> {
-        let mut locks = self
-            .publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.publishing.lock();
         if let Some(lock) = locks.get(records).and_then(Weak::upgrade) {
             return lock;
         }

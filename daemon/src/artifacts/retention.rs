@@ -118,12 +118,7 @@ pub(super) fn start_sweeps(artifacts: Arc<ArtifactsState>, referenced: Reference
             tokio::time::sleep(SWEEP_INTERVAL).await;
         }
     };
-    tasks.spawn(async move {
-        tokio::select! {
-            () = run => {}
-            () = stop.cancelled() => {}
-        }
-    });
+    tasks.spawn(stop.run_until_cancelled_owned(run));
 }
 
 // === impl ReferencedVersions ===

@@ -2,9 +2,9 @@
 //! those that arrive during a write share the next one.
 
 use std::mem;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::fault::AuditFault;
@@ -52,7 +52,7 @@ impl RecordQueue {
     /// # Errors
     /// [`AuditFault`] if the queue is full or closed.
     pub(super) fn push(&self, record: QueuedRecord) -> Result<(), AuditFault> {
-        let mut work = self.lock();
+        let mut work = self.work.lock();
         if work.closed {
             return Err(AuditFault::Closed);
         }
@@ -71,46 +71,38 @@ impl RecordQueue {
 
     /// Has the writer look whether the file was renamed. Orders that come before it does are one.
     pub(super) fn request_reopen(&self) {
-        self.lock().reopen = true;
+        self.work.lock().reopen = true;
         self.wake.notify_one();
     }
 
     /// Reports the result of a sync.
     pub(super) fn report_sync(&self, result: Result<(), AuditFault>) {
-        self.lock().synced = Some(result);
+        self.work.lock().synced = Some(result);
         self.wake.notify_one();
     }
 
     /// Refuses further records; the writer writes those in the queue and ends.
     pub(super) fn close(&self) {
-        self.lock().closed = true;
+        self.work.lock().closed = true;
         self.wake.notify_one();
     }
 
     /// Waits for work, at most until `deadline`. Blocks the thread.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> QueueWork {
-        let mut work = self.lock();
+        let mut work = self.work.lock();
         while !work.is_any() {
             let Some(deadline) = deadline else {
-                let woken = self.wake.wait(work);
-                work = woken.unwrap_or_else(PoisonError::into_inner);
+                self.wake.wait(&mut work);
                 continue;
             };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if self.wake.wait_until(&mut work, deadline).timed_out() {
                 break;
             }
-            let woken = self.wake.wait_timeout(work, left);
-            (work, _) = woken.unwrap_or_else(PoisonError::into_inner);
         }
         let closed = work.closed;
         let taken = mem::take(&mut *work);
         work.closed = closed;
         taken
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueWork> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::fault::AuditFault;
@@ -73,7 +73,7 @@ impl AuditStatus {
             }
             // A failure with another cause is still the same failure.
             if mem::discriminant(current) != mem::discriminant(&state) {
-                *self.lock_since() = SystemTime::now();
+                *self.since.lock() = SystemTime::now();
             }
             *current = state;
             true
@@ -82,12 +82,7 @@ impl AuditStatus {
 
     /// Returns the time at which the present kind of state began.
     pub(super) fn since(&self) -> SystemTime {
-        *self.lock_since()
-    }
-
-    fn lock_since(&self) -> MutexGuard<'_, SystemTime> {
-        // No code panics while it holds the lock.
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.since.lock()
     }
 
     /// Counts records that were not written.

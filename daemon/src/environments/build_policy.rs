@@ -4,10 +4,11 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use data_encoding::HEXLOWER;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::config::environments::EnvironmentOptions;
@@ -34,7 +35,7 @@ impl BuildPolicy {
                 .map_err(|source| Error::io("list skills.wheelhouse", source))
         };
         let read = context.tasks.blocking(read).await;
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         match read {
             Ok(digest) => *latest = Some(digest),
             Err(error) => {

@@ -2,8 +2,9 @@
 //! PrepareSkill named.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -100,7 +101,7 @@ impl BuildTable {
             BuildTrigger::Staging => None,
             BuildTrigger::Prepare | BuildTrigger::Rebuild => Some(skill.to_owned()),
         };
-        let mut builds = self.lock();
+        let mut builds = self.0.lock();
         builds.retain(|_, state| state.is_current());
         let mut running = None;
         match builds.get_mut(key) {
@@ -146,7 +147,7 @@ impl BuildTable {
 
     /// Removes a build that succeeded. Returns the names of the skills for which it was prepared.
     pub(super) fn finish(&self, key: &EnvironmentKey) -> BTreeSet<String> {
-        match self.lock().remove(key) {
+        match self.0.lock().remove(key) {
             Some(BuildState::Running(build)) => build.prepared_for,
             Some(BuildState::Failed { .. }) | None => BTreeSet::new(),
         }
@@ -159,12 +160,12 @@ impl BuildTable {
             failure,
             time: Instant::now(),
         };
-        self.lock().insert(key, failed);
+        self.0.lock().insert(key, failed);
     }
 
     /// Returns the reason of a build's failure while stagings do not repeat it.
     pub(super) fn failure_reason(&self, key: &EnvironmentKey) -> Option<String> {
-        match self.lock().get(key).filter(|state| state.is_current())? {
+        match self.0.lock().get(key).filter(|state| state.is_current())? {
             BuildState::Failed { failure, .. } => Some(failure.reason().to_owned()),
             BuildState::Running(_) => None,
         }
@@ -172,7 +173,7 @@ impl BuildTable {
 
     /// Returns the problems of builds that failed and are not repeated yet, by skill.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        let builds = self.lock();
+        let builds = self.0.lock();
         let current = builds.values().filter(|state| state.is_current());
         let mut problems: Vec<Problem> = current
             .filter_map(|state| match state {
@@ -185,10 +186,6 @@ impl BuildTable {
         drop(builds);
         problems.sort_by(|a, b| a.subject.cmp(&b.subject));
         problems
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentKey, BuildState>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

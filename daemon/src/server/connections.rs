@@ -17,9 +17,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -207,8 +208,7 @@ impl ConnectionTable {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut TableState) -> T) -> T {
-        // No code panics while it holds the lock, so the state is consistent.
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.0.lock())
     }
 }
 

@@ -11,7 +11,6 @@ use futures::future::{pending, ready, select_all};
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_check_response::ServingStatus as WireStatus;
@@ -134,10 +133,9 @@ impl HealthMonitor {
         let (drain, stop) = (self.tasks.drain.clone(), self.tasks.stop.clone());
         let mut store = self.artifacts.answers();
         let mut refused = self.tasks.watch_refused();
-        self.tasks.spawn(ping_store_periodically(
-            self.artifacts.clone(),
-            stop.clone(),
-        ));
+        let pings = ping_store_periodically(self.artifacts.clone());
+        self.tasks
+            .spawn(stop.clone().run_until_cancelled_owned(pings));
         loop {
             let parts = (*store.borrow_and_update(), *self.skills.borrow_and_update());
             self.report(self.is_serving(), parts).await;
@@ -215,21 +213,15 @@ impl HealthMonitor {
     }
 }
 
-/// Pings the artifact store periodically. The results of other requests are noticed too.
-async fn ping_store_periodically(artifacts: Artifacts, stop: CancellationToken) {
+/// Pings the artifact store periodically. The results of other requests are noticed too. Never returns.
+async fn ping_store_periodically(artifacts: Artifacts) {
     loop {
         let interval = match *artifacts.answers().borrow() {
             true => STORE_INTERVAL,
             false => STORE_INTERVAL_DOWN,
         };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(interval) => {}
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = artifacts.ping() => {}
-        }
+        tokio::time::sleep(interval).await;
+        artifacts.ping().await;
     }
 }
 

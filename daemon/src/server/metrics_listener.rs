@@ -122,10 +122,7 @@ impl MetricsListener {
                 }
             }
         };
-        tokio::select! {
-            () = tasks.stop.cancelled() => {}
-            () = accept => {}
-        }
+        tasks.stop.run_until_cancelled(accept).await;
     }
 
     fn peer(&self, address: SocketAddr) -> Arc<ConnectionPeer> {

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use skilld_proto::v1::Reason;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -90,7 +91,7 @@ impl RefusalTable {
         mut calls: RefusedCalls,
         record: impl FnOnce() -> Option<AuditRecord>,
     ) -> bool {
-        let mut windows = self.lock();
+        let mut windows = self.windows.lock();
         if windows.is_closed {
             drop(windows);
             self.submit_all(record());
@@ -132,10 +133,7 @@ impl RefusalTable {
     pub(super) async fn delay(&self, stop: &CancellationToken) {
         let permit: Option<SemaphorePermit<'_>> = self.delayed.try_acquire().ok();
         if permit.is_some() {
-            tokio::select! {
-                () = tokio::time::sleep(DELAY) => {}
-                () = stop.cancelled() => {}
-            }
+            stop.run_until_cancelled(tokio::time::sleep(DELAY)).await;
         }
     }
 
@@ -156,14 +154,14 @@ impl RefusalTable {
             }
             self.end_windows(|window| window.start.elapsed() >= WINDOW);
         }
-        self.lock().is_closed = true;
+        self.windows.lock().is_closed = true;
         self.end_windows(|_| true);
     }
 
     /// Writes the records of the windows for which `is_over` is true. A peer whose calls went on gets a new window.
     fn end_windows(&self, is_over: impl Fn(&RefusalWindow) -> bool) {
         let mut records = Vec::new();
-        self.lock().by_calls.retain(|calls, window| {
+        self.windows.lock().by_calls.retain(|calls, window| {
             if !is_over(window) {
                 return true;
             }
@@ -182,11 +180,6 @@ impl RefusalTable {
                 audit.submit(record);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RefusalWindows> {
-        // No code panics while it holds the lock, so the table is consistent.
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

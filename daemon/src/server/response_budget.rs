@@ -17,14 +17,15 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
@@ -174,11 +175,6 @@ impl ResponseBudget {
         Error::quota_exceeded(subject, self.0.bytes_max)
     }
 
-    fn lock(&self) -> MutexGuard<'_, AnswerTable> {
-        // No code panics while it holds the lock, so the table is consistent.
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a frame of an answer. An answer that has waiting frames goes on without asking for room again, so that
     /// clients which read do not end each other's streams.
     fn hold(
@@ -188,7 +184,7 @@ impl ResponseBudget {
         bytes: u64,
         is_required: bool,
     ) -> RoomOutcome {
-        let mut table = self.lock();
+        let mut table = self.0.table.lock();
         if table.answers.contains_key(&permit.id) {
             table.change(permit.id, |answer| answer.frame_bytes += bytes);
             return RoomOutcome::Granted;
@@ -341,14 +337,9 @@ impl Eviction {
 // === impl AnswerSource ===
 
 impl AnswerSource {
-    fn lock(&self) -> MutexGuard<'_, Option<Body>> {
-        // A body that panics is not polled again.
-        self.body.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Drops the body, and wakes the stream's task, which then sends the end.
     fn end(&self) {
-        let body = self.lock().take();
+        let body = self.body.lock().take();
         drop(body);
         self.waker.wake();
     }
@@ -372,7 +363,7 @@ impl BudgetedBody {
     /// Polls the body; `None` if the budget has taken it away.
     fn poll_source(&self, context: &mut Context<'_>) -> Option<PolledFrame> {
         self.source.waker.register(context.waker());
-        let mut body = self.source.lock();
+        let mut body = self.source.body.lock();
         let body = Pin::new(body.as_mut()?);
         Some(http_body::Body::poll_frame(body, context))
     }
@@ -437,12 +428,12 @@ impl http_body::Body for BudgetedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let body = self.source.lock();
+        let body = self.source.body.lock();
         self.is_done || body.as_ref().is_some_and(http_body::Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let body = self.source.lock();
+        let body = self.source.body.lock();
         body.as_ref()
             .map(http_body::Body::size_hint)
             .unwrap_or_default()
@@ -452,7 +443,7 @@ impl http_body::Body for BudgetedBody {
 impl Drop for BudgetedBody {
     fn drop(&mut self) {
         // Frames that are not written yet still count; the source is gone.
-        let mut table = self.permit.budget.lock();
+        let mut table = self.permit.budget.0.table.lock();
         table.change(self.permit.id, |answer| answer.source = None);
     }
 }
@@ -467,7 +458,7 @@ impl AsRef<[u8]> for WaitingFrame {
 
 impl Drop for WaitingFrame {
     fn drop(&mut self) {
-        let mut table = self.budget.lock();
+        let mut table = self.budget.0.table.lock();
         table.change(self.id, |answer| {
             answer.frame_bytes = answer.frame_bytes.saturating_sub(self.bytes);
             answer.last_written = Instant::now();

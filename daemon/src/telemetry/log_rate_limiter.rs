@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -74,10 +75,7 @@ impl LogRateLimiter {
     }
 
     fn take_suppressed(&self) -> Vec<(&'static Metadata<'static>, u64)> {
-        let mut counts_by_callsite = self
-            .counts_by_callsite
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut counts_by_callsite = self.counts_by_callsite.lock();
         let counts = counts_by_callsite
             .values_mut()
             .filter(|count| count.suppressed > 0);
@@ -103,10 +101,7 @@ impl LogRateLimiter {
         if is_requested_debug || metadata.target() == REPORT_TARGET {
             return true;
         }
-        let mut counts_by_callsite = self
-            .counts_by_callsite
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut counts_by_callsite = self.counts_by_callsite.lock();
         let count = match counts_by_callsite.entry(metadata.callsite()) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(LineCount {
@@ -148,10 +143,7 @@ mod tests {
 
     impl Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -175,7 +167,7 @@ mod tests {
             let start = Instant::now();
             let result = tracing::subscriber::with_default(subscriber, || work(&limit));
             if start.elapsed() < LOG_INTERVAL {
-                let text = lines.0.lock().expect("lock").clone();
+                let text = lines.0.lock().clone();
                 return (result, String::from_utf8(text).expect("UTF-8"));
             }
         }

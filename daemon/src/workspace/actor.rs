@@ -129,9 +129,8 @@ impl SlotActor {
     #[tracing::instrument(skip_all, fields(slot = self.record.number, pool = %self.record.pool))]
     pub async fn run_new(mut self) {
         let stop = self.context.tasks.stop.clone();
-        let booted = tokio::select! {
-            () = stop.cancelled() => return,
-            booted = self.boot() => booted,
+        let Some(booted) = stop.run_until_cancelled(self.boot()).await else {
+            return;
         };
         match booted {
             Ok(link) => {

@@ -54,20 +54,15 @@ pub async fn adopt_execs(
     }
     let (context, workspace) = (Arc::clone(context), workspace.clone());
     let (tasks, stop) = (context.tasks.clone(), context.tasks.stop.clone());
-    tasks.spawn(async move {
-        let adopting = async {
-            while let Some(guest) = workspace.wait_for_guest().await {
-                match list_execs(guest, &workspace, LIST_TIMEOUT).await {
-                    Ok(execs) => return adopt_listed(&context, &workspace, execs),
-                    Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
-                }
+    let adopt = async move {
+        while let Some(guest) = workspace.wait_for_guest().await {
+            match list_execs(guest, &workspace, LIST_TIMEOUT).await {
+                Ok(execs) => return adopt_listed(&context, &workspace, execs),
+                Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
             }
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = adopting => {}
         }
-    });
+    };
+    tasks.spawn(stop.run_until_cancelled_owned(adopt));
 }
 
 /// Lists the execs that a guest knows.

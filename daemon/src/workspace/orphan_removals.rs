@@ -1,9 +1,10 @@
 //! Removal of containers that no slot knows.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -105,7 +106,7 @@ impl OrphanRemovals {
 
     /// Chooses the containers whose removal starts now, and forgets those that are no longer listed.
     fn choose(&self, mut orphans: Vec<String>, now: Instant) -> Vec<String> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let listed: HashSet<&String> = orphans.iter().collect();
         known.retain(|id, removal| removal.is_running || listed.contains(id));
         let running = known.values().filter(|removal| removal.is_running).count();
@@ -123,18 +124,14 @@ impl OrphanRemovals {
     }
 
     fn end(&self, container_id: &str) {
-        if let Some(removal) = self.known().get_mut(container_id) {
+        if let Some(removal) = self.known.lock().get_mut(container_id) {
             removal.is_running = false;
         }
     }
 
     /// Returns `true` if the removal of a container has been started before.
     pub(super) fn is_known(&self, container_id: &str) -> bool {
-        self.known().contains_key(container_id)
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<String, OrphanRemoval>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().contains_key(container_id)
     }
 }
 
@@ -165,6 +162,9 @@ mod tests {
         }
         assert_eq!(tried.len(), orphans.len());
         assert!(removals.choose(Vec::new(), start).is_empty());
-        assert!(removals.known().is_empty(), "what is gone is forgotten");
+        assert!(
+            removals.known.lock().is_empty(),
+            "what is gone is forgotten"
+        );
     }
 }

@@ -37,7 +37,7 @@ enum ContainerOwner {
 pub async fn run_reconciler(context: Arc<SharedSlotContext>) {
     let mut tick = tokio::time::interval(context.config.engine.reconcile_interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let reconcile_for_ever = async {
+    let reconcile = async {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
@@ -52,10 +52,7 @@ pub async fn run_reconciler(context: Arc<SharedSlotContext>) {
             }
         }
     };
-    tokio::select! {
-        () = context.tasks.stop.cancelled() => {}
-        () = reconcile_for_ever => {}
-    }
+    context.tasks.stop.run_until_cancelled(reconcile).await;
 }
 
 /// Starts the removal of containers that no slot uses, reports to quarantined slots whose container is gone, and

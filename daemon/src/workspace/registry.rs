@@ -64,10 +64,9 @@ impl WorkspaceRegistry {
         };
         adopt::adopt_slots(&context, &registry.pools).await?;
         registry.open_pools().await;
-        let watcher = registry.clone();
-        context
-            .tasks
-            .spawn(async move { watcher.watch_engine().await });
+        let (watcher, stop) = (registry.clone(), context.tasks.stop.clone());
+        let watch = async move { watcher.watch_engine().await };
+        context.tasks.spawn(stop.run_until_cancelled_owned(watch));
         context
             .tasks
             .spawn(reconcile::run_reconciler(Arc::clone(&context)));
@@ -222,21 +221,13 @@ impl WorkspaceRegistry {
         }
     }
 
-    /// Follows the engine's events until the daemon stops. Each subscription first checks every slot for missed events.
+    /// Follows the engine's events. Each subscription first checks every slot for missed events. Never returns.
     async fn watch_engine(&self) {
-        let stop = self.context.tasks.stop.clone();
         loop {
-            let followed = tokio::select! {
-                () = stop.cancelled() => return,
-                followed = self.follow_events() => followed,
-            };
-            if let Err(error) = followed {
+            if let Err(error) = self.follow_events().await {
                 tracing::warn!(error = %Chain(&error), "subscription to the engine's events failed");
             }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(EVENTS_RETRY_INTERVAL) => {}
-            }
+            tokio::time::sleep(EVENTS_RETRY_INTERVAL).await;
         }
     }
 
@@ -342,12 +333,7 @@ async fn start_pool(context: &Arc<SharedSlotContext>, config: PoolConfig) -> Res
     let pool = Pool::start_without_image(tasks, config, is_default, launcher, metrics);
     let supply = image_supply::supply_image(Arc::clone(&context.engine), Arc::clone(&pool));
     let stop = tasks.stop.clone();
-    tasks.spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = supply => {}
-        }
-    });
+    tasks.spawn(stop.run_until_cancelled_owned(supply));
     Ok(pool)
 }
 

@@ -8,9 +8,10 @@
 //! its answer, because any of them may be the one that started the exec.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_result::Reason;
@@ -101,7 +102,7 @@ impl RunningExecs {
         reserve_time: Option<SystemTime>,
         take: impl FnOnce() -> Result<HeldUnit>,
     ) -> Result<ExecEntry> {
-        let mut execs = self.lock();
+        let mut execs = self.0.lock();
         if let Some(known) = execs.get_mut(exec_id) {
             known.entries += 1;
         } else {
@@ -124,17 +125,12 @@ impl RunningExecs {
     /// Returns `true` if no exec runs, and no request is about to start one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.0.lock().is_empty()
     }
 
     /// Removes all execs: their workspace has ended.
     pub fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, RunningExec>> {
-        // No code panics while it holds the lock, so the map is consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clear();
     }
 }
 
@@ -143,7 +139,7 @@ impl RunningExecs {
 impl ExecEntry {
     /// Changes or reads the exec; `None` if its workspace has ended.
     fn with<T>(&self, change: impl FnOnce(&mut RunningExec) -> T) -> Option<T> {
-        self.execs.lock().get_mut(&self.exec_id).map(change)
+        self.execs.0.lock().get_mut(&self.exec_id).map(change)
     }
 
     /// Records that the guest has confirmed the start. Returns `true` for the first time.
@@ -175,7 +171,7 @@ impl ExecEntry {
 
 impl Drop for ExecEntry {
     fn drop(&mut self) {
-        let mut execs = self.execs.lock();
+        let mut execs = self.execs.0.lock();
         if let Some(exec) = execs.get_mut(&self.exec_id) {
             exec.entries = exec.entries.saturating_sub(1);
             if exec.entries == 0 {

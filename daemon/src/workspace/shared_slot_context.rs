@@ -160,10 +160,8 @@ impl SharedSlotContext {
             if is_last {
                 return;
             }
-            tokio::select! {
-                () = self.tasks.stop.cancelled() => {}
-                () = tokio::time::sleep(USAGE_SAVE_INTERVAL) => {}
-            }
+            let pause = tokio::time::sleep(USAGE_SAVE_INTERVAL);
+            self.tasks.stop.run_until_cancelled(pause).await;
         }
     }
 

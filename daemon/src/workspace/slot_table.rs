@@ -1,9 +1,9 @@
 //! Slots by number, and the numbers and uids in use: a table behind a short lock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
@@ -116,7 +116,7 @@ impl SlotTable {
     /// # Errors
     /// [`Error::QuotaExceeded`] when all numbers are in use or resting.
     pub fn take_number(&self) -> Result<(u32, u32)> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let number = state.numbers.take()?;
         Ok((number, state.numbers.uid(number)))
     }
@@ -125,7 +125,7 @@ impl SlotTable {
     /// use.
     #[must_use]
     pub fn adopt_number(&self, number: u32, uid: u32) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if uid != state.numbers.uid(number) {
             // The configured range of uids has changed since.
             state.numbers.avoid([uid]);
@@ -135,17 +135,17 @@ impl SlotTable {
 
     /// Excludes uids that other instances on this host use.
     pub fn avoid_uids(&self, uids: impl IntoIterator<Item = u32>) {
-        self.lock().numbers.avoid(uids);
+        self.0.lock().numbers.avoid(uids);
     }
 
     /// Adds a slot under its number.
     pub fn insert(&self, slot: Slot) {
-        self.lock().slots.insert(slot.number(), slot);
+        self.0.lock().slots.insert(slot.number(), slot);
     }
 
     /// Removes a slot. Its number rests before its next use.
     pub fn remove(&self, number: u32) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.slots.remove(&number);
         state.numbers.give_back(number);
     }
@@ -153,7 +153,7 @@ impl SlotTable {
     /// Returns the slot with a number.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<Slot> {
-        self.lock().slots.get(&number).cloned()
+        self.0.lock().slots.get(&number).cloned()
     }
 
     /// Returns the slot of a reservation.
@@ -171,11 +171,7 @@ impl SlotTable {
     /// Returns all slots, by number.
     #[must_use]
     pub fn list(&self) -> Vec<Slot> {
-        self.lock().slots.values().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TableState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().slots.values().cloned().collect()
     }
 }
 

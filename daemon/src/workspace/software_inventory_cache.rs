@@ -2,9 +2,10 @@
 //! a preflight. It does so in a container in which no command has run, so that no command can have changed the answer.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use skilld_proto::guest::v1::{InventoryRequest, InventoryResponse};
 use tonic::Code;
 
@@ -27,7 +28,7 @@ pub struct SoftwareInventoryCache {
 impl SoftwareInventoryCache {
     /// Returns the inventory of a pool's image; `None` if no guest was asked for it yet.
     pub fn find(&self, pool: &Pool) -> Option<Arc<ImageInventory>> {
-        self.known().get(&pool.image()?.id).map(Arc::clone)
+        self.known.lock().get(&pool.image()?.id).map(Arc::clone)
     }
 
     /// Returns the inventory of a pool's image. The first call reserves a warm slot and asks its guest.
@@ -37,7 +38,7 @@ impl SoftwareInventoryCache {
     pub async fn find_or_ask(&self, pool: &Pool, slots: &SlotTable) -> Result<Arc<ImageInventory>> {
         let image = pool.require_image()?;
         let image_id = &image.id;
-        if let Some(inventory) = self.known().get(image_id) {
+        if let Some(inventory) = self.known.lock().get(image_id) {
             return Ok(Arc::clone(inventory));
         }
         // The reservation keeps commands out of the slot until the guest has answered; then the slot returns.
@@ -51,13 +52,10 @@ impl SoftwareInventoryCache {
             python_modules: found.python_modules.into_iter().collect(),
             node_packages: found.node_packages.into_iter().collect(),
         });
-        self.known()
+        self.known
+            .lock()
             .insert(image_id.clone(), Arc::clone(&inventory));
         Ok(inventory)
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<ImageInventory>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Table of workspaces by tenant and id: a map behind a short lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::access::{TenantLimits, TenantName};
@@ -114,7 +115,7 @@ impl WorkspaceEntry {
 impl NewEntryGuard {
     /// Publishes the workspace.
     pub fn finish(self, workspace: &Workspace) {
-        if let Some(entry) = self.table.lock().get_mut(&self.id) {
+        if let Some(entry) = self.table.entries.lock().get_mut(&self.id) {
             entry.accounted_ms = Some(create_time_ms(workspace));
         }
         self.made.send_replace(Some(workspace.clone()));
@@ -125,7 +126,7 @@ impl Drop for NewEntryGuard {
     fn drop(&mut self) {
         let made = self.made.subscribe();
         if made.borrow().is_none() {
-            let mut entries = self.table.lock();
+            let mut entries = self.table.entries.lock();
             if entries
                 .get(&self.id)
                 .is_some_and(|entry| entry.made.same_channel(&made))
@@ -161,7 +162,7 @@ impl WorkspaceTable {
         new: NewEntry<'_>,
         max: usize,
     ) -> Result<EntryOutcome> {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         if let Some(entry) = entries.get(id) {
             return Ok(EntryOutcome::Existing(entry.clone()));
         }
@@ -195,7 +196,7 @@ impl WorkspaceTable {
         let limits = workspace.snapshot().record.limits;
         let key = workspace.key().clone();
         let (_, made) = watch::channel(Some(workspace));
-        self.lock().insert(
+        self.entries.lock().insert(
             key,
             WorkspaceEntry {
                 request,
@@ -209,7 +210,7 @@ impl WorkspaceTable {
     /// Removes the workspace of a slot, and its execs from those that run. A workspace of another slot under the same id
     /// stays.
     pub fn remove(&self, id: &WorkspaceKey, slot: u32) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         if entries.get(id).is_some_and(|entry| entry.is_of_slot(slot))
             && let Some(mut entry) = entries.remove(id)
         {
@@ -228,7 +229,7 @@ impl WorkspaceTable {
 
     /// Brings the ledger up to date: adds what all workspaces have used up to a time, in milliseconds since 1970.
     pub fn account(&self, now_ms: u64) {
-        for (key, entry) in self.lock().iter_mut() {
+        for (key, entry) in self.entries.lock().iter_mut() {
             entry.account(key.tenant(), now_ms, &self.usage);
         }
     }
@@ -236,18 +237,18 @@ impl WorkspaceTable {
     /// Returns what the workspaces of a tenant hold.
     #[must_use]
     pub fn usage(&self, tenant: &TenantName) -> WorkspaceUsage {
-        sum_usage(&self.lock(), tenant).plus(self.quarantined_usage(tenant))
+        sum_usage(&self.entries.lock(), tenant).plus(self.quarantined_usage(tenant))
     }
 
     /// Counts the container of a slot as its tenant's after its workspace has gone.
     pub fn quarantine(&self, slot: u32, tenant: TenantName, limits: ContainerLimits) {
-        self.lock_quarantined().insert(slot, (tenant, limits));
+        self.quarantined.lock().insert(slot, (tenant, limits));
     }
 
     /// Ends the counts of a slot whose container and directory are gone.
     pub fn end_quarantine(&self, slot: u32) {
-        self.lock_quarantined().remove(&slot);
-        self.lock_staged().remove(&slot);
+        self.quarantined.lock().remove(&slot);
+        self.staged.lock().remove(&slot);
     }
 
     /// Reserves bytes for skills that are about to be staged in a workspace, if its tenant has room within `limit`.
@@ -260,8 +261,8 @@ impl WorkspaceTable {
         bytes: u64,
         limit: Option<u64>,
     ) -> Result<()> {
-        let (entries, tenant) = (self.lock(), workspace.key().tenant());
-        let mut staged = self.lock_staged();
+        let (entries, tenant) = (self.entries.lock(), workspace.key().tenant());
+        let mut staged = self.staged.lock();
         let used = sum_staged(&staged, tenant);
         let needed = used.saturating_add(bytes);
         if let Some(limit) = limit.filter(|limit| needed > *limit) {
@@ -280,52 +281,40 @@ impl WorkspaceTable {
 
     /// Sets the bytes that the staged skills of a workspace count, unless it has ended.
     pub fn set_staged(&self, workspace: &Workspace, bytes: u64) {
-        let (entries, slot) = (self.lock(), workspace.slot.number());
+        let (entries, slot) = (self.entries.lock(), workspace.slot.number());
         if entries
             .get(workspace.key())
             .is_some_and(|entry| entry.is_of_slot(slot))
         {
             let tenant = workspace.key().tenant().clone();
-            self.lock_staged().insert(slot, (tenant, bytes));
+            self.staged.lock().insert(slot, (tenant, bytes));
         }
     }
 
     /// Returns the bytes that the staged skills of a tenant's workspaces count.
     #[must_use]
     pub fn staged_bytes(&self, tenant: &TenantName) -> u64 {
-        sum_staged(&self.lock_staged(), tenant)
-    }
-
-    fn lock_staged(&self) -> MutexGuard<'_, BTreeMap<u32, (TenantName, u64)>> {
-        // No holder panics, and a map is consistent between two operations anyway.
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+        sum_staged(&self.staged.lock(), tenant)
     }
 
     fn quarantined_usage(&self, tenant: &TenantName) -> WorkspaceUsage {
-        let quarantined = self.lock_quarantined();
+        let quarantined = self.quarantined.lock();
         let own = quarantined.values().filter(|(holder, _)| holder == tenant);
         own.fold(WorkspaceUsage::default(), |sum, (_, limits)| {
             sum.plus(WorkspaceUsage::of(*limits))
         })
     }
 
-    fn lock_quarantined(&self) -> MutexGuard<'_, BTreeMap<u32, (TenantName, ContainerLimits)>> {
-        // No holder panics, and a map is consistent between two operations anyway.
-        self.quarantined
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Finds a workspace.
     #[must_use]
     pub fn get(&self, id: &WorkspaceKey) -> Option<Workspace> {
-        self.lock().get(id)?.workspace()
+        self.entries.lock().get(id)?.workspace()
     }
 
     /// Lists the workspaces of all tenants, in order.
     #[must_use]
     pub fn list_all(&self) -> Vec<Workspace> {
-        let entries = self.lock();
+        let entries = self.entries.lock();
         entries
             .values()
             .filter_map(WorkspaceEntry::workspace)
@@ -339,17 +328,12 @@ impl WorkspaceTable {
         // No id is empty, so the empty one comes before all.
         let first = WorkspaceId::new(String::new()).of_tenant(tenant);
         let from = id.map_or(Included(first), |id| Excluded(id.of_tenant(tenant)));
-        let entries = self.lock();
+        let entries = self.entries.lock();
         entries
             .range((from, std::ops::Bound::Unbounded))
             .take_while(|(key, _)| key.tenant() == tenant)
             .filter_map(|(_, entry)| entry.workspace())
             .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkspaceKey, WorkspaceEntry>> {
-        // No holder panics, and a map is consistent between two operations anyway.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

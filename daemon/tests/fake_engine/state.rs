@@ -1,9 +1,9 @@
 //! State of the fake engine: its containers, injected faults and event subscribers.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -127,7 +127,7 @@ impl SharedState {
 
     /// Locks the state of the fake engine.
     pub(super) fn state(&self) -> MutexGuard<'_, EngineState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Counts a call as in flight while the guard lives.

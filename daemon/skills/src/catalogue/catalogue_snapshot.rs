@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::skill::{PageCursor, Skill, SortKey};
 use super::source_scan_result::SourceScanResult;
@@ -89,8 +91,7 @@ impl Catalogue {
 
     /// Returns the place of a tenant's view.
     pub(super) fn view_cell(&self, scope: &SkillScope) -> Arc<OnceLock<Arc<Self>>> {
-        // No code panics while it holds the lock.
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = self.views.lock();
         Arc::clone(views.entry(scope.clone()).or_default())
     }
 

@@ -129,10 +129,7 @@ impl CatalogueHandle {
 impl CatalogueTask {
     async fn run(mut self) {
         let stop = self.tasks.stop.clone();
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.keep_current() => {}
-        }
+        stop.run_until_cancelled(self.keep_current()).await;
     }
 
     async fn keep_current(&mut self) {

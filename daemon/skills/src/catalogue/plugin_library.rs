@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
@@ -81,7 +83,7 @@ impl PluginLibrary {
     }
 
     fn content(&self, folder: &ContentSource, now: &MetadataFingerprint) -> Option<ContentSummary> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock();
         let known = kept.get(&folder.dir)?;
         let is_same = known.fingerprint == *now && known.nested == folder.nested;
         is_same.then(|| known.content.clone())
@@ -93,7 +95,7 @@ impl PluginLibrary {
         fingerprint: MetadataFingerprint,
         content: &ContentSummary,
     ) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.len() >= PLUGINS_MAX {
             kept.clear();
         }
@@ -107,7 +109,7 @@ impl PluginLibrary {
 
     /// Keeps or forgets the problem of a plugin. Logs a new one.
     fn set_problem(&self, plugin: &PluginRoot, problem: Option<&Problem>) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         let Some(problem) = problem else {
             refused.remove(&plugin.dir);
             return;
@@ -133,7 +135,7 @@ impl PluginLibrary {
             .iter()
             .filter_map(|skill| Some(skill.plugin.as_ref()?.dir.as_path()))
             .collect();
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.lock();
         refused
             .iter()
             .filter(|(dir, _)| plugins.contains(dir.as_path()))

@@ -89,7 +89,7 @@ impl SkillLibrary {
         let front = self.check_document(name, &unpacked, &root)?;
         let (name, version) = (front.name.as_str(), front.version);
         let folder = ContentSource::stored(&root);
-        let _turn = bytes_quota.map(|_| published.lock_publishing());
+        let _turn = bytes_quota.map(|_| published.publishing.lock());
         if bytes_quota.is_some()
             && let Ok(content) = read_content(&folder, None, self.store.bounds)
         {

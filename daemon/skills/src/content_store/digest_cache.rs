@@ -1,7 +1,9 @@
 //! Cache of what follows from a digest alone: its files never change, so they are read once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::error::Result;
 
@@ -33,22 +35,18 @@ impl<T> DigestCache<T> {
         digest: &str,
         read: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        if let Some(value) = self.kept().get(digest) {
+        if let Some(value) = self.kept.lock().get(digest) {
             return Ok(Arc::clone(value));
         }
         // Reading happens outside the lock, so that others do not wait for a large skill.
         let value = Arc::new(read()?);
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         let weight: usize = kept.values().map(|value| (self.weight)(value) + 1).sum();
         if weight + (self.weight)(&value) > WEIGHT_MAX {
             kept.clear();
         }
         kept.insert(digest.to_owned(), Arc::clone(&value));
         Ok(value)
-    }
-
-    fn kept(&self) -> MutexGuard<'_, HashMap<String, Arc<T>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,7 +66,7 @@ mod tests {
             };
             cache.get_or_read(&number.to_string(), read).expect("read");
         }
-        let bytes: usize = cache.kept().values().map(|need| need.size()).sum();
+        let bytes: usize = cache.kept.lock().values().map(|need| need.size()).sum();
         assert!((1 << 20..=6 << 20).contains(&bytes), "{bytes}");
     }
 }

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 use super::{ContentStore, removal_path};
 use crate::error::{Error, Result, tolerate};
@@ -36,7 +38,7 @@ impl ContentStore {
 
     /// Leases a digest; returns `None` if the store does not have it.
     pub(super) fn lease_stored(&self, digest: &str) -> Option<Lease> {
-        let mut leases = lock(&self.leases);
+        let mut leases = self.leases.lock();
         if !self.dir(digest).is_dir() {
             return None;
         }
@@ -47,7 +49,7 @@ impl ContentStore {
 
     /// Leases a digest that is about to be stored.
     pub(super) fn lease_future(&self, digest: &str) -> Lease {
-        *lock(&self.leases).entry(digest.to_owned()).or_default() += 1;
+        *self.leases.lock().entry(digest.to_owned()).or_default() += 1;
         self.make_lease(digest)
     }
 
@@ -106,7 +108,7 @@ impl ContentStore {
         aside: &Path,
         may_go: impl FnOnce() -> bool,
     ) -> io::Result<bool> {
-        let leases = lock(&self.leases);
+        let leases = self.leases.lock();
         if leases.contains_key(digest) || !may_go() {
             return Ok(false);
         }
@@ -120,7 +122,7 @@ impl ContentStore {
     pub(super) fn discard(&self, digest: &str) -> Result<()> {
         let discard = || {
             let aside = removal_path(&self.tmp());
-            let leases = lock(&self.leases);
+            let leases = self.leases.lock();
             let moved = fs::rename(self.dir(digest), &aside);
             tolerate(ErrorKind::NotFound, moved)?;
             drop(leases);
@@ -132,7 +134,7 @@ impl ContentStore {
     /// Removes notes about digests that the store does not have.
     pub(super) fn remove_stale_notes(&self) -> io::Result<()> {
         for digest in list_directory(&self.base.join("used"))? {
-            let leases = lock(&self.leases);
+            let leases = self.leases.lock();
             if !leases.contains_key(&digest) && !self.dir(&digest).is_dir() {
                 tolerate(ErrorKind::NotFound, fs::remove_file(self.use_note(&digest)))?;
             }
@@ -145,7 +147,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // The age of a digest counts from the end of its last use.
         touch(&self.use_note);
-        let mut leases = lock(&self.leases);
+        let mut leases = self.leases.lock();
         if let Some(count) = leases.get_mut(&self.digest) {
             *count -= 1;
             if *count == 0 {
@@ -153,10 +155,6 @@ impl Drop for Lease {
             }
         }
     }
-}
-
-fn lock(leases: &Leases) -> MutexGuard<'_, HashMap<String, usize>> {
-    leases.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sets the modification time of a file to now; makes the file if it does not exist.

@@ -19,9 +19,10 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::environment_record::{
@@ -115,14 +116,14 @@ impl EnvironmentStore {
     /// Returns the bytes that count for the environments of a tenant.
     #[must_use]
     pub fn held_bytes(&self, tenant: &str) -> u64 {
-        self.table().held_bytes(tenant)
+        self.table.lock().held_bytes(tenant)
     }
 
     /// Returns the environment of a key, and notes that it is used. It stays as long as the caller holds the record.
     /// Does not block.
     #[must_use]
     pub fn find(&self, key: &EnvironmentKey) -> Option<Arc<EnvironmentRecord>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let found = table.find(key)?;
         found.last_use = SystemTime::now();
         Some(Arc::clone(&found.record))
@@ -185,7 +186,7 @@ impl EnvironmentStore {
             self.remove_or_warn(name);
             return Err(failed("install")(error));
         }
-        self.table().publish(name);
+        self.table.lock().publish(name);
         tracing::info!(
             environment = name,
             files = record.files,
@@ -204,7 +205,7 @@ impl EnvironmentStore {
         bytes_quota: Option<u64>,
         in_use: &dyn Fn() -> HashSet<String>,
     ) -> Result<(Arc<EnvironmentRecord>, BTreeSet<String>)> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let mut prepared_for = BTreeSet::new();
         if let Some(replaced) = table.find(&record.key) {
             prepared_for.clone_from(&replaced.prepared_for);
@@ -258,11 +259,8 @@ impl EnvironmentStore {
     /// `Io`: nothing is noted.
     pub fn mark_prepared(&self, name: &str, skills: &BTreeSet<String>) -> Result<()> {
         // A call that finds its skills in the table finds them in the record too.
-        let _write_turn = self
-            .record_writes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut table = self.table();
+        let _write_turn = self.record_writes.lock();
+        let mut table = self.table.lock();
         let Some(environment) = table.get(name) else {
             return Ok(());
         };
@@ -275,7 +273,7 @@ impl EnvironmentStore {
         drop(table);
         self.write_record(&record, &prepared_for)
             .map_err(Error::io(format!("record environment {name}")))?;
-        if let Some(environment) = self.table().get(name) {
+        if let Some(environment) = self.table.lock().get(name) {
             environment.prepared_for = prepared_for;
             environment.is_kept = true;
         }
@@ -285,7 +283,7 @@ impl EnvironmentStore {
     /// Returns the environments that were built ahead for skills.
     #[must_use]
     pub fn prepared(&self) -> Vec<PreparedEnvironment> {
-        self.table().prepared()
+        self.table.lock().prepared()
     }
 
     /// Removes environments that nothing has used for `keep`, and the least recently used ones beyond the maximum size.
@@ -299,7 +297,7 @@ impl EnvironmentStore {
         in_use: &dyn Fn() -> HashSet<String>,
     ) {
         let now = SystemTime::now();
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let used = table.used(in_use);
         table.note_needs(examined, needed);
         table.note_uses(&used, now);
@@ -340,7 +338,7 @@ impl EnvironmentStore {
             fs::rename(mounted_dir(&self.base).join(name), &place),
         )?;
         tolerate(ErrorKind::NotFound, fs::remove_dir_all(&place))?;
-        self.table().forget(name);
+        self.table.lock().forget(name);
         Ok(())
     }
 
@@ -368,7 +366,7 @@ impl EnvironmentStore {
                 },
                 prepared_for: BTreeSet::new(),
             });
-            let mut table = self.table();
+            let mut table = self.table.lock();
             table.add(StoredEnvironment {
                 record: Arc::new(file.record),
                 last_use: fs::metadata(&path)?.modified()?,
@@ -386,7 +384,7 @@ impl EnvironmentStore {
     fn remove_unrecorded(&self) -> io::Result<()> {
         for entry in fs::read_dir(mounted_dir(&self.base))? {
             let entry = entry?;
-            if !self.table().has(&entry.file_name().to_string_lossy()) {
+            if !self.table.lock().has(&entry.file_name().to_string_lossy()) {
                 fs::remove_dir_all(entry.path())?;
             }
         }
@@ -413,10 +411,6 @@ impl EnvironmentStore {
 
     fn temporary(&self) -> PathBuf {
         self.base.join("tmp")
-    }
-
-    fn table(&self) -> MutexGuard<'_, EnvironmentTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -22,6 +22,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use reqwest::Body;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -126,7 +127,7 @@ impl IndexProxy {
         if proxy.budget.is_exceeded() {
             proxy.remember_reason(&proxy.limit_reason());
         }
-        std::mem::take(&mut *proxy.lock_reasons())
+        std::mem::take(&mut *proxy.reasons.lock())
     }
 
     /// Serves one connection: a request, and the tunnel that it may ask for. Without a permit the answer is 503.
@@ -261,14 +262,10 @@ impl IndexProxy {
     }
 
     fn remember_reason(&self, reason: &str) {
-        let mut reasons = self.lock_reasons();
+        let mut reasons = self.reasons.lock();
         if reasons.len() < REASONS_MAX {
             reasons.insert(reason.chars().take(REASON_CHARS_MAX).collect());
         }
-    }
-
-    fn lock_reasons(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,8 +12,10 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 use super::skill_source::{SkillSource, SourceFolders, StoredFolder};
 use crate::content_store::content_hashing::ContentSummary;
@@ -50,7 +52,7 @@ pub(crate) struct PublishedSkills {
     /// Held by a change while it writes to disk, so that readers of `records` never wait for the disk.
     turn: Mutex<()>,
     /// Held from the check of a quota until the publication is recorded, so that no content is stored in vain.
-    publishing: Mutex<()>,
+    pub(crate) publishing: Mutex<()>,
     records: Mutex<RecordsByName>,
     /// Content that the tenant put into the store and that has no record, with the bytes that count for it.
     orphans: Mutex<BTreeMap<String, u64>>,
@@ -109,7 +111,7 @@ impl PublishedSkills {
 
     /// Returns the published skills as a source.
     pub(crate) fn source(&self) -> SkillSource {
-        let records = self.records();
+        let records = self.records.lock();
         let versions = records.values().flat_map(|name| &name.versions);
         let folders = versions.map(|record| StoredFolder {
             digest: record.digest.clone(),
@@ -129,7 +131,7 @@ impl PublishedSkills {
 
     /// Returns `true` if a record references a digest, which must then stay in the store.
     pub(crate) fn references(&self, digest: &str) -> bool {
-        self.records().values().any(|name| {
+        self.records.lock().values().any(|name| {
             name.versions.iter().any(|record| record.digest == digest)
                 || name.unreadable.iter().any(|record| record.digest == digest)
         })
@@ -137,7 +139,7 @@ impl PublishedSkills {
 
     /// Returns references to the newest published versions of a skill, for suggestions in errors.
     pub(crate) fn newest_versions(&self, name: &str) -> Vec<String> {
-        let records = self.records();
+        let records = self.records.lock();
         let Some(known) = records.get(name) else {
             return Vec::new();
         };
@@ -151,7 +153,7 @@ impl PublishedSkills {
 
     /// Returns `true` if a digest is published under a name.
     pub(crate) fn has_digest(&self, name: &str, digest: &str) -> bool {
-        let records = self.records();
+        let records = self.records.lock();
         let mut versions = records
             .get(name)
             .into_iter()
@@ -161,24 +163,25 @@ impl PublishedSkills {
 
     /// Returns the bytes that count for all publications, and for content of deleted ones that the store still has.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let orphans: u64 = self.orphans().values().sum();
-        orphans + self.records().values().map(NameRecords::bytes).sum::<u64>()
+        let orphans: u64 = self.orphans.lock().values().sum();
+        let records = self.records.lock();
+        orphans + records.values().map(NameRecords::bytes).sum::<u64>()
     }
 
     /// Counts content that the tenant has put into the store, although it has no record.
     pub(crate) fn add_orphan(&self, content: &ContentSummary) {
         let bytes = publication_bytes(content.held_bytes());
-        self.orphans().insert(content.digest.clone(), bytes);
+        self.orphans.lock().insert(content.digest.clone(), bytes);
     }
 
     /// Returns the digests that count for the tenant without a record.
     pub(crate) fn list_orphans(&self) -> Vec<String> {
-        self.orphans().keys().cloned().collect()
+        self.orphans.lock().keys().cloned().collect()
     }
 
     /// Ends the count of content without a record: the store does not have it any more, or has it for something else.
     pub(crate) fn forget_orphan(&self, digest: &str) {
-        self.orphans().remove(digest);
+        self.orphans.lock().remove(digest);
     }
 
     /// Returns the error of a quota that is used up.
@@ -202,7 +205,7 @@ impl PublishedSkills {
         content: &ContentSummary,
         bytes_quota: Option<u64>,
     ) -> Result<bool> {
-        let records = self.records();
+        let records = self.records.lock();
         let known = records.get(name);
         let mut versions = known.into_iter().flat_map(|known| &known.versions);
         if let Some(same) = versions.find(|record| record.version == version) {
@@ -219,7 +222,7 @@ impl PublishedSkills {
         // The new record takes the place of what is known of its digest.
         let of_records = known.map_or(0, |known| known.bytes_of(&content.digest));
         drop(records);
-        let orphan = self.orphans().get(&content.digest).copied();
+        let orphan = self.orphans.lock().get(&content.digest).copied();
         let replaced = of_records + orphan.unwrap_or_default();
         let needed = self
             .held_bytes()
@@ -242,7 +245,7 @@ impl PublishedSkills {
         content: &ContentSummary,
         bytes_quota: Option<u64>,
     ) -> Result<bool> {
-        let _turn = self.turn();
+        let _turn = self.turn.lock();
         if !self.check_room(name, version, content, bytes_quota)? {
             return Ok(false);
         }
@@ -261,7 +264,7 @@ impl PublishedSkills {
             fault::reach(Point::PublishRecorded);
         }
         let path = self.record_path(name, digest);
-        let mut all_records = self.records();
+        let mut all_records = self.records.lock();
         match &written {
             Ok(()) => all_records
                 .entry(name.to_owned())
@@ -309,12 +312,12 @@ impl PublishedSkills {
     /// # Errors
     /// `Io`.
     pub(crate) fn remove(&self, name: &str, selector: &VersionSelector) -> Result<usize> {
-        let _turn = self.turn();
+        let _turn = self.turn.lock();
         let is_all = *selector == VersionSelector::All;
         let is_selected =
             |record: &PublishedRecord| selector.selects(&record.version, &record.digest);
         let (selected, unreadable) = {
-            let records = self.records();
+            let records = self.records.lock();
             let Some(records) = records.get(name) else {
                 return Ok(0);
             };
@@ -351,8 +354,10 @@ impl PublishedSkills {
         let removed = selected
             .into_iter()
             .filter_map(|(digest, bytes)| Some((digest, bytes?)));
-        self.orphans().extend(removed.chain(removed_unreadable));
-        let mut all_records = self.records();
+        self.orphans
+            .lock()
+            .extend(removed.chain(removed_unreadable));
+        let mut all_records = self.records.lock();
         if is_all {
             all_records.remove(name);
         } else if let Some(records) = all_records.get_mut(name) {
@@ -388,25 +393,6 @@ impl PublishedSkills {
         tolerate(ErrorKind::NotFound, sync_directory(&dir))?;
         let removed = tolerate(ErrorKind::NotFound, fs::remove_dir(&dir));
         tolerate(ErrorKind::DirectoryNotEmpty, removed)
-    }
-
-    /// Waits for the turn to publish within a quota. Blocks.
-    pub(crate) fn lock_publishing(&self) -> MutexGuard<'_, ()> {
-        self.publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn records(&self) -> MutexGuard<'_, RecordsByName> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn orphans(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,12 +14,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex as StdMutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +57,7 @@ pub(crate) struct RemoteRoots {
     /// Remote roots, one for each URL.
     roots: Vec<Arc<RemoteRoot>>,
     /// Cards of other roots whose files are fetched, by their keys.
-    cards: StdMutex<BTreeMap<String, Arc<RemoteRoot>>>,
+    cards: Mutex<BTreeMap<String, Arc<RemoteRoot>>>,
     /// Directory of the records.
     records: PathBuf,
     /// Fetcher for the cards that clients publish.
@@ -87,7 +88,7 @@ struct RemoteRoot {
     path: PathBuf,
     status: watch::Sender<RootStatus>,
     /// Held by the attempt in progress.
-    turn: Mutex<()>,
+    turn: tokio::sync::Mutex<()>,
     /// Cancelled when the daemon stops, or when no folder has the card any more.
     stop: CancellationToken,
 }
@@ -132,7 +133,7 @@ impl RemoteRoots {
         let fetcher = fetcher(remote.allow_private_addresses);
         Ok(Self {
             roots: roots.into_iter().map(Arc::new).collect(),
-            cards: StdMutex::default(),
+            cards: Mutex::default(),
             records: records.to_owned(),
             client_fetcher,
             context: Arc::new(RemoteContext {
@@ -157,16 +158,14 @@ impl RemoteRoots {
     fn start_root(&self, root: &Arc<RemoteRoot>) {
         let (context, root) = (Arc::clone(&self.context), Arc::clone(root));
         drop(self.context.tasks.spawn(async move {
-            tokio::select! {
-                () = root.stop.cancelled() => {}
-                () = context.keep_current(&root) => {}
-            }
+            let keep_current = context.keep_current(&root);
+            root.stop.run_until_cancelled(keep_current).await;
         }));
     }
 
     /// Returns the configured roots and the cards.
     fn all_roots(&self) -> Vec<Arc<RemoteRoot>> {
-        let cards = self.lock_cards();
+        let cards = self.cards.lock();
         self.roots.iter().chain(cards.values()).cloned().collect()
     }
 
@@ -364,7 +363,7 @@ impl RemoteRoot {
             card: None,
             path,
             status: watch::Sender::new(status),
-            turn: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             stop: tasks.stop.child_token(),
         }
     }

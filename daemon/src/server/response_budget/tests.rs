@@ -119,7 +119,7 @@ async fn streams_that_are_read_hold_nothing_and_end_no_other() {
             assert!(next(stream).is_some());
         }
     }
-    assert_eq!(budget.lock().held, 0);
+    assert_eq!(budget.0.table.lock().held, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,18 +128,18 @@ async fn a_frame_counts_until_written_even_after_its_stream_ends() {
     let client = Client::connect(&table, "a");
     let mut stream = client.stream(&budget);
     let frames: Vec<_> = (0..3).map(|_| next(&mut stream)).collect();
-    assert_eq!(budget.lock().held, STREAM_BYTES);
+    assert_eq!(budget.0.table.lock().held, STREAM_BYTES);
     drop(stream);
     let one = (64 << 10) + FRAME_OVERHEAD_BYTES;
-    assert_eq!(budget.lock().held, 3 * one);
+    assert_eq!(budget.0.table.lock().held, 3 * one);
     for (written, frame) in (1..).zip(frames) {
         // Parts of a frame hold all of it.
         let mut rest = frame.expect("room");
         let part = rest.split_to(10);
         drop(rest);
-        assert_eq!(budget.lock().held, (4 - written) * one);
+        assert_eq!(budget.0.table.lock().held, (4 - written) * one);
         drop(part);
-        assert_eq!(budget.lock().held, (3 - written) * one);
+        assert_eq!(budget.0.table.lock().held, (3 - written) * one);
     }
 }
 
@@ -197,11 +197,11 @@ async fn a_client_that_reads_nothing_loses_its_connection_to_others() {
     let read_frame = next(&mut read).expect("room");
     assert!(unread.connection.cut.is_cancelled());
     assert!(!reader.connection.cut.is_cancelled());
-    let held = budget.lock().held;
+    let held = budget.0.table.lock().held;
     drop((frame, stream));
-    assert_eq!(budget.lock().held, held, "it is not freed twice");
+    assert_eq!(budget.0.table.lock().held, held, "it is not freed twice");
     drop((read_frame, read));
-    assert_eq!(budget.lock().held, 0);
+    assert_eq!(budget.0.table.lock().held, 0);
 }
 
 #[tokio::test(start_paused = true)]

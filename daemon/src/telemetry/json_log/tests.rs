@@ -1,8 +1,9 @@
 //! Tests of the lines: their keys, their values and their escapes.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
@@ -12,10 +13,7 @@ struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -33,7 +31,7 @@ fn lines_of(work: impl FnOnce()) -> Vec<String> {
         .with_writer(move || written.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, work);
-    let text = lines.0.lock().expect("no test panics with it").clone();
+    let text = lines.0.lock().clone();
     let text = String::from_utf8(text).expect("UTF-8");
     text.lines().map(str::to_owned).collect()
 }

@@ -2,11 +2,12 @@
 //! used session without an open stream is evicted. Its client has to connect anew.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::ready;
 use futures::{Stream, StreamExt as _};
+use parking_lot::Mutex;
 use rmcp::model::{ClientJsonRpcMessage, ProtocolVersion, ServerJsonRpcMessage, ServerResult};
 use rmcp::transport::streamable_http_server::session::local::{
     LocalSessionManager, LocalSessionManagerError,
@@ -98,14 +99,10 @@ impl LimitedSessions {
 }
 
 impl SessionTable {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, SessionActivity>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the room for another session; evicts the least recently used session without an open stream if there is
     /// none.
     fn room(&self) -> Result<AdmissionOutcome, SessionLimitError> {
-        let mut uses = self.lock();
+        let mut uses = self.0.lock();
         if uses.len() < SESSIONS_MAX {
             return Ok(AdmissionOutcome::Free);
         }
@@ -122,7 +119,7 @@ impl SessionTable {
 
     /// Records a use; returns `false` for an unknown session.
     fn change(&self, id: &SessionId, change: impl FnOnce(&mut SessionActivity)) -> bool {
-        let mut uses = self.lock();
+        let mut uses = self.0.lock();
         let used = uses.get_mut(id);
         let known = used.is_some();
         if let Some(used) = used {
@@ -151,7 +148,7 @@ impl SessionTable {
 
 impl OpenStreamGuard {
     fn knows_empty_events(&self) -> bool {
-        let uses = self.uses.lock();
+        let uses = self.uses.0.lock();
         uses.get(&self.id)
             .is_some_and(|used| used.knows_empty_events)
     }
@@ -208,7 +205,7 @@ impl SessionManager for LimitedSessions {
             knows_empty_events: false,
             ended: CancellationToken::new(),
         };
-        self.uses.lock().insert(SessionId::clone(&id), used);
+        self.uses.0.lock().insert(SessionId::clone(&id), used);
         Ok((id, transport))
     }
 
@@ -230,7 +227,7 @@ impl SessionManager for LimitedSessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
-        if let Some(used) = self.uses.lock().remove(id) {
+        if let Some(used) = self.uses.0.lock().remove(id) {
             used.ended.cancel();
         }
         Ok(self.sessions.close_session(id).await?)

@@ -2,11 +2,11 @@
 //! background for the cards of roots, and at once for a card that is published. The URL of a published card comes from a
 //! client, so the settings for URLs of clients decide whether and where it is fetched.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
@@ -46,7 +46,7 @@ impl RemoteRoots {
             Ok(url) => url,
             Err(RefreshError(problem)) => return refused(problem),
         };
-        let mut cards = self.lock_cards();
+        let mut cards = self.cards.lock();
         let root = match cards.get(&key) {
             Some(root) => Arc::clone(root),
             None if cards.len() >= CARDS_MAX => {
@@ -85,7 +85,7 @@ impl RemoteRoots {
     /// Ends the fetches for all other cards than these, and removes the records of all that is no root or card any more,
     /// also of what went away while no daemon ran.
     pub(crate) fn keep_cards(&self, keys: &HashSet<String>) {
-        self.lock_cards().retain(|key, root| {
+        self.cards.lock().retain(|key, root| {
             let is_kept = keys.contains(key);
             if !is_kept {
                 root.stop.cancel();
@@ -137,11 +137,6 @@ impl RemoteRoots {
         let missing =
             || Problem::error("card.no_instructions", "no files of the card were fetched");
         only_folder(&tree).ok_or_else(missing)
-    }
-
-    pub(super) fn lock_cards(&self) -> MutexGuard<'_, BTreeMap<String, Arc<RemoteRoot>>> {
-        // No code panics while it holds the lock.
-        self.cards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
