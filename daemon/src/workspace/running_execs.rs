@@ -274,6 +274,8 @@ impl FollowJob {
         let tasks = context.tasks.clone();
         tasks.spawn(async move {
             tokio::select! {
+                // The stop counts first: the slot's task ends by it too, which looks like the loss of the exec.
+                biased;
                 () = stop.cancelled() => {}
                 end = self.wait_for_end(end) => self.count(&context, end),
             }
