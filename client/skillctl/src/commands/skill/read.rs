@@ -60,11 +60,6 @@ pub(crate) struct Search {
     compat: bool,
 }
 
-/// Show what is wrong with skills and roots, and what to do about it. Exits with 1 if one of the problems is an error.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill problems")]
-pub(crate) struct Problems {}
-
 impl Files {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListSkillFilesRequest {
@@ -145,15 +140,14 @@ impl Search {
     }
 }
 
-impl Problems {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let all = list_all_skills(client).await?;
-        let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
-        let all = GetProblemsResponse {
-            problems: all.problems.into_iter().chain(of_skills).collect(),
-        };
-        print_problems(&all)
-    }
+/// Prints the problems of skills and roots; returns the exit code.
+pub(crate) async fn print_all_problems(client: &Client) -> anyhow::Result<u8> {
+    let all = list_all_skills(client).await?;
+    let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
+    let all = GetProblemsResponse {
+        problems: all.problems.into_iter().chain(of_skills).collect(),
+    };
+    print_problems(&all)
 }
 
 /// Prints problems; returns the exit code, 1 if one of them is an error.
