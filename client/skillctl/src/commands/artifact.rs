@@ -186,8 +186,7 @@ impl List {
             ..Default::default()
         };
         let all = read_all_pages(client, request).await?;
-        let kind = "ListArtifactsResponse";
-        output::print_list(kind, &all, &all.artifacts, bare_name, HEADER, artifact_row)
+        output::print_list(&all, &all.artifacts, bare_name, HEADER, artifact_row)
     }
 }
 
@@ -199,9 +198,7 @@ impl Versions {
             ..Default::default()
         };
         let all = read_all_pages(client, request).await?;
-        let kind = "ListArtifactVersionsResponse";
-        let id = versioned_name;
-        output::print_list(kind, &all, &all.artifacts, id, HEADER, artifact_row)
+        output::print_list(&all, &all.artifacts, versioned_name, HEADER, artifact_row)
     }
 }
 
@@ -235,7 +232,7 @@ impl Save {
         };
         drop(bar);
         let text = format!("{}\n", versioned_name(&saved));
-        output::print_message("Artifact", &saved, &text)
+        output::print_message(&saved, &text)
     }
 }
 
@@ -266,7 +263,7 @@ impl Load {
         let (loaded, _) = write_download(artifact, &name, total, &mut partial.writer()?).await?;
         partial.install()?;
         let text = format!("{} → {}\n", versioned_name(&loaded), self.file.display());
-        output::print_message("Artifact", &loaded, &text)
+        output::print_message(&loaded, &text)
     }
 }
 

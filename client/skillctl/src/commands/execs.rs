@@ -73,7 +73,7 @@ impl Ps {
             "EXEC", "STATE", "STARTED", "TIME", "INPUT", "OUTPUT", "COMMAND",
         ];
         let id = |exec: &Message| short_id(&exec.name);
-        output::print_list("ListExecsResponse", &all, &all.execs, id, header, exec_row)
+        output::print_list(&all, &all.execs, id, header, exec_row)
     }
 }
 
@@ -161,7 +161,7 @@ impl Signal {
             target: target.into(),
         };
         let exec = client.signal_exec(request).await?;
-        output::print_message("Exec", &exec, "")
+        output::print_message(&exec, "")
     }
 }
 
@@ -179,6 +179,6 @@ impl Kill {
             ExecState::Unspecified | ExecState::Exited | ExecState::Closed => exec_state(&exec),
         };
         let text = format!("{} {state}\n", short_id(&exec.name));
-        output::print_message("Exec", &exec, &text)
+        output::print_message(&exec, &text)
     }
 }

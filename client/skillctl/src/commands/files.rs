@@ -61,7 +61,7 @@ impl Ls {
                 file_name(file),
             ]
         };
-        output::print_list("ListFilesResponse", &all, &all.files, id, header, row)
+        output::print_list(&all, &all.files, id, header, row)
     }
 }
 

@@ -34,7 +34,7 @@ enum WorkspaceTokenRole {
 /// Prints who the caller is.
 pub(crate) async fn print_caller(client: &Client) -> anyhow::Result<u8> {
     let principal = client.get_principal().await?;
-    output::print_message("Principal", &principal, &principal_details(&principal))
+    output::print_message(&principal, &principal_details(&principal))
 }
 
 impl WorkspaceToken {
@@ -52,7 +52,7 @@ impl WorkspaceToken {
         };
         let token = client.create_workspace_token(request).await?;
         let text = format!("{}\n", token.token);
-        output::print_message("WorkspaceToken", &token, &text)
+        output::print_message(&token, &text)
     }
 }
 

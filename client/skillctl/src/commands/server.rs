@@ -55,7 +55,7 @@ pub(crate) struct Drain {
 /// Lets the daemon accept new work again.
 pub(crate) async fn undrain(client: &Client) -> anyhow::Result<u8> {
     let answer = client.undrain().await?;
-    output::print_message("UndrainResponse", &answer, "accepting new work\n")
+    output::print_message(&answer, "accepting new work\n")
 }
 
 /// Prints the pools.
@@ -63,15 +63,14 @@ async fn list_pools(client: &Client) -> anyhow::Result<u8> {
     let pools = client.list_pools().await?;
     let answer = ListPoolsResponse { pools };
     let id = |pool: &Message| short_id(&pool.name);
-    let kind = "ListPoolsResponse";
-    output::print_list(kind, &answer, &answer.pools, id, POOL_HEADER, pool_row)
+    output::print_list(&answer, &answer.pools, id, POOL_HEADER, pool_row)
 }
 
 impl PoolResize {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let pool = client.resize_pool(&self.name, self.warm).await?;
         let table = output::text_table(POOL_HEADER, [pool_row(&pool)]);
-        output::print_message("Pool", &pool, &table)
+        output::print_message(&pool, &table)
     }
 }
 
@@ -95,7 +94,7 @@ fn pool_row(pool: &Message) -> [String; 8] {
 /// Prints what the daemon says about itself.
 async fn print_server_info(client: &Client) -> anyhow::Result<u8> {
     let info = client.server_info().await?;
-    output::print_message("ServerInfo", &info, &server_details(&info))
+    output::print_message(&info, &server_details(&info))
 }
 
 fn server_details(info: &ServerInfo) -> String {
@@ -160,6 +159,6 @@ impl Drain {
             (false, true) => "draining: no new workspaces, no new execs\n".to_owned(),
             (false, false) => "draining: no new workspaces\n".to_owned(),
         };
-        output::print_message("DrainResponse", &done, &text)
+        output::print_message(&done, &text)
     }
 }

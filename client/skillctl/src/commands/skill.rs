@@ -69,7 +69,7 @@ async fn list_skills(client: &Client) -> anyhow::Result<u8> {
             description_summary(&skill.description),
         ]
     };
-    output::print_list("ListSkillsResponse", &all, &all.skills, id, header, row)?;
+    output::print_list(&all, &all.skills, id, header, row)?;
     output::print_text_notes(&problem_lines(&all.problems));
     Ok(0)
 }
@@ -77,7 +77,7 @@ async fn list_skills(client: &Client) -> anyhow::Result<u8> {
 impl Show {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let skill = client.get_skill(&self.name).await?;
-        output::print_message("Skill", &skill, &skill_details(&skill))
+        output::print_message(&skill, &skill_details(&skill))
     }
 }
 

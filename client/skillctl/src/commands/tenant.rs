@@ -35,15 +35,7 @@ pub(crate) async fn print_own_usage(client: &Client) -> anyhow::Result<u8> {
 async fn list_tenants(client: &Client) -> anyhow::Result<u8> {
     let answer = client.list_tenants().await?;
     let id = |tenant: &TenantUsage| tenant.tenant.clone();
-    let kind = "ListTenantsResponse";
-    output::print_list(
-        kind,
-        &answer,
-        &answer.tenants,
-        id,
-        TENANT_HEADER,
-        tenant_row,
-    )
+    output::print_list(&answer, &answer.tenants, id, TENANT_HEADER, tenant_row)
 }
 
 impl TenantShow {
@@ -129,7 +121,7 @@ fn print_usage(usage: &TenantUsage) -> anyhow::Result<u8> {
             .join(", ");
         text += &format!("\nexecs since {start}: {execs}\n");
     }
-    output::print_message("TenantUsage", usage, &text)
+    output::print_message(usage, &text)
 }
 
 fn period_row((period, used): (String, &UsageCounters)) -> [String; 8] {

@@ -114,7 +114,7 @@ pub(crate) struct Delete {
 impl Get {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let workspace = client.get_workspace(&self.id).await?;
-        output::print_message("Workspace", &workspace, &workspace_details(&workspace))
+        output::print_message(&workspace, &workspace_details(&workspace))
     }
 }
 
@@ -133,7 +133,7 @@ impl Create {
         };
         let workspace = client.create_workspace(request).await?;
         let text = format!("{}\n", short_id(&workspace.name));
-        output::print_message("Workspace", &workspace, &text)
+        output::print_message(&workspace, &text)
     }
 }
 
@@ -156,8 +156,7 @@ impl List {
                 skill_names(workspace),
             ]
         };
-        let kind = "ListWorkspacesResponse";
-        output::print_list(kind, &all, &all.workspaces, id, header, row)
+        output::print_list(&all, &all.workspaces, id, header, row)
     }
 }
 
@@ -175,7 +174,7 @@ impl Renew {
         let workspace = client.renew_workspace(request).await?;
         let expires = value_formats::format_relative_time(workspace.expire_time.as_ref());
         let text = format!("{} expires {expires}\n", short_id(&workspace.name));
-        output::print_message("Workspace", &workspace, &text)
+        output::print_message(&workspace, &text)
     }
 }
 

@@ -92,7 +92,7 @@ impl Publish {
             }
             Err(error) => return Err(error.into()),
         };
-        output::print_message("Skill", &skill, &skill_line(&skill))?;
+        output::print_message(&skill, &skill_line(&skill))?;
         output::print_text_notes(&published_problems(&skill));
         Ok(0)
     }
@@ -146,7 +146,7 @@ pub(crate) async fn refresh_skills(client: &Client) -> anyhow::Result<u8> {
         "{} loaded, {} rejected, {} shadowed\n",
         refreshed.loaded, refreshed.rejected, refreshed.shadowed
     );
-    output::print_message("RefreshSkillsResponse", &refreshed, &text)?;
+    output::print_message(&refreshed, &text)?;
     output::print_text_notes(&problem_lines(&refreshed.problems));
     let failed =
         |problem: &Problem| problem.severity() == Severity::Error || problem.code == PENDING;

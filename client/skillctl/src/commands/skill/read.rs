@@ -78,7 +78,7 @@ impl Files {
             ]
         });
         let table = output::text_table(["KIND", "SIZE", "TYPE", "PATH"], rows);
-        output::print_message("ListSkillFilesResponse", &all, &table)
+        output::print_message(&all, &table)
     }
 }
 
@@ -136,7 +136,7 @@ impl Search {
             ]
         });
         let table = output::text_table(["NAME", "SCORE", "MATCHED", "DESCRIPTION"], rows);
-        output::print_message("SearchSkillsResponse", &found, &table)
+        output::print_message(&found, &table)
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn print_problems(answer: &GetProblemsResponse) -> anyhow::Result<u8>
         lines if lines.is_empty() => "no problems\n".to_owned(),
         lines => output::text_lines(lines.iter()),
     };
-    output::print_message("GetProblemsResponse", answer, &text)?;
+    output::print_message(answer, &text)?;
     let mut problems = answer.problems.iter();
     let failed = problems.any(|problem| problem.severity() == Severity::Error);
     Ok(u8::from(failed))
