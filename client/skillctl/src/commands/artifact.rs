@@ -12,7 +12,6 @@ use skilld_client::v1::{
 use skilld_client::{Client, SaveTarget, split_version};
 
 use crate::commands::command_group::command_group;
-use crate::commands::paged_lists::read_all_pages;
 use crate::commands::partial_file::{NEW_FILE_MODE, PartialFile};
 use crate::commands::{complete, remove};
 use crate::output::download::{print_download, write_download};
@@ -185,7 +184,7 @@ impl List {
             scope: Some(self.scope.into()),
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         output::print_list(&all, &all.artifacts, bare_name, HEADER, artifact_row)
     }
 }
@@ -197,7 +196,7 @@ impl Versions {
             scope: Some(self.scope.into()),
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         output::print_list(&all, &all.artifacts, versioned_name, HEADER, artifact_row)
     }
 }

@@ -11,7 +11,6 @@ use skilld_client::v1::{
 use skilld_client::{Client, short_id};
 
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::{self, exec_result, signal_names, value_formats};
 
 /// List a workspace's execs, running and ended.
@@ -68,7 +67,7 @@ impl Ps {
             workspace: self.id,
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let header = [
             "EXEC", "STATE", "STARTED", "TIME", "INPUT", "OUTPUT", "COMMAND",
         ];

@@ -7,7 +7,6 @@ use skilld_client::{Client, Error, short_id};
 
 use crate::commands::command_group::command_group;
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::{self, value_formats};
 use crate::terminal::safe_text::plain_line;
 
@@ -83,7 +82,7 @@ impl Show {
 
 /// Lists the skills of all pages, and the problems of roots.
 async fn list_all_skills(client: &Client) -> Result<ListSkillsResponse, Error> {
-    read_all_pages(client, ListSkillsRequest::default()).await
+    client.read_all_pages(ListSkillsRequest::default()).await
 }
 
 fn skill_state(skill: &Message) -> String {

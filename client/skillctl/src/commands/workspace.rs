@@ -13,7 +13,6 @@ use skilld_client::{Client, short_id, workspace_name};
 
 use crate::commands::command_group::command_group;
 use crate::commands::identity::WorkspaceToken;
-use crate::commands::paged_lists::read_all_pages;
 use crate::commands::workspace_limit_args::WorkspaceLimitArgs;
 use crate::commands::{complete, remove};
 use crate::output::{self, value_formats};
@@ -143,7 +142,7 @@ impl List {
             labels: value_formats::to_map(&self.label),
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let header = ["ID", "STATE", "POOL", "CREATED", "EXPIRES", "SKILLS"];
         let id = |workspace: &Message| short_id(&workspace.name);
         let row = |workspace: &Message| {

@@ -13,7 +13,6 @@ use skilld_client::{Client, short_id};
 
 use super::{description_summary, list_all_skills, problem_lines};
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::download::print_download;
 use crate::output::{self, value_formats};
 
@@ -67,7 +66,7 @@ impl Files {
             path: self.path,
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let rows = all.files.iter().map(|file| {
             let size = file.size.to_string();
             [
