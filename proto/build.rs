@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use prost::Message;
 use protox::Compiler;
 use protox::prost_reflect::{DescriptorPool, FileDescriptor};
+use tonic_prost_build::Config;
 
 const FILES: [&str; 11] = [
     "skilld/v1/access.proto",
@@ -41,6 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::fs::write(out.join(file), method_options(&pool, option)?)?;
     }
 
+    let mut config = Config::new();
+    // Messages know their names, for their conversion to JSON.
+    config.enable_type_names();
     tonic_prost_build::configure()
         // Daemon, guest and client connect themselves, so generated code needs no connect().
         .build_transport(false)
@@ -48,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".")
         // Maps are sorted, so that equal messages have equal encodings.
         .btree_map(".")
-        .compile_fds(compiler.file_descriptor_set())?;
+        .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }
 

@@ -21,8 +21,9 @@
 //! ```
 //!
 //! In reading order: [`Client`] (connection, stubs, retries), `workspaces`, `execs`, `files`, `skills`, `artifacts`,
-//! `admin`, `access` (one file per service), [`Download`], [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`],
-//! [`Error`]. The crate `skilld-tools` offers the skill tools on top of these calls.
+//! `admin`, `access` (one file per service), [`PagedRequest`] (listings of several pages), [`Download`],
+//! [`SkillArchive`], [`ExecStream`], [`ExecPoller`], [`StdinWriter`], [`Error`]. The crate `skilld-tools` offers the
+//! skill tools on top of these calls.
 //!
 //! The client repeats calls that skilld itself answered with UNAVAILABLE, which promises that nothing was started, and
 //! calls for which no connection could be made. After a broken connection it also repeats calls that have the same
@@ -45,6 +46,7 @@ mod execs;
 mod files;
 mod message_stream;
 mod pack;
+mod paged_lists;
 mod proto_value;
 mod resource_names;
 mod retry;
@@ -68,6 +70,7 @@ pub use files::collect::{CollectedFiles, CollectedLink, SkippedFile};
 pub use files::upload::{TransferProgress, UploadKind, UploadTarget};
 pub use message_stream::MessageStream;
 pub use pack::PackLimits;
+pub use paged_lists::PagedRequest;
 pub use proto_value::to_proto_value;
 pub use resource_names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,

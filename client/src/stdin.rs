@@ -9,19 +9,16 @@ use std::path::PathBuf;
 use std::pin::pin;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::{Stream, StreamExt, stream};
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
-use skilld_proto::v1::{StreamStdinRequest, WriteStdinRequest, WriteStdinResponse};
+use skilld_proto::v1::{WriteStdinRequest, WriteStdinResponse};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::oneshot;
-use tokio_util::io::ReaderStream;
 use tonic::{Code, Status};
 
 use crate::resource_names::exec_name;
 use crate::retry::{could_not_connect, may_resume};
 use crate::{Client, Error};
 
-/// Size of one message in bytes; the server takes up to 256 KiB in a stream.
+/// Maximum size of the data of one message, in bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 impl Client {
@@ -67,61 +64,6 @@ impl Client {
             at: None,
             appends: true,
             ..self.stdin_at(name, 0)
-        }
-    }
-
-    /// Sends everything that `source` has in one stream, without waiting for answers in between; then end of file if
-    /// `eof` is set. Without an offset it appends.
-    ///
-    /// At most some messages of 256 KiB are held at a time. A stream that broke is not repeated, since its bytes are
-    /// gone from here: [`stdin_at`](Self::stdin_at) does that.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
-    pub async fn stream_stdin(
-        &self,
-        name: &str,
-        offset: Option<u64>,
-        source: impl AsyncRead + Send + Unpin + 'static,
-        eof: bool,
-    ) -> Result<WriteStdinResponse, Error> {
-        let chunks = ReaderStream::with_capacity(source, CHUNK_BYTES);
-        self.stream_stdin_chunks(name, offset, chunks, eof).await
-    }
-
-    /// Writes a stream of chunks to stdin. If the stream fails, the server sees a broken call; the chunks before that
-    /// are written.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`] if the daemon refuses the write, for instance because stdin is closed or the exec has ended.
-    pub async fn stream_stdin_chunks(
-        &self,
-        name: &str,
-        offset: Option<u64>,
-        chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-        eof: bool,
-    ) -> Result<WriteStdinResponse, Error> {
-        let first = StreamStdinRequest {
-            name: exec_name(name),
-            offset,
-            ..Default::default()
-        };
-        let last = StreamStdinRequest {
-            eof: true,
-            ..Default::default()
-        };
-        let (failed, failure) = oneshot::channel();
-        let messages = stream::iter([first])
-            .chain(data_messages(chunks, failed))
-            .chain(stream::iter(eof.then_some(last)));
-        let mut stub = self.execs();
-        tokio::select! {
-            biased;
-            // Leaving the call unfinished resets the stream: the server must not take half for all.
-            Ok(error) = failure => Err(unreadable(error)),
-            answer = stub.stream_stdin(messages) => Ok(answer?.into_inner()),
         }
     }
 }
@@ -265,29 +207,4 @@ fn unreadable(source: io::Error) -> Error {
         path: PathBuf::from("-"),
         source,
     }
-}
-
-/// Returns the messages of the chunks. An error is handed to `failed`, and the stream neither goes on nor ends.
-fn data_messages(
-    chunks: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-    failed: oneshot::Sender<io::Error>,
-) -> impl Stream<Item = StreamStdinRequest> + Send + 'static {
-    let start = (Box::pin(chunks), Bytes::new(), failed);
-    stream::unfold(start, |(mut chunks, mut rest, failed)| async move {
-        while rest.is_empty() {
-            match chunks.next().await? {
-                Ok(chunk) => rest = chunk,
-                Err(error) => {
-                    // The receiver is gone only if the call is over, and then this stream is not polled.
-                    drop(failed.send(error));
-                    return std::future::pending().await;
-                }
-            }
-        }
-        let message = StreamStdinRequest {
-            data: rest.split_to(rest.len().min(CHUNK_BYTES)),
-            ..Default::default()
-        };
-        Some((message, (chunks, rest, failed)))
-    })
 }

@@ -141,7 +141,7 @@ impl AccessControl {
         &self,
         exists: impl Fn(&TenantName, &BoundWorkspace) -> bool + Send + Sync + 'static,
     ) {
-        self.workspace_lookup.set(exists);
+        drop(self.workspace_lookup.0.set(Box::new(exists)));
     }
 
     /// Returns the table of faulty versions of files.

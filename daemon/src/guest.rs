@@ -276,20 +276,4 @@ impl AsyncWrite for GuestTransport {
 }
 
 #[cfg(test)]
-impl GuestLink {
-    /// Creates a link over any channel, for tests.
-    pub(crate) fn for_test(client: GuestClient, lost: CancellationToken) -> Self {
-        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a socket");
-        Self {
-            client,
-            lost,
-            version: String::new(),
-            generation: GENERATION,
-            workspace: String::new(),
-            socket: Arc::new(socket),
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests;

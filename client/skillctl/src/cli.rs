@@ -58,7 +58,9 @@ enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     Health(health::Health),
-    Version(version::Version),
+    /// Show the version of this program and of the daemon.
+    #[command(after_help = "Example:\n  skillctl version")]
+    Version,
     Completion(complete::Completion),
     #[command(hide = true)]
     ManPages(man_pages::ManPages),
@@ -99,13 +101,23 @@ command_group! {
         Pool(server::Pool),
         #[command(subcommand)]
         Server(server::Server),
-        Whoami(identity::Whoami),
-        Usage(tenant::Usage),
+        /// Show who the daemon takes you for: your tenant, role and credential.
+        #[command(after_help = "Example:\n  skillctl whoami")]
+        Whoami => identity::print_caller,
+        /// Show what your tenant holds now, its quotas, and what it has used.
+        ///
+        /// Amounts used are counted since the start of the daemon and per UTC day.
+        #[command(after_help = "Example:\n  skillctl usage")]
+        Usage => tenant::print_own_usage,
         #[command(subcommand)]
         Tenant(tenant::Tenant),
-        Problems(server::Problems),
+        /// List problems of skills, roots and pools. Exits with 1 if one of them is an error; warnings do not count.
+        #[command(after_help = "Example:\n  skillctl problems")]
+        Problems => server::print_problems,
         Drain(server::Drain),
-        Undrain(server::Undrain),
+        /// Accept new work again after a drain.
+        #[command(after_help = "Example:\n  skillctl undrain")]
+        Undrain => server::undrain,
     }
 }
 
@@ -186,7 +198,7 @@ impl Cli {
             Command::Context(command) => command.run(&self.connection),
             Command::Token(command) => command.run(),
             Command::Health(command) => command.run(&self.connection).await,
-            Command::Version(command) => command.run(&self.connection).await,
+            Command::Version => version::print_versions(&self.connection).await,
             Command::Completion(command) => command.run(),
             Command::ManPages(command) => command.run(Self::command()),
         }

@@ -21,7 +21,6 @@ pub(crate) mod image;
 pub(crate) mod input_arg;
 pub(crate) mod man_pages;
 pub(crate) mod mcp;
-pub(crate) mod paged_lists;
 pub(crate) mod partial_file;
 pub(crate) mod remove;
 pub(crate) mod run;

@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
-use prost::Message;
+use prost::Name;
 use serde_json::{Value, json};
 
 use crate::terminal;
@@ -73,9 +73,9 @@ pub(crate) fn is_event_stream() -> bool {
 
 /// Prints a message of the API as JSON, or its text for people, without terminal control characters. Returns the exit
 /// code 0, for the commands that end with it.
-pub(crate) fn print_message<M: Message>(kind: &str, message: &M, text: &str) -> anyhow::Result<u8> {
+pub(crate) fn print_message<M: Name>(message: &M, text: &str) -> anyhow::Result<u8> {
     match is_json() {
-        true => print_value(&proto_json::from_message(kind, message)?)?,
+        true => print_value(&proto_json::from_message(message)?)?,
         false => print_text(text)?,
     }
     Ok(0)
@@ -83,15 +83,14 @@ pub(crate) fn print_message<M: Message>(kind: &str, message: &M, text: &str) -> 
 
 /// Prints a listing: the answer as JSON, with --quiet the ids of its items, one per line, else a table. Returns the
 /// exit code 0.
-pub(crate) fn print_list<M: Message, T, const N: usize>(
-    kind: &str,
+pub(crate) fn print_list<M: Name, T, const N: usize>(
     answer: &M,
     items: &[T],
     id: impl Fn(&T) -> String,
     header: [&str; N],
     row: impl Fn(&T) -> [String; N],
 ) -> anyhow::Result<u8> {
-    print_message(kind, answer, &list_text(items, id, header, row))
+    print_message(answer, &list_text(items, id, header, row))
 }
 
 /// Returns the text of a listing: a table, or with --quiet the ids of its items, one per line.

@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::live::{self, Fault};
 use super::program::{Program, event};
-use super::{FakeExec, FakeServices, refusal};
+use super::{FakeExec, FakeServices, refusal, unimplemented};
 
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
@@ -332,30 +332,9 @@ impl ExecService for FakeServices {
 
     async fn stream_stdin(
         &self,
-        request: Request<Streaming<StreamStdinRequest>>,
+        _: Request<Streaming<StreamStdinRequest>>,
     ) -> Result<Response<WriteStdinResponse>, Status> {
-        let mut messages = request.into_inner();
-        let first = messages
-            .message()
-            .await?
-            .ok_or_else(|| Status::invalid_argument("no message"))?;
-        let running = self.running(&first.name)?;
-        let mut offset = first.offset;
-        let mut next = Some(first);
-        let mut written = WriteStdinResponse::default();
-        while let Some(message) = next {
-            let length = message.data.len();
-            let write = WriteStdinRequest {
-                offset,
-                data: message.data,
-                eof: message.eof,
-                ..WriteStdinRequest::default()
-            };
-            written = live::write(&running, &write).await?;
-            offset = offset.map(|offset| offset + length as u64);
-            next = messages.message().await?;
-        }
-        Ok(Response::new(written))
+        unimplemented()
     }
 
     async fn resize_terminal(

@@ -1,7 +1,6 @@
 //! Context of every call, and the answer that a call gives. The context is the client, the options and tools of the
 //! host, workspaces, hooks, MCP connections and the session of the call.
 
-use std::fmt;
 use std::ops::Deref;
 
 use serde::Serialize;
@@ -69,6 +68,7 @@ impl ToolAnswer {
 }
 
 /// Client, options, host tools, workspaces, hooks and MCP connections that all calls of a toolset share.
+#[derive(Debug)]
 pub(crate) struct ToolsetContext {
     pub(crate) client: Client,
     pub(crate) options: ToolOptions,
@@ -206,16 +206,4 @@ impl<'a> SessionContext<'a> {
 /// Converts the message of a hook that refused.
 fn hook_error(problem: String) -> ToolError {
     ToolError::Hook { problem }
-}
-
-impl fmt::Debug for ToolsetContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolsetContext")
-            .field("client", &self.client)
-            .field("options", &self.options)
-            .field("host", &self.host)
-            .field("workspaces", &self.workspaces)
-            .field("mcp", &self.mcp)
-            .finish_non_exhaustive()
-    }
 }

@@ -2,6 +2,8 @@
 //! causes them. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
 //! those.
 
+use std::fmt;
+
 use futures::future::{BoxFuture, ready};
 
 use crate::session::Session;
@@ -81,6 +83,12 @@ pub trait Hooks: Send + Sync {
         _unloaded: &'a UnloadedSkill,
     ) -> HookFuture<'a> {
         Box::pin(ready(Ok(())))
+    }
+}
+
+impl fmt::Debug for dyn Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
     }
 }
 

@@ -32,6 +32,7 @@ mod user_files;
 pub use found_uploads::{FoundUploads, Upload, UploadContent, find_uploads};
 pub use guidance::{Guidance, built_in};
 pub use inject::{Placement, PromptOptions, inject};
+pub(crate) use message_content::for_each_text;
 pub use prompt_budget::{PromptBudget, TextMeasure};
 pub use prompt_material::{
     CutText, InjectionReport, LoadedContent, PromptMaterial, SkillDoc, SkillSummary, UnknownDoc,

@@ -20,8 +20,6 @@ use crate::call_context::{SessionContext, ToolsetContext};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
-/// Number of skills of one page; the server's maximum.
-const PAGE_SIZE: i32 = 1000;
 /// Maximum number of skills that a search finds; the server's maximum.
 pub(crate) const FOUND_MAX: usize = 100;
 /// Maximum number of concurrent requests when many skills or files are read.
@@ -248,20 +246,10 @@ pub(crate) async fn list_skills(context: SessionContext<'_>) -> ToolResult<Vec<S
 
 /// Lists all skills that the options show, also those that only the user may start.
 async fn list_shown_skills(tools: &ToolsetContext) -> ToolResult<Vec<Skill>> {
-    let mut request = ListSkillsRequest {
-        page_size: PAGE_SIZE,
-        ..ListSkillsRequest::default()
-    };
-    let mut skills = Vec::new();
-    loop {
-        let page = tools.client.list_skills(request.clone()).await?;
-        let shown = page.skills.into_iter();
-        skills.extend(shown.filter(|skill| tools.options.shows(&skill_id(skill))));
-        if page.next_page_token.is_empty() {
-            return Ok(skills);
-        }
-        request.page_token = page.next_page_token;
-    }
+    let request = ListSkillsRequest::default();
+    let mut skills = tools.client.read_all_pages(request).await?.skills;
+    skills.retain(|skill| tools.options.shows(&skill_id(skill)));
+    Ok(skills)
 }
 
 /// Lists the usable skills that the options show, each name once, as its highest version, with `true` if it has several.

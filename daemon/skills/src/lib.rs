@@ -41,8 +41,8 @@ pub use catalogue::skill::{PageCursor, Skill, SkillState};
 pub use catalogue::{preflight, search};
 pub use content_store::content_hashing::ContentSummary;
 pub use content_store::staged_skill::{
-    PluginFiles, StagedSkill, StagingEffect, WritableStaging, find_staged_plugin,
-    has_replaced_versions, measure_staged_bytes,
+    PluginFiles, StagedSkill, StagingEffect, WritableStaging, has_replaced_versions,
+    measure_staged_bytes,
 };
 pub use content_store::{StoreCleanup, skill_files};
 pub use error::{Error, Result};

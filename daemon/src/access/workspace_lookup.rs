@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 
 type LookupFunction = Box<dyn Fn(&TenantName, &BoundWorkspace) -> bool + Send + Sync>;
 
-/// Function that finds the workspaces of tokens.
+/// Function that finds the workspaces of tokens, once it is set.
 #[derive(Default)]
-pub(super) struct WorkspaceLookup(OnceLock<LookupFunction>);
+pub(super) struct WorkspaceLookup(pub(super) OnceLock<LookupFunction>);
 
 impl fmt::Debug for WorkspaceLookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,14 +20,6 @@ impl fmt::Debug for WorkspaceLookup {
 }
 
 impl WorkspaceLookup {
-    /// Sets the function, unless there is one.
-    pub(super) fn set(
-        &self,
-        exists: impl Fn(&TenantName, &BoundWorkspace) -> bool + Send + Sync + 'static,
-    ) {
-        drop(self.0.set(Box::new(exists)));
-    }
-
     /// Checks that the workspace of a principal's token exists. Costs nothing for principals of other kinds.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Tests of the check of who connects to a guest's socket.
+//! Tests of the check of who connects to a guest's socket; links without a guest for other tests.
 
 use tokio::io::AsyncReadExt as _;
 use tokio::time::Instant;
@@ -7,6 +7,21 @@ use super::*;
 
 /// Connections of strangers that are in the socket's queue before the guest's.
 const STRANGERS: usize = 300;
+
+impl GuestLink {
+    /// Creates a link over any channel, for tests.
+    pub(crate) fn for_test(client: GuestClient, lost: CancellationToken) -> Self {
+        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a socket");
+        Self {
+            client,
+            lost,
+            version: String::new(),
+            generation: GENERATION,
+            workspace: String::new(),
+            socket: Arc::new(socket),
+        }
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn rejected_peers_do_not_delay_the_guest() {

@@ -12,7 +12,6 @@ use skilld_client::v1::{
 use skilld_client::{Client, SaveTarget, split_version};
 
 use crate::commands::command_group::command_group;
-use crate::commands::paged_lists::read_all_pages;
 use crate::commands::partial_file::{NEW_FILE_MODE, PartialFile};
 use crate::commands::{complete, remove};
 use crate::output::download::{print_download, write_download};
@@ -185,9 +184,8 @@ impl List {
             scope: Some(self.scope.into()),
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
-        let kind = "ListArtifactsResponse";
-        output::print_list(kind, &all, &all.artifacts, bare_name, HEADER, artifact_row)
+        let all = client.read_all_pages(request).await?;
+        output::print_list(&all, &all.artifacts, bare_name, HEADER, artifact_row)
     }
 }
 
@@ -198,10 +196,8 @@ impl Versions {
             scope: Some(self.scope.into()),
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
-        let kind = "ListArtifactVersionsResponse";
-        let id = versioned_name;
-        output::print_list(kind, &all, &all.artifacts, id, HEADER, artifact_row)
+        let all = client.read_all_pages(request).await?;
+        output::print_list(&all, &all.artifacts, versioned_name, HEADER, artifact_row)
     }
 }
 
@@ -235,7 +231,7 @@ impl Save {
         };
         drop(bar);
         let text = format!("{}\n", versioned_name(&saved));
-        output::print_message("Artifact", &saved, &text)
+        output::print_message(&saved, &text)
     }
 }
 
@@ -266,7 +262,7 @@ impl Load {
         let (loaded, _) = write_download(artifact, &name, total, &mut partial.writer()?).await?;
         partial.install()?;
         let text = format!("{} → {}\n", versioned_name(&loaded), self.file.display());
-        output::print_message("Artifact", &loaded, &text)
+        output::print_message(&loaded, &text)
     }
 }
 

@@ -203,7 +203,7 @@ fn print_collected(collected: &CollectedFiles) -> anyhow::Result<u8> {
         .map(|file| file.display().to_string());
     let artifacts = collected.summary.artifacts.iter().cloned();
     let text = output::text_lines(files.chain(links).chain(artifacts));
-    output::print_message("CollectSummary", &collected.summary, &text)
+    output::print_message(&collected.summary, &text)
 }
 
 /// Returns `true` if something matched, and all of it came whole, was written and, if requested, saved. Links that lead
@@ -278,7 +278,7 @@ async fn collect_archive(
             partial.install()?;
         }
         let text = format!("{} ({} files)\n", file.display(), summary.returned);
-        output::print_message("CollectSummary", &summary, &text)?;
+        output::print_message(&summary, &text)?;
         summary
     };
     warn_about_summary(&summary);

@@ -189,7 +189,7 @@ impl Exec {
 
 async fn start_exec(client: &Client, request: StartExecRequest) -> anyhow::Result<u8> {
     let exec = client.start_exec(request).await?;
-    output::print_message("Exec", &exec, &format!("{}\n", short_id(&exec.name)))?;
+    output::print_message(&exec, &format!("{}\n", short_id(&exec.name)))?;
     match &exec.result {
         // Started or not is what the code says here; how a program ends is asked later.
         Some(ended) if exec.pid == 0 && exec.state() != ExecState::Running => {

@@ -207,7 +207,7 @@ impl Poll {
         };
         let answer = client.poll_exec(request).await?;
         if output::is_json() {
-            return output::print_message("PollExecResponse", &answer, "");
+            return output::print_message(&answer, "");
         }
         let next = answer.next_offsets.unwrap_or_default();
         let state = polled_state(&answer);
@@ -260,7 +260,7 @@ impl Wait {
             exec = latest;
         }
         let text = format!("{} {}\n", short_id(&exec.name), execs::exec_state(&exec));
-        output::print_message("Exec", &exec, &text)?;
+        output::print_message(&exec, &text)?;
         let ended = exec.result.unwrap_or_default();
         let warnings = exec_result::warnings(&ended, false);
         warnings.iter().for_each(|note| output::print_note(note));

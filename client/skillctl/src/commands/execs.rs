@@ -11,7 +11,6 @@ use skilld_client::v1::{
 use skilld_client::{Client, short_id};
 
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::{self, exec_result, signal_names, value_formats};
 
 /// List a workspace's execs, running and ended.
@@ -68,12 +67,12 @@ impl Ps {
             workspace: self.id,
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let header = [
             "EXEC", "STATE", "STARTED", "TIME", "INPUT", "OUTPUT", "COMMAND",
         ];
         let id = |exec: &Message| short_id(&exec.name);
-        output::print_list("ListExecsResponse", &all, &all.execs, id, header, exec_row)
+        output::print_list(&all, &all.execs, id, header, exec_row)
     }
 }
 
@@ -161,7 +160,7 @@ impl Signal {
             target: target.into(),
         };
         let exec = client.signal_exec(request).await?;
-        output::print_message("Exec", &exec, "")
+        output::print_message(&exec, "")
     }
 }
 
@@ -179,6 +178,6 @@ impl Kill {
             ExecState::Unspecified | ExecState::Exited | ExecState::Closed => exec_state(&exec),
         };
         let text = format!("{} {state}\n", short_id(&exec.name));
-        output::print_message("Exec", &exec, &text)
+        output::print_message(&exec, &text)
     }
 }

@@ -6,7 +6,6 @@ use skilld_client::Client;
 use skilld_client::v1::{FileEntry, FileType, ListFilesRequest, ReadFileRequest};
 
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::download::print_download;
 use crate::output::{self, value_formats};
 
@@ -50,7 +49,7 @@ impl Ls {
             recursive: self.recursive,
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let header = ["MODE", "SIZE", "CHANGED", "PATH"];
         let id = |file: &FileEntry| file.path.clone();
         let row = |file: &FileEntry| {
@@ -61,7 +60,7 @@ impl Ls {
                 file_name(file),
             ]
         };
-        output::print_list("ListFilesResponse", &all, &all.files, id, header, row)
+        output::print_list(&all, &all.files, id, header, row)
     }
 }
 

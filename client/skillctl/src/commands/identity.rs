@@ -7,11 +7,6 @@ use skilld_client::{Client, workspace_name};
 
 use crate::output::{self, value_formats};
 
-/// Show who the daemon takes you for: your tenant, role and credential.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl whoami")]
-pub(crate) struct Whoami {}
-
 /// Create a token with which an agent can use one workspace and nothing else.
 ///
 /// The daemon does not store the token, so it can't be revoked. It ends with its lifetime, or with its workspace if
@@ -36,12 +31,10 @@ enum WorkspaceTokenRole {
     User,
 }
 
-impl Whoami {
-    /// Asks the daemon and prints the answer.
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let principal = client.get_principal().await?;
-        output::print_message("Principal", &principal, &principal_details(&principal))
-    }
+/// Prints who the caller is.
+pub(crate) async fn print_caller(client: &Client) -> anyhow::Result<u8> {
+    let principal = client.get_principal().await?;
+    output::print_message(&principal, &principal_details(&principal))
 }
 
 impl WorkspaceToken {
@@ -59,7 +52,7 @@ impl WorkspaceToken {
         };
         let token = client.create_workspace_token(request).await?;
         let text = format!("{}\n", token.token);
-        output::print_message("WorkspaceToken", &token, &text)
+        output::print_message(&token, &text)
     }
 }
 

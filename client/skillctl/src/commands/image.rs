@@ -40,7 +40,7 @@ impl Check {
         };
         let answer = client.check_image(request).await?;
         let text = format!("{}{}", image_details(&answer), finding_table(&answer));
-        output::print_message("CheckImageResponse", &answer, &text)?;
+        output::print_message(&answer, &text)?;
         if !output::is_json() {
             let usable = if answer.usable {
                 "usable"

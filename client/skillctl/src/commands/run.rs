@@ -289,7 +289,7 @@ impl RunJob<'_> {
         let size = value_formats::format_bytes(collected.bytes);
         let count = collected.files.len() + collected.links.len();
         output::note!("collected {count} files ({size}) into {}", to.display());
-        let summary = proto_json::from_message("CollectSummary", &collected.summary)?;
+        let summary = proto_json::from_message(&collected.summary)?;
         object.insert("collected".into(), summary);
         Ok(collect::is_complete(&collected))
     }

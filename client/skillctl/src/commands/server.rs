@@ -14,16 +14,12 @@ command_group! {
     /// List and resize pools of warm containers.
     #[command(after_help = "Example:\n  skillctl pool list")]
     Pool {
-        #[command(visible_alias = "ls")]
-        List(PoolList),
+        /// List the pools and how full they are.
+        #[command(visible_alias = "ls", after_help = "Example:\n  skillctl pool list")]
+        List => list_pools,
         Resize(PoolResize),
     }
 }
-
-/// List the pools and how full they are.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl pool list")]
-pub(crate) struct PoolList {}
 
 /// Keep this many containers warm, until the daemon's next start.
 #[derive(Debug, Args)]
@@ -38,19 +34,11 @@ command_group! {
     /// Look at the daemon.
     #[command(after_help = "Example:\n  skillctl server info")]
     Server {
-        Info(Info),
+        /// Show version, engine, features and limits.
+        #[command(after_help = "Example:\n  skillctl server info")]
+        Info => print_server_info,
     }
 }
-
-/// Show version, engine, features and limits.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl server info")]
-pub(crate) struct Info {}
-
-/// List problems of skills, roots and pools. Exits with 1 if one of them is an error; warnings do not count.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl problems")]
-pub(crate) struct Problems {}
 
 /// Refuse new workspaces, and let existing ones finish. `skillctl undrain` or a restart of the daemon ends it.
 #[derive(Debug, Args)]
@@ -64,33 +52,25 @@ pub(crate) struct Drain {
     remove: bool,
 }
 
-/// Accept new work again after a drain.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl undrain")]
-pub(crate) struct Undrain {}
-
-impl Undrain {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let answer = client.undrain().await?;
-        output::print_message("UndrainResponse", &answer, "accepting new work\n")
-    }
+/// Lets the daemon accept new work again.
+pub(crate) async fn undrain(client: &Client) -> anyhow::Result<u8> {
+    let answer = client.undrain().await?;
+    output::print_message(&answer, "accepting new work\n")
 }
 
-impl PoolList {
-    async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let pools = client.list_pools().await?;
-        let answer = ListPoolsResponse { pools };
-        let id = |pool: &Message| short_id(&pool.name);
-        let kind = "ListPoolsResponse";
-        output::print_list(kind, &answer, &answer.pools, id, POOL_HEADER, pool_row)
-    }
+/// Prints the pools.
+async fn list_pools(client: &Client) -> anyhow::Result<u8> {
+    let pools = client.list_pools().await?;
+    let answer = ListPoolsResponse { pools };
+    let id = |pool: &Message| short_id(&pool.name);
+    output::print_list(&answer, &answer.pools, id, POOL_HEADER, pool_row)
 }
 
 impl PoolResize {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let pool = client.resize_pool(&self.name, self.warm).await?;
         let table = output::text_table(POOL_HEADER, [pool_row(&pool)]);
-        output::print_message("Pool", &pool, &table)
+        output::print_message(&pool, &table)
     }
 }
 
@@ -111,11 +91,10 @@ fn pool_row(pool: &Message) -> [String; 8] {
     ]
 }
 
-impl Info {
-    async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let info = client.server_info().await?;
-        output::print_message("ServerInfo", &info, &server_details(&info))
-    }
+/// Prints what the daemon says about itself.
+async fn print_server_info(client: &Client) -> anyhow::Result<u8> {
+    let info = client.server_info().await?;
+    output::print_message(&info, &server_details(&info))
 }
 
 fn server_details(info: &ServerInfo) -> String {
@@ -159,11 +138,10 @@ fn server_details(info: &ServerInfo) -> String {
     ])
 }
 
-impl Problems {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let problems = client.problems().await?;
-        skill::print_problems(&GetProblemsResponse { problems })
-    }
+/// Prints the problems of the daemon; returns the exit code.
+pub(crate) async fn print_problems(client: &Client) -> anyhow::Result<u8> {
+    let problems = client.problems().await?;
+    skill::print_problems(&GetProblemsResponse { problems })
 }
 
 impl Drain {
@@ -181,6 +159,6 @@ impl Drain {
             (false, true) => "draining: no new workspaces, no new execs\n".to_owned(),
             (false, false) => "draining: no new workspaces\n".to_owned(),
         };
-        output::print_message("DrainResponse", &done, &text)
+        output::print_message(&done, &text)
     }
 }

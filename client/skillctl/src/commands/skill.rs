@@ -7,7 +7,6 @@ use skilld_client::{Client, Error, short_id};
 
 use crate::commands::command_group::command_group;
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::{self, value_formats};
 use crate::terminal::safe_text::plain_line;
 
@@ -22,26 +21,30 @@ command_group! {
     /// List, show, read, search, check, prepare and publish skills.
     #[command(after_help = "Example:\n  skillctl skill list")]
     Skill {
-        #[command(visible_alias = "ls")]
-        List(List),
+        /// List the skills that the daemon knows.
+        #[command(visible_alias = "ls", after_help = "Example:\n  skillctl skill list")]
+        List => list_skills,
         Show(Show),
         Files(read::Files),
         Read(read::Read),
         Search(read::Search),
-        Problems(read::Problems),
+        /// Show what is wrong with skills and roots, and what to do about it. Exits with 1 if one of the problems is an
+        /// error.
+        #[command(after_help = "Example:\n  skillctl skill problems")]
+        Problems => read::print_all_problems,
         Check(check::Check),
         Prepare(prepare::Prepare),
         Publish(publish::Publish),
         #[command(visible_alias = "rm")]
         Delete(publish::Delete),
-        Refresh(publish::Refresh),
+        /// Read all roots again, remote ones from their servers.
+        ///
+        /// Exit code 1 if a root cannot be read, or is still being fetched when the daemon has to answer: what it had
+        /// before is there, and what is being fetched comes by itself.
+        #[command(after_help = "Example:\n  skillctl skill refresh")]
+        Refresh => publish::refresh_skills,
     }
 }
-
-/// List the skills that the daemon knows.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill list")]
-pub(crate) struct List {}
 
 /// Show one skill: what it is for and how to use it.
 #[derive(Debug, Args)]
@@ -52,35 +55,34 @@ pub(crate) struct Show {
     name: String,
 }
 
-impl List {
-    async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let all = list_all_skills(client).await?;
-        let header = ["NAME", "VERSION", "STATE", "DESCRIPTION"];
-        let id = |skill: &Message| short_id(&skill.name);
-        let row = |skill: &Message| {
-            [
-                id(skill),
-                skill.version.clone(),
-                skill_state(skill),
-                description_summary(&skill.description),
-            ]
-        };
-        output::print_list("ListSkillsResponse", &all, &all.skills, id, header, row)?;
-        output::print_text_notes(&problem_lines(&all.problems));
-        Ok(0)
-    }
+/// Prints the skills of the daemon and the problems of its roots.
+async fn list_skills(client: &Client) -> anyhow::Result<u8> {
+    let all = list_all_skills(client).await?;
+    let header = ["NAME", "VERSION", "STATE", "DESCRIPTION"];
+    let id = |skill: &Message| short_id(&skill.name);
+    let row = |skill: &Message| {
+        [
+            id(skill),
+            skill.version.clone(),
+            skill_state(skill),
+            description_summary(&skill.description),
+        ]
+    };
+    output::print_list(&all, &all.skills, id, header, row)?;
+    output::print_text_notes(&problem_lines(&all.problems));
+    Ok(0)
 }
 
 impl Show {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let skill = client.get_skill(&self.name).await?;
-        output::print_message("Skill", &skill, &skill_details(&skill))
+        output::print_message(&skill, &skill_details(&skill))
     }
 }
 
 /// Lists the skills of all pages, and the problems of roots.
 async fn list_all_skills(client: &Client) -> Result<ListSkillsResponse, Error> {
-    read_all_pages(client, ListSkillsRequest::default()).await
+    client.read_all_pages(ListSkillsRequest::default()).await
 }
 
 fn skill_state(skill: &Message) -> String {

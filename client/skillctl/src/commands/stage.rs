@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use prost::Message;
+use prost::Name;
 use serde_json::{Map, Value, json};
 use skilld_client::v1::{
     Reason, StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest,
@@ -117,7 +117,7 @@ impl Stage {
             };
             let staged = StageSkillsResponse { skills };
             let lines: String = staged.skills.iter().map(skill_line).collect();
-            report_staged(object, "StageSkillsResponse", &staged, &lines)?;
+            report_staged(object, &staged, &lines)?;
             print_skill_problems(&staged.skills);
         }
         let mode = if self.link {
@@ -130,7 +130,7 @@ impl Stage {
             let inputs = client.stage_inputs(request).await?;
             let staged = StageInputsResponse { inputs };
             let lines: String = staged.inputs.iter().map(reference_line).collect();
-            report_staged(object, "StageInputsResponse", &staged, &lines)?;
+            report_staged(object, &staged, &lines)?;
         }
         let mut readable = Ok(());
         for input in inputs {
@@ -150,16 +150,15 @@ impl Stage {
 }
 
 /// Reports what one call staged: adds its fields to the JSON object, or prints its text.
-fn report_staged<M: Message>(
+fn report_staged<M: Name>(
     object: &mut Map<String, Value>,
-    kind: &str,
     answer: &M,
     text: &str,
 ) -> anyhow::Result<()> {
     if !output::is_json() {
         return Ok(output::print_text(text)?);
     }
-    if let Value::Object(fields) = proto_json::from_message(kind, answer)? {
+    if let Value::Object(fields) = proto_json::from_message(answer)? {
         object.extend(fields);
     }
     Ok(())

@@ -48,6 +48,6 @@ impl Stdin {
             committed_offset: writer.offset().unwrap_or_default(),
             ..WriteStdinResponse::default()
         };
-        output::print_message("WriteStdinResponse", &written, "")
+        output::print_message(&written, "")
     }
 }

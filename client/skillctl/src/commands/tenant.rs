@@ -8,27 +8,16 @@ use skilld_client::v1::{ResourceUsage, TenantUsage, UsageCounters};
 use crate::commands::command_group::command_group;
 use crate::output::{self, value_formats};
 
-/// Show what your tenant holds now, its quotas, and what it has used.
-///
-/// Amounts used are counted since the start of the daemon and per UTC day.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl usage")]
-pub(crate) struct Usage {}
-
 command_group! {
     /// Look at all tenants; needs the role admin.
     #[command(after_help = "Example:\n  skillctl tenant list")]
     Tenant {
-        #[command(visible_alias = "ls")]
-        List(TenantList),
+        /// List the tenants and what they hold.
+        #[command(visible_alias = "ls", after_help = "Example:\n  skillctl tenant list")]
+        List => list_tenants,
         Show(TenantShow),
     }
 }
-
-/// List the tenants and what they hold.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl tenant list")]
-pub(crate) struct TenantList {}
 
 /// Show what one tenant holds, its quotas, and what it has used.
 #[derive(Debug, Args)]
@@ -37,27 +26,16 @@ pub(crate) struct TenantShow {
     name: String,
 }
 
-impl Usage {
-    /// Asks the daemon and prints the answer.
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        print_usage(&client.get_usage().await?)
-    }
+/// Prints the usage of the caller's tenant.
+pub(crate) async fn print_own_usage(client: &Client) -> anyhow::Result<u8> {
+    print_usage(&client.get_usage().await?)
 }
 
-impl TenantList {
-    async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let answer = client.list_tenants().await?;
-        let id = |tenant: &TenantUsage| tenant.tenant.clone();
-        let kind = "ListTenantsResponse";
-        output::print_list(
-            kind,
-            &answer,
-            &answer.tenants,
-            id,
-            TENANT_HEADER,
-            tenant_row,
-        )
-    }
+/// Prints the tenants.
+async fn list_tenants(client: &Client) -> anyhow::Result<u8> {
+    let answer = client.list_tenants().await?;
+    let id = |tenant: &TenantUsage| tenant.tenant.clone();
+    output::print_list(&answer, &answer.tenants, id, TENANT_HEADER, tenant_row)
 }
 
 impl TenantShow {
@@ -143,7 +121,7 @@ fn print_usage(usage: &TenantUsage) -> anyhow::Result<u8> {
             .join(", ");
         text += &format!("\nexecs since {start}: {execs}\n");
     }
-    output::print_message("TenantUsage", usage, &text)
+    output::print_message(usage, &text)
 }
 
 fn period_row((period, used): (String, &UsageCounters)) -> [String; 8] {

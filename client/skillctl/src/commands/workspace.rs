@@ -13,7 +13,6 @@ use skilld_client::{Client, short_id, workspace_name};
 
 use crate::commands::command_group::command_group;
 use crate::commands::identity::WorkspaceToken;
-use crate::commands::paged_lists::read_all_pages;
 use crate::commands::workspace_limit_args::WorkspaceLimitArgs;
 use crate::commands::{complete, remove};
 use crate::output::{self, value_formats};
@@ -114,7 +113,7 @@ pub(crate) struct Delete {
 impl Get {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let workspace = client.get_workspace(&self.id).await?;
-        output::print_message("Workspace", &workspace, &workspace_details(&workspace))
+        output::print_message(&workspace, &workspace_details(&workspace))
     }
 }
 
@@ -133,7 +132,7 @@ impl Create {
         };
         let workspace = client.create_workspace(request).await?;
         let text = format!("{}\n", short_id(&workspace.name));
-        output::print_message("Workspace", &workspace, &text)
+        output::print_message(&workspace, &text)
     }
 }
 
@@ -143,7 +142,7 @@ impl List {
             labels: value_formats::to_map(&self.label),
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let header = ["ID", "STATE", "POOL", "CREATED", "EXPIRES", "SKILLS"];
         let id = |workspace: &Message| short_id(&workspace.name);
         let row = |workspace: &Message| {
@@ -156,8 +155,7 @@ impl List {
                 skill_names(workspace),
             ]
         };
-        let kind = "ListWorkspacesResponse";
-        output::print_list(kind, &all, &all.workspaces, id, header, row)
+        output::print_list(&all, &all.workspaces, id, header, row)
     }
 }
 
@@ -175,7 +173,7 @@ impl Renew {
         let workspace = client.renew_workspace(request).await?;
         let expires = value_formats::format_relative_time(workspace.expire_time.as_ref());
         let text = format!("{} expires {expires}\n", short_id(&workspace.name));
-        output::print_message("Workspace", &workspace, &text)
+        output::print_message(&workspace, &text)
     }
 }
 

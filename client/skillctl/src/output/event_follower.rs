@@ -277,7 +277,7 @@ impl<'a> EventFollower<'a> {
             self.first_output.get_or_insert_with(Instant::now);
         }
         if matches!(self.printing, EventFormat::Events) {
-            let line = output::json_line(&proto_json::from_message("ExecEvent", event)?);
+            let line = output::json_line(&proto_json::from_message(event)?);
             self.stdout.write_all(line.as_bytes()).await?;
             self.stdout.flush().await?;
         } else if let Some(event) = &event.event {

@@ -4,16 +4,16 @@ use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use data_encoding::BASE64;
-use prost::Message;
+use prost::Name;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::Value;
 use skilld_client::v1;
 
 /// Returns a message of `skilld.v1` in the JSON mapping of protobuf. Empty lists and zero values are included.
-pub(crate) fn from_message<M: Message>(kind: &str, message: &M) -> anyhow::Result<Value> {
+pub(crate) fn from_message<M: Name>(message: &M) -> anyhow::Result<Value> {
     let descriptor = descriptor_pool()?
-        .get_message_by_name(&format!("skilld.v1.{kind}"))
-        .with_context(|| format!("the API has no message {kind}"))?;
+        .get_message_by_name(&M::full_name())
+        .with_context(|| format!("the API has no message {}", M::NAME))?;
     let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())?;
     let options = SerializeOptions::new().skip_default_fields(false);
     let mut value = message.serialize_with_options(serde_json::value::Serializer, &options)?;

@@ -71,7 +71,7 @@ impl Transcript {
         let mut object = Map::new();
         object.insert("exec".into(), name.into());
         let result = match &self.result {
-            Some(result) => proto_json::from_message("ExecResult", result)?,
+            Some(result) => proto_json::from_message(result)?,
             None => Value::Null,
         };
         object.insert("result".into(), result);

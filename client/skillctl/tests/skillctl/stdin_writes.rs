@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skilld_client::v1::{
-    ExecSpec, Reason, ResizeTerminalRequest, StartExecRequest, Stdin, StreamStdinRequest, Terminal,
-    WriteStdinRequest, stdin::Source,
+    ExecSpec, Reason, ResizeTerminalRequest, StartExecRequest, Stdin, Terminal, WriteStdinRequest,
+    stdin::Source,
 };
 use skilld_client::{Client, Error};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -187,36 +187,12 @@ impl tokio::io::AsyncRead for Pieces {
 }
 
 #[tokio::test]
-async fn stream_stdin_sends_all_in_bounded_messages() {
-    let fake = fake();
-    let client = fake.client().await;
-    start(&client, &["cat"]).await;
-    let data = noise(3 * 1024 * 1024 + 5);
-    // Whatever the sizes that it comes in.
-    let pieces = [&data[..1], &data[1..2_000_000], &[], &data[2_000_000..]];
-    let chunks = futures::stream::iter(pieces.map(|piece| Ok(Bytes::copy_from_slice(piece))));
-    let answer = client.stream_stdin_chunks("w/x", Some(0), chunks, false);
-    let committed = answer.await.expect("writes").committed_offset;
-    assert_eq!(committed, data.len() as u64);
-    assert_eq!(written(&fake), data);
-    let sent = fake.calls.requests::<StreamStdinRequest>("StreamStdin");
-    let lens: Vec<usize> = sent.iter().map(|message| message.data.len()).collect();
-    assert!(lens.iter().all(|len| *len <= 256 * 1024), "{lens:?}");
-    assert_eq!(lens.iter().sum::<usize>(), data.len());
-    let end = client.stream_stdin("w/x", None, io::Cursor::new(b"end"), true);
-    assert_eq!(end.await.expect("writes").committed_offset, committed + 3);
-    assert!(fake.exec("x").input.borrow().eof);
-}
-
-#[tokio::test]
 async fn a_source_that_fails_is_no_end_of_file() {
     let fake = fake();
     let client = fake.client().await;
     start(&client, &["cat"]).await;
-    let failing = || Pieces(vec![Err(io::Error::other("no more")), Ok(b"half")]);
-    let error = client.stream_stdin("w/x", None, failing(), true).await;
-    assert!(matches!(error, Err(Error::Io { .. })), "{error:?}");
-    let error = client.stdin_end("w/x").copy(failing()).await;
+    let failing = Pieces(vec![Err(io::Error::other("no more")), Ok(b"half")]);
+    let error = client.stdin_end("w/x").copy(failing).await;
     assert!(matches!(error, Err(Error::Io { .. })), "{error:?}");
     assert!(!fake.exec("x").input.borrow().eof);
 }

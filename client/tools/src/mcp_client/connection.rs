@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::server_policy::{ConnectTarget, SharedHttpClient};
 use super::{McpServer, cut_problem};
 use crate::arguments;
+use crate::prompt::for_each_text;
 use crate::result_budget::{self, json_bytes};
 use crate::terminal_output::without_escapes;
 use crate::tool_definition::ToolDefinition;
@@ -262,12 +263,9 @@ fn result_value(
 
 /// Removes escape sequences from all texts of a value.
 fn clean_texts(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = without_escapes(std::mem::take(text)),
-        Value::Array(items) => items.iter_mut().for_each(clean_texts),
-        Value::Object(fields) => fields.values_mut().for_each(clean_texts),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
+    for_each_text(value, &mut |text| {
+        *text = without_escapes(std::mem::take(text));
+    });
 }
 
 /// Replaces an image, a sound or a file that is no text by its name, type and size.

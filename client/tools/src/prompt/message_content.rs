@@ -69,7 +69,7 @@ pub(super) fn texts(content: &Value) -> Vec<&str> {
 }
 
 /// Calls `edit` for each text in a JSON value, at any depth; the names of fields are no texts.
-pub(super) fn for_each_text(value: &mut Value, edit: &mut impl FnMut(&mut String)) {
+pub(crate) fn for_each_text(value: &mut Value, edit: &mut impl FnMut(&mut String)) {
     match value {
         Value::String(text) => edit(text),
         Value::Array(items) => items.iter_mut().for_each(|item| for_each_text(item, edit)),

@@ -16,8 +16,6 @@ use crate::skill_file_path::{path_in_plugin, relative_path};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
 
-/// Number of files of one page; the server's maximum.
-const PAGE_SIZE: i32 = 10_000;
 /// Maximum number of a plugin's files that are looked up at once.
 const SHARED_FILES_MAX: usize = 64;
 
@@ -27,24 +25,15 @@ pub(crate) async fn list_files(
     reference: &str,
     folder: &str,
 ) -> ToolResult<Vec<SkillFile>> {
-    let mut request = ListSkillFilesRequest {
+    let request = ListSkillFilesRequest {
         name: reference.to_owned(),
-        page_size: PAGE_SIZE,
         path: folder.to_owned(),
         ..ListSkillFilesRequest::default()
     };
-    let mut files = Vec::new();
-    loop {
-        let page = match tools.client.list_skill_files(request.clone()).await {
-            Ok(page) => page,
-            Err(error) if error.reason() == Some(Reason::FileNotFound) => return Ok(Vec::new()),
-            Err(error) => return Err(translate_skill_error(&tools.options, error, reference)),
-        };
-        files.extend(page.files);
-        if page.next_page_token.is_empty() {
-            return Ok(files);
-        }
-        request.page_token = page.next_page_token;
+    match tools.client.read_all_pages(request).await {
+        Ok(all) => Ok(all.files),
+        Err(error) if error.reason() == Some(Reason::FileNotFound) => Ok(Vec::new()),
+        Err(error) => Err(translate_skill_error(&tools.options, error, reference)),
     }
 }
 

@@ -172,16 +172,6 @@ const DIGESTS: &str = "staged";
 /// Prefix of the digest of a skill that is staged as a writable copy.
 const WRITABLE_PREFIX: &str = "writable:";
 
-/// Returns the path of a staged skill's plugin relative to `skills/`, and that of the skill in it. `None` if the skill
-/// is staged alone. `target` is the `skills/` of a slot. Blocks.
-#[must_use]
-pub fn find_staged_plugin(target: &Path, skill: &str) -> Option<(String, PathBuf)> {
-    let plugin = plugin_root(skill);
-    let link = fs::read_link(target.join(skill)).ok()?;
-    let path = fs::read_link(target.join(&plugin).join(skill_copy::SKILL_LINK)).ok()?;
-    (link.starts_with(&plugin)).then_some((plugin, path))
-}
-
 /// Copies stored skills into `target`, the `skills/` of a slot: all or none. Sets `unchanged` where the slot had the
 /// digest already. Blocks.
 ///

@@ -111,25 +111,6 @@ pub enum FetchError {
     },
 }
 
-impl FetchError {
-    /// Returns `true` if a later attempt may succeed without a change of configuration.
-    #[must_use]
-    pub fn is_temporary(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::Timeout { .. } => true,
-            Self::Status { status, .. } => *status >= 500 || matches!(status, 408 | 425 | 429),
-            Self::Url { .. }
-            | Self::Address { .. }
-            | Self::Downgrade { .. }
-            | Self::Redirects { .. }
-            | Self::TooLarge { .. }
-            | Self::Checksum { .. }
-            | Self::File { .. }
-            | Self::Client { .. } => false,
-        }
-    }
-}
-
 /// Words of TLS libraries for a certificate of an authority that they do not know: those of rustls, Node.js and OpenSSL.
 const UNKNOWN_AUTHORITY: [&str; 8] = [
     "UnknownIssuer",

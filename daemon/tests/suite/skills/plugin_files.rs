@@ -1,7 +1,6 @@
 //! Files that the skills of a plugin share are staged with each of them, so that `../` leads to these files.
 
 use super::*;
-use skilld::skills::find_staged_plugin;
 
 impl Fixture {
     /// A plugin with two skills and files that they share.
@@ -22,6 +21,15 @@ impl Fixture {
     /// Reads a file by a path below the slot's `skills/`, as the kernel resolves it.
     pub(super) fn read(&self, path: &str) -> std::io::Result<String> {
         fs::read_to_string(self.slot("s1").join(path))
+    }
+
+    /// Returns the path of a staged skill's plugin relative to `skills/`, and that of the skill in it. `None` if the skill
+    /// is staged alone.
+    fn staged_plugin(&self, skill: &str) -> Option<(String, PathBuf)> {
+        let (slot, plugin) = (self.slot("s1"), format!(".plugins/{skill}"));
+        let link = fs::read_link(slot.join(skill)).ok()?;
+        let path = fs::read_link(slot.join(&plugin).join(".skill")).ok()?;
+        link.starts_with(&plugin).then_some((plugin, path))
     }
 
     async fn body(&self, name: &str) -> String {
@@ -139,7 +147,7 @@ async fn a_skill_reaches_the_files_of_its_plugin_by_relative_paths() {
         let real = fixture.slot("s1").join("deploy").join(link).canonicalize();
         assert_eq!(real.expect("there"), workspace.join(place), "{link}");
     }
-    let found = find_staged_plugin(&fixture.slot("s1"), "deploy");
+    let found = fixture.staged_plugin("deploy");
     let expected = (".plugins/deploy".to_owned(), PathBuf::from("skills/deploy"));
     assert_eq!(found, Some(expected));
     // What is served names both folders.
@@ -166,7 +174,7 @@ async fn plugin_skills_are_staged_side_by_side_with_their_own_files() {
         let path = format!("{skill}/scripts/../../../shared/lib.py");
         assert_eq!(fixture.read(&path).expect(skill), text);
     }
-    assert_eq!(find_staged_plugin(&fixture.slot("s1"), "plain"), None);
+    assert_eq!(fixture.staged_plugin("plain"), None);
     let plain = fixture.slot("s1").join("plain").symlink_metadata();
     assert!(plain.expect("there").is_dir());
     let again = fixture.stage("s1", &all).await.expect("staged");
@@ -212,7 +220,7 @@ async fn a_plugin_may_begin_and_cease_to_share_files() {
         };
         let staged = fixture.stage("s1", &["deploy"]).await.expect("staged");
         assert_eq!(staged[0].plugin.is_some(), expected);
-        let found = find_staged_plugin(&fixture.slot("s1"), "deploy");
+        let found = fixture.staged_plugin("deploy");
         assert_eq!(found.is_some(), expected);
         fixture.read("deploy/SKILL.md").expect("there");
         let shared = fixture.read("deploy/../../shared/lib.py");

@@ -35,7 +35,7 @@ impl Check {
             env: self.env,
         };
         let answer = client.preflight_skill(request).await?;
-        output::print_message("PreflightSkillResponse", &answer, &finding_table(&answer))?;
+        output::print_message(&answer, &finding_table(&answer))?;
         if !output::is_json() {
             let found = match (answer.findings.is_empty(), answer.ready) {
                 (true, _) => "nothing missing found",

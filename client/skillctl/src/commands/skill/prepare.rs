@@ -60,7 +60,7 @@ impl Prepare {
 
 fn print_result(name: &str, result: &PreparedSkill) -> anyhow::Result<u8> {
     let table = result.environment.as_ref().map(package_table);
-    output::print_message("PreparedSkill", result, &table.unwrap_or_default())?;
+    output::print_message(result, &table.unwrap_or_default())?;
     if !result.problems.is_empty() {
         output::print_text_notes(&problem_lines(&result.problems));
         return Ok(1);

@@ -53,14 +53,6 @@ pub(crate) struct Delete {
     all: bool,
 }
 
-/// Read all roots again, remote ones from their servers.
-///
-/// Exit code 1 if a root cannot be read, or is still being fetched when the daemon has to answer: what it had before
-/// is there, and what is being fetched comes by itself.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill refresh")]
-pub(crate) struct Refresh {}
-
 impl Publish {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let default = PackLimits::default();
@@ -100,7 +92,7 @@ impl Publish {
             }
             Err(error) => return Err(error.into()),
         };
-        output::print_message("Skill", &skill, &skill_line(&skill))?;
+        output::print_message(&skill, &skill_line(&skill))?;
         output::print_text_notes(&published_problems(&skill));
         Ok(0)
     }
@@ -147,17 +139,16 @@ impl Delete {
     }
 }
 
-impl Refresh {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let refreshed = client.refresh_skills().await?;
-        let text = format!(
-            "{} loaded, {} rejected, {} shadowed\n",
-            refreshed.loaded, refreshed.rejected, refreshed.shadowed
-        );
-        output::print_message("RefreshSkillsResponse", &refreshed, &text)?;
-        output::print_text_notes(&problem_lines(&refreshed.problems));
-        let failed =
-            |problem: &Problem| problem.severity() == Severity::Error || problem.code == PENDING;
-        Ok(u8::from(refreshed.problems.iter().any(failed)))
-    }
+/// Makes the daemon read all roots again; returns the exit code.
+pub(crate) async fn refresh_skills(client: &Client) -> anyhow::Result<u8> {
+    let refreshed = client.refresh_skills().await?;
+    let text = format!(
+        "{} loaded, {} rejected, {} shadowed\n",
+        refreshed.loaded, refreshed.rejected, refreshed.shadowed
+    );
+    output::print_message(&refreshed, &text)?;
+    output::print_text_notes(&problem_lines(&refreshed.problems));
+    let failed =
+        |problem: &Problem| problem.severity() == Severity::Error || problem.code == PENDING;
+    Ok(u8::from(refreshed.problems.iter().any(failed)))
 }

@@ -13,7 +13,6 @@ use skilld_client::{Client, short_id};
 
 use super::{description_summary, list_all_skills, problem_lines};
 use crate::commands::complete;
-use crate::commands::paged_lists::read_all_pages;
 use crate::output::download::print_download;
 use crate::output::{self, value_formats};
 
@@ -60,11 +59,6 @@ pub(crate) struct Search {
     compat: bool,
 }
 
-/// Show what is wrong with skills and roots, and what to do about it. Exits with 1 if one of the problems is an error.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillctl skill problems")]
-pub(crate) struct Problems {}
-
 impl Files {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListSkillFilesRequest {
@@ -72,7 +66,7 @@ impl Files {
             path: self.path,
             ..Default::default()
         };
-        let all = read_all_pages(client, request).await?;
+        let all = client.read_all_pages(request).await?;
         let rows = all.files.iter().map(|file| {
             let size = file.size.to_string();
             [
@@ -83,7 +77,7 @@ impl Files {
             ]
         });
         let table = output::text_table(["KIND", "SIZE", "TYPE", "PATH"], rows);
-        output::print_message("ListSkillFilesResponse", &all, &table)
+        output::print_message(&all, &table)
     }
 }
 
@@ -141,19 +135,18 @@ impl Search {
             ]
         });
         let table = output::text_table(["NAME", "SCORE", "MATCHED", "DESCRIPTION"], rows);
-        output::print_message("SearchSkillsResponse", &found, &table)
+        output::print_message(&found, &table)
     }
 }
 
-impl Problems {
-    pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let all = list_all_skills(client).await?;
-        let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
-        let all = GetProblemsResponse {
-            problems: all.problems.into_iter().chain(of_skills).collect(),
-        };
-        print_problems(&all)
-    }
+/// Prints the problems of skills and roots; returns the exit code.
+pub(crate) async fn print_all_problems(client: &Client) -> anyhow::Result<u8> {
+    let all = list_all_skills(client).await?;
+    let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
+    let all = GetProblemsResponse {
+        problems: all.problems.into_iter().chain(of_skills).collect(),
+    };
+    print_problems(&all)
 }
 
 /// Prints problems; returns the exit code, 1 if one of them is an error.
@@ -162,7 +155,7 @@ pub(crate) fn print_problems(answer: &GetProblemsResponse) -> anyhow::Result<u8>
         lines if lines.is_empty() => "no problems\n".to_owned(),
         lines => output::text_lines(lines.iter()),
     };
-    output::print_message("GetProblemsResponse", answer, &text)?;
+    output::print_message(answer, &text)?;
     let mut problems = answer.problems.iter();
     let failed = problems.any(|problem| problem.severity() == Severity::Error);
     Ok(u8::from(failed))

@@ -1,15 +1,24 @@
 //! Listings that the daemon answers in pages.
 
-use skilld_client::{Client, Error, v1};
+use skilld_proto::v1;
+
+use crate::{Client, Error};
 
 /// Request of a listing, which the daemon answers page by page.
-pub(crate) trait PagedRequest {
+pub trait PagedRequest {
     /// Answer that holds one page, or several of them.
     type Answer: Default;
 
     /// Reads the next page and appends its items to `all`; returns `false` after the last page.
-    async fn append_page(&mut self, client: &Client, all: &mut Self::Answer)
-    -> Result<bool, Error>;
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    fn append_page(
+        &mut self,
+        client: &Client,
+        all: &mut Self::Answer,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
 /// Implements [`PagedRequest`] for requests by their calls, answers, lists in the answers and sizes of a page.
@@ -39,12 +48,18 @@ paged_requests! {
     list_workspaces: ListWorkspacesRequest -> ListWorkspacesResponse { workspaces } by 1000,
 }
 
-/// Reads all pages of a listing into one answer.
-pub(crate) async fn read_all_pages<R: PagedRequest>(
-    client: &Client,
-    mut request: R,
-) -> Result<R::Answer, Error> {
-    let mut all = R::Answer::default();
-    while request.append_page(client, &mut all).await? {}
-    Ok(all)
+impl Client {
+    /// Reads all pages of a listing into one answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses a call or cannot be reached.
+    pub async fn read_all_pages<R: PagedRequest>(
+        &self,
+        mut request: R,
+    ) -> Result<R::Answer, Error> {
+        let mut all = R::Answer::default();
+        while request.append_page(self, &mut all).await? {}
+        Ok(all)
+    }
 }
