@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `atomic_write` | files that get their contents in one step | daemon, skills, skillctl |
 //! | `audit_chain` | hashes and MACs of the audit log's lines, and their verification | daemon, skillctl |
+//! | `excerpts` | first part of a long text or list, for messages | daemon, skills, tools, skillctl |
 //! | `frame_socket` | byte stream over a Unix socket that carries HTTP/2 | guest, daemon |
 //! | `mime` | media types of files | guest, daemon, skills |
 //! | `tar_reader` | entries of tar streams, as their bytes arrive | guest, skills |
@@ -16,6 +17,8 @@
 pub mod atomic_write;
 #[cfg(feature = "audit-chain")]
 pub mod audit_chain;
+#[cfg(feature = "excerpts")]
+pub mod excerpts;
 #[cfg(feature = "frame-socket")]
 pub mod frame_socket;
 #[cfg(feature = "mime")]
