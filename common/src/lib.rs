@@ -10,6 +10,7 @@
 //! | `excerpts` | first part of a long text or list, for messages | daemon, skills, tools, skillctl |
 //! | `frame_socket` | byte stream over a Unix socket that carries HTTP/2 | guest, daemon |
 //! | `mime` | media types of files | guest, daemon, skills |
+//! | `names` | grammar of the ids in resource names | guest, daemon, tools, skillctl |
 //! | `tar_reader` | entries of tar streams, as their bytes arrive | guest, skills |
 //! | `text_decoding` | text of files in any encoding | skills, tools |
 
@@ -23,6 +24,8 @@ pub mod excerpts;
 pub mod frame_socket;
 #[cfg(feature = "mime")]
 pub mod mime;
+#[cfg(feature = "names")]
+pub mod names;
 #[cfg(feature = "tar-reader")]
 pub mod tar_reader;
 #[cfg(feature = "text-decoding")]
