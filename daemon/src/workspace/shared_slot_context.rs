@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::access::HeldCounter;
@@ -178,7 +179,7 @@ impl SharedSlotContext {
         guest::ExpectedGuest {
             uid: (!self.info.userns_remap && shows_pid && !is_fake).then_some(record.uid),
             pid: (shows_pid && pid != 0).then_some(pid),
-            nonce: from_hex(&record.nonce),
+            nonce: HEXLOWER.decode(record.nonce.as_bytes()).unwrap_or_default(),
             command_group: match container {
                 Some(container) => self.command_group(container, pid).await,
                 None => None,
@@ -212,11 +213,3 @@ impl SharedSlotContext {
 
 /// Limits the warning to one line: the ability to make groups depends on the daemon, not on the container.
 static WARN_OF_COMMAND_GROUPS: Once = Once::new();
-
-/// Bytes of an even number of hex digits; nothing if there are others.
-fn from_hex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2)
-        .map_while(|index| text.get(2 * index..2 * index + 2))
-        .map_while(|pair| u8::from_str_radix(pair, 16).ok())
-        .collect()
-}
