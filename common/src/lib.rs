@@ -10,9 +10,10 @@
 //! | `excerpts` | first part of a long text or list, for messages | daemon, skills, tools, skillctl |
 //! | `frame_socket` | byte stream over a Unix socket that carries HTTP/2 | guest, daemon |
 //! | `mime` | media types of files | guest, daemon, skills |
-//! | `names` | grammar of the ids in resource names | guest, daemon, tools, skillctl |
+//! | `names` | grammar of ids, last components of paths | guest, daemon, skills, tools, skillctl |
 //! | `tar_reader` | entries of tar streams, as their bytes arrive | guest, skills |
 //! | `text_decoding` | text of files in any encoding | skills, tools |
+//! | `unix_time` | times as milliseconds since 1970 | daemon, skills |
 
 #[cfg(feature = "atomic-write")]
 pub mod atomic_write;
@@ -30,3 +31,5 @@ pub mod names;
 pub mod tar_reader;
 #[cfg(feature = "text-decoding")]
 pub mod text_decoding;
+#[cfg(feature = "unix-time")]
+pub mod unix_time;

@@ -1,4 +1,4 @@
-//! Grammar of the ids in resource names.
+//! Grammar of the ids in resource names, and the last components of paths.
 
 /// Maximum length of an id in a resource name, in bytes.
 pub const RESOURCE_ID_BYTES_MAX: usize = 63;
@@ -14,6 +14,12 @@ pub fn is_resource_id(text: &str) -> bool {
         && bytes.first().is_some_and(is_outer)
         && bytes.last().is_some_and(is_outer)
         && bytes.iter().all(is_inner)
+}
+
+/// Returns the last component of a path whose components are separated by slashes; empty after a trailing slash.
+#[must_use]
+pub fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use skilld_common::names::is_resource_id;
+use skilld_common::names::{base_name, is_resource_id};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -162,7 +162,7 @@ fn adopt_listed(context: &Arc<SharedSlotContext>, workspace: &Workspace, execs: 
 
 /// Returns the id of an exec, without the name of its workspace; `None` if no daemon gave it.
 fn exec_id(exec: &pb::Exec) -> Option<String> {
-    let id = exec.name.rsplit('/').next().unwrap_or_default();
+    let id = base_name(&exec.name);
     is_resource_id(id).then(|| id.to_owned())
 }
 

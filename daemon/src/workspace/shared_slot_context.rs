@@ -6,6 +6,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXLOWER;
+use skilld_common::unix_time::unix_ms;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::access::HeldCounter;
@@ -17,7 +18,6 @@ use crate::guest;
 use crate::metrics::Metrics;
 use crate::shutdown::Tasks;
 use crate::usage::UsageLedger;
-use crate::workspace::lease::unix_ms;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};

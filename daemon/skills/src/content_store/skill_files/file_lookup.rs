@@ -1,5 +1,7 @@
 //! Finds the file that a requested path means. Pure: nothing here opens a file.
 
+use skilld_common::names::base_name;
+
 use super::{Manifest, SkillFile};
 use crate::error::{Error, Result};
 use crate::name_similarity::{nearest_names, similarity};
@@ -46,7 +48,7 @@ impl Manifest {
 /// ones.
 fn suggest_paths(files: &[SkillFile], path: &str) -> Vec<String> {
     let wanted = fold_path(path);
-    let wanted_name = file_name(&wanted);
+    let wanted_name = base_name(&wanted);
     // The files are sorted by path, and so are those with the same score.
     nearest_names(files.iter().filter_map(|file| {
         let path = fold_path(&file.path);
@@ -54,15 +56,11 @@ fn suggest_paths(files: &[SkillFile], path: &str) -> Vec<String> {
             4.0
         } else if path.ends_with(&format!("/{wanted}")) || wanted.ends_with(&format!("/{path}")) {
             3.0
-        } else if file_name(&path) == wanted_name {
+        } else if base_name(&path) == wanted_name {
             2.0
         } else {
-            similarity(file_name(&path), wanted_name)
+            similarity(base_name(&path), wanted_name)
         };
         (score >= 0.6).then(|| (score, file.path.clone()))
     }))
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
