@@ -47,7 +47,6 @@ mod files;
 mod message_stream;
 mod pack;
 mod paged_lists;
-mod proto_value;
 mod resource_names;
 mod retry;
 mod skill_archive;
@@ -71,13 +70,13 @@ pub use files::upload::{TransferProgress, UploadKind, UploadTarget};
 pub use message_stream::MessageStream;
 pub use pack::PackLimits;
 pub use paged_lists::PagedRequest;
-pub use proto_value::to_proto_value;
 pub use resource_names::{
     artifact_name, exec_name, new_exec_id, new_workspace_id, pool_name, short_id, skill_name,
     split_version, workspace_name,
 };
 pub use retry::RetryPolicy;
 pub use skill_archive::SkillArchive;
+pub use skilld_proto::json::to_proto_value;
 pub use skilld_proto::v1;
 pub use stdin::StdinWriter;
 

@@ -9,7 +9,7 @@ use skilld_proto::v1 as pb;
 
 use crate::config::ExecConfig;
 use crate::error::{Error, Result};
-use crate::name_similarity::similarity;
+use crate::name_similarity::{nearest_names, similarity};
 use crate::workspace_paths::{self, PathContext, SkillFolder};
 
 mod environment;
@@ -144,12 +144,12 @@ pub fn require_staged_skill<'a>(
         Some(parent) if parent.ends_with('-') => 1.0,
         _ => similarity(name, staged),
     };
-    let mut nearest: Vec<String> = skills.keys().cloned().collect();
-    nearest.sort_by(|a, b| similarity_to_name(b).total_cmp(&similarity_to_name(a)));
-    nearest.truncate(3);
+    let scored = skills
+        .keys()
+        .map(|staged| (similarity_to_name(staged), staged.clone()));
     Err(Error::SkillNotStaged {
         name: name.to_owned(),
-        nearest,
+        nearest: nearest_names(scored),
     })
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use skilld_common::unix_time::unix_ms;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use tokio::sync::OwnedMutexGuard;
@@ -23,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::fetch::{UrlFetcher, WebUrl};
 use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::shutdown::Tasks;
-use crate::workspace::lease::unix_ms;
 use crate::workspace::{Workspace, WorkspaceGrant, record};
 
 mod archive_packer;

@@ -10,10 +10,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use skilld_common::unix_time::{from_unix_ms, unix_ms};
 use skilld_proto::v1::{Exec, ExecResult};
 
 use crate::access::TenantName;
@@ -160,7 +161,7 @@ impl UsageLedger {
     /// Returns the time of the daemon's start.
     #[must_use]
     pub fn start_time(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(self.0.start_ms)
+        from_unix_ms(self.0.start_ms)
     }
 
     /// Returns the time up to which an earlier daemon's usage is in the ledger, in milliseconds since 1970.
@@ -223,7 +224,7 @@ impl UsageLedger {
     pub fn add_earlier_exec(&self, tenant: &TenantName, exec: &Exec) {
         let to_ms = |time: Option<prost_types::Timestamp>| {
             let time: SystemTime = time?.try_into().ok()?;
-            Some(to_ms(time))
+            Some(unix_ms(time))
         };
         let (Some(start_ms), Some(end_ms)) = (to_ms(exec.start_time), to_ms(exec.end_time)) else {
             return;
@@ -309,12 +310,7 @@ impl UsageCounters {
 }
 
 fn now_ms() -> u64 {
-    to_ms(SystemTime::now())
-}
-
-fn to_ms(time: SystemTime) -> u64 {
-    let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+    unix_ms(SystemTime::now())
 }
 
 #[cfg(test)]

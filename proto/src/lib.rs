@@ -40,6 +40,9 @@ impl v1::Reason {
     }
 }
 
+#[cfg(feature = "json")]
+pub mod json;
+
 /// Private protocol between daemon and guest.
 pub mod guest {
     /// Version 1 of the protobuf package.

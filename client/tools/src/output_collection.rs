@@ -7,6 +7,7 @@ use skilld_client::v1::skipped_file::Reason;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
 };
+use skilld_common::excerpts::join_first;
 
 use crate::call_context::ToolsetContext;
 use crate::session::Session;
@@ -97,13 +98,7 @@ pub(crate) fn skipped_paths(
 
 /// Joins the first of some paths, long ones cut, and adds the number of the others.
 pub(crate) fn join_paths(paths: &[&str]) -> String {
-    let (first, others) = paths.split_at(paths.len().min(NAMED_MAX));
-    let shown: Vec<String> = first.iter().map(|path| shorten(path)).collect();
-    let list = shown.join(", ");
-    match others.len() {
-        0 => list,
-        count => format!("{list} and {count} more"),
-    }
+    join_first(paths.iter().map(|path| shorten(path)), NAMED_MAX)
 }
 
 /// Returns the warning for files that a command left, or may have left, where nothing collects them.

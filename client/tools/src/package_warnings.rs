@@ -2,6 +2,7 @@
 //! its packages, when a run of it failed. Pure; every family adds them to its results.
 
 use skilld_client::v1::{Problem, Skill, StagedSkill};
+use skilld_common::excerpts::{cut_chars, join_first};
 
 use crate::prompt::untrusted_text::one_line;
 
@@ -45,14 +46,7 @@ fn format_warning(names: &[String], problems: &[Problem]) -> String {
     let reasons = problems
         .iter()
         .take(REASONS_SHOWN_MAX)
-        .map(|problem| {
-            let line = one_line(&problem.message);
-            let cut: String = line.chars().take(REASON_CHARS_MAX).collect();
-            match cut.len() < line.len() {
-                true => format!("{cut}…"),
-                false => cut,
-            }
-        })
+        .map(|problem| cut_chars(&one_line(&problem.message), REASON_CHARS_MAX))
         .collect::<Vec<_>>()
         .join("; ");
     match names.is_empty() {
@@ -68,15 +62,7 @@ fn format_warning(names: &[String], problems: &[Problem]) -> String {
 
 /// Returns the first names and the number of the others.
 fn list_names(names: &[String]) -> String {
-    let shown: Vec<String> = names
-        .iter()
-        .take(NAMES_SHOWN_MAX)
-        .map(|name| one_line(name))
-        .collect();
-    match names.len() - shown.len() {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
+    join_first(names.iter().map(|name| one_line(name)), NAMES_SHOWN_MAX)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Converts JSON from and to protobuf's JSON values, which skill cards and arguments of scripts travel as.
 
 use prost_types::value::Kind;
-use prost_types::{ListValue, Struct, Value as Wire};
+use prost_types::{Struct, Value as Wire};
 use serde_json::{Map, Value};
+use skilld_client::to_proto_value;
 use skilld_client::v1::ScriptArg;
 
 /// Converts a map to JSON, its keys sorted.
@@ -30,28 +31,9 @@ pub(crate) fn to_script_arg(key: String, value: Value) -> ScriptArg {
     let literal = value.as_number().map(ToString::to_string);
     ScriptArg {
         key,
-        value: literal.is_none().then(|| from_json(value)),
+        value: literal.is_none().then(|| to_proto_value(value)),
         literal: literal.unwrap_or_default(),
     }
-}
-
-fn from_json(value: Value) -> Wire {
-    let kind = match value {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(value) => Kind::BoolValue(value),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
-        Value::String(text) => Kind::StringValue(text),
-        Value::Array(items) => Kind::ListValue(ListValue {
-            values: items.into_iter().map(from_json).collect(),
-        }),
-        Value::Object(fields) => Kind::StructValue(Struct {
-            fields: fields
-                .into_iter()
-                .map(|(key, value)| (key, from_json(value)))
-                .collect(),
-        }),
-    };
-    Wire { kind: Some(kind) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Parses paths of a skill's files as skills, prompts and models write them. They begin with a placeholder for the
 //! skill's folder or with the folder's path in a workspace, or are relative to the folder. Pure.
 
+use skilld_common::names::base_name;
+
 /// Placeholders and variables for the folder of the skill that a text belongs to.
 const OWN_FOLDERS: [&str; 8] = [
     "{baseDir}",
@@ -149,15 +151,11 @@ pub(crate) fn find_document(skill: &str, docs: &[String], asked: &str) -> Docume
     match same_path.len() {
         1 => DocumentMatch::Found(same_path.remove(0)),
         0 => {
-            let name = file_name(&lower);
-            DocumentMatch::Unknown(alike(&|doc| file_name(doc) == name))
+            let name = base_name(&lower);
+            DocumentMatch::Unknown(alike(&|doc| base_name(doc) == name))
         }
         _ => DocumentMatch::Unknown(same_path),
     }
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 #[cfg(test)]

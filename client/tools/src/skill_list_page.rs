@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use skilld_common::excerpts::cut_chars;
 
 use crate::result_budget::{json_bytes, take_fitting};
 
@@ -187,10 +188,7 @@ impl<T> SkillListPage<T> {
 
 /// Cuts a text to [`TEXT_CHARS_MAX`] characters and an ellipsis.
 pub(crate) fn shorten(text: &str) -> String {
-    match text.char_indices().nth(TEXT_CHARS_MAX) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-    }
+    cut_chars(text, TEXT_CHARS_MAX)
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use skilld_common::names::base_name;
+
 /// Interpreters of scripts by file extension: extension in lower case, then the program and its arguments.
 pub const INTERPRETERS_BY_EXTENSION: [(&str, &[&str]); 17] = [
     ("py", &["python3"]),
@@ -98,16 +100,11 @@ pub fn without_mark(bytes: &[u8]) -> &[u8] {
 #[must_use]
 pub fn shebang_program(first_line: &str) -> Option<&str> {
     let mut words = first_line.strip_prefix("#!")?.split_ascii_whitespace();
-    let program = file_name(words.next()?);
+    let program = base_name(words.next()?);
     if program != "env" {
         return Some(program);
     }
     words
         .find(|word| !word.starts_with('-') && !word.contains('='))
-        .map(file_name)
-}
-
-/// Returns the last component of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or_default()
+        .map(base_name)
 }

@@ -4,11 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use skilld_common::names::{RESOURCE_ID_BYTES_MAX, is_resource_id};
 
 /// Tenant of all callers while authentication is off, and of everything that earlier releases made.
 pub const DEFAULT_TENANT: &str = "default";
-/// Maximum length of a name, in bytes.
-const NAME_BYTES_MAX: usize = 63;
 
 /// Validated name of a tenant: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`. Clones share the text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,20 +19,13 @@ impl TenantName {
     /// # Errors
     /// A message that shows the grammar.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let is_outer = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let is_inner = |byte: &u8| is_outer(byte) || b"._-".contains(byte);
-        let bytes = text.as_bytes();
-        let holds = bytes.len() <= NAME_BYTES_MAX
-            && bytes.first().is_some_and(is_outer)
-            && bytes.last().is_some_and(is_outer)
-            && bytes.iter().all(is_inner);
-        if holds {
+        if is_resource_id(text) {
             return Ok(Self(text.into()));
         }
-        let shown: String = text.chars().take(NAME_BYTES_MAX + 1).collect();
+        let shown: String = text.chars().take(RESOURCE_ID_BYTES_MAX + 1).collect();
         Err(format!(
-            "{shown:?} is not a tenant's name: 1 to {NAME_BYTES_MAX} of a-z, 0-9, '.', '_' and '-', with a letter or \
-             digit at both ends"
+            "{shown:?} is not a tenant's name: 1 to {RESOURCE_ID_BYTES_MAX} of a-z, 0-9, '.', '_' and '-', with a \
+             letter or digit at both ends"
         ))
     }
 
@@ -81,11 +73,11 @@ mod tests {
 
     #[test]
     fn names_follow_the_grammar_of_ids() {
-        let longest = "a".repeat(NAME_BYTES_MAX);
+        let longest = "a".repeat(RESOURCE_ID_BYTES_MAX);
         for good in ["a", "team-1", "a.b_c", "0", &longest] {
             assert_eq!(TenantName::parse(good).expect(good).as_str(), good);
         }
-        let long = "a".repeat(NAME_BYTES_MAX + 1);
+        let long = "a".repeat(RESOURCE_ID_BYTES_MAX + 1);
         for bad in [
             "", "A", "a b", "-a", "a-", "a/b", "a\n", "ä", "..", "a\0", &long,
         ] {

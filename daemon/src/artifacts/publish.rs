@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
+use skilld_common::unix_time::{from_unix_ms, unix_ms};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::backend::{CreateOutcome, invisible_operation, is_disk_full, visible_operation};
@@ -389,9 +390,7 @@ impl ArtifactsState {
 
 /// Returns the current time in milliseconds, the resolution of records, so that save and load report the same time.
 fn now_ms() -> SystemTime {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let ms = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX);
-    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+    from_unix_ms(unix_ms(SystemTime::now()))
 }
 
 /// Returns a random pause that grows with the number of attempts.

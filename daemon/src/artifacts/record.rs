@@ -1,11 +1,12 @@
 //! Record of one version of an artifact, which makes the version visible. It is written once, atomically, after the
 //! bytes are safe.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
+use skilld_common::unix_time::{from_unix_ms, unix_ms};
 
 use super::Artifact;
 use super::backend::{ArtifactBackend, SMALL_BYTES_MAX, StoreOperation, invisible_operation};
@@ -64,8 +65,6 @@ pub(super) struct FoundVersion {
 impl VersionRecord {
     /// Creates the record of a new version. `data` is the id of its bytes.
     pub(super) fn new(artifact: &Artifact, data: &str) -> Self {
-        let since = artifact.create_time.duration_since(SystemTime::UNIX_EPOCH);
-        let create_time_ms = since.unwrap_or_default().as_millis();
         Self {
             name: artifact.name.as_str().to_owned(),
             tenant: artifact.scope.tenant().clone(),
@@ -77,7 +76,7 @@ impl VersionRecord {
             size: artifact.size,
             mime_type: artifact.mime_type.clone(),
             sha256: artifact.sha256.clone(),
-            create_time_ms: u64::try_from(create_time_ms).unwrap_or(u64::MAX),
+            create_time_ms: unix_ms(artifact.create_time),
             request_id: None,
         }
     }
@@ -141,7 +140,7 @@ impl VersionRecord {
     }
 
     fn create_time(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(self.create_time_ms)
+        from_unix_ms(self.create_time_ms)
     }
 }
 

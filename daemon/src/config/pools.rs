@@ -134,15 +134,3 @@ pub(super) fn pool_list<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<Pool
         .map(|(name, pool)| PoolConfig { name, ..pool });
     Ok(named.filter(|pool| pool.max > 0 || pool.warm > 0).collect())
 }
-
-/// Returns `true` if `name` matches `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
-pub(super) fn is_pool_name(name: &str) -> bool {
-    let is_inner =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
-    let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    bytes.len() <= 63
-        && is_outer(bytes.first())
-        && is_outer(bytes.last())
-        && bytes.iter().copied().all(is_inner)
-}

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use skilld_common::names::is_resource_id;
 
 use super::artifacts::ArtifactStorage;
 use super::fault_list::FaultList;
-use super::pools::is_pool_name;
 use super::{AuditDelivery, Config, PoolConfig, SLOT_NAME_BYTES_MAX, WorkspaceStorage, listeners};
 use crate::engine::image_reference::ImageReference;
 use crate::engine::workspace_disk::{DiskGeometry, GeometryFault};
@@ -254,7 +254,7 @@ fn check_pool(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
     let limits = pool.limits();
     faults.require(
         &format!("pools.{}", pool.name),
-        is_pool_name(&pool.name),
+        is_resource_id(&pool.name),
         "is not a pool name: 1 to 63 of a-z, 0-9, and inside also . _ -",
     );
     if let Err(why) = ImageReference::parse(&pool.image) {

@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use crate::error::{Error, Result};
-use crate::name_similarity::similarity;
+use crate::name_similarity::{nearest_names, similarity};
 use crate::openat2;
 use crate::skills::interpreter;
 use crate::workspace_paths;
@@ -147,18 +147,16 @@ pub(crate) fn first_line(bytes: &[u8]) -> String {
 }
 
 /// Returns up to three of the skill's files that resemble `wanted`, best match first.
-pub(crate) fn similar_paths(files: Vec<String>, wanted: &str) -> Vec<String> {
+pub(crate) fn similar_paths(mut files: Vec<String>, wanted: &str) -> Vec<String> {
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
     let lower = wanted.to_lowercase();
     let score = |path: &String| {
         let same_name = if base(path) == base(wanted) { 1.0 } else { 0.0 };
         same_name + similarity(&path.to_lowercase(), &lower)
     };
-    let mut scored: Vec<(f64, String)> =
-        files.into_iter().map(|path| (score(&path), path)).collect();
-    scored.retain(|(score, _)| *score >= 0.6);
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    scored.into_iter().take(3).map(|(_, path)| path).collect()
+    files.sort();
+    let scored = files.into_iter().map(|path| (score(&path), path));
+    nearest_names(scored.filter(|(score, _)| *score >= 0.6))
 }
 
 /// Collects the paths of regular files beneath `dir`, relative to the skill's root.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use skilld_common::unix_time::unix_ms;
 use skilld_proto::v1::{FileEntry, FileType};
 
 use super::archive_packer::ArchivePacker;
@@ -18,7 +19,6 @@ use crate::error::{Error, InputSourceError, Result};
 use crate::exec;
 use crate::fetch::{FetchRequest, WebUrl};
 use crate::guest::ARCHIVE_ENTRIES_MAX;
-use crate::workspace::lease::unix_ms;
 use crate::workspace::record;
 
 /// Packs the inputs of one request into an archive, from sources of any kind.

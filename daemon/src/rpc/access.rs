@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use skilld_common::unix_time::from_unix_ms;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::access_service_server::AccessService;
 use tonic::{Request, Response, Status};
@@ -11,7 +12,6 @@ use super::convert::access as wire;
 use crate::access::{BoundWorkspace, Caller};
 use crate::audit::CreatedResource;
 use crate::error::Error;
-use crate::workspace::lease::from_unix_ms;
 
 /// Implementation of AccessService.
 #[derive(Debug, Clone)]

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
-use crate::workspace::workspace_key::is_id;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
+use skilld_common::names::is_resource_id;
 use violation_collector::shown;
 
 pub mod access;
@@ -34,7 +34,7 @@ const WORKSPACE_PREFIX: &str = "workspaces/";
 /// # Errors
 /// [`Error::Invalid`] naming `field`.
 pub fn parse_id(field: &str, text: &str) -> Result<String> {
-    if is_id(text) {
+    if is_resource_id(text) {
         return Ok(text.to_owned());
     }
     Err(Error::invalid(

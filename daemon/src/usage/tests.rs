@@ -98,7 +98,7 @@ fn days_survive_a_restart_and_the_gap_is_filled_once() {
     assert_eq!(file.saved_ms, saved);
     let third = UsageLedger::new(saved + 60_000, Some(file));
     let exec = |start_ms: u64, end_ms: u64| {
-        let at = |ms: u64| Some((UNIX_EPOCH + Duration::from_millis(ms)).into());
+        let at = |ms: u64| Some(from_unix_ms(ms).into());
         Exec {
             start_time: at(start_ms),
             end_time: at(end_ms),

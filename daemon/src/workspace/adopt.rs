@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use skilld_common::unix_time::from_unix_ms;
 use skilld_proto::guest::GENERATION;
 
 use crate::engine::{ContainerState, ContainerSummary, ImageInfo};
@@ -34,7 +35,6 @@ use crate::workspace::Workspace;
 use crate::workspace::actor::{AdoptedSlot, RECONNECT_TIMEOUT};
 use crate::workspace::exec_adoption::adopt_execs;
 use crate::workspace::launcher;
-use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::{SlotPhase, SlotRecord};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_disk;

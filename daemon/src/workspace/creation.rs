@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use skilld_common::unix_time::unix_ms;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,6 @@ use crate::fault::{self, Point};
 use crate::pool::{Pool, TenantShare};
 use crate::shutdown::RefusedWork;
 use crate::telemetry::trace_span::{in_child_span, set_attribute, with_current_trace};
-use crate::workspace::lease::unix_ms;
 use crate::workspace::record::WorkspaceClaim;
 use crate::workspace::registry::WorkspaceRegistry;
 use crate::workspace::slot_disk;

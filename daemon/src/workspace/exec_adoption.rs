@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use skilld_common::names::{base_name, is_resource_id};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -13,7 +14,6 @@ use crate::guest::GuestClient;
 use crate::workspace::Workspace;
 use crate::workspace::running_execs::FollowJob;
 use crate::workspace::shared_slot_context::SharedSlotContext;
-use crate::workspace::workspace_key::is_id;
 
 /// Longest wait of the daemon's start for the list of a workspace's execs.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -155,16 +155,17 @@ fn adopt_listed(context: &Arc<SharedSlotContext>, workspace: &Workspace, execs: 
 
 /// Returns the id of an exec, without the name of its workspace; `None` if no daemon gave it.
 fn exec_id(exec: &pb::Exec) -> Option<String> {
-    let id = exec.name.rsplit('/').next().unwrap_or_default();
-    is_id(id).then(|| id.to_owned())
+    let id = base_name(&exec.name);
+    is_resource_id(id).then(|| id.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::ready;
 
+    use skilld_common::names::RESOURCE_ID_BYTES_MAX;
+
     use super::*;
-    use crate::workspace::workspace_key::ID_BYTES_MAX;
 
     fn exec(id: &str, state: pb::ExecState) -> pb::Exec {
         let mut exec = pb::Exec {
@@ -210,7 +211,7 @@ mod tests {
 
     #[tokio::test]
     async fn list_ends_at_an_invalid_or_repeated_last_id() {
-        let long = "x".repeat(ID_BYTES_MAX + 1);
+        let long = "x".repeat(RESOURCE_ID_BYTES_MAX + 1);
         for (id, pages) in [(long.as_str(), 1), ("", 1), ("a b", 1), ("same", 2)] {
             let mut asked = 0;
             let ask = |_| {

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use skilld_common::unix_time::from_unix_ms;
+
 use crate::config::environments::EnvironmentOptions;
 use crate::engine::docker::EngineKind;
 use crate::error::HostFault;
-use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record::SlotPhase;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;

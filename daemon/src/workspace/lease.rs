@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -224,18 +224,6 @@ fn to_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX / 4)
         .min(u64::MAX / 4)
-}
-
-/// Converts a time to milliseconds since 1970, for records.
-#[must_use]
-pub fn unix_ms(time: SystemTime) -> u64 {
-    to_millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
-}
-
-/// Converts milliseconds since 1970 to a time; the inverse of [`unix_ms`].
-#[must_use]
-pub fn from_unix_ms(ms: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(ms)
 }
 
 /// Returns the maximum number of requests that use a workspace at the same time. The rest of the calls that its guest

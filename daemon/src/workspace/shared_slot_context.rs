@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
+use skilld_common::unix_time::unix_ms;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::access::HeldCounter;
@@ -16,7 +18,6 @@ use crate::guest;
 use crate::metrics::Metrics;
 use crate::shutdown::Tasks;
 use crate::usage::UsageLedger;
-use crate::workspace::lease::unix_ms;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
 use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
@@ -176,7 +177,7 @@ impl SharedSlotContext {
         guest::ExpectedGuest {
             uid: (!self.info.userns_remap && shows_pid && !is_fake).then_some(record.uid),
             pid: (shows_pid && pid != 0).then_some(pid),
-            nonce: from_hex(&record.nonce),
+            nonce: HEXLOWER.decode(record.nonce.as_bytes()).unwrap_or_default(),
             command_group: match container {
                 Some(container) => self.command_group(container, pid).await,
                 None => None,
@@ -209,11 +210,3 @@ impl SharedSlotContext {
 
 /// Limits the warning to one line: the ability to make groups depends on the daemon, not on the container.
 static WARN_OF_COMMAND_GROUPS: Once = Once::new();
-
-/// Bytes of an even number of hex digits; nothing if there are others.
-fn from_hex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2)
-        .map_while(|index| text.get(2 * index..2 * index + 2))
-        .map_while(|pair| u8::from_str_radix(pair, 16).ok())
-        .collect()
-}

@@ -4,10 +4,8 @@ use std::fmt;
 
 use crate::access::TenantName;
 
-/// Maximum length of an id, in bytes.
-pub(super) const ID_BYTES_MAX: usize = 63;
-
-/// Id of a workspace, for which [`is_id`] is `true`. Two tenants may use the same.
+/// Id of a workspace, for which [`is_resource_id`](skilld_common::names::is_resource_id) is `true`. Two tenants may use
+/// the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkspaceId(String);
 
@@ -16,22 +14,6 @@ pub struct WorkspaceId(String);
 pub struct WorkspaceKey {
     tenant: TenantName,
     id: WorkspaceId,
-}
-
-/// Returns `true` for the id of a workspace or of an exec: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
-#[must_use]
-pub fn is_id(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let edge = |byte: Option<&u8>| {
-        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
-    let inner = |byte: &u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
-    };
-    bytes.len() <= ID_BYTES_MAX
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(inner)
 }
 
 impl WorkspaceId {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
+use skilld_common::unix_time::unix_ms;
 use tokio::sync::{Notify, watch};
 
 use crate::access::{TenantLimits, TenantName};
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result};
 use crate::usage::UsageLedger;
-use crate::workspace::lease::unix_ms;
 use crate::workspace::{Workspace, WorkspaceId, WorkspaceKey};
 
 /// Entry of a workspace. It exists before the slot is claimed, so that of two equal requests one creates the workspace

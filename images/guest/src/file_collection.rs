@@ -12,6 +12,7 @@ mod stray_files;
 use std::fs::File;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use futures::Stream;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -30,7 +31,7 @@ use tonic::codegen::Bytes;
 use crate::error::Error;
 use crate::files::root::split_path;
 use crate::files::walk::{DirectoryWalk, WalkStep};
-use crate::files::{SLICE_BYTES, encode_hex, message_path, read_slice};
+use crate::files::{SLICE_BYTES, message_path, read_slice};
 use crate::guest::Guest;
 use crate::task_spawn;
 use archive::CollectedArchive;
@@ -407,7 +408,7 @@ impl FileCollector {
         let short = sent < wanted;
         self.out
             .send(Payload::FileEnd(FileEnd {
-                sha256: encode_hex(&sha256.finalize()),
+                sha256: HEXLOWER.encode(&sha256.finalize()),
                 sent_bytes: i64::try_from(sent).unwrap_or(i64::MAX),
                 truncated: limited || short,
                 // The daemon fills in the artifact.

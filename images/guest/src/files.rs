@@ -93,17 +93,3 @@ pub(crate) fn read_slice(file: &File, left: u64, most: usize) -> std::io::Result
     file.take(length).read_to_end(&mut data)?;
     Ok(data.into())
 }
-
-/// Encodes bytes as lower-case hexadecimal digits.
-pub(crate) fn encode_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| {
-        DIGITS
-            .get(usize::from(nibble))
-            .map_or('0', |digit| char::from(*digit))
-    };
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-        .collect()
-}

@@ -32,6 +32,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -97,17 +98,10 @@ fn parse_flags() -> Result<GuestFlags, String> {
 
 /// Removes the daemon's nonce from the environment and returns its bytes, so that no command can read it there.
 fn take_nonce() -> Bytes {
-    let hex = std::env::var_os(NONCE)
-        .unwrap_or_default()
-        .into_encoded_bytes();
-    let (pairs, _) = hex.as_chunks::<2>();
-    let bytes = pairs.iter().filter_map(|pair| {
-        let text = str::from_utf8(pair).ok()?;
-        u8::from_str_radix(text, 16).ok()
-    });
-    let nonce = bytes.collect();
+    let hex = std::env::var_os(NONCE).unwrap_or_default();
+    let nonce = HEXLOWER.decode(hex.as_encoded_bytes());
     sys::scrub_environment(NONCE);
-    nonce
+    nonce.unwrap_or_default().into()
 }
 
 /// Protects this process from commands, which run with the same uid. Each call can fail only where it is not needed.

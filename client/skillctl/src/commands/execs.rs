@@ -9,6 +9,7 @@ use skilld_client::v1::{
     Exec as Message, ExecState, ListExecsRequest, SignalExecRequest, stdin::Source,
 };
 use skilld_client::{Client, short_id};
+use skilld_common::excerpts::cut_chars;
 
 use crate::commands::complete;
 use crate::output::{self, exec_result, signal_names, value_formats};
@@ -141,10 +142,7 @@ fn command_line(exec: &Message) -> String {
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
-    match line.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line,
-    }
+    cut_chars(&line, CHARS_MAX)
 }
 
 impl Signal {

@@ -4,6 +4,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::{ListSkillsRequest, ListSkillsResponse, Problem, Skill as Message};
 use skilld_client::{Client, Error, short_id};
+use skilld_common::excerpts::cut_chars;
 
 use crate::commands::command_group::command_group;
 use crate::commands::complete;
@@ -97,11 +98,7 @@ fn one_line(description: &str) -> String {
 /// Returns the first 80 characters of a skill's description, on one line.
 fn description_summary(description: &str) -> String {
     const CHARS_MAX: usize = 80;
-    let line = one_line(description);
-    match line.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line,
-    }
+    cut_chars(&one_line(description), CHARS_MAX)
 }
 
 /// Returns each problem of a skill or root as a line of text.

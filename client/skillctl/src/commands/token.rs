@@ -14,6 +14,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use skilld_common::atomic_write::AtomicWrite;
+use skilld_common::names::is_resource_id;
 
 use crate::commands::partial_file::parent_directory;
 use crate::output;
@@ -228,12 +229,7 @@ fn lock_directory(file: &Path) -> anyhow::Result<File> {
 
 /// Checks a tenant as the daemon does, which refuses the whole file otherwise.
 fn parse_tenant(text: &str) -> Result<String, String> {
-    let is_outer = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_inner = |byte: &u8| is_outer(byte) || b"._-".contains(byte);
-    let bytes = text.as_bytes();
-    let ends = [bytes.first(), bytes.last()];
-    let has_ends = ends.into_iter().all(|byte| byte.is_some_and(is_outer));
-    if has_ends && bytes.len() <= 63 && bytes.iter().all(is_inner) {
+    if is_resource_id(text) {
         return Ok(text.to_owned());
     }
     Err(

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::v1::{Skill, SkillFile};
+use skilld_common::excerpts::cut_chars;
 
 use super::skill_name_resolution;
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
@@ -159,10 +160,8 @@ fn describe_skill(skill: &Skill, files: &[SkillFile], runs_commands: bool) -> St
         ("Description", &skill.description),
     ] {
         if !value.is_empty() {
-            let line = one_line(value);
-            let cut: String = line.chars().take(FIELD_CHARS_MAX).collect();
-            let more = if cut.len() < line.len() { "…" } else { "" };
-            text += &format!("{name}: {cut}{more}\n");
+            let line = cut_chars(&one_line(value), FIELD_CHARS_MAX);
+            text += &format!("{name}: {line}\n");
         }
     }
     let body = match skill.body.trim() {

@@ -6,6 +6,7 @@
 //! The limits of this are in docs/tools-trpc.md: what an allowed program runs by itself is not seen.
 
 use skilld_client::v1::{ExecSpec, Programs};
+use skilld_common::names::base_name;
 
 use crate::call_context::CallContext;
 use crate::tool_error::{ToolError, ToolResult};
@@ -145,20 +146,16 @@ fn check_name(options: &ToolOptions, program: &str) -> Result<(), String> {
     if !program.contains('/') && program.contains('=') {
         return Err(format!("{program:?} is no program; set variables with env"));
     }
-    let name = file_name(program);
+    let name = base_name(program);
     let denies = |entry: &String| entry == program || entry == name;
     if options.denied_commands.iter().any(denies) {
         return Err(format!("command {program:?} is denied by denied_commands"));
     }
     let allowed = &options.allowed_commands;
-    if allowed.is_empty() || allowed.iter().any(|entry| file_name(entry) == name) {
+    if allowed.is_empty() || allowed.iter().any(|entry| base_name(entry) == name) {
         return Ok(());
     }
     Err(format!("command {program:?} is not in allowed_commands"))
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Returns an error about the first unquoted shell operator of a command, which would have no effect without a shell.

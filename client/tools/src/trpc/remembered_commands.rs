@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use skilld_client::workspace_name;
+use skilld_common::names::is_resource_id;
 
 use super::output_files::CollectPlan;
 use super::run_result::{RunResult, StagedFile};
@@ -72,20 +73,11 @@ pub(super) fn find_command(
     }
     let of_skills = call.tool.starts_with("skill_");
     let command = SessionCommand::read(call.state, id)
-        .filter(|command| is_exec_id(id) && command.plan.is_some() == of_skills)
+        // Other ids must not become part of a resource name.
+        .filter(|command| is_resource_id(id) && command.plan.is_some() == of_skills)
         .ok_or_else(|| ToolError::UnknownExec { id: id.to_owned() })?;
     let workspace = workspace_name(&call.session.workspace_id());
     Ok((exec_name(&workspace, id), command))
-}
-
-/// Returns `true` if a session id can be the id of a command. Other ids must not become part of a resource name.
-fn is_exec_id(id: &str) -> bool {
-    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let inner = |byte: u8| letter(byte) || matches!(byte, b'.' | b'_' | b'-');
-    id.len() <= 63
-        && id.bytes().all(inner)
-        && id.bytes().next().is_some_and(letter)
-        && id.bytes().last().is_some_and(letter)
 }
 
 /// Returns the full name of a command.
@@ -126,17 +118,4 @@ fn list_commands(state: &SessionState) -> impl Iterator<Item = (&str, &Value)> {
 
 fn order_of(command: &Value) -> u64 {
     command.get("order").and_then(Value::as_u64).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_leads_nowhere_else() {
-        for id in ["", "a/b", "../a", "A", "a ", "-a", "a-", &"a".repeat(64)] {
-            assert!(!is_exec_id(id), "{id:?}");
-        }
-        assert!(is_exec_id("x-1.a_b"));
-    }
 }

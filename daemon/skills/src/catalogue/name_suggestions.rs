@@ -4,12 +4,10 @@ use std::collections::HashSet;
 
 use super::catalogue_snapshot::Catalogue;
 use crate::error::Error;
-use crate::name_similarity::similarity;
+use crate::name_similarity::{nearest_names, similarity};
 use crate::parse::skill_name::normalise_name;
 use crate::parse::skill_ref::SkillRef;
 
-/// Maximum number of names that an error suggests.
-const NEAREST_MAX: usize = 3;
 /// Minimum score of a suggested name.
 const NEAREST_MIN: f64 = 0.5;
 
@@ -38,12 +36,9 @@ pub(crate) fn skill_not_found(catalogue: &Catalogue, wanted: &SkillRef) -> Error
             }
         }
     }
-    // The sort is stable, so versions keep their order.
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let nearest = scored.into_iter().take(NEAREST_MAX);
     Error::SkillNotFound {
         name: wanted.to_string(),
-        nearest: nearest.map(|(_, name)| name).collect(),
+        nearest: nearest_names(scored),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Record of a built environment, and the report that its build writes.
 
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -155,10 +154,4 @@ impl PythonInterpreter {
 
 fn default_tenant() -> String {
     DEFAULT_TENANT.to_owned()
-}
-
-/// Returns a time in milliseconds since 1970.
-pub(super) fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

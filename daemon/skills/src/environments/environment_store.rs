@@ -24,10 +24,9 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use skilld_common::unix_time::unix_ms;
 
-use super::environment_record::{
-    EnvironmentKey, EnvironmentRecord, PreparedEnvironment, VERSION, unix_ms,
-};
+use super::environment_record::{EnvironmentKey, EnvironmentRecord, PreparedEnvironment, VERSION};
 use crate::content_store::{self, make_empty_directory, removal_path};
 use crate::error::{Error, Result, tolerate};
 use crate::fault::{self, Point};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use skilld_common::excerpts::cut_chars;
 use url::{Host, Url};
 
 use super::FetchError;
@@ -44,7 +45,7 @@ impl WebUrl {
     /// `Url` for what may not be fetched, `Downgrade` for http in what came by https.
     pub fn join(&self, reference: &str) -> Result<Self, FetchError> {
         let joined = self.url.join(reference).map_err(|error| FetchError::Url {
-            url: shorten(hide_secrets(reference)),
+            url: shorten(&hide_secrets(reference)),
             why: error.to_string(),
         })?;
         let joined = Self::try_from(joined)?;
@@ -64,7 +65,7 @@ impl FromStr for WebUrl {
     fn from_str(text: &str) -> Result<Self, FetchError> {
         let text = text.trim();
         let refused = |why: String| FetchError::Url {
-            url: shorten(hide_secrets(text)),
+            url: shorten(&hide_secrets(text)),
             why,
         };
         if text.len() > URL_BYTES_MAX {
@@ -142,8 +143,7 @@ fn shown_url(url: &Url) -> String {
     shown.set_fragment(None);
     let has_query = url.query().is_some();
     shown.set_query(has_query.then_some("…"));
-    let shown = String::from(shown).replace("%E2%80%A6", "…");
-    shorten(shown)
+    shorten(&String::from(shown).replace("%E2%80%A6", "…"))
 }
 
 /// Returns an unparsable URL without query, fragment and credentials.
@@ -161,9 +161,6 @@ fn too_long() -> String {
     format!("it is longer than {URL_BYTES_MAX} bytes")
 }
 
-pub(super) fn shorten(text: String) -> String {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
-    }
+pub(super) fn shorten(text: &str) -> String {
+    cut_chars(text, SHOWN_CHARS_MAX)
 }

@@ -2,6 +2,7 @@
 //! servers and local tools is data for the caller: nothing here connects, imports or fetches. Pure.
 
 use serde_json::{Map, Value};
+use skilld_common::excerpts::join_first;
 use skilld_common::text_decoding::decode_text;
 
 use crate::parse::finding::{self, FindingCode, Findings, quote_excerpt};
@@ -68,18 +69,9 @@ impl SkillCard {
     pub fn missing(&self, has: impl Fn(&str) -> bool) -> Option<Problem> {
         let files = self.files.iter().flatten();
         let missing: Vec<&String> = files.filter(|file| !has(file)).collect();
-        let named: Vec<String> = missing
-            .iter()
-            .take(MISSING_SHOWN_MAX)
-            .map(|file| quote_excerpt(file))
-            .collect();
-        let mut message = format!(
-            "{FILE_NAME} lists files that are not there: {}",
-            named.join(", ")
-        );
-        if missing.len() > named.len() {
-            message += &format!(" and {} more", missing.len() - named.len());
-        }
+        let quoted = missing.iter().map(|file| quote_excerpt(file));
+        let named = join_first(quoted, MISSING_SHOWN_MAX);
+        let message = format!("{FILE_NAME} lists files that are not there: {named}");
         (!missing.is_empty()).then(|| Problem::warning(finding::CARD_FILE_MISSING.name, message))
     }
 }

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
@@ -28,6 +28,7 @@ use crate::parse::skill_ref::is_digest;
 mod name_records;
 
 use name_records::{FORMAT, NameRecords, PublishedRecord, UnreadableRecord, publication_bytes};
+use skilld_common::unix_time::{from_unix_ms, unix_ms};
 
 /// Maximum number of versions that a refusal suggests.
 const SUGGESTED_MAX: usize = 3;
@@ -117,7 +118,7 @@ impl PublishedSkills {
             digest: record.digest.clone(),
             dir: self.store.dir(&record.digest),
             name: record.name.clone(),
-            time: SystemTime::UNIX_EPOCH + Duration::from_millis(record.time_ms),
+            time: from_unix_ms(record.time_ms),
         });
         let unreadable = records.values().flat_map(|name| &name.unreadable);
         SkillSource {
@@ -250,13 +251,12 @@ impl PublishedSkills {
             return Ok(false);
         }
         let digest = content.digest.as_str();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let record = PublishedRecord {
             format: FORMAT,
             name: name.to_owned(),
             version: version.to_owned(),
             digest: digest.to_owned(),
-            time_ms: u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+            time_ms: unix_ms(SystemTime::now()),
             held_bytes: Some(publication_bytes(content.held_bytes())),
         };
         let written = self.write(&record);

@@ -2,33 +2,14 @@
 
 use prost_types::value::Kind;
 use serde_json::json;
+use skilld_proto::json::to_proto_value;
 
 use super::*;
-
-/// Converts JSON to a protobuf value, as client libraries do.
-fn value(json: &Value) -> prost_types::Value {
-    let kind = match json {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(value) => Kind::BoolValue(*value),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().expect("a number")),
-        Value::String(text) => Kind::StringValue(text.clone()),
-        Value::Array(items) => Kind::ListValue(prost_types::ListValue {
-            values: items.iter().map(value).collect(),
-        }),
-        Value::Object(fields) => Kind::StructValue(prost_types::Struct {
-            fields: fields
-                .iter()
-                .map(|(key, item)| (key.clone(), value(item)))
-                .collect(),
-        }),
-    };
-    prost_types::Value { kind: Some(kind) }
-}
 
 fn arg(key: &str, json: &Value) -> pb::ScriptArg {
     pb::ScriptArg {
         key: key.to_owned(),
-        value: Some(value(json)),
+        value: Some(to_proto_value(json.clone())),
         literal: String::new(),
     }
 }
@@ -243,7 +224,7 @@ fn list_items_that_begin_with_a_dash_are_rejected() {
 #[test]
 fn all_violations_are_reported_together() {
     let mut both = literal("both", "1");
-    both.value = Some(value(&json!(1)));
+    both.value = Some(to_proto_value(json!(1)));
     let mut none = literal("none", "");
     none.value = Some(prost_types::Value { kind: None });
     let infinite = pb::ScriptArg {

@@ -1,7 +1,6 @@
 //! Conversion of skills' environments to messages.
 
-use std::time::{Duration, UNIX_EPOCH};
-
+use skilld_common::unix_time::from_unix_ms;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::prepare_skill_response::Payload;
 use skilld_proto::v1::skill_package::Kind;
@@ -21,7 +20,7 @@ pub fn environment_summary(record: &EnvironmentRecord) -> pb::SkillEnvironment {
         packages_total: int64((report.packages.len() + report.node_packages.len()) as u64),
         files: int64(record.files),
         bytes: int64(record.bytes),
-        create_time: timestamp_message(UNIX_EPOCH + Duration::from_millis(record.create_time_ms)),
+        create_time: timestamp_message(from_unix_ms(record.create_time_ms)),
         ..pb::SkillEnvironment::default()
     }
 }

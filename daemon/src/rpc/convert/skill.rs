@@ -1,8 +1,7 @@
 //! Conversion of skill requests, skills and problems.
 
 use prost::Message;
-use prost_types::value::Kind;
-use serde_json::{Map, Value};
+use skilld_proto::json::to_proto_struct;
 use skilld_proto::v1 as pb;
 
 use super::{ViolationCollector, int32, int64, timestamp_message};
@@ -178,9 +177,12 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
         restricts_tools: front.allowed_tools.is_some(),
         triggers: front.triggers.clone(),
         requires: Some(requires(&front.requires)),
-        card: front.card.as_ref().map(|card| structure(&card.fields)),
+        card: front
+            .card
+            .as_ref()
+            .map(|card| to_proto_struct(card.fields.clone())),
         display_name: front.display_name.clone(),
-        front_matter: (!front.fields.is_empty()).then(|| structure(&front.fields)),
+        front_matter: (!front.fields.is_empty()).then(|| to_proto_struct(front.fields.clone())),
         body: String::new(),
         problems: problem_messages(&skill.problems),
         update_time: skill.update_time.and_then(timestamp_message),
@@ -270,33 +272,11 @@ fn problem_message(problem: &Problem) -> pb::Problem {
     }
 }
 
-fn structure(fields: &Map<String, Value>) -> prost_types::Struct {
-    prost_types::Struct {
-        fields: fields
-            .iter()
-            .map(|(key, field)| (key.clone(), value(field)))
-            .collect(),
-    }
-}
-
-/// Converts a JSON value. The recursion ends because front matter is at most 32 levels deep.
-fn value(json: &Value) -> prost_types::Value {
-    let kind = match json {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(truth) => Kind::BoolValue(*truth),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Value::String(text) => Kind::StringValue(text.clone()),
-        Value::Array(items) => Kind::ListValue(prost_types::ListValue {
-            values: items.iter().map(value).collect(),
-        }),
-        Value::Object(fields) => Kind::StructValue(structure(fields)),
-    };
-    prost_types::Value { kind: Some(kind) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use prost_types::value::Kind;
 
     use super::*;
     use crate::skills::FrontMatter;
@@ -436,7 +416,7 @@ mod tests {
     #[test]
     fn front_matter_keeps_its_shape() {
         let json = serde_json::json!({"a": [1, true, null, {"b": "c"}]});
-        let structure = structure(json.as_object().expect("object"));
+        let structure = to_proto_struct(json.as_object().expect("object").clone());
         let Some(Kind::ListValue(list)) = &structure.fields["a"].kind else {
             panic!("not a list")
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use prost::Message;
+use skilld_common::unix_time::from_unix_ms;
 use skilld_proto::v1 as pb;
 
 use super::violation_collector::shown;
@@ -13,7 +14,6 @@ use crate::config::WorkspaceConfig;
 use crate::engine::ContainerLimits;
 use crate::error::Result;
 use crate::workspace::creation::WorkspaceRequest;
-use crate::workspace::lease::from_unix_ms;
 use crate::workspace::record;
 use crate::workspace::slot_state_machine::{LossCause, SlotState};
 use crate::workspace::{SlotSnapshot, WorkspaceId};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use skilld_common::unix_time::unix_ms;
+
 use super::SlotActor;
 use crate::error::{Chain, Result};
 use crate::fault::{self, Point};
-use crate::workspace::lease::unix_ms;
 use crate::workspace::record::{self, SlotPhase};
 use crate::workspace::slot_provisioning;
 use crate::workspace::slot_state_machine::SlotState;

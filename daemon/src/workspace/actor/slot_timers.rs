@@ -2,12 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use skilld_common::unix_time::{from_unix_ms, unix_ms};
 use tokio::time::Instant;
 
 use super::SlotActor;
 use crate::error::Result;
 use crate::fault::{self, Point};
-use crate::workspace::lease::{WorkspaceLease, from_unix_ms, unix_ms, users_max};
+use crate::workspace::lease::{WorkspaceLease, users_max};
 use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
 
 impl SlotActor {

@@ -1,5 +1,7 @@
 //! Findings about an image: from its description and from the commands that ran in it. Pure.
 
+use skilld_common::excerpts::join_first;
+
 use super::ImageProbes;
 use crate::engine::ImageInfo;
 use crate::engine::image_reference::ImageReference;
@@ -183,16 +185,7 @@ fn setuid_finding(probes: &ImageProbes) -> Option<ImageFinding> {
 }
 
 fn list_names(names: &[&str]) -> String {
-    let shown = names
-        .iter()
-        .take(NAMES_MAX)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ");
-    match names.len().checked_sub(NAMES_MAX) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
-    }
+    join_first(names.iter().copied(), NAMES_MAX)
 }
 
 /// Returns this host's architecture by the name that images use.

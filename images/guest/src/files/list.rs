@@ -1,5 +1,6 @@
 //! ListFiles: status of the entries of a directory, one page at a time.
 
+use data_encoding::HEXLOWER;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::fstatat;
@@ -10,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::root::{WorkspaceRoot, display_path, normalise_path, split_path};
 use super::walk::{DirectoryWalk, WalkStep};
-use super::{ANSWER_BYTES_MAX, encode_hex, file_entry, file_type};
+use super::{ANSWER_BYTES_MAX, file_entry, file_type};
 use crate::error::Error;
 
 const PAGE_DEFAULT: usize = 1000;
@@ -58,7 +59,7 @@ async fn read_page(walk: &mut DirectoryWalk, size: usize) -> Result<ListFilesRes
             continue;
         };
         if response.files.len() == size || bytes > ANSWER_BYTES_MAX {
-            response.next_page_token = encode_hex(&last);
+            response.next_page_token = HEXLOWER.encode(&last);
             break;
         }
         // A command has removed the entry in the meantime.
@@ -104,14 +105,6 @@ fn list_single(root: &WorkspaceRoot, path: &[u8]) -> Result<ListFilesResponse, E
 
 /// Decodes a page token: the last path in hexadecimal digits, because paths are bytes.
 fn decode_page_token(token: &str) -> Result<Vec<u8>, Error> {
-    let bad = Error::invalid("page_token", "is not one of ours");
-    let (pairs, rest) = token.as_bytes().as_chunks::<2>();
-    if !rest.is_empty() {
-        return Err(bad);
-    }
-    let bytes = pairs.iter().map(|pair| {
-        let text = str::from_utf8(pair).ok()?;
-        u8::from_str_radix(text, 16).ok()
-    });
-    bytes.collect::<Option<Vec<u8>>>().ok_or(bad)
+    let decoded = HEXLOWER.decode(token.as_bytes());
+    decoded.map_err(|_| Error::invalid("page_token", "is not one of ours"))
 }

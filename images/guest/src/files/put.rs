@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use flate2::write::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1::put_files_request::Payload;
@@ -20,7 +21,7 @@ use super::staging::StagingDirectory;
 use super::tar_unpacker::{
     ArchiveLimits, SkippedEntries, StagedEntries, StagedEntry, TarUnpacker, UnpackedArchive,
 };
-use super::{ANSWER_BYTES_MAX, SLICE_BYTES, encode_hex};
+use super::{ANSWER_BYTES_MAX, SLICE_BYTES};
 use crate::error::Error;
 use crate::task_spawn;
 
@@ -129,7 +130,7 @@ async fn next_chunk(stream: &mut UploadStream) -> Result<Option<Bytes>, Status> 
 
 /// Compares a digest with the wanted one, which may be empty.
 fn check_sha256(wanted: &str, digest: &[u8]) -> Result<(), Error> {
-    let sha256 = encode_hex(digest);
+    let sha256 = HEXLOWER.encode(digest);
     if wanted.is_empty() || wanted.eq_ignore_ascii_case(&sha256) {
         return Ok(());
     }
@@ -255,7 +256,9 @@ fn describe_entries(
         let (size, mode, sha256) = match staged {
             StagedEntry::Directory(_) => continue,
             StagedEntry::Link(_) => (0, 0o777, String::new()),
-            StagedEntry::File(written) => (written.size, written.mode, encode_hex(&written.sha256)),
+            StagedEntry::File(written) => {
+                (written.size, written.mode, HEXLOWER.encode(&written.sha256))
+            }
         };
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         response.files_total += 1;

@@ -1,12 +1,11 @@
 //! Finds the file that a requested path means. Pure: nothing here opens a file.
 
+use skilld_common::names::base_name;
+
 use super::{Manifest, SkillFile};
 use crate::error::{Error, Result};
-use crate::name_similarity::similarity;
+use crate::name_similarity::{nearest_names, similarity};
 use crate::skill_path::{self, fold_path};
-
-/// Maximum number of paths that an error suggests.
-const NEAREST_MAX: usize = 3;
 
 impl Manifest {
     /// Returns the file of a path; else the only file whose path differs in case or Unicode form only.
@@ -49,30 +48,19 @@ impl Manifest {
 /// ones.
 fn suggest_paths(files: &[SkillFile], path: &str) -> Vec<String> {
     let wanted = fold_path(path);
-    let wanted_name = file_name(&wanted);
-    let mut scored: Vec<(f64, &str)> = files
-        .iter()
-        .map(|file| {
-            let path = fold_path(&file.path);
-            let score = if path == wanted {
-                4.0
-            } else if path.ends_with(&format!("/{wanted}")) || wanted.ends_with(&format!("/{path}"))
-            {
-                3.0
-            } else if file_name(&path) == wanted_name {
-                2.0
-            } else {
-                similarity(file_name(&path), wanted_name)
-            };
-            (score, file.path.as_str())
-        })
-        .filter(|(score, _)| *score >= 0.6)
-        .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
-    let best = scored.into_iter().take(NEAREST_MAX);
-    best.map(|(_, path)| path.to_owned()).collect()
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    let wanted_name = base_name(&wanted);
+    // The files are sorted by path, and so are those with the same score.
+    nearest_names(files.iter().filter_map(|file| {
+        let path = fold_path(&file.path);
+        let score = if path == wanted {
+            4.0
+        } else if path.ends_with(&format!("/{wanted}")) || wanted.ends_with(&format!("/{path}")) {
+            3.0
+        } else if base_name(&path) == wanted_name {
+            2.0
+        } else {
+            similarity(base_name(&path), wanted_name)
+        };
+        (score >= 0.6).then(|| (score, file.path.clone()))
+    }))
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use skilld_common::unix_time::unix_ms;
+
 use super::lock_directory;
 use crate::error::Result;
 use crate::placeholders::PLUGINS_DIR;
@@ -20,12 +22,6 @@ pub(super) fn replaced_name(skill: &str) -> String {
     let number = REPLACEMENTS.fetch_add(1, Ordering::Relaxed);
     // The number starts anew with the daemon.
     format!("{PREFIX}{}-{number}-{skill}", unix_ms(SystemTime::now()))
-}
-
-pub(super) fn unix_ms(time: SystemTime) -> u128 {
-    time.duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_millis()
 }
 
 /// Returns the number of replaced versions in a slot that hold files. A link holds none, and only a crash leaves one.

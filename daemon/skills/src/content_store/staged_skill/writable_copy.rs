@@ -27,10 +27,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use skilld_common::unix_time::unix_ms;
 use tempfile::TempDir;
 
 use super::node_packages::{NODE_MODULES, packages_path};
-use super::replaced_versions::unix_ms;
 use super::{
     StagedSkill, changed_skills, check_versions, digest_time, has_digest, lock_directory,
     prepare_directory, publish_skills, skill_copy,

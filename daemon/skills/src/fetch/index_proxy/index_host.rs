@@ -37,7 +37,7 @@ impl IndexHost {
     /// Message for the operator if the text is no such entry. It shows no credentials.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refused = |why: &str| {
-            let shown = shorten(hide_secrets(text));
+            let shown = shorten(&hide_secrets(text));
             format!(
                 "{shown:?} is not a package host, because {why}: write HOST, HOST:PORT or *.SUFFIX, for instance \
                  pypi.org"

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use skilld_common::excerpts::join_first;
 
 use crate::fetch::CacheValidators;
 use crate::parse::finding::quote_excerpt;
@@ -115,13 +116,5 @@ fn list_folders(dir: &Path) -> String {
     if names.is_empty() {
         return "no folders".to_owned();
     }
-    let shown = names.iter().take(SHOWN_MAX);
-    let mut text = shown
-        .map(|name| quote_excerpt(name))
-        .collect::<Vec<_>>()
-        .join(", ");
-    if names.len() > SHOWN_MAX {
-        text += &format!(" and {} more", names.len() - SHOWN_MAX);
-    }
-    text
+    join_first(names.iter().map(|name| quote_excerpt(name)), SHOWN_MAX)
 }

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
+use skilld_common::names::base_name;
 use skilld_proto::v1;
 use skilld_proto::v1::spawn_failure::Stage;
 use tonic::codegen::Bytes;
@@ -150,7 +151,7 @@ fn refusal_reason(
         let is_name = !entry.contains('/');
         (is_name
             && [called, &found.path]
-                .map(file_name)
+                .map(base_name)
                 .contains(&entry.as_str()))
             || search
                 .candidates(entry)
@@ -161,16 +162,11 @@ fn refusal_reason(
     }
     // A multi-call binary behaves by the name that it is called with, so the names must agree too.
     let allows = |entry: &String| {
-        file_name(called) == file_name(entry)
+        base_name(called) == base_name(entry)
             && search.find(entry).is_some_and(|it| it.file == found.file)
     };
     let is_allowed = rules.allowed.is_empty() || rules.allowed.iter().any(allows);
     (!is_allowed).then(|| "is none of those that are allowed".to_owned())
-}
-
-/// Returns the last component of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Returns the identity of the file at a path, after links.
