@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use super::SlotActor;
 use crate::error::{Chain, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::workspace::lease::unix_ms;
 use crate::workspace::record::{self, SlotPhase};
 use crate::workspace::slot_provisioning;
@@ -45,7 +45,7 @@ impl SlotActor {
                     &dir.join(slot_provisioning::METADATA),
                     metadata.as_bytes(),
                 )?;
-                fault::reach(Point::ClaimMetadata);
+                fault::reach("claim.metadata");
             }
             record.write(&dir)
         };
