@@ -4,17 +4,17 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::*;
 
-/// Snapshot without metrics.
+/// Collector without metrics.
 #[derive(Debug)]
-struct NoSnapshot;
+struct EmptyCollector;
 
-impl Collector for NoSnapshot {
+impl Collector for EmptyCollector {
     fn encode(&self, _encoder: DescriptorEncoder<'_>) -> fmt::Result {
         Ok(())
     }
 }
 
-/// Returns the page of metrics, without those of a snapshot.
+/// Returns the page of metrics, without those of a collector.
 pub(crate) fn page_of(metrics: &Metrics) -> String {
     page(metrics, MetricsFormat::Prometheus, None)
 }
@@ -22,7 +22,7 @@ pub(crate) fn page_of(metrics: &Metrics) -> String {
 fn page(metrics: &Metrics, format: MetricsFormat, tenant: Option<&str>) -> String {
     let is_visible = |label: &str, value: &str| label != "tenant" || Some(value) == tenant;
     let filter: &SampleFilter<'_> = &is_visible;
-    let page = metrics.encode(format, Box::new(NoSnapshot), tenant.map(|_| filter));
+    let page = metrics.encode(format, Box::new(EmptyCollector), tenant.map(|_| filter));
     page.expect("encoded")
 }
 
