@@ -47,7 +47,7 @@ pub async fn find_problems(context: &SharedSlotContext) -> Vec<HostProblem> {
 /// Lists the containers that the engine did not remove in time, of quarantined slots and failed workspaces.
 pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
     let limit = context.config.engine.remove_timeout;
-    let kind = EngineKind::from_name(&context.info.name);
+    let engine = EngineKind::from_name(&context.info.name).texts();
     let mut problems = Vec::new();
     for slot in context.slots.list() {
         let view = slot.snapshot();
@@ -66,8 +66,8 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
             "{title} did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \
              and it counts in its pool's `max`; skilld goes on trying; if `{remove} {name}` hangs as well, restart \
              {title}, or the host",
-            title = kind.title(),
-            remove = kind.remove_command()
+            title = engine.title,
+            remove = engine.remove_command
         );
         problems.push(HostProblem {
             code: "container.quarantined",
