@@ -12,7 +12,6 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-mod code_name;
 mod error_subject;
 mod error_text;
 mod guest_status;
@@ -23,7 +22,6 @@ mod retry_advice;
 mod skills_error;
 mod status_reason;
 
-pub(crate) use code_name::code_name;
 pub use error_text::Violation;
 use error_text::{
     EntryPrefix, MissingImageRemedy, NearestHint, NearestSkills, PoolNames, QuotaRemedy,

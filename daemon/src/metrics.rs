@@ -13,14 +13,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use skilld_proto::code_name;
 use tonic::Code;
 
 mod queue_wait;
 mod sample_filter;
 
 pub use queue_wait::QueueWaitTimer;
-
-use crate::error::code_name;
 pub use sample_filter::SampleFilter;
 use sample_filter::retain_visible;
 
@@ -100,7 +99,7 @@ impl Metrics {
     pub fn observe_call(&self, method: &str, code: Code, duration: Duration) {
         let labels = [
             ("rpc_method", method.to_owned()),
-            ("rpc_response_status_code", code_name(code).to_owned()),
+            ("rpc_response_status_code", code_name(code)),
         ];
         let calls = self.calls.get_or_create(&labels);
         calls.observe(duration.as_secs_f64());

@@ -86,15 +86,3 @@ async fn queue_wait_is_recorded_when_its_timer_is_dropped() {
         "{text}"
     );
 }
-
-#[test]
-fn every_code_has_the_name_of_the_protocol() {
-    for number in 0..=16 {
-        let code = Code::from_i32(number);
-        let plain: String = code_name(code)
-            .chars()
-            .filter(|char| *char != '_')
-            .collect();
-        assert_eq!(plain.to_lowercase(), format!("{code:?}").to_lowercase());
-    }
-}
