@@ -12,6 +12,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+mod daemon_problem;
 mod error_subject;
 mod error_text;
 mod guest_status;
@@ -22,6 +23,7 @@ mod retry_advice;
 mod skills_error;
 mod status_reason;
 
+pub use daemon_problem::DaemonProblem;
 pub use error_text::Violation;
 use error_text::{
     EntryPrefix, MissingImageRemedy, NearestHint, NearestSkills, PoolNames, QuotaRemedy,
