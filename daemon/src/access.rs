@@ -59,8 +59,8 @@ pub use skilld_skills::{DAEMON_HOLDER, TenantPermit, TenantPermits};
 pub use tenant_limits::{RateLimit, TenantLimits};
 pub use tenant_name::{DEFAULT_TENANT, TenantName};
 pub(crate) use tls_settings::{HTTP1, HTTP2, TlsSettings, open_tls};
+pub use watched_file::FileProblems;
 pub(crate) use watched_file::WatchedFile;
-pub use watched_file::{FileProblem, FileProblems};
 
 use authenticators::Authenticators;
 use open_streams::OpenStreams;

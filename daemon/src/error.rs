@@ -12,8 +12,8 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-mod code_name;
 mod constructors;
+mod daemon_problem;
 mod error_subject;
 mod error_text;
 mod guest_status;
@@ -24,7 +24,7 @@ mod retry_advice;
 mod skills_error;
 mod status_reason;
 
-pub(crate) use code_name::code_name;
+pub use daemon_problem::DaemonProblem;
 pub use error_text::Violation;
 use error_text::{
     entry_prefix, join_violations, missing_image_remedy, nearest_hint, nearest_skills, pool_names,

@@ -8,19 +8,18 @@ use std::fmt;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text};
+use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use skilld_proto::code_name;
 use tonic::Code;
 
 mod queue_wait;
 mod sample_filter;
 
 pub use queue_wait::QueueWaitTimer;
-
-use crate::error::code_name;
 pub use sample_filter::SampleFilter;
 use sample_filter::retain_visible;
 
@@ -33,14 +32,14 @@ const DURATION_BUCKETS: [f64; 16] = [
 /// Families of metrics that the daemon changes while it works. All methods may be called from any task.
 #[derive(Debug)]
 pub struct Metrics {
-    calls: Family<CallLabels, Histogram>,
-    claims: Family<ClaimLabels, Histogram>,
-    queue_waits: Family<PoolLabels, Histogram>,
-    execs: Family<ExecLabels, Counter>,
+    calls: Family<Labels<2>, Histogram>,
+    claims: Family<Labels<2>, Histogram>,
+    queue_waits: Family<Labels<1>, Histogram>,
+    execs: Family<Labels<2>, Counter>,
     exec_starts: Histogram,
-    authentications: Family<AuthenticationLabels, Counter>,
-    quota_refusals: Family<QuotaLabels, Counter>,
-    spans: Family<SpanLabels, Counter>,
+    authentications: Family<Labels<2>, Counter>,
+    quota_refusals: Family<Labels<2>, Counter>,
+    spans: Family<Labels<1>, Counter>,
 }
 
 /// Text format of a scrape.
@@ -74,45 +73,8 @@ pub enum SpanOutcome {
     Failed,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabels {
-    rpc_method: String,
-    rpc_response_status_code: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClaimLabels {
-    pool: String,
-    source: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PoolLabels {
-    pool: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ExecLabels {
-    pool: String,
-    reason: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AuthenticationLabels {
-    via: &'static str,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct QuotaLabels {
-    tenant: String,
-    resource: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SpanLabels {
-    result: &'static str,
-}
+/// Names and values of the labels of a sample.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 // === impl Metrics ===
 
@@ -135,20 +97,20 @@ impl Metrics {
     /// Records a call that ended: the duration up to the last byte of its answer. `method` is the full name without a
     /// leading slash, which the daemon defines.
     pub fn observe_call(&self, method: &str, code: Code, duration: Duration) {
-        let labels = CallLabels {
-            rpc_method: method.to_owned(),
-            rpc_response_status_code: code_name(code),
-        };
+        let labels = [
+            ("rpc_method", method.to_owned()),
+            ("rpc_response_status_code", code_name(code)),
+        ];
         let calls = self.calls.get_or_create(&labels);
         calls.observe(duration.as_secs_f64());
     }
 
     /// Records a claim that succeeded: the duration from the request to the workspace.
     pub fn observe_claim(&self, pool: &str, source: ClaimSource, duration: Duration) {
-        let labels = ClaimLabels {
-            pool: pool.to_owned(),
-            source: source.as_str(),
-        };
+        let labels = [
+            ("pool", pool.to_owned()),
+            ("source", source.as_str().to_owned()),
+        ];
         let claims = self.claims.get_or_create(&labels);
         claims.observe(duration.as_secs_f64());
     }
@@ -156,18 +118,13 @@ impl Metrics {
     /// Starts to measure how long a request is in the queue of a pool. The wait ends when the timer is dropped.
     #[must_use]
     pub fn start_queue_wait(&self, pool: &str) -> QueueWaitTimer {
-        let labels = PoolLabels {
-            pool: pool.to_owned(),
-        };
+        let labels = [("pool", pool.to_owned())];
         QueueWaitTimer::start(self.queue_waits.get_or_create_owned(&labels))
     }
 
     /// Counts an exec by the reason of its end.
     pub fn count_exec(&self, pool: &str, reason: &str) {
-        let labels = ExecLabels {
-            pool: pool.to_owned(),
-            reason: reason.to_owned(),
-        };
+        let labels = [("pool", pool.to_owned()), ("reason", reason.to_owned())];
         self.execs.get_or_create(&labels).inc();
     }
 
@@ -178,40 +135,38 @@ impl Metrics {
 
     /// Counts the decision about the credentials of a call.
     pub fn count_authentication(&self, via: &'static str, result: &'static str) {
-        let labels = AuthenticationLabels { via, result };
+        let labels = [("via", via.to_owned()), ("result", result.to_owned())];
         self.authentications.get_or_create(&labels).inc();
     }
 
     /// Counts a call that a quota of its tenant refused.
     pub fn count_quota_refusal(&self, tenant: &str, resource: &str) {
-        let labels = QuotaLabels {
-            tenant: tenant.to_owned(),
-            resource: resource.to_owned(),
-        };
+        let labels = [
+            ("tenant", tenant.to_owned()),
+            ("resource", resource.to_owned()),
+        ];
         self.quota_refusals.get_or_create(&labels).inc();
     }
 
     /// Counts spans of traces by what became of them.
     pub fn count_spans(&self, outcome: SpanOutcome, count: u64) {
         if count > 0 {
-            let result = outcome.as_str();
-            self.spans
-                .get_or_create(&SpanLabels { result })
-                .inc_by(count);
+            let labels = [("result", outcome.as_str().to_owned())];
+            self.spans.get_or_create(&labels).inc_by(count);
         }
     }
 
-    /// Returns the text of all metrics, together with those of `snapshot`. With a tenant, samples of others are left out.
+    /// Returns the text of all metrics, together with those of `collector`. Samples that are not visible are left out.
     ///
     /// # Errors
     /// [`fmt::Error`] of the encoder, which a `String` does not cause.
     pub fn encode(
         &self,
         format: MetricsFormat,
-        snapshot: Box<dyn Collector>,
+        collector: Box<dyn Collector>,
         is_visible: Option<&SampleFilter<'_>>,
     ) -> Result<String, fmt::Error> {
-        let registry = self.registry(snapshot);
+        let registry = self.registry(collector);
         let mut page = String::new();
         match format {
             MetricsFormat::OpenMetrics => text::encode(&mut page, &registry)?,
@@ -224,7 +179,7 @@ impl Metrics {
     }
 
     /// Makes a registry of all families, which share their values with `self`.
-    fn registry(&self, snapshot: Box<dyn Collector>) -> Registry {
+    fn registry(&self, collector: Box<dyn Collector>) -> Registry {
         let mut registry = Registry::default();
         registry.register(
             "rpc_server_call_duration_seconds",
@@ -266,7 +221,7 @@ impl Metrics {
             "Spans of traces by what became of them",
             self.spans.clone(),
         );
-        registry.register_collector(snapshot);
+        registry.register_collector(collector);
         registry
     }
 }

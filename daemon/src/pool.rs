@@ -17,14 +17,13 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::access::TenantName;
 use crate::config::PoolConfig;
 use crate::engine::{ContainerLimits, ImageInfo};
-use crate::error::{Error, Result};
+use crate::error::{DaemonProblem, Error, Result};
 use crate::metrics::Metrics;
 use crate::shutdown::Tasks;
 
@@ -105,7 +104,7 @@ enum PoolMessage {
     },
     RetryBoot,
     ImageFound,
-    ImageAbsent(PoolProblem),
+    ImageAbsent(DaemonProblem),
     Resize {
         warm_target: usize,
         reply: oneshot::Sender<()>,
@@ -129,20 +128,7 @@ pub struct PoolSnapshot {
     /// Number of requests in the queue.
     pub waiting: usize,
     /// Reason why the pool cannot be filled: its image is absent, or its last boot failed. `None` once a boot has worked.
-    pub problem: Option<PoolProblem>,
-}
-
-/// Reason why a pool cannot be filled.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PoolProblem {
-    /// Stable code, for programs.
-    pub code: &'static str,
-    /// `false` if the pool waits for something that the daemon or the operator is expected to do.
-    pub is_error: bool,
-    /// Reason and remedy, for operators.
-    pub message: String,
-    /// Time since which the problem exists.
-    pub time: SystemTime,
+    pub problem: Option<DaemonProblem>,
 }
 
 /// Handle of one pool's task.
@@ -251,7 +237,7 @@ impl Pool {
     }
 
     /// Reports why the image is absent.
-    pub async fn report_absent_image(&self, problem: PoolProblem) {
+    pub async fn report_absent_image(&self, problem: DaemonProblem) {
         self.send(PoolMessage::ImageAbsent(problem)).await;
     }
 

@@ -43,6 +43,20 @@ impl v1::Reason {
 #[cfg(feature = "json")]
 pub mod json;
 
+/// Returns the name of a status code in the specification of gRPC, for instance `NOT_FOUND`.
+#[must_use]
+pub fn code_name(code: tonic::Code) -> String {
+    let mut name = String::new();
+    // Debug writes the name of the variant, in which each word begins with a capital.
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
 /// Private protocol between daemon and guest.
 pub mod guest {
     /// Version 1 of the protobuf package.

@@ -8,6 +8,7 @@ mod descriptors;
 mod drain;
 mod engine;
 mod environments;
+mod fault_points;
 mod faults;
 mod loss;
 mod publishing;

@@ -10,22 +10,11 @@ use std::time::SystemTime;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
+use crate::error::{DaemonProblem, Error, Result};
 
 /// Faulty new versions of watched files, by their configuration key. Clones share the table.
 #[derive(Debug, Clone, Default)]
-pub struct FileProblems(Arc<Mutex<BTreeMap<String, FileProblem>>>);
-
-/// Fault of a new version of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileProblem {
-    /// Configuration key of the file.
-    pub key: String,
-    /// Fault, and what to do.
-    pub message: String,
-    /// Time at which the fault was found.
-    pub time: SystemTime,
-}
+pub struct FileProblems(Arc<Mutex<BTreeMap<String, DaemonProblem>>>);
 
 /// Files that are loaded together, and their last good version.
 pub(crate) struct WatchedFile<T> {
@@ -45,7 +34,7 @@ type FileVersion = Option<[i64; 7]>;
 impl FileProblems {
     /// Lists the faults, ordered by the files' keys.
     #[must_use]
-    pub fn list(&self) -> Vec<FileProblem> {
+    pub fn list(&self) -> Vec<DaemonProblem> {
         self.0.lock().values().cloned().collect()
     }
 
@@ -69,13 +58,14 @@ impl FileProblems {
             return;
         }
         tracing::error!(key, message, "problem raised");
-        let (key, time) = (key.to_owned(), SystemTime::now());
-        let problem = FileProblem {
-            key: key.clone(),
+        let problem = DaemonProblem {
+            code: "configuration.file_invalid",
+            is_error: true,
+            subject: key.to_owned(),
             message,
-            time,
+            time: SystemTime::now(),
         };
-        problems.insert(key, problem);
+        problems.insert(key.to_owned(), problem);
     }
 }
 
@@ -200,7 +190,7 @@ mod tests {
         assert_eq!(**file.current(), 2);
         let listed = problems.list();
         let problem = listed.first().expect("a problem");
-        assert!(problem.key == "a.number" && problem.message.contains("is no number"));
+        assert!(problem.subject == "a.number" && problem.message.contains("is no number"));
         std::fs::remove_file(&path).expect("remove");
         assert!(!file.reload_if_changed());
         assert_eq!((**file.current(), problems.list().len()), (2, 1));

@@ -19,7 +19,7 @@ use super::{
     SaveOptions, key, listings, not_found,
 };
 use crate::error::{Chain, Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 
 /// Longest wait for a turn. Each holder sends a few requests with deadlines, so this is reached only with a slow store.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -121,7 +121,7 @@ impl ArtifactsState {
         };
         let data = (upload.id().to_owned(), save.request_id);
         let artifact = self.create_record(&records, artifact, data, room).await?;
-        fault::reach(Point::SavePublished);
+        fault::reach("save.published");
         // Before the turn ends, because a deletion of the version writes the same marker again.
         upload.remove_marker().await;
         Ok(PublishOutcome::New(artifact))
@@ -370,7 +370,7 @@ impl ArtifactsState {
             }
             Err(error) => return Err(error),
         };
-        fault::reach(Point::DiscardMarked);
+        fault::reach("discard.marked");
         let held_bytes = key::held_bytes(name, record.size);
         let change = self.ledger.begin_removal(&path, scope.tenant(), held_bytes);
         if let Err(error) = remove().await {
@@ -379,7 +379,7 @@ impl ArtifactsState {
             return Err(error);
         }
         change.removed();
-        fault::reach(Point::DiscardUnpublished);
+        fault::reach("discard.unpublished");
         // The version no longer exists; bytes that cannot be removed now are left to the cleanup.
         if let Some(upload) = upload {
             upload.abort().await;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::access::{TenantName, TenantPermit};
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 
 impl ArtifactsState {
     pub(super) async fn save<S>(
@@ -38,7 +38,7 @@ impl ArtifactsState {
             () = stop.cancelled() => return Err(Error::Draining),
         };
         let mut upload = ArtifactUpload::begin(&self.store, scope, name).await?;
-        fault::reach(Point::SaveMarked);
+        fault::reach("save.marked");
         let take_room = |size| self.take_room(&mut room, tenant, name, size);
         let written = self
             .write(&mut upload, name, &save, (data, take_room), &gone)
@@ -51,7 +51,7 @@ impl ArtifactsState {
                 return Err(error);
             }
         };
-        fault::reach(Point::SaveWritten);
+        fault::reach("save.written");
         match self
             .publish(scope, name, save, (&written, room), &mut upload)
             .await

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use skilld_proto::code_name;
 use skilld_proto::v1::Reason;
 use tonic::{Code, Response};
 
 use super::argv_key::ExecDescription;
-use crate::error::code_name;
 
 /// Text of at most `BYTES` bytes. A longer one is cut at a character and ends with `…`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -226,7 +226,7 @@ impl CallStage {
 // === serde ===
 
 fn write_code<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(code_name(*code))
+    serializer.serialize_str(&code_name(*code))
 }
 
 fn write_reason<S: Serializer>(reason: &Option<Reason>, serializer: S) -> Result<S::Ok, S::Error> {

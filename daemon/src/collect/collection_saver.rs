@@ -18,7 +18,7 @@ use tonic::{Status, Streaming};
 use crate::artifacts::{ArtifactName, ArtifactScope, Artifacts, RequestedScope, SaveOptions};
 use crate::collect::STOPPED;
 use crate::error::{Chain, Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::shutdown::Tasks;
 use crate::workspace::WorkspaceKey;
 
@@ -246,7 +246,7 @@ impl CollectionSaver {
             Ok(version) => {
                 self.lists.add_artifact(&version);
                 end.artifact = version;
-                fault::reach(Point::CollectSaved);
+                fault::reach("collect.saved");
             }
             Err(reason) => {
                 let reason = if end.truncated {

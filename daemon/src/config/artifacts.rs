@@ -50,7 +50,7 @@ pub struct ArtifactsConfig {
     #[serde(deserialize_with = "values::size")]
     pub bytes_max: u64,
     /// Maximum number of concurrent saves. Each needs up to 8 MiB of memory, 1 MiB with a directory.
-    #[serde(skip, default = "saves_max")]
+    #[serde(skip, default = "values::number::<32>")]
     pub saves_max: usize,
     /// Age from which on a version is removed; `None` keeps all.
     #[serde(deserialize_with = "values::optional_time")]
@@ -86,10 +86,6 @@ impl fmt::Debug for S3Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "S3Credentials({:?})", self.0.keys())
     }
-}
-
-fn saves_max() -> usize {
-    32
 }
 
 fn artifact_storage<'de, D: Deserializer<'de>>(source: D) -> Result<ArtifactStorage, D::Error> {

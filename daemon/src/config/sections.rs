@@ -26,7 +26,7 @@ pub struct ServerConfig {
     pub relay_bytes_max: u64,
     /// Time after which the daemon closes a connection that has not sent the 24 bytes of the HTTP/2 preface. A client
     /// sends them at once, but its machine may stand still for seconds.
-    #[serde(skip, default = "handshake_timeout")]
+    #[serde(skip, default = "values::seconds::<30>")]
     pub handshake_timeout: Duration,
     /// Time that a client has to answer a keep-alive ping.
     #[serde(deserialize_with = "values::time")]
@@ -55,10 +55,6 @@ impl ServerConfig {
         let others = self.connections_max.div_ceil(10);
         (self.connections_max - others).max(1)
     }
-}
-
-fn handshake_timeout() -> Duration {
-    Duration::from_secs(30)
 }
 
 /// Section `[engine]`: how the daemon makes and removes containers.
@@ -115,15 +111,11 @@ pub struct WorkspaceConfig {
     #[serde(deserialize_with = "values::time")]
     pub lifetime_max: Duration,
     /// Time that a failed workspace stays listed with its reason, so that its user can see what happened.
-    #[serde(skip, default = "failed_retention")]
+    #[serde(skip, default = "values::seconds::<600>")]
     pub failed_retention: Duration,
     /// Space that workspaces on disk leave free on the disk of the state directory, in bytes.
     #[serde(rename = "disk_reserve", deserialize_with = "values::size")]
     pub disk_reserve_bytes: u64,
-}
-
-fn failed_retention() -> Duration {
-    Duration::from_secs(10 * 60)
 }
 
 /// Section `[execs]`: limits and timeouts of execs.

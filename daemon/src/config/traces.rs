@@ -28,19 +28,11 @@ pub struct TracesConfig {
     #[serde(deserialize_with = "share")]
     pub sample_ratio: f64,
     /// Deadline of one export. No call waits for an export.
-    #[serde(skip, default = "export_timeout")]
+    #[serde(skip, default = "values::seconds::<10>")]
     pub timeout: Duration,
     /// Maximum number of spans that wait for their export. Each costs about 1 KiB of memory.
-    #[serde(skip, default = "queue_max")]
+    #[serde(skip, default = "values::number::<4096>")]
     pub queue_max: usize,
-}
-
-fn export_timeout() -> Duration {
-    Duration::from_secs(10)
-}
-
-fn queue_max() -> usize {
-    4096
 }
 
 impl TracesConfig {

@@ -1,7 +1,8 @@
 //! Serde functions for configuration values: times and sizes with units, counts, paths and optional texts.
 //!
-//! Each function is used as `#[serde(deserialize_with = "values::…")]`, so that a value is parsed and checked in one
-//! step and its fault names the key.
+//! Most functions are used as `#[serde(deserialize_with = "values::…")]`, so that a value is parsed and checked in one
+//! step and its fault names the key. [`seconds`] and [`number`] are used as `#[serde(default = "values::…")]`, by fields
+//! without a key that tests change.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,16 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 const TIME_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Largest number of processor cores of one container.
 const CPUS_MAX: f64 = 1024.0;
+
+/// Returns a time of `SECONDS`, for a field without a key.
+pub(super) fn seconds<const SECONDS: u64>() -> Duration {
+    Duration::from_secs(SECONDS)
+}
+
+/// Returns `NUMBER`, for a field without a key.
+pub(super) fn number<const NUMBER: usize>() -> usize {
+    NUMBER
+}
 
 /// Deserializes a string with `parse`; the message of a failure becomes the fault of the key.
 pub(super) fn parsed<'de, D: Deserializer<'de>, T>(

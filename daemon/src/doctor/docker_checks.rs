@@ -27,10 +27,10 @@ pub(super) async fn check_docker(config: &Config) -> Vec<CheckLine> {
     let report = match asked.await {
         Ok(report) => report,
         Err(error) => {
-            let kind = EngineKind::from_socket(socket);
+            let name = EngineKind::from_socket(socket).texts().name;
             let finding = Chain(&error).to_string();
             let remedy = "mend it, or set engine.docker_host; skilld does not start before";
-            return vec![CheckLine::failed("docker", kind.name(), finding, remedy)];
+            return vec![CheckLine::failed("docker", name, finding, remedy)];
         }
     };
     let found = tokio::time::timeout(timeout, tokio::fs::metadata(socket)).await;
@@ -46,8 +46,8 @@ pub(super) async fn check_docker(config: &Config) -> Vec<CheckLine> {
 
 /// Checks who may use the engine's socket: each of them can become root. `mode` is `None` if it can't be read.
 fn check_socket(report: &DockerReport, socket: &str, mode: Option<u32>) -> CheckLine {
-    let kind = report.kind();
-    let (check, subject, title) = ("docker", kind.name(), kind.title());
+    let engine = report.kind().texts();
+    let (check, subject, title) = ("docker", engine.name, engine.title);
     if let Some(mode) = mode.filter(|mode| mode & WRITABLE_BY_ALL != 0) {
         let permissions = mode & 0o7777;
         let finding = format!(
@@ -73,7 +73,7 @@ fn check_limits(report: &DockerReport) -> CheckLine {
         .filter(|(_, enforced)| !enforced)
         .map(|(name, _)| *name)
         .collect();
-    let (version, title) = (report.info.cgroup_version, report.kind().title());
+    let (version, title) = (report.info.cgroup_version, report.kind().texts().title);
     if missing.is_empty() {
         let finding =
             format!("{title} enforces memory, swap, processes and CPU time (cgroup v{version})");
@@ -108,7 +108,7 @@ fn check_seccomp(report: &DockerReport) -> CheckLine {
     if report.seccomp {
         return CheckLine::ok(check, subject, "the kernel filters system calls");
     }
-    let title = report.kind().title();
+    let title = report.kind().texts().title;
     let finding =
         format!("{title} does not filter system calls: no container with skilld's profile starts");
     let remedy = format!(
@@ -131,7 +131,7 @@ fn check_access_control(report: &DockerReport) -> CheckLine {
         "neither AppArmor nor SELinux: seccomp, capabilities and uids protect the host without a further layer",
         format!(
             "install AppArmor (Debian: `apt install apparmor`), boot with `apparmor=1 security=apparmor`, and restart {}",
-            report.kind().title()
+            report.kind().texts().title
         ),
     )
 }

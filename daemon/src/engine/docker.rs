@@ -30,7 +30,7 @@ use crate::engine::oci_runtime::RuntimeKind;
 use crate::error::{Chain, Error, Result};
 use crate::shutdown::Tasks;
 use body::{HostFeatures, create_body};
-pub use engine_kind::EngineKind;
+pub use engine_kind::{EngineKind, EngineTexts};
 use failures::{has_status, map_docker_error};
 pub use host_report::DockerReport;
 use podman::PodmanEngine;

@@ -19,7 +19,7 @@ use nix::sys::statvfs::fstatvfs;
 
 use crate::engine::EngineInfo;
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::shutdown::Tasks;
 
 mod geometry;
@@ -138,7 +138,7 @@ pub async fn create_disk(
     let fill =
         move || allocate(&file, bytes, reserve).map_err(|source| Error::io(operation, source));
     tasks.blocking(fill).await?;
-    fault::reach(Point::DiskMade);
+    fault::reach("disk.made");
     Ok(())
 }
 

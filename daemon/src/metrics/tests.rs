@@ -4,17 +4,17 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::*;
 
-/// Snapshot without metrics.
+/// Collector without metrics.
 #[derive(Debug)]
-struct NoSnapshot;
+struct EmptyCollector;
 
-impl Collector for NoSnapshot {
+impl Collector for EmptyCollector {
     fn encode(&self, _encoder: DescriptorEncoder<'_>) -> fmt::Result {
         Ok(())
     }
 }
 
-/// Returns the page of metrics, without those of a snapshot.
+/// Returns the page of metrics, without those of a collector.
 pub(crate) fn page_of(metrics: &Metrics) -> String {
     page(metrics, MetricsFormat::Prometheus, None)
 }
@@ -22,7 +22,7 @@ pub(crate) fn page_of(metrics: &Metrics) -> String {
 fn page(metrics: &Metrics, format: MetricsFormat, tenant: Option<&str>) -> String {
     let is_visible = |label: &str, value: &str| label != "tenant" || Some(value) == tenant;
     let filter: &SampleFilter<'_> = &is_visible;
-    let page = metrics.encode(format, Box::new(NoSnapshot), tenant.map(|_| filter));
+    let page = metrics.encode(format, Box::new(EmptyCollector), tenant.map(|_| filter));
     page.expect("encoded")
 }
 
@@ -85,16 +85,4 @@ async fn queue_wait_is_recorded_when_its_timer_is_dropped() {
         text.contains("skilld_queue_wait_seconds_sum{pool=\"default\"} 3"),
         "{text}"
     );
-}
-
-#[test]
-fn every_code_has_the_name_of_the_protocol() {
-    for number in 0..=16 {
-        let code = Code::from_i32(number);
-        let plain: String = code_name(code)
-            .chars()
-            .filter(|char| *char != '_')
-            .collect();
-        assert_eq!(plain.to_lowercase(), format!("{code:?}").to_lowercase());
-    }
 }

@@ -4,8 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::PoolProblem;
-use crate::error::{Chain, Error};
+use crate::error::{Chain, DaemonProblem, Error};
 
 /// Wait after the first failed boot.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
@@ -43,11 +42,12 @@ impl BootFailure {
         }
     }
 
-    /// Returns the problem for operators.
-    pub(super) fn problem(&self) -> PoolProblem {
-        PoolProblem {
+    /// Returns the problem of a pool for operators.
+    pub(super) fn problem(&self, pool: &str) -> DaemonProblem {
+        DaemonProblem {
             code: "pool.boot_failed",
             is_error: true,
+            subject: format!("pools/{pool}"),
             message: self.message.clone(),
             time: self.time,
         }

@@ -15,12 +15,12 @@ use bytesize::ByteSize;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::Pool;
 use super::backoff::next_wait;
-use super::{Pool, PoolProblem};
 use crate::config::PullPolicy;
 use crate::engine::image_reference::ImageReference;
 use crate::engine::{Engine, ImageInfo, PullProgress};
-use crate::error::{Chain, Error, Result};
+use crate::error::{Chain, DaemonProblem, Error, Result};
 
 /// Pause between two looks for an image that an operator has to make. A look is one request to the engine.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ struct ImageSupply {
     engine: Arc<dyn Engine>,
     pool: Arc<Pool>,
     /// Problem that was reported last.
-    reported: Option<PoolProblem>,
+    reported: Option<DaemonProblem>,
     /// Wait after the last failed pull; `None` before the first.
     pull_wait: Option<Duration>,
 }
@@ -154,9 +154,10 @@ impl ImageSupply {
         if known.is_none() && code != "pool.image_pulling" && code != "pool.image_pull_failed" {
             tracing::warn!(pool = self.pool.config.name, code, "{message}");
         }
-        let problem = PoolProblem {
+        let problem = DaemonProblem {
             code,
             is_error,
+            subject: format!("pools/{}", self.pool.config.name),
             message,
             time,
         };

@@ -13,11 +13,10 @@ use tokio::time::Instant;
 use super::backoff::BootFailure;
 use super::reservation::ReservationEnd;
 use super::{
-    Pool, PoolMessage, PoolProblem, PoolSnapshot, SlotLauncher, SlotReport, SlotReservation,
-    TenantShare,
+    Pool, PoolMessage, PoolSnapshot, SlotLauncher, SlotReport, SlotReservation, TenantShare,
 };
 use crate::access::TenantName;
-use crate::error::Result;
+use crate::error::{DaemonProblem, Result};
 use crate::metrics::QueueWaitTimer;
 
 mod claims;
@@ -43,7 +42,7 @@ pub(super) struct PoolTask {
     /// `None` once a boot has worked.
     failure: Option<BootFailure>,
     /// Reason why the pool's image is absent; `None` once the pool has it, and before the first report.
-    absent_image: Option<PoolProblem>,
+    absent_image: Option<DaemonProblem>,
     /// Time at which the pool fills itself again after a failed boot.
     refill_at: Option<Instant>,
     snapshot: watch::Sender<PoolSnapshot>,
@@ -354,7 +353,8 @@ impl PoolTask {
             self.count(MemberPhase::Warm),
             self.count(MemberPhase::Booting),
         );
-        let failure = self.failure.as_ref().map(BootFailure::problem);
+        let name = &self.pool.config.name;
+        let failure = self.failure.as_ref().map(|failure| failure.problem(name));
         self.snapshot.send_replace(PoolSnapshot {
             warm_target: self.warm_target,
             warm,

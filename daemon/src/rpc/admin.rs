@@ -7,13 +7,12 @@ use tonic::{Request, Response, Status};
 use super::SharedDependencies;
 use super::convert::workspace::limits_message;
 use super::convert::{self, int32, int64};
-use crate::access::FileProblem;
 use crate::audit::{AuditLog, AuditState};
 use crate::engine::image_reference::ImageReference;
-use crate::error::{Error, Result};
+use crate::error::{DaemonProblem, Error, Result};
 use crate::pool::Pool;
 use crate::shutdown::RefusedWork;
-use crate::workspace::host_problems::{self, HostProblem};
+use crate::workspace::host_problems;
 use crate::workspace::image_check::{self, ImageReport};
 
 /// Implementation of AdminService.
@@ -138,15 +137,10 @@ impl AdminService for AdminRpc {
         _request: Request<pb::GetProblemsRequest>,
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
         let pools = self.0.registry.pools().values();
-        let mut problems: Vec<_> = pools
-            .filter_map(|pool| pool_problem_message(pool))
-            .collect();
-        problems.extend(
-            host_problems::find_problems(self.0.registry.context())
-                .await
-                .into_iter()
-                .map(host_problem_message),
-        );
+        let of_pools = pools.filter_map(|pool| pool.snapshot().problem);
+        let mut problems: Vec<_> = of_pools.map(problem_message).collect();
+        let of_host = host_problems::find_problems(self.0.registry.context()).await;
+        problems.extend(of_host.into_iter().map(problem_message));
         let skills = self
             .0
             .skills
@@ -156,24 +150,24 @@ impl AdminService for AdminRpc {
             .map_err(Error::from)?;
         problems.extend(convert::skill::problem_messages(&skills));
         let files = self.0.access.problems().list();
-        problems.extend(files.into_iter().map(file_problem_message));
-        problems.extend(self.0.audit.as_ref().and_then(audit_problem_message));
+        problems.extend(files.into_iter().map(problem_message));
+        let audit = self.0.audit.as_ref().and_then(audit_problem);
+        problems.extend(audit.map(problem_message));
         let builds = self.0.environments.problems();
         problems.extend(convert::skill::problem_messages(&builds));
         Ok(Response::new(pb::GetProblemsResponse { problems }))
     }
 }
 
-fn pool_problem_message(pool: &Pool) -> Option<pb::Problem> {
-    let problem = pool.snapshot().problem?;
-    Some(pb::Problem {
+fn problem_message(problem: DaemonProblem) -> pb::Problem {
+    pb::Problem {
         severity: severity_message(problem.is_error).into(),
         code: problem.code.into(),
-        subject: format!("pools/{}", pool.config().name),
+        subject: problem.subject,
         message: problem.message,
         line: 0,
         time: convert::timestamp_message(problem.time),
-    })
+    }
 }
 
 fn severity_message(is_error: bool) -> pb::problem::Severity {
@@ -208,43 +202,20 @@ fn image_report_message(report: &ImageReport) -> pb::CheckImageResponse {
     }
 }
 
-fn host_problem_message(problem: HostProblem) -> pb::Problem {
-    pb::Problem {
-        severity: pb::problem::Severity::Error.into(),
-        code: problem.code.into(),
-        subject: problem.subject,
-        message: problem.message,
-        line: 0,
-        time: convert::timestamp_message(problem.time),
-    }
-}
-
 /// Returns the problem of an audit log that cannot be written to its path.
-fn audit_problem_message(audit: &AuditLog) -> Option<pb::Problem> {
+fn audit_problem(audit: &AuditLog) -> Option<DaemonProblem> {
     let (code, fault) = match &*audit.state().borrow() {
         AuditState::Healthy => return None,
         AuditState::OldFile(fault) => ("audit.old_file", fault.to_string()),
         AuditState::Failed(fault) => ("audit.unwritable", fault.to_string()),
     };
-    Some(pb::Problem {
-        severity: pb::problem::Severity::Error.into(),
-        code: code.into(),
-        subject: "audit.file".into(),
+    Some(DaemonProblem {
+        code,
+        is_error: true,
+        subject: "audit.file".to_owned(),
         message: format!("{fault}; {} records are lost so far", audit.lost()),
-        line: 0,
-        time: convert::timestamp_message(audit.state_since()),
+        time: audit.state_since(),
     })
-}
-
-fn file_problem_message(problem: FileProblem) -> pb::Problem {
-    pb::Problem {
-        severity: pb::problem::Severity::Error.into(),
-        code: "configuration.file_invalid".into(),
-        subject: problem.key,
-        message: problem.message,
-        line: 0,
-        time: convert::timestamp_message(problem.time),
-    }
 }
 
 fn pool_message(pool: &Pool) -> pb::Pool {

@@ -13,7 +13,7 @@ use crate::access::TenantName;
 use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, NOT_MOUNTED, StagedEnvironment};
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::skills::{LeasedSkills, PluginFiles, Problem, SkillRef, Skills, StagedSkill};
 use crate::workspace::record::{SlotRecord, StagedSkillRecord};
 use crate::workspace::{Workspace, WorkspaceGrant};
@@ -98,7 +98,7 @@ impl SkillStaging {
         let with_environments: Vec<_> = staged.into_iter().zip(self.environments).collect();
         let recorded = record_staged_skills(workspace, &with_environments).await;
         if recorded.is_ok() {
-            fault::reach(Point::StageRecorded);
+            fault::reach("stage.recorded");
         }
         if is_changed {
             staging_room::settle_staging(&shared, workspace, grant).await;

@@ -20,7 +20,7 @@ use tonic::Code;
 
 use super::connections::{ConnectionGuard, ConnectionHandle, ConnectionTable};
 use super::listener::{ACCEPT_PAUSE, bind_tcp_listener};
-use super::metrics_snapshot::MetricsSources;
+use super::metrics_sources::MetricsSources;
 use crate::access::{
     AccessControl, CallCredentials, Caller, ConnectionPeer, FileProblems, HTTP1, PeerAddress, Role,
     TlsSettings, WatchedFile, open_tls,
@@ -51,7 +51,7 @@ pub(super) struct MetricsListener {
 #[derive(Debug)]
 struct MetricsPage {
     access: Arc<AccessControl>,
-    sources: MetricsSources,
+    sources: Arc<MetricsSources>,
     metrics: Arc<Metrics>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn serve_metrics(
 ) {
     let page = Arc::new(MetricsPage {
         access: Arc::clone(&sources.services.access),
-        sources,
+        sources: Arc::new(sources),
         metrics,
     });
     for listener in listeners {
@@ -215,7 +215,7 @@ impl MetricsPage {
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let format = MetricsFormat::for_accept_header(accept.unwrap_or_default());
-        let snapshot = Box::new(self.sources.take_snapshot());
+        let sources = Box::new(Arc::clone(&self.sources));
         let filter = caller.map(|caller| {
             move |label: &str, value: &str| match label {
                 "pool" => caller.may_use_pool(value),
@@ -223,7 +223,7 @@ impl MetricsPage {
             }
         });
         let is_visible = filter.as_ref().map(|visible| visible as &SampleFilter<'_>);
-        match self.metrics.encode(format, snapshot, is_visible) {
+        match self.metrics.encode(format, sources, is_visible) {
             Ok(page) => {
                 let mut response = Response::new(page);
                 let content_type = HeaderValue::from_static(format.content_type());

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::error::{Chain, Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::guest::GuestLink;
 use crate::pool::{Pool, SlotReport};
 use crate::workspace::lease::{HoldError, WorkspaceLease};
@@ -250,7 +250,7 @@ impl SlotActor {
             }
             SlotRequest::Delete { reply } => {
                 self.deleting.push(reply);
-                fault::reach(Point::DeleteBegun);
+                fault::reach("delete.begun");
                 self.end(SlotEvent::Delete).await;
             }
             SlotRequest::ContainerEnded(state) => self.on_container_ended(state).await,
@@ -271,21 +271,21 @@ impl SlotActor {
             return Err(self.not_ready_error());
         }
         self.record.phase = self.record_phase();
-        fault::reach(Point::ClaimAccepted);
-        let only_tell = fault::will_kill_at(&[Point::ClaimConfigured]);
-        let only_write = fault::will_kill_at(&[Point::ClaimMetadata, Point::ClaimRecorded]);
+        fault::reach("claim.accepted");
+        let only_tell = fault::will_kill_at(&["claim.configured"]);
+        let only_write = fault::will_kill_at(&["claim.metadata", "claim.recorded"]);
         let write = fault::hold_if(only_tell, async {
             let written = self.persist().await;
-            fault::reach(Point::ClaimRecorded);
+            fault::reach("claim.recorded");
             written
         });
         let tell = fault::hold_if(only_write, async {
             let configured = configure.await;
-            fault::reach(Point::ClaimConfigured);
+            fault::reach("claim.configured");
             configured
         });
         let (written, configured) = tokio::join!(write, tell);
-        fault::reach(Point::ClaimDone);
+        fault::reach("claim.done");
         if written.is_err() && configured.is_ok() {
             // The record on disk still says Ready, and no command has run. Guest and metadata file have names and
             // limits of this claim, which the next claim replaces before any command can read them.
@@ -366,9 +366,9 @@ impl SlotActor {
                     tracing::error!(error = %Chain(&error), ?event, "slot record was not written");
                 }
                 match self.state {
-                    SlotState::Ready => fault::reach(Point::BootReadyRecorded),
-                    SlotState::Closing => fault::reach(Point::DeleteRecorded),
-                    SlotState::Failed(_) => fault::reach(Point::LossRecorded),
+                    SlotState::Ready => fault::reach("boot.ready_recorded"),
+                    SlotState::Closing => fault::reach("delete.recorded"),
+                    SlotState::Failed(_) => fault::reach("loss.recorded"),
                     SlotState::Booting
                     | SlotState::Claimed
                     | SlotState::Quarantined
@@ -377,7 +377,7 @@ impl SlotActor {
             }
             SlotEffect::Offer => {
                 self.report(SlotReport::Ready).await;
-                fault::reach(Point::BootOffered);
+                fault::reach("boot.offered");
             }
             SlotEffect::Withdraw => self.report(SlotReport::Withdrawn).await,
             SlotEffect::RemoveContainer => self.remove_container().await,

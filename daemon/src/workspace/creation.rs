@@ -17,7 +17,7 @@ use crate::config::{PoolConfig, WorkspaceStorage};
 use crate::engine::ContainerLimits;
 use crate::engine::workspace_disk::{self, DiskGeometry};
 use crate::error::{Chain, Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::pool::{Pool, TenantShare};
 use crate::shutdown::RefusedWork;
 use crate::telemetry::trace_span::{in_child_span, set_attribute, with_current_trace};
@@ -130,11 +130,11 @@ impl WorkspaceRegistry {
         let caller = gone.clone().drop_guard();
         let context = Arc::clone(self.context());
         self.context().tasks.spawn(with_current_trace(async move {
-            fault::reach(Point::ClaimEntered);
+            fault::reach("claim.entered");
             let made = claim_slot(&context.slots, &pool, &create, limits, &gone).await;
             if let Ok(workspace) = &made {
                 creation.finish(workspace);
-                fault::reach(Point::ClaimListed);
+                fault::reach("claim.listed");
             } else {
                 drop(creation);
             }
@@ -183,7 +183,7 @@ async fn claim_slot(
         let Ok(slot) = slots.reserved(&reservation) else {
             continue;
         };
-        fault::reach(Point::ClaimReserved);
+        fault::reach("claim.reserved");
         let source = reservation.source();
         let claimed = slot.claim(new_claim(create)).await;
         if claimed.is_err() && slot.snapshot().state == SlotState::Ready {

@@ -9,7 +9,7 @@ use skilld_common::unix_time::from_unix_ms;
 
 use crate::config::environments::EnvironmentOptions;
 use crate::engine::docker::EngineKind;
-use crate::error::HostFault;
+use crate::error::{DaemonProblem, HostFault};
 use crate::workspace::record::SlotPhase;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
@@ -18,21 +18,8 @@ use crate::workspace::slot_state_machine::SlotState;
 /// Number of bytes that must fit on the state disk: enough for a claim's record and its metadata file.
 const PROBE_BYTES: usize = 64 << 10;
 
-/// Problem that an operator should solve.
-#[derive(Debug, Clone)]
-pub struct HostProblem {
-    /// Stable code, for programs.
-    pub code: &'static str,
-    /// Name of the container or path of the directory.
-    pub subject: String,
-    /// Problem and remedy.
-    pub message: String,
-    /// Time at which the problem began, or was found.
-    pub time: SystemTime,
-}
-
 /// Finds quarantined containers, an unwritable state directory, and an unreadable directory of wheels.
-pub async fn find_problems(context: &SharedSlotContext) -> Vec<HostProblem> {
+pub async fn find_problems(context: &SharedSlotContext) -> Vec<DaemonProblem> {
     let mut problems = list_quarantined(context);
     let config = Arc::clone(&context.config);
     let probe = move || {
@@ -46,9 +33,9 @@ pub async fn find_problems(context: &SharedSlotContext) -> Vec<HostProblem> {
 }
 
 /// Lists the containers that the engine did not remove in time, of quarantined slots and failed workspaces.
-pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
+pub fn list_quarantined(context: &SharedSlotContext) -> Vec<DaemonProblem> {
     let limit = context.config.engine.remove_timeout;
-    let kind = EngineKind::from_name(&context.info.name);
+    let engine = EngineKind::from_name(&context.info.name).texts();
     let mut problems = Vec::new();
     for slot in context.slots.list() {
         let view = slot.snapshot();
@@ -67,11 +54,12 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
             "{title} did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \
              and it counts in its pool's `max`; skilld goes on trying; if `{remove} {name}` hangs as well, restart \
              {title}, or the host",
-            title = kind.title(),
-            remove = kind.remove_command()
+            title = engine.title,
+            remove = engine.remove_command
         );
-        problems.push(HostProblem {
+        problems.push(DaemonProblem {
             code: "container.quarantined",
+            is_error: true,
             subject: name,
             message,
             time,
@@ -81,11 +69,12 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<HostProblem> {
 }
 
 /// Tests whether containers can use the operator's wheels. Blocks.
-fn check_wheelhouse(options: &EnvironmentOptions) -> Option<HostProblem> {
+fn check_wheelhouse(options: &EnvironmentOptions) -> Option<DaemonProblem> {
     let fault = options.wheelhouse_fault()?;
     let dir = options.wheelhouse.as_deref().unwrap_or(Path::new(""));
-    Some(HostProblem {
+    Some(DaemonProblem {
         code: "environment.wheelhouse_unusable",
+        is_error: true,
         subject: dir.display().to_string(),
         message: format!("{fault}; until then containers start without the wheels"),
         time: SystemTime::now(),
@@ -93,7 +82,7 @@ fn check_wheelhouse(options: &EnvironmentOptions) -> Option<HostProblem> {
 }
 
 /// Tests whether the state directory is writable, with a temporary file. Blocks.
-fn probe_state_dir(state_dir: &Path) -> Option<HostProblem> {
+fn probe_state_dir(state_dir: &Path) -> Option<DaemonProblem> {
     let write = || {
         let mut file = tempfile::tempfile_in(state_dir)?;
         file.write_all(&[0; PROBE_BYTES])
@@ -112,8 +101,9 @@ fn probe_state_dir(state_dir: &Path) -> Option<HostProblem> {
         }
         None => format!("failed to write beneath {}: {source}", state_dir.display()),
     };
-    Some(HostProblem {
+    Some(DaemonProblem {
         code,
+        is_error: true,
         subject: state_dir.display().to_string(),
         message,
         time: SystemTime::now(),

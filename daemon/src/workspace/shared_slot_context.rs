@@ -20,7 +20,7 @@ use crate::shutdown::Tasks;
 use crate::usage::UsageLedger;
 use crate::workspace::orphan_removals::OrphanRemovals;
 use crate::workspace::record::SlotRecord;
-use crate::workspace::slot_table::{SlotNumberAllocator, SlotTable};
+use crate::workspace::slot_table::SlotTable;
 use crate::workspace::software_inventory_cache::SoftwareInventoryCache;
 use crate::workspace::workspace_table::WorkspaceTable;
 
@@ -82,7 +82,7 @@ impl SharedSlotContext {
         first_number: u32,
     ) -> Self {
         let limits = &config.engine;
-        let numbers = SlotNumberAllocator::new(
+        let slots = SlotTable::new(
             limits.uid_base,
             limits.uid_count,
             UID_QUARANTINE,
@@ -99,7 +99,7 @@ impl SharedSlotContext {
             info,
             tasks: tasks.clone(),
             instance: instance.to_owned(),
-            slots: SlotTable::new(numbers),
+            slots,
             workspaces: Arc::default(),
             boots: Semaphore::new(BOOTS_MAX),
             image_checks: Semaphore::new(IMAGE_CHECKS_MAX),

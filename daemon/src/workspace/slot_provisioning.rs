@@ -27,7 +27,7 @@ use crate::config::{Config, PoolConfig};
 use crate::engine::{self, ContainerLimits, ContainerSpec, ImageInfo, SharedDirectory};
 use crate::error::{Error, Result, tolerate};
 use crate::exec::ImageEnvironment;
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::guest;
 use crate::skills::environments::environment_store;
 use crate::workspace::record::{self, SlotRecord, WorkspaceClaim};
@@ -231,9 +231,9 @@ pub fn create_slot_dir(dir: &Path, record: &SlotRecord, guest_path: &Path) -> Re
         write_readable(&dir.join("hosts"), hosts_file().as_bytes())
     };
     make().map_err(failed)?;
-    fault::reach(Point::BootDirectory);
+    fault::reach("boot.directory");
     record.write(dir)?;
-    fault::reach(Point::BootRecorded);
+    fault::reach("boot.recorded");
     // Each slot has a copy: a lock on a shared inode would cross tenants.
     let binary = dir.join("run").join(guest::BINARY);
     let copy = || -> io::Result<()> {

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use skilld::fault::Point;
 use skilld_client::v1::{
     ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest, ListArtifactsRequest,
     LoadArtifactRequest,
@@ -14,7 +13,7 @@ use skilld_tests::{Daemon, Options, wait};
 use tokio::io::AsyncWriteExt;
 
 use crate::crash::DEADLINE;
-use crate::crash::faults::points;
+use crate::crash::fault_points::points;
 
 const NAME: &str = "dir/a";
 /// Bytes of each version, in the order of their numbers.
@@ -130,7 +129,7 @@ fn records(daemon: &Daemon) -> Result<usize> {
 #[tokio::test]
 async fn saving_an_artifact_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("save.") {
-        crash_at(point).await.context(point.name())?;
+        crash_at(point).await.context(point)?;
     }
     Ok(())
 }
@@ -138,16 +137,16 @@ async fn saving_an_artifact_survives_a_crash_at_every_step() -> Result<()> {
 #[tokio::test]
 async fn deleting_an_artifact_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("discard.") {
-        crash_at(point).await.context(point.name())?;
+        crash_at(point).await.context(point)?;
     }
     Ok(())
 }
 
-async fn crash_at(point: Point) -> Result<()> {
-    let saving = point.name().starts_with("save.");
+async fn crash_at(point: &str) -> Result<()> {
+    let saving = point.starts_with("save.");
     // The first save goes well.
     let times = if saving { 2 } else { 1 };
-    let options = options().dies_at(&format!("{}:{times}", point.name()));
+    let options = options().dies_at(&format!("{point}:{times}"));
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     assert_eq!(save(&client, BYTES[0]).await?, 0);
@@ -166,10 +165,10 @@ async fn crash_at(point: Point) -> Result<()> {
     daemon.heal("log", "info");
     daemon.restart().await?;
 
-    let left = if point == Point::SavePublished {
+    let left = if point == "save.published" {
         2
     } else {
-        usize::from(point != Point::DiscardUnpublished)
+        usize::from(point != "discard.unpublished")
     };
     let whole = |count: usize| -> Vec<(i64, Vec<u8>)> {
         (0..)
@@ -228,12 +227,12 @@ async fn a_daemon_killed_in_the_middle_of_a_save_leaves_nothing_of_it() -> Resul
 #[tokio::test]
 async fn sweep_interrupted_by_a_kill_leaves_a_consistent_store() -> Result<()> {
     for point in points("discard.") {
-        sweep_killed_at(point).await.context(point.name())?;
+        sweep_killed_at(point).await.context(point)?;
     }
     Ok(())
 }
 
-async fn sweep_killed_at(point: Point) -> Result<()> {
+async fn sweep_killed_at(point: &str) -> Result<()> {
     const VERSIONS: i64 = 40;
     let mut daemon = Daemon::start_with(options()).await?;
     for _ in 0..VERSIONS {
@@ -242,7 +241,7 @@ async fn sweep_killed_at(point: Point) -> Result<()> {
     daemon.crash().await?;
     // The sweep of the next start dies in the middle.
     daemon.heal("artifacts.retention_versions", "3");
-    daemon.dies_at(&format!("{}:10", point.name()));
+    daemon.dies_at(&format!("{point}:10"));
     if daemon.restart().await.is_ok() {
         assert_eq!(daemon.wait().await?, None, "it was not killed");
     }

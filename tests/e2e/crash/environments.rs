@@ -6,13 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use skilld::fault::Point;
 use skilld_client::RetryPolicy;
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::package_index::{MAKE_WHEELS, PackageIndex, make_packages};
 use skilld_tests::{Daemon, Options, wait};
 
-use crate::crash::faults::points;
+use crate::crash::fault_points::points;
 use crate::crash::{DEADLINE, containers, run_shell};
 
 /// Adds a skill with one requirement.
@@ -84,12 +83,12 @@ async fn a_build_that_a_crash_interrupts_leaves_nothing_and_repeats() -> Result<
 #[tokio::test]
 async fn a_build_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("environment.") {
-        crash_at(point).await.context(point.name())?;
+        crash_at(point).await.context(point)?;
     }
     Ok(())
 }
 
-async fn crash_at(point: Point) -> Result<()> {
+async fn crash_at(point: &str) -> Result<()> {
     let root = tempfile::tempdir()?;
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
     for (name, requirement) in [("first", "pyyaml\n"), ("pages", "requests\n")] {
@@ -98,7 +97,7 @@ async fn crash_at(point: Point) -> Result<()> {
     // The second build dies; the restarted daemon reaches the point only once.
     let options = Options::default()
         .skills(root.path())
-        .dies_at(&format!("{}:2", point.name()));
+        .dies_at(&format!("{point}:2"));
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let name = workspace(&client).await?.name;

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use futures::stream;
-use skilld::fault::Point;
 use skilld_client::{Client, RetryPolicy};
 use skilld_proto::v1::publish_skill_request::Payload;
 use skilld_proto::v1::{
@@ -16,24 +15,24 @@ use skilld_proto::v1::{
 use skilld_tests::{Daemon, Options, files, wait};
 
 use crate::crash::DEADLINE;
-use crate::crash::faults::points;
+use crate::crash::fault_points::points;
 
 #[tokio::test]
 async fn publishing_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("publish.") {
         let mut daemon = daemon(point).await?;
         let client = daemon.client.clone().with_retry(RetryPolicy::none());
-        assert!(publish(&client, "1.0").await.is_err(), "{point:?}");
+        assert!(publish(&client, "1.0").await.is_err(), "{point}");
         died(&mut daemon).await?;
 
         let there = skills(&daemon).await?;
         assert_eq!(
             there.len(),
-            usize::from(point == Point::PublishRecorded),
-            "{point:?}"
+            usize::from(point == "publish.recorded"),
+            "{point}"
         );
-        let published = publish(&daemon.client, "1.0").await.context(point.name())?;
-        whole(&daemon, &published).await.context(point.name())?;
+        let published = publish(&daemon.client, "1.0").await.context(point)?;
+        whole(&daemon, &published).await.context(point)?;
         daemon.stop().await?;
     }
     Ok(())
@@ -46,11 +45,11 @@ async fn unpublishing_survives_a_crash_at_every_step() -> Result<()> {
         let client = daemon.client.clone().with_retry(RetryPolicy::none());
         publish(&client, "1.0").await?;
         publish(&client, "2.0").await?;
-        assert!(delete(&client).await.is_err(), "{point:?}");
+        assert!(delete(&client).await.is_err(), "{point}");
         died(&mut daemon).await?;
-        assert_eq!(skills(&daemon).await?.len(), 0, "{point:?}");
-        let published = publish(&daemon.client, "1.0").await.context(point.name())?;
-        whole(&daemon, &published).await.context(point.name())?;
+        assert_eq!(skills(&daemon).await?.len(), 0, "{point}");
+        let published = publish(&daemon.client, "1.0").await.context(point)?;
+        whole(&daemon, &published).await.context(point)?;
         daemon.stop().await?;
     }
     Ok(())
@@ -76,12 +75,12 @@ async fn clearing_the_store_survives_a_crash() -> Result<()> {
 }
 
 /// Settings of a daemon without containers and roots that removes unused skills at once.
-async fn daemon(point: Point) -> Result<Daemon> {
+async fn daemon(point: &str) -> Result<Daemon> {
     let options = Options::default()
         .set("pools.default.warm", "0")
         .set("skills.roots", "[]")
         .set("skills.keep_unused", "1ms")
-        .dies_at(point.name());
+        .dies_at(point);
     Daemon::start_with(options).await
 }
 

@@ -5,12 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use skilld::fault::Point;
 use skilld_client::RetryPolicy;
 use skilld_tests::exec::workspace;
 use skilld_tests::{Daemon, Options, wait};
 
-use crate::crash::faults::points;
+use crate::crash::fault_points::points;
 use crate::crash::{DEADLINE, run_shell};
 
 /// Writes a version of the skill: two files that contain its number.
@@ -49,20 +48,20 @@ fn leftovers(daemon: &Daemon) -> Result<Vec<String>> {
 #[tokio::test]
 async fn restaging_survives_a_crash_at_every_step() -> Result<()> {
     for point in points("stage.") {
-        crash_at(point).await.context(point.name())?;
+        crash_at(point).await.context(point)?;
     }
     Ok(())
 }
 
-async fn crash_at(point: Point) -> Result<()> {
+async fn crash_at(point: &str) -> Result<()> {
     let root = tempfile::tempdir()?;
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755))?;
     write(root.path(), "1")?;
     // The first staging replaces nothing.
-    let times = if point == Point::StageReplacing { 1 } else { 2 };
+    let times = if point == "stage.replacing" { 1 } else { 2 };
     let options = Options::default()
         .skills(root.path())
-        .dies_at(&format!("{}:{times}", point.name()));
+        .dies_at(&format!("{point}:{times}"));
     let mut daemon = Daemon::start_with(options).await?;
     let client = daemon.client.clone().with_retry(RetryPolicy::none());
     let name = workspace(&client).await?.name;
@@ -78,7 +77,7 @@ async fn crash_at(point: Point) -> Result<()> {
     let client = &daemon.client;
     let read = "cat /workspace/skills/pair/a /workspace/skills/pair/b";
     let there = run_shell(client, &name, read).await?;
-    let newer = !matches!(point, Point::StagePrepared | Point::StageReplacing);
+    let newer = !matches!(point, "stage.prepared" | "stage.replacing");
     assert_eq!(there, if newer { "22" } else { "11" }, "one whole version");
     client.stage_skills(&name, &["pair"]).await?;
     assert_eq!(run_shell(client, &name, read).await?, "22");

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use skilld_client::Failure;
 use skilld_client::v1::Reason;
+use skilld_client::{Failure, code_name};
 
 use crate::output::{self, daemon_message};
 use crate::terminal::interrupt::{self, InterruptedError};
@@ -114,18 +114,6 @@ fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
     fields.insert("metadata".into(), json!(failure.metadata));
     fields.insert("violations".into(), violations.collect());
     fields.insert("retryAfterSeconds".into(), retry_after.into());
-}
-
-/// Returns the name of a status code as the API writes it: `NOT_FOUND` for `Code::NotFound`.
-fn code_name(code: tonic::Code) -> String {
-    let mut name = String::new();
-    for c in format!("{code:?}").chars() {
-        if c.is_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(c.to_ascii_uppercase());
-    }
-    name
 }
 
 /// Returns `true` if stdout or stderr has no reader any more: the pipe is closed, or the terminal is gone.

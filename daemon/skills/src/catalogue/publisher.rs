@@ -19,7 +19,7 @@ use super::skill_library::SkillLibrary;
 use crate::content_store::Lease;
 use crate::content_store::content_hashing::{ContentSource, IngestError, read_content};
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::parse::finding::{BAD_NAME, ValidationProfile};
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::{LeftOutEntries, Problem};
@@ -84,7 +84,7 @@ impl SkillLibrary {
         })?;
         unpacked.check_case()?;
         drop(file);
-        fault::reach(Point::PublishUnpacked);
+        fault::reach("publish.unpacked");
         let root = self.place_card(name, &unpacked.root, temporary.path())?;
         let front = self.check_document(name, &unpacked, &root)?;
         let (name, version) = (front.name.as_str(), front.version);
@@ -105,7 +105,7 @@ impl SkillLibrary {
             })?;
         let record = || {
             self.store.sync(&content.digest)?;
-            fault::reach(Point::PublishStored);
+            fault::reach("publish.stored");
             if listed >= self.options.skills_max && !published.has_digest(name, &content.digest) {
                 return Err(Error::LimitExceeded {
                     what: "skills in all".to_owned(),

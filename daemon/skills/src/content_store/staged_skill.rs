@@ -39,7 +39,7 @@ use tempfile::TempDir;
 use super::ContentStore;
 use super::content_hashing::{ContentSummary, make_directory};
 use crate::error::{Error, Result, tolerate};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::held_bytes::{held_bytes, measure_held_bytes};
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::front_matter::FrontMatter;
@@ -273,7 +273,7 @@ fn prepare_directory(target: &Path) -> Result<TempDir> {
 
 /// Moves prepared skills, or links to writable ones, to their places in `target`: all or none. Writes their digests.
 fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> Result<()> {
-    fault::reach(Point::StagePrepared);
+    fault::reach("stage.prepared");
     let digests = digests_directory(target);
     let mut published = Vec::new();
     for skill in changed {
@@ -287,7 +287,7 @@ fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> R
     }
     retire_plugins(target, changed, &published);
     remove_replaced_links(&published);
-    fault::reach(Point::StagePublished);
+    fault::reach("stage.published");
     for skill in changed {
         // Without the digest file the next staging of the skill copies it again.
         let text = skill.digest_text(skill.writable_path.is_some());
@@ -295,7 +295,7 @@ fn publish_skills(target: &Path, prepared: &Path, changed: &[&StagedSkill]) -> R
             tracing::warn!(skill = skill.name, %error, "digest of a staged skill was not noted");
         }
     }
-    fault::reach(Point::StageNoted);
+    fault::reach("stage.noted");
     Ok(())
 }
 
@@ -431,7 +431,7 @@ fn publish_folder(prepared: &Path, place: &Path) -> io::Result<Option<PathBuf>> 
     let name = place.file_name().unwrap_or_default().to_string_lossy();
     let aside = place.with_file_name(replaced_name(&name));
     fs::rename(prepared, &aside)?;
-    fault::reach(Point::StageReplacing);
+    fault::reach("stage.replacing");
     match exchange_entries(&aside, place, prepared) {
         Ok(()) => Ok(Some(aside)),
         Err(error) => {

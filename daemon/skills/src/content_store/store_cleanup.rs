@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{ContentStore, removal_path};
 use crate::error::{Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 
 /// Result of a garbage collection of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl ContentStore {
         if !self.move_unleased(digest, &place, may_go)? {
             return Ok(false);
         }
-        fault::reach(Point::ClearMoved);
+        fault::reach("clear.moved");
         self.forget(digest);
         fs::remove_dir_all(&place)?;
         tracing::info!(digest, "unused skill removed from the store");

@@ -29,7 +29,7 @@ use skilld_common::unix_time::unix_ms;
 use super::environment_record::{EnvironmentKey, EnvironmentRecord, PreparedEnvironment, VERSION};
 use crate::content_store::{self, make_empty_directory, removal_path};
 use crate::error::{Error, Result, tolerate};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::skills_options::ArchiveBounds;
 
 mod build_archive;
@@ -169,7 +169,7 @@ impl EnvironmentStore {
         // The daemon does not check the files later. One call for the whole file system is faster than one for each of 60,000 files.
         let synced = File::open(&tree).and_then(|tree| Ok(nix::unistd::syncfs(tree)?));
         synced.map_err(failed("sync"))?;
-        fault::reach(Point::EnvironmentUnpacked);
+        fault::reach("environment.unpacked");
         let record = EnvironmentRecord {
             version: VERSION,
             name: name.to_owned(),
@@ -248,7 +248,7 @@ impl EnvironmentStore {
         let mounted = mounted_dir(&self.base);
         fs::rename(root, mounted.join(&record.name))?;
         File::open(mounted)?.sync_all()?;
-        fault::reach(Point::EnvironmentInstalled);
+        fault::reach("environment.installed");
         self.write_record(record, prepared_for)
     }
 

@@ -21,7 +21,7 @@ use super::skill_source::{SkillSource, SourceFolders, StoredFolder};
 use crate::content_store::content_hashing::ContentSummary;
 use crate::content_store::{ContentStore, removal_path};
 use crate::error::{Error, Result, tolerate};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::parse::problem::Problem;
 use crate::parse::skill_ref::is_digest;
 
@@ -261,7 +261,7 @@ impl PublishedSkills {
         };
         let written = self.write(&record);
         if written.is_ok() {
-            fault::reach(Point::PublishRecorded);
+            fault::reach("publish.recorded");
         }
         let path = self.record_path(name, digest);
         let mut all_records = self.records.lock();
@@ -299,7 +299,7 @@ impl PublishedSkills {
         tolerate(ErrorKind::AlreadyExists, made)?;
         sync_directory(&self.base)?;
         self.store
-            .write_record(&path, record, || fault::reach(Point::PublishWritten))
+            .write_record(&path, record, || fault::reach("publish.written"))
     }
 
     fn record_path(&self, name: &str, digest: &str) -> PathBuf {
@@ -345,7 +345,7 @@ impl PublishedSkills {
             self.erase_versions(name, selected.iter().map(|(digest, _)| digest))
         };
         erased.map_err(Error::io(format!("remove the published skill {name}")))?;
-        fault::reach(Point::UnpublishDone);
+        fault::reach("unpublish.done");
         // Before the records go, so that the bytes count without a gap.
         // The name of any other file is no digest, and must not lead out of the store.
         let removed_unreadable = unreadable
@@ -375,7 +375,7 @@ impl PublishedSkills {
         let aside = removal_path(&self.store.tmp());
         let moved = fs::rename(self.base.join(name), &aside);
         tolerate(ErrorKind::NotFound, moved)?;
-        fault::reach(Point::UnpublishMoved);
+        fault::reach("unpublish.moved");
         sync_directory(&self.base)?;
         tolerate(ErrorKind::NotFound, fs::remove_dir_all(aside))
     }

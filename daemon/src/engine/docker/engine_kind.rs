@@ -15,6 +15,50 @@ pub enum EngineKind {
     Podman,
 }
 
+/// Names of an engine, and advice about it for operators.
+#[derive(Debug)]
+pub struct EngineTexts {
+    /// Name of the engine in the API, for instance in GetServerInfo.
+    pub name: &'static str,
+    /// Name of the engine in a sentence.
+    pub title: &'static str,
+    /// Oldest version that the daemon works with.
+    pub version_min: &'static str,
+    /// Package of Debian that has the engine.
+    pub package: &'static str,
+    /// Command that starts the engine.
+    pub start_command: &'static str,
+    /// Command that removes a container by force.
+    pub remove_command: &'static str,
+    /// Way to get the permission for the engine's socket.
+    pub permission_advice: &'static str,
+    /// Value of `engine.docker_host` for the engine that runs as root.
+    pub rootful_host: &'static str,
+}
+
+const DOCKER: EngineTexts = EngineTexts {
+    name: "docker",
+    title: "Docker",
+    version_min: "Docker 20.10 (API 1.41)",
+    package: "docker.io",
+    start_command: "systemctl start docker",
+    remove_command: "docker rm -f",
+    permission_advice: "add the user to the docker group (`usermod -aG docker USER`, then log in again), or run as root",
+    rootful_host: "unix:///var/run/docker.sock",
+};
+
+const PODMAN: EngineTexts = EngineTexts {
+    name: "podman",
+    title: "Podman",
+    version_min: "Podman 4.3",
+    package: "podman",
+    start_command: "systemctl enable --now podman.socket",
+    remove_command: "podman rm -f",
+    // Debian's socket belongs to root alone.
+    permission_advice: "run skilld as root",
+    rootful_host: "unix:///run/podman/podman.sock",
+};
+
 impl EngineKind {
     /// Returns the kind of the engine that sent a version response.
     pub(super) fn from_version(version: &SystemVersion) -> Self {
@@ -29,7 +73,7 @@ impl EngineKind {
     /// Returns the kind of the engine with this name in the API.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
-        if name == Self::Podman.name() {
+        if name == PODMAN.name {
             Self::Podman
         } else {
             Self::Docker
@@ -46,78 +90,12 @@ impl EngineKind {
         }
     }
 
-    /// Returns the name of the engine in the API, for instance in GetServerInfo.
+    /// Returns the texts about the engine.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn texts(self) -> &'static EngineTexts {
         match self {
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-        }
-    }
-
-    /// Returns the name of the engine in a sentence.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Docker => "Docker",
-            Self::Podman => "Podman",
-        }
-    }
-
-    /// Returns the oldest version that the daemon works with.
-    #[must_use]
-    pub fn version_min(self) -> &'static str {
-        match self {
-            Self::Docker => "Docker 20.10 (API 1.41)",
-            Self::Podman => "Podman 4.3",
-        }
-    }
-
-    /// Returns the package of Debian that has the engine.
-    #[must_use]
-    pub fn package(self) -> &'static str {
-        match self {
-            Self::Docker => "docker.io",
-            Self::Podman => "podman",
-        }
-    }
-
-    /// Returns the command that starts the engine.
-    #[must_use]
-    pub fn start_command(self) -> &'static str {
-        match self {
-            Self::Docker => "systemctl start docker",
-            Self::Podman => "systemctl enable --now podman.socket",
-        }
-    }
-
-    /// Returns the command that removes a container by force.
-    #[must_use]
-    pub fn remove_command(self) -> &'static str {
-        match self {
-            Self::Docker => "docker rm -f",
-            Self::Podman => "podman rm -f",
-        }
-    }
-
-    /// Returns the way to get the permission for the engine's socket.
-    #[must_use]
-    pub fn permission_advice(self) -> &'static str {
-        match self {
-            Self::Docker => {
-                "add the user to the docker group (`usermod -aG docker USER`, then log in again), or run as root"
-            }
-            // Debian's socket belongs to root alone.
-            Self::Podman => "run skilld as root",
-        }
-    }
-
-    /// Returns the value of `engine.docker_host` for the engine that runs as root.
-    #[must_use]
-    pub fn rootful_host(self) -> &'static str {
-        match self {
-            Self::Docker => "unix:///var/run/docker.sock",
-            Self::Podman => "unix:///run/podman/podman.sock",
+            Self::Docker => &DOCKER,
+            Self::Podman => &PODMAN,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 
 use bollard::errors::Error as DockerError;
 
-use super::engine_kind::EngineKind;
+use super::engine_kind::{EngineKind, EngineTexts};
 use crate::engine::seccomp;
 use crate::error::{Chain, Error, HostFault};
 
@@ -116,29 +116,26 @@ fn is_unreachable(error: &DockerError) -> bool {
 
 /// Explains why the socket does not work and what the operator can do.
 fn connection_advice(socket: &str, error: &DockerError) -> String {
-    let kind = EngineKind::from_socket(socket);
+    let engine = EngineKind::from_socket(socket).texts();
     match io_error_kind(error) {
-        Some(ErrorKind::NotFound) => missing_socket_advice(kind, socket),
+        Some(ErrorKind::NotFound) => missing_socket_advice(engine, socket),
         Some(ErrorKind::ConnectionRefused) => format!(
             "{} is not running: no process listens at {socket}; start it (`{}`)",
-            kind.title(),
-            kind.start_command()
+            engine.title, engine.start_command
         ),
         Some(ErrorKind::PermissionDenied) => {
-            format!("no permission for {socket}: {}", kind.permission_advice())
+            format!("no permission for {socket}: {}", engine.permission_advice)
         }
         _ => shorten_message(&format!("{socket}: {}", Chain(error))),
     }
 }
 
 /// Explains how to install or find the engine if its socket does not exist.
-fn missing_socket_advice(kind: EngineKind, socket: &str) -> String {
+fn missing_socket_advice(engine: &EngineTexts, socket: &str) -> String {
     format!(
         "{} is not running or not installed: {socket} does not exist; install it (Debian: `apt install {}`) and start \
          it (`{}`), or set engine.docker_host to the path of its socket",
-        kind.title(),
-        kind.package(),
-        kind.start_command()
+        engine.title, engine.package, engine.start_command
     )
 }
 

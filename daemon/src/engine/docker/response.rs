@@ -50,7 +50,7 @@ pub(super) fn parse_engine_info(version: SystemVersion, info: SystemInfo) -> Eng
     let mut oci_runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
     oci_runtimes.sort_unstable();
     EngineInfo {
-        name: EngineKind::from_version(&version).name().to_owned(),
+        name: EngineKind::from_version(&version).texts().name.to_owned(),
         version: version.version.unwrap_or_default(),
         api_version: version.api_version.unwrap_or_default(),
         cgroup_version: match info.cgroup_version {
@@ -86,12 +86,10 @@ const ROOTLESS_REASON: &str = "it runs rootless, in a user namespace of an unpri
 pub(super) fn check_engine(info: &EngineInfo) -> Result<()> {
     check_version(info)?;
     if info.rootless {
-        let kind = EngineKind::from_name(&info.name);
+        let engine = EngineKind::from_name(&info.name).texts();
         let message = format!(
             "{ROOTLESS_REASON}; run {} as root (`{}`) and set engine.docker_host (or DOCKER_HOST) to {}",
-            kind.title(),
-            kind.start_command(),
-            kind.rootful_host()
+            engine.title, engine.start_command, engine.rootful_host
         );
         return Err(Error::engine("isolate workspaces", message));
     }
@@ -122,7 +120,7 @@ pub(super) fn check_create_warnings(warnings: &[String]) -> Result<()> {
     }
 }
 
-/// Checks that the engine is as new as [`EngineKind::version_min`] says.
+/// Checks that the engine is not older than the oldest version that the daemon works with.
 fn check_version(info: &EngineInfo) -> Result<()> {
     let kind = EngineKind::from_name(&info.name);
     let (version, minimum) = match kind {
@@ -133,12 +131,10 @@ fn check_version(info: &EngineInfo) -> Result<()> {
     if parse_version(version).is_some_and(|version| version >= minimum) {
         return Ok(());
     }
+    let engine = kind.texts();
     let message = format!(
         "this is {} {} with API {}, skilld needs {} or newer; upgrade it",
-        kind.title(),
-        info.version,
-        info.api_version,
-        kind.version_min(),
+        engine.title, info.version, info.api_version, engine.version_min,
     );
     Err(Error::engine("meet the minimum version", message))
 }

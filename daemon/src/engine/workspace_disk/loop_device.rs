@@ -9,7 +9,7 @@ use nix::sys::stat::{major, minor};
 
 use super::tools::run_tool;
 use crate::error::{Chain, Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::shutdown::Tasks;
 
 /// End of the path of a file that is deleted and that a device still holds.
@@ -50,7 +50,7 @@ impl LoopDevice {
         };
         let open = tasks.blocking(open).await;
         // Until now the device would stay if the daemon were killed. A device in use is freed at its last close.
-        fault::reach(Point::DiskAttached);
+        fault::reach("disk.attached");
         detach(&path).await?;
         Ok(Self { path, _open: open? })
     }

@@ -72,7 +72,7 @@ impl Bench {
         self.settle().await;
     }
 
-    fn problem(&self) -> PoolProblem {
+    fn problem(&self) -> DaemonProblem {
         self.pool.snapshot().problem.expect("a problem")
     }
 

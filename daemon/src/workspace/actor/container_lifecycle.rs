@@ -12,7 +12,7 @@ use super::{SlotActor, answer};
 use crate::engine::LABEL_UID;
 use crate::engine::workspace_disk::LoopDevice;
 use crate::error::{Chain, Error, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::guest::{GuestLink, GuestSocket};
 use crate::pool::SlotReport;
 use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
@@ -51,17 +51,17 @@ impl SlotActor {
         let context = Arc::clone(&self.context);
         let _turn = context.boots.acquire().await.map_err(|_| Error::Draining)?;
         let started = Instant::now();
-        fault::reach(Point::BootBegun);
+        fault::reach("boot.begun");
         let (dir, record) = (self.dir.as_path().to_owned(), self.record.clone());
         let guest_path = context.config.engine.guest_path.clone();
         context
             .tasks
             .blocking(move || slot_provisioning::create_slot_dir(&dir, &record, &guest_path))
             .await?;
-        fault::reach(Point::BootPrepared);
+        fault::reach("boot.prepared");
         let device = slot_disk::attach_new_disk(&context, &self.record).await?;
         let socket = GuestSocket::bind(&self.dir.join("run"))?;
-        fault::reach(Point::BootListening);
+        fault::reach("boot.listening");
 
         let spec = slot_provisioning::container_spec(
             &context,
@@ -78,16 +78,16 @@ impl SlotActor {
         let id = creating
             .await
             .map_err(|error| Error::Internal(format!("create container: {error}")))??;
-        fault::reach(Point::BootCreated);
+        fault::reach("boot.created");
         self.record.container_id = Some(id.clone());
         self.persist().await?;
-        fault::reach(Point::BootCreationRecorded);
+        fault::reach("boot.creation_recorded");
         context.engine.start(&id).await?;
         // The container has it mounted.
         drop(device);
-        fault::reach(Point::BootStarted);
+        fault::reach("boot.started");
         self.check_uid(&id).await?;
-        fault::reach(Point::BootUidChecked);
+        fault::reach("boot.uid_checked");
         let timeout = context.config.engine.boot_timeout;
         let wait = GuestWait {
             context: Arc::clone(&context),
@@ -98,9 +98,9 @@ impl SlotActor {
         let link = wait.wait_for_link(socket).await.map_err(|lost| {
             Error::guest_lost(format!("slot {}", self.record.number), lost.message)
         })?;
-        fault::reach(Point::BootConnected);
+        fault::reach("boot.connected");
         self.warm_up(&link).await?;
-        fault::reach(Point::BootWarmedUp);
+        fault::reach("boot.warmed_up");
         let boot_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(boot_ms, "slot is warm");
         Ok(link)
@@ -142,7 +142,7 @@ impl SlotActor {
                 "asked the guest to shut down"
             );
             if self.state == SlotState::Closing {
-                fault::reach(Point::DeleteTold);
+                fault::reach("delete.told");
             }
         }
         // A creation whose answer was lost may have worked; its container is found by name.
@@ -155,8 +155,8 @@ impl SlotActor {
         match orphan_removals::remove_within(&*self.context.engine, container, patience).await {
             Ok(()) => {
                 match self.state {
-                    SlotState::Closing => fault::reach(Point::DeleteRemoved),
-                    SlotState::Failed(_) => fault::reach(Point::LossRemoved),
+                    SlotState::Closing => fault::reach("delete.removed"),
+                    SlotState::Failed(_) => fault::reach("loss.removed"),
                     SlotState::Booting
                     | SlotState::Ready
                     | SlotState::Claimed
@@ -275,16 +275,16 @@ impl SlotActor {
             // The record says Closing, so the next start tries again.
             tracing::error!(error = %Chain(&error), "slot directory is left");
         }
-        fault::reach(Point::DeleteErased);
+        fault::reach("delete.erased");
         if let Some(claim) = &self.record.claim {
             let key = claim.key();
             self.context.workspaces.remove(&key, self.record.number);
             tracing::info!(workspace_id = %key.id(), tenant = %key.tenant(), "workspace is gone");
         }
         self.context.workspaces.end_quarantine(self.record.number);
-        fault::reach(Point::DeleteForgotten);
+        fault::reach("delete.forgotten");
         self.context.slots.remove(self.record.number);
         self.report(SlotReport::Removed).await;
-        fault::reach(Point::DeleteDone);
+        fault::reach("delete.done");
     }
 }

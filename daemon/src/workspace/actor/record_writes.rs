@@ -7,7 +7,7 @@ use skilld_common::unix_time::unix_ms;
 
 use super::SlotActor;
 use crate::error::{Chain, Result};
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::workspace::record::{self, SlotPhase};
 use crate::workspace::slot_provisioning;
 use crate::workspace::slot_state_machine::SlotState;
@@ -46,7 +46,7 @@ impl SlotActor {
                     &dir.join(slot_provisioning::METADATA),
                     metadata.as_bytes(),
                 )?;
-                fault::reach(Point::ClaimMetadata);
+                fault::reach("claim.metadata");
             }
             record.write(&dir)
         };

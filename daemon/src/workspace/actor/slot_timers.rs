@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::SlotActor;
 use crate::error::Result;
-use crate::fault::{self, Point};
+use crate::fault;
 use crate::workspace::lease::{WorkspaceLease, users_max};
 use crate::workspace::slot_state_machine::{SlotEvent, SlotState};
 
@@ -104,9 +104,9 @@ impl SlotActor {
             claim.end_time_ms = unix_ms(lease.lifetime_end_time());
         }
         self.publish();
-        fault::reach(Point::RenewBegun);
+        fault::reach("renew.begun");
         let written = self.persist().await;
-        fault::reach(Point::RenewRecorded);
+        fault::reach("renew.recorded");
         written
     }
 }

@@ -7,19 +7,18 @@ use std::time::SystemTime;
 
 use futures::FutureExt;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric,
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::access::{TenantName, TlsSettings, WatchedFile};
 use crate::audit::AuditLog;
+use crate::pool::PoolSnapshot;
 use crate::rpc::SharedDependencies;
 use crate::skills::catalogue::skill::SkillState;
 
-/// Sources of a snapshot.
+/// Sources of the metrics that are read when Prometheus asks. Reading them waits for nothing.
 #[derive(Debug)]
 pub(super) struct MetricsSources {
     pub(super) services: SharedDependencies,
@@ -32,51 +31,87 @@ pub(super) struct MetricsSources {
 /// Values of the labels and the value of the metric.
 type Sample<const LABELS: usize, N> = ([String; LABELS], N);
 
-/// Figures at one time.
-#[derive(Debug, Default)]
-pub(super) struct MetricsSnapshot {
-    warm: Vec<Sample<1, usize>>,
-    booting: Vec<Sample<1, usize>>,
-    claimed: Vec<Sample<1, usize>>,
-    waiting: Vec<Sample<1, usize>>,
-    usage: Vec<Sample<2, f64>>,
-    artifacts: Vec<Sample<1, u64>>,
-    skills: Vec<Sample<1, usize>>,
-    expiries: Vec<Sample<1, u64>>,
-    audit_lost: Option<u64>,
+/// Gauges of pools: their names, values and descriptions.
+const POOL_GAUGES: [(&str, fn(&PoolSnapshot) -> usize, &str); 4] = [
+    (
+        "skilld_pool_warm",
+        |pool| pool.warm,
+        "Containers that are ready to be claimed",
+    ),
+    (
+        "skilld_pool_booting",
+        |pool| pool.booting,
+        "Containers that boot",
+    ),
+    (
+        "skilld_pool_claimed",
+        |pool| pool.claimed,
+        "Containers that are workspaces, or end",
+    ),
+    (
+        "skilld_pool_waiting",
+        |pool| pool.waiting,
+        "Requests in the queue",
+    ),
+];
+
+impl Collector for MetricsSources {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        self.encode_pools(encoder)?;
+        encode_gauges(
+            encoder,
+            "skilld_tenant_usage",
+            "What tenants hold of the resources that quotas limit",
+            ["tenant", "resource"],
+            &self.read_usage(),
+        )?;
+        encode_gauges(
+            encoder,
+            "skilld_artifact_bytes",
+            "Bytes of the artifacts of tenants",
+            ["tenant"],
+            &self.read_artifact_bytes(),
+        )?;
+        encode_gauges(
+            encoder,
+            "skilld_skills",
+            "Skills of the catalogue",
+            ["state"],
+            &self.read_skill_counts(),
+        )?;
+        encode_gauges(
+            encoder,
+            "skilld_certificate_expiry_seconds",
+            "Unix time at which the certificate of a listener expires",
+            ["listener"],
+            &self.read_expiries(),
+        )?;
+        match &self.audit {
+            Some(audit) => encode_lost_records(encoder, audit.lost()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl MetricsSources {
-    /// Reads all figures. Waits for nothing.
-    pub(super) fn take_snapshot(&self) -> MetricsSnapshot {
-        let mut snapshot = MetricsSnapshot {
-            audit_lost: self.audit.as_ref().map(AuditLog::lost),
-            ..MetricsSnapshot::default()
-        };
-        for (name, pool) in self.services.registry.pools() {
-            let figures = pool.snapshot();
-            let labels = || [name.clone()];
-            snapshot.warm.push((labels(), figures.warm));
-            snapshot.booting.push((labels(), figures.booting));
-            snapshot.claimed.push((labels(), figures.claimed));
-            snapshot.waiting.push((labels(), figures.waiting));
+    fn encode_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let pools = self.services.registry.pools().iter();
+        let pools: Vec<(&String, PoolSnapshot)> =
+            pools.map(|(name, pool)| (name, pool.snapshot())).collect();
+        for (name, value, help) in POOL_GAUGES {
+            let samples: Vec<Sample<1, usize>> = pools
+                .iter()
+                .map(|(pool, snapshot)| ([pool.to_string()], value(snapshot)))
+                .collect();
+            encode_gauges(encoder, name, help, ["pool"], &samples)?;
         }
-        self.read_usage(&mut snapshot);
-        self.read_artifacts(&mut snapshot);
-        self.read_skills(&mut snapshot);
-        for listener in &self.tls {
-            let expires = listener.current().expires;
-            let since_1970 = expires.duration_since(SystemTime::UNIX_EPOCH);
-            let seconds = since_1970.unwrap_or_default().as_secs();
-            let key = listener.key();
-            let name = key.strip_suffix(".tls").unwrap_or(key);
-            snapshot.expiries.push(([name.to_owned()], seconds));
-        }
-        snapshot
+        Ok(())
     }
 
-    fn read_usage(&self, snapshot: &mut MetricsSnapshot) {
+    fn read_usage(&self) -> Vec<Sample<2, f64>> {
         let workspaces = &self.services.registry.context().workspaces;
+        let mut samples = Vec::new();
         for (tenant, _) in self.services.access.tenants() {
             let held = workspaces.usage(&tenant);
             let access = &self.services.access;
@@ -100,17 +135,17 @@ impl MetricsSources {
                 ("staged_bytes", to_float(workspaces.staged_bytes(&tenant))),
             ];
             for (resource, amount) in amounts.into_iter().chain(versions) {
-                let labels = [tenant.to_string(), resource.to_owned()];
-                snapshot.usage.push((labels, amount));
+                samples.push(([tenant.to_string(), resource.to_owned()], amount));
             }
         }
+        samples
     }
 
-    fn read_artifacts(&self, snapshot: &mut MetricsSnapshot) {
+    fn read_artifact_bytes(&self) -> Vec<Sample<1, u64>> {
         let artifacts = &self.services.artifacts;
         // Before the end of the first count the amounts are too small.
         if !artifacts.is_counted() {
-            return;
+            return Vec::new();
         }
         let mut tenants: Vec<TenantName> = self
             .services
@@ -123,18 +158,17 @@ impl MetricsSources {
             // Without authentication everything belongs to it.
             tenants.push(TenantName::default());
         }
-        let samples = tenants
-            .iter()
-            .map(|tenant| ([tenant.to_string()], artifacts.held_by(tenant).bytes));
-        snapshot.artifacts.extend(samples);
+        let sample = |tenant: &TenantName| ([tenant.to_string()], artifacts.held_by(tenant).bytes);
+        tenants.iter().map(sample).collect()
     }
 
-    fn read_skills(&self, snapshot: &mut MetricsSnapshot) {
+    fn read_skill_counts(&self) -> Vec<Sample<1, usize>> {
         let skills = self.services.skills.of_daemon();
         // Before the end of the first scan nothing is known.
         let Some(Ok(catalogue)) = skills.catalogue().now_or_never() else {
-            return;
+            return Vec::new();
         };
+        let mut samples = Vec::new();
         for (state, name) in [
             (SkillState::Loaded, "loaded"),
             (SkillState::LoadedWithWarnings, "loaded_with_warnings"),
@@ -143,72 +177,22 @@ impl MetricsSources {
         ] {
             let skills = catalogue.skills.iter();
             let count = skills.filter(|skill| skill.state == state).count();
-            snapshot.skills.push(([name.to_owned()], count));
+            samples.push(([name.to_owned()], count));
         }
+        samples
     }
-}
 
-impl Collector for MetricsSnapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let encoder = &mut encoder;
-        let pools = [
-            (
-                "skilld_pool_warm",
-                "Containers that are ready to be claimed",
-                &self.warm,
-            ),
-            ("skilld_pool_booting", "Containers that boot", &self.booting),
-            (
-                "skilld_pool_claimed",
-                "Containers that are workspaces, or end",
-                &self.claimed,
-            ),
-            (
-                "skilld_pool_waiting",
-                "Requests in the queue",
-                &self.waiting,
-            ),
-        ];
-        for (name, help, samples) in pools {
-            encode_gauges(encoder, name, help, ["pool"], samples)?;
+    fn read_expiries(&self) -> Vec<Sample<1, u64>> {
+        let mut samples = Vec::new();
+        for listener in &self.tls {
+            let expires = listener.current().expires;
+            let since_1970 = expires.duration_since(SystemTime::UNIX_EPOCH);
+            let seconds = since_1970.unwrap_or_default().as_secs();
+            let key = listener.key();
+            let name = key.strip_suffix(".tls").unwrap_or(key);
+            samples.push(([name.to_owned()], seconds));
         }
-        encode_gauges(
-            encoder,
-            "skilld_tenant_usage",
-            "What tenants hold of the resources that quotas limit",
-            ["tenant", "resource"],
-            &self.usage,
-        )?;
-        encode_gauges(
-            encoder,
-            "skilld_artifact_bytes",
-            "Bytes of the artifacts of tenants",
-            ["tenant"],
-            &self.artifacts,
-        )?;
-        encode_gauges(
-            encoder,
-            "skilld_skills",
-            "Skills of the catalogue",
-            ["state"],
-            &self.skills,
-        )?;
-        encode_gauges(
-            encoder,
-            "skilld_certificate_expiry_seconds",
-            "Unix time at which the certificate of a listener expires",
-            ["listener"],
-            &self.expiries,
-        )?;
-        match self.audit_lost {
-            Some(lost) => encode_counter(
-                encoder,
-                "skilld_audit_lost",
-                "Records of the audit log that were lost",
-                lost,
-            ),
-            None => Ok(()),
-        }
+        samples
     }
 }
 
@@ -234,14 +218,13 @@ fn encode_gauges<const LABELS: usize, N: EncodeGaugeValue + Copy>(
     Ok(())
 }
 
-fn encode_counter<N: EncodeCounterValue>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    value: N,
-) -> fmt::Result {
-    let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    ConstCounter::new(value).encode(family)
+fn encode_lost_records(encoder: &mut DescriptorEncoder<'_>, lost: u64) -> fmt::Result {
+    let (name, help) = (
+        "skilld_audit_lost",
+        "Records of the audit log that were lost",
+    );
+    let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    ConstCounter::new(lost).encode(counter)
 }
 
 /// Converts an amount to a gauge's value, as exactly as Prometheus can store it.
@@ -258,14 +241,21 @@ mod tests {
     use super::*;
     use crate::metrics::{Metrics, MetricsFormat};
 
+    /// Collector of a gauge without samples and of the number of lost records.
+    #[derive(Debug)]
+    struct AuditCollector;
+
+    impl Collector for AuditCollector {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            encode_gauges::<1, usize>(&mut encoder, "skilld_pool_warm", "", ["pool"], &[])?;
+            encode_lost_records(&mut encoder, 3)
+        }
+    }
+
     #[test]
     fn lost_records_are_a_counter_and_absent_figures_have_no_family() {
-        let snapshot = MetricsSnapshot {
-            audit_lost: Some(3),
-            ..MetricsSnapshot::default()
-        };
         let page = Metrics::default()
-            .encode(MetricsFormat::OpenMetrics, Box::new(snapshot), None)
+            .encode(MetricsFormat::OpenMetrics, Box::new(AuditCollector), None)
             .expect("encoded");
         assert!(
             page.contains("# TYPE skilld_audit_lost counter\n"),
