@@ -59,7 +59,7 @@ pub struct PoolConfig {
 
 /// Handling of an image that the engine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String")]
 pub enum PullPolicy {
     /// The daemon waits until the operator makes or pulls the image.
     Never,
@@ -69,7 +69,7 @@ pub enum PullPolicy {
 
 /// File system that holds the files of a workspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", rename_all = "snake_case")]
 pub enum WorkspaceStorage {
     /// Memory with a hard limit of bytes and inodes, removed with the container.
     #[default]
@@ -90,6 +90,38 @@ impl PoolConfig {
             pids: self.pids,
             disk_bytes: self.disk_bytes,
             inodes: self.inodes,
+        }
+    }
+}
+
+// === impl PullPolicy ===
+
+impl TryFrom<String> for PullPolicy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "never" => Ok(Self::Never),
+            "missing" => Ok(Self::Missing),
+            other => Err(format!(
+                "{other:?} is not a policy; use \"never\" or \"missing\""
+            )),
+        }
+    }
+}
+
+// === impl WorkspaceStorage ===
+
+impl TryFrom<String> for WorkspaceStorage {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "tmpfs" => Ok(Self::Tmpfs),
+            "disk" => Ok(Self::Disk),
+            other => Err(format!(
+                "{other:?} is not a storage; use \"tmpfs\" or \"disk\""
+            )),
         }
     }
 }

@@ -228,10 +228,10 @@ fn malformed_values_are_named_with_their_key() {
         engine.docker_host = "tcp://1.2.3.4" => engine.docker_host:
         engine.uid_base = 0 => engine.uid_base: must be at least 1000
         engine.uid_base = 4294967290 => engine.uid_count: uid_base + uid_count
-        pools.default.storage = "nfs" => pools.default.storage: "nfs" is none of its values; use "tmpfs" or "disk"
+        pools.default.storage = "nfs" => pools.default.storage: "nfs" is not a storage; use "tmpfs" or "disk"
         pools.default.cpus = 0 => pools.default.cpus: must be between 0.01 and
         pools.Bad_.warm = 1 => pools.Bad_: is not a pool name
-        pools.default.pull = "always" => pools.default.pull: "always" is none of its values; use "never" or "missing"
+        pools.default.pull = "always" => pools.default.pull: "always" is not a policy; use "never" or "missing"
         pools.default.image = "" => pools.default.image: must name an image
         pools.default.image = "../x" => pools.default.image: is not an image reference
         pools.default.image = "x@sha256:1" => pools.default.image: has a digest that is not
@@ -412,7 +412,7 @@ fn refused_check_makes_no_state_directory() {
     assert_eq!(output.status.code(), Some(64));
     let stderr = text(&output.stderr);
     assert!(
-        stderr.contains("pools.default.storage: \"nfs\" is none of its values"),
+        stderr.contains("pools.default.storage: \"nfs\" is not a storage"),
         "{stderr}"
     );
     assert!(!state_dir.exists(), "{stderr}");
