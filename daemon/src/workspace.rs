@@ -5,6 +5,7 @@
 //! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from
 //! the task. Bytes then flow from the guest to the client without the task.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
+use crate::exec::StagedSkillRecord;
 use crate::guest::GuestClient;
 use crate::guest::versioned_fields::VersionedFields;
 
@@ -147,7 +149,7 @@ enum SlotRequest {
     },
     /// Records staged skills.
     Skills {
-        staged: Vec<record::StagedSkillRecord>,
+        staged: BTreeMap<String, StagedSkillRecord>,
         reply: oneshot::Sender<Result<()>>,
     },
     /// Records staged inputs.
@@ -357,11 +359,11 @@ impl Workspace {
             .await
     }
 
-    /// Records staged skills.
+    /// Records staged skills, which replace those of the same names.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`], or the record could not be written.
-    pub async fn record_skills(&self, staged: Vec<record::StagedSkillRecord>) -> Result<()> {
+    pub async fn record_skills(&self, staged: BTreeMap<String, StagedSkillRecord>) -> Result<()> {
         self.slot
             .ask(|reply| SlotRequest::Skills { staged, reply })
             .await

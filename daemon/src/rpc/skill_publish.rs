@@ -176,7 +176,7 @@ fn staged_digests(shared: &SharedDependencies) -> HashSet<String> {
     let mut staged = HashSet::new();
     for workspace in shared.registry.list_all() {
         if let Some(claim) = &workspace.snapshot().record.claim {
-            let digests = claim.skills.values();
+            let digests = claim.skills.values().map(|skill| &skill.digest);
             staged.extend(digests.map(|digest| digest.trim_start_matches("sha256:").to_owned()));
         }
     }

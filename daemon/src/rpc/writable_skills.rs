@@ -44,13 +44,13 @@ async fn find_intact_copies(
     skills: &[StagedSkill],
 ) -> Result<BTreeMap<String, SystemTime>> {
     let view = workspace.snapshot();
-    let recorded = view
-        .record
-        .claim
-        .as_ref()
-        .map(|claim| &claim.writable_skills);
+    let claim = view.record.claim.as_ref();
     let mut intact = BTreeMap::new();
-    for path in skills.iter().filter_map(|skill| recorded?.get(&skill.name)) {
+    for skill in skills {
+        let recorded = claim.and_then(|claim| claim.skills.get(&skill.name));
+        let Some(path) = recorded.and_then(|skill| skill.writable_path.as_ref()) else {
+            continue;
+        };
         let found = modification_time(grant, path)
             .await
             .map_err(|status| Error::from_guest(&workspace.id().name(), &status));

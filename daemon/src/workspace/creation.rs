@@ -224,9 +224,6 @@ fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
         idle_timeout_ms: u64::try_from(create.idle_timeout.as_millis()).unwrap_or(u64::MAX),
         end_time_ms: unix_ms(now + create.lifetime),
         skills: BTreeMap::new(),
-        writable_skills: BTreeMap::new(),
-        environments: BTreeMap::new(),
-        plugin_paths: BTreeMap::new(),
         inputs: Vec::new(),
     }
 }

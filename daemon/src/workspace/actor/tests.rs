@@ -208,9 +208,6 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         idle_timeout_ms: ms(idle),
         end_time_ms: 0,
         skills: BTreeMap::new(),
-        environments: BTreeMap::new(),
-        plugin_paths: BTreeMap::new(),
-        writable_skills: BTreeMap::new(),
         inputs: Vec::new(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
