@@ -105,8 +105,7 @@ impl ExecLauncher<'_> {
         };
         let (skill, path) = (spec.skill.clone(), script.path.clone());
         if let Some(copy) = &staged.writable_path {
-            let workspace = self.workspace.id().name();
-            let found = find_writable_script(&workspace, self.grant, &skill, copy, &path);
+            let found = find_writable_script(self.grant, &skill, copy, &path);
             return found.await.map(Some);
         }
         let root = self.workspace.skills_dir().join(&skill);

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
@@ -166,6 +167,24 @@ enum SlotRequest {
 }
 
 impl WorkspaceGrant {
+    /// Returns the resource name of the workspace.
+    pub fn name(&self) -> String {
+        // Only a claimed slot gives grants.
+        let claim = self.view.record.claim.as_ref();
+        claim
+            .map(|claim| claim.key().id().name())
+            .unwrap_or_default()
+    }
+
+    /// Waits for the guest's answer to a call.
+    ///
+    /// # Errors
+    /// The guest's error, or the loss of the guest; both name the workspace.
+    pub async fn call<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T> {
+        let answer = answer.await;
+        answer.map_err(|status| Error::from_guest(&self.name(), &status))
+    }
+
     /// Refuses a request with a field that this guest is too old to know and would ignore.
     ///
     /// # Errors
