@@ -95,6 +95,7 @@ pub struct WorkspaceFailure {
 /// Handle of a slot's task.
 #[derive(Debug, Clone)]
 pub struct Slot {
+    /// Number of the slot, counted from the configured first uid.
     number: u32,
     dir: Arc<PathBuf>,
     commands: mpsc::Sender<SlotRequest>,
@@ -109,7 +110,7 @@ pub struct Slot {
 /// Handle of a claimed slot.
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    key: WorkspaceKey,
+    pub(crate) key: WorkspaceKey,
     slot: Slot,
 }
 
@@ -171,9 +172,7 @@ impl WorkspaceGrant {
     pub fn name(&self) -> String {
         // Only a claimed slot gives grants.
         let claim = self.view.record.claim.as_ref();
-        claim
-            .map(|claim| claim.key().id().name())
-            .unwrap_or_default()
+        claim.map(|claim| claim.key().id.name()).unwrap_or_default()
     }
 
     /// Waits for the guest's answer to a call.
@@ -201,12 +200,6 @@ impl WorkspaceGrant {
 }
 
 impl Slot {
-    /// Returns the slot's number, counted from the configured first uid.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Returns the latest snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Arc<SlotSnapshot> {
@@ -305,13 +298,7 @@ impl Workspace {
     /// Returns the workspace's id.
     #[must_use]
     pub fn id(&self) -> &WorkspaceId {
-        self.key.id()
-    }
-
-    /// Returns the workspace's tenant and id.
-    #[must_use]
-    pub fn key(&self) -> &WorkspaceKey {
-        &self.key
+        &self.key.id
     }
 
     /// Returns the latest snapshot.

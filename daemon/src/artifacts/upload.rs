@@ -71,7 +71,8 @@ pub(super) struct WrittenData {
 #[derive(Debug)]
 pub(super) struct ArtifactUpload {
     store: ArtifactBackend,
-    id: String,
+    /// Id of the bytes, for the record.
+    pub(super) id: String,
     data: Path,
     pending: SaveMarker,
     marked: Instant,
@@ -133,11 +134,6 @@ impl ArtifactUpload {
         };
         upload.write_marker().await?;
         Ok(upload)
-    }
-
-    /// Returns the id of the bytes, for the record.
-    pub(super) fn id(&self) -> &str {
-        &self.id
     }
 
     async fn write_marker(&mut self) -> Result<()> {

@@ -38,7 +38,7 @@ impl AdminService for AdminRpc {
         let pools = self
             .0
             .registry
-            .pools()
+            .pools
             .values()
             .map(|pool| pool_message(pool))
             .collect();
@@ -60,7 +60,7 @@ impl AdminService for AdminRpc {
     ) -> Result<Response<pb::Pool>, Status> {
         let request = request.into_inner();
         let pool = self.find_pool(&request.name)?;
-        let max = pool.config().max;
+        let max = pool.config.max;
         let target = usize::try_from(request.warm_target)
             .ok()
             .filter(|target| *target <= max);
@@ -127,9 +127,9 @@ impl AdminService for AdminRpc {
             name => Some(convert::parse_id("pool", name)?),
         };
         let registry = &self.0.registry;
-        let template = registry.pool(pool.as_deref())?.config();
+        let template = &registry.pool(pool.as_deref())?.config;
         tracing::info!(image = %reference, pool = template.name, "checking an image");
-        let report = image_check::check_image(registry.context(), template, &reference).await?;
+        let report = image_check::check_image(&registry.context, template, &reference).await?;
         Ok(Response::new(image_report_message(&report)))
     }
 
@@ -137,12 +137,12 @@ impl AdminService for AdminRpc {
         &self,
         _request: Request<pb::GetProblemsRequest>,
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
-        let pools = self.0.registry.pools().values();
+        let pools = self.0.registry.pools.values();
         let mut problems: Vec<_> = pools
             .filter_map(|pool| pool_problem_message(pool))
             .collect();
         problems.extend(
-            host_problems::find_problems(self.0.registry.context())
+            host_problems::find_problems(&self.0.registry.context)
                 .await
                 .into_iter()
                 .map(host_problem_message),
@@ -155,7 +155,7 @@ impl AdminService for AdminRpc {
             .await
             .map_err(Error::from)?;
         problems.extend(convert::skill::problem_messages(&skills));
-        let files = self.0.access.problems().list();
+        let files = self.0.access.problems.list();
         problems.extend(files.into_iter().map(file_problem_message));
         problems.extend(self.0.audit.as_ref().and_then(audit_problem_message));
         let builds = self.0.environments.problems();
@@ -169,7 +169,7 @@ fn pool_problem_message(pool: &Pool) -> Option<pb::Problem> {
     Some(pb::Problem {
         severity: severity_message(problem.is_error).into(),
         code: problem.code.into(),
-        subject: format!("pools/{}", pool.config().name),
+        subject: format!("pools/{}", pool.config.name),
         message: problem.message,
         line: 0,
         time: convert::timestamp_message(problem.time),
@@ -248,7 +248,7 @@ fn file_problem_message(problem: FileProblem) -> pb::Problem {
 }
 
 fn pool_message(pool: &Pool) -> pb::Pool {
-    let (config, stats) = (pool.config(), pool.snapshot());
+    let (config, stats) = (&pool.config, pool.snapshot());
     pb::Pool {
         name: format!("pools/{}", config.name),
         image: config.image.clone(),

@@ -55,7 +55,7 @@ impl ExecRpc {
         let workspace = self.0.registry.get(caller, &id)?;
         let grant = workspace.grant().await?;
         grant.check_fields(&exec.spec)?;
-        let context = self.0.registry.context();
+        let context = &self.0.registry.context;
         let launcher = ExecLauncher {
             workspace: &workspace,
             grant: &grant,

@@ -101,7 +101,7 @@ impl FileService for FileRpc {
         let first = guest::PutFilesRequest { payload };
         let check = wire::check_stage_data;
         let (stream, failure) = upload_stream(first, client, Some(patience), check);
-        let (ended, stop) = (stream.ended(), &self.0.tasks.stop);
+        let (ended, stop) = (Arc::clone(&stream.ended), &self.0.tasks.stop);
         let mut client = grant.guest.clone();
         let mut put = std::pin::pin!(grant.call(client.put_files(stream)));
         // Dropping `put` before the stream's end resets the guest's stream, and the guest discards the files.

@@ -157,7 +157,7 @@ pub async fn sweep_after_workspaces(shared: SharedDependencies) {
     loop {
         tokio::select! {
             () = shared.tasks.stop.cancelled() => return,
-            () = shared.registry.context().workspaces.wait_for_removal() => {}
+            () = shared.registry.context.workspaces.wait_for_removal() => {}
         }
         remove_orphans(&shared).await;
     }

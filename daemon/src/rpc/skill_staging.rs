@@ -46,7 +46,7 @@ impl SkillStaging {
         let grant = workspace.grant().await?;
         let leased = source.lease_to_stage(skills).await?;
         let slot = &grant.view.record;
-        let tenant = workspace.key().tenant();
+        let tenant = &workspace.key.tenant;
         let skills = (tenant, leased.skills());
         let environments = find_environments(shared, slot, skills, wait_deadline).await?;
         Ok(Self {
@@ -83,7 +83,7 @@ impl SkillStaging {
             writable_skills::stage_writable(&shared, workspace, grant, leased).await
         } else {
             let target = workspace.skills_dir();
-            let skills = shared.skills.working_for(workspace.key().tenant());
+            let skills = shared.skills.working_for(&workspace.key.tenant);
             let staged = skills.stage(&target, leased).await;
             staged.map_err(Error::from)
         };

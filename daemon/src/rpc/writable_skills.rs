@@ -24,7 +24,7 @@ pub(super) async fn stage_writable(
 ) -> Result<Vec<StagedSkill>> {
     let intact = find_intact_copies(workspace, grant, skills.skills()).await?;
     let target = workspace.skills_dir();
-    let library = shared.skills.working_for(workspace.key().tenant());
+    let library = shared.skills.working_for(&workspace.key.tenant);
     let prepared = library.prepare_writable(&target, skills, intact).await?;
     if let Some(copies) = prepared.copies() {
         let (to, links) = (&prepared.directory, &prepared.links);

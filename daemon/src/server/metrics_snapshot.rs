@@ -53,7 +53,7 @@ impl MetricsSources {
             audit_lost: self.audit.as_ref().map(AuditLog::lost),
             ..MetricsSnapshot::default()
         };
-        for (name, pool) in self.services.registry.pools() {
+        for (name, pool) in self.services.registry.pools.iter() {
             let figures = pool.snapshot();
             let labels = || [name.clone()];
             snapshot.warm.push((labels(), figures.warm));
@@ -68,7 +68,7 @@ impl MetricsSources {
             let expires = listener.current().expires;
             let since_1970 = expires.duration_since(SystemTime::UNIX_EPOCH);
             let seconds = since_1970.unwrap_or_default().as_secs();
-            let key = listener.key();
+            let key = &listener.key;
             let name = key.strip_suffix(".tls").unwrap_or(key);
             snapshot.expiries.push(([name.to_owned()], seconds));
         }
@@ -76,7 +76,7 @@ impl MetricsSources {
     }
 
     fn read_usage(&self, snapshot: &mut MetricsSnapshot) {
-        let workspaces = &self.services.registry.context().workspaces;
+        let workspaces = &self.services.registry.context.workspaces;
         for (tenant, _) in self.services.access.tenants() {
             let held = workspaces.usage(&tenant);
             let access = &self.services.access;
@@ -92,7 +92,7 @@ impl MetricsSources {
                 ("workspaces", to_float(held.workspaces)),
                 ("memory", to_float(held.memory_bytes)),
                 ("cpus", to_float(held.cpu_millis) / 1000.0),
-                ("execs", to_float(access.execs().count(&tenant))),
+                ("execs", to_float(access.execs.count(&tenant))),
                 ("streams", to_float(access.open_streams(&tenant))),
                 ("connections", to_float(access.open_connections(&tenant))),
                 ("published_bytes", to_float(published)),

@@ -14,8 +14,8 @@ pub struct WorkspaceId(String);
 /// Tenant and id of a workspace, ordered by tenant and then by id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkspaceKey {
-    tenant: TenantName,
-    id: WorkspaceId,
+    pub(crate) tenant: TenantName,
+    pub(crate) id: WorkspaceId,
 }
 
 /// Returns `true` for the id of a workspace or of an exec: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
@@ -66,19 +66,5 @@ impl WorkspaceId {
 impl fmt::Display for WorkspaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl WorkspaceKey {
-    /// Returns the tenant.
-    #[must_use]
-    pub fn tenant(&self) -> &TenantName {
-        &self.tenant
-    }
-
-    /// Returns the id.
-    #[must_use]
-    pub fn id(&self) -> &WorkspaceId {
-        &self.id
     }
 }

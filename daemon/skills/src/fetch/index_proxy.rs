@@ -142,7 +142,7 @@ impl IndexProxy {
                 None => Err(self.too_many_connections()),
             };
             Ok::<_, Infallible>(answered.unwrap_or_else(|refused| {
-                self.remember_reason(refused.reason());
+                self.remember_reason(&refused.why);
                 refused.into_response()
             }))
         });

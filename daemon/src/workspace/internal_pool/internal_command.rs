@@ -75,7 +75,8 @@ impl InternalSlot {
         let request = self.start_request(command)?;
         let follow = async {
             let events = self
-                .guest()
+                .guest
+                .clone()
                 .run_exec(request)
                 .await
                 .map_err(|status| Error::from_guest(&self.name(), &status))?;

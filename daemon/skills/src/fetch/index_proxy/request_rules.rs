@@ -24,7 +24,7 @@ const HOP_HEADERS: [HeaderName; 9] = [
 #[derive(Debug)]
 pub(super) struct RefusedRequest {
     status: StatusCode,
-    why: String,
+    pub(super) why: String,
 }
 
 // === impl RefusedRequest ===
@@ -36,11 +36,6 @@ impl RefusedRequest {
             status,
             why: why.into(),
         }
-    }
-
-    /// Returns the text.
-    pub(super) fn reason(&self) -> &str {
-        &self.why
     }
 
     /// Returns the response with the text as its body.
