@@ -84,7 +84,7 @@ impl ServiceStub for HealthClient<Transport> {
 pub struct Client {
     endpoint: String,
     channel: Transport,
-    retry: RetryPolicy,
+    pub(crate) retry: RetryPolicy,
 }
 
 impl Client {
@@ -130,10 +130,6 @@ impl Client {
     #[must_use]
     pub fn channel(&self) -> Transport {
         self.channel.clone()
-    }
-
-    pub(crate) fn retry(&self) -> &RetryPolicy {
-        &self.retry
     }
 
     /// Makes a call, and repeats it while the server answers with a promise that nothing was started, within the

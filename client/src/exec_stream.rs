@@ -184,7 +184,7 @@ impl ExecStream {
         let now = Instant::now();
         let trouble = &mut self.trouble;
         trouble.failures += 1;
-        let policy = self.client.retry();
+        let policy = &self.client.retry;
         if !trouble.accepted && status.code() == Code::Unavailable {
             // Nothing was started: the same bounds as for any other call.
             let wait = policy

@@ -76,10 +76,12 @@ pub struct AccessControl {
     authenticators: Option<Authenticators>,
     /// Caller of every call while authentication is off.
     anonymous: Caller,
-    problems: FileProblems,
+    /// Table of faulty versions of files.
+    pub(crate) problems: FileProblems,
     streams: OpenStreams,
     connections: HeldCounter,
-    execs: HeldCounter,
+    /// Counter of running execs.
+    pub(crate) execs: HeldCounter,
     rates: RateLimits,
     metrics: Arc<Metrics>,
     /// Empty until the workspaces are known, before which no call is served.
@@ -142,12 +144,6 @@ impl AccessControl {
         exists: impl Fn(&TenantName, &BoundWorkspace) -> bool + Send + Sync + 'static,
     ) {
         drop(self.workspace_lookup.0.set(Box::new(exists)));
-    }
-
-    /// Returns the table of faulty versions of files.
-    #[must_use]
-    pub fn problems(&self) -> &FileProblems {
-        &self.problems
     }
 
     /// Returns `true` if callers are authenticated, so that there may be several tenants.
@@ -242,12 +238,6 @@ impl AccessControl {
     #[must_use]
     pub fn open_connections(&self, tenant: &TenantName) -> u64 {
         self.connections.count(tenant)
-    }
-
-    /// Returns the counter of running execs.
-    #[must_use]
-    pub fn execs(&self) -> &HeldCounter {
-        &self.execs
     }
 
     /// Returns the configured tenants with their quotas, sorted by name; none while authentication is off.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -50,20 +51,27 @@ pub struct ExecContext<'a> {
     pub cpu_millis: u64,
     /// Environment variables of every exec in the workspace.
     pub env: &'a BTreeMap<String, String>,
-    /// Staged skills: name → digest.
-    pub skills: &'a BTreeMap<String, String>,
-    /// Environments of staged skills, by the skill's name.
-    pub environments: &'a BTreeMap<String, SkillEnvironment>,
-    /// Paths in their plugins of the staged skills that have the files of their plugin around them, by the skill's name.
-    pub plugin_paths: &'a BTreeMap<String, String>,
-    /// Writable copies of staged skills, by the skill's name.
-    pub writable_skills: &'a BTreeMap<String, String>,
+    /// Staged skills by their names.
+    pub skills: &'a BTreeMap<String, StagedSkillRecord>,
     /// `true` if the container has the operator's wheels.
     pub has_wheelhouse: bool,
     /// Script that `spec.script` names, or `None` if the spec has no script.
     pub script: Option<&'a script::ScriptProgram>,
     /// Configured defaults and limits of execs.
     pub config: &'a ExecConfig,
+}
+
+/// Staged skill, as the record of its workspace has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedSkillRecord {
+    /// Digest, `sha256:` and 64 hex digits.
+    pub digest: String,
+    /// Environment of the skill; `None` if it needs none, or if that is missing.
+    pub environment: Option<SkillEnvironment>,
+    /// Path of its folder relative to its plugin's, if it is staged with the files that it shares there.
+    pub path_in_plugin: Option<String>,
+    /// Path of its writable copy, relative to the workspace; `None` if it is read-only.
+    pub writable_path: Option<String>,
 }
 
 /// Builds the guest's request for a validated spec.
@@ -79,10 +87,10 @@ pub fn resolve_exec(
     start: StartMode,
     context: ExecContext<'_>,
 ) -> Result<guest::StartExecRequest> {
-    let skill = require_staged_skill(&spec.skill, context.skills)?.map(str::to_owned);
-    let folder = skill.as_deref().map(|name| SkillFolder {
-        name: name.to_owned(),
-        path_in_plugin: context.plugin_paths.get(name).cloned(),
+    let skill = require_staged_skill(&spec.skill, context.skills)?;
+    let folder = skill.map(|skill| SkillFolder {
+        name: spec.skill.clone(),
+        path_in_plugin: skill.path_in_plugin.clone(),
     });
     let cwd = working_directory(&exec_id, folder.as_ref(), &spec, context.script)?;
     let mut spec = effective_spec(spec, start, context.config);
@@ -93,13 +101,9 @@ pub fn resolve_exec(
     let container = environment::ContainerSources {
         image: context.image_env,
         cpu_millis: context.cpu_millis,
-        environment: skill
-            .as_deref()
-            .and_then(|skill| context.environments.get(skill)),
+        environment: skill.and_then(|skill| skill.environment.as_ref()),
         has_wheelhouse: context.has_wheelhouse,
-        is_skill_writable: skill
-            .as_deref()
-            .is_some_and(|skill| context.writable_skills.contains_key(skill)),
+        is_skill_writable: skill.is_some_and(|skill| skill.writable_path.is_some()),
     };
     let env = environment::build_environment(
         &exec_id,
@@ -124,20 +128,20 @@ pub fn resolve_exec(
     })
 }
 
-/// Returns the name of a spec's skill, or `None` if it names no skill.
+/// Returns the record of a staged skill, or `None` if `name` is empty.
 ///
 /// # Errors
 ///
 /// `SkillNotStaged` if the skill is not among `skills`; it lists up to three that are, best match first.
 pub fn require_staged_skill<'a>(
-    name: &'a str,
-    skills: &BTreeMap<String, String>,
-) -> Result<Option<&'a str>> {
+    name: &str,
+    skills: &'a BTreeMap<String, StagedSkillRecord>,
+) -> Result<Option<&'a StagedSkillRecord>> {
     if name.is_empty() {
         return Ok(None);
     }
-    if skills.contains_key(name) {
-        return Ok(Some(name));
+    if let Some(skill) = skills.get(name) {
+        return Ok(Some(skill));
     }
     let similarity_to_name = |staged: &str| match name.strip_suffix(staged) {
         // A skill within a skill, `parent/child`, is staged as `child`.

@@ -72,20 +72,15 @@ impl ExecLauncher<'_> {
             spec,
             ..
         } = request;
-        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
+        let (no_env, no_skills) = (BTreeMap::new(), BTreeMap::new());
         let record = &self.grant.view.record;
         let claim = record.claim.as_ref();
-        // An earlier configuration may have made the container.
-        let mounted = claim.filter(|_| record.has_shared_dir(workspace_paths::ENVIRONMENTS_DIR));
         let script = self.find_script(&spec).await?;
         let around = ExecContext {
             image_env: &record.image_env,
             cpu_millis: self.engine.usable_cpu_millis(record.limits.cpu_millis),
-            env: claim.map_or(&none, |claim| &claim.env),
-            skills: claim.map_or(&none, |claim| &claim.skills),
-            environments: mounted.map_or(&no_environments, |claim| &claim.environments),
-            plugin_paths: claim.map_or(&none, |claim| &claim.plugin_paths),
-            writable_skills: claim.map_or(&none, |claim| &claim.writable_skills),
+            env: claim.map_or(&no_env, |claim| &claim.env),
+            skills: claim.map_or(&no_skills, |claim| &claim.skills),
             has_wheelhouse: record.has_shared_dir(workspace_paths::WHEELHOUSE_DIR),
             script: script.as_ref(),
             config: self.config,
@@ -101,22 +96,18 @@ impl ExecLauncher<'_> {
 
     /// Finds the script of a spec in the staged copy of its skill.
     async fn find_script(self, spec: &pb::ExecSpec) -> Result<Option<script::ScriptProgram>> {
-        let none = BTreeMap::new();
+        let no_skills = BTreeMap::new();
         let claim = self.grant.view.record.claim.as_ref();
-        let skills = claim.map_or(&none, |claim| &claim.skills);
-        let (Some(script), Some(skill)) = (
-            &spec.script,
-            exec::require_staged_skill(&spec.skill, skills)?,
-        ) else {
+        let skills = claim.map_or(&no_skills, |claim| &claim.skills);
+        let staged = exec::require_staged_skill(&spec.skill, skills)?;
+        let (Some(script), Some(staged)) = (&spec.script, staged) else {
             return Ok(None);
         };
-        let copy = claim.and_then(|claim| claim.writable_skills.get(skill));
-        if let Some(copy) = copy {
-            let workspace = self.workspace.id().name();
-            let found = find_writable_script(&workspace, self.grant, skill, copy, &script.path);
+        let (skill, path) = (spec.skill.clone(), script.path.clone());
+        if let Some(copy) = &staged.writable_path {
+            let found = find_writable_script(self.grant, &skill, copy, &path);
             return found.await.map(Some);
         }
-        let (skill, path) = (skill.to_owned(), script.path.clone());
         let root = self.workspace.skills_dir().join(&skill);
         let find = move || script::find_script(&skill, &root, &path);
         self.tasks.blocking(find).await.map(Some)

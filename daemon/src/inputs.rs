@@ -220,14 +220,13 @@ impl InputStager {
         let (packer, messages) =
             archive_packer::archive_channel(ARCHIVE_MESSAGES_MAX, self.header());
         let mut client = grant.guest.clone();
-        let put = client.put_files(messages);
+        let put = grant.call(client.put_files(messages));
         let produced = producer.produce(packer, inputs, &destinations);
         let (mut put, mut produced) = (pin!(put), pin!(produced));
-        let lost = |status| Error::from_guest(&workspace.id().name(), &status);
         let staged = tokio::select! {
             staged = &mut produced => staged?,
             // The guest answers before the archive is complete only with an error.
-            answer = &mut put => return Err(answer.map_or_else(lost, |_| ended_early())),
+            answer = &mut put => return Err(answer.err().unwrap_or_else(ended_early)),
             () = gone.cancelled() => return Err(CANCELLED),
             () = self.inner.tasks.stop.cancelled() => return Err(Error::Draining),
         };
@@ -238,7 +237,7 @@ impl InputStager {
             tokio::time::sleep(INSTALL_TIMEOUT).await;
         };
         tokio::select! {
-            answer = &mut put => answer.map_err(lost)?,
+            answer = &mut put => answer?,
             () = late => return Err(CANCELLED),
         };
         let now = SystemTime::now();

@@ -134,13 +134,14 @@ pub struct PoolSnapshot {
 /// Handle of one pool's task.
 #[derive(Debug)]
 pub struct Pool {
-    config: PoolConfig,
+    pub(crate) config: PoolConfig,
     /// Empty until the engine has the image.
     image: OnceLock<ImageInfo>,
     messages: mpsc::Sender<PoolMessage>,
     snapshot: watch::Receiver<PoolSnapshot>,
-    is_healthy: watch::Receiver<bool>,
-    metrics: Arc<Metrics>,
+    /// `true` while the pool can serve requests.
+    pub(crate) is_healthy: watch::Receiver<bool>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Pool {
@@ -196,18 +197,6 @@ impl Pool {
         pool
     }
 
-    /// Returns the pool's configuration.
-    #[must_use]
-    pub fn config(&self) -> &PoolConfig {
-        &self.config
-    }
-
-    /// Returns the metrics of the daemon.
-    #[must_use]
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
     /// Returns the pool's image as the engine resolved it first; `None` while the engine does not have it.
     #[must_use]
     pub fn image(&self) -> Option<&ImageInfo> {
@@ -239,12 +228,6 @@ impl Pool {
     /// Reports why the image is absent.
     pub async fn report_absent_image(&self, problem: DaemonProblem) {
         self.send(PoolMessage::ImageAbsent(problem)).await;
-    }
-
-    /// Returns a watch that is `true` while the pool can serve requests.
-    #[must_use]
-    pub fn healthy(&self) -> watch::Receiver<bool> {
-        self.is_healthy.clone()
     }
 
     /// Returns the figures of the pool.

@@ -207,7 +207,7 @@ impl Server {
             .blocking(move || InstanceLock::acquire(&state_dir))
             .await?;
         let started = tokio::select! {
-            started = Self::start_parts(&config, engine, &tasks, instance.id()) => Some(started),
+            started = Self::start_parts(&config, engine, &tasks, &instance.id) => Some(started),
             _ = interrupt => None,
         };
         if let Some(Ok(parts)) = started {

@@ -5,15 +5,18 @@
 //! A request takes a [`WorkspaceGrant`] once, from the task's latest snapshot or, while only the task can decide, from
 //! the task. Bytes then flow from the guest to the client without the task.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::engine::ContainerState;
 use crate::error::{Error, Result};
+use crate::exec::StagedSkillRecord;
 use crate::guest::GuestClient;
 use crate::guest::versioned_fields::VersionedFields;
 
@@ -92,6 +95,7 @@ pub struct WorkspaceFailure {
 /// Handle of a slot's task.
 #[derive(Debug, Clone)]
 pub struct Slot {
+    /// Number of the slot, counted from the configured first uid.
     number: u32,
     dir: Arc<PathBuf>,
     commands: mpsc::Sender<SlotRequest>,
@@ -106,7 +110,7 @@ pub struct Slot {
 /// Handle of a claimed slot.
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    key: WorkspaceKey,
+    pub(crate) key: WorkspaceKey,
     slot: Slot,
 }
 
@@ -147,7 +151,7 @@ enum SlotRequest {
     },
     /// Records staged skills.
     Skills {
-        staged: Vec<record::StagedSkillRecord>,
+        staged: BTreeMap<String, StagedSkillRecord>,
         reply: oneshot::Sender<Result<()>>,
     },
     /// Records staged inputs.
@@ -164,6 +168,22 @@ enum SlotRequest {
 }
 
 impl WorkspaceGrant {
+    /// Returns the resource name of the workspace.
+    pub fn name(&self) -> String {
+        // Only a claimed slot gives grants.
+        let claim = self.view.record.claim.as_ref();
+        claim.map(|claim| claim.key().id.name()).unwrap_or_default()
+    }
+
+    /// Waits for the guest's answer to a call.
+    ///
+    /// # Errors
+    /// The guest's error, or the loss of the guest; both name the workspace.
+    pub async fn call<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T> {
+        let answer = answer.await;
+        answer.map_err(|status| Error::from_guest(&self.name(), &status))
+    }
+
     /// Refuses a request with a field that this guest is too old to know and would ignore.
     ///
     /// # Errors
@@ -180,12 +200,6 @@ impl WorkspaceGrant {
 }
 
 impl Slot {
-    /// Returns the slot's number, counted from the configured first uid.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Returns the latest snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Arc<SlotSnapshot> {
@@ -284,13 +298,7 @@ impl Workspace {
     /// Returns the workspace's id.
     #[must_use]
     pub fn id(&self) -> &WorkspaceId {
-        self.key.id()
-    }
-
-    /// Returns the workspace's tenant and id.
-    #[must_use]
-    pub fn key(&self) -> &WorkspaceKey {
-        &self.key
+        &self.key.id
     }
 
     /// Returns the latest snapshot.
@@ -357,11 +365,11 @@ impl Workspace {
             .await
     }
 
-    /// Records staged skills.
+    /// Records staged skills, which replace those of the same names.
     ///
     /// # Errors
     /// [`Error::WorkspaceNotReady`], or the record could not be written.
-    pub async fn record_skills(&self, staged: Vec<record::StagedSkillRecord>) -> Result<()> {
+    pub async fn record_skills(&self, staged: BTreeMap<String, StagedSkillRecord>) -> Result<()> {
         self.slot
             .ask(|reply| SlotRequest::Skills { staged, reply })
             .await

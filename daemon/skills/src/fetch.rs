@@ -35,8 +35,9 @@ mod index_proxy;
 pub(crate) mod tests;
 mod web_url;
 
-use address_policy::{AddressError, AddressPolicy};
-pub use fetch_error::{FetchError, authority_advice};
+pub use address_policy::AddressError;
+use address_policy::AddressPolicy;
+pub use fetch_error::{FetchError, FetchErrorKind, authority_advice};
 pub use index_proxy::{BYTES_LIMIT_ADVICE, IndexHost, IndexProxy, IndexProxyOptions};
 pub use web_url::WebUrl;
 
@@ -157,21 +158,18 @@ impl UrlFetcher {
         request: &FetchRequest,
         file: &mut File,
     ) -> Result<Option<FetchedFile>, FetchError> {
-        let client = self.client().await?;
+        let url = &request.url;
+        let client = self.client(url).await?;
         let Ok(_permit) = self.inner.permits.acquire().await else {
-            return Err(client_error(&"the daemon is stopping"));
+            return Err(url.fetch_error(client_error(&"the daemon is stopping")));
         };
         let limit = self.inner.bounds.timeout;
         let fetched = tokio::time::timeout(limit, self.fetch_with(client, request, file)).await;
-        fetched.unwrap_or_else(|_| {
-            Err(FetchError::Timeout {
-                url: request.url.to_string(),
-                limit,
-            })
-        })
+        fetched.unwrap_or_else(|_| Err(url.fetch_error(FetchErrorKind::Timeout { limit })))
     }
 
-    async fn client(&self) -> Result<&Client, FetchError> {
+    /// Returns the HTTP client, which is needed for `url`.
+    async fn client(&self, url: &WebUrl) -> Result<&Client, FetchError> {
         let FetcherInner { tasks, client, .. } = &*self.inner;
         let build = || async {
             let (bounds, policy) = (self.inner.bounds.clone(), self.inner.policy);
@@ -180,7 +178,8 @@ impl UrlFetcher {
                 .await
                 .map_err(|error| client_error(&ErrorChain(&error)))?
         };
-        client.get_or_try_init(build).await
+        let built = client.get_or_try_init(build).await;
+        built.map_err(|kind| url.fetch_error(kind))
     }
 
     async fn fetch_with(
@@ -214,11 +213,12 @@ impl UrlFetcher {
         };
         (fetched.bytes, fetched.sha256) = write_body(request, response, file).await?;
         match request.url.sha256() {
-            Some(expected) if expected != fetched.sha256 => Err(FetchError::Checksum {
-                url: request.url.to_string(),
-                expected: expected.to_owned(),
-                found: fetched.sha256,
-            }),
+            Some(expected) if expected != fetched.sha256 => {
+                Err(request.url.fetch_error(FetchErrorKind::Checksum {
+                    expected: expected.to_owned(),
+                    found: fetched.sha256,
+                }))
+            }
             _ => Ok(Some(fetched)),
         }
     }
@@ -239,17 +239,15 @@ impl UrlFetcher {
                 return Ok(response);
             };
             // Headers that are not ASCII are ignored.
-            let target = location.to_str().map_err(|_| FetchError::Url {
-                url: url.to_string(),
-                why: "it redirects to something that is not a URL".to_owned(),
-            })?;
+            let Ok(target) = location.to_str() else {
+                let why = "it redirects to something that is not a URL";
+                return Err(FetchError::refused(url.to_string(), why));
+            };
             // The fragment of a redirect's target is no pin.
             url = url.join(target.split('#').next().unwrap_or_default())?;
         }
-        Err(FetchError::Redirects {
-            url: request.url.to_string(),
-            limit: REDIRECTS_MAX,
-        })
+        let limit = REDIRECTS_MAX;
+        Err(request.url.fetch_error(FetchErrorKind::Redirects { limit }))
     }
 
     /// Sends one request and receives the head of its response. Validators are sent only to the URL that they are of.
@@ -285,7 +283,7 @@ impl UrlFetcher {
         let check_address = |address: IpAddr| {
             let host = url.url().host_str().unwrap_or_default();
             let checked = policy.check_address(host, address);
-            checked.map_err(|error| error.into_fetch_error(url))
+            checked.map_err(|refused| url.fetch_error(FetchErrorKind::Address { refused }))
         };
         // An address in the URL is not resolved, so the resolver does not check it.
         match url.url().host() {
@@ -311,16 +309,17 @@ impl UrlFetcher {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
         while let Some(cause) = source {
             if let Some(refused) = cause.downcast_ref::<AddressError>() {
-                return refused.clone().into_fetch_error(url);
+                let refused = refused.clone();
+                return url.fetch_error(FetchErrorKind::Address { refused });
             }
             source = cause.source();
         }
-        let (url, limit) = (url.to_string(), self.inner.bounds.connect_timeout);
         if error.is_timeout() {
-            return FetchError::Timeout { url, limit };
+            let limit = self.inner.bounds.connect_timeout;
+            return url.fetch_error(FetchErrorKind::Timeout { limit });
         }
         let why = ErrorChain(&error).to_string();
-        FetchError::Unreachable { url, why }
+        url.fetch_error(FetchErrorKind::Unreachable { why })
     }
 }
 
@@ -330,21 +329,22 @@ async fn write_body(
     mut response: Response,
     file: &mut File,
 ) -> Result<(u64, String), FetchError> {
-    let url = || request.url.to_string();
+    let url = &request.url;
     let limit = request.bytes_max;
-    let failed = |source| FetchError::File { url: url(), source };
+    let too_large = || url.fetch_error(FetchErrorKind::TooLarge { limit });
+    let failed = |source| url.fetch_error(FetchErrorKind::File { source });
     if response
         .content_length()
         .is_some_and(|length| length > limit)
     {
-        return Err(FetchError::TooLarge { url: url(), limit });
+        return Err(too_large());
     }
     let (mut bytes, mut digest) = (0_u64, Sha256::new());
     let broken = |bytes: u64, error: reqwest::Error| {
         let error = error.without_url();
         let why = ErrorChain(&error);
         let why = format!("its answer broke off after {bytes} bytes: {why}");
-        FetchError::Unreachable { url: url(), why }
+        url.fetch_error(FetchErrorKind::Unreachable { why })
     };
     while let Some(chunk) = response
         .chunk()
@@ -353,7 +353,7 @@ async fn write_body(
     {
         bytes = bytes.saturating_add(chunk.len() as u64);
         if bytes > limit {
-            return Err(FetchError::TooLarge { url: url(), limit });
+            return Err(too_large());
         }
         digest.update(&chunk);
         file.write_all(&chunk).await.map_err(failed)?;
@@ -363,7 +363,7 @@ async fn write_body(
 }
 
 /// Builds the HTTP client. It follows no redirect, uses no proxy of the environment and repeats no request by itself.
-fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, FetchError> {
+fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, FetchErrorKind> {
     let failed = |error: reqwest::Error| client_error(&ErrorChain(&error));
     install_crypto_provider();
     let resolver = match bounds.proxy {
@@ -394,17 +394,15 @@ fn build_client(bounds: &FetchOptions, policy: AddressPolicy) -> Result<Client, 
     builder.build().map_err(failed)
 }
 
-fn client_error(why: &dyn ToString) -> FetchError {
-    FetchError::Client {
+fn client_error(why: &dyn ToString) -> FetchErrorKind {
+    FetchErrorKind::Client {
         why: why.to_string(),
     }
 }
 
 fn status_error(url: &WebUrl, status: StatusCode) -> FetchError {
-    FetchError::Status {
-        url: url.to_string(),
-        status: status.as_u16(),
-    }
+    let status = status.as_u16();
+    url.fetch_error(FetchErrorKind::Status { status })
 }
 
 /// Returns the key under which a resource has its validators: its URL without the query, in which signed URLs differ.

@@ -170,14 +170,12 @@ impl SkillRoot {
         };
         let url: WebUrl = pinned.parse()?;
         let Ok(folder) = normalise_skill_path("roots", folder) else {
-            return Err(FetchError::Url {
-                url: url.to_string(),
-                why: format!(
-                    "{} is no folder of an archive: after # write a relative path of at most {SKILL_PATH_BYTES_MAX} \
-                     bytes, without .. and backslashes",
-                    quote_excerpt(folder)
-                ),
-            });
+            let why = format!(
+                "{} is no folder of an archive: after # write a relative path of at most {SKILL_PATH_BYTES_MAX} bytes, \
+                 without .. and backslashes",
+                quote_excerpt(folder)
+            );
+            return Err(FetchError::refused(url.to_string(), why));
         };
         let text = match folder.as_str() {
             "" => url.to_string(),

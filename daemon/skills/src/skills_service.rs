@@ -119,7 +119,7 @@ impl Skills {
     /// Returns a receiver that tells whether every root can be read.
     #[must_use]
     pub fn is_readable(&self) -> watch::Receiver<bool> {
-        self.catalogue.is_readable()
+        self.catalogue.is_readable.clone()
     }
 
     /// Returns the latest snapshot of the scope's skills; waits for the first scan.

@@ -94,7 +94,7 @@ impl Authenticators {
 
     /// Returns the principal of a call's credentials.
     pub(super) fn authenticate(&self, call: &CallCredentials) -> Result<Arc<Principal>> {
-        let peer = call.peer();
+        let peer = call.peer.as_deref();
         let accepts = |kind| peer.is_some_and(|peer| peer.authenticators.contains(&kind));
         if let Some(bearer) = call.bearer()? {
             return self.authenticate_bearer(&bearer, accepts);

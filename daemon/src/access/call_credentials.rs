@@ -18,7 +18,7 @@ const BEARER: &str = "bearer ";
 /// Credentials of a call. `Debug` shows no secret.
 #[derive(Clone, Default)]
 pub struct CallCredentials {
-    peer: Option<Arc<ConnectionPeer>>,
+    pub(super) peer: Option<Arc<ConnectionPeer>>,
     authorization: Option<HeaderValue>,
     tenant: Option<HeaderValue>,
     /// `true` if one of the headers is given twice.
@@ -69,10 +69,6 @@ impl CallCredentials {
             self.tenant.clone(),
             self.repeated,
         )
-    }
-
-    pub(super) fn peer(&self) -> Option<&ConnectionPeer> {
-        self.peer.as_deref()
     }
 
     /// Returns the token of the authorization header; `None` without the header.

@@ -15,10 +15,11 @@ use crate::error::{Error, Result};
 /// Authorised caller of a request. The call layer stores it in the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    principal: Arc<Principal>,
+    pub(super) principal: Arc<Principal>,
     tenant: TenantName,
     grants: TenantConfig,
-    is_tenant_configured: bool,
+    /// `true` if the tenant is configured. An admin may read and delete what another one has left.
+    pub(super) is_tenant_configured: bool,
 }
 
 impl Caller {
@@ -53,19 +54,10 @@ impl Caller {
         &self.principal
     }
 
-    pub(super) fn shared_principal(&self) -> Arc<Principal> {
-        Arc::clone(&self.principal)
-    }
-
     /// Returns the tenant whose objects the request means.
     #[must_use]
     pub fn tenant(&self) -> &TenantName {
         &self.tenant
-    }
-
-    /// Returns `true` if the tenant is configured. An admin may read and delete what another one has left.
-    pub(super) fn is_tenant_configured(&self) -> bool {
-        self.is_tenant_configured
     }
 
     /// Returns the role of the caller.

@@ -54,7 +54,7 @@ impl AccessControl {
     /// # Errors
     /// [`Error::Invalid`] that names tenants which exist.
     pub fn require_configured_tenant(&self, caller: &Caller) -> Result<()> {
-        if caller.is_tenant_configured() {
+        if caller.is_tenant_configured {
             return Ok(());
         }
         let tenants = self.tenants();
@@ -91,7 +91,7 @@ impl AccessControl {
 
     fn find_principal(&self, call: &CallCredentials) -> Result<Arc<Principal>> {
         match &self.authenticators {
-            None => Ok(self.anonymous.shared_principal()),
+            None => Ok(Arc::clone(&self.anonymous.principal)),
             Some(authenticators) => authenticators.authenticate(call),
         }
     }
@@ -127,7 +127,7 @@ fn failure_name(code: Code) -> &'static str {
 /// Returns the kind of the credential that decided, by its form: [`CredentialKind::None`] if the header is malformed, or
 /// without any.
 fn presented_kind(call: &CallCredentials) -> CredentialKind {
-    let peer = call.peer();
+    let peer = call.peer.as_deref();
     let accepts = |kind| peer.is_some_and(|peer| peer.authenticators.contains(&kind));
     match call.bearer() {
         Err(_) => CredentialKind::None,

@@ -18,7 +18,8 @@ pub struct FileProblems(Arc<Mutex<BTreeMap<String, DaemonProblem>>>);
 
 /// Files that are loaded together, and their last good version.
 pub(crate) struct WatchedFile<T> {
-    key: String,
+    /// Configuration key.
+    pub(crate) key: String,
     paths: Vec<PathBuf>,
     load: Box<dyn Fn() -> std::result::Result<T, String> + Send + Sync>,
     current: ArcSwap<T>,
@@ -97,11 +98,6 @@ impl<T> WatchedFile<T> {
             seen: Mutex::new(seen),
             problems: problems.clone(),
         })
-    }
-
-    /// Returns the configuration key.
-    pub(crate) fn key(&self) -> &str {
-        &self.key
     }
 
     /// Returns the last good version.

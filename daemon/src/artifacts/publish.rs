@@ -119,7 +119,7 @@ impl ArtifactsState {
             sha256: written.sha256.clone(),
             create_time: now_ms(),
         };
-        let data = (upload.id().to_owned(), save.request_id);
+        let data = (upload.id.clone(), save.request_id);
         let artifact = self.create_record(&records, artifact, data, room).await?;
         fault::reach("save.published");
         // Before the turn ends, because a deletion of the version writes the same marker again.

@@ -70,7 +70,8 @@ pub(super) struct WrittenData {
 #[derive(Debug)]
 pub(super) struct ArtifactUpload {
     store: ArtifactBackend,
-    id: String,
+    /// Id of the bytes, for the record.
+    pub(super) id: String,
     data: Path,
     pending: SaveMarker,
     marked: Instant,
@@ -132,11 +133,6 @@ impl ArtifactUpload {
         };
         upload.write_marker().await?;
         Ok(upload)
-    }
-
-    /// Returns the id of the bytes, for the record.
-    pub(super) fn id(&self) -> &str {
-        &self.id
     }
 
     async fn write_marker(&mut self) -> Result<()> {

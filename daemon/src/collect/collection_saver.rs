@@ -155,7 +155,7 @@ pub fn save_collected_files(
     let mut saver = CollectionSaver {
         guest,
         artifacts: artifacts.clone(),
-        scope: save_as.scope.clone().of_tenant(workspace.tenant()),
+        scope: save_as.scope.clone().of_tenant(&workspace.tenant),
         save_as,
         limits: SaveLimits {
             files: spec.max_files,
@@ -166,7 +166,7 @@ pub fn save_collected_files(
         lists: SummaryLists::default(),
     };
     let stop = tasks.stop.clone();
-    let workspace_name = workspace.id().name();
+    let workspace_name = workspace.id.name();
     tasks.spawn(async move {
         let ended = tokio::select! {
             () = stop.cancelled() => {

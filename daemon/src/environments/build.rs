@@ -72,7 +72,7 @@ pub(super) async fn run_build(
         events,
         &format!("starting a container of {}", image.reference),
     );
-    let template = build_pool(request.pool.config(), options);
+    let template = build_pool(&request.pool.config, options);
     let pool = InternalPool::start(context, &name, image, &template).await;
     let slot = pool.take_slot().await?;
     stage_need(&slot, request, &authorities).await?;

@@ -18,7 +18,7 @@ impl Environments {
     pub async fn collect(&self, skills: &Skills, registry: &WorkspaceRegistry) -> Result<()> {
         let context = Arc::clone(&self.0.context);
         let images: Option<HashSet<String>> = registry
-            .pools()
+            .pools
             .values()
             .map(|pool| Some(pool.image()?.id.clone()))
             .collect();

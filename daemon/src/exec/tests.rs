@@ -28,27 +28,25 @@ fn config() -> ExecConfig {
 
 /// Resolves a spec in a workspace that has the skill `csv-report`.
 fn resolve_spec(spec: pb::ExecSpec, start: StartMode) -> Result<guest::StartExecRequest> {
-    resolve_spec_with(&BTreeMap::new(), &[], spec, start)
+    let skill = StagedSkillRecord::default();
+    resolve_spec_with(&[("csv-report", skill)], spec, start)
 }
 
-/// Resolves a spec in a workspace that has the skill `csv-report`, in a plugin if `plugin_paths` has it, with writable
-/// copies of some skills.
+/// Resolves a spec in a workspace that has some skills.
 fn resolve_spec_with(
-    plugin_paths: &BTreeMap<String, String>,
-    writable: &[&str],
+    skills: &[(&str, StagedSkillRecord)],
     spec: pb::ExecSpec,
     start: StartMode,
 ) -> Result<guest::StartExecRequest> {
-    let writable_skills = writable
+    let skills: BTreeMap<_, _> = skills
         .iter()
-        .map(|name| ((*name).to_owned(), format!("work/.skills/{name}")));
+        .map(|(name, skill)| ((*name).to_owned(), skill.clone()))
+        .collect();
     let config = config();
     let env = BTreeMap::from([
         ("TEAM".to_owned(), "a".to_owned()),
         ("BOTH".to_owned(), "workspace".to_owned()),
     ]);
-    let skills = BTreeMap::from([("csv-report".to_owned(), "sha256:0".to_owned())]);
-    let environments = BTreeMap::new();
     let script = spec.script.as_ref();
     let program = script::ScriptProgram {
         path: script.map_or_else(String::new, |script| script.path.clone()),
@@ -64,9 +62,6 @@ fn resolve_spec_with(
             cpu_millis: 1500,
             env: &env,
             skills: &skills,
-            environments: &environments,
-            plugin_paths,
-            writable_skills: &writable_skills.collect(),
             has_wheelhouse: false,
             script: Some(&program),
             config: &config,
@@ -85,24 +80,31 @@ fn restricted_exec_loads_nothing_of_a_writable_skill() {
         }),
         ..pb::ExecSpec::default()
     };
-    let searched = |writable: &[&str], spec: pb::ExecSpec| -> Vec<String> {
-        let request =
-            resolve_spec_with(&BTreeMap::new(), writable, spec, StartMode::Run).expect("good");
+    let searched = |writable: &str, spec: pb::ExecSpec| -> Vec<String> {
+        let skills = ["another", "csv-report"].map(|name| {
+            let path = format!("work/.skills/{name}");
+            let skill = StagedSkillRecord {
+                writable_path: (name == writable).then_some(path),
+                ..StagedSkillRecord::default()
+            };
+            (name, skill)
+        });
+        let request = resolve_spec_with(&skills, spec, StartMode::Run).expect("good");
         let variables = request.env.into_iter();
         let is_search_path =
             |pair: &String| pair.starts_with("PATH=") || pair.starts_with("PYTHONPATH=");
         let paths = variables.filter(is_search_path);
         paths.filter(|pair| pair.contains("csv-report")).collect()
     };
-    assert_eq!(searched(&[], spec.clone()).len(), 2);
-    assert_eq!(searched(&["another"], spec.clone()).len(), 2);
+    assert_eq!(searched("", spec.clone()).len(), 2);
+    assert_eq!(searched("another", spec.clone()).len(), 2);
     let none: Vec<String> = Vec::new();
-    assert_eq!(searched(&["csv-report"], spec.clone()), none);
+    assert_eq!(searched("csv-report", spec.clone()), none);
     let unrestricted = pb::ExecSpec {
         programs: None,
         ..spec
     };
-    assert_eq!(searched(&["csv-report"], unrestricted).len(), 2);
+    assert_eq!(searched("csv-report", unrestricted).len(), 2);
 }
 
 fn shell(text: &str) -> pb::ExecSpec {
@@ -268,13 +270,17 @@ fn a_skill_sets_cwd_and_its_variables() {
 fn every_path_of_a_skill_in_a_plugin_is_the_one_without_links() {
     let plugin = "/workspace/skills/.plugins/csv-report";
     let root = format!("{plugin}/skills/csv");
-    let paths = BTreeMap::from([("csv-report".to_owned(), "skills/csv".to_owned())]);
+    let skill = StagedSkillRecord {
+        path_in_plugin: Some("skills/csv".to_owned()),
+        ..StagedSkillRecord::default()
+    };
+    let skills = [("csv-report", skill)];
     let resolve = |spec: pb::ExecSpec| {
         let spec = pb::ExecSpec {
             skill: "csv-report".into(),
             ..spec
         };
-        resolve_spec_with(&paths, &[], spec, StartMode::Run).expect("good")
+        resolve_spec_with(&skills, spec, StartMode::Run).expect("good")
     };
     let request = resolve(shell("{baseDir}/x"));
     assert_eq!(request.cwd, root);
@@ -467,7 +473,7 @@ fn a_skill_that_is_not_staged_is_not_found() {
 #[test]
 fn a_skill_within_a_skill_is_named_as_it_is_staged() {
     let staged = ["a", "b", "chart", "child", "parent"]
-        .map(|name| (name.to_owned(), String::new()))
+        .map(|name| (name.to_owned(), StagedSkillRecord::default()))
         .into();
     let error = require_staged_skill("parent-child", &staged).expect_err("not staged");
     let message = error.to_string();

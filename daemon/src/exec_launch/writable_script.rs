@@ -13,27 +13,25 @@ use crate::workspace::WorkspaceGrant;
 /// # Errors
 /// The errors of [`script::find_script`]; errors of the guest.
 pub(super) async fn find_writable_script(
-    workspace: &str,
     grant: &WorkspaceGrant,
     skill: &str,
     copy: &str,
     path: &str,
 ) -> Result<ScriptProgram> {
     let path = script::normalise_script_path(path)?;
-    let lost = |status| Error::from_guest(workspace, &status);
     let request = guest::ReadFileRequest {
         path: format!("{copy}/{path}"),
         length: script::FIRST_LINE_BYTES_MAX,
         ..guest::ReadFileRequest::default()
     };
-    let opened = grant.guest.clone().read_file(request).await;
-    let mut stream = match opened.map_err(lost) {
+    let opened = grant.call(grant.guest.clone().read_file(request)).await;
+    let mut stream = match opened {
         Ok(stream) => stream.into_inner(),
         Err(Error::Guest {
             reason: Reason::FileNotFound,
             ..
         }) => {
-            let files = list_files(workspace, grant, copy).await?;
+            let files = list_files(grant, copy).await?;
             return Err(Error::ScriptNotFound {
                 nearest: script::similar_paths(files, &path),
                 skill: skill.to_owned(),
@@ -61,7 +59,7 @@ pub(super) async fn find_writable_script(
     };
     let mut head = Vec::new();
     while (head.len() as u64) < script::FIRST_LINE_BYTES_MAX
-        && let Some(message) = stream.message().await.map_err(lost)?
+        && let Some(message) = grant.call(stream.message()).await?
     {
         if let Some(Payload::Data(data)) = message.payload {
             head.extend_from_slice(&data);
@@ -71,15 +69,15 @@ pub(super) async fn find_writable_script(
 }
 
 /// Lists the files of a writable copy, relative to it; none if it is gone. One page is enough for a suggestion.
-async fn list_files(workspace: &str, grant: &WorkspaceGrant, copy: &str) -> Result<Vec<String>> {
+async fn list_files(grant: &WorkspaceGrant, copy: &str) -> Result<Vec<String>> {
     let request = guest::ListFilesRequest {
         path: copy.to_owned(),
         recursive: true,
         page_size: script::SEARCHED_FILES_MAX,
         ..guest::ListFilesRequest::default()
     };
-    let listed = grant.guest.clone().list_files(request).await;
-    let files = match listed.map_err(|status| Error::from_guest(workspace, &status)) {
+    let listed = grant.call(grant.guest.clone().list_files(request)).await;
+    let files = match listed {
         Ok(page) => page.into_inner().files,
         Err(Error::Guest { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),

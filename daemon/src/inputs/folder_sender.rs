@@ -23,7 +23,6 @@ impl InputStager {
     /// Errors of the guest that writes the files; `Source` if the folder cannot be read; `Draining`.
     pub async fn send_folder(
         &self,
-        workspace: &str,
         grant: &WorkspaceGrant,
         folder: PathBuf,
         to: &str,
@@ -48,17 +47,16 @@ impl InputStager {
         };
         let (packer, messages) = archive_channel(ARCHIVE_MESSAGES_MAX, header);
         let mut client = grant.guest.clone();
-        let put = client.put_files(messages);
+        let put = grant.call(client.put_files(messages));
         let packed = self.pack_folder(packer, &from, Arc::new(folder), links);
         let (mut put, mut packed) = (pin!(put), pin!(packed));
-        let lost = |status| Error::from_guest(workspace, &status);
         tokio::select! {
             packed = &mut packed => packed?,
             // The guest answers before the archive is complete only with an error.
-            answer = &mut put => return Err(answer.map_or_else(lost, |_| ended_early())),
+            answer = &mut put => return Err(answer.err().unwrap_or_else(ended_early)),
             () = self.inner.tasks.stop.cancelled() => return Err(Error::Draining),
         }
-        put.await.map_err(lost)?;
+        put.await?;
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use super::destination::PlannedDestination;
 use super::source_file_reader::SourceFileReader;
 use super::{InputSpec, StagedInput};
 use crate::error::{Error, HostFault, InputSourceError, Result};
-use crate::fetch::FetchError;
+use crate::fetch::{FetchError, FetchErrorKind};
 
 /// Default folder permission bits.
 const FOLDER_MODE: u32 = 0o755;
@@ -33,37 +33,33 @@ impl PlannedInput<'_> {
     }
 
     pub(super) fn fetch_error(&self, error: FetchError) -> Error {
-        self.source_error(match error {
-            FetchError::Address {
-                allowable: true, ..
-            } => InputSourceError::Forbidden(format!(
-                "may not be fetched: {error} (files.input_private_addresses)"
-            )),
-            FetchError::Address { .. } | FetchError::Downgrade { .. } => {
+        self.source_error(match error.kind {
+            FetchErrorKind::Address { ref refused } if refused.allowable => {
+                InputSourceError::Forbidden(format!(
+                    "may not be fetched: {error} (files.input_private_addresses)"
+                ))
+            }
+            FetchErrorKind::Address { .. } | FetchErrorKind::Downgrade { .. } => {
                 InputSourceError::Forbidden(format!("may not be fetched: {error}"))
             }
-            FetchError::Status {
-                status: 404 | 410, ..
-            } => InputSourceError::Missing,
-            FetchError::TooLarge { limit, .. } => InputSourceError::TooLarge(limit),
-            FetchError::Checksum {
-                expected, found, ..
-            } => {
+            FetchErrorKind::Status { status: 404 | 410 } => InputSourceError::Missing,
+            FetchErrorKind::TooLarge { limit } => InputSourceError::TooLarge(limit),
+            FetchErrorKind::Checksum { expected, found } => {
                 return Error::ChecksumMismatch {
                     expected,
                     actual: found,
                 };
             }
-            FetchError::File { source, .. } if HostFault::of(&source).is_some() => {
+            FetchErrorKind::File { source } if HostFault::of(&source).is_some() => {
                 return Error::io("store a fetched input", source);
             }
-            FetchError::Url { .. }
-            | FetchError::Redirects { .. }
-            | FetchError::Unreachable { .. }
-            | FetchError::Timeout { .. }
-            | FetchError::Status { .. }
-            | FetchError::File { .. }
-            | FetchError::Client { .. } => InputSourceError::Fetch(error.to_string()),
+            FetchErrorKind::Url { .. }
+            | FetchErrorKind::Redirects { .. }
+            | FetchErrorKind::Unreachable { .. }
+            | FetchErrorKind::Timeout { .. }
+            | FetchErrorKind::Status { .. }
+            | FetchErrorKind::File { .. }
+            | FetchErrorKind::Client { .. } => InputSourceError::Fetch(error.to_string()),
         })
     }
 

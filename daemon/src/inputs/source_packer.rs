@@ -16,7 +16,7 @@ use super::workspace_reader::{FoundWorkspacePath, WorkspaceReader, link_text};
 use super::{InputSource, InputSpec, StagedInput, StagerContext};
 use crate::artifacts::{ArtifactRef, ArtifactScope};
 use crate::error::{Error, InputSourceError, Result};
-use crate::exec;
+use crate::exec::{self, StagedSkillRecord};
 use crate::fetch::{FetchRequest, WebUrl};
 use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::workspace::record;
@@ -26,8 +26,8 @@ use crate::workspace::record;
 pub(super) struct SourcePacker<'a> {
     pub(super) inner: &'a StagerContext,
     pub(super) reader: WorkspaceReader,
-    /// Staged skills: name → digest.
-    pub(super) skills: BTreeMap<String, String>,
+    /// Staged skills by their names.
+    pub(super) skills: BTreeMap<String, StagedSkillRecord>,
     pub(super) scope: &'a ArtifactScope,
 }
 

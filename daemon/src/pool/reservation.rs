@@ -8,8 +8,10 @@ use crate::metrics::ClaimSource;
 /// Right of one request to use a slot. When dropped without [`SlotReservation::keep`], the slot returns to its pool.
 #[derive(Debug)]
 pub struct SlotReservation {
-    number: u32,
-    source: ClaimSource,
+    /// Number of the reserved slot.
+    pub(crate) number: u32,
+    /// Origin of the slot.
+    pub(crate) source: ClaimSource,
     keep: oneshot::Sender<()>,
 }
 
@@ -38,18 +40,6 @@ impl SlotReservation {
             keep,
         };
         (reservation, Box::pin(end))
-    }
-
-    /// Returns the number of the reserved slot.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns where the slot came from.
-    #[must_use]
-    pub fn source(&self) -> ClaimSource {
-        self.source
     }
 
     /// Takes the slot for good: it does not return to the pool.

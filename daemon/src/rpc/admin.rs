@@ -37,7 +37,7 @@ impl AdminService for AdminRpc {
         let pools = self
             .0
             .registry
-            .pools()
+            .pools
             .values()
             .map(|pool| pool_message(pool))
             .collect();
@@ -59,7 +59,7 @@ impl AdminService for AdminRpc {
     ) -> Result<Response<pb::Pool>, Status> {
         let request = request.into_inner();
         let pool = self.find_pool(&request.name)?;
-        let max = pool.config().max;
+        let max = pool.config.max;
         let target = usize::try_from(request.warm_target)
             .ok()
             .filter(|target| *target <= max);
@@ -126,9 +126,9 @@ impl AdminService for AdminRpc {
             name => Some(convert::parse_id("pool", name)?),
         };
         let registry = &self.0.registry;
-        let template = registry.pool(pool.as_deref())?.config();
+        let template = &registry.pool(pool.as_deref())?.config;
         tracing::info!(image = %reference, pool = template.name, "checking an image");
-        let report = image_check::check_image(registry.context(), template, &reference).await?;
+        let report = image_check::check_image(&registry.context, template, &reference).await?;
         Ok(Response::new(image_report_message(&report)))
     }
 
@@ -136,10 +136,10 @@ impl AdminService for AdminRpc {
         &self,
         _request: Request<pb::GetProblemsRequest>,
     ) -> Result<Response<pb::GetProblemsResponse>, Status> {
-        let pools = self.0.registry.pools().values();
+        let pools = self.0.registry.pools.values();
         let of_pools = pools.filter_map(|pool| pool.snapshot().problem);
         let mut problems: Vec<_> = of_pools.map(problem_message).collect();
-        let of_host = host_problems::find_problems(self.0.registry.context()).await;
+        let of_host = host_problems::find_problems(&self.0.registry.context).await;
         problems.extend(of_host.into_iter().map(problem_message));
         let skills = self
             .0
@@ -149,7 +149,7 @@ impl AdminService for AdminRpc {
             .await
             .map_err(Error::from)?;
         problems.extend(convert::skill::problem_messages(&skills));
-        let files = self.0.access.problems().list();
+        let files = self.0.access.problems.list();
         problems.extend(files.into_iter().map(problem_message));
         let audit = self.0.audit.as_ref().and_then(audit_problem);
         problems.extend(audit.map(problem_message));
@@ -219,7 +219,7 @@ fn audit_problem(audit: &AuditLog) -> Option<DaemonProblem> {
 }
 
 fn pool_message(pool: &Pool) -> pb::Pool {
-    let (config, stats) = (pool.config(), pool.snapshot());
+    let (config, stats) = (&pool.config, pool.snapshot());
     pb::Pool {
         name: format!("pools/{}", config.name),
         image: config.image.clone(),

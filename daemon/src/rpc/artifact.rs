@@ -15,7 +15,7 @@ use super::relay::{RelayedStream, relay_stream};
 use super::upload;
 use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::workspace::WorkspaceId;
 
 /// Implementation of ArtifactService.
@@ -31,20 +31,15 @@ impl ArtifactRpc {
         request: guest::ReadFileRequest,
     ) -> Result<impl Stream<Item = Result<Bytes>> + Send + 'static> {
         let grant = self.0.registry.get(caller, &workspace)?.grant().await?;
-        let name = workspace.name();
-        let opened = grant.guest.clone().read_file(request).await;
-        let guest = opened.map_err(|status| Error::from_guest(&name, &status))?;
-        let state = (guest.into_inner(), grant, name);
-        let read = stream::try_unfold(state, |(mut guest, grant, name)| async move {
+        let opened = grant.call(grant.guest.clone().read_file(request)).await?;
+        let state = (opened.into_inner(), grant);
+        let read = stream::try_unfold(state, |(mut guest, grant)| async move {
             loop {
-                let message = guest
-                    .message()
-                    .await
-                    .map_err(|status| Error::from_guest(&name, &status))?;
+                let message = grant.call(guest.message()).await?;
                 match message.map(|message| message.payload) {
                     None => return Ok(None),
                     Some(Some(FilePayload::Data(data))) => {
-                        return Ok(Some((data, (guest, grant, name))));
+                        return Ok(Some((data, (guest, grant))));
                     }
                     Some(Some(FilePayload::File(_)) | None) => {}
                 }

@@ -31,7 +31,6 @@ pub struct ExecRpc(pub SharedDependencies);
 struct AdmittedExec {
     grant: WorkspaceGrant,
     request: guest::StartExecRequest,
-    name: String,
     /// Place among the running execs of the tenant; `None` for a repeated request that takes none. Dropped after the
     /// guest's answer of any kind, because the exec may have started.
     counted: Option<CountedExec>,
@@ -56,7 +55,7 @@ impl ExecRpc {
         let workspace = self.0.registry.get(caller, &id)?;
         let grant = workspace.grant().await?;
         grant.check_fields(&exec.spec)?;
-        let context = self.0.registry.context();
+        let context = &self.0.registry.context;
         let launcher = ExecLauncher {
             workspace: &workspace,
             grant: &grant,
@@ -76,21 +75,16 @@ impl ExecRpc {
         Ok(AdmittedExec {
             grant,
             request,
-            name: id.name(),
             counted,
             observer,
         })
     }
 
-    /// Resolves an exec name to its workspace's grant, the workspace's name and the exec's id.
-    async fn resolve_exec(
-        &self,
-        caller: &Caller,
-        name: &str,
-    ) -> Result<(WorkspaceGrant, String, String)> {
+    /// Resolves an exec name to its workspace's grant and the exec's id.
+    async fn resolve_exec(&self, caller: &Caller, name: &str) -> Result<(WorkspaceGrant, String)> {
         let (workspace, exec) = convert::parse_exec_name("name", name)?;
         let grant = self.0.registry.get(caller, &workspace)?.grant().await?;
-        Ok((grant, workspace.name(), exec))
+        Ok((grant, exec))
     }
 }
 
@@ -115,17 +109,15 @@ impl ExecService for ExecRpc {
             )
             .await?;
         ready.request.set_format(format);
-        let created = convert::exec_name(&ready.name, &ready.request.exec_id);
-        let mut guest = ready.grant.guest.clone();
-        let stream = guest
-            .run_exec(ready.request)
-            .await
-            .map_err(|status| Error::from_guest(&ready.name, &status))?
-            .into_inner();
+        let grant = ready.grant;
+        let created = convert::exec_name(&grant.name(), &ready.request.exec_id);
+        let mut guest = grant.guest.clone();
+        let started = grant.call(guest.run_exec(ready.request)).await?;
         let mut observer = ready.observer;
         observer.confirm_start(ready.counted.and_then(CountedExec::follow));
+        let stream = started.into_inner();
         let observed = stream.inspect_ok(move |event| observer.observe_event(event));
-        let events = relay_guest_stream(observed, ready.grant, ready.name);
+        let events = relay_guest_stream(observed, grant);
         Ok(CreatedResource::attach(created, Response::new(events)))
     }
 
@@ -143,12 +135,10 @@ impl ExecService for ExecRpc {
                 StartMode::Detached,
             )
             .await?;
-        let mut guest = ready.grant.guest.clone();
-        let created = convert::exec_name(&ready.name, &ready.request.exec_id);
-        let exec = guest
-            .start_exec(ready.request)
-            .await
-            .map_err(|status| Error::from_guest(&ready.name, &status))?;
+        let grant = ready.grant;
+        let created = convert::exec_name(&grant.name(), &ready.request.exec_id);
+        let mut guest = grant.guest.clone();
+        let exec = grant.call(guest.start_exec(ready.request)).await?;
         let mut observer = ready.observer;
         observer.confirm_start(ready.counted.and_then(CountedExec::follow));
         // Without the sender of an end, the guest is asked for it.
@@ -163,21 +153,16 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let attach = request.into_inner();
         let format = wire::check_output_options(attach.format, attach.gaps)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &attach.name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &attach.name).await?;
         let request = guest::AttachExecRequest {
             exec_id,
             offsets: attach.offsets,
             format: format.into(),
             gaps: attach.gaps,
         };
-        let stream = grant
-            .guest
-            .clone()
-            .attach_exec(request)
-            .await
-            .map_err(|status| Error::from_guest(&workspace, &status))?
-            .into_inner();
-        Ok(Response::new(relay_guest_stream(stream, grant, workspace)))
+        let attached = grant.call(grant.guest.clone().attach_exec(request)).await?;
+        let stream = attached.into_inner();
+        Ok(Response::new(relay_guest_stream(stream, grant)))
     }
 
     async fn signal_exec(
@@ -187,14 +172,13 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let signal = request.into_inner();
         wire::check_signal(&signal)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &signal.name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &signal.name).await?;
         let request = guest::SignalExecRequest {
             exec_id,
             signal: signal.signal,
             target: signal.target,
         };
-        let exec = grant.guest.clone().signal_exec(request).await;
-        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+        Ok(grant.call(grant.guest.clone().signal_exec(request)).await?)
     }
 
     async fn kill_exec(
@@ -204,15 +188,14 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let kill = request.into_inner();
         wire::check_kill_grace(kill.grace)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &kill.name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &kill.name).await?;
         let reason = pb::exec_result::Reason::KilledByClient.into();
         let request = guest::KillExecRequest {
             exec_id,
             grace: kill.grace,
             reason,
         };
-        let exec = grant.guest.clone().kill_exec(request).await;
-        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+        Ok(grant.call(grant.guest.clone().kill_exec(request)).await?)
     }
 
     async fn get_exec(
@@ -220,14 +203,9 @@ impl ExecService for ExecRpc {
         request: Request<pb::GetExecRequest>,
     ) -> Result<Response<pb::Exec>, Status> {
         let caller = Caller::of(&request)?;
-        let (grant, workspace, exec_id) =
-            self.resolve_exec(&caller, &request.get_ref().name).await?;
-        let exec = grant
-            .guest
-            .clone()
-            .get_exec(guest::GetExecRequest { exec_id })
-            .await;
-        Ok(exec.map_err(|status| Error::from_guest(&workspace, &status))?)
+        let (grant, exec_id) = self.resolve_exec(&caller, &request.get_ref().name).await?;
+        let request = guest::GetExecRequest { exec_id };
+        Ok(grant.call(grant.guest.clone().get_exec(request)).await?)
     }
 
     async fn list_execs(
@@ -240,16 +218,12 @@ impl ExecService for ExecRpc {
         let (size, after) = exec_io::check_exec_page(list.page_size, &list.page_token)?;
         let workspace = self.0.registry.get(&caller, &id)?;
         let grant = workspace.grant().await?;
-        let mut page = grant
-            .guest
-            .clone()
-            .list_execs(guest::ListExecsRequest {
-                after,
-                page_size: size,
-            })
-            .await
-            .map_err(|status| Error::from_guest(&id.name(), &status))?
-            .into_inner();
+        let request = guest::ListExecsRequest {
+            after,
+            page_size: size,
+        };
+        let listed = grant.call(grant.guest.clone().list_execs(request)).await?;
+        let mut page = listed.into_inner();
         for exec in &mut page.execs {
             restrict_exec(caller.role(), exec);
         }
@@ -269,12 +243,10 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::PollExecResponse>, Status> {
         let caller = Caller::of(&request)?;
         let checked = exec_io::check_poll(request.get_ref())?;
-        let (grant, workspace, exec_id) =
-            self.resolve_exec(&caller, &request.get_ref().name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &request.get_ref().name).await?;
         let request = guest::PollExecRequest { exec_id, ..checked };
         // The grant keeps the workspace in use while the poll waits.
-        let answer = grant.guest.clone().poll_exec(request).await;
-        Ok(answer.map_err(|status| Error::from_guest(&workspace, &status))?)
+        Ok(grant.call(grant.guest.clone().poll_exec(request)).await?)
     }
 
     async fn write_stdin(
@@ -285,11 +257,10 @@ impl ExecService for ExecRpc {
         let write = request.into_inner();
         let name = write.name.clone();
         let checked = exec_io::check_write(write)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &name).await?;
         let request = guest::WriteStdinRequest { exec_id, ..checked };
         grant.check_fields(&request)?;
-        let written = grant.guest.clone().write_stdin(request).await;
-        Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?)
+        Ok(grant.call(grant.guest.clone().write_stdin(request)).await?)
     }
 
     async fn stream_stdin(
@@ -301,17 +272,17 @@ impl ExecService for ExecRpc {
         let first = upload::first_message(&mut client, &self.0, "name").await?;
         let name = first.name.clone();
         let checked = exec_io::check_first_write(first)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &name).await?;
         let first = guest::WriteStdinRequest { exec_id, ..checked };
         let check = move |next| exec_io::check_next_write(next, &name);
         let (stream, failure) = upload_stream(first, client, None, check);
         let mut guest = grant.guest.clone();
-        let written = guest.stream_stdin(stream);
+        let written = grant.call(guest.stream_stdin(stream));
         // Dropping `written` before its end resets the guest's stream; the bytes before that are written.
         tokio::select! {
             // An answer that has arrived takes precedence over a failure.
             biased;
-            written = written => Ok(written.map_err(|status| Error::from_guest(&workspace, &status))?),
+            written = written => Ok(written?),
             Ok(error) = failure => Err(error.into()),
             () = self.0.tasks.stop.cancelled() => {
                 let doing = "writing to the exec's stdin";
@@ -327,14 +298,14 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let resize = request.into_inner();
         wire::check_terminal_size(resize.rows, resize.cols)?;
-        let (grant, workspace, exec_id) = self.resolve_exec(&caller, &resize.name).await?;
+        let (grant, exec_id) = self.resolve_exec(&caller, &resize.name).await?;
         let request = guest::ResizeTerminalRequest {
             exec_id,
             rows: resize.rows,
             cols: resize.cols,
         };
-        let resized = grant.guest.clone().resize_terminal(request).await;
-        Ok(resized.map_err(|status| Error::from_guest(&workspace, &status))?)
+        let mut guest = grant.guest.clone();
+        Ok(grant.call(guest.resize_terminal(request)).await?)
     }
 
     async fn delete_exec(
@@ -344,11 +315,9 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let request = request.into_inner();
         let delete = async {
-            let resolved = self.resolve_exec(&caller, &request.name).await;
-            let (grant, workspace, exec_id) = resolved?;
+            let (grant, exec_id) = self.resolve_exec(&caller, &request.name).await?;
             let request = guest::DeleteExecRequest { exec_id };
-            let deleted = grant.guest.clone().delete_exec(request).await;
-            deleted.map_err(|status| Error::from_guest(&workspace, &status))
+            grant.call(grant.guest.clone().delete_exec(request)).await
         };
         let deleted = delete.await.map(drop);
         Ok(Response::new(allow_missing(

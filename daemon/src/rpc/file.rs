@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures::TryFutureExt;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::v1 as pb;
@@ -34,13 +33,13 @@ impl FileRpc {
 }
 
 /// Fetches the exec that a collection names; `None` if it names none.
-async fn get_named_exec(grant: &WorkspaceGrant, exec: &str) -> Result<Option<pb::Exec>, Status> {
+async fn get_named_exec(grant: &WorkspaceGrant, exec: &str) -> Result<Option<pb::Exec>> {
     let Some((_, id)) = exec.rsplit_once('/') else {
         return Ok(None);
     };
     let exec_id = id.to_owned();
     let asked = guest::GetExecRequest { exec_id };
-    let exec = grant.guest.clone().get_exec(asked).await?;
+    let exec = grant.call(grant.guest.clone().get_exec(asked)).await?;
     Ok(Some(exec.into_inner()))
 }
 
@@ -102,10 +101,9 @@ impl FileService for FileRpc {
         let first = guest::PutFilesRequest { payload };
         let check = wire::check_stage_data;
         let (stream, failure) = upload_stream(first, client, Some(patience), check);
-        let (ended, stop) = (stream.ended(), &self.0.tasks.stop);
+        let (ended, stop) = (Arc::clone(&stream.ended), &self.0.tasks.stop);
         let mut client = grant.guest.clone();
-        let sent = std::pin::pin!(client.put_files(stream));
-        let mut put = sent.map_err(|status| Error::from_guest(&id.name(), &status));
+        let mut put = std::pin::pin!(grant.call(client.put_files(stream)));
         // Dropping `put` before the stream's end resets the guest's stream, and the guest discards the files.
         let put = tokio::select! {
             put = &mut put => put,
@@ -135,8 +133,7 @@ impl FileService for FileRpc {
         let caller = Caller::of(&request)?;
         let (id, request) = wire::check_list_files(request.get_ref())?;
         let grant = self.grant(&caller, &id).await?;
-        let listed = grant.guest.clone().list_files(request).await;
-        Ok(listed.map_err(|status| Error::from_guest(&id.name(), &status))?)
+        Ok(grant.call(grant.guest.clone().list_files(request)).await?)
     }
 
     async fn read_file(
@@ -146,14 +143,9 @@ impl FileService for FileRpc {
         let caller = Caller::of(&request)?;
         let (id, request) = wire::check_read_file(request.get_ref())?;
         let grant = self.grant(&caller, &id).await?;
-        let stream = grant
-            .guest
-            .clone()
-            .read_file(request)
-            .await
-            .map_err(|status| Error::from_guest(&id.name(), &status))?
-            .into_inner();
-        Ok(Response::new(relay_guest_stream(stream, grant, id.name())))
+        let opened = grant.call(grant.guest.clone().read_file(request)).await?;
+        let stream = opened.into_inner();
+        Ok(Response::new(relay_guest_stream(stream, grant)))
     }
 
     async fn collect_outputs(
@@ -168,22 +160,14 @@ impl FileService for FileRpc {
         let grant = self.grant(&caller, &id).await?;
         grant.check_fields(&request)?;
         let spec = request.spec.clone().unwrap_or_default();
-        let failed = |status| Error::from_guest(&id.name(), &status);
         let exec = match &save_as {
-            Some(_) => get_named_exec(&grant, &spec.changed_since_exec)
-                .await
-                .map_err(failed)?,
+            Some(_) => get_named_exec(&grant, &spec.changed_since_exec).await?,
             None => None,
         };
-        let stream = grant
-            .guest
-            .clone()
-            .collect(request)
-            .await
-            .map_err(failed)?
-            .into_inner();
+        let collected = grant.call(grant.guest.clone().collect(request)).await?;
+        let stream = collected.into_inner();
         let Some(mut save_as) = save_as else {
-            return Ok(Response::new(relay_guest_stream(stream, grant, id.name())));
+            return Ok(Response::new(relay_guest_stream(stream, grant)));
         };
         if let Some(exec) = exec {
             if let Some(start) = exec.start_time.and_then(|time| time.try_into().ok()) {

@@ -14,16 +14,13 @@ use crate::workspace::WorkspaceGrant;
 /// Relayed stream, boxed as tonic's service traits require.
 pub type RelayedStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Relays a guest's stream to its end. Errors name `workspace`, which counts as in use until then.
-pub fn relay_guest_stream<T, S>(
-    guest: S,
-    grant: WorkspaceGrant,
-    workspace: String,
-) -> RelayedStream<T>
+/// Relays a guest's stream to its end. Errors name the workspace, which counts as in use until then.
+pub fn relay_guest_stream<T, S>(guest: S, grant: WorkspaceGrant) -> RelayedStream<T>
 where
     T: 'static,
     S: Stream<Item = Result<T, Status>> + Send + 'static,
 {
+    let workspace = grant.name();
     let messages = guest.map_err(move |status| Error::from_guest(&workspace, &status));
     relay_stream(messages, grant)
 }

@@ -242,7 +242,7 @@ impl SkillService for SkillRpc {
         let of_image = ImageEnvironment::new(&image.env);
         given.extend(of_image.variables().map(|(name, _)| name.to_owned()));
         let findings = preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &given);
-        let image = &pool.config().image;
+        let image = &pool.config.image;
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,
         )))

@@ -145,7 +145,7 @@ pub async fn sweep_after_workspaces(shared: SharedDependencies) {
     loop {
         tokio::select! {
             () = shared.tasks.stop.cancelled() => return,
-            () = shared.registry.context().workspaces.wait_for_removal() => {}
+            () = shared.registry.context.workspaces.wait_for_removal() => {}
         }
         remove_orphans(&shared).await;
     }
@@ -164,7 +164,7 @@ fn staged_digests(shared: &SharedDependencies) -> HashSet<String> {
     let mut staged = HashSet::new();
     for workspace in shared.registry.list_all() {
         if let Some(claim) = &workspace.snapshot().record.claim {
-            let digests = claim.skills.values();
+            let digests = claim.skills.values().map(|skill| &skill.digest);
             staged.extend(digests.map(|digest| digest.trim_start_matches("sha256:").to_owned()));
         }
     }

@@ -3,6 +3,7 @@
 //! Until a build ends, the workspace keeps what it has, and other stagings get their turn. A client that disconnects ends
 //! the wait. A staging that has begun to publish runs to its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -13,9 +14,10 @@ use crate::access::TenantName;
 use crate::engine::ImageInfo;
 use crate::environments::{EnvironmentRequest, NOT_MOUNTED, StagedEnvironment};
 use crate::error::{Error, Result};
+use crate::exec::StagedSkillRecord;
 use crate::fault;
 use crate::skills::{LeasedSkills, PluginFiles, Problem, SkillRef, Skills, StagedSkill};
-use crate::workspace::record::{SlotRecord, StagedSkillRecord};
+use crate::workspace::record::{SlotRecord, WorkspaceClaim};
 use crate::workspace::{Workspace, WorkspaceGrant};
 use crate::workspace_paths;
 
@@ -44,7 +46,7 @@ impl SkillStaging {
         let grant = workspace.grant().await?;
         let leased = source.lease_to_stage(skills).await?;
         let slot = &grant.view.record;
-        let tenant = workspace.key().tenant();
+        let tenant = &workspace.key.tenant;
         let skills = (tenant, leased.skills());
         let environments = find_environments(shared, slot, skills, wait_deadline).await?;
         Ok(Self {
@@ -81,7 +83,7 @@ impl SkillStaging {
             writable_skills::stage_writable(&shared, workspace, grant, leased).await
         } else {
             let target = workspace.skills_dir();
-            let skills = shared.skills.working_for(workspace.key().tenant());
+            let skills = shared.skills.working_for(&workspace.key.tenant);
             let staged = skills.stage(&target, leased).await;
             staged.map_err(Error::from)
         };
@@ -202,17 +204,22 @@ async fn record_staged_skills(
     workspace: &Workspace,
     staged: &[(StagedSkill, StagedEnvironment)],
 ) -> Result<()> {
-    let record = |(skill, environment): &(StagedSkill, StagedEnvironment)| StagedSkillRecord {
-        name: skill.name.clone(),
-        digest: format!("sha256:{}", skill.digest),
-        environment: environment.record.as_deref().map(mounted_environment),
-        path_in_plugin: skill.plugin.as_ref().map(PluginFiles::skill_path_text),
-        writable_path: skill.writable_path.clone(),
+    let record = |(skill, environment): &(StagedSkill, StagedEnvironment)| {
+        let record = StagedSkillRecord {
+            digest: format!("sha256:{}", skill.digest),
+            environment: environment.record.as_deref().map(mounted_environment),
+            path_in_plugin: skill.plugin.as_ref().map(PluginFiles::skill_path_text),
+            writable_path: skill.writable_path.clone(),
+        };
+        (skill.name.clone(), record)
     };
-    let records: Vec<StagedSkillRecord> = staged.iter().map(record).collect();
+    let records: BTreeMap<String, StagedSkillRecord> = staged.iter().map(record).collect();
     let view = workspace.snapshot();
-    let recorded = view.record.claim.as_ref();
-    if recorded.is_some_and(|claim| records.iter().all(|skill| claim.has_skill(skill))) {
+    let is_recorded = |claim: &WorkspaceClaim| {
+        let mut records = records.iter();
+        records.all(|(name, record)| claim.skills.get(name) == Some(record))
+    };
+    if view.record.claim.as_ref().is_some_and(is_recorded) {
         return Ok(());
     }
     workspace.record_skills(records).await

@@ -25,7 +25,7 @@ pub(super) async fn reserve_staging(
 ) -> Result<()> {
     remove_unused_versions(shared, workspace, grant).await;
     let target = workspace.skills_dir();
-    let tenant = workspace.key().tenant();
+    let tenant = &workspace.key.tenant;
     let library = shared.skills.working_for(tenant);
     let effect = library
         .examine_staging(&target, skills, is_writable)
@@ -43,7 +43,7 @@ pub(super) async fn reserve_staging(
     }
     let limits = shared.access.limits(tenant);
     let limit = limits.and_then(|limits| limits.staged_bytes);
-    let workspaces = &shared.registry.context().workspaces;
+    let workspaces = &shared.registry.context.workspaces;
     let reserve = || workspaces.reserve_staged(workspace, effect.copied_bytes, limit);
     if reserve().is_ok() {
         return Ok(());
@@ -64,7 +64,7 @@ pub(super) async fn settle_staging(
     let measure = move || Ok(measure_staged_bytes(&target));
     match shared.tasks.blocking(measure).await {
         Ok(bytes) => {
-            let workspaces = &shared.registry.context().workspaces;
+            let workspaces = &shared.registry.context.workspaces;
             workspaces.set_staged(workspace, bytes);
         }
         // The reserved bytes count until the next staging.

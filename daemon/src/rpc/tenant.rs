@@ -30,7 +30,7 @@ impl TenantService for TenantRpc {
     ) -> Result<Response<pb::TenantUsage>, Status> {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
-        self.0.registry.context().account_usage();
+        self.0.registry.context.account_usage();
         let usage = self.usage_message(caller.tenant(), caller.limits());
         Ok(Response::new(usage))
     }
@@ -39,7 +39,7 @@ impl TenantService for TenantRpc {
         &self,
         _request: Request<pb::ListTenantsRequest>,
     ) -> Result<Response<pb::ListTenantsResponse>, Status> {
-        self.0.registry.context().account_usage();
+        self.0.registry.context.account_usage();
         let (mut tenants, mut bytes) = (Vec::new(), 0);
         for (tenant, limits) in self.0.access.tenants() {
             let mut usage = self.usage_message(&tenant, &limits);
@@ -55,7 +55,7 @@ impl TenantService for TenantRpc {
 
 impl TenantRpc {
     fn usage_message(&self, tenant: &TenantName, limits: &TenantLimits) -> pb::TenantUsage {
-        let context = self.0.registry.context();
+        let context = &self.0.registry.context;
         let held = context.workspaces.usage(tenant);
         let used = context.usage.read(tenant);
         let access = &self.0.access;
@@ -74,7 +74,7 @@ impl TenantRpc {
                 environments.held_bytes(tenant),
                 environments.bytes_quota(tenant),
             ),
-            ("execs", access.execs().count(tenant), limits.execs),
+            ("execs", access.execs.count(tenant), limits.execs),
             ("memory", held.memory_bytes, limits.memory_bytes),
             (
                 "published_bytes",

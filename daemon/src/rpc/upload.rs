@@ -44,7 +44,8 @@ pub struct UploadStream<C, G, F> {
     silence: Option<Pin<Box<Sleep>>>,
     /// Sender of the failure; `None` after the stream failed.
     failed: Option<oneshot::Sender<Error>>,
-    ended: Arc<AtomicBool>,
+    /// `true` once the client's stream has ended well: the guest may have all of it.
+    pub(super) ended: Arc<AtomicBool>,
 }
 
 /// Receives the first message of a client's stream, its header. If the stream is empty, the error names `field`.
@@ -123,13 +124,6 @@ where
         ended: Arc::default(),
     };
     (upload, failure)
-}
-
-impl<C, G, F> UploadStream<C, G, F> {
-    /// Returns a flag that is `true` once the client's stream has ended well: the guest may have all of it.
-    pub fn ended(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.ended)
-    }
 }
 
 impl<C, G, F> Stream for UploadStream<C, G, F>

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::{FileEntry, FileType};
-use tonic::Status;
 
 use super::SharedDependencies;
 use crate::error::{Error, Result};
@@ -25,12 +24,11 @@ pub(super) async fn stage_writable(
 ) -> Result<Vec<StagedSkill>> {
     let intact = find_intact_copies(workspace, grant, skills.skills()).await?;
     let target = workspace.skills_dir();
-    let library = shared.skills.working_for(workspace.key().tenant());
+    let library = shared.skills.working_for(&workspace.key.tenant);
     let prepared = library.prepare_writable(&target, skills, intact).await?;
     if let Some(copies) = prepared.copies() {
-        let name = workspace.id().name();
         let (to, links) = (&prepared.directory, &prepared.links);
-        let send = shared.inputs.send_folder(&name, grant, copies, to, links);
+        let send = shared.inputs.send_folder(grant, copies, to, links);
         send.await?;
     }
     Ok(library.publish_writable(&target, prepared).await?)
@@ -44,17 +42,14 @@ async fn find_intact_copies(
     skills: &[StagedSkill],
 ) -> Result<BTreeMap<String, SystemTime>> {
     let view = workspace.snapshot();
-    let recorded = view
-        .record
-        .claim
-        .as_ref()
-        .map(|claim| &claim.writable_skills);
+    let claim = view.record.claim.as_ref();
     let mut intact = BTreeMap::new();
-    for path in skills.iter().filter_map(|skill| recorded?.get(&skill.name)) {
-        let found = modification_time(grant, path)
-            .await
-            .map_err(|status| Error::from_guest(&workspace.id().name(), &status));
-        match found {
+    for skill in skills {
+        let recorded = claim.and_then(|claim| claim.skills.get(&skill.name));
+        let Some(path) = recorded.and_then(|skill| skill.writable_path.as_ref()) else {
+            continue;
+        };
+        match modification_time(grant, path).await {
             Ok(Some(time)) => {
                 intact.insert(path.clone(), time);
             }
@@ -67,17 +62,15 @@ async fn find_intact_copies(
 }
 
 /// Returns the time of the latest modification in a folder; `None` for anything else.
-async fn modification_time(
-    grant: &WorkspaceGrant,
-    path: &str,
-) -> Result<Option<SystemTime>, Status> {
+async fn modification_time(grant: &WorkspaceGrant, path: &str) -> Result<Option<SystemTime>> {
     let mut client = grant.guest.clone();
     let (parent, _) = path.rsplit_once('/').unwrap_or_default();
     let request = guest::ListFilesRequest {
         path: parent.to_owned(),
         ..guest::ListFilesRequest::default()
     };
-    let siblings = client.list_files(request).await?.into_inner().files;
+    let listed = grant.call(client.list_files(request)).await?;
+    let siblings = listed.into_inner().files;
     let folder = siblings.iter().find(|entry| entry.path == path);
     let Some(folder) = folder.filter(|entry| entry.r#type() == FileType::Directory) else {
         return Ok(None);
@@ -91,7 +84,8 @@ async fn modification_time(
     };
     // The workspace's limit of files bounds the number of pages.
     loop {
-        let page = client.list_files(request.clone()).await?.into_inner();
+        let listed = grant.call(client.list_files(request.clone())).await?;
+        let page = listed.into_inner();
         latest = latest.max(page.files.iter().filter_map(time).max());
         if page.next_page_token.is_empty() {
             return Ok(latest);

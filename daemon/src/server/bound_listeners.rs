@@ -53,7 +53,7 @@ impl BoundListeners {
         for (index, listener) in config.listeners.iter().enumerate() {
             let config_key = format!("listeners.{index}");
             let authenticators = &listener.authenticators;
-            let problems = bound.access.problems();
+            let problems = &bound.access.problems;
             match &listener.address {
                 ListenAddress::Unix { path, mode, group } => {
                     let listener =

@@ -280,7 +280,7 @@ fn named_tenant(headers: &HeaderMap) -> Option<TenantName> {
 /// Records the end of its call when it is dropped: with the status of the answer, or as cancelled without one.
 #[derive(Debug)]
 pub(super) struct AuditEndGuard {
-    call: SharedCallAudit,
+    pub(super) call: SharedCallAudit,
     code: Option<Code>,
     reason: Option<Reason>,
 }
@@ -292,16 +292,6 @@ impl AuditEndGuard {
             code: None,
             reason: None,
         }
-    }
-
-    /// Returns the audit of the call.
-    pub(super) fn call(&self) -> &CallAudit {
-        &self.call
-    }
-
-    /// Returns the audit of the call for another owner.
-    pub(super) fn shared(&self) -> SharedCallAudit {
-        Arc::clone(&self.call)
     }
 
     /// Takes the status of the answer.

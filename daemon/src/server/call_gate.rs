@@ -81,7 +81,7 @@ impl CallGate {
         connection: Option<&ConnectionHandle>,
         call: &CallRequest<'_>,
     ) -> Result<AdmittedCall, CallRefusal> {
-        let peer = connection.map(|connection| Arc::clone(connection.peer()));
+        let peer = connection.map(|connection| Arc::clone(&connection.peer));
         let authorized = self.authorize(request, connection, call.method);
         let principal = request.extensions().get::<Arc<Principal>>().cloned();
         let caller = request.extensions().get::<Caller>().cloned();
@@ -159,7 +159,7 @@ impl CallGate {
                 return Err(Error::Internal("a method declares no role".into()));
             }
         };
-        let peer = connection.map(|connection| Arc::clone(connection.peer()));
+        let peer = connection.map(|connection| Arc::clone(&connection.peer));
         let credentials = CallCredentials::new(peer, request.headers());
         // The secret has served its purpose; no handler sees it.
         request.headers_mut().remove(AUTHORIZATION);

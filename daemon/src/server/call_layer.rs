@@ -233,7 +233,7 @@ impl CallLayerContext {
         let Some(end) = &call.audit else {
             return Body::new(body);
         };
-        Body::new(AuditedRequestBody::new(body, end.shared()))
+        Body::new(AuditedRequestBody::new(body, Arc::clone(&end.call)))
     }
 
     /// Makes the permit of a call's answer in the memory budget.

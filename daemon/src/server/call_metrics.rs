@@ -75,7 +75,7 @@ impl CallMetricsLayer {
         Self {
             methods: Arc::clone(methods),
             metrics: Arc::clone(metrics),
-            tracer: traces.map(|traces| CallTracer::new(traces.tracer())),
+            tracer: traces.map(|traces| CallTracer::new(traces.tracer.clone())),
         }
     }
 

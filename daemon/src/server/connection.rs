@@ -209,6 +209,6 @@ impl Connected for Connection {
     type ConnectInfo = ConnectionHandle;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.guard.handle()
+        self.guard.handle.clone()
     }
 }

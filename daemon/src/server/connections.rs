@@ -79,7 +79,7 @@ struct OpenConnection {
 /// Entry of one connection in the table. Dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
-    handle: ConnectionHandle,
+    pub(super) handle: ConnectionHandle,
     /// Cancelled when the connection has to end.
     pub(super) cut: CancellationToken,
 }
@@ -88,8 +88,9 @@ pub(super) struct ConnectionGuard {
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionHandle {
     table: ConnectionTable,
-    id: u64,
-    peer: Arc<ConnectionPeer>,
+    /// Number of the connection, which no other one gets.
+    pub(super) id: u64,
+    pub(super) peer: Arc<ConnectionPeer>,
 }
 
 /// Weight of an open call when a connection has to be closed for a new one.
@@ -270,12 +271,6 @@ impl OpenConnection {
     }
 }
 
-impl ConnectionGuard {
-    pub(super) fn handle(&self) -> ConnectionHandle {
-        self.handle.clone()
-    }
-}
-
 impl ConnectionHandle {
     /// Counts a call on the connection. Returns `None` if the connection is being closed, so that an answer would not
     /// arrive.
@@ -313,16 +308,6 @@ impl ConnectionHandle {
             }
             Ok(())
         })
-    }
-
-    /// Returns the number of the connection, which no other one gets.
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Returns the peer of the connection.
-    pub(super) fn peer(&self) -> &Arc<ConnectionPeer> {
-        &self.peer
     }
 
     /// Notes that a call of an accepted principal arrived on the connection.
@@ -399,14 +384,14 @@ mod tests {
         pass(1).await;
         let (third, _) = admit(&table, 1);
         pass(1).await;
-        drop(first.handle().open_call(CallPriority::Work));
+        drop(first.handle.open_call(CallPriority::Work));
         let (fourth, replaced) = admit(&table, 1);
         assert!(replaced && second.cut.is_cancelled());
         for kept in [&first, &third, &fourth] {
             assert!(!kept.cut.is_cancelled());
         }
         // What was closed gives no place back a second time, and takes no call.
-        assert!(second.handle().open_call(CallPriority::Work).is_none());
+        assert!(second.handle.open_call(CallPriority::Work).is_none());
         drop(second);
         assert!(admit(&table, 1).1 && third.cut.is_cancelled());
     }
@@ -415,7 +400,7 @@ mod tests {
     async fn connections_without_a_call_are_evicted_before_used_ones() {
         let table = ConnectionTable::new(2, 2);
         let (used, _) = admit(&table, 1);
-        drop(used.handle().open_call(CallPriority::Work));
+        drop(used.handle.open_call(CallPriority::Work));
         pass(10).await;
         let (silent, _) = admit(&table, 1);
         pass(2000).await;
@@ -427,7 +412,7 @@ mod tests {
     async fn a_connection_with_a_call_is_never_closed_for_another() {
         let table = ConnectionTable::new(1, 1);
         let (first, _) = admit(&table, 1);
-        let call = first.handle().open_call(CallPriority::Work).expect("open");
+        let call = first.handle.open_call(CallPriority::Work).expect("open");
         assert!(matches!(
             table.admit(peer(1), &CancellationToken::new()),
             ConnectionAdmission::Full
@@ -444,7 +429,7 @@ mod tests {
         let mut greedy = Vec::new();
         for _ in 0..3 {
             let (guard, _) = admit(&table, 1);
-            calls.push(guard.handle().open_call(CallPriority::Work).expect("open"));
+            calls.push(guard.handle.open_call(CallPriority::Work).expect("open"));
             greedy.push(guard);
         }
         assert!(matches!(
@@ -465,7 +450,7 @@ mod tests {
         let (mut connections, mut calls) = (Vec::new(), Vec::new());
         for kind in [CallPriority::Watch, CallPriority::Work, CallPriority::Watch] {
             let (guard, _) = admit(&table, 1);
-            calls.push(guard.handle().open_call(kind).expect("open"));
+            calls.push(guard.handle.open_call(kind).expect("open"));
             connections.push(guard);
             pass(1).await;
         }
@@ -473,13 +458,13 @@ mod tests {
         let [first, _, third] = &connections[..] else {
             panic!("three connections");
         };
-        let work = first.handle().open_call(CallPriority::Work);
+        let work = first.handle.open_call(CallPriority::Work);
         assert!(admit(&table, 1).1 && third.cut.is_cancelled());
         drop(work);
         pass(1).await;
         let (fourth, _) = admit(&table, 1);
         assert!(!first.cut.is_cancelled(), "the idle one went");
-        let _work = fourth.handle().open_call(CallPriority::Work);
+        let _work = fourth.handle.open_call(CallPriority::Work);
         assert!(admit(&table, 1).1 && first.cut.is_cancelled());
     }
 
@@ -489,7 +474,7 @@ mod tests {
         let (mut greedy, mut calls) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let (guard, _) = admit(&table, 1);
-            calls.push(guard.handle().open_call(CallPriority::Watch).expect("open"));
+            calls.push(guard.handle.open_call(CallPriority::Watch).expect("open"));
             greedy.push(guard);
             pass(1).await;
         }
@@ -506,7 +491,7 @@ mod tests {
         let (mut busy, mut calls) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let (guard, _) = admit(&table, 1);
-            calls.push(guard.handle().open_call(CallPriority::Work).expect("open"));
+            calls.push(guard.handle.open_call(CallPriority::Work).expect("open"));
             busy.push(guard);
         }
         let (other, _) = admit(&table, 2);
@@ -521,8 +506,8 @@ mod tests {
         let mut clients: Vec<ConnectionGuard> = Vec::new();
         for _ in 0..3 {
             let (guard, _) = admit(&table, 1);
-            guard.handle().set_authenticated();
-            drop(guard.handle().open_call(CallPriority::Work));
+            guard.handle.set_authenticated();
+            drop(guard.handle.open_call(CallPriority::Work));
             clients.push(guard);
         }
         pass(5000).await;
@@ -530,7 +515,7 @@ mod tests {
         for uid in 10..30 {
             // A health check, which needs no credential.
             let (guard, _) = admit(&table, uid);
-            let watch = guard.handle().open_call(CallPriority::Watch);
+            let watch = guard.handle.open_call(CallPriority::Watch);
             strangers.push((guard, watch.expect("open")));
             pass(1100).await;
         }
@@ -547,8 +532,8 @@ mod tests {
     fn admit_proven(table: &ConnectionTable, uid: u32, count: usize) -> Vec<ConnectionGuard> {
         let admit_one = |_| {
             let (guard, _) = admit(table, uid);
-            guard.handle().set_authenticated();
-            drop(guard.handle().open_call(CallPriority::Work));
+            guard.handle.set_authenticated();
+            drop(guard.handle.open_call(CallPriority::Work));
             guard
         };
         (0..count).map(admit_one).collect()
@@ -570,7 +555,7 @@ mod tests {
             for uid in users.cycle().take(100) {
                 let (guard, _) = admit(&table, uid);
                 // Health needs no credential, so a watch proves nothing.
-                let handle = guard.handle();
+                let handle = guard.handle.clone();
                 flood.push((guard, handle.open_call(CallPriority::Watch)));
                 pass(1).await;
             }

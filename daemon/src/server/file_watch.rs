@@ -98,23 +98,22 @@ fn look_at_files(
         if listener.reload_if_changed() {
             let closed = connections.close_if(|peer| is_refused(listener, peer));
             tracing::info!(
-                key = listener.key(),
+                key = listener.key.as_str(),
                 closed,
                 "verified client certificates again"
             );
         }
         let (now, expires) = (SystemTime::now(), listener.current().expires);
         let outdated = listener.current().revocation_fault(now);
-        let lists = format!("{}.crl", listener.key());
-        access.problems().set(&lists, outdated);
+        let lists = format!("{}.crl", listener.key);
+        access.problems.set(&lists, outdated);
         let problem = (expires <= now + EXPIRY_WARNING).then(|| {
             let verb = if expires <= now { "expired" } else { "expires" };
             let time = humantime::format_rfc3339_seconds(expires);
             format!("the certificate {verb} at {time}: replace the file, which needs no restart")
         });
-        access
-            .problems()
-            .set(&format!("{}.cert", listener.key()), problem);
+        let certificate = format!("{}.cert", listener.key);
+        access.problems.set(&certificate, problem);
     }
     access.end_invalid_streams();
 }
@@ -122,6 +121,6 @@ fn look_at_files(
 /// Returns `true` if a listener's new settings refuse the certificate with which a connection was accepted.
 fn is_refused(listener: &WatchedFile<TlsSettings>, peer: &ConnectionPeer) -> bool {
     let certificate = peer.certificate.get();
-    peer.listener == listener.key()
+    peer.listener == listener.key
         && certificate.is_some_and(|certificate| !listener.current().accepts(certificate))
 }

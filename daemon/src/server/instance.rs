@@ -29,7 +29,7 @@ const ID_DIGITS: usize = 12;
 /// Lock of this process on its state directory, with the instance's id.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
-    id: String,
+    pub(super) id: String,
     /// Lock on the state directory until this is dropped; the kernel releases it if the process dies.
     _directory: Flock<File>,
     /// Lock on the `instance` file, the only one that earlier versions take.
@@ -122,12 +122,6 @@ impl InstanceLock {
             return Err(lost_id_error(state_dir, "its instance file is missing"));
         }
         Ok(false)
-    }
-
-    /// Returns the instance's id, which stays the same over restarts.
-    #[must_use]
-    pub(super) fn id(&self) -> &str {
-        &self.id
     }
 }
 

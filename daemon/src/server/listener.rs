@@ -107,7 +107,7 @@ impl Listener {
             move |(listener, table, cut)| async move {
                 let connection = loop {
                     let (socket, address) = listener.accept_after_failures().await;
-                    let key = listener.tls().map(|tls| tls.key().to_owned());
+                    let key = listener.tls().map(|tls| tls.key.clone());
                     let peer = Arc::new(ConnectionPeer::new(
                         address,
                         key.unwrap_or_default(),

@@ -126,7 +126,7 @@ impl MetricsListener {
     }
 
     fn peer(&self, address: SocketAddr) -> Arc<ConnectionPeer> {
-        let key = self.tls.as_ref().map(|tls| tls.key().to_owned());
+        let key = self.tls.as_ref().map(|tls| tls.key.clone());
         Arc::new(ConnectionPeer::new(
             PeerAddress::Tcp(address),
             key.unwrap_or_default(),
@@ -141,7 +141,7 @@ impl MetricsListener {
         page: Arc<MetricsPage>,
         guard: ConnectionGuard,
     ) {
-        let handle = guard.handle();
+        let handle = guard.handle.clone();
         let served = async {
             match &self.tls {
                 None => serve_request(socket, page, handle).await,
@@ -243,7 +243,7 @@ impl MetricsPage {
         headers: &HeaderMap,
         connection: &ConnectionHandle,
     ) -> Result<Option<Caller>> {
-        let peer = connection.peer();
+        let peer = &connection.peer;
         if peer.authenticators.is_empty() {
             return Ok(None);
         }

@@ -96,7 +96,7 @@ impl Collector for MetricsSources {
 
 impl MetricsSources {
     fn encode_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let pools = self.services.registry.pools().iter();
+        let pools = self.services.registry.pools.iter();
         let pools: Vec<(&String, PoolSnapshot)> =
             pools.map(|(name, pool)| (name, pool.snapshot())).collect();
         for (name, value, help) in POOL_GAUGES {
@@ -110,7 +110,7 @@ impl MetricsSources {
     }
 
     fn read_usage(&self) -> Vec<Sample<2, f64>> {
-        let workspaces = &self.services.registry.context().workspaces;
+        let workspaces = &self.services.registry.context.workspaces;
         let mut samples = Vec::new();
         for (tenant, _) in self.services.access.tenants() {
             let held = workspaces.usage(&tenant);
@@ -127,7 +127,7 @@ impl MetricsSources {
                 ("workspaces", to_float(held.workspaces)),
                 ("memory", to_float(held.memory_bytes)),
                 ("cpus", to_float(held.cpu_millis) / 1000.0),
-                ("execs", to_float(access.execs().count(&tenant))),
+                ("execs", to_float(access.execs.count(&tenant))),
                 ("streams", to_float(access.open_streams(&tenant))),
                 ("connections", to_float(access.open_connections(&tenant))),
                 ("published_bytes", to_float(published)),
@@ -188,7 +188,7 @@ impl MetricsSources {
             let expires = listener.current().expires;
             let since_1970 = expires.duration_since(SystemTime::UNIX_EPOCH);
             let seconds = since_1970.unwrap_or_default().as_secs();
-            let key = listener.key();
+            let key = &listener.key;
             let name = key.strip_suffix(".tls").unwrap_or(key);
             samples.push(([name.to_owned()], seconds));
         }

@@ -126,7 +126,7 @@ impl GuardedResponseBody {
             audit.set_status(status);
         }
         if let (Some(audit), Some(created)) = (&audit, response.extensions().get()) {
-            audit.call().set_created(CreatedResource::clone(created));
+            audit.call.set_created(CreatedResource::clone(created));
         }
         let saves = response.extensions().get::<SavesArtifacts>().is_some();
         write_uri_signs(response.headers_mut());
@@ -261,7 +261,7 @@ impl http_body::Body for GuardedResponseBody {
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             if let Some(audit) = &this.audit {
-                audit.call().count_out(bytes);
+                audit.call.count_out(bytes);
             }
             if let Some(meter) = &this.meter {
                 meter.count_out(bytes);

@@ -289,7 +289,7 @@ impl AnswerTable {
             return Some(Eviction::Stream(source));
         }
         let connection = answer.owner.connection.clone()?;
-        let closed = Some(connection.id());
+        let closed = Some(connection.id);
         let mut freed = 0;
         self.answers.retain(|_, answer| {
             let stays = answer.owner.connection_id() != closed;
@@ -313,7 +313,7 @@ impl WaitingAnswer {
 
 impl AnswerOwner {
     fn connection_id(&self) -> Option<u64> {
-        self.connection.as_ref().map(ConnectionHandle::id)
+        self.connection.as_ref().map(|connection| connection.id)
     }
 }
 
@@ -323,7 +323,7 @@ impl Eviction {
             Self::Stream(source) => source.end(),
             Self::Connection(connection) => {
                 tracing::warn!(
-                    peer = %connection.peer().address,
+                    peer = %connection.peer.address,
                     "closed a connection whose client does not read: others need the memory of its answers"
                 );
                 if let Some(cut) = connection.cut() {

@@ -121,7 +121,7 @@ pub(super) async fn boot_services(
             slot_table::first_slot_number(),
         )
         .with_metrics(Arc::clone(metrics))
-        .with_tenant_counters(access.execs().clone(), usage),
+        .with_tenant_counters(access.execs.clone(), usage),
     );
     // Containers mount the directories of this store.
     let base = config.state_dir.join("environments");

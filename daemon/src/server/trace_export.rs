@@ -46,7 +46,7 @@ const HEADERS_MAX: usize = 32;
 /// Running export of spans. Dropping it ends the export without a flush.
 #[derive(Debug)]
 pub(super) struct TraceExport {
-    tracer: SdkTracer,
+    pub(super) tracer: SdkTracer,
     flush: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -138,11 +138,6 @@ impl TraceExport {
     /// Those of [`Self::start`].
     pub(super) fn check(config: &TracesConfig) -> Result<()> {
         open_collector(config).map(drop)
-    }
-
-    /// Returns the tracer whose spans are exported.
-    pub(super) fn tracer(&self) -> SdkTracer {
-        self.tracer.clone()
     }
 
     /// Exports the spans that wait, and ends the export. Gives up after a while.

@@ -241,7 +241,7 @@ impl SlotActor {
                 answer(reply, renewed);
             }
             SlotRequest::Skills { staged, reply } => {
-                let recorded = self.update_claim(|claim| claim.add_skills(staged)).await;
+                let recorded = self.update_claim(|claim| claim.skills.extend(staged)).await;
                 answer(reply, recorded);
             }
             SlotRequest::Inputs { staged, reply } => {

@@ -195,7 +195,7 @@ async fn inspect_slot(
     };
     let mounts = Some(slot_provisioning::shared_mounts(&context.config));
     let usable = pools.get(&record.pool).is_some_and(|pool| {
-        let config = pool.config();
+        let config = &pool.config;
         let image = pool.image();
         let is_same = |image: &ImageInfo| {
             image.id == record.image_id && ImageEnvironment::new(&image.env) == record.image_env

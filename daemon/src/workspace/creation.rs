@@ -66,8 +66,8 @@ impl WorkspaceRegistry {
     /// # Errors
     /// The errors of the RPC CreateWorkspace.
     pub async fn create(&self, pool: Arc<Pool>, create: WorkspaceRequest) -> Result<Workspace> {
-        let limits = effective_limits(create.limits, pool.config())?;
-        let context = self.context();
+        let limits = effective_limits(create.limits, &pool.config)?;
+        let context = &self.context;
         let max = context.config.workspaces.workspaces_max;
         let key = create.id.of_tenant(&create.tenant);
         set_attribute("skilld.workspace", || create.id.name());
@@ -95,7 +95,7 @@ impl WorkspaceRegistry {
             });
             if let Some(there) = ending {
                 // The name becomes free in a moment, unless the engine is away.
-                let timeout = pool.config().claim_timeout;
+                let timeout = pool.config.claim_timeout;
                 if tokio::time::timeout(timeout, there.wait_until_removed())
                     .await
                     .is_err()
@@ -125,11 +125,11 @@ impl WorkspaceRegistry {
         creation: NewEntryGuard,
     ) -> Result<Workspace> {
         let (answer, result) = oneshot::channel();
-        let (id, pool_name) = (create.id.clone(), pool.config().name.clone());
+        let (id, pool_name) = (create.id.clone(), pool.config.name.clone());
         let gone = CancellationToken::new();
         let caller = gone.clone().drop_guard();
-        let context = Arc::clone(self.context());
-        self.context().tasks.spawn(with_current_trace(async move {
+        let context = Arc::clone(&self.context);
+        self.context.tasks.spawn(with_current_trace(async move {
             fault::reach("claim.entered");
             let made = claim_slot(&context.slots, &pool, &create, limits, &gone).await;
             if let Ok(workspace) = &made {
@@ -184,7 +184,7 @@ async fn claim_slot(
             continue;
         };
         fault::reach("claim.reserved");
-        let source = reservation.source();
+        let source = reservation.source;
         let claimed = slot.claim(new_claim(create)).await;
         if claimed.is_err() && slot.snapshot().state == SlotState::Ready {
             // The host's disk failed, not the container: the slot returns to its pool.
@@ -194,7 +194,7 @@ async fn claim_slot(
             if let Err(error) = &claimed {
                 tracing::info!(workspace_id = %create.id, error = %Chain(error), "slot was lost at its claim");
                 if let Err(error) = slot.delete().await {
-                    tracing::warn!(slot = slot.number(), error = %Chain(&error), "workspace is removed later");
+                    tracing::warn!(slot = slot.number, error = %Chain(&error), "workspace is removed later");
                 }
             }
         }
@@ -202,8 +202,8 @@ async fn claim_slot(
             Err(Error::WorkspaceNotReady { .. } | Error::GuestLost { .. }) => {}
             claimed => {
                 if claimed.is_ok() {
-                    let metrics = pool.metrics();
-                    metrics.observe_claim(&pool.config().name, source, start.elapsed());
+                    let metrics = &pool.metrics;
+                    metrics.observe_claim(&pool.config.name, source, start.elapsed());
                 }
                 return claimed;
             }
@@ -224,9 +224,6 @@ fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
         idle_timeout_ms: u64::try_from(create.idle_timeout.as_millis()).unwrap_or(u64::MAX),
         end_time_ms: unix_ms(now + create.lifetime),
         skills: BTreeMap::new(),
-        writable_skills: BTreeMap::new(),
-        environments: BTreeMap::new(),
-        plugin_paths: BTreeMap::new(),
         inputs: Vec::new(),
     }
 }

@@ -136,7 +136,7 @@ impl ListedExecs {
 }
 
 fn adopt_listed(context: &Arc<SharedSlotContext>, workspace: &Workspace, execs: ListedExecs) {
-    let tenant = workspace.key().tenant();
+    let tenant = &workspace.key.tenant;
     for exec in execs.ended {
         context.usage.add_earlier_exec(tenant, &exec);
     }

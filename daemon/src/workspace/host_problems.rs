@@ -48,7 +48,7 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<DaemonProblem> {
         } else {
             continue;
         };
-        let (number, uid) = (slot.number(), view.record.uid);
+        let (number, uid) = (slot.number, view.record.uid);
         let name = slot_provisioning::container_name(context, number);
         let message = format!(
             "{title} did not remove {name} within {limit:?}: slot {number} and uid {uid} are not used again before it is gone, \

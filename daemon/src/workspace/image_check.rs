@@ -166,7 +166,7 @@ async fn probe_image(
 
 /// Asks the guest for the programs and packages of the image.
 async fn read_inventory(slot: &InternalSlot, probes: &mut ImageProbes) -> Result<()> {
-    let found = ask_inventory(slot.guest(), slot.number(), slot.search_path()).await?;
+    let found = ask_inventory(slot.guest.clone(), slot.number(), slot.search_path()).await?;
     probes.programs = found.programs.into_iter().collect();
     probes.python_packages = found.python_packages.len();
     probes.node_packages = found.node_packages.len();

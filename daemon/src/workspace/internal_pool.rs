@@ -47,7 +47,7 @@ pub struct InternalPool {
 pub struct InternalSlot {
     context: Arc<SharedSlotContext>,
     slot: Slot,
-    guest: GuestClient,
+    pub(super) guest: GuestClient,
     _in_use: DropGuard,
 }
 
@@ -92,11 +92,11 @@ impl InternalPool {
         if self.context.tasks.refuses(RefusedWork::Execs) {
             return Err(Error::Draining);
         }
-        let limits = self.pool.config().limits();
+        let limits = self.pool.config.limits();
         let reservation = tokio::select! {
             reservation = self.pool.claim(limits) => reservation?,
             why = self.pool.wait_for_failed_boot() => {
-                let (image, why) = (self.pool.config().image.clone(), format!("no container of it starts: {why}"));
+                let (image, why) = (self.pool.config.image.clone(), format!("no container of it starts: {why}"));
                 return Err(Error::image(image, why));
             }
         };
@@ -125,23 +125,17 @@ impl InternalPool {
                 () = in_use.cancelled() => {}
             }
             if let Err(error) = slot.delete().await {
-                tracing::warn!(slot = slot.number(), error = %Chain(&error), "internal slot is removed later");
+                tracing::warn!(slot = slot.number, error = %Chain(&error), "internal slot is removed later");
             }
         });
     }
 }
 
 impl InternalSlot {
-    /// Returns a client of the slot's guest.
-    #[must_use]
-    pub fn guest(&self) -> GuestClient {
-        self.guest.clone()
-    }
-
     /// Returns the number of the slot.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.slot.number()
+        self.slot.number
     }
 
     /// Returns the PATH of commands without a skill.
@@ -170,7 +164,8 @@ impl InternalSlot {
             payload: Some(payload),
         });
         let staged = self
-            .guest()
+            .guest
+            .clone()
             .put_files(requests)
             .await
             .map_err(|status| Error::from_guest(&self.name(), &status))?;
@@ -179,9 +174,9 @@ impl InternalSlot {
 
     /// Configures the guest, which accepts commands and files only after that.
     async fn configure(&self) -> Result<()> {
-        let id = format!("internal-{}", self.slot.number());
+        let id = format!("internal-{}", self.slot.number);
         let request = slot_provisioning::configure_request(&self.context, &id);
-        let mut guest = self.guest();
+        let mut guest = self.guest.clone();
         let configured = tokio::time::timeout(CONFIGURE_TIMEOUT, guest.configure(request)).await;
         match configured {
             Ok(Ok(_)) => Ok(()),
@@ -194,6 +189,6 @@ impl InternalSlot {
     }
 
     fn name(&self) -> String {
-        format!("slot {}", self.slot.number())
+        format!("slot {}", self.slot.number)
     }
 }

@@ -20,7 +20,7 @@ impl SlotLauncher for WorkspaceLauncher {
     fn launch(&self, pool: &Arc<Pool>, limits: ContainerLimits) -> Result<u32> {
         let (context, image) = (&self.0, pool.require_image()?);
         let (number, uid) = context.slots.take_number()?;
-        let config = pool.config();
+        let config = &pool.config;
         let record =
             slot_provisioning::new_record(&context.config, config, limits, image, number, uid);
         let (actor, slot) = SlotActor::new(

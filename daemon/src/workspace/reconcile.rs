@@ -64,12 +64,12 @@ async fn remove_orphaned_containers(context: &SharedSlotContext) -> Result<()> {
         .slots
         .list()
         .into_iter()
-        .map(|slot| (slot.number(), slot))
+        .map(|slot| (slot.number, slot))
         .collect();
     let mut quarantined: HashSet<u32> = slots
         .values()
         .filter(|slot| is_left_to_reconciler(&slot.snapshot()))
-        .map(Slot::number)
+        .map(|slot| slot.number)
         .collect();
     let mut orphans = Vec::new();
     for container in &containers {
@@ -162,7 +162,7 @@ async fn delete_orphaned_directories(context: &SharedSlotContext) -> Result<()> 
     let slots = context.slots.list();
     let known: HashSet<PathBuf> = slots
         .iter()
-        .map(|slot| context.slot_dir(slot.number()))
+        .map(|slot| context.slot_dir(slot.number))
         .collect();
     dirs.retain(|dir| is_slot_directory(dir) && !known.contains(dir));
     if dirs.is_empty() {

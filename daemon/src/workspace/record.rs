@@ -18,12 +18,12 @@ use crate::access::TenantName;
 use crate::config::WorkspaceStorage;
 use crate::engine::ContainerLimits;
 use crate::error::{Error, Result, tolerate};
-use crate::exec::{ImageEnvironment, SkillEnvironment};
+use crate::exec::{ImageEnvironment, StagedSkillRecord};
 use crate::workspace::slot_state_machine::LossCause;
 use crate::workspace::{WorkspaceId, WorkspaceKey};
 
 /// Version of the format. The container of a record with another version is removed as an orphan.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const FILE: &str = "record.json";
 
 /// Record of a slot, as stored.
@@ -117,35 +117,11 @@ pub struct WorkspaceClaim {
     pub idle_timeout_ms: u64,
     /// End of the lifetime, in milliseconds since 1970.
     pub end_time_ms: u64,
-    /// Staged skills: name → digest.
-    pub skills: BTreeMap<String, String>,
-    /// Environments of staged skills, by the skill's name. Skills without one are absent.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub environments: BTreeMap<String, SkillEnvironment>,
-    /// Paths in their plugins of the staged skills that have the files of their plugin around them, by the skill's name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub plugin_paths: BTreeMap<String, String>,
-    /// Writable copies of staged skills: name → path relative to the workspace. Read-only skills are absent.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub writable_skills: BTreeMap<String, String>,
+    /// Staged skills by their names.
+    pub skills: BTreeMap<String, StagedSkillRecord>,
     /// Staged inputs, at most [`INPUTS_MAX`] and one per path, the latest last.
     #[serde(default)]
     pub inputs: Vec<InputRecord>,
-}
-
-/// Staged skill, as a claim records it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StagedSkillRecord {
-    /// Name of the skill.
-    pub name: String,
-    /// Digest, `sha256:` and 64 hex digits.
-    pub digest: String,
-    /// Environment of the skill; `None` if it needs none, or if that is missing.
-    pub environment: Option<SkillEnvironment>,
-    /// Path of its folder relative to its plugin's, if it is staged with the files that it shares there.
-    pub path_in_plugin: Option<String>,
-    /// Path of its writable copy, relative to the workspace; `None` if it is read-only.
-    pub writable_path: Option<String>,
 }
 
 /// Maximum number of recorded inputs.
@@ -185,34 +161,6 @@ impl WorkspaceClaim {
     #[must_use]
     pub fn key(&self) -> WorkspaceKey {
         WorkspaceId::new(self.workspace.clone()).of_tenant(&self.tenant)
-    }
-
-    /// Returns `true` if a skill is recorded exactly like this.
-    #[must_use]
-    pub fn has_skill(&self, skill: &StagedSkillRecord) -> bool {
-        self.skills.get(&skill.name) == Some(&skill.digest)
-            && self.environments.get(&skill.name) == skill.environment.as_ref()
-            && self.plugin_paths.get(&skill.name) == skill.path_in_plugin.as_ref()
-            && self.writable_skills.get(&skill.name) == skill.writable_path.as_ref()
-    }
-
-    /// Records staged skills, which replace those of the same names.
-    pub fn add_skills(&mut self, skills: Vec<StagedSkillRecord>) {
-        for skill in skills {
-            match skill.environment {
-                Some(environment) => self.environments.insert(skill.name.clone(), environment),
-                None => self.environments.remove(&skill.name),
-            };
-            match skill.path_in_plugin {
-                Some(path) => self.plugin_paths.insert(skill.name.clone(), path),
-                None => self.plugin_paths.remove(&skill.name),
-            };
-            match skill.writable_path {
-                Some(path) => self.writable_skills.insert(skill.name.clone(), path),
-                None => self.writable_skills.remove(&skill.name),
-            };
-            self.skills.insert(skill.name, skill.digest);
-        }
     }
 
     /// Adds inputs. Earlier records of the same paths are dropped, and the oldest beyond [`INPUTS_MAX`] and
@@ -430,10 +378,7 @@ mod tests {
                 create_time_ms: 1,
                 idle_timeout_ms: 2,
                 end_time_ms: 3,
-                skills: BTreeMap::new(),
-                environments: BTreeMap::new(),
-                plugin_paths: BTreeMap::new(),
-                writable_skills: BTreeMap::new(),
+                skills: BTreeMap::from([("s".into(), StagedSkillRecord::default())]),
                 inputs: Vec::new(),
             }),
             quarantine_tenant: Some(TenantName::default()),
@@ -487,12 +432,13 @@ mod tests {
             fs::write(dir.path().join(FILE), bytes).expect("write");
             assert_eq!(SlotRecord::read(dir.path()).expect("readable"), None);
         }
-        SlotRecord {
-            version: VERSION + 1,
-            ..sample()
+        for version in [VERSION - 1, VERSION + 1] {
+            let record = SlotRecord {
+                version,
+                ..sample()
+            };
+            record.write(dir.path()).expect("write");
+            assert_eq!(SlotRecord::read(dir.path()).expect("readable"), None);
         }
-        .write(dir.path())
-        .expect("write");
-        assert_eq!(SlotRecord::read(dir.path()).expect("readable"), None);
     }
 }

@@ -26,8 +26,10 @@ const EVENTS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Registry of pools and workspaces. Clones share it.
 #[derive(Debug, Clone)]
 pub struct WorkspaceRegistry {
-    context: Arc<SharedSlotContext>,
-    pools: Arc<BTreeMap<String, Arc<Pool>>>,
+    /// State that slots share.
+    pub(crate) context: Arc<SharedSlotContext>,
+    /// Pools by name.
+    pub(crate) pools: Arc<BTreeMap<String, Arc<Pool>>>,
     /// Held while pools are closed for a removal, or opened again after it.
     drains: Arc<Mutex<()>>,
 }
@@ -71,18 +73,6 @@ impl WorkspaceRegistry {
             .tasks
             .spawn(reconcile::run_reconciler(Arc::clone(&context)));
         Ok(registry)
-    }
-
-    /// Returns the state that slots share.
-    #[must_use]
-    pub fn context(&self) -> &Arc<SharedSlotContext> {
-        &self.context
-    }
-
-    /// Returns the pools by name.
-    #[must_use]
-    pub fn pools(&self) -> &BTreeMap<String, Arc<Pool>> {
-        &self.pools
     }
 
     /// Finds a pool by name; `None` means the default pool.
@@ -140,7 +130,10 @@ impl WorkspaceRegistry {
     /// Returns one watch per pool that is `true` while the pool can serve requests.
     #[must_use]
     pub fn pools_healthy(&self) -> Vec<watch::Receiver<bool>> {
-        self.pools.values().map(|pool| pool.healthy()).collect()
+        self.pools
+            .values()
+            .map(|pool| pool.is_healthy.clone())
+            .collect()
     }
 
     /// Finds a workspace that a caller may use.

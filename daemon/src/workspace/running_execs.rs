@@ -197,7 +197,7 @@ impl CountedExec {
         grant: Option<&WorkspaceGrant>,
     ) -> Result<Option<Self>> {
         let reserve_time = SystemTime::now();
-        let take = || context.execs.take(workspace.key().tenant(), limit);
+        let take = || context.execs.take(&workspace.key.tenant, limit);
         let entry = match (
             workspace
                 .running_execs()
@@ -321,7 +321,7 @@ impl FollowJob {
         if !is_repeated {
             context
                 .usage
-                .add_exec(self.workspace.key().tenant(), &end.result);
+                .add_exec(&self.workspace.key.tenant, &end.result);
         }
     }
 }

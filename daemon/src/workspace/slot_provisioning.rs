@@ -277,13 +277,15 @@ pub fn metadata_json(record: &SlotRecord, claim: &WorkspaceClaim) -> String {
         ..input.clone()
     };
     let inputs: Vec<_> = claim.inputs.iter().map(public).collect();
+    let skills = claim.skills.iter();
+    let digests: BTreeMap<_, _> = skills.map(|(name, skill)| (name, &skill.digest)).collect();
     let value = serde_json::json!({
         "workspace": format!("workspaces/{}", claim.workspace),
         "pool": record.pool,
         "image": record.image,
         "create_time_ms": claim.create_time_ms,
         "labels": claim.labels,
-        "skills": claim.skills,
+        "skills": digests,
         "inputs": inputs,
         "limits": record.limits,
     });

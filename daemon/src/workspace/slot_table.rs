@@ -101,7 +101,7 @@ impl SlotTable {
 
     /// Adds a slot under its number.
     pub fn insert(&self, slot: Slot) {
-        self.state.lock().slots.insert(slot.number(), slot);
+        self.state.lock().slots.insert(slot.number, slot);
     }
 
     /// Removes a slot. Its number rests before its next use.
@@ -124,7 +124,7 @@ impl SlotTable {
     /// # Errors
     /// [`Error::WorkspaceNotReady`] when the slot was lost meanwhile: reserve another one.
     pub fn reserved(&self, reservation: &SlotReservation) -> Result<Slot> {
-        let number = reservation.number();
+        let number = reservation.number;
         self.get(number).ok_or_else(|| Error::WorkspaceNotReady {
             name: format!("slot {number}"),
             state: "gone".to_owned(),

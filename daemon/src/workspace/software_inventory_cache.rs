@@ -42,10 +42,10 @@ impl SoftwareInventoryCache {
             return Ok(Arc::clone(inventory));
         }
         // The reservation keeps commands out of the slot until the guest has answered; then the slot returns.
-        let reservation = pool.claim(pool.config().limits()).await?;
+        let reservation = pool.claim(pool.config.limits()).await?;
         let guest = slots.reserved(&reservation)?.guest().await?;
         let path = ImageEnvironment::new(&image.env).path();
-        let found = ask_inventory(guest, reservation.number(), path).await?;
+        let found = ask_inventory(guest, reservation.number, path).await?;
         let inventory = Arc::new(ImageInventory {
             programs: found.programs.into_iter().collect(),
             python_packages: found.python_packages.into_iter().collect(),

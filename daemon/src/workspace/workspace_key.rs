@@ -12,8 +12,8 @@ pub struct WorkspaceId(String);
 /// Tenant and id of a workspace, ordered by tenant and then by id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkspaceKey {
-    tenant: TenantName,
-    id: WorkspaceId,
+    pub(crate) tenant: TenantName,
+    pub(crate) id: WorkspaceId,
 }
 
 impl WorkspaceId {
@@ -48,19 +48,5 @@ impl WorkspaceId {
 impl fmt::Display for WorkspaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl WorkspaceKey {
-    /// Returns the tenant.
-    #[must_use]
-    pub fn tenant(&self) -> &TenantName {
-        &self.tenant
-    }
-
-    /// Returns the id.
-    #[must_use]
-    pub fn id(&self) -> &WorkspaceId {
-        &self.id
     }
 }

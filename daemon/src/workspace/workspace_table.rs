@@ -98,7 +98,7 @@ impl WorkspaceEntry {
         self.made
             .borrow()
             .as_ref()
-            .is_some_and(|workspace| workspace.slot.number() == slot)
+            .is_some_and(|workspace| workspace.slot.number == slot)
     }
 
     /// Adds the time since the last call to the ledger.
@@ -171,8 +171,8 @@ impl WorkspaceTable {
             let subject = "workspaces (workspaces.count_max)";
             return Err(Error::quota_exceeded(subject, limit));
         }
-        let used = sum_usage(&entries, id.tenant()).plus(self.quarantined_usage(id.tenant()));
-        used.check_room(id.tenant(), new.limits, new.quotas)?;
+        let used = sum_usage(&entries, &id.tenant).plus(self.quarantined_usage(&id.tenant));
+        used.check_room(&id.tenant, new.limits, new.quotas)?;
         let (sender, made) = watch::channel(None);
         entries.insert(
             id.clone(),
@@ -194,7 +194,7 @@ impl WorkspaceTable {
     pub fn adopt(&self, request: String, workspace: Workspace) {
         let accounted_ms = create_time_ms(&workspace).max(self.usage.saved_ms());
         let limits = workspace.snapshot().record.limits;
-        let key = workspace.key().clone();
+        let key = workspace.key.clone();
         let (_, made) = watch::channel(Some(workspace));
         self.entries.lock().insert(
             key,
@@ -214,7 +214,7 @@ impl WorkspaceTable {
         if entries.get(id).is_some_and(|entry| entry.is_of_slot(slot))
             && let Some(mut entry) = entries.remove(id)
         {
-            entry.account(id.tenant(), unix_ms(SystemTime::now()), &self.usage);
+            entry.account(&id.tenant, unix_ms(SystemTime::now()), &self.usage);
             if let Some(workspace) = entry.workspace() {
                 workspace.running_execs().clear();
             }
@@ -230,7 +230,7 @@ impl WorkspaceTable {
     /// Brings the ledger up to date: adds what all workspaces have used up to a time, in milliseconds since 1970.
     pub fn account(&self, now_ms: u64) {
         for (key, entry) in self.entries.lock().iter_mut() {
-            entry.account(key.tenant(), now_ms, &self.usage);
+            entry.account(&key.tenant, now_ms, &self.usage);
         }
     }
 
@@ -261,16 +261,16 @@ impl WorkspaceTable {
         bytes: u64,
         limit: Option<u64>,
     ) -> Result<()> {
-        let (entries, tenant) = (self.entries.lock(), workspace.key().tenant());
+        let (entries, tenant) = (self.entries.lock(), &workspace.key.tenant);
         let mut staged = self.staged.lock();
         let used = sum_staged(&staged, tenant);
         let needed = used.saturating_add(bytes);
         if let Some(limit) = limit.filter(|limit| needed > *limit) {
             return Err(Error::tenant_quota(tenant, "staged_bytes", used, limit));
         }
-        let slot = workspace.slot.number();
+        let slot = workspace.slot.number;
         if entries
-            .get(workspace.key())
+            .get(&workspace.key)
             .is_some_and(|entry| entry.is_of_slot(slot))
         {
             let (_, own) = staged.entry(slot).or_insert((tenant.clone(), 0));
@@ -281,12 +281,12 @@ impl WorkspaceTable {
 
     /// Sets the bytes that the staged skills of a workspace count, unless it has ended.
     pub fn set_staged(&self, workspace: &Workspace, bytes: u64) {
-        let (entries, slot) = (self.entries.lock(), workspace.slot.number());
+        let (entries, slot) = (self.entries.lock(), workspace.slot.number);
         if entries
-            .get(workspace.key())
+            .get(&workspace.key)
             .is_some_and(|entry| entry.is_of_slot(slot))
         {
-            let tenant = workspace.key().tenant().clone();
+            let tenant = workspace.key.tenant.clone();
             self.staged.lock().insert(slot, (tenant, bytes));
         }
     }
@@ -331,7 +331,7 @@ impl WorkspaceTable {
         let entries = self.entries.lock();
         entries
             .range((from, std::ops::Bound::Unbounded))
-            .take_while(|(key, _)| key.tenant() == tenant)
+            .take_while(|(key, _)| key.tenant == *tenant)
             .filter_map(|(_, entry)| entry.workspace())
             .collect()
     }
@@ -410,7 +410,7 @@ fn sum_usage(
     let first = WorkspaceId::new(String::new()).of_tenant(tenant);
     let own = entries
         .range(first..)
-        .take_while(|(key, _)| key.tenant() == tenant);
+        .take_while(|(key, _)| key.tenant == *tenant);
     own.fold(WorkspaceUsage::default(), |sum, (_, entry)| {
         sum.plus(WorkspaceUsage::of(entry.limits))
     })

@@ -177,7 +177,7 @@ impl List {
         let definitions = self
             .selection
             .toolset(client)?
-            .definitions(kept.session(), kept.state())
+            .definitions(&kept.session, kept.state())
             .await?;
         if output::is_json() {
             return print_json(&json!({ "tools": definitions })).map(|()| 0);
@@ -236,7 +236,7 @@ async fn call_unless_interrupted(
     interrupt: &mut InterruptSignals,
 ) -> Result<CancelOutcome, InterruptedError> {
     let cancelled = CancellationToken::new();
-    let (session, state) = (kept.session(), kept.state());
+    let (session, state) = (&kept.session, kept.state());
     let calling = tools.call_cancellable(session, state, call, cancelled.cancelled());
     let mut calling = pin!(calling);
     tokio::select! {
@@ -259,7 +259,7 @@ async fn report_outcome(
             let base = kept.state().clone();
             let printed = print_json(&answer.result);
             if !kept.is_kept()
-                && let Some(note) = saved_artifacts_note(kept.session(), &answer.result)
+                && let Some(note) = saved_artifacts_note(&kept.session, &answer.result)
             {
                 output::print_note(&note);
             }
@@ -283,7 +283,7 @@ pub(crate) async fn end_session(
     kept: &SessionFile,
     interrupt: &mut InterruptSignals,
 ) -> anyhow::Result<()> {
-    let session = kept.session();
+    let session = &kept.session;
     let ending = async {
         if kept.is_kept() {
             tools.disconnect(session).await;
@@ -312,8 +312,8 @@ impl End {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let kept = SessionFile::open_existing(&self.session_file)?;
         let tools = Toolset::new(client.clone(), ToolOptions::default(), HostTools::new())?;
-        tools.end(kept.session()).await?;
-        let session = kept.session().session.clone();
+        tools.end(&kept.session).await?;
+        let session = kept.session.session.clone();
         kept.forget()?;
         if output::is_json() {
             output::print_value(&json!({ "ended": session }))?;

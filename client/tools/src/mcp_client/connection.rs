@@ -47,7 +47,8 @@ const ENVIRONMENT: [&str; 6] = ["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "USE
 #[derive(Debug)]
 pub(crate) struct McpConnection {
     peer: Peer<RoleClient>,
-    tools: Vec<ToolDefinition>,
+    /// The server's tools under their own names, in the server's order.
+    pub(crate) tools: Vec<ToolDefinition>,
     /// Running client; `None` once the connection is closed.
     service: Mutex<Option<RunningService<RoleClient, ()>>>,
 }
@@ -78,11 +79,6 @@ impl McpConnection {
         timeout(OPEN_TIMEOUT, opening)
             .await
             .unwrap_or_else(|_| Err(late()))
-    }
-
-    /// Returns the server's tools under their own names, in the server's order.
-    pub(crate) fn tools(&self) -> &[ToolDefinition] {
-        &self.tools
     }
 
     pub(super) fn is_closed(&self) -> bool {

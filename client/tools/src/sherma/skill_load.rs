@@ -227,7 +227,7 @@ async fn connect_skill(
         if made {
             opened.push(server.at.clone());
         }
-        for definition in connection.tools() {
+        for definition in &connection.tools {
             let definition = definition.clone();
             if let Some(owner) =
                 find_tool_owner(tools, loaded, (&id, &load), &server.at, &definition.name)

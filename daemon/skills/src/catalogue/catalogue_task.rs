@@ -46,7 +46,8 @@ struct RescanRequest {
 pub(crate) struct CatalogueHandle {
     snapshot: watch::Receiver<Option<Arc<Catalogue>>>,
     requests: mpsc::Sender<RescanRequest>,
-    is_readable: watch::Receiver<bool>,
+    /// `true` while every root can be read.
+    pub(crate) is_readable: watch::Receiver<bool>,
 }
 
 /// State of the task that owns the catalogue.
@@ -118,11 +119,6 @@ impl CatalogueHandle {
             .await
             .map_err(|_| Error::Draining)?;
         answer.await.map_err(|_| Error::Draining)
-    }
-
-    /// Returns a receiver that tells whether every root can be read.
-    pub(crate) fn is_readable(&self) -> watch::Receiver<bool> {
-        self.is_readable.clone()
     }
 }
 

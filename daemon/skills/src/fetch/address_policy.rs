@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address_class::{AddressClass, classify_address};
-use super::{FetchError, WebUrl};
 
 /// Rule that decides which addresses may be connected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,25 +21,15 @@ pub(super) enum AddressPolicy {
 /// Error of a host whose address may not be connected to.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{host} is at {address}, which is {what}")]
-pub(super) struct AddressError {
-    pub(super) host: String,
-    pub(super) address: IpAddr,
-    pub(super) what: &'static str,
+pub struct AddressError {
+    /// Host of a URL.
+    pub host: String,
+    /// Address of the host.
+    pub address: IpAddr,
+    /// For instance `loopback`.
+    pub what: &'static str,
     /// `true` if the configuration could allow it.
-    pub(super) allowable: bool,
-}
-
-impl AddressError {
-    /// Converts the error to that of a URL.
-    pub(super) fn into_fetch_error(self, url: &WebUrl) -> FetchError {
-        FetchError::Address {
-            url: url.to_string(),
-            host: self.host,
-            address: self.address,
-            what: self.what,
-            allowable: self.allowable,
-        }
-    }
+    pub allowable: bool,
 }
 
 impl AddressPolicy {

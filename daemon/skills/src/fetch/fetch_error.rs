@@ -1,107 +1,93 @@
 //! Errors of fetching, with the remedy in their messages.
 
+use std::fmt;
 use std::time::Duration;
 
-/// Why a URL was not fetched. Every `url` is without query and fragment, which may hold secrets.
+use super::AddressError;
+
+/// Error of a URL that was not fetched.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
+pub struct FetchError {
+    /// URL without query and fragment, which may hold secrets: the requested one, or that of a redirect that failed.
+    pub url: String,
+    /// Reason of the failure.
+    pub kind: FetchErrorKind,
+}
+
+/// Reason why a URL was not fetched. The messages follow the URL.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchErrorKind {
     /// The URL is of a kind that is never fetched.
-    #[error("{url} cannot be fetched: {why}")]
+    #[error("cannot be fetched: {why}")]
     Url {
-        /// URL as given, without secrets.
-        url: String,
         /// Description of the fault and of a correct URL.
         why: String,
     },
     /// The URL leads to an address that is not public.
     #[error(
-        "{url} is refused: {host} is at {address}, which is {what}{}",
-        if *.allowable { "; fetching from private addresses has to be allowed in the configuration" } else { "" }
+        "is refused: {refused}{}",
+        if .refused.allowable { "; fetching from private addresses has to be allowed in the configuration" } else { "" }
     )]
     Address {
-        /// URL that led there: the requested one or a redirect's target.
-        url: String,
-        /// Host of that URL.
-        host: String,
-        /// Address of the host.
-        address: std::net::IpAddr,
-        /// For instance `loopback`.
-        what: &'static str,
-        /// `true` if the configuration could allow it.
-        allowable: bool,
+        /// The address, with its host.
+        refused: AddressError,
     },
     /// An https URL redirects to http.
     #[error(
-        "{url} is refused: it redirects to {to}, which is not encrypted; ask its owner for an https URL"
+        "is refused: it redirects to {to}, which is not encrypted; ask its owner for an https URL"
     )]
     Downgrade {
-        /// URL that redirects.
-        url: String,
         /// Target of the redirect.
         to: String,
     },
     /// Too many redirects, or a circle of them.
-    #[error("{url} redirects more than {limit} times; use the URL that it ends at")]
+    #[error("redirects more than {limit} times; use the URL that it ends at")]
     Redirects {
-        /// Requested URL.
-        url: String,
         /// Maximum number of redirects.
         limit: usize,
     },
     /// The connection failed or broke.
-    #[error("{url} cannot be reached: {why}{}", authority_advice(.why))]
+    #[error("cannot be reached: {why}{}", authority_advice(.why))]
     Unreachable {
-        /// Requested URL.
-        url: String,
         /// Message of the system or the library.
         why: String,
     },
     /// The fetch took longer than allowed, in all or to connect.
-    #[error("{url} took longer than {}; is its server alive?", humantime::format_duration(*.limit))]
+    #[error("took longer than {}; is its server alive?", humantime::format_duration(*.limit))]
     Timeout {
-        /// Requested URL.
-        url: String,
         /// The limit that was met.
         limit: Duration,
     },
     /// The server answered something else than 200.
-    #[error("{url} was answered with {status}{}", advice(*.status))]
+    #[error("was answered with {status}{}", advice(*.status))]
     Status {
-        /// Requested URL.
-        url: String,
         /// HTTP status code.
         status: u16,
     },
     /// The server announced or sent more bytes than allowed.
-    #[error("{url} has more than {limit} bytes")]
+    #[error("has more than {limit} bytes")]
     TooLarge {
-        /// Requested URL.
-        url: String,
         /// The limit.
         limit: u64,
     },
     /// The bytes are not those that were pinned.
     #[error(
-        "{url} has the sha256 {found} and not {expected}: its content changed, or the pin is of another file"
+        "has the sha256 {found} and not {expected}: its content changed, or the pin is of another file"
     )]
     Checksum {
-        /// Requested URL.
-        url: String,
         /// Pinned SHA-256, 64 hex digits.
         expected: String,
         /// SHA-256 of the received bytes, 64 hex digits.
         found: String,
     },
     /// The file for it could not be written.
-    #[error("{url} cannot be stored: {source}")]
+    #[error("cannot be stored: {source}")]
     File {
-        /// Requested URL.
-        url: String,
         /// Error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// This host cannot fetch anything.
+    /// This host cannot fetch anything. The message stands alone.
     #[error(
         "nothing can be fetched: {why}; are the certificates of the system's authorities installed (ca-certificates)?"
     )]
@@ -109,6 +95,24 @@ pub enum FetchError {
         /// Message of the library.
         why: String,
     },
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !matches!(self.kind, FetchErrorKind::Client { .. }) {
+            write!(f, "{} ", self.url)?;
+        }
+        write!(f, "{}", self.kind)
+    }
+}
+
+impl FetchError {
+    /// Makes the error of a URL that is never fetched. `url` is without secrets.
+    pub(crate) fn refused(url: String, why: impl Into<String>) -> Self {
+        let why = why.into();
+        let kind = FetchErrorKind::Url { why };
+        Self { url, kind }
+    }
 }
 
 /// Words of TLS libraries for a certificate of an authority that they do not know: those of rustls, Node.js and OpenSSL.

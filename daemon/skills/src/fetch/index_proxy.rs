@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{FetchError, UrlFetcher, WebUrl};
+use super::{FetchErrorKind, UrlFetcher, WebUrl};
 use crate::error::ErrorChain;
 
 mod byte_budget;
@@ -143,7 +143,7 @@ impl IndexProxy {
                 None => Err(self.too_many_connections()),
             };
             Ok::<_, Infallible>(answered.unwrap_or_else(|refused| {
-                self.remember_reason(refused.reason());
+                self.remember_reason(&refused.why);
                 refused.into_response()
             }))
         });
@@ -207,15 +207,13 @@ impl IndexProxy {
         // The client sets the host of the URL, which is the one that was checked.
         headers.remove(header::HOST);
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        let client = self.fetcher.client().await?;
+        let client = self.fetcher.client(url).await?;
         let outgoing = client.request(request.method().clone(), url.url().clone());
         let outgoing = self.fetcher.send_checked(outgoing.headers(headers), url);
         let limit = self.fetcher.inner.bounds.timeout;
         let answered = tokio::time::timeout(limit, outgoing).await;
-        let response = answered.map_err(|_| FetchError::Timeout {
-            url: url.to_string(),
-            limit,
-        })??;
+        let response =
+            answered.map_err(|_| url.fetch_error(FetchErrorKind::Timeout { limit }))??;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let why = format!("{url} was answered with another protocol");
             return Err(RefusedRequest::new(StatusCode::BAD_GATEWAY, why));

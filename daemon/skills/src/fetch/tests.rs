@@ -8,7 +8,8 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::{
-    CacheValidators, FetchError, FetchOptions, FetchRequest, FetchedFile, UrlFetcher, WebUrl,
+    CacheValidators, FetchError, FetchErrorKind, FetchOptions, FetchRequest, FetchedFile,
+    UrlFetcher, WebUrl,
 };
 use crate::task_spawner::TaskSpawner;
 
@@ -167,7 +168,7 @@ async fn private_addresses_are_refused_by_default() {
     ] {
         let error = error(&strict, &get(&format!("http://{host}:{port}/x"))).await;
         assert!(
-            matches!(error, FetchError::Address { .. }),
+            matches!(error.kind, FetchErrorKind::Address { .. }),
             "{host}: {error}"
         );
     }
@@ -186,19 +187,13 @@ async fn metadata_services_are_never_reached() {
     for host in ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:a9fe:a9fe]"] {
         let direct = error(&open, &get(&format!("http://{host}/latest/"))).await;
         assert!(
-            matches!(
-                direct,
-                FetchError::Address {
-                    allowable: false,
-                    ..
-                }
-            ),
+            matches!(&direct.kind, FetchErrorKind::Address { refused } if !refused.allowable),
             "{direct}"
         );
         server.put("/x", Reply::redirect(&format!("http://{host}/latest/")));
         let redirected = error(&open, &get(&server.url("/x"))).await;
         assert!(
-            matches!(redirected, FetchError::Address { .. }),
+            matches!(redirected.kind, FetchErrorKind::Address { .. }),
             "{redirected}"
         );
     }
@@ -223,7 +218,7 @@ async fn every_redirect_is_checked_like_the_first_url() {
         server.put(first, Reply::redirect(target));
         let error = error(&strict, &get(first)).await;
         assert!(
-            matches!(error, FetchError::Address { .. }),
+            matches!(error.kind, FetchErrorKind::Address { .. }),
             "{target}: {error}"
         );
     }
@@ -235,7 +230,10 @@ async fn every_redirect_is_checked_like_the_first_url() {
     ] {
         server.put(first, Reply::redirect(target));
         let error = error(&strict, &get(first)).await;
-        assert!(matches!(error, FetchError::Url { .. }), "{target}: {error}");
+        assert!(
+            matches!(error.kind, FetchErrorKind::Url { .. }),
+            "{target}: {error}"
+        );
         assert!(!error.to_string().contains("pw"), "{error}");
     }
     // Nothing but the first URL was asked for.
@@ -280,12 +278,15 @@ async fn five_redirects_are_followed_and_a_sixth_is_not() {
     assert_eq!(text(into).await, "end");
     let six = error(&fetcher(), &get(&server.url("/0"))).await;
     assert!(
-        matches!(six, FetchError::Redirects { limit: 5, .. }),
+        matches!(six.kind, FetchErrorKind::Redirects { limit: 5 }),
         "{six}"
     );
     server.put("/loop", Reply::redirect("/loop"));
     let circle = error(&fetcher(), &get(&server.url("/loop"))).await;
-    assert!(matches!(circle, FetchError::Redirects { .. }), "{circle}");
+    assert!(
+        matches!(circle.kind, FetchErrorKind::Redirects { .. }),
+        "{circle}"
+    );
     assert_eq!(server.hits("/loop"), 6);
 }
 
@@ -295,7 +296,10 @@ fn a_redirect_never_leads_from_https_to_http() {
     let error = url
         .join("http://a.example/x?token=1")
         .expect_err("a downgrade");
-    assert!(matches!(error, FetchError::Downgrade { .. }), "{error}");
+    assert!(
+        matches!(error.kind, FetchErrorKind::Downgrade { .. }),
+        "{error}"
+    );
     assert!(!error.to_string().contains("token"), "{error}");
     let up: WebUrl = "http://a.example/x".parse().expect("a URL");
     up.join("https://b.example/x").expect("an upgrade");
@@ -313,7 +317,7 @@ async fn a_server_that_does_not_go_on_is_given_up() {
         server.put("/x", reply.clone());
         let hasty = UrlFetcher::new(&config, true, TaskSpawner::default());
         let error = error(&hasty, &get(&server.url("/x"))).await;
-        let timeout = matches!(error, FetchError::Timeout { .. });
+        let timeout = matches!(error.kind, FetchErrorKind::Timeout { .. });
         assert!(timeout, "{reply:?}: {error}");
     }
 }
@@ -325,7 +329,7 @@ async fn bytes_are_counted_and_not_believed() {
     server.put("/endless", Reply::Endless);
     for path in ["/large", "/endless"] {
         let error = error(&fetcher(), &get(&server.url(path))).await;
-        let large = matches!(error, FetchError::TooLarge { limit: 1000, .. });
+        let large = matches!(error.kind, FetchErrorKind::TooLarge { limit: 1000 });
         assert!(large, "{path}: {error}");
     }
     server.put("/exact", Reply::ok(vec![b'x'; 1000]));
@@ -338,7 +342,10 @@ async fn a_body_that_breaks_off_is_an_error() {
     let server = Server::start().await;
     server.put("/x", Reply::Short(b"almost".to_vec()));
     let error = error(&fetcher(), &get(&server.url("/x"))).await;
-    assert!(matches!(error, FetchError::Unreachable { .. }), "{error}");
+    assert!(
+        matches!(error.kind, FetchErrorKind::Unreachable { .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("broke off after"), "{error}");
 }
 
@@ -354,10 +361,7 @@ async fn a_pin_is_checked() {
     fetched(&fetcher(), &get(&right), &mut file()).await;
     let wrong = format!("{}#sha256={}", server.url("/x"), sha256(b"other"));
     let error = error(&fetcher(), &get(&wrong)).await;
-    let FetchError::Checksum {
-        expected, found, ..
-    } = &error
-    else {
+    let FetchErrorKind::Checksum { expected, found } = &error.kind else {
         panic!("{error}");
     };
     assert_eq!((expected, found), (&sha256(b"other"), &sha256(b"text")));
@@ -380,7 +384,8 @@ async fn only_200_is_an_answer() {
     for status in [204, 206, 300, 302, 304, 401, 404, 429, 500, 503] {
         server.put("/x", Reply::status(status));
         let error = error(&fetcher(), &get(&server.url("/x"))).await;
-        let right = matches!(&error, FetchError::Status { status: found, .. } if *found == status);
+        let right =
+            matches!(error.kind, FetchErrorKind::Status { status: found } if found == status);
         assert!(right, "{status}: {error}");
     }
 }
@@ -394,16 +399,20 @@ async fn a_server_that_is_down_or_speaks_no_tls_is_unreachable() {
     server.set_down(true);
     let down = error(&fetcher(), &get(&server.url("/x?token=abc"))).await;
     for error in [no_tls, down] {
-        assert!(matches!(error, FetchError::Unreachable { .. }), "{error}");
+        assert!(
+            matches!(error.kind, FetchErrorKind::Unreachable { .. }),
+            "{error}"
+        );
         assert!(!error.to_string().contains("abc"), "{error}");
     }
 }
 
 #[test]
 fn an_unknown_authority_is_answered_with_what_to_set() {
-    let error = |why: &str| FetchError::Unreachable {
-        url: "https://x.example/".to_owned(),
-        why: why.to_owned(),
+    let url: WebUrl = "https://x.example/".parse().expect("a URL");
+    let error = |why: &str| {
+        let why = why.to_owned();
+        url.fetch_error(FetchErrorKind::Unreachable { why })
     };
     let unknown = error("invalid peer certificate: UnknownIssuer").to_string();
     assert!(unknown.contains("skills.package_ca_file"), "{unknown}");

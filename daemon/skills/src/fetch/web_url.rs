@@ -6,7 +6,7 @@ use std::str::FromStr;
 use skilld_common::excerpts::cut_chars;
 use url::{Host, Url};
 
-use super::FetchError;
+use super::{FetchError, FetchErrorKind};
 
 /// Maximum length of a URL in bytes, as it was written and as it is sent.
 const URL_BYTES_MAX: usize = 2048;
@@ -44,18 +44,21 @@ impl WebUrl {
     /// # Errors
     /// `Url` for what may not be fetched, `Downgrade` for http in what came by https.
     pub fn join(&self, reference: &str) -> Result<Self, FetchError> {
-        let joined = self.url.join(reference).map_err(|error| FetchError::Url {
-            url: shorten(&hide_secrets(reference)),
-            why: error.to_string(),
+        let joined = self.url.join(reference).map_err(|error| {
+            FetchError::refused(shorten(&hide_secrets(reference)), error.to_string())
         })?;
         let joined = Self::try_from(joined)?;
         if self.url.scheme() == "https" && joined.url.scheme() == "http" {
-            return Err(FetchError::Downgrade {
-                url: self.to_string(),
-                to: joined.to_string(),
-            });
+            let to = joined.to_string();
+            return Err(self.fetch_error(FetchErrorKind::Downgrade { to }));
         }
         Ok(joined)
+    }
+
+    /// Makes the error of a fetch of this URL.
+    pub(crate) fn fetch_error(&self, kind: FetchErrorKind) -> FetchError {
+        let url = self.to_string();
+        FetchError { url, kind }
     }
 }
 
@@ -64,10 +67,7 @@ impl FromStr for WebUrl {
 
     fn from_str(text: &str) -> Result<Self, FetchError> {
         let text = text.trim();
-        let refused = |why: String| FetchError::Url {
-            url: shorten(&hide_secrets(text)),
-            why,
-        };
+        let refused = |why: String| FetchError::refused(shorten(&hide_secrets(text)), why);
         if text.len() > URL_BYTES_MAX {
             return Err(refused(too_long()));
         }
@@ -80,12 +80,7 @@ impl TryFrom<Url> for WebUrl {
     type Error = FetchError;
 
     fn try_from(mut url: Url) -> Result<Self, FetchError> {
-        let refused = |url: &Url, why: &str| {
-            Err(FetchError::Url {
-                url: shown_url(url),
-                why: why.to_owned(),
-            })
-        };
+        let refused = |url: &Url, why: &str| Err(FetchError::refused(shown_url(url), why));
         // Checked for every URL, also those of redirects and joins.
         if url.as_str().len() > URL_BYTES_MAX {
             return refused(&url, &too_long());

@@ -54,7 +54,7 @@ async fn interrupt(place: &Place, artifacts: &Artifacts, scope: &ArtifactScope) 
         )
         .await
         .expect("published");
-    ArtifactUpload::of_published(store, scope, &name("done"), published.id())
+    ArtifactUpload::of_published(store, scope, &name("done"), &published.id)
         .await
         .expect("marked, as before the end");
     // Killed while deleting: the record is gone.

@@ -28,7 +28,7 @@ const LIST: [&str; 4] = [
 /// engine has mounted meanwhile. So it outlives neither a killed daemon nor the container.
 #[derive(Debug)]
 pub struct LoopDevice {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Keeps the device until the engine has mounted it.
     _open: File,
 }
@@ -53,12 +53,6 @@ impl LoopDevice {
         fault::reach("disk.attached");
         detach(&path).await?;
         Ok(Self { path, _open: open? })
-    }
-
-    /// Returns the path of the device.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 

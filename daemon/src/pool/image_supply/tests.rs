@@ -77,7 +77,7 @@ impl Bench {
     }
 
     async fn claim_error(&self) -> Error {
-        let limits = self.pool.config().limits();
+        let limits = self.pool.config.limits();
         self.pool.claim(limits).await.expect_err("no image")
     }
 }
@@ -99,7 +99,7 @@ async fn pool_serves_after_the_operator_has_made_its_image() {
     let expected = "pool default has no container free: the image registry.example/tools:1 is not there yet: \
                     `skillctl problems` says why";
     assert_eq!(error.to_string(), expected);
-    assert!(*bench.pool.healthy().borrow(), "other pools serve");
+    assert!(*bench.pool.is_healthy.borrow(), "other pools serve");
     assert_eq!(bench.pool.snapshot().booting, 0);
     for _ in 0..3 {
         bench.advance(LOOK_INTERVAL).await;
@@ -123,7 +123,7 @@ async fn a_background_pull_reports_its_progress_as_a_problem() {
     let bench = Bench::start(PullPolicy::Missing, true, FakeEngine::hold_pulls).await;
     assert_eq!(bench.problem().code, "pool.image_pulling");
     assert!(
-        !*bench.pool.healthy().borrow(),
+        !*bench.pool.is_healthy.borrow(),
         "the default pool is needed"
     );
     bench.advance(REPORT_INTERVAL).await;
@@ -134,7 +134,7 @@ async fn a_background_pull_reports_its_progress_as_a_problem() {
     bench.engine.release_pulls();
     bench.settle().await;
     assert_eq!(bench.pool.snapshot().problem, None);
-    assert!(*bench.pool.healthy().borrow());
+    assert!(*bench.pool.is_healthy.borrow());
     assert_eq!(bench.engine.call_count(EngineOperation::PullImage), 1);
     bench.tasks.stop.cancel();
 }

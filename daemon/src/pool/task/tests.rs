@@ -159,7 +159,7 @@ async fn claim_takes_a_warm_slot_and_refills_at_once() {
     bench.report(0, SlotReport::Ready).await;
     assert_eq!((bench.pool.snapshot().warm, bench.launches()), (1, 1));
     let reservation = bench.claim().await.expect("warm");
-    assert_eq!(reservation.number(), 0);
+    assert_eq!(reservation.number, 0);
     bench.settle().await;
     assert_eq!(bench.launches(), 2, "the claim itself refills");
     let snapshot = bench.pool.snapshot();
@@ -207,8 +207,8 @@ async fn queue_is_served_in_order_and_refuses_what_exceeds_it() {
     assert_eq!(bench.launches(), 2, "a slot boots for each waiting request");
     bench.report(1, SlotReport::Ready).await;
     bench.report(0, SlotReport::Ready).await;
-    assert_eq!(reservation(first).await.number(), 1);
-    assert_eq!(reservation(second).await.number(), 0);
+    assert_eq!(reservation(first).await.number, 1);
+    assert_eq!(reservation(second).await.number, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,7 +230,7 @@ async fn dropped_reservation_returns_the_slot_and_a_kept_one_does_not() {
     drop(bench.claim().await.expect("warm"));
     bench.settle().await;
     let again = bench.claim().await.expect("returned");
-    assert_eq!(again.number(), 0);
+    assert_eq!(again.number, 0);
     again.keep();
     bench.settle().await;
     let snapshot = bench.pool.snapshot();
@@ -250,7 +250,7 @@ async fn slot_that_reports_ready_twice_is_handed_out_once() {
     let second = bench.claim_in_background().await;
     assert!(!second.is_finished(), "the slot is reserved");
     drop(first);
-    assert_eq!(reservation(second).await.number(), 0);
+    assert_eq!(reservation(second).await.number, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,7 +275,7 @@ async fn caller_that_goes_away_loses_no_slot() {
     assert_eq!(bench.pool.snapshot().waiting, 0, "it left the queue");
     let waiting = bench.claim_in_background().await;
     bench.report(0, SlotReport::Ready).await;
-    assert_eq!(reservation(waiting).await.number(), 0);
+    assert_eq!(reservation(waiting).await.number, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,13 +289,13 @@ async fn failed_boot_is_tried_again_after_its_back_off() {
         bench.report(number, SlotReport::Removed).await;
     }
     assert_eq!(bench.launches(), 2);
-    assert!(!*bench.pool.healthy().borrow());
+    assert!(!*bench.pool.is_healthy.borrow());
     assert!(bench.pool.snapshot().problem.is_some());
     tokio::time::sleep(Duration::from_millis(201)).await;
     assert_eq!(bench.launches(), 3, "one boot finds out whether it works");
     bench.report(2, SlotReport::Ready).await;
     assert_eq!(bench.launches(), 4);
-    assert!(*bench.pool.healthy().borrow());
+    assert!(*bench.pool.is_healthy.borrow());
     assert!(bench.pool.snapshot().problem.is_none());
 }
 
@@ -407,7 +407,7 @@ async fn failed_workspaces_without_a_container_free_their_place() {
     bench.report(3, SlotReport::Vacated).await;
     assert_eq!(bench.launches(), 5);
     bench.report(4, SlotReport::Ready).await;
-    assert_eq!(reservation(waiting).await.number(), 4);
+    assert_eq!(reservation(waiting).await.number, 4);
 }
 
 #[tokio::test(start_paused = true)]

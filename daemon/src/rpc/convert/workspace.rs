@@ -265,10 +265,10 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
         message.skills = claim
             .skills
             .iter()
-            .map(|(name, digest)| pb::WorkspaceSkill {
+            .map(|(name, skill)| pb::WorkspaceSkill {
                 name: name.clone(),
-                digest: digest.clone(),
-                writable: claim.writable_skills.contains_key(name),
+                digest: skill.digest.clone(),
+                writable: skill.writable_path.is_some(),
             })
             .collect();
         message.inputs = claim.inputs.iter().map(input_message).collect();

@@ -5,10 +5,7 @@ use std::fs;
 use super::*;
 
 fn id(state_dir: &Path) -> String {
-    InstanceLock::acquire(state_dir)
-        .expect("usable")
-        .id()
-        .to_owned()
+    InstanceLock::acquire(state_dir).expect("usable").id.clone()
 }
 
 /// Returns the message with which a start is refused. The check of a start knows it, too.

@@ -45,7 +45,7 @@ impl Client {
     fn owner(&self) -> AnswerOwner {
         AnswerOwner {
             tenant: Some(TenantName::parse(self.tenant).expect("a name")),
-            connection: Some(self.connection.handle()),
+            connection: Some(self.connection.handle.clone()),
         }
     }
 

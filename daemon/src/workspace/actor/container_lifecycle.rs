@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::reconnect::GuestWait;
 use super::{SlotActor, answer};
 use crate::engine::LABEL_UID;
-use crate::engine::workspace_disk::LoopDevice;
 use crate::error::{Chain, Error, Result};
 use crate::fault;
 use crate::guest::{GuestLink, GuestSocket};
@@ -65,9 +64,9 @@ impl SlotActor {
 
         let spec = slot_provisioning::container_spec(
             &context,
-            self.pool.config(),
+            &self.pool.config,
             &self.record,
-            device.as_ref().map(LoopDevice::path),
+            device.as_ref().map(|device| device.path.as_path()),
         );
         // In a task of its own, for which a stopping daemon waits: the next start would miss a container that appears
         // later. The engine's deadline bounds it.
@@ -253,7 +252,7 @@ impl SlotActor {
         workspaces.quarantine(number, claim.tenant.clone(), self.record.limits);
         workspaces.remove(&key, number);
         self.record.quarantine_tenant = Some(claim.tenant);
-        tracing::info!(workspace_id = %key.id(), tenant = %key.tenant(), "workspace is gone; its container is quarantined");
+        tracing::info!(workspace_id = %key.id, tenant = %key.tenant, "workspace is gone; its container is quarantined");
     }
 
     fn refuse_deletes(&mut self) {
@@ -279,7 +278,7 @@ impl SlotActor {
         if let Some(claim) = &self.record.claim {
             let key = claim.key();
             self.context.workspaces.remove(&key, self.record.number);
-            tracing::info!(workspace_id = %key.id(), tenant = %key.tenant(), "workspace is gone");
+            tracing::info!(workspace_id = %key.id, tenant = %key.tenant, "workspace is gone");
         }
         self.context.workspaces.end_quarantine(self.record.number);
         fault::reach("delete.forgotten");

@@ -83,7 +83,7 @@ impl SlotActor {
 
     /// Runs the pool's `warm_up` command once, so that the kernel's caches have its files before the first exec.
     pub(super) async fn warm_up(&self, link: &GuestLink) -> Result<()> {
-        let argv = self.pool.config().warm_up.clone();
+        let argv = self.pool.config.warm_up.clone();
         if argv.is_empty() {
             return Ok(());
         }

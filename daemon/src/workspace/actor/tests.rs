@@ -208,9 +208,6 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         idle_timeout_ms: ms(idle),
         end_time_ms: 0,
         skills: BTreeMap::new(),
-        environments: BTreeMap::new(),
-        plugin_paths: BTreeMap::new(),
-        writable_skills: BTreeMap::new(),
         inputs: Vec::new(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
@@ -335,7 +332,7 @@ async fn run_without_guest(bench: &mut Bench) {
         std::fs::create_dir_all(slot_dir.join(name)).expect("directory");
     }
     bench.engine.start_without_guest();
-    let pool = bench.pool.config();
+    let pool = &bench.pool.config;
     let spec = slot_provisioning::container_spec(&bench.context, pool, &bench.record, None);
     let id = bench.engine.create(&spec).await.expect("created");
     bench.engine.start(&id).await.expect("started");
@@ -547,13 +544,13 @@ fn a_warm_slot_is_handed_out_once() {
             tokio::task::yield_now().await;
         }
         assert_eq!(slot.snapshot().state, SlotState::Ready);
-        let limits = bench.pool.config().limits();
+        let limits = bench.pool.config.limits();
         let first = bench.pool.claim(limits).await.expect("warm");
-        assert_eq!(first.number(), slot.number());
+        assert_eq!(first.number, slot.number);
         let second = futures::FutureExt::now_or_never(bench.pool.claim(limits));
         assert!(!matches!(second, Some(Ok(_))), "it was handed out twice");
         drop(first);
         let again = bench.pool.claim(limits).await.expect("returned");
-        assert_eq!(again.number(), slot.number());
+        assert_eq!(again.number, slot.number);
     });
 }

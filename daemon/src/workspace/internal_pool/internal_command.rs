@@ -75,7 +75,8 @@ impl InternalSlot {
         let request = self.start_request(command)?;
         let follow = async {
             let events = self
-                .guest()
+                .guest
+                .clone()
                 .run_exec(request)
                 .await
                 .map_err(|status| Error::from_guest(&self.name(), &status))?;
@@ -115,17 +116,14 @@ impl InternalSlot {
             on_disconnect: pb::OnDisconnect::Kill.into(),
             ..pb::ExecSpec::default()
         };
-        let (none, no_environments) = (BTreeMap::new(), BTreeMap::new());
+        let (no_env, no_skills) = (BTreeMap::new(), BTreeMap::new());
         let slot = self.slot.snapshot();
         let cpu_limit = slot.record.limits.cpu_millis;
         let context = ExecContext {
             image_env: &slot.record.image_env,
             cpu_millis: self.context.info.usable_cpu_millis(cpu_limit),
-            env: &none,
-            skills: &none,
-            environments: &no_environments,
-            plugin_paths: &none,
-            writable_skills: &none,
+            env: &no_env,
+            skills: &no_skills,
             has_wheelhouse: false,
             script: None,
             config: &self.context.config.execs,

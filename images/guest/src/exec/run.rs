@@ -118,7 +118,7 @@ pub(crate) async fn run_exec(
 impl RunningExec {
     /// Handles everything that can happen to a running exec.
     async fn run_event_loop(&mut self, commands: &mut mpsc::Receiver<ExecControl>) {
-        while !(self.tree.is_empty() && self.phase() == ExecPhase::Closed) {
+        while !(self.tree.is_empty && self.phase() == ExecPhase::Closed) {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
             let deadline = self.deadlines.next();
@@ -268,7 +268,7 @@ impl RunningExec {
         match report {
             Some(SupervisorReport::Exited { exit, wall }) => self.leader_ended(exit, wall),
             Some(SupervisorReport::Empty) => {
-                self.tree.set_empty();
+                self.tree.is_empty = true;
                 self.deadlines.patience = None;
                 // A healthy supervisor reports the leader's exit before this. Otherwise the exit status is lost.
                 self.lose_leader();
@@ -369,7 +369,7 @@ impl RunningExec {
     fn close_when_done(&mut self) {
         let has_output_ended = self.sources.iter().all(Option::is_none);
         let waits_for_tree = self.cause.is_none() && !self.keeps_stragglers();
-        let is_settled = !waits_for_tree || self.tree.is_empty() || self.tree.resists_kill();
+        let is_settled = !waits_for_tree || self.tree.is_empty || self.tree.resists_kill();
         if self.phase() == ExecPhase::Exited && has_output_ended && is_settled {
             self.scratch = BytesMut::new();
             // Unset for an exec that could not start, since it has no files of its own.
@@ -390,7 +390,7 @@ impl RunningExec {
 
     /// Sends SIGTERM to the whole tree, and SIGKILL after the grace.
     fn terminate(&mut self, reason: Reason, grace: Duration) {
-        if self.tree.is_empty() {
+        if self.tree.is_empty {
             return;
         }
         self.cause = self.cause.or(Some(reason));
@@ -453,7 +453,7 @@ impl RunningExec {
     fn end_stragglers(&mut self) {
         if self.cause.is_none() && self.keeps_stragglers() {
             self.limit_sources();
-        } else if self.deadlines.patience.is_none() && !self.tree.is_empty() {
+        } else if self.deadlines.patience.is_none() && !self.tree.is_empty {
             if self.cause.is_none() {
                 let ended = stragglers::describe_stragglers(self.tree.processes());
                 self.exec.state().ended_processes = ended;

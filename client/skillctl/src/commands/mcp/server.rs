@@ -116,7 +116,7 @@ impl Server {
 
     async fn snapshot(&self) -> (Session, SessionState) {
         let kept = self.kept.lock().await;
-        (kept.session().clone(), kept.state().clone())
+        (kept.session.clone(), kept.state().clone())
     }
 
     /// Calls a tool and sends progress notifications. Ends what the call started if the client cancels it or

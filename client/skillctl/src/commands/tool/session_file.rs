@@ -41,7 +41,7 @@ struct SessionFileContent {
 #[derive(Debug)]
 pub(crate) struct SessionFile {
     file: Option<PathBuf>,
-    session: Session,
+    pub(crate) session: Session,
     state: SessionState,
 }
 
@@ -92,10 +92,6 @@ impl SessionFile {
             },
             state: content.state,
         }
-    }
-
-    pub(crate) fn session(&self) -> &Session {
-        &self.session
     }
 
     pub(crate) fn state(&self) -> &SessionState {

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use url::Host;
 
-use super::super::{FetchError, UrlFetcher, WebUrl};
+use super::super::{FetchError, FetchErrorKind, UrlFetcher, WebUrl};
 use crate::error::ErrorChain;
 
 /// Bytes in both directions.
@@ -30,12 +30,7 @@ impl UrlFetcher {
             }
         };
         let connected = tokio::time::timeout(limit, connect).await;
-        connected.unwrap_or_else(|_| {
-            Err(FetchError::Timeout {
-                url: url.to_string(),
-                limit,
-            })
-        })
+        connected.unwrap_or_else(|_| Err(url.fetch_error(FetchErrorKind::Timeout { limit })))
     }
 
     async fn connect_directly(&self, url: &WebUrl) -> Result<Box<dyn ByteStream>, FetchError> {
@@ -47,7 +42,7 @@ impl UrlFetcher {
             .inner
             .policy
             .allowed_addresses(&host, found)
-            .map_err(|error| error.into_fetch_error(url))?;
+            .map_err(|refused| url.fetch_error(FetchErrorKind::Address { refused }))?;
         // One address that does not answer must not use up the time of the others.
         let addresses = u32::try_from(allowed.len()).unwrap_or(u32::MAX).max(1);
         let limit = self.inner.bounds.connect_timeout / addresses;
@@ -69,16 +64,12 @@ impl UrlFetcher {
     async fn connect_through_proxy(&self, url: &WebUrl) -> Result<Box<dyn ByteStream>, FetchError> {
         let (_, port) = host_and_port(url);
         let host = url.url().host_str().unwrap_or_default();
-        let refused = |why: &str| FetchError::Url {
-            url: url.to_string(),
-            why: why.to_owned(),
-        };
         // A URL has no port where it is that of its scheme, so the proxy would get a CONNECT without a port.
         if port == 80 {
             let why = "fetch.proxy gives no tunnels to port 80; request an http:// URL instead";
-            return Err(refused(why));
+            return Err(FetchError::refused(url.to_string(), why));
         }
-        let client = self.client().await?;
+        let client = self.client(url).await?;
         // With https the client would negotiate TLS itself within the tunnel.
         let request = client.request(Method::CONNECT, format!("http://{host}:{port}/"));
         let response = self.send_checked(request, url).await?;
@@ -104,8 +95,6 @@ fn host_and_port(url: &WebUrl) -> (String, u16) {
 }
 
 fn unreachable(url: &WebUrl, error: &(dyn std::error::Error + 'static)) -> FetchError {
-    FetchError::Unreachable {
-        url: url.to_string(),
-        why: ErrorChain(error).to_string(),
-    }
+    let why = ErrorChain(error).to_string();
+    url.fetch_error(FetchErrorKind::Unreachable { why })
 }

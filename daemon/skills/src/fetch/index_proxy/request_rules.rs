@@ -5,7 +5,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use reqwest::Body;
 
-use super::super::{FetchError, WebUrl};
+use super::super::{FetchError, FetchErrorKind, WebUrl};
 
 /// Headers that concern one connection only (RFC 9110, 7.6.1), and those that a proxy's client sends by old custom.
 const HOP_HEADERS: [HeaderName; 9] = [
@@ -24,7 +24,7 @@ const HOP_HEADERS: [HeaderName; 9] = [
 #[derive(Debug)]
 pub(super) struct RefusedRequest {
     status: StatusCode,
-    why: String,
+    pub(super) why: String,
 }
 
 // === impl RefusedRequest ===
@@ -36,11 +36,6 @@ impl RefusedRequest {
             status,
             why: why.into(),
         }
-    }
-
-    /// Returns the text.
-    pub(super) fn reason(&self) -> &str {
-        &self.why
     }
 
     /// Returns the response with the text as its body.
@@ -60,26 +55,21 @@ impl RefusedRequest {
 
 impl From<FetchError> for RefusedRequest {
     fn from(error: FetchError) -> Self {
-        let status = match &error {
-            FetchError::Url { .. } => StatusCode::BAD_REQUEST,
-            FetchError::Address { .. } => StatusCode::FORBIDDEN,
-            FetchError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-            FetchError::Downgrade { .. }
-            | FetchError::Redirects { .. }
-            | FetchError::Unreachable { .. }
-            | FetchError::Status { .. }
-            | FetchError::TooLarge { .. }
-            | FetchError::Checksum { .. }
-            | FetchError::File { .. }
-            | FetchError::Client { .. } => StatusCode::BAD_GATEWAY,
+        let status = match &error.kind {
+            FetchErrorKind::Url { .. } => StatusCode::BAD_REQUEST,
+            FetchErrorKind::Address { .. } => StatusCode::FORBIDDEN,
+            FetchErrorKind::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            FetchErrorKind::Downgrade { .. }
+            | FetchErrorKind::Redirects { .. }
+            | FetchErrorKind::Unreachable { .. }
+            | FetchErrorKind::Status { .. }
+            | FetchErrorKind::TooLarge { .. }
+            | FetchErrorKind::Checksum { .. }
+            | FetchErrorKind::File { .. }
+            | FetchErrorKind::Client { .. } => StatusCode::BAD_GATEWAY,
         };
-        let is_setting = matches!(
-            error,
-            FetchError::Address {
-                allowable: true,
-                ..
-            }
-        );
+        let is_setting =
+            matches!(&error.kind, FetchErrorKind::Address { refused } if refused.allowable);
         let advice = match is_setting {
             true => ": set skills.allow_private_addresses",
             false => "",

@@ -81,7 +81,7 @@ enum NodeKind {
 #[derive(Debug)]
 pub(super) struct UnpackTree<'a> {
     into: &'a Path,
-    bounds: ArchiveBounds,
+    pub(super) bounds: ArchiveBounds,
     /// Taken paths.
     nodes: BTreeMap<String, NodeKind>,
     /// Paths of entries that were left out.
@@ -116,11 +116,6 @@ impl<'a> UnpackTree<'a> {
             files: 0,
             bytes: 0,
         }
-    }
-
-    /// Maximum number of entries of the archive.
-    pub(super) fn entries_max(&self) -> u64 {
-        self.bounds.entries
     }
 
     /// Checks and writes one entry.

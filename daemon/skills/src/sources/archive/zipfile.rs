@@ -55,7 +55,7 @@ pub(super) fn unpack_zip(
     expanded_max: u64,
 ) -> Result<()> {
     check_end(file)?;
-    let entries_max = tree.entries_max();
+    let entries_max = tree.bounds.entries;
     let directory_bytes_max = entries_max
         .saturating_mul(DIRECTORY_BYTES)
         .saturating_add(SEARCH_BYTES);

@@ -27,7 +27,9 @@ use super::root_record::RootRecord;
 use crate::content_store::Lease;
 use crate::content_store::content_hashing::{self, ContentBounds, ContentSource, IngestError};
 use crate::error::tolerate;
-use crate::fetch::{CacheValidators, FetchError, FetchRequest, FetchedFile, WebUrl};
+use crate::fetch::{
+    CacheValidators, FetchError, FetchErrorKind, FetchRequest, FetchedFile, WebUrl,
+};
 use crate::parse::problem::Problem;
 use crate::parse::skill_name::is_name;
 use crate::parse::{document, skill_card};
@@ -166,11 +168,11 @@ impl<'a> RefreshAttempt<'a> {
                 .join(index)?
                 .pinned(self.url.sha256().map(str::to_owned));
             match self.fetch_if_changed(&index, DOCUMENT_BYTES_MAX, validators) {
-                Err(
-                    error @ FetchError::Status {
-                        status: 404 | 410, ..
-                    },
-                ) => missing = Some(error),
+                Err(error)
+                    if matches!(error.kind, FetchErrorKind::Status { status: 404 | 410 }) =>
+                {
+                    missing = Some(error);
+                }
                 other => return other,
             }
         }
@@ -183,10 +185,7 @@ impl<'a> RefreshAttempt<'a> {
         bytes_max: u64,
         validators: Option<&CacheValidators>,
     ) -> Result<Option<Download>, FetchError> {
-        let failed = |source| FetchError::File {
-            url: url.to_string(),
-            source,
-        };
+        let failed = |source| url.fetch_error(FetchErrorKind::File { source });
         let mut file = tempfile::tempfile_in(self.work).map_err(failed)?;
         let Some(fetched) = self.fetch_into(&file, url, bytes_max, validators)? else {
             return Ok(None);
@@ -203,10 +202,8 @@ impl<'a> RefreshAttempt<'a> {
         bytes_max: u64,
         validators: Option<&CacheValidators>,
     ) -> Result<Option<FetchedFile>, FetchError> {
-        let handle = file.try_clone().map_err(|source| FetchError::File {
-            url: url.to_string(),
-            source,
-        })?;
+        let handle = file.try_clone();
+        let handle = handle.map_err(|source| url.fetch_error(FetchErrorKind::File { source }))?;
         let mut file = tokio::fs::File::from_std(handle);
         let get = FetchRequest {
             url: url.clone(),
@@ -221,10 +218,8 @@ impl<'a> RefreshAttempt<'a> {
             }
         });
         answer.unwrap_or_else(|| {
-            Err(FetchError::Timeout {
-                url: self.url.to_string(),
-                limit: self.context.options.attempt_timeout(),
-            })
+            let limit = self.context.options.attempt_timeout();
+            Err(self.url.fetch_error(FetchErrorKind::Timeout { limit }))
         })
     }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::content_store::content_hashing::IngestError;
 use crate::error::Error;
-use crate::fetch::{FetchError, WebUrl};
+use crate::fetch::{FetchError, FetchErrorKind, WebUrl};
 use crate::parse::problem::Problem;
 
 /// Error of a failed refresh of a remote root: the problem to report for that root.
@@ -48,17 +48,17 @@ impl From<io::Error> for RefreshError {
 
 impl From<FetchError> for RefreshError {
     fn from(error: FetchError) -> Self {
-        let code = match error {
-            FetchError::Url { .. } => "root.url_invalid",
-            FetchError::Address { .. } | FetchError::Downgrade { .. } => "root.refused",
-            FetchError::Redirects { .. }
-            | FetchError::Unreachable { .. }
-            | FetchError::Timeout { .. }
-            | FetchError::Status { .. }
-            | FetchError::Client { .. } => "root.unreachable",
-            FetchError::TooLarge { .. } => "root.too_large",
-            FetchError::Checksum { .. } => "root.checksum_mismatch",
-            FetchError::File { .. } => "root.cache",
+        let code = match error.kind {
+            FetchErrorKind::Url { .. } => "root.url_invalid",
+            FetchErrorKind::Address { .. } | FetchErrorKind::Downgrade { .. } => "root.refused",
+            FetchErrorKind::Redirects { .. }
+            | FetchErrorKind::Unreachable { .. }
+            | FetchErrorKind::Timeout { .. }
+            | FetchErrorKind::Status { .. }
+            | FetchErrorKind::Client { .. } => "root.unreachable",
+            FetchErrorKind::TooLarge { .. } => "root.too_large",
+            FetchErrorKind::Checksum { .. } => "root.checksum_mismatch",
+            FetchErrorKind::File { .. } => "root.cache",
         };
         Self(Problem::error(code, error.to_string()))
     }

@@ -27,7 +27,8 @@ pub(super) struct ProcessTree {
     leader: LeaderRegistration,
     leader_over: bool,
     insisted: u32,
-    empty: bool,
+    /// `true` if no process of the tree is left.
+    pub(super) is_empty: bool,
 }
 
 /// Process that watches the tree and reports its end.
@@ -46,17 +47,8 @@ impl ProcessTree {
             leader,
             leader_over: false,
             insisted: 0,
-            empty: false,
+            is_empty: false,
         }
-    }
-
-    /// Returns `true` if no process of the tree is left.
-    pub(super) fn is_empty(&self) -> bool {
-        self.empty
-    }
-
-    pub(super) fn set_empty(&mut self) {
-        self.empty = true;
     }
 
     /// Returns `true` if processes are left after all steps of a kill: the kernel does not end them yet.
@@ -86,7 +78,7 @@ impl ProcessTree {
 
     /// Waits for the next report; `None` when the supervisor is gone. Safe to cancel.
     pub(super) async fn event(&self) -> Option<SupervisorReport> {
-        if self.empty || self.has_lost_supervisor() && self.leader_over {
+        if self.is_empty || self.has_lost_supervisor() && self.leader_over {
             return std::future::pending().await;
         }
         match &self.watcher {
