@@ -34,7 +34,6 @@ impl AtomicWrite {
     }
 
     /// Returns the temporary file.
-    #[must_use]
     pub fn as_file(&self) -> &File {
         self.temporary.as_file()
     }

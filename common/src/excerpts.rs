@@ -3,7 +3,6 @@
 use std::borrow::Borrow;
 
 /// Returns the first characters of a text, with an ellipsis after them if the text has more.
-#[must_use]
 pub fn cut_chars(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -12,7 +11,6 @@ pub fn cut_chars(text: &str, chars_max: usize) -> String {
 }
 
 /// Joins the first names with commas, and adds the number of the others: `a, b and 3 more`.
-#[must_use]
 pub fn join_first<Name: Borrow<str>>(
     mut names: impl ExactSizeIterator<Item = Name>,
     names_max: usize,

@@ -75,7 +75,6 @@ const UNKNOWN: &str = "application/octet-stream";
 const TEXT: &str = "text/plain";
 
 /// Returns `true` if the beginning of a file is UTF-8 text without control characters.
-#[must_use]
 pub fn is_text(start: &[u8]) -> bool {
     let start = start.get(..TEXT_BYTES).unwrap_or(start);
     let controls = |byte: &u8| *byte < b' ' && !b"\t\n\r\x0c\x1b\x08".contains(byte);
@@ -87,7 +86,6 @@ pub fn is_text(start: &[u8]) -> bool {
 }
 
 /// Returns the media type of a file with this path and beginning.
-#[must_use]
 pub fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
     let guess = mime_guess::from_path(Path::new(OsStr::from_bytes(path))).first_raw();
     if start.is_empty() {
@@ -108,7 +106,6 @@ pub fn mime_type(path: &[u8], start: &[u8]) -> &'static str {
 }
 
 /// Returns `true` if a text has the form of a media type: `type/subtype` with parameters, printable.
-#[must_use]
 pub fn is_type(text: &str) -> bool {
     let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
     text.len() <= TYPE_BYTES_MAX && text.contains('/') && text.bytes().all(printable)

@@ -5,7 +5,6 @@ pub const RESOURCE_ID_BYTES_MAX: usize = 63;
 
 /// Returns `true` for the id of a workspace, exec, pool or tenant: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`. Such an id
 /// is one component of a path, and neither `.` nor `..`.
-#[must_use]
 pub fn is_resource_id(text: &str) -> bool {
     let is_outer = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_inner = |byte: &u8| is_outer(byte) || b"._-".contains(byte);
@@ -17,7 +16,6 @@ pub fn is_resource_id(text: &str) -> bool {
 }
 
 /// Returns the last component of a path whose components are separated by slashes; empty after a trailing slash.
-#[must_use]
 pub fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -292,7 +292,6 @@ impl ReadStep {
 }
 
 /// Returns `true` if a file begins with a tar header.
-#[must_use]
 pub fn is_tar_header(start: &[u8]) -> bool {
     // The first block of an empty archive is its end.
     let block = start.first_chunk::<BLOCK_BYTES>();

@@ -3,14 +3,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Converts a time to milliseconds since 1970; 0 for an earlier time.
-#[must_use]
 pub fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Converts milliseconds since 1970 to a time; the inverse of [`unix_ms`].
-#[must_use]
 pub fn from_unix_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }

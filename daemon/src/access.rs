@@ -147,7 +147,6 @@ impl AccessControl {
     }
 
     /// Returns `true` if callers are authenticated, so that there may be several tenants.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.authenticators.is_some()
     }
@@ -218,7 +217,6 @@ impl AccessControl {
     }
 
     /// Returns the number of a tenant's open streams.
-    #[must_use]
     pub fn open_streams(&self, tenant: &TenantName) -> u64 {
         self.streams.count(tenant)
     }
@@ -235,13 +233,11 @@ impl AccessControl {
     }
 
     /// Returns the number of a tenant's open connections.
-    #[must_use]
     pub fn open_connections(&self, tenant: &TenantName) -> u64 {
         self.connections.count(tenant)
     }
 
     /// Returns the configured tenants with their quotas, sorted by name; none while authentication is off.
-    #[must_use]
     pub fn tenants(&self) -> Vec<(TenantName, Arc<TenantLimits>)> {
         let authenticators = self.authenticators.iter();
         let tenants = authenticators.flat_map(|it| it.tenants.current().list());
@@ -249,7 +245,6 @@ impl AccessControl {
     }
 
     /// Returns the quotas of a tenant as they are now; `None` if it is not configured.
-    #[must_use]
     pub fn limits(&self, tenant: &TenantName) -> Option<Arc<TenantLimits>> {
         let tenants = self.authenticators.as_ref()?.tenants.current();
         Some(Arc::clone(&tenants.tenant(tenant)?.limits))

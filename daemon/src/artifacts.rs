@@ -222,7 +222,6 @@ impl Artifacts {
     }
 
     /// Returns `true` once the artifacts were counted after the start.
-    #[must_use]
     pub fn is_counted(&self) -> bool {
         self.0.ledger.is_counted()
     }

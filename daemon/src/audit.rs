@@ -185,26 +185,22 @@ impl AuditLog {
     }
 
     /// Describes a command for [`AuditRecord::exec`], by its program's name and a fingerprint of its arguments.
-    #[must_use]
     pub fn describe_exec<A: AsRef<str>>(&self, argv: &[A]) -> ExecDescription {
         self.0.key.describe(argv)
     }
 
     /// Returns the state of the log, and its changes.
-    #[must_use]
     pub fn state(&self) -> watch::Receiver<AuditState> {
         self.0.status.subscribe()
     }
 
     /// Returns the time at which the log came into the state that it has: a failure keeps its time while its cause
     /// changes.
-    #[must_use]
     pub fn state_since(&self) -> SystemTime {
         self.0.status.since()
     }
 
     /// Returns the number of records that were lost since the start of the daemon.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.status.lost()
     }

@@ -20,7 +20,6 @@ pub const STOPPED: Error = Error::Stopped {
 pub struct SavesArtifacts;
 
 /// Returns `true` if an exec ended by a timeout or with anything but exit code 0.
-#[must_use]
 pub fn is_failed(exec: &pb::Exec) -> bool {
     exec.result.as_ref().is_some_and(|result| {
         let timed_out = matches!(result.reason(), Reason::Timeout | Reason::NoOutputTimeout);

@@ -183,7 +183,6 @@ impl Config {
     /// Loads the configuration for a report about the host, which must work with a faulty one too. Returns the
     /// configuration, with defaults in place of values that could not be parsed, and the faults for which
     /// [`Self::load`] refuses it. The configuration is `None` if a source can't be read at all.
-    #[must_use]
     pub fn load_for_report(flags: &ConfigFlags) -> (Option<Self>, Vec<String>) {
         let sources = match ConfigSources::from_all(flags) {
             Ok(sources) => sources,

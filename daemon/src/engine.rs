@@ -136,7 +136,6 @@ pub struct EngineInfo {
 
 impl EngineInfo {
     /// Returns as much of a limit on CPU time as the host has, both in thousandths of a core.
-    #[must_use]
     pub fn usable_cpu_millis(&self, limit: u64) -> u64 {
         match self.cores {
             0 => limit,
@@ -177,7 +176,6 @@ pub struct PullProgress {
 
 impl ImageInfo {
     /// Returns the reason why containers can't be made from this image, and what to do; `None` if they can.
-    #[must_use]
     pub fn fault(&self, reference: &ImageReference) -> Option<String> {
         if let Some(pinned) = &reference.digest {
             let digests: Vec<&str> = self.digests().collect();

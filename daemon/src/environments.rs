@@ -133,7 +133,6 @@ struct EnvironmentBuilder {
 
 impl Environments {
     /// Makes the owner of builds over an opened store.
-    #[must_use]
     pub fn new(
         store: Arc<EnvironmentStore>,
         context: Arc<SharedSlotContext>,
@@ -153,14 +152,12 @@ impl Environments {
     }
 
     /// Returns the bytes that count for the environments of a tenant.
-    #[must_use]
     pub fn held_bytes(&self, tenant: &TenantName) -> u64 {
         self.0.store.held_bytes(tenant.as_str())
     }
 
     /// Returns the bytes that the environments of a tenant may count: those of its quota, and of several tenants at most
     /// half of the store for each. `None` means that only the size of the store limits them.
-    #[must_use]
     pub fn bytes_quota(&self, tenant: &TenantName) -> Option<u64> {
         self.0.bytes_quota(tenant)
     }
@@ -303,7 +300,6 @@ impl Environments {
     }
 
     /// Returns the problems of builds that failed and are not repeated yet.
-    #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         self.0.builds.problems()
     }
@@ -457,7 +453,6 @@ async fn wait_for_end(
 }
 
 /// Returns the problem of a skill whose environment was not built.
-#[must_use]
 pub fn build_problem(skill: &str, reason: &str) -> Problem {
     let message = format!("the packages of skill {skill} were not built: {reason}");
     Problem {

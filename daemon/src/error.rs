@@ -406,7 +406,6 @@ pub enum Error {
 
 impl Error {
     /// Returns the gRPC code and the reason for the status.
-    #[must_use]
     pub fn kind(&self) -> (Code, Reason) {
         match self {
             Self::Invalid(_) => (Code::InvalidArgument, Reason::InvalidRequest),

@@ -151,7 +151,6 @@ struct StagerContext {
 
 impl InputStager {
     /// Creates a stager. It opens no source before the first request.
-    #[must_use]
     pub fn new(config: &Config, artifacts: Artifacts, fetcher: UrlFetcher, tasks: Tasks) -> Self {
         let files = &config.files;
         Self {
@@ -290,7 +289,6 @@ fn input_record(
 }
 
 /// Returns the artifact versions that workspaces have as inputs.
-#[must_use]
 pub fn staged_artifacts(workspaces: &[Workspace]) -> HashSet<ArtifactVersionId> {
     let mut found = HashSet::new();
     for workspace in workspaces {

@@ -116,7 +116,6 @@ impl Metrics {
     }
 
     /// Starts to measure how long a request is in the queue of a pool. The wait ends when the timer is dropped.
-    #[must_use]
     pub fn start_queue_wait(&self, pool: &str) -> QueueWaitTimer {
         let labels = [("pool", pool.to_owned())];
         QueueWaitTimer::start(self.queue_waits.get_or_create_owned(&labels))
@@ -228,7 +227,6 @@ impl Metrics {
 
 impl MetricsFormat {
     /// Returns the format for the value of an `Accept` header.
-    #[must_use]
     pub fn for_accept_header(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") {
             Self::OpenMetrics
@@ -238,7 +236,6 @@ impl MetricsFormat {
     }
 
     /// Returns the value of the `Content-Type` header.
-    #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -146,7 +146,6 @@ pub struct Pool {
 
 impl Pool {
     /// Starts the task of an empty pool. It boots nothing before [`Pool::open`].
-    #[must_use]
     pub fn start(
         tasks: &Tasks,
         config: PoolConfig,
@@ -160,7 +159,6 @@ impl Pool {
 
     /// Starts the task of an empty pool whose image the engine does not have yet. `is_needed` makes the daemon unhealthy
     /// until then.
-    #[must_use]
     pub fn start_without_image(
         tasks: &Tasks,
         config: PoolConfig,
@@ -198,7 +196,6 @@ impl Pool {
     }
 
     /// Returns the pool's image as the engine resolved it first; `None` while the engine does not have it.
-    #[must_use]
     pub fn image(&self) -> Option<&ImageInfo> {
         self.image.get()
     }
@@ -231,7 +228,6 @@ impl Pool {
     }
 
     /// Returns the figures of the pool.
-    #[must_use]
     pub fn snapshot(&self) -> PoolSnapshot {
         self.snapshot.borrow().clone()
     }

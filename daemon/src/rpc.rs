@@ -90,7 +90,6 @@ pub struct AnswerDeadline {
 
 impl AnswerDeadline {
     /// Makes the deadline of a call that was received now.
-    #[must_use]
     pub fn new(deadline: Instant) -> Self {
         Self {
             received: Instant::now(),

@@ -315,19 +315,16 @@ impl Server {
     }
 
     /// Returns the tracker of all tasks of this server.
-    #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
     /// Returns the addresses of the TCP listeners, with the ports that were taken.
-    #[must_use]
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.addresses.tcp
     }
 
     /// Returns the addresses of the listeners of metrics, with the ports that were taken.
-    #[must_use]
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.addresses.metrics
     }

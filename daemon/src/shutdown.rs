@@ -64,7 +64,6 @@ impl Tasks {
     }
 
     /// Returns a receiver of what operators had refused.
-    #[must_use]
     pub fn watch_refused(&self) -> watch::Receiver<RefusedWork> {
         self.refused.subscribe()
     }
@@ -82,7 +81,6 @@ impl Tasks {
     }
 
     /// Tracker and stop token for the crate skilld-skills.
-    #[must_use]
     pub fn for_skills(&self) -> skilld_skills::TaskSpawner {
         skilld_skills::TaskSpawner {
             tracker: self.tracker.clone(),
@@ -97,7 +95,6 @@ impl Tasks {
     }
 
     /// Returns the number of tasks that have not returned.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.tracker.len()
     }

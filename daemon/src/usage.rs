@@ -119,7 +119,6 @@ impl Default for UsageLedger {
 
 impl UsageLedger {
     /// Loads the days from the state directory. A file that cannot be understood is ignored. Blocks.
-    #[must_use]
     pub fn open(state_dir: &Path) -> Self {
         Self::new(now_ms(), usage_file::load(state_dir))
     }
@@ -159,19 +158,16 @@ impl UsageLedger {
     }
 
     /// Returns the time of the daemon's start.
-    #[must_use]
     pub fn start_time(&self) -> SystemTime {
         from_unix_ms(self.0.start_ms)
     }
 
     /// Returns the time up to which an earlier daemon's usage is in the ledger, in milliseconds since 1970.
-    #[must_use]
     pub fn saved_ms(&self) -> u64 {
         self.0.saved_ms
     }
 
     /// Returns the counters of a tenant.
-    #[must_use]
     pub fn read(&self, tenant: &TenantName) -> TenantUsage {
         let mut tenants = self.0.tenants.lock();
         let Some(record) = tenants.get_mut(tenant) else {
@@ -185,7 +181,6 @@ impl UsageLedger {
     }
 
     /// Returns the meter of the bytes of a tenant's calls.
-    #[must_use]
     pub fn meter(&self, tenant: &TenantName) -> Arc<ByteMeter> {
         let mut tenants = self.0.tenants.lock();
         if let Some(record) = tenants.get(tenant) {

@@ -201,7 +201,6 @@ impl WorkspaceGrant {
 
 impl Slot {
     /// Returns the latest snapshot.
-    #[must_use]
     pub fn snapshot(&self) -> Arc<SlotSnapshot> {
         Arc::clone(&self.view.borrow())
     }
@@ -296,19 +295,16 @@ impl Slot {
 
 impl Workspace {
     /// Returns the workspace's id.
-    #[must_use]
     pub fn id(&self) -> &WorkspaceId {
         &self.key.id
     }
 
     /// Returns the latest snapshot.
-    #[must_use]
     pub fn snapshot(&self) -> Arc<SlotSnapshot> {
         self.slot.snapshot()
     }
 
     /// Returns the slot's `skills/` on the host. The container mounts it read-only; only the daemon writes there.
-    #[must_use]
     pub fn skills_dir(&self) -> PathBuf {
         self.slot.dir.join("skills")
     }
@@ -399,7 +395,6 @@ impl Workspace {
     }
 
     /// Returns the running execs of the workspace that count against its tenant's quota.
-    #[must_use]
     pub fn running_execs(&self) -> &Arc<RunningExecs> {
         &self.slot.running_execs
     }
@@ -445,7 +440,6 @@ fn not_ready_error(record: &SlotRecord, state: SlotState) -> Error {
 }
 
 /// Returns the name of a state for users.
-#[must_use]
 pub fn state_name(state: SlotState) -> &'static str {
     match state {
         SlotState::Booting => "booting",

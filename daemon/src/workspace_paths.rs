@@ -163,7 +163,6 @@ pub fn check_writable(path: &str) -> Result<()> {
 }
 
 /// Converts a resolved path to an absolute path in the container.
-#[must_use]
 pub fn absolute_path(path: &str) -> String {
     if path.is_empty() {
         WORKSPACE_DIR.to_owned()

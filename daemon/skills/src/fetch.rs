@@ -130,7 +130,6 @@ pub fn install_crypto_provider() {
 
 impl UrlFetcher {
     /// Makes a fetcher, which connects to nothing yet.
-    #[must_use]
     pub fn new(bounds: &FetchOptions, allow_private_addresses: bool, tasks: TaskSpawner) -> Self {
         let policy = if allow_private_addresses {
             AddressPolicy::Private

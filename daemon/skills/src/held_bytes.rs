@@ -8,14 +8,12 @@ use std::path::Path;
 pub const OBJECT_BYTES: u64 = 4096;
 
 /// Returns the bytes that count for contents of this size in a number of files, directories and links.
-#[must_use]
 pub fn held_bytes(contents: u64, objects: u64) -> u64 {
     contents.saturating_add(objects.saturating_mul(OBJECT_BYTES))
 }
 
 /// Returns the bytes that count for a directory and everything in it; 0 if it does not exist. Links are not followed, and
 /// an entry that vanishes meanwhile does not count. Blocks.
-#[must_use]
 pub fn measure_held_bytes(path: &Path) -> u64 {
     let Ok(about) = fs::symlink_metadata(path) else {
         return 0;

@@ -55,7 +55,6 @@ pub const INTERPRETERS_BY_SHEBANG: [(&str, &[&str]); 18] = [
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Returns the interpreter for a file's extension: the program and its arguments before the script's path.
-#[must_use]
 pub fn interpreter_for_extension(path: &str) -> Option<&'static [&'static str]> {
     let extension = Path::new(path).extension()?.to_str()?.to_lowercase();
     let known = INTERPRETERS_BY_EXTENSION.into_iter();
@@ -67,7 +66,6 @@ pub fn interpreter_for_extension(path: &str) -> Option<&'static [&'static str]> 
 
 /// Returns the interpreter for a script's first line: the program and its arguments before the script's path. Returns
 /// `None` if the line is no shebang or names an unknown program.
-#[must_use]
 pub fn interpreter_for_shebang(line: &str) -> Option<&'static [&'static str]> {
     let mut name = shebang_program(line)?;
     let versioned = name.strip_prefix("python3.");
@@ -83,7 +81,6 @@ pub fn interpreter_for_shebang(line: &str) -> Option<&'static [&'static str]> {
 }
 
 /// Returns `true` if the kernel can start a script by its first line, which names a program by its path.
-#[must_use]
 pub fn is_direct(first_line: &str) -> bool {
     let program = first_line.strip_prefix("#!").map(str::trim_start);
     let is_path = program.is_some_and(|program| program.starts_with('/'));
@@ -91,13 +88,11 @@ pub fn is_direct(first_line: &str) -> bool {
 }
 
 /// Returns a script's first bytes without a byte order mark.
-#[must_use]
 pub fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes)
 }
 
 /// Returns the name of the program in a shebang line: `python3.12` for `#!/usr/bin/env -S A=1 python3.12 -u`.
-#[must_use]
 pub fn shebang_program(first_line: &str) -> Option<&str> {
     let mut words = first_line.strip_prefix("#!")?.split_ascii_whitespace();
     let program = base_name(words.next()?);

@@ -40,13 +40,11 @@ impl SkillFolder {
     ///
     /// A path with other characters than those of names is not returned: it would mean something to a shell or in a
     /// search path. The link to it is returned instead.
-    #[must_use]
     pub fn path(&self) -> String {
         format!("{SKILLS_DIR}/{}", self.relative_path())
     }
 
     /// Returns the path of the skill's folder relative to `skills/`, as [`Self::path`] does.
-    #[must_use]
     pub fn relative_path(&self) -> String {
         let path = self.path_in_plugin.as_deref();
         match path.filter(|path| is_plain_path(path)) {
@@ -56,7 +54,6 @@ impl SkillFolder {
     }
 
     /// Returns the absolute path of the plugin's folder; that of the skill if it is staged alone.
-    #[must_use]
     pub fn plugin_path(&self) -> String {
         match self.path_in_plugin {
             Some(_) => format!("{SKILLS_DIR}/{}", plugin_root(&self.name)),
@@ -67,14 +64,12 @@ impl SkillFolder {
 
 /// Replaces all placeholders, in text for a model or in one argument of a command. That of the plugin becomes the plugin's
 /// folder, if the skill is staged in it.
-#[must_use]
 pub fn resolve_placeholders(text: &str, folder: &SkillFolder) -> String {
     replace_placeholders(text, folder, &PLACEHOLDERS)
 }
 
 /// Replaces only the placeholders that a shell does not expand itself. The path consists of letters, digits and `/._-`,
 /// so it has no special meaning to a shell, quoted or not.
-#[must_use]
 pub fn resolve_placeholders_for_shell(text: &str, folder: &SkillFolder) -> String {
     let (for_shell, _variables) = PLACEHOLDERS.split_at(2);
     replace_placeholders(text, folder, for_shell)

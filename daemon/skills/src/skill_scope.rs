@@ -24,7 +24,6 @@ pub enum SkillScope {
 
 impl SkillScope {
     /// Returns the name of the tenant.
-    #[must_use]
     pub fn tenant(&self) -> &str {
         match self {
             Self::Single => DEFAULT_TENANT,

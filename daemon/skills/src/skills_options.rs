@@ -102,7 +102,6 @@ impl RemoteOptions {
 impl ArchiveBounds {
     /// Returns the bounds of a root whose files have at most this many bytes. Each entry takes at least a block of the
     /// disk. Skills are at most 32 directories deep, and text and tables reach ratios of 20 to 50.
-    #[must_use]
     pub fn of_root(bytes: u64) -> Self {
         Self {
             bytes,
@@ -114,7 +113,6 @@ impl ArchiveBounds {
     }
 
     /// Returns these bounds, lowered to what a quota of bytes on disk permits to hold.
-    #[must_use]
     pub(crate) fn within(self, bytes_quota: Option<u64>) -> Self {
         let quota = bytes_quota.unwrap_or(u64::MAX);
         Self {
@@ -149,7 +147,6 @@ pub enum SkillRoot {
 
 impl SkillRoot {
     /// Returns the root as configured, without secrets.
-    #[must_use]
     pub fn text(&self) -> &str {
         match self {
             Self::Dir { text, .. } | Self::Url { text, .. } => text,
@@ -185,7 +182,6 @@ impl SkillRoot {
     }
 
     /// Makes a root of a directory.
-    #[must_use]
     pub fn dir(path: &Path) -> Self {
         Self::Dir {
             text: path.display().to_string(),

@@ -93,7 +93,6 @@ impl Skills {
     }
 
     /// Returns the skills as a caller of this scope sees them.
-    #[must_use]
     pub fn in_scope(&self, scope: SkillScope) -> Self {
         Self {
             holder: scope.tenant().into(),
@@ -103,7 +102,6 @@ impl Skills {
     }
 
     /// Returns the skills for work on a tenant's workspaces: the same, whose blocking calls need the tenant's permits.
-    #[must_use]
     pub fn working_for(&self, tenant: &str) -> Self {
         Self {
             holder: tenant.into(),
@@ -117,7 +115,6 @@ impl Skills {
     }
 
     /// Returns a receiver that tells whether every root can be read.
-    #[must_use]
     pub fn is_readable(&self) -> watch::Receiver<bool> {
         self.catalogue.is_readable.clone()
     }
@@ -322,7 +319,6 @@ impl Skills {
 
     /// Returns the bytes that count for a tenant's publications, also for deleted ones that the store still has. Content
     /// that several tenants published counts for each.
-    #[must_use]
     pub fn published_bytes(&self, tenant: &str) -> u64 {
         self.library.sources.published_bytes(tenant)
     }

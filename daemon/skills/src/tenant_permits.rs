@@ -63,7 +63,6 @@ pub struct TenantPermit {
 
 impl TenantPermits {
     /// Makes `count` permits. `is_shared` is `true` if there may be several tenants.
-    #[must_use]
     pub fn new(count: usize, is_shared: bool) -> Self {
         Self(Arc::new(PermitTable {
             count,

@@ -49,7 +49,6 @@ impl BearerToken<'_> {
 
 impl CallCredentials {
     /// Copies the credentials of a call from its connection and its headers.
-    #[must_use]
     pub fn new(peer: Option<Arc<ConnectionPeer>>, headers: &HeaderMap) -> Self {
         let is_repeated = |name: &str| headers.get_all(name).iter().nth(1).is_some();
         Self {

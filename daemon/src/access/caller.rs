@@ -49,44 +49,37 @@ impl Caller {
     }
 
     /// Returns who calls.
-    #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
     /// Returns the tenant whose objects the request means.
-    #[must_use]
     pub fn tenant(&self) -> &TenantName {
         &self.tenant
     }
 
     /// Returns the role of the caller.
-    #[must_use]
     pub fn role(&self) -> Role {
         self.principal.role
     }
 
     /// Returns `true` if the caller's tenant may use a pool.
-    #[must_use]
     pub fn may_use_pool(&self, pool: &str) -> bool {
         let pools = self.grants.pools.as_ref();
         pools.is_none_or(|pools| pools.contains(pool))
     }
 
     /// Returns the roots of skills that the caller's tenant may read, as configured; `None` means all.
-    #[must_use]
     pub fn granted_roots(&self) -> Option<&Arc<BTreeSet<String>>> {
         self.grants.roots.as_ref()
     }
 
     /// Returns the quotas of the caller's tenant.
-    #[must_use]
     pub fn limits(&self) -> &TenantLimits {
         &self.grants.limits
     }
 
     /// Returns `true` unless authentication is off.
-    #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.principal.via != CredentialKind::None
     }

@@ -51,7 +51,6 @@ const INTERFACE_BITS: u32 = 64;
 
 impl ConnectionPeer {
     /// Makes the peer of a new connection. `listener` is the configuration key of the listener's TLS.
-    #[must_use]
     pub fn new(
         address: PeerAddress,
         listener: String,
@@ -68,7 +67,6 @@ impl ConnectionPeer {
 
 impl PeerAddress {
     /// Returns the owner of the connection.
-    #[must_use]
     pub fn owner(self) -> ConnectionOwner {
         match self {
             Self::Unix { uid, .. } => ConnectionOwner::User(uid),

@@ -25,7 +25,6 @@ pub struct HeldUnit {
 
 impl HeldCounter {
     /// Creates a counter of a resource, which is named like its quota.
-    #[must_use]
     pub fn new(resource: &'static str) -> Self {
         Self {
             resource,
@@ -61,7 +60,6 @@ impl HeldCounter {
     }
 
     /// Returns the number of units that a tenant holds.
-    #[must_use]
     pub fn count(&self, tenant: &TenantName) -> u64 {
         self.held.lock().get(tenant).copied().unwrap_or_default()
     }
@@ -69,7 +67,6 @@ impl HeldCounter {
 
 impl HeldUnit {
     /// Returns the tenant that holds the unit.
-    #[must_use]
     pub fn tenant(&self) -> &TenantName {
         &self.tenant
     }

@@ -50,7 +50,6 @@ pub enum CredentialKind {
 
 impl Principal {
     /// Returns the principal of every caller while authentication is off.
-    #[must_use]
     pub fn unauthenticated() -> Self {
         Self {
             id: "anonymous".to_owned(),
@@ -65,7 +64,6 @@ impl Principal {
 
 impl CredentialKind {
     /// Returns the name in logs and the audit log.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",

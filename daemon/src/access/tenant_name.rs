@@ -30,7 +30,6 @@ impl TenantName {
     }
 
     /// Returns the name as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

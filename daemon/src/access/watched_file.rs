@@ -34,7 +34,6 @@ type FileVersion = Option<[i64; 7]>;
 
 impl FileProblems {
     /// Lists the faults, ordered by the files' keys.
-    #[must_use]
     pub fn list(&self) -> Vec<DaemonProblem> {
         self.0.lock().values().cloned().collect()
     }

@@ -80,7 +80,6 @@ impl RequestedScope {
     }
 
     /// Returns the scope of a tenant's artifacts.
-    #[must_use]
     pub fn of_tenant(self, tenant: &TenantName) -> ArtifactScope {
         ArtifactScope {
             tenant: tenant.clone(),
@@ -93,31 +92,26 @@ impl RequestedScope {
 
 impl ArtifactScope {
     /// Returns the tenant.
-    #[must_use]
     pub fn tenant(&self) -> &TenantName {
         &self.tenant
     }
 
     /// Returns the application.
-    #[must_use]
     pub fn app(&self) -> &str {
         &self.requested.app
     }
 
     /// Returns the user.
-    #[must_use]
     pub fn user(&self) -> &str {
         &self.requested.user
     }
 
     /// Returns the session; empty for artifacts of the user.
-    #[must_use]
     pub fn session(&self) -> &str {
         &self.requested.session
     }
 
     /// Returns the effective scope of an artifact: names with `user:` have no session.
-    #[must_use]
     pub fn of(&self, name: &ArtifactName) -> Self {
         if name.is_shared_by_sessions() {
             self.without_session()
@@ -127,7 +121,6 @@ impl ArtifactScope {
     }
 
     /// Returns the scope that all sessions of the user share.
-    #[must_use]
     pub(super) fn without_session(&self) -> Self {
         let requested = RequestedScope {
             session: String::new(),
@@ -167,13 +160,11 @@ impl ArtifactName {
     }
 
     /// Returns the name as the client gave it.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns `true` if all sessions of the user share the artifact.
-    #[must_use]
     pub fn is_shared_by_sessions(&self) -> bool {
         self.0.starts_with(USER_PREFIX)
     }

@@ -146,7 +146,6 @@ impl<const BYTES: usize> BoundedText<BYTES> {
     }
 
     /// Returns the text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -167,13 +166,11 @@ impl CreatedResource {
 
 impl TraceParent {
     /// Takes the value of a `traceparent` header; `None` if it is malformed.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::is_well_formed(text).then(|| Self(text.to_owned()))
     }
 
     /// Returns `true` for the value of a well-formed `traceparent` header.
-    #[must_use]
     pub fn is_well_formed(text: &str) -> bool {
         let mut parts = text.split('-');
         let is_valid = [2, 32, 16, 2].into_iter().all(|length| {

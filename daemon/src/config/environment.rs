@@ -47,7 +47,6 @@ pub(super) fn environment_keys() -> Env {
 }
 
 /// Returns a message for each variable that an operator may expect to have an effect, and that has none. Blocks.
-#[must_use]
 pub fn ignored_variables() -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut messages: Vec<String> = names
@@ -77,7 +76,6 @@ pub(super) fn log_format() -> Option<String> {
 }
 
 /// Returns the socket for reports to the service manager: a path, or `@` and an abstract name. `None` without one.
-#[must_use]
 pub fn notify_socket() -> Option<OsString> {
     std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())
 }

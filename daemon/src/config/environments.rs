@@ -73,26 +73,22 @@ pub struct EnvironmentOptions {
 
 impl EnvironmentOptions {
     /// Returns `true` if containers have environments.
-    #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.builds != EnvironmentBuilds::Never
     }
 
     /// Returns the memory of a build's container, in bytes. The workspace counts towards it.
-    #[must_use]
     pub fn build_memory_bytes(&self) -> u64 {
         self.build_disk_bytes.saturating_add(BUILD_PROGRAMS_BYTES)
     }
 
     /// Returns `true` if builds have packages beside those of the image.
-    #[must_use]
     pub fn has_package_source(&self) -> bool {
         let has_index = self.package_index.is_some() || self.node_package_index.is_some();
         has_index || self.wheelhouse.is_some()
     }
 
     /// Returns the hosts that a build may reach; none without an index.
-    #[must_use]
     pub fn allowed_hosts(&self) -> Vec<IndexHost> {
         let mut hosts: Vec<IndexHost> = [&self.package_index, &self.node_package_index]
             .into_iter()
@@ -107,7 +103,6 @@ impl EnvironmentOptions {
 
     /// Returns the reason for which containers cannot use the configured directory of wheels; `None` if they can, or if
     /// none is configured. Blocks.
-    #[must_use]
     pub fn wheelhouse_fault(&self) -> Option<String> {
         let dir = self.wheelhouse.as_deref().filter(|_| self.is_enabled())?;
         let fault = match fs::metadata(dir) {
@@ -136,7 +131,6 @@ impl EnvironmentOptions {
     }
 
     /// Returns the directory of wheels that containers can use. Blocks.
-    #[must_use]
     pub fn usable_wheelhouse(&self) -> Option<&Path> {
         let wheelhouse = self.wheelhouse.as_deref();
         wheelhouse.filter(|_| self.wheelhouse_fault().is_none())

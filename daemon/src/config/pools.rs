@@ -82,7 +82,6 @@ pub enum WorkspaceStorage {
 
 impl PoolConfig {
     /// Returns the resource limits of one container.
-    #[must_use]
     pub fn limits(&self) -> ContainerLimits {
         ContainerLimits {
             memory_bytes: self.memory_bytes,

@@ -28,7 +28,6 @@ const ROLES: [Role; 5] = [
 
 impl Role {
     /// Returns the name in files, tokens and messages.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Observer => "observer",
@@ -40,13 +39,11 @@ impl Role {
     }
 
     /// Parses a name; `None` for unknown ones.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         ROLES.into_iter().find(|role| role.as_str() == name)
     }
 
     /// Converts a value of the API; `None` if it is unspecified or unknown.
-    #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         ROLES
             .into_iter()
@@ -54,7 +51,6 @@ impl Role {
     }
 
     /// Returns the value of the API.
-    #[must_use]
     pub fn message(self) -> pb::Role {
         match self {
             Self::Observer => pb::Role::Observer,

@@ -50,7 +50,6 @@ pub struct ServerConfig {
 impl ServerConfig {
     /// Returns the maximum number of connections of one user (uid) of the host, IPv4 address or IPv6 network of 64 bits:
     /// nine tenths of all, so that none can block all others.
-    #[must_use]
     pub fn connections_per_user_max(&self) -> usize {
         let others = self.connections_max.div_ceil(10);
         (self.connections_max - others).max(1)
@@ -144,13 +143,11 @@ pub struct ExecConfig {
 
 impl ExecConfig {
     /// Returns the retained output of one stream if the request sets none, in bytes.
-    #[must_use]
     pub fn retain_bytes_default(&self) -> u64 {
         RETAIN_BYTES_DEFAULT.min(self.retain_bytes_max())
     }
 
     /// Returns the largest retained output of one stream that a request may set, in bytes: an exec has two streams.
-    #[must_use]
     pub fn retain_bytes_max(&self) -> u64 {
         self.retain_bytes_total / 2
     }

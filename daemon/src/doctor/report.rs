@@ -114,7 +114,6 @@ impl CheckLine {
     }
 
     /// Returns finding and remedy as one line for stderr; `None` if there is nothing to say.
-    #[must_use]
     pub fn complaint(&self) -> Option<String> {
         let level = match self.state {
             CheckState::Failed => "error",
@@ -149,7 +148,6 @@ impl DoctorReport {
 
     /// Returns the exit code: 64 if the configuration is wrong, 1 if another check failed, and 0 otherwise. Warnings do
     /// not change it.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         let failed = |line: &&CheckLine| line.state == CheckState::Failed;
         let mut failed = self.checks.iter().filter(failed).peekable();
@@ -163,7 +161,6 @@ impl DoctorReport {
     }
 
     /// Returns the report as one JSON document.
-    #[must_use]
     pub fn to_json(&self) -> String {
         // Strings and numbers always serialize.
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -171,7 +168,6 @@ impl DoctorReport {
     }
 
     /// Returns the report as text: one line per check, a second one with its remedy, and the totals.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let widths = self.checks.iter().map(|line| line.subject.chars().count());
         let width = widths

@@ -69,7 +69,6 @@ impl ImageReference {
     }
 
     /// Returns the host of the registry, with its port if the reference has one.
-    #[must_use]
     pub fn registry(&self) -> &str {
         match self.name.split_once('/') {
             Some((host, _)) if is_registry(host) => host,

@@ -20,7 +20,6 @@ pub enum RuntimeKind {
 
 impl RuntimeKind {
     /// Classifies a runtime by its name in the engine.
-    #[must_use]
     pub fn from_name(name: &str) -> Self {
         if SANDBOXES.iter().any(|part| name.contains(part)) {
             Self::Sandbox
@@ -32,7 +31,6 @@ impl RuntimeKind {
     }
 
     /// Returns `true` if the host's kernel runs the container's processes, terminals and sockets.
-    #[must_use]
     pub fn shares_host_kernel(self) -> bool {
         match self {
             Self::Native | Self::Unknown => true,
@@ -42,7 +40,6 @@ impl RuntimeKind {
 
     /// Returns `true` if the pid that the engine reports is the guest's pid. Other runtimes put their own process between,
     /// so the pid and uid of a guest's connection prove nothing.
-    #[must_use]
     pub fn reports_guest_pid(self) -> bool {
         match self {
             Self::Native => true,

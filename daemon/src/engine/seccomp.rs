@@ -13,13 +13,11 @@ static PROFILE_DIGEST: LazyLock<String> =
     LazyLock::new(|| format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(profile()))));
 
 /// Returns the seccomp profile as JSON text, which Docker accepts inline in `seccomp=`.
-#[must_use]
 pub fn profile() -> &'static str {
     include_str!("seccomp/v2.json")
 }
 
 /// Returns the SHA-256 digest of the seccomp profile as `sha256:<hex>`. GetServerInfo reports it.
-#[must_use]
 pub fn digest() -> &'static str {
     &PROFILE_DIGEST
 }

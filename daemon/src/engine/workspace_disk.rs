@@ -54,7 +54,6 @@ pub struct DiskOptions {
 }
 
 /// Returns the reason for which this host cannot have workspaces on disk, and what to do; `None` if it can. Blocks.
-#[must_use]
 pub fn find_host_fault(info: &EngineInfo) -> Option<String> {
     if info.userns_remap {
         // The files would belong to the uid that the engine maps the container's to, which it does not report.

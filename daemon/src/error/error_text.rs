@@ -26,7 +26,6 @@ impl Violation {
     }
 
     /// Returns the size of the violation in a status, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.field.len() + self.description.len()
     }

@@ -57,7 +57,6 @@ impl HostFault {
 
     /// Returns a message with the shortage and its remedy. `disk` names the file system, for instance `a disk of the
     /// server`: the system's error does not name it, and clients must not see paths of the host.
-    #[must_use]
     pub fn remedy(self, disk: &str) -> String {
         match self {
             Self::DiskFull => format!(

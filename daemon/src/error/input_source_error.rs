@@ -39,7 +39,6 @@ pub enum InputSourceError {
 
 impl InputSourceError {
     /// Converts an error number of the operating system.
-    #[must_use]
     pub fn from_errno(errno: Errno) -> Self {
         if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {
             Self::Missing

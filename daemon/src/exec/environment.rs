@@ -46,13 +46,11 @@ pub struct SkillEnvironment {
 
 impl SkillEnvironment {
     /// Returns the absolute path of its folder in the container.
-    #[must_use]
     pub fn path(&self) -> String {
         format!("{}/{}", workspace_paths::ENVIRONMENTS_DIR, self.name)
     }
 
     /// Returns the absolute path of its Node.js packages in the container; `None` if it has none.
-    #[must_use]
     pub fn node_packages_path(&self) -> Option<String> {
         self.has_node
             .then(|| format!("{}/node_modules", self.path()))

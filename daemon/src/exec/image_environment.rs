@@ -25,7 +25,6 @@ pub struct ImageEnvironment(BTreeMap<String, String>);
 impl ImageEnvironment {
     /// Takes the variables of an image, given as `NAME=value`, that commands get. A name that no shell accepts, and
     /// variables over the limits, are left out.
-    #[must_use]
     pub fn new(env: &[String]) -> Self {
         let mut taken = BTreeMap::new();
         let mut bytes = 0;
@@ -47,13 +46,11 @@ impl ImageEnvironment {
     }
 
     /// Returns `true` if commands get no variable of the image.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the search path of commands: the directories that the image adds to its PATH, and then the default.
-    #[must_use]
     pub fn path(&self) -> String {
         match self.0.get("PATH") {
             Some(added) => format!("{added}:{DEFAULT_PATH}"),
@@ -63,14 +60,12 @@ impl ImageEnvironment {
 
     /// Returns the image's directory of redirect wheels. pip and uv take lists of directories, so a name with a separator
     /// is left out.
-    #[must_use]
     pub fn wheels(&self) -> Option<&str> {
         let dir = self.0.get(WHEELS).map(String::as_str);
         dir.filter(|dir| is_image_directory(dir) && !dir.contains([' ', ',']))
     }
 
     /// Returns the variables as an image has them. [`Self::new`] takes all of them.
-    #[must_use]
     pub fn pairs(&self) -> Vec<String> {
         let pairs = self.0.iter();
         pairs

@@ -194,7 +194,6 @@ fn split_extension(name: &str) -> (&str, &str) {
 
 /// Sanitises a file name: returns its last component without control and invisible characters. The result is never
 /// empty and at most 255 bytes long; its extension is kept.
-#[must_use]
 pub fn safe_name(name: &str) -> String {
     let unix_name = name.replace('\\', "/");
     let last = unix_name.trim().trim_end_matches('/').rsplit('/').next();

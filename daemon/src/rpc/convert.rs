@@ -105,31 +105,26 @@ fn check_upload_data(payload: Option<Option<Bytes>>) -> Result<Bytes> {
 }
 
 /// Converts a time to its message.
-#[must_use]
 pub fn timestamp_message(time: SystemTime) -> Option<prost_types::Timestamp> {
     Some(prost_types::Timestamp::from(time))
 }
 
 /// Converts a duration to its message; `None` if it is over 2^63 seconds.
-#[must_use]
 pub fn duration_message(duration: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(duration).ok()
 }
 
 /// Converts a count to an int64 field.
-#[must_use]
 pub fn int64(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
 /// Converts a count to an int32 field.
-#[must_use]
 pub fn int32(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 /// Returns the SHA-256 of bytes as hex digits.
-#[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest;
     HEXLOWER.encode(&sha2::Sha256::digest(bytes))

@@ -11,13 +11,11 @@ pub struct SkillsByTenant {
 
 impl SkillsByTenant {
     /// Wraps the skills of the daemon.
-    #[must_use]
     pub fn new(skills: Skills) -> Self {
         Self { skills }
     }
 
     /// Returns the skills that a caller sees.
-    #[must_use]
     pub fn of(&self, caller: &Caller) -> Skills {
         if !caller.is_authenticated() {
             return self.skills.clone();
@@ -29,13 +27,11 @@ impl SkillsByTenant {
     }
 
     /// Returns the skills for work on a tenant's workspaces, which resolves no name of a request.
-    #[must_use]
     pub fn working_for(&self, tenant: &TenantName) -> Skills {
         self.skills.working_for(tenant.as_str())
     }
 
     /// Returns the skills for work of the daemon itself, which resolves no name of a request.
-    #[must_use]
     pub fn of_daemon(&self) -> &Skills {
         &self.skills
     }

@@ -101,7 +101,6 @@ impl Cli {
     }
 
     /// Returns the flags that override configuration values.
-    #[must_use]
     pub fn flags(&self) -> ConfigFlags {
         ConfigFlags {
             config: self.config.clone(),

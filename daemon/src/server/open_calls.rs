@@ -27,7 +27,6 @@ impl OpenCalls {
     }
 
     /// Returns the current number of open calls.
-    #[must_use]
     pub fn count(&self) -> usize {
         *self.0.borrow()
     }

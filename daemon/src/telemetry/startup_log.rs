@@ -12,7 +12,6 @@ pub struct StartupLog {
 
 impl StartupLog {
     /// Makes a writer of text, or of one JSON object per line like those of the log.
-    #[must_use]
     pub fn new(is_json: bool) -> Self {
         Self { is_json }
     }

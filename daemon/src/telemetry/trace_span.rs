@@ -21,7 +21,6 @@ struct CurrentTracer(SdkTracer);
 pub struct ChildSpan(Option<Span>);
 
 /// Makes the context in which a call is handled from its span.
-#[must_use]
 pub fn call_context(tracer: &SdkTracer, span: Span) -> Context {
     let context = Context::new().with_span(span);
     context.with_value(CurrentTracer(tracer.clone()))
@@ -66,7 +65,6 @@ pub fn with_current_trace<F: Future>(task: F) -> impl Future<Output = F::Output>
 
 impl ChildSpan {
     /// Starts a span below the current one, which began `ago`.
-    #[must_use]
     pub fn start(name: &'static str, ago: Duration) -> Self {
         let start = SystemTime::now() - ago;
         Self(Context::map_current(|context| {

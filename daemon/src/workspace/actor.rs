@@ -73,7 +73,6 @@ pub struct SlotActor {
 impl SlotActor {
     /// Creates the task of a slot in this state, and its handle. The task does nothing before a `run` function is
     /// called.
-    #[must_use]
     pub fn new(
         context: Arc<SharedSlotContext>,
         pool: Arc<Pool>,

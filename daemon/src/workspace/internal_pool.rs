@@ -133,13 +133,11 @@ impl InternalPool {
 
 impl InternalSlot {
     /// Returns the number of the slot.
-    #[must_use]
     pub fn number(&self) -> u32 {
         self.slot.number
     }
 
     /// Returns the PATH of commands without a skill.
-    #[must_use]
     pub fn search_path(&self) -> String {
         self.slot.snapshot().record.image_env.path()
     }

@@ -57,7 +57,6 @@ pub struct LeaseGuard(Arc<LeaseState>);
 impl WorkspaceLease {
     /// Creates a lease that ends `remaining` from now, or `idle` after its last use. `users_max` requests may use the
     /// workspace at the same time.
-    #[must_use]
     pub fn new(idle: Duration, remaining: Duration, users_max: u64) -> Self {
         Self {
             shared: Arc::new(LeaseState {
@@ -141,7 +140,6 @@ impl WorkspaceLease {
     }
 
     /// Returns the earlier of both ends, as of now.
-    #[must_use]
     pub fn deadline(&self) -> Instant {
         let at = self
             .idle_end_ms()
@@ -150,19 +148,16 @@ impl WorkspaceLease {
     }
 
     /// Returns `true` once the lifetime is over.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.shared.now_ms() >= self.shared.end_ms.load(Ordering::Acquire)
     }
 
     /// Returns `true` if no request has used the workspace for the idle timeout.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.users() == 0 && self.shared.now_ms() >= self.idle_end_ms()
     }
 
     /// Returns the wall time at which the workspace ends if it is not used again.
-    #[must_use]
     pub fn expire_time(&self) -> SystemTime {
         let end = self.shared.end_ms.load(Ordering::Acquire);
         let idle = if self.shared.users() > 0 {
@@ -176,13 +171,11 @@ impl WorkspaceLease {
     }
 
     /// Returns the wall time at which the lifetime ends.
-    #[must_use]
     pub fn lifetime_end_time(&self) -> SystemTime {
         self.shared.epoch_wall + Duration::from_millis(self.shared.end_ms.load(Ordering::Acquire))
     }
 
     /// Returns the current idle timeout.
-    #[must_use]
     pub fn idle_timeout(&self) -> Duration {
         Duration::from_millis(self.shared.idle_ms.load(Ordering::Acquire))
     }

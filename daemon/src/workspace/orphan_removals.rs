@@ -62,7 +62,6 @@ pub async fn remove_within(engine: &dyn Engine, container: &str, limit: Duration
 
 impl OrphanRemovals {
     /// Creates the removals of a daemon. `timeout` is the time for one removal.
-    #[must_use]
     pub fn new(engine: Arc<dyn Engine>, tasks: Tasks, timeout: Duration) -> Self {
         Self {
             engine,

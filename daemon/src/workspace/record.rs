@@ -158,7 +158,6 @@ pub struct InputRecord {
 
 impl WorkspaceClaim {
     /// Returns tenant and id of the workspace.
-    #[must_use]
     pub fn key(&self) -> WorkspaceKey {
         WorkspaceId::new(self.workspace.clone()).of_tenant(&self.tenant)
     }
@@ -190,7 +189,6 @@ impl InputRecord {
 
 impl SlotRecord {
     /// Returns `true` if a directory of the host is mounted at this path in the container.
-    #[must_use]
     pub fn has_shared_dir(&self, path: &str) -> bool {
         let mounted = self.shared_dirs.as_ref();
         mounted.is_some_and(|mounted| mounted.contains_key(path))

@@ -151,7 +151,6 @@ impl WorkspaceRegistry {
     }
 
     /// Returns `true` if the workspace to which a token of a tenant is bound has not ended.
-    #[must_use]
     pub fn has_bound(&self, tenant: &TenantName, bound: &BoundWorkspace) -> bool {
         let key = WorkspaceId::new(bound.id.clone()).of_tenant(tenant);
         let found = self.context.workspaces.get(&key);
@@ -159,7 +158,6 @@ impl WorkspaceRegistry {
     }
 
     /// Lists the workspaces after an id that a caller may use, in order.
-    #[must_use]
     pub fn list_after(&self, caller: &Caller, id: Option<&WorkspaceId>) -> Vec<Workspace> {
         let mut found = self.context.workspaces.list_after(caller.tenant(), id);
         found.retain(|workspace| may_use(caller, workspace));
@@ -167,7 +165,6 @@ impl WorkspaceRegistry {
     }
 
     /// Lists the workspaces of all tenants, for work of the daemon itself.
-    #[must_use]
     pub fn list_all(&self) -> Vec<Workspace> {
         self.context.workspaces.list_all()
     }

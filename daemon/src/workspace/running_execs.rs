@@ -123,7 +123,6 @@ impl RunningExecs {
     }
 
     /// Returns `true` if no exec runs, and no request is about to start one.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
@@ -225,7 +224,6 @@ impl CountedExec {
     }
 
     /// Follows an exec that was started, unless another request with its id does.
-    #[must_use]
     pub fn follow(mut self) -> Option<ConfirmedStart> {
         let mut job = self.job.take()?;
         job.has_started = true;

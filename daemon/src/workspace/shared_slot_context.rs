@@ -72,7 +72,6 @@ pub struct SharedSlotContext {
 
 impl SharedSlotContext {
     /// Creates the state of a daemon without slots. Slot numbers start at `first_number`, modulo their count.
-    #[must_use]
     pub fn new(
         config: &Arc<Config>,
         engine: Arc<dyn Engine>,
@@ -129,13 +128,11 @@ impl SharedSlotContext {
     }
 
     /// Directory of all slots.
-    #[must_use]
     pub fn slots_dir(&self) -> PathBuf {
         self.config.state_dir.join("slots")
     }
 
     /// Directory of one slot.
-    #[must_use]
     pub fn slot_dir(&self, number: u32) -> PathBuf {
         self.slots_dir().join(number.to_string())
     }

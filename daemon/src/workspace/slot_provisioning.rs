@@ -60,7 +60,6 @@ const MNT_LINKS: [(&str, &str); 3] = [
 const TERMINALS_MAX: usize = 48;
 
 /// Creates the record of a new slot.
-#[must_use]
 pub fn new_record(
     config: &Config,
     pool: &PoolConfig,
@@ -92,13 +91,11 @@ pub fn new_record(
 }
 
 /// Returns the name of a slot's container, unique on the host while the slot lives.
-#[must_use]
 pub fn container_name(context: &SharedSlotContext, number: u32) -> String {
     format!("skilld-{}-{number}", context.instance)
 }
 
 /// Returns the specification of a slot's container. `device` is that of a workspace on disk.
-#[must_use]
 pub fn container_spec(
     context: &SharedSlotContext,
     pool: &PoolConfig,
@@ -136,7 +133,6 @@ pub fn container_spec(
 /// Returns the mounts of the directories that all new containers share, environments of skills and the operator's wheels:
 /// path in the container → path on the host. Wheels that cannot be read are left out, because Docker would create no
 /// container with them. Blocks.
-#[must_use]
 pub fn shared_mounts(config: &Config) -> BTreeMap<String, PathBuf> {
     let options = &config.skills.environments;
     if !options.is_enabled() {
@@ -253,7 +249,6 @@ fn hosts_file() -> String {
 }
 
 /// Creates the message that configures a guest when its slot becomes a workspace.
-#[must_use]
 pub fn configure_request(context: &SharedSlotContext, workspace: &str) -> pb::ConfigureRequest {
     let execs = &context.config.execs;
     pb::ConfigureRequest {
@@ -269,7 +264,6 @@ pub fn configure_request(context: &SharedSlotContext, workspace: &str) -> pb::Co
 }
 
 /// Returns the metadata file of a workspace: the parts of its record that commands may read.
-#[must_use]
 pub fn metadata_json(record: &SlotRecord, claim: &WorkspaceClaim) -> String {
     // By the hash a command could guess the query of a URL, which may be a secret.
     let public = |input: &record::InputRecord| record::InputRecord {

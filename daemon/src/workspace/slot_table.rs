@@ -37,7 +37,6 @@ struct TableState {
 impl SlotTable {
     /// Creates a table without slots. Its numbers are `0..count`, for uids from `base` on. The first one taken is
     /// `first`, modulo `count`.
-    #[must_use]
     pub fn new(base: u32, count: u32, quarantine: Duration, first: u32) -> Self {
         Self {
             base,
@@ -114,7 +113,6 @@ impl SlotTable {
     }
 
     /// Returns the slot with a number.
-    #[must_use]
     pub fn get(&self, number: u32) -> Option<Slot> {
         self.state.lock().slots.get(&number).cloned()
     }
@@ -132,7 +130,6 @@ impl SlotTable {
     }
 
     /// Returns all slots, by number.
-    #[must_use]
     pub fn list(&self) -> Vec<Slot> {
         self.state.lock().slots.values().cloned().collect()
     }
@@ -140,7 +137,6 @@ impl SlotTable {
 
 /// Returns the first slot number to use, and with it the first uid. The daemon does not remember resting uids over a
 /// restart, so numbers advance with the clock: by eight per second, which is faster than Docker starts containers.
-#[must_use]
 pub fn first_slot_number() -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let steps = now.unwrap_or_default().as_secs().wrapping_mul(8);

@@ -18,25 +18,21 @@ pub struct WorkspaceKey {
 
 impl WorkspaceId {
     /// Wraps a validated id.
-    #[must_use]
     pub fn new(checked: String) -> Self {
         Self(checked)
     }
 
     /// Returns the id without `workspaces/`.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns the resource name `workspaces/{workspace}`.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("workspaces/{}", self.0)
     }
 
     /// Returns the key of a tenant's workspace with this id.
-    #[must_use]
     pub fn of_tenant(&self, tenant: &TenantName) -> WorkspaceKey {
         WorkspaceKey {
             tenant: tenant.clone(),

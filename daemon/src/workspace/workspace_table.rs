@@ -84,7 +84,6 @@ pub struct WorkspaceTable {
 
 impl WorkspaceEntry {
     /// Returns the workspace; `None` while it is being created.
-    #[must_use]
     pub fn workspace(&self) -> Option<Workspace> {
         self.made.borrow().clone()
     }
@@ -141,7 +140,6 @@ impl Drop for NewEntryGuard {
 
 impl WorkspaceTable {
     /// Creates an empty table that adds the usage of its workspaces to a ledger.
-    #[must_use]
     pub fn new(usage: UsageLedger) -> Self {
         Self {
             entries: Mutex::default(),
@@ -235,7 +233,6 @@ impl WorkspaceTable {
     }
 
     /// Returns what the workspaces of a tenant hold.
-    #[must_use]
     pub fn usage(&self, tenant: &TenantName) -> WorkspaceUsage {
         sum_usage(&self.entries.lock(), tenant).plus(self.quarantined_usage(tenant))
     }
@@ -292,7 +289,6 @@ impl WorkspaceTable {
     }
 
     /// Returns the bytes that the staged skills of a tenant's workspaces count.
-    #[must_use]
     pub fn staged_bytes(&self, tenant: &TenantName) -> u64 {
         sum_staged(&self.staged.lock(), tenant)
     }
@@ -306,13 +302,11 @@ impl WorkspaceTable {
     }
 
     /// Finds a workspace.
-    #[must_use]
     pub fn get(&self, id: &WorkspaceKey) -> Option<Workspace> {
         self.entries.lock().get(id)?.workspace()
     }
 
     /// Lists the workspaces of all tenants, in order.
-    #[must_use]
     pub fn list_all(&self) -> Vec<Workspace> {
         let entries = self.entries.lock();
         entries
@@ -322,7 +316,6 @@ impl WorkspaceTable {
     }
 
     /// Lists a tenant's workspaces after an id, in order.
-    #[must_use]
     pub fn list_after(&self, tenant: &TenantName, id: Option<&WorkspaceId>) -> Vec<Workspace> {
         use std::ops::Bound::{Excluded, Included};
         // No id is empty, so the empty one comes before all.

@@ -54,7 +54,6 @@ struct GuestFlags {
 }
 
 /// Runs the program: reads its flags, protects the process and serves daemons until the container ends.
-#[must_use]
 pub fn main() -> ExitCode {
     let nonce = take_nonce();
     // Inherited descriptors are closed first, before the guest opens any of its own.

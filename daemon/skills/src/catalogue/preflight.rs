@@ -128,7 +128,6 @@ impl ImageInventory {
 
 /// Returns the requirements that neither the image nor an environment that was built for the skill meets, errors first.
 /// `env` are variables that the command will have.
-#[must_use]
 pub fn find_unmet_needs(
     needs: &[Need],
     image: &ImageInventory,

@@ -111,7 +111,6 @@ impl PageCursor {
 
 impl Skill {
     /// Returns the cursor of a page that ends with this skill.
-    #[must_use]
     pub fn cursor(&self) -> PageCursor {
         PageCursor {
             name: self.name.clone(),
@@ -128,7 +127,6 @@ impl Skill {
     }
 
     /// Returns the name of its plugin; empty if it belongs to none.
-    #[must_use]
     pub fn plugin_name(&self) -> &str {
         self.plugin.as_ref().map_or("", |plugin| &plugin.name)
     }
@@ -157,7 +155,6 @@ impl Skill {
     }
 
     /// Returns `true` if commands can use the skill.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         matches!(
             self.state,
@@ -172,7 +169,6 @@ impl Skill {
     }
 
     /// Returns the digest of its content; empty if the content is not known.
-    #[must_use]
     pub fn digest(&self) -> &str {
         self.content
             .as_ref()

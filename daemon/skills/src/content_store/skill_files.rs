@@ -93,7 +93,6 @@ impl Manifest {
     }
 
     /// Returns all files, sorted by path: exactly those that are staged.
-    #[must_use]
     pub fn files(&self) -> &[SkillFile] {
         &self.files
     }

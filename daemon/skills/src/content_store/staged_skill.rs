@@ -103,7 +103,6 @@ pub struct PluginFiles {
 
 impl PluginFiles {
     /// Returns the path of the skill's folder as text. A character that is not UTF-8 becomes U+FFFD.
-    #[must_use]
     pub fn skill_path_text(&self) -> String {
         self.skill_path.to_string_lossy().into_owned()
     }
@@ -129,7 +128,6 @@ impl StagedSkill {
     }
 
     /// Returns the path of its plugin's staged files relative to `skills/`; `None` if it is staged alone.
-    #[must_use]
     pub fn plugin_root(&self) -> Option<String> {
         self.plugin.as_ref().map(|_| plugin_root(&self.name))
     }
@@ -229,7 +227,6 @@ pub(crate) fn examine_staging(
 }
 
 /// Returns the bytes that count for all that was staged in `target`, the `skills/` of a slot, with what it replaced. Blocks.
-#[must_use]
 pub fn measure_staged_bytes(target: &Path) -> u64 {
     measure_held_bytes(target).saturating_add(measure_held_bytes(&digests_directory(target)))
 }

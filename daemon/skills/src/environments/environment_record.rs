@@ -54,7 +54,6 @@ const ADDED_OBJECTS: u64 = 5;
 
 impl EnvironmentRecord {
     /// Returns the bytes that count for the environment.
-    #[must_use]
     pub fn held_bytes(&self) -> u64 {
         let entries = self.entries.max(self.files);
         held_bytes(self.bytes, entries.saturating_add(ADDED_OBJECTS))
@@ -141,7 +140,6 @@ impl BuildReport {
 
 impl PythonInterpreter {
     /// Returns the version without its last number, for instance `3.13`.
-    #[must_use]
     pub fn minor_version(&self) -> Option<String> {
         let mut numbers = self.version.split('.');
         let (major, minor) = (numbers.next()?, numbers.next()?);

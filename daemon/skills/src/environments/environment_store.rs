@@ -66,13 +66,11 @@ struct RecordFile {
 }
 
 /// Returns the directory of all environments of a store, which is mounted into every container.
-#[must_use]
 pub fn mounted_dir(base: &Path) -> PathBuf {
     base.join("mounted")
 }
 
 /// Returns the directory of a store that stays empty.
-#[must_use]
 pub fn empty_dir(base: &Path) -> PathBuf {
     base.join("empty")
 }
@@ -113,14 +111,12 @@ impl EnvironmentStore {
     }
 
     /// Returns the bytes that count for the environments of a tenant.
-    #[must_use]
     pub fn held_bytes(&self, tenant: &str) -> u64 {
         self.table.lock().held_bytes(tenant)
     }
 
     /// Returns the environment of a key, and notes that it is used. It stays as long as the caller holds the record.
     /// Does not block.
-    #[must_use]
     pub fn find(&self, key: &EnvironmentKey) -> Option<Arc<EnvironmentRecord>> {
         let mut table = self.table.lock();
         let found = table.find(key)?;
@@ -280,7 +276,6 @@ impl EnvironmentStore {
     }
 
     /// Returns the environments that were built ahead for skills.
-    #[must_use]
     pub fn prepared(&self) -> Vec<PreparedEnvironment> {
         self.table.lock().prepared()
     }

@@ -129,7 +129,6 @@ const UNKNOWN_AUTHORITY: [&str; 8] = [
 
 /// Returns the end of a message about a connection, which says what to do if the authority of a certificate is not
 /// known; empty otherwise.
-#[must_use]
 pub fn authority_advice(why: &str) -> &'static str {
     if UNKNOWN_AUTHORITY.iter().any(|words| why.contains(words)) {
         "; if it has an authority of its own, or a proxy of this network inspects TLS, let the operator name the file of \

@@ -92,7 +92,6 @@ struct AcceptedTunnel {
 impl IndexProxy {
     /// Makes the proxy of one build. `fetcher` resolves and connects: its address policy, its timeouts and its own proxy
     /// apply.
-    #[must_use]
     pub fn new(options: IndexProxyOptions, fetcher: UrlFetcher) -> Self {
         Self {
             budget: Arc::new(ByteBudget::new(options.bytes_max)),

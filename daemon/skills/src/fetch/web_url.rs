@@ -22,13 +22,11 @@ pub struct WebUrl {
 
 impl WebUrl {
     /// Returns the URL with its query.
-    #[must_use]
     pub fn url(&self) -> &Url {
         &self.url
     }
 
     /// Returns the expected SHA-256 of the content, 64 lower-case hex digits, from the fragment `#sha256=HEX`.
-    #[must_use]
     pub fn sha256(&self) -> Option<&str> {
         self.sha256.as_deref()
     }

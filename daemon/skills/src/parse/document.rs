@@ -28,13 +28,11 @@ pub struct Document {
 
 impl Document {
     /// Returns the problems that a profile reports, errors first, without a subject.
-    #[must_use]
     pub fn problems(&self, profile: ValidationProfile) -> Vec<Problem> {
         self.findings.problems(profile)
     }
 
     /// Returns the first error that a profile reports.
-    #[must_use]
     pub fn refusal(&self, profile: ValidationProfile) -> Option<Problem> {
         let mut problems = self.problems(profile).into_iter();
         problems.find(|problem| problem.severity == Severity::Error)
@@ -44,7 +42,6 @@ impl Document {
 /// Parses what a folder has of a SKILL.md and of a skill-card.json. `dir_name` is the folder's name, empty if that
 /// has nothing to do with the skill. Never fails: a document that cannot be used has findings that are errors. It
 /// takes time linear in what is read.
-#[must_use]
 pub fn parse_documents(skill_md: Option<&[u8]>, card: Option<&[u8]>, dir_name: &str) -> Document {
     let mut findings = Findings::default();
     let card = card.and_then(|bytes| skill_card::parse_card(bytes, &mut findings));

@@ -24,7 +24,6 @@ pub struct EnvironmentNeed {
 
 impl EnvironmentNeed {
     /// Returns `true` if the skill needs no environment.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty() && self.package_json.is_empty() && self.problems.is_empty()
     }
@@ -37,7 +36,6 @@ impl EnvironmentNeed {
 
     /// Returns the digest of everything that a build reads, 64 hex digits. Computed once, because a lock file may have
     /// 8 MiB; the fields must not change afterwards.
-    #[must_use]
     pub fn digest(&self) -> String {
         self.digest.get_or_init(|| self.compute_digest()).clone()
     }

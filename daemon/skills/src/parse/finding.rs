@@ -144,7 +144,6 @@ impl Findings {
     }
 
     /// Returns the problems that a profile reports, errors first, without a subject.
-    #[must_use]
     pub fn problems(&self, profile: ValidationProfile) -> Vec<Problem> {
         let said = self.list.iter().filter_map(|finding| {
             let problem = match finding.code.severity(profile)? {

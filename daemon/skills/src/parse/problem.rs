@@ -36,7 +36,6 @@ pub struct Problem {
 
 impl Problem {
     /// Makes a warning without a subject.
-    #[must_use]
     pub fn warning(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
@@ -48,7 +47,6 @@ impl Problem {
     }
 
     /// Makes an error without a subject.
-    #[must_use]
     pub fn error(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -57,7 +55,6 @@ impl Problem {
     }
 
     /// Returns `true` if the problem makes the skill or root unusable.
-    #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }

@@ -51,13 +51,11 @@ pub struct SkillCard {
 
 impl SkillCard {
     /// Returns the URL beneath which SKILL.md and `files` are; `None` if they lie beside the card.
-    #[must_use]
     pub fn remote(&self) -> Option<&str> {
         base_uri::web_url(&self.base_uri)
     }
 
     /// Returns `true` if a file belongs to the skill.
-    #[must_use]
     pub fn allows(&self, path: &str) -> bool {
         // They are sorted, and composed.
         let composed = compose_path(path);

@@ -18,7 +18,6 @@ pub(super) const HASH_DIGITS: usize = 8;
 const STEM: &str = "skill";
 
 /// Returns `true` if a name is an id: one path segment `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
-#[must_use]
 pub fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -28,7 +27,6 @@ pub fn is_name(name: &str) -> bool {
 
 /// Returns a name in the one form in which names are compared: composed, with ordinary letters in place of full-width
 /// ones (NFKC), without hidden characters, and with one blank between words.
-#[must_use]
 pub fn normalise_name(written: &str) -> String {
     let visible = |c: &char| c.is_whitespace() || !is_hidden(*c);
     // Before the form is made: characters are composed over the place of a hidden one.
@@ -38,7 +36,6 @@ pub fn normalise_name(written: &str) -> String {
 
 /// Returns the id of a name: the name itself if it is one; else its ASCII letters and digits, with a part of its hash
 /// where other names have the same ones. Returns `None` if it has no letter, digit or symbol, or more than 1,024 bytes.
-#[must_use]
 pub fn id_of_name(written: &str) -> Option<String> {
     if is_name(written) {
         return Some(written.to_owned());

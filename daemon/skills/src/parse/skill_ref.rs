@@ -113,7 +113,6 @@ fn resolve_name(written: &str) -> Option<Cow<'_, str>> {
 
 /// Returns the folder in which a workspace has a skill that a request names, by its id or as it is written, with its
 /// plugin or without; the text itself if it can be no name.
-#[must_use]
 pub fn staged_folder(written: &str) -> Cow<'_, str> {
     let folder = match resolve_name(written) {
         Some(name) if split_scope(&name).is_some() => Some(folder_name(&name).into_owned()),
@@ -125,7 +124,6 @@ pub fn staged_folder(written: &str) -> Cow<'_, str> {
 
 /// Returns the id of a skill that a request names by its id or as it is written; `None` for what can be no name, and for
 /// an alias, which is that of a skill with another id.
-#[must_use]
 pub fn requested_id(written: &str) -> Option<String> {
     let name = resolve_name(written)?;
     is_name(&name).then(|| name.into_owned())
@@ -190,7 +188,6 @@ fn is_alias(alias: &str) -> bool {
 }
 
 /// Returns `true` if a text is 64 lower-case hex digits.
-#[must_use]
 pub fn is_digest(text: &str) -> bool {
     text.len() == 64
         && text

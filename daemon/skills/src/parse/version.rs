@@ -53,7 +53,6 @@ pub(crate) fn describe_unreadable(text: &str) -> String {
 
 impl Version {
     /// Parses a version; returns `None` if the text is not one.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {
@@ -79,13 +78,11 @@ impl Version {
     }
 
     /// Returns `true` if the version precedes the release that it is named after.
-    #[must_use]
     pub fn is_prerelease(&self) -> bool {
         self.public.version.any_prerelease()
     }
 
     /// Returns the version as written, without a leading `v`.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -121,7 +118,6 @@ fn without_v(text: &str) -> &str {
 }
 
 /// Compares versions as texts, highest last: those that are not versions before all others, and none before these.
-#[must_use]
 pub fn compare_versions(a: &str, b: &str) -> Ordering {
     let key = |text: &str| (!text.trim().is_empty(), Version::parse(text));
     key(a).cmp(&key(b)).then_with(|| a.cmp(b))

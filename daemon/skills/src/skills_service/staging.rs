@@ -24,7 +24,6 @@ pub struct LeasedSkills {
 
 impl LeasedSkills {
     /// Returns the skills as their staging will report them, in the order of the request.
-    #[must_use]
     pub fn skills(&self) -> &[StagedSkill] {
         &self.skills
     }

@@ -256,7 +256,6 @@ fn with_entry(error: Error, name: &[u8]) -> Error {
 }
 
 /// Converts an error of an archive to a problem of a root or a skill.
-#[must_use]
 pub fn archive_problem(error: &Error) -> Problem {
     let code = if matches!(error, Error::ArchiveInvalid { .. }) {
         "archive.invalid"

@@ -71,7 +71,6 @@ impl EngineKind {
     }
 
     /// Returns the kind of the engine with this name in the API.
-    #[must_use]
     pub fn from_name(name: &str) -> Self {
         if name == PODMAN.name {
             Self::Podman
@@ -81,7 +80,6 @@ impl EngineKind {
     }
 
     /// Returns the kind of engine that usually listens at a socket, for advice while no process does.
-    #[must_use]
     pub fn from_socket(path: &str) -> Self {
         if path.contains("podman") {
             Self::Podman
@@ -91,7 +89,6 @@ impl EngineKind {
     }
 
     /// Returns the texts about the engine.
-    #[must_use]
     pub fn texts(self) -> &'static EngineTexts {
         match self {
             Self::Docker => &DOCKER,

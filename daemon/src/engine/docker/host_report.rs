@@ -30,7 +30,6 @@ pub struct DockerReport {
 
 impl DockerReport {
     /// Returns the kind of the engine.
-    #[must_use]
     pub fn kind(&self) -> EngineKind {
         EngineKind::from_name(&self.info.name)
     }

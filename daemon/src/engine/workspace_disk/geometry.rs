@@ -72,14 +72,12 @@ impl DiskGeometry {
     }
 
     /// Returns the size of the file that holds the file system, in bytes.
-    #[must_use]
     pub fn file_bytes(self) -> u64 {
         self.blocks * BLOCK_BYTES
     }
 }
 
 /// Returns the largest number of inodes for a size in bytes: one for each block, so that their tables take a sixteenth.
-#[must_use]
 pub fn inodes_max(disk_bytes: u64) -> u64 {
     disk_bytes / BLOCK_BYTES
 }

@@ -72,7 +72,6 @@ pub struct BackingFiles {
 
 impl BackingFiles {
     /// Looks for files, of which some may not exist. Those that were deleted beneath `deleted_in` are meant, too. Blocks.
-    #[must_use]
     pub fn find(files: &[PathBuf], deleted_in: Option<&Path>) -> Self {
         let found = files.iter().filter_map(|file| fs::metadata(file).ok());
         let inodes = found.map(|found| {

@@ -60,7 +60,6 @@ pub fn check_create_workspace_token(
 }
 
 /// Makes the message of a principal.
-#[must_use]
 pub fn principal_message(principal: &Principal) -> pb::Principal {
     use pb::principal::Via;
     let via = match principal.via {

@@ -185,7 +185,6 @@ fn check_scope(
 }
 
 /// Makes the message of one artifact.
-#[must_use]
 pub fn artifact_message(artifact: &Artifact) -> pb::Artifact {
     pb::Artifact {
         name: format!("{NAME_PREFIX}{}", artifact.name),
@@ -203,7 +202,6 @@ pub fn artifact_message(artifact: &Artifact) -> pb::Artifact {
 }
 
 /// Makes the messages of one page of artifacts, and the token of the next page (empty on the last one).
-#[must_use]
 pub fn artifact_page_message<T: ToString>(page: &ArtifactPage<T>) -> (Vec<pb::Artifact>, String) {
     let token = page.next.as_ref().map(ToString::to_string);
     let artifacts = page.artifacts.iter().map(artifact_message).collect();

@@ -11,7 +11,6 @@ use crate::skills::Problem;
 use crate::skills::environments::environment_record::{BuiltPackage, EnvironmentRecord};
 
 /// Makes the message of a built environment without its packages. An answer about many skills has no room for these.
-#[must_use]
 pub fn environment_summary(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     let report = &record.report;
     pb::SkillEnvironment {
@@ -48,7 +47,6 @@ fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
 }
 
 /// Makes the last message of a PrepareSkill.
-#[must_use]
 pub fn prepared_message(
     record: Option<&EnvironmentRecord>,
     problems: &[Problem],
@@ -62,7 +60,6 @@ pub fn prepared_message(
 }
 
 /// Makes the message of a line that a build wrote.
-#[must_use]
 pub fn line_message(line: String) -> pb::PrepareSkillResponse {
     pb::PrepareSkillResponse {
         payload: Some(Payload::Line(line)),
@@ -70,7 +67,6 @@ pub fn line_message(line: String) -> pb::PrepareSkillResponse {
 }
 
 /// Returns what commands need to know of a built environment.
-#[must_use]
 pub fn mounted_environment(record: &EnvironmentRecord) -> SkillEnvironment {
     SkillEnvironment {
         name: record.name.clone(),

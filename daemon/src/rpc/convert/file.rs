@@ -65,7 +65,6 @@ pub fn check_stage_skills(
 }
 
 /// Makes the answer of a StageSkills.
-#[must_use]
 pub fn staged_skills_message(
     skills: &[(StagedSkill, StagedEnvironment)],
 ) -> pb::StageSkillsResponse {

@@ -187,7 +187,6 @@ fn parse_target(field: &str, to: &str) -> Result<InputDestination> {
 }
 
 /// Makes the answer of a StageInputs.
-#[must_use]
 pub fn staged_inputs_message(
     inputs: &[InputSpec],
     staged: Vec<StagedInput>,

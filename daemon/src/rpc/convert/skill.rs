@@ -96,7 +96,6 @@ pub(super) fn keep_fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec
 }
 
 /// Makes one page of a listing. A page of large skills is shorter than requested.
-#[must_use]
 pub fn skills_message(page: &Listing) -> pb::ListSkillsResponse {
     let messages = page
         .skills
@@ -129,7 +128,6 @@ fn token(skill: &Skill) -> String {
 }
 
 /// Makes the answer of a refresh.
-#[must_use]
 pub fn refreshed_message(listing: &Listing) -> pb::RefreshSkillsResponse {
     let count = |of: &[SkillState]| {
         let skills = listing.skills.iter();
@@ -144,7 +142,6 @@ pub fn refreshed_message(listing: &Listing) -> pb::RefreshSkillsResponse {
 }
 
 /// Makes the message of one skill.
-#[must_use]
 pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
     let front = &skill.front_matter;
     let state = match skill.state {
@@ -229,7 +226,6 @@ fn requires(requires: &Requires) -> pb::SkillRequirements {
 }
 
 /// Makes the messages of problems; of very many only the first ones.
-#[must_use]
 pub fn problem_messages(problems: &[Problem]) -> Vec<pb::Problem> {
     let mut bytes = 0;
     let mut shown: Vec<_> = problems

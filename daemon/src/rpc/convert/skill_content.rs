@@ -65,7 +65,6 @@ pub fn check_search_skills(request: &pb::SearchSkillsRequest) -> Result<usize> {
 }
 
 /// Makes the answer of a search: the best matches that fit into a message.
-#[must_use]
 pub fn matches_message(found: &[SearchMatch]) -> pb::SearchSkillsResponse {
     let one = |found: &SearchMatch| pb::SkillMatch {
         skill: Some(wire::skill_message(&found.skill, String::new())),
@@ -106,7 +105,6 @@ pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<Fil
 }
 
 /// Makes one page of a skill's files.
-#[must_use]
 pub fn files_message(manifest: &Manifest, page: &FileListingRequest) -> pb::ListSkillFilesResponse {
     let wanted: Vec<&SkillFile> = manifest
         .files()
@@ -151,7 +149,6 @@ pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileR
 }
 
 /// Makes the message of one file.
-#[must_use]
 pub fn file_message(file: &SkillFile) -> pb::SkillFile {
     let kind = match file.purpose {
         FilePurpose::Document => WireKind::Document,
@@ -198,7 +195,6 @@ pub fn check_prepare_skill(request: &pb::PrepareSkillRequest) -> Result<SkillRef
 }
 
 /// Makes the answer of a preflight.
-#[must_use]
 pub fn preflight_message(findings: &[UnmetNeed], image: &str) -> pb::PreflightSkillResponse {
     let errors = |finding: &UnmetNeed| finding.severity == Severity::Error;
     pb::PreflightSkillResponse {

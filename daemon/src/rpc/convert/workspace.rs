@@ -107,7 +107,6 @@ pub fn check_create_workspace(
 }
 
 /// Returns the longest lifetime that a caller's workspaces may have.
-#[must_use]
 pub fn tenant_lifetime_max(caller: &Caller, config: &WorkspaceConfig) -> Duration {
     let own = caller.limits().workspace_lifetime_max;
     own.map_or(config.lifetime_max, |own| own.min(config.lifetime_max))
@@ -220,7 +219,6 @@ pub fn check_list_workspaces(
 }
 
 /// Makes the message of one workspace, with fields that not every caller may see.
-#[must_use]
 pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
     let record = &view.record;
     let lease = view.lease.as_ref();
@@ -288,7 +286,6 @@ fn input_message(input: &record::InputRecord) -> pb::WorkspaceInput {
 }
 
 /// Makes the message of a container's resource limits.
-#[must_use]
 pub fn limits_message(limits: ContainerLimits) -> pb::WorkspaceLimits {
     pb::WorkspaceLimits {
         memory_bytes: int64(limits.memory_bytes),
@@ -320,7 +317,6 @@ fn cause_message(cause: LossCause) -> pb::workspace_failure::Cause {
 }
 
 /// Returns the time since a workspace was created.
-#[must_use]
 pub fn workspace_age(view: &SlotSnapshot) -> Duration {
     let created = view
         .record

@@ -49,7 +49,6 @@ pub struct CommandEnd {
 
 impl CommandEnd {
     /// Returns `true` if the command exited by itself with code 0.
-    #[must_use]
     pub fn is_success(&self) -> bool {
         self.result.reason() == Reason::Exited && self.result.outcome == Some(Outcome::ExitCode(0))
     }

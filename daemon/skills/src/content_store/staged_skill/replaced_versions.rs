@@ -36,7 +36,6 @@ pub(super) fn is_directory(path: &Path) -> bool {
 }
 
 /// Returns `true` if the `skills/` of a slot has replaced versions. Blocks.
-#[must_use]
 pub fn has_replaced_versions(target: &Path) -> bool {
     !list_replaced(target).is_empty()
 }

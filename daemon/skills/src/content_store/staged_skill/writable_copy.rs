@@ -59,7 +59,6 @@ pub struct WritableStaging {
 
 impl WritableStaging {
     /// Returns the directory on the host that has the copies to send, or `None` if all skills are unchanged.
-    #[must_use]
     pub fn copies(&self) -> Option<PathBuf> {
         Some(self.prepared.as_ref()?.path().join("copies"))
     }

@@ -71,7 +71,6 @@ impl Specifier {
     }
 
     /// Returns the specifier that every version fits.
-    #[must_use]
     pub fn any() -> Self {
         Self {
             text: "*".to_owned(),
@@ -79,7 +78,6 @@ impl Specifier {
     }
 
     /// Returns `true` if the specifier excludes no version.
-    #[must_use]
     pub fn is_any(&self) -> bool {
         matches!(parse_meaning(&self.text), Ok(SpecifierMeaning::Any))
     }
@@ -107,13 +105,11 @@ impl Specifier {
     }
 
     /// Returns `true` if a version fits; pre-releases are treated like all others.
-    #[must_use]
     pub fn accepts(&self, version: &str) -> bool {
         self.choose([version]).is_some()
     }
 
     /// Returns the specifier as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
