@@ -33,6 +33,7 @@ const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// Maximum number of unread bytes on the whole connection. It exceeds the sum of the streams' windows, so that a
 /// stalled stream starves no other.
 const CONNECTION_WINDOW: u32 = 256 * 1024 * 1024;
+/// Maximum number of calls at once. The daemon makes no more, because HTTP/2 would queue them silently.
 const STREAMS_MAX: u32 = 1024;
 /// Maximum number of streams that the daemon resets before the guest accepts them, and of streams that the guest resets
 /// over the life of a connection. Either ends the connection, and with it what all clients read. The daemon is no
@@ -41,6 +42,7 @@ const RESETS_MAX: usize = 16 << 10;
 /// Maximum bytes of one stream that wait for the daemon to read them. Together with the windows of daemon and client
 /// they must stay below the 3 MiB that a BLOCKing exec keeps for a reader.
 const SEND_BUFFER: usize = 256 * 1024;
+/// Maximum size of an HTTP/2 frame, in bytes. The protocol's default would cut each slice of a file into 16.
 const FRAME_BYTES: u32 = 256 * 1024;
 
 /// Connects to the daemon and serves it, again and again.

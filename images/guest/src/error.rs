@@ -97,6 +97,7 @@ impl Error {
         #[expect(clippy::wildcard_enum_match_arm, reason = "errno is an open set")]
         match errno {
             Errno::ENOENT => Self::FileNotFound { path },
+            // The kernel answers EXDEV for a path that leads out, and ELOOP for a link where none is followed.
             Errno::EXDEV | Errno::ELOOP => Self::PathEscapes { path },
             Errno::EROFS => Self::ReadOnly { path },
             Errno::EACCES | Errno::EPERM => Self::FilePermission { path },

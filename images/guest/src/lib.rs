@@ -111,6 +111,8 @@ fn protect_process() {
     umask(Mode::from_bits_truncate(0o022));
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let _ = prctl::set_child_subreaper(true);
+    // SIGCHLD must be blocked to be read from a descriptor. Supervisors inherit the mask, so that of the signals that
+    // commands send only SIGKILL and SIGSTOP reach them.
     let mut blocked = SigSet::all();
     if getpid() != Pid::from_raw(1) {
         // Tests end their guest with SIGTERM. PID 1 ignores it, since it has no handler.

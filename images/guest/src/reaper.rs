@@ -56,6 +56,7 @@ impl ChildReaper {
     /// Registers a leader that was spawned after `since`.
     pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> LeaderRegistration {
         let mut state = self.state();
+        // An earlier process may have had the same pid.
         let ended = state.recent.iter();
         let early = ended
             .filter(|(ended, _, at)| *ended == pid && *at >= since)

@@ -68,7 +68,8 @@ impl GuestRpcService {
         }
     }
 
-    /// Reserves one more event stream. Callers reserve it before they start an exec for it.
+    /// Reserves one more event stream. Callers reserve it before they start an exec for it, so that a refused call has
+    /// started nothing.
     fn reserve_stream(&self) -> Result<OwnedSemaphorePermit, Error> {
         let permit = Arc::clone(&self.events).try_acquire_owned();
         permit.map_err(|_| Error::TooManyStreams { max: EVENTS_MAX })

@@ -41,7 +41,7 @@ use protocol::{LaunchSpec, SupervisorOrder, SupervisorReport};
 const IDLE_MIN: usize = 2;
 /// Maximum number of idle supervisors kept after a burst.
 const IDLE_MAX: usize = 16;
-/// OOM score of commands. The guest keeps the container's.
+/// OOM score of commands, so that the kernel kills one of them before the guest, which keeps the container's score.
 const OOM_SCORE: &str = "900";
 
 /// Supervisor process, busy or idle. Dropping it closes its socket, upon which it kills its tree and exits.
@@ -212,6 +212,7 @@ impl OomScoreFile {
 
     /// Raises the score for a fork, or restores it.
     fn set(&mut self, raised: bool) {
+        // A process without capabilities may lower its score again, though not below the one that it was given.
         let score = if raised { OOM_SCORE } else { self.own.trim() };
         // Without a higher score the kernel is as likely to kill the guest as a command, but commands can run.
         let _best_effort = self

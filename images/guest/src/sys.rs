@@ -226,6 +226,7 @@ fn prepare_and_exec(plan: &SpawnPlan) -> (SpawnStage, c_int) {
             return (SpawnStage::Fork, Errno::last_raw());
         }
     }
+    // Before `close_all_but`, which closes the group's file too.
     if let Some(group) = plan.command_group {
         join_group(group);
     }

@@ -68,6 +68,8 @@ async fn kill_after_grace(host: Arc<ExecHost>, exec: Arc<Exec>, mut left: Durati
         }
         let begin = Instant::now();
         tokio::select! {
+            // In this order a stream that opens, or a connection that breaks, at the end of the grace period prevents
+            // the kill.
             biased;
             () = exec.wait_until(settled) => return,
             () = wait_for_connection(&mut connected, false) => {

@@ -15,7 +15,8 @@ use crate::files::root::WorkspaceRoot;
 use crate::output_window::{OutputBudget, OutputWindow};
 use forgotten_ids::ForgottenIds;
 
-/// Maximum wait for the next end of an exec.
+/// Longest wait of the task that forgets execs. Its length does not matter: an exec that is to be forgotten earlier
+/// wakes the task.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Running and retained execs by their id.

@@ -295,6 +295,7 @@ impl RunningExec {
         // Output that the leader wrote before its exit precedes Exited, as far as there is room.
         self.draining = true;
         for stream in [0, 1] {
+            // A process that outlives the leader may write without end, so no more is read than a pipe holds.
             let mut left = PIPE_BYTES.unsigned_abs() as usize;
             while left > 0 {
                 match self.read_once(stream) {
@@ -407,6 +408,7 @@ impl RunningExec {
         } else if first {
             self.tree
                 .signal(&self.host, SignalTarget::Tree, nix::libc::SIGTERM);
+            // A stopped process acts on SIGTERM only once it is continued.
             self.tree
                 .signal(&self.host, SignalTarget::Tree, nix::libc::SIGCONT);
         }

@@ -170,6 +170,7 @@ impl ExecStdin {
     async fn write(&self, input: &StdinWrite<'_>) -> Result<WriteProgress, WriteFailure> {
         let length = input.data.len() as u64;
         let _turn = tokio::select! {
+            // A write that may not wait still gets a turn that is free.
             biased;
             turn = self.turn.lock() => turn,
             () = sleep_until(input.until) => {
@@ -236,6 +237,7 @@ impl ExecStdin {
         while !data.is_empty() {
             let write = |fd: &OwnedFd| Ok(nix::unistd::write(fd, data)?);
             let put = tokio::select! {
+                // The write comes before the time: one that may not wait puts in what the target takes at once.
                 biased;
                 put = target.async_io(Interest::WRITABLE, write) => put,
                 () = sleep_until(until) => return Ok(false),
@@ -375,6 +377,7 @@ pub(crate) async fn stream_stdin(
         let length = message.data.len() as u64;
         follows = input.offset.map(|offset| offset.saturating_add(length));
         message = tokio::select! {
+            // A stream whose end has arrived succeeds, although its program has exited by then.
             biased;
             next = messages.message() => match next? {
                 Some(next) => next,

@@ -18,7 +18,8 @@ const OTHER_PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
 const NO_SPACE_MESSAGE: &[u8] = b"o space left on device";
 /// Largest write that a file system on disk takes or refuses as a whole, in bytes: that of a large folio of the kernel.
 const WRITE_BYTES_MAX: u64 = 2 << 20;
-/// Divisor of the size of a file system on disk that gives the largest free part with which it counts as full.
+/// Divisor of the size of a file system on disk that gives the largest free part with which it counts as full, because
+/// the largest write may be most of a small disk.
 const FULL_PART: u64 = 16;
 
 /// Writable file systems by their mount points.

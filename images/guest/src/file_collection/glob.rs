@@ -11,6 +11,7 @@ use pattern::GlobPattern;
 
 mod pattern;
 
+/// Maximum number of globs in a request and of bytes in each, as in the API.
 const GLOBS_MAX: usize = 64;
 const GLOB_BYTES_MAX: usize = 1024;
 /// Characters that make a component more than plain text.
@@ -167,6 +168,7 @@ impl CompiledGlobs {
             .match_kind(MatchKind::All)
             .utf8_empty(false)
             .nfa_size_limit(Some(SIZE_MAX));
+        // Names of files are any bytes, line ends included.
         let syntax = syntax::Config::new().utf8(false).dot_matches_new_line(true);
         let regexes: Vec<&str> = globs.iter().map(|(_, regex)| regex.as_str()).collect();
         let built = Regex::builder()

@@ -142,6 +142,7 @@ impl<'a> AtomicInstall<'a> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let failed = |errno| Error::file(&display_path(path), errno);
         let directory = self.root.openat(path, flags).map_err(failed)?;
+        // The guest has the directory's uid and no capability, so it needs these bits to reach the entries again.
         let mode = Mode::from_bits_truncate(staged.mode) | Mode::S_IRWXU;
         fchmod(&directory, mode).map_err(failed)?;
         if let Some(mtime) = staged.mtime {

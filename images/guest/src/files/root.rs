@@ -202,7 +202,8 @@ impl WorkspaceRoot {
     }
 }
 
-/// Retries an openat2 that concurrent renames interrupted.
+/// Retries an openat2 that concurrent renames interrupted: while anything is renamed, the kernel cannot tell whether
+/// `..` stays beneath the workspace.
 fn retry_open(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..16 {
         match open() {

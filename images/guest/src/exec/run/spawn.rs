@@ -153,6 +153,7 @@ async fn launch_leader(
     let _starting = host.supervisors.starting(supervisor);
     match supervisor.start(launch, stdio, group.as_deref()) {
         Ok(()) => {}
+        // The kernel refuses a message with either of these once the supervisor is dead.
         Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(LaunchError::Unread),
         Err(errno) => return Err(LaunchError::Failed(SpawnStage::Fork, errno as i32)),
     }
