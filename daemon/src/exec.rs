@@ -114,7 +114,7 @@ pub fn resolve_exec(
         &spec,
     );
     if spec.script.is_some() {
-        // Report the arguments that are executed.
+        // The spec is reported as the one in force: with the interpreter and the script.
         spec.argv.clone_from(&argv);
     }
     Ok(guest::StartExecRequest {

@@ -195,6 +195,7 @@ async fn verify_peer(stream: UnixStream, expected: &ExpectedGuest) -> Result<Gue
     Ok(GuestLink {
         client,
         lost,
+        // The guest is not trusted to send a short text.
         version: hello.guest_version.chars().take(64).collect(),
         generation: hello.generation,
         workspace: hello.workspace,

@@ -103,6 +103,7 @@ impl ByteMeter {
     /// Counts a message of which `after` bytes have arrived, in place of `before`; 0 once it is complete. Returns the sum
     /// over all incomplete messages.
     pub fn count_arriving(&self, before: u64, after: u64) -> u64 {
+        // May be negative. Both operations wrap, which makes the sum right again.
         let added = after.wrapping_sub(before);
         let sum = self.arriving.fetch_add(added, Ordering::Relaxed);
         sum.wrapping_add(added)

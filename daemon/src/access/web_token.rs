@@ -170,6 +170,7 @@ fn check_times(claims: &Value, now: SystemTime) -> Result<SystemTime, String> {
             Some(value) => {
                 let seconds = value
                     .as_f64()
+                    // Beyond this range the conversion, or a sum of times, could panic.
                     .filter(|seconds| (0.0..1e11).contains(seconds))
                     .ok_or_else(|| format!("has no valid time in its claim {name}"))?;
                 Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))

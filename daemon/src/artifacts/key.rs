@@ -23,7 +23,7 @@ use crate::skills::held_bytes;
 const COMPONENT_BYTES: usize = 125;
 /// Last character of a component that another one follows.
 const CONTINUED: char = 'z';
-/// Number of digits of a version in a key, with leading zeros.
+/// Number of digits of a version in a key, with leading zeros: as many as [`VERSION_MAX`] has.
 const VERSION_DIGITS: usize = 19;
 
 /// Character before the version in the key of a high-water mark. Keys of these come before those of records, which begin

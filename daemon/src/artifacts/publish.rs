@@ -62,6 +62,8 @@ impl ArtifactsState {
     pub(super) async fn acquire_turn(&self, records: &Path) -> Result<OwnedMutexGuard<()>> {
         let turn = self.name_lock(records).lock_owned();
         tokio::select! {
+            // The stop counts first: a deletion of many versions takes a turn for every batch, and a free one is ready
+            // at once.
             biased;
             () = self.store.tasks.stop.cancelled() => Err(Error::Draining),
             turn = tokio::time::timeout(TURN_TIMEOUT, turn) => {
@@ -393,7 +395,8 @@ fn now_ms() -> SystemTime {
     from_unix_ms(unix_ms(SystemTime::now()))
 }
 
-/// Returns a random pause that grows with the number of attempts.
+/// Returns a random pause that grows with the number of attempts, so that daemons which wanted the same number do not
+/// meet again.
 fn retry_pause(attempt: u32) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
     let most = Duration::from_millis(2)

@@ -180,6 +180,7 @@ impl AuditWriter {
         let (key, node) = (&self.options.key, &self.options.node);
         let lost = self.status.take_unreported();
         if lost > 0 {
+            // While the file is open, only a full queue loses records.
             let event = LogEvent::Recovered {
                 cause: BoundedText::new(AuditFault::QueueFull.to_string()),
                 lost,

@@ -32,7 +32,7 @@ const PATHS_MAX: usize = 1000;
 const PATHS_BYTES_MAX: usize = 512 << 10;
 /// Overhead of one path in an encoded message, in bytes.
 const PATH_OVERHEAD_BYTES: usize = 8;
-/// Coarsest resolution of the creation time of an artifact.
+/// Resolution of the creation time of an artifact: its record has milliseconds.
 const TIME_RESOLUTION: Duration = Duration::from_millis(1);
 
 type ClientMessage = Result<pb::CollectOutputsResponse>;

@@ -109,6 +109,7 @@ fn find_container_group(
         };
         found.then_some(path)
     })?;
+    // A shorter text could be a part of any path; 12 digits are Docker's short form of an id.
     let is_containers = container_id.len() >= 12 && path.contains(container_id);
     let below = path.strip_prefix('/').filter(|_| is_containers)?;
     let mount = Path::new(CGROUP_MOUNT).join(controller.unwrap_or_default());

@@ -97,6 +97,7 @@ pub(super) async fn run_build(
         None => BTreeSet::new(),
     };
     check_end(&ended?, options, &refusals)?;
+    // Unpacking needs no container, so its memory is free from here on.
     drop(slot);
 
     send_line(events, "unpacking the packages");

@@ -48,6 +48,7 @@ impl HostFault {
             Some(Errno::EROFS) => return Some(Self::DiskReadOnly),
             _ => {}
         }
+        // An error that a library made has no number.
         let kind = error.kind();
         if matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
             return Some(Self::DiskFull);

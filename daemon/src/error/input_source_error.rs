@@ -43,8 +43,10 @@ impl InputSourceError {
         if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {
             Self::Missing
         } else if matches!(errno, Errno::EXDEV | Errno::ELOOP) {
+            // ELOOP is the answer to a link into the open files of /proc, and to one in a circle.
             Self::Forbidden("leads out of its folder by a link".into())
         } else if errno == Errno::ENXIO {
+            // open(2) answers so for a socket, and for a device without a driver.
             Self::NotAFile
         } else {
             Self::Unreadable(errno.desc().to_owned())

@@ -82,6 +82,7 @@ pub fn find_script(skill: &str, root: &Path, path: &str) -> Result<ScriptProgram
                 path,
             });
         }
+        // The path itself has no `..`, so a link leads out (EXDEV), to an open file in /proc, or in a circle (ELOOP).
         Err(Errno::EXDEV | Errno::ELOOP) => {
             return Err(invalid_path(format!("{path:?} leads out of the skill")));
         }

@@ -124,6 +124,7 @@ async fn write_archive(
 /// [`super::ServiceDependencies::sweep`] is notified, until the daemon stops.
 pub async fn sweep_store(shared: SharedDependencies) {
     let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
+    // `skills.keep_unused` may be a millisecond, and each sweep looks through the stores.
     loop {
         tokio::select! {
             () = shared.tasks.stop.cancelled() => return,

@@ -40,6 +40,7 @@ pub(super) fn http2_builder(config: &ServerConfig) -> tonic::transport::Server {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME_BYTES_MAX)
+        // An adaptive window would replace the two windows above.
         .http2_adaptive_window(Some(false))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(config.keepalive_timeout))

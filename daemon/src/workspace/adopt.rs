@@ -41,7 +41,8 @@ use crate::workspace::slot_disk;
 use crate::workspace::slot_provisioning;
 use crate::workspace::slot_state_machine::LossCause;
 
-/// Longest time until a container whose creation an earlier daemon requested can be removed.
+/// Longest time until a container whose creation an earlier daemon requested can be removed. Docker lists it before it
+/// is complete, and answers its removal with 404 until then.
 const VANISH_TIMEOUT: Duration = Duration::from_secs(5);
 const VANISH_INTERVAL: Duration = Duration::from_millis(20);
 /// Pause between two listings while the reconciler removes the same containers.

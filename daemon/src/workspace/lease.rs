@@ -38,7 +38,7 @@ struct LeaseState {
     users_max: u64,
 }
 
-/// Bit of the number of users that is set once the workspace ends.
+/// Bit of the number of users that is set once the workspace ends: with it the number exceeds every maximum.
 const CLOSED: u64 = 1 << 63;
 
 /// Reason why a request may not use the workspace.

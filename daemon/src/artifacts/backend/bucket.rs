@@ -39,6 +39,7 @@ pub(super) fn open_bucket(config: &ArtifactsConfig) -> Result<AmazonS3> {
         retry_timeout: config.timeout,
         ..RetryConfig::default()
     };
+    // The condition is set here, because AWS_CONDITIONAL_PUT could turn it off: then two saves would get one number.
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
         .with_client_options(client)

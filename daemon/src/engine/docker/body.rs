@@ -149,6 +149,7 @@ fn build_host_config(spec: &ContainerSpec, host: &HostFeatures) -> HostConfig {
         shm_size: Some(to_signed(spec.shm_bytes)),
         // Limits.
         memory: Some(to_signed(spec.limits.memory_bytes)),
+        // Memory and swap together, so there is no swap: nothing of a tenant stays on the host's disk.
         memory_swap: Some(to_signed(spec.limits.memory_bytes)),
         // cgroup v2 has no such setting, and Docker rejects it there.
         memory_swappiness: (host.cgroup_version == 1).then_some(0),
@@ -160,6 +161,7 @@ fn build_host_config(spec: &ContainerSpec, host: &HostFeatures) -> HostConfig {
         oom_score_adj: Some(OOM_SCORE_ADJ),
         // Lifecycle. Docker discards the output of PID 1, because the host must not store data of a tenant.
         init: Some(false),
+        // The daemon removes an ended container itself, after it has asked how it ended.
         auto_remove: Some(false),
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
@@ -246,8 +248,8 @@ fn bind_mounts(slot_dir: &Path) -> impl IntoIterator<Item = Mount> {
     })
 }
 
-/// Returns the mount of /dev/pts with a limit of terminals, which replaces Docker's unlimited one. No mount type of Docker
-/// accepts this option.
+/// Returns the mount of /dev/pts with a limit of terminals, which replaces Docker's unlimited one. No mount type of
+/// Docker accepts this option. The other options are those of Docker's own mount.
 fn terminals_mount(spec: &ContainerSpec) -> Mount {
     let options = format!(
         "nosuid,noexec,newinstance,max={},mode=0620,ptmxmode=0666,gid=5",
@@ -334,7 +336,8 @@ fn tmpfs_mounts(spec: &ContainerSpec) -> HashMap<String, String> {
 }
 
 /// Returns the resource limits per process, or per uid, which no other slot shares. `fsize` exceeds either of the
-/// writable file systems, so that a full disk causes ENOSPC and not SIGXFSZ. It still bounds sparse files, which would burden their reader.
+/// writable file systems, so that a full disk causes ENOSPC and not SIGXFSZ. It still bounds sparse files, which would
+/// burden their reader. `msgqueue` is the kernel's default.
 fn resource_limits(spec: &ContainerSpec) -> Vec<ResourcesUlimits> {
     let file_size = to_signed(spec.limits.disk_bytes).saturating_add(to_signed(spec.tmp_bytes));
     [

@@ -12,7 +12,7 @@ use crate::error::Result;
 
 const PAGE_SIZE_DEFAULT: u32 = 100;
 const PAGE_SIZE_MAX: u32 = 1000;
-/// Time without output after which PollExec treats it as settled, if the request sets none.
+/// Time without output after which PollExec treats it as settled, if the request sets none; that of trpc-agent-go.
 const SETTLE_DEFAULT: Duration = Duration::from_millis(75);
 /// Longest settle time that a request may set.
 const SETTLE_MAX: Duration = Duration::from_secs(10);

@@ -282,6 +282,7 @@ impl SlotActor {
         }
         self.context.workspaces.end_quarantine(self.record.number);
         fault::reach("delete.forgotten");
+        // Only now: the next slot with this number has the same directory and disk.
         self.context.slots.remove(self.record.number);
         self.report(SlotReport::Removed).await;
         fault::reach("delete.done");

@@ -47,6 +47,7 @@ pub(super) async fn call_podman(
     let request = Request::builder()
         .method(method)
         .uri(path)
+        // Podman's server refuses HTTP/1.1 without a host, although a socket has none.
         .header(http::header::HOST, "podman")
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(body)?;
