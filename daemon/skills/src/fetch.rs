@@ -257,6 +257,7 @@ impl UrlFetcher {
         validators: Option<&CacheValidators>,
     ) -> Result<Response, FetchError> {
         let mut request = client.get(url.url().clone());
+        // The client decodes nothing: a coded body would be stored, and hashed, as it comes.
         request = request.header(header::ACCEPT_ENCODING, "identity");
         let validators = validators.filter(|known| known.from == resource_key(url.url()));
         if let Some(etag) = validators.and_then(|known| known.etag.as_ref()) {
@@ -294,6 +295,8 @@ impl UrlFetcher {
             .send()
             .await
             .map_err(|error| self.request_error(url, error))?;
+        // The connection itself says where it leads. With a proxy that is the address of the proxy, which may be
+        // private.
         if bounds.proxy.is_none()
             && let Some(peer) = response.remote_addr()
         {

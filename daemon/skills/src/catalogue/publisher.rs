@@ -83,6 +83,7 @@ impl SkillLibrary {
             }
         })?;
         unpacked.check_case()?;
+        // The upload has no name: this frees its space before the store takes as much.
         drop(file);
         fault::reach("publish.unpacked");
         let root = self.place_card(name, &unpacked.root, temporary.path())?;

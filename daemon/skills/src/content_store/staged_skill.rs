@@ -161,7 +161,7 @@ struct PublishedFolder {
     replaced: Option<PathBuf>,
 }
 
-/// Number of links that a copy of a skill gets at most.
+/// Number of links that a copy of a skill gets at most; each takes a block of the disk.
 const LINKS_MAX: u64 = 8;
 /// Prefix of directories in which skills are prepared.
 const PREPARED: &str = ".stage-";

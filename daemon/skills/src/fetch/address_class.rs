@@ -17,13 +17,15 @@ pub(super) enum AddressClass {
     Never(&'static str),
 }
 
-/// Services of cloud providers that hand out the machine's credentials to whoever can ask.
+/// Services of cloud providers that hand out the machine's credentials to whoever can ask. In order: the address of
+/// most providers, that of AWS for containers, that of Alibaba Cloud, and Azure's WireServer.
 const METADATA_V4: [Ipv4Addr; 4] = [
     Ipv4Addr::new(169, 254, 169, 254),
     Ipv4Addr::new(169, 254, 170, 2),
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(168, 63, 129, 16),
 ];
+/// The same services of AWS and of Google Cloud, over IPv6.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),

@@ -201,6 +201,7 @@ impl IndexProxy {
     ) -> Result<Response<Body>, RefusedRequest> {
         let mut headers = std::mem::take(request.headers_mut());
         remove_hop_headers(&mut headers);
+        // These are about a body, and no request with one gets here.
         headers.remove(header::EXPECT);
         headers.remove(header::CONTENT_LENGTH);
         // The client sets the host of the URL, which is the one that was checked.
@@ -218,6 +219,7 @@ impl IndexProxy {
             return Err(RefusedRequest::new(StatusCode::BAD_GATEWAY, why));
         }
         let mut response = Response::from(response);
+        // The server may have answered in HTTP/1.0, which concerns its connection and not this one.
         *response.version_mut() = Version::HTTP_11;
         remove_hop_headers(response.headers_mut());
         let budget = Arc::clone(&self.budget);

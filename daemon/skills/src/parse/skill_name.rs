@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use skilld_common::text_decoding::is_invisible;
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Maximum length of an id, in bytes.
+/// Maximum length of an id, in bytes: that of a name in the specification of skills.
 pub(crate) const ID_BYTES_MAX: usize = 64;
 /// Maximum length of a name as it is written, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1024;

@@ -297,6 +297,7 @@ impl PublishedSkills {
         let path = self.record_path(&record.name, &record.digest);
         let made = fs::create_dir(self.base.join(&record.name));
         tolerate(ErrorKind::AlreadyExists, made)?;
+        // Syncing the record alone is not enough: a power cut could take its new directory.
         sync_directory(&self.base)?;
         self.store
             .write_record(&path, record, || fault::reach("publish.written"))

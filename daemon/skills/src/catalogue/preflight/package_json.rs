@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Maximum length of a package's name, in bytes.
+/// Maximum length of a package's name, in bytes: npm accepts no longer one.
 const NAME_BYTES_MAX: usize = 214;
 /// Maximum number of packages of one file; further ones are not looked for.
 const DEPENDENCIES_MAX: usize = 1000;

@@ -3,7 +3,8 @@
 use crate::parse::finding::{self, Findings};
 use crate::parse::skill_name::is_hidden;
 
-/// Maximum number of characters of a paragraph that serves as a description.
+/// Maximum number of characters of a paragraph that serves as a description: the longest that the specification of
+/// skills permits.
 const PARAGRAPH_CHARS_MAX: usize = 1024;
 
 /// Returns a text as one line with single spaces, without hidden characters.
