@@ -109,8 +109,10 @@ impl ArchivePlan {
         let (path, metadata) = (&entry.path, &entry.metadata);
         let mut header = tar::Header::new_gnu();
         header.set_size(entry.size());
+        // Who owns a file here means nothing there. An empty field would be no number to the reader.
         header.set_uid(0);
         header.set_gid(0);
+        // Modes and times differ from checkout to checkout; the archive of a skill must not.
         if self.is_skill {
             let is_executable = metadata.mode() & 0o111 != 0;
             header.set_mode(if is_executable { 0o755 } else { 0o644 });

@@ -21,7 +21,8 @@ pub trait PagedRequest {
     ) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
-/// Implements [`PagedRequest`] for requests by their calls, answers, lists in the answers and sizes of a page.
+/// Implements [`PagedRequest`] for requests by their calls, answers, lists in the answers and sizes of a page, which
+/// are the daemon's maxima.
 macro_rules! paged_requests {
     ($($call:ident: $request:ident -> $answer:ident { $($list:ident)+ } by $size:literal,)*) => {
         $(impl PagedRequest for v1::$request {

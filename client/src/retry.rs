@@ -58,6 +58,7 @@ impl RetryPolicy {
 
     /// Returns the wait after `attempt` failures in a row.
     pub(crate) fn backoff(&self, attempt: u32) -> Duration {
+        // More than 31 would overflow.
         let doublings = attempt.saturating_sub(1).min(16);
         (self.backoff_first * (1 << doublings)).min(self.backoff_max)
     }
@@ -99,6 +100,7 @@ pub(crate) fn may_resume(status: &Status) -> bool {
 pub(crate) fn connection_broke(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable => true,
+        // tonic makes one of these, depending on how the connection broke.
         Code::Unknown | Code::Internal | Code::Cancelled => !is_ours(status),
         Code::Ok
         | Code::Aborted

@@ -129,6 +129,8 @@ impl TargetDirectory {
 
     /// Gives the directories that were made here their modes and times.
     pub(crate) async fn finish(self) -> Result<(), Error> {
+        // Children come before their parents, whose modes may close the way to them, and times before modes for the
+        // same reason.
         for (path, attributes) in self.attributes.iter().rev() {
             let failed = || io_error(path);
             if let Some(modified) = attributes.modified {
