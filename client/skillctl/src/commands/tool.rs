@@ -240,6 +240,7 @@ async fn call_unless_interrupted(
     let calling = tools.call_cancellable(session, state, call, cancelled.cancelled());
     let mut calling = pin!(calling);
     tokio::select! {
+        // An answer that has arrived counts more than the signal: what it changed is stored.
         biased;
         made = &mut calling => return Ok(made),
         () = interrupt.wait() => cancelled.cancel(),

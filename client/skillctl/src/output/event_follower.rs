@@ -192,6 +192,7 @@ impl<'a> EventFollower<'a> {
         let mut interrupted = false;
         loop {
             tokio::select! {
+                // A signal comes first: output that never pauses would hide it.
                 biased;
                 () = interrupt.wait() => {
                     if interrupted || self.on_leave == OnLeave::Detach {

@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Exit code of this program when one of the signals ends it.
+/// Exit code of this program when one of the signals ends it: that of a shell for SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Signals that end the program. While this value exists they no longer do so by themselves.

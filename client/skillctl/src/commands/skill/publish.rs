@@ -79,6 +79,7 @@ impl Publish {
         let bar = TransferBar::new(&format!("publishing {}", self.path.display()));
         let name = self.name.as_deref().unwrap_or_default();
         let mut published = client.publish_skill(name, &archive, bar.progress()).await;
+        // Only the daemon knows whether the documents give the skill a name; if not, the file's is the next best.
         if name.is_empty() && published.as_ref().is_err_and(has_no_name) {
             let name = archive.file_name();
             published = client.publish_skill(name, &archive, bar.progress()).await;
