@@ -61,6 +61,7 @@ impl Toolset {
         let (tool, id) = (call.name.clone(), call.id.clone());
         let mut calling = pin!(self.call(session, state, call));
         tokio::select! {
+            // An answer that has arrived counts more than the cancellation, which drops answers and what they change.
             biased;
             finished = &mut calling => return CancelOutcome::Finished(finished),
             () = cancelled => {}

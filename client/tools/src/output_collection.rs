@@ -139,6 +139,7 @@ pub(crate) async fn collect_outputs(
 
 /// Returns `true` if the connection failed, not the request.
 fn may_repeat(error: &Error) -> bool {
+    // tonic answers UNKNOWN for a connection that broke during the call.
     error
         .code()
         .is_none_or(|code| matches!(code, Code::Unavailable | Code::Aborted | Code::Unknown))

@@ -88,7 +88,7 @@ pub(crate) async fn stage_for_command(
 }
 
 /// Returns the references of the loaded skills that were used last, without that of the command's own skill: a
-/// workspace has one version of each.
+/// workspace has one version of each, and one place is for that skill.
 fn references_beside(context: SessionContext<'_>, skill: Option<&str>) -> Vec<String> {
     let own = skill.map(bare_name);
     let mut loaded = loaded_references(context);

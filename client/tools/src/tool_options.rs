@@ -129,7 +129,7 @@ impl Default for ToolOptions {
             allowed_commands: Vec::new(),
             denied_commands: Vec::new(),
             allowed_env: Vec::new(),
-            // The reference's.
+            // trpc-agent-go's, like the two sizes below.
             timeout: Some(Duration::from_secs(300)),
             session_timeout: None,
             // As long as a workspace lasts in which nothing runs.

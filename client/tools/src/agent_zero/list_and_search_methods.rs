@@ -12,7 +12,7 @@ use crate::skill_list_page::{EntryDetail, SkillListPage, TEXT_CHARS_MAX, shorten
 use crate::skill_lookup::{self, skill_id, unusable_reason};
 use crate::tool_error::ToolError;
 
-/// Maximum number of skills that a search shows.
+/// Maximum number of skills that a search shows; Agent Zero's.
 const FOUND_MAX: usize = 25;
 
 /// Result of `list`.

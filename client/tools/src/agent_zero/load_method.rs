@@ -15,7 +15,7 @@ use crate::skill_lookup;
 use crate::skill_text_tag::wrap_in_tag;
 use crate::state::agent_zero;
 
-/// Maximum number of files that a text lists, and maximum size of their names in bytes of JSON.
+/// Maximum number of files that a text lists, which is Agent Zero's, and maximum size of their names in bytes of JSON.
 const FILES_SHOWN_MAX: usize = 80;
 const FILES_BYTES_MAX: usize = 8 * 1024;
 /// Maximum size of the list of files beside the text, in bytes of JSON.

@@ -19,7 +19,8 @@ use crate::workspace_path::without_skill_links;
 
 /// Glob of the files that commands leave as results.
 const OUTPUT_GLOB: &str = "out/**";
-/// Maximum number of files that are collected from `out/` when a call requests none.
+/// Maximum number of files that are collected from `out/` when a call requests none; as many as trpc-agent-go exports
+/// then.
 const UNASKED_FILES_MAX: i64 = 20;
 /// Media type that a link is reported with.
 const LINK_MIME_TYPE: &str = "inode/symlink";

@@ -17,7 +17,7 @@ use crate::exec_run::{
 };
 use crate::tool_error::{ToolError, ToolResult};
 
-/// Default wait of the first call for output, in milliseconds.
+/// Default wait of the first call for output, in milliseconds; trpc-agent-go's.
 pub(super) const YIELD_MS: u64 = 1000;
 /// Longest wait for a program to read the text that is typed first.
 const TYPE_WAIT: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use crate::builtin_tool::{BuiltinTool, properties_mut};
 use crate::tool_definition::ToolDefinition;
 use crate::tool_options::ToolOptions;
 
-/// Maximum number of programs that a description names.
+/// Maximum number of programs that a description names; as many as in trpc-agent-go.
 const COMMANDS_SHOWN: usize = 20;
 /// Description of `command` while commands are restricted.
 const RESTRICTED_COMMAND: &str = "One program and its arguments, without a shell.";

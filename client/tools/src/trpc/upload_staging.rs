@@ -15,11 +15,11 @@ use crate::prompt::{Upload, UploadContent};
 use crate::staged_uploads::{StagedUpload, StagedUploads};
 use crate::tool_error::{ToolError, ToolResult};
 
-/// Maximum size of an input within a request, in bytes.
+/// Maximum size of an input within a request, in bytes; the daemon's maximum.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size of all inputs within one request, in bytes.
+/// Maximum size of all inputs within one request, in bytes: the daemon takes messages of at most 4 MiB.
 const REQUEST_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// Maximum number of inputs of one request.
+/// Maximum number of inputs of one request; the daemon's maximum.
 const INPUTS_MAX: usize = 256;
 /// Directory of large files, under their digests; `work/inputs/` has links to them.
 const DIRECTORY: &str = "work/.skilld/uploads";
