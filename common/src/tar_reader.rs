@@ -304,6 +304,7 @@ fn is_end_mark(block: &[u8; BLOCK_BYTES]) -> bool {
 
 fn has_valid_checksum(block: &[u8; BLOCK_BYTES]) -> bool {
     let sum = block.iter().enumerate().map(|(at, byte)| {
+        // The format sums the header with blanks in the field of the sum.
         let in_field = (148..156).contains(&at);
         u32::from(if in_field { b' ' } else { *byte })
     });
