@@ -11,7 +11,7 @@ use tracing::Span;
 
 use super::call_audit::{AuditEndGuard, CallAudit};
 use super::connections::ConnectionHandle;
-use super::methods::{AuditClass, MethodTraits};
+use super::methods::{AuditClass, MethodProperties};
 use super::refusal_table::{RefusalTable, RefusedCalls};
 use crate::access::{
     AccessControl, CallCredentials, Caller, CredentialKind, MethodAccess, Principal, StreamGuard,
@@ -35,7 +35,7 @@ pub(super) struct CallGate {
 /// Call that asks to be admitted.
 pub(super) struct CallRequest<'a> {
     pub(super) path: &'a str,
-    pub(super) method: MethodTraits,
+    pub(super) method: MethodProperties,
     pub(super) request_id: &'a str,
 }
 
@@ -150,7 +150,7 @@ impl CallGate {
         &self,
         request: &mut Request<Body>,
         connection: Option<&ConnectionHandle>,
-        method: MethodTraits,
+        method: MethodProperties,
     ) -> Result<Option<StreamGuard>, Error> {
         let role = match method.access {
             MethodAccess::Open => return Ok(None),

@@ -34,7 +34,7 @@ use tracing::{Instrument, Span};
 use super::audited_body::AuditedRequestBody;
 use super::call_gate::{AdmittedCall, CallGate, CallRefusal, CallRequest};
 use super::connections::ConnectionHandle;
-use super::methods::{MethodTable, MethodTraits, grpc_timeout};
+use super::methods::{MethodProperties, MethodTable, grpc_timeout};
 use super::open_calls::OpenCalls;
 use super::request_body::{ConnectionProtection, MessageBounds, PendingCall, TimedRequestBody};
 use super::response_body::{
@@ -199,7 +199,7 @@ impl CallLayerContext {
     fn find_method(
         &self,
         request: &Request<Body>,
-    ) -> Result<(&str, MethodTraits), Box<Response<Body>>> {
+    ) -> Result<(&str, MethodProperties), Box<Response<Body>>> {
         if let Some(refusal) = refuse_foreign_request(request) {
             return Err(Box::new(refusal));
         }
@@ -220,7 +220,7 @@ impl CallLayerContext {
     fn wrap_body(
         &self,
         body: Body,
-        method: MethodTraits,
+        method: MethodProperties,
         opening: Option<PendingCall>,
         call: &AdmittedCall,
     ) -> Body {
@@ -239,7 +239,7 @@ impl CallLayerContext {
     /// Makes the permit of a call's answer in the memory budget.
     fn permit(
         &self,
-        method: MethodTraits,
+        method: MethodProperties,
         tenant: Option<TenantName>,
         connection: Option<&ConnectionHandle>,
     ) -> AnswerPermit {
@@ -274,7 +274,7 @@ struct CallEnds<'a> {
 
 impl CallEnds<'_> {
     /// Waits for the answer of a handler, or for the first event that ends the call.
-    async fn await_answer<F, P>(self, method: MethodTraits, handled: F) -> Response<Body>
+    async fn await_answer<F, P>(self, method: MethodProperties, handled: F) -> Response<Body>
     where
         F: Future<Output = Result<Result<Response<Body>, Infallible>, P>>,
     {
@@ -366,7 +366,7 @@ fn traceparent(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn call_deadline(
-    method: MethodTraits,
+    method: MethodProperties,
     headers: &HeaderMap,
     unary_timeout: Duration,
 ) -> Option<Duration> {

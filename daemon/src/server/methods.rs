@@ -17,7 +17,7 @@ const FOREIGN_MESSAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// Properties of one method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MethodTraits {
+pub(super) struct MethodProperties {
     pub(super) client_streams: bool,
     pub(super) server_streams: bool,
     /// `true` for skilld's services, `false` for health and reflection. A drain waits for the former.
@@ -61,7 +61,7 @@ impl AuditClass {
     }
 }
 
-impl MethodTraits {
+impl MethodProperties {
     /// Returns `true` if a call of this method may change something, which the first message of its answer reports.
     pub(super) fn reports_change(self) -> bool {
         matches!(self.audit, AuditClass::Change | AuditClass::Release)
@@ -104,7 +104,7 @@ const HAVE_COMMANDS: [&str; 2] = [STARTS_EXEC, "/skilld.v1.ExecService/StartExec
 /// Table of all served methods by path.
 #[derive(Debug)]
 pub(super) struct MethodTable {
-    by_path: HashMap<String, MethodTraits>,
+    by_path: HashMap<String, MethodProperties>,
     /// Full names of skilld's services, sorted.
     pub(super) services: BTreeSet<String>,
 }
@@ -155,7 +155,7 @@ impl MethodTable {
                         .copied()
                         .and_then(Role::from_number);
                     let access = declared.map_or(MethodAccess::Undeclared, MethodAccess::Role);
-                    let method = MethodTraits {
+                    let method = MethodProperties {
                         client_streams: method.client_streaming(),
                         server_streams: method.server_streaming(),
                         is_skilld,
@@ -178,7 +178,7 @@ impl MethodTable {
     }
 
     /// Returns the method at a path, and the table's own copy of the path: the client's text goes no further.
-    pub(super) fn get(&self, path: &str) -> Option<(&str, MethodTraits)> {
+    pub(super) fn get(&self, path: &str) -> Option<(&str, MethodProperties)> {
         self.by_path
             .get_key_value(path)
             .map(|(path, method)| (path.as_str(), *method))
@@ -271,7 +271,7 @@ mod tests {
     /// Returns the names of the methods of an audit class, sorted.
     fn of_class(class: AuditClass) -> Vec<String> {
         let methods = MethodTable::new();
-        let of_class = |(path, method): (&String, &MethodTraits)| {
+        let of_class = |(path, method): (&String, &MethodProperties)| {
             let name = path.rsplit('/').next()?;
             (method.audit == class).then(|| name.to_owned())
         };
