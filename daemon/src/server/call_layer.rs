@@ -162,9 +162,9 @@ where
         }
         let permit = shared.permit(method, call.tenant.clone(), connection.as_ref());
         let protection = ConnectionProtection::default();
-        let opening =
-            connection.map(|connection| protection.opening(connection, method.priority()));
-        let wrapped = request.map(|body| shared.wrap_body(body, method, opening, &call));
+        let pending =
+            connection.map(|connection| protection.pending_call(connection, method.priority()));
+        let wrapped = request.map(|body| shared.wrap_body(body, method, pending, &call));
         let response = span.in_scope(|| self.inner.call(wrapped));
         let guards = ResponseGuards {
             open,
@@ -216,19 +216,19 @@ impl CallLayerContext {
         Err(Box::new(status_response(&Status::from(refusal))))
     }
 
-    /// Wraps the body of a request, which `opening` counts on its connection.
+    /// Wraps the body of a request, which `pending` counts on its connection.
     fn wrap_body(
         &self,
         body: Body,
         method: MethodProperties,
-        opening: Option<PendingCall>,
+        pending: Option<PendingCall>,
         call: &AdmittedCall,
     ) -> Body {
         let bounds = MessageBounds {
             bytes_max: method.message_bytes_max(),
             rest_timeout: self.message_timeout,
         };
-        let body = TimedRequestBody::new(body, method.client_streams, bounds, opening)
+        let body = TimedRequestBody::new(body, method.client_streams, bounds, pending)
             .with_meter(call.meter.clone());
         let Some(end) = &call.audit else {
             return Body::new(body);
