@@ -177,7 +177,7 @@ where
             audit: call.audit,
             meter: call.meter,
             permit,
-            starts: method.starts_exec,
+            starts_exec: method.starts_exec,
         };
         async move {
             let revoked = guards.stream.as_ref().map(|stream| stream.revoked.clone());
