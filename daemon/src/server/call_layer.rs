@@ -34,7 +34,7 @@ use tracing::{Instrument, Span};
 use super::audited_body::AuditedRequestBody;
 use super::call_gate::{AdmittedCall, CallGate, CallRefusal, CallRequest};
 use super::connections::ConnectionHandle;
-use super::methods::{MethodProperties, MethodTable, grpc_timeout};
+use super::methods::{MethodProperties, MethodTable};
 use super::open_calls::OpenCalls;
 use super::request_body::{ConnectionProtection, MessageBounds, PendingCall, TimedRequestBody};
 use super::response_body::{
@@ -377,6 +377,26 @@ fn call_deadline(
     Some(asked.map_or(unary_timeout, |asked| asked.min(unary_timeout)))
 }
 
+/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is
+/// malformed.
+fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
 async fn run_until<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Output, Error> {
     match deadline {
         None => Ok(future.await),
@@ -455,6 +475,24 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
         ] {
             assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn deadlines_are_read_as_grpc_writes_them() {
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().expect("header"));
+            grpc_timeout(&headers)
+        };
+        assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(read("2M"), Some(Duration::from_secs(120)));
+        assert_eq!(read("3S"), Some(Duration::from_secs(3)));
+        assert_eq!(read("500m"), Some(Duration::from_millis(500)));
+        assert_eq!(read("7u"), Some(Duration::from_micros(7)));
+        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for nonsense in ["", "S", "1", "1x", "-1S", "+1S", "123456789S", "1.5S"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
         }
     }
 

@@ -1,9 +1,7 @@
 //! Table of all served methods, read from the embedded descriptors. Timeouts and the server's stop depend on it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
 
-use http::HeaderMap;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_proto::v1::{Effect, FILE_DESCRIPTOR_SET, METHOD_EFFECTS, METHOD_ROLES};
@@ -185,26 +183,6 @@ impl MethodTable {
     }
 }
 
-/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is
-/// malformed.
-pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let count: u64 = digits.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(count * 3600)),
-        "M" => Some(Duration::from_secs(count * 60)),
-        "S" => Some(Duration::from_secs(count)),
-        "m" => Some(Duration::from_millis(count)),
-        "u" => Some(Duration::from_micros(count)),
-        "n" => Some(Duration::from_nanos(count)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,23 +343,5 @@ mod tests {
                 "SearchSkills",
             ]
         );
-    }
-
-    #[test]
-    fn deadlines_are_read_as_grpc_writes_them() {
-        let read = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("grpc-timeout", text.parse().expect("header"));
-            grpc_timeout(&headers)
-        };
-        assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
-        assert_eq!(read("2M"), Some(Duration::from_secs(120)));
-        assert_eq!(read("3S"), Some(Duration::from_secs(3)));
-        assert_eq!(read("500m"), Some(Duration::from_millis(500)));
-        assert_eq!(read("7u"), Some(Duration::from_micros(7)));
-        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
-        for nonsense in ["", "S", "1", "1x", "-1S", "+1S", "123456789S", "1.5S"] {
-            assert_eq!(read(nonsense), None, "{nonsense}");
-        }
     }
 }
