@@ -10,8 +10,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
-use super::observer_view::restrict_exec;
 use super::relay::{RelayedStream, relay_guest_stream};
+use super::role_restriction::restrict_exec;
 use super::upload::{self, upload_stream};
 use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
