@@ -92,8 +92,7 @@ impl GuestWait {
     ) -> Result<GuestLink, SlotLoss> {
         let started = Instant::now();
         let mut last = self.inspect().await?;
-        // The pid is part of the guest's proof and selects the commands' CPU group, so a slow engine is inspection
-        // again.
+        // The pid is part of the guest's proof and selects the commands' CPU group, so a slow engine is asked again.
         for _ in 1..PID_ATTEMPTS_MAX {
             if let InspectionOutcome::Unknown = last {
                 last = self.inspect().await?;
