@@ -50,7 +50,7 @@ const RETAIN_BYTES_MIN: u64 = CHUNK_BYTES as u64;
 /// Default time that an exec is kept after its end.
 const RETAIN_AFTER_EXIT: Duration = Duration::from_secs(30 * 60);
 /// Maximum number of control messages that wait for the exec's task.
-const COMMANDS_MAX: usize = 16;
+const CONTROLS_MAX: usize = 16;
 
 /// Output streams by their index.
 pub(crate) const STREAMS: [v1::OutputStream; 2] =
@@ -97,7 +97,7 @@ pub(crate) struct Exec {
     changed: watch::Sender<()>,
     /// Notified when a reader took output, so that a full window may have room.
     room: Notify,
-    commands: mpsc::Sender<ExecControl>,
+    controls: mpsc::Sender<ExecControl>,
 }
 
 /// Mutable state of an exec.
@@ -151,7 +151,7 @@ impl Exec {
         };
         let window = |bytes| OutputWindow::new(capacity(bytes), Arc::clone(budget));
         let windows = [window(retain.stdout_bytes), window(retain.stderr_bytes)];
-        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let (controls, receiver) = mpsc::channel(CONTROLS_MAX);
         let exec = Self {
             id,
             name,
@@ -182,7 +182,7 @@ impl Exec {
             }),
             changed: watch::Sender::new(()),
             room: Notify::new(),
-            commands,
+            controls,
         };
         (Arc::new(exec), receiver)
     }
@@ -230,12 +230,12 @@ impl Exec {
     /// Asks the exec's task for a kill without waiting. Does nothing if its queue is full or the task has ended.
     pub(crate) fn try_kill(&self, reason: Reason) {
         let grace = Some(Duration::ZERO);
-        let _ended = self.commands.try_send(ExecControl::Kill { grace, reason });
+        let _ended = self.controls.try_send(ExecControl::Kill { grace, reason });
     }
 
     /// Sends a control message to the exec's task. Returns `false` if the task has ended.
-    pub(crate) async fn send_control(&self, command: ExecControl) -> bool {
-        self.commands.send(command).await.is_ok()
+    pub(crate) async fn send_control(&self, control: ExecControl) -> bool {
+        self.controls.send(control).await.is_ok()
     }
 
     /// Sets the size of the terminal. Returns `false` if the exec has none or its leader has exited.

@@ -158,7 +158,7 @@ impl Guest {
         let (start, writer) = self.prepare_start(launch, &mut spec)?;
         self.make_exec_directories(&id, &spec.skill);
         let name = format!("{}/execs/{id}", settings.workspace);
-        let (exec, commands) = Exec::new(
+        let (exec, controls) = Exec::new(
             name,
             id,
             request.request_digest,
@@ -173,7 +173,7 @@ impl Guest {
             shared,
             settings.clone(),
             start,
-            commands,
+            controls,
         ));
         Ok((exec, settings))
     }

@@ -63,7 +63,7 @@ pub(crate) async fn run_exec(
     exec: Arc<Exec>,
     settings: GuestSettings,
     start: SpawnRequest,
-    mut commands: mpsc::Receiver<ExecControl>,
+    mut controls: mpsc::Receiver<ExecControl>,
 ) {
     let started = Instant::now();
     let before = host.exhaustion.snapshot(host.execs.living() > 1);
@@ -98,7 +98,7 @@ pub(crate) async fn run_exec(
             run.deadlines.timeout =
                 super::positive_duration(spec.timeout).map(|wait| deadline_after(running, wait));
             run.reset_silence_deadline();
-            run.run_event_loop(&mut commands).await;
+            run.run_event_loop(&mut controls).await;
             run.tree.release(&host);
         }
         Err(result) => {
@@ -117,7 +117,7 @@ pub(crate) async fn run_exec(
 
 impl RunningExec {
     /// Handles everything that can happen to a running exec.
-    async fn run_event_loop(&mut self, commands: &mut mpsc::Receiver<ExecControl>) {
+    async fn run_event_loop(&mut self, controls: &mut mpsc::Receiver<ExecControl>) {
         while !(self.tree.is_empty && self.phase() == ExecPhase::Closed) {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
@@ -128,7 +128,7 @@ impl RunningExec {
                 report = self.tree.event() => self.on_report(report),
                 () = wait_readable(out.as_ref()), if out_open => self.read(0).await,
                 () = wait_readable(err.as_ref()), if err_open => self.read(1).await,
-                Some(command) = commands.recv() => self.on_control(command),
+                Some(control) = controls.recv() => self.on_control(control),
                 () = self.exec.room.notified(), if blocked => {}
                 () = self.host.execs.budget.relieved(), if blocked => {}
                 () = sleep_until(deadline) => self.on_deadline(Instant::now()),
@@ -379,8 +379,8 @@ impl RunningExec {
     }
 
     /// Handles a signal or kill request of an RPC.
-    fn on_control(&mut self, command: ExecControl) {
-        match command {
+    fn on_control(&mut self, control: ExecControl) {
+        match control {
             ExecControl::Signal { target, signal } => self.tree.signal(&self.host, target, signal),
             ExecControl::Kill { grace, reason } => {
                 self.terminate(reason, grace.unwrap_or(self.settings.kill_grace));
