@@ -26,19 +26,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::errno::Errno;
 use nix::pty::Winsize;
 use nix::time::{ClockId, clock_gettime};
 use prost_types::Timestamp;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
-use skilld_proto::v1::spawn_failure;
+use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
 use crate::output_window::{CHUNK_BYTES, OutputBudget, OutputWindow};
-use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
-use crate::sys::{self, ExitStatus, SpawnStage};
+use crate::supervisor::protocol::SignalTarget;
+use crate::sys;
 use reader_backpressure::RegisteredReader;
 use stdin::ExecStdin;
 
@@ -333,76 +331,6 @@ pub(crate) fn terminal_size(rows: u32, cols: u32) -> Winsize {
 pub(crate) fn positive_duration(duration: Option<prost_types::Duration>) -> Option<Duration> {
     let duration = Duration::try_from(duration?).ok()?;
     (!duration.is_zero()).then_some(duration)
-}
-
-/// Returns the result of an exec whose leader exited. `cause`, the reason that skilld had to end it, takes precedence
-/// over the exit status.
-pub(crate) fn exited_result(
-    exit: ExitStatus,
-    wall: Duration,
-    cause: Option<Reason>,
-) -> v1::ExecResult {
-    let by_itself = if exit.signaled {
-        Reason::Signaled
-    } else {
-        Reason::Exited
-    };
-    let outcome = if exit.signaled {
-        Outcome::Signal(exit.code)
-    } else {
-        Outcome::ExitCode(exit.code)
-    };
-    v1::ExecResult {
-        reason: cause.unwrap_or(by_itself).into(),
-        wall_time: to_proto_duration(wall),
-        user_time: to_proto_duration(Duration::from_micros(exit.user_us)),
-        sys_time: to_proto_duration(Duration::from_micros(exit.sys_us)),
-        peak_memory_bytes: i64::try_from(exit.peak_bytes).unwrap_or(i64::MAX),
-        outcome: Some(outcome),
-        ..Default::default()
-    }
-}
-
-/// Returns the result of an exec that could not be spawned.
-pub(crate) fn spawn_failed_result(stage: SpawnStage, errno: i32, about: &str) -> v1::ExecResult {
-    let api_stage = match stage {
-        SpawnStage::Fork => spawn_failure::Stage::Fork,
-        SpawnStage::Cwd => spawn_failure::Stage::Cwd,
-        SpawnStage::Limits => spawn_failure::Stage::Limits,
-        SpawnStage::Exec => spawn_failure::Stage::Exec,
-        SpawnStage::Terminal => spawn_failure::Stage::Terminal,
-    };
-    let known = Errno::from_raw(errno);
-    v1::ExecResult {
-        reason: Reason::SpawnFailed.into(),
-        spawn_failure: Some(v1::SpawnFailure {
-            stage: api_stage.into(),
-            errno,
-            message: format!("{known:?} ({}): {about}", known.desc()),
-        }),
-        ..Default::default()
-    }
-}
-
-/// Returns the result of an exec whose exit status is lost, because its supervisor was killed before it reported it.
-pub(crate) fn lost_result() -> v1::ExecResult {
-    v1::ExecResult {
-        reason: Reason::WorkspaceLost.into(),
-        ..Default::default()
-    }
-}
-
-fn to_proto_duration(duration: Duration) -> Option<prost_types::Duration> {
-    prost_types::Duration::try_from(duration).ok()
-}
-
-/// Returns the outcome of a spawn attempt, or `None` for a report that comes later in an exec's life.
-pub(crate) fn spawn_outcome(report: SupervisorReport) -> Option<Result<i32, (SpawnStage, i32)>> {
-    match report {
-        SupervisorReport::Started { pid } => Some(Ok(pid)),
-        SupervisorReport::Failed { stage, errno } => Some(Err((stage, errno))),
-        SupervisorReport::Exited { .. } | SupervisorReport::Empty => None,
-    }
 }
 
 #[cfg(test)]

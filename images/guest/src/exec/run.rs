@@ -25,7 +25,7 @@ use super::{Exec, ExecControl, ExecPhase};
 use crate::output_window::CHUNK_BYTES;
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::ExitStatus;
-use exec_end::{lost_leader_result, record_exit, record_output_end};
+use exec_end::{exited_result, lost_leader_result, record_exit, record_output_end};
 use output_source::{OutputSource, PIPE_BYTES, wait_readable, would_block};
 pub(crate) use spawn::SpawnRequest;
 use spawn::spawn_exec;
@@ -321,7 +321,7 @@ impl RunningExec {
             oom_kills: self.host.exhaustion.oom_kills(self.before),
             refused_forks: self.host.exhaustion.refused_forks(self.before),
             full_disks: std::mem::take(&mut self.full_disks),
-            ..super::exited_result(exit, wall, cause)
+            ..exited_result(exit, wall, cause)
         };
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
