@@ -70,7 +70,9 @@ pub(crate) async fn run_exec(
     match spawn_exec(&host, start, exec.spec.programs.as_ref()).await {
         Ok(spawned) => {
             let pid = spawned.pid;
-            let leader = host.reaper.leader(nix::unistd::Pid::from_raw(pid), started);
+            let leader = host
+                .reaper
+                .register_leader(nix::unistd::Pid::from_raw(pid), started);
             exec.set_running(pid, spawned.terminal);
             let spec = &exec.spec;
             let limit = spec.limits.unwrap_or_default().output_bytes;
@@ -125,7 +127,7 @@ impl RunningExec {
             let stall = self.exec.state().next_stall(blocked);
             let [out, err] = &self.sources;
             tokio::select! {
-                report = self.tree.event() => self.on_report(report),
+                report = self.tree.next_report() => self.on_report(report),
                 () = wait_readable(out.as_ref()), if out_open => self.read(0).await,
                 () = wait_readable(err.as_ref()), if err_open => self.read(1).await,
                 Some(control) = controls.recv() => self.on_control(control),
@@ -471,7 +473,7 @@ impl RunningExec {
             self.on_report(Some(SupervisorReport::Empty));
             return;
         }
-        self.tree.insist(&self.host);
+        self.tree.escalate_kill(&self.host);
         // The wait starts here, because the kill itself may have taken long.
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
     }

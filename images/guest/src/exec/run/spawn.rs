@@ -140,7 +140,7 @@ async fn spawn_with_streams(
         if !matches!(spawned, Err(LaunchError::Unread)) {
             break;
         }
-        supervisor = host.supervisors.fresh().map_err(fork_failed)?;
+        supervisor = host.supervisors.fork_supervisor().map_err(fork_failed)?;
         spawned = launch_leader(host, &supervisor, launch, &streams.stdio).await;
     }
     match spawned {
@@ -155,7 +155,7 @@ async fn spawn_with_streams(
                 LaunchError::Failed(..) => host.supervisors.give_back(supervisor),
                 LaunchError::Unread => {}
                 LaunchError::Lost => {
-                    supervisor.end();
+                    supervisor.kill();
                     host.supervisors.abandon(&supervisor);
                 }
             }
@@ -173,7 +173,7 @@ async fn launch_leader(
 ) -> Result<i32, LaunchError> {
     let group = host.supervisors.command_group();
     let stdio = stdio.each_ref().map(AsFd::as_fd);
-    let _starting = host.supervisors.starting(supervisor);
+    let _starting = host.supervisors.mark_starting(supervisor);
     match supervisor.start(launch, stdio, group.as_deref()) {
         Ok(()) => {}
         Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(LaunchError::Unread),
