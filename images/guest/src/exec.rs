@@ -98,7 +98,7 @@ pub(crate) struct Exec {
     controls: mpsc::Sender<ExecControl>,
 }
 
-/// Mutable state of an exec.
+/// Mutable state of an exec. `reader_backpressure` has the functions about its readers.
 #[derive(Debug)]
 pub(crate) struct ExecState {
     pub(crate) phase: ExecPhase,
@@ -257,7 +257,7 @@ impl Exec {
         let state = self.state();
         v1::Exec {
             name: self.name.clone(),
-            state: state.phase.api().into(),
+            state: state.phase.to_api_state().into(),
             effective_spec: Some(self.spec.clone()),
             pid: state.pid,
             start_time: Some(Timestamp::from(self.start_time)),
@@ -270,8 +270,8 @@ impl Exec {
 }
 
 impl ExecPhase {
-    /// Returns the API's name for the phase.
-    pub(crate) fn api(self) -> v1::ExecState {
+    /// Converts the phase to that of the API.
+    pub(crate) fn to_api_state(self) -> v1::ExecState {
         match self {
             Self::Starting | Self::Running => v1::ExecState::Running,
             Self::Exited => v1::ExecState::Exited,

@@ -62,12 +62,12 @@ pub(crate) async fn run_exec(
     host: Arc<ExecHost>,
     exec: Arc<Exec>,
     settings: GuestSettings,
-    start: SpawnRequest,
+    request: SpawnRequest,
     mut controls: mpsc::Receiver<ExecControl>,
 ) {
     let started = Instant::now();
     let before = host.exhaustion.snapshot(host.execs.living() > 1);
-    match spawn_exec(&host, start, exec.spec.programs.as_ref()).await {
+    match spawn_exec(&host, request, exec.spec.programs.as_ref()).await {
         Ok(spawned) => {
             let pid = spawned.pid;
             let leader = host

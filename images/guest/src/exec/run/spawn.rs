@@ -65,10 +65,10 @@ struct ExecStreams {
 /// Spawns an exec, if `programs` permits its program. Returns the exec's result if it does not start.
 pub(super) async fn spawn_exec(
     host: &ExecHost,
-    mut start: SpawnRequest,
+    mut request: SpawnRequest,
     programs: Option<&v1::Programs>,
 ) -> Result<SpawnedExec, v1::ExecResult> {
-    let mut launch = std::mem::take(&mut start.launch);
+    let mut launch = std::mem::take(&mut request.launch);
     if let Some(programs) = programs {
         let permitted = program_check::check_program(programs, &launch);
         launch.program = permitted.map_err(|failure| v1::ExecResult {
@@ -77,7 +77,7 @@ pub(super) async fn spawn_exec(
             ..Default::default()
         })?;
     }
-    let spawned = match open_streams(start) {
+    let spawned = match open_streams(request) {
         Ok(streams) => spawn_with_streams(host, &launch, streams).await,
         Err((stage, errno)) => Err(LaunchError::Failed(stage, errno)),
     };
@@ -119,10 +119,10 @@ fn spawn_failed_result(stage: SpawnStage, errno: i32, about: &str) -> v1::ExecRe
 }
 
 /// Opens pipes, or a terminal if the request has its size.
-fn open_streams(start: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
-    match start.terminal {
+fn open_streams(request: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
+    match request.terminal {
         Some(size) => open_terminal(size).map_err(|errno| (SpawnStage::Terminal, errno as i32)),
-        None => open_pipes(start.stdin).map_err(|errno| (SpawnStage::Fork, errno as i32)),
+        None => open_pipes(request.stdin).map_err(|errno| (SpawnStage::Fork, errno as i32)),
     }
 }
 
