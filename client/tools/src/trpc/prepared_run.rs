@@ -119,12 +119,12 @@ async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<Str
     let tools = call.tools;
     let loaded = call.active_skills();
     if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
-        return skill_lookup::visible_reference(*call, asked).await;
+        return skill_lookup::visible_reference(call.context, asked).await;
     }
-    let found = skill_lookup::find_skill(*call, asked).await?;
+    let found = skill_lookup::find_skill(call.context, asked).await?;
     let id = skill_id(&found);
     let is_current = match asked.contains('@') {
-        true => skill_lookup::find_skill(*call, &id).await?.digest == found.digest,
+        true => skill_lookup::find_skill(call.context, &id).await?.digest == found.digest,
         false => true,
     };
     if is_current && loaded.contains(&id) {

@@ -33,7 +33,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
         mut spec,
         ..
     } = prepared;
-    spec.planned_collect = plan.planned_spec(*call);
+    spec.planned_collect = plan.planned_spec(call.context);
     let mut typed = InitialStdin {
         text: &run.stdin,
         eof: run.eof,

@@ -87,7 +87,7 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
     let finished = call.in_workspace(|workspace| {
         let (exec_id, spec) = (exec_id.clone(), spec.clone());
         async move {
-            let staging = stage_for_command(*call, &workspace, skill).await?;
+            let staging = stage_for_command(call.context, &workspace, skill).await?;
             let finished = run_exec(call, workspace, exec_id, spec).await?;
             Ok((finished, staging))
         }
@@ -114,13 +114,13 @@ async fn start_in_skill(call: CallContext<'_>, spec: &mut ExecSpec) -> ToolResul
     let mut id = name.to_owned();
     let is_of_id = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     if !name.chars().all(is_of_id)
-        && let Some(skill) = skill_lookup::find_usable_skill(*call, name).await?
+        && let Some(skill) = skill_lookup::find_usable_skill(call.context, name).await?
     {
         // The name is as the skill's author wrote it, and the folder has the id.
         id = skill_lookup::skill_id(&skill);
         spec.cwd = spec.cwd.replacen(name, &id, 1);
     }
-    let mut loaded = loaded_references(*call).into_iter();
+    let mut loaded = loaded_references(call.context).into_iter();
     let Some((name, reference)) = loaded.find(|(loaded, _)| *loaded == id) else {
         return Ok(None);
     };
@@ -174,7 +174,7 @@ async fn start_session(
             spec: Some(spec.clone()),
         };
         async move {
-            let staging = stage_for_command(*call, &request.workspace, skill).await?;
+            let staging = stage_for_command(call.context, &request.workspace, skill).await?;
             let mut touched = start_command(call, request, command, typed).await?;
             // How it ends is not known yet.
             let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
