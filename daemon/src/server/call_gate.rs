@@ -1,5 +1,5 @@
-//! Gate before every call: authorises it, or refuses and records it. `audited_body.rs` records an admitted call once the
-//! first message of its request has arrived, which names the object.
+//! Gate before every call: authorises it, or refuses and records it. `audited_body.rs` records an admitted call once
+//! the first message of its request has arrived, which names the object.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ impl CallGate {
         }
     }
 
-    /// Decides whether a call may begin. Afterwards the request's extensions hold the principal and the caller. A refusal
-    /// goes to the log and to the audit log.
+    /// Decides whether a call may begin. Afterwards the request's extensions hold the principal and the caller. A
+    /// refusal goes to the log and to the audit log.
     pub(super) fn admit(
         &self,
         request: &mut Request<Body>,
