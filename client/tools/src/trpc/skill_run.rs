@@ -24,7 +24,7 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     spec.planned_collect = plan.planned_spec(call.context);
     let finished = run_exec(call, workspace, prepared.exec_id, spec)
         .await
-        .map_err(|error| plan.argument_names().translate(error))?;
+        .map_err(|error| plan.error_translator().translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
     outcome.add_preparation(prepared.warnings, prepared.package_warning);
     let exec = outcome.name.clone();

@@ -28,8 +28,9 @@ use crate::workspace_path;
 
 /// Wait for a command in the background, to see whether it starts, in milliseconds.
 const BACKGROUND_MS: u64 = 1;
-/// Names of the tool's arguments for messages.
-const ARGUMENT_NAMES: FieldErrorTranslator<'_> = FieldErrorTranslator::with_timeout("timeout_sec");
+/// Translator of the daemon's errors into the words of the tool.
+const ERROR_TRANSLATOR: FieldErrorTranslator<'_> =
+    FieldErrorTranslator::with_timeout("timeout_sec");
 
 /// Arguments of `workspace_exec`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -94,7 +95,7 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
     });
     let (finished, staging) = finished
         .await
-        .map_err(|error| ARGUMENT_NAMES.translate(error))?;
+        .map_err(|error| ERROR_TRANSLATOR.translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
     let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
     outcome.add_preparation(warnings, package_warning);
@@ -185,7 +186,7 @@ async fn start_session(
     });
     let (name, touched) = started
         .await
-        .map_err(|error| ARGUMENT_NAMES.translate(error))?;
+        .map_err(|error| ERROR_TRANSLATOR.translate(error))?;
     let default_ms = match asked.background {
         true => BACKGROUND_MS,
         false => YIELD_MS,
