@@ -125,7 +125,7 @@ pub(super) async fn list_tools(call: CallContext<'_>, arguments: Value) -> CallR
 pub(super) async fn list_docs(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SkillArguments = decode(arguments)?;
     let name = require_name(&asked.skill)?;
-    let reference = skill_lookup::visible_reference(call.context, name).await?;
+    let reference = skill_lookup::resolve_reference(call.context, name).await?;
     let docs = skill_lookup::list_documents(call.tools, &reference).await?;
     let paths: Vec<String> = docs.into_iter().map(|file| file.path).collect();
     Ok(ToolAnswer::of(json!(PathList::new(&paths, asked.offset))))

@@ -26,8 +26,8 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
         .await
         .map_err(|error| plan.error_translator().translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
-    outcome.add_preparation(prepared.warnings, prepared.package_warning);
-    let exec = outcome.name.clone();
+    outcome.add_preparation_warnings(prepared.warnings, prepared.package_warning);
+    let exec = outcome.exec_name.clone();
     let mut result = RunResult::new(outcome, prepared.staged);
     if let Err(error) = plan.collect(call.context, &exec, &mut result).await {
         result.warnings.push(failure_warning(&error));

@@ -98,7 +98,7 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
         .map_err(|error| ERROR_TRANSLATOR.translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
     let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
-    outcome.add_preparation(warnings, package_warning);
+    outcome.add_preparation_warnings(warnings, package_warning);
     outcome.warnings.extend(staging.warnings);
     let result = ShellResult::new(outcome);
     Ok(ToolAnswer::with(&result, StateDelta::new()))
