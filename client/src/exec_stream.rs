@@ -30,14 +30,14 @@ pub struct ExecStream {
     /// Name, format and gaps of every attach; its offsets are the bytes handed over so far.
     attach: AttachExecRequest,
     open: Option<Streaming<ExecEvent>>,
-    /// The call under way. Kept, because a caller that stops waiting for the next event must not reset a RunExec
-    /// of which nobody could say then whether it started something.
+    /// The call under way. Kept, because a caller that stops waiting for the next event must not reset a RunExec that
+    /// may have started the exec.
     opening: Option<ReusableBoxFuture<'static, OpenedStream>>,
-    /// No other RunExec is to be made.
-    start_given_up: bool,
+    /// `true` if no other RunExec is to be made.
+    is_start_cancelled: bool,
     seen: SeenEvents,
     resumed: u32,
-    trouble: StreamFailures,
+    attempts: OpenAttempts,
 }
 
 /// Answer to RunExec or AttachExec.
@@ -52,13 +52,16 @@ struct SeenEvents {
     end: bool,
 }
 
-/// Record of the failures since the last new event.
+/// Attempts to open the stream.
 #[derive(Debug, Default)]
-struct StreamFailures {
+struct OpenAttempts {
+    /// Number of failures since the last new event.
     failures: u32,
+    /// Begin of the time without a new event; `None` while events come.
     quiet_since: Option<Instant>,
+    /// Time of the next attempt; `None` for at once.
     open_at: Option<Instant>,
-    /// The server took the request at least once.
+    /// `true` once the server has taken the request.
     accepted: bool,
 }
 
@@ -83,10 +86,10 @@ impl ExecStream {
             attach: request,
             open: None,
             opening: None,
-            start_given_up: false,
+            is_start_cancelled: false,
             seen: SeenEvents::default(),
             resumed: 0,
-            trouble: StreamFailures::default(),
+            attempts: OpenAttempts::default(),
         }
     }
 
@@ -110,8 +113,8 @@ impl ExecStream {
 
     /// Stops starting the exec: a RunExec under way is waited for but not repeated, and if no event comes of it the
     /// stream ends without Closed. Has no effect once an event has come.
-    pub fn give_up_start(&mut self) {
-        self.start_given_up = true;
+    pub fn cancel_start(&mut self) {
+        self.is_start_cancelled = true;
     }
 
     /// Returns the next event; `None` after Closed and after an error. Cancel safe.
@@ -141,23 +144,23 @@ impl ExecStream {
             return self.reopen().await.map(|()| None);
         };
         match stream.message().await {
-            Ok(Some(event)) => self.take(event),
+            Ok(Some(event)) => self.check_event(event),
             Ok(None) => {
                 let status = Status::unavailable("the stream ended without Closed");
-                self.broke(status).map(|()| None)
+                self.plan_reopen(status).map(|()| None)
             }
-            Err(status) => self.broke(status).map(|()| None),
+            Err(status) => self.plan_reopen(status).map(|()| None),
         }
     }
 
     async fn reopen(&mut self) -> Result<(), Error> {
-        self.trouble.quiet_since.get_or_insert_with(Instant::now);
+        self.attempts.quiet_since.get_or_insert_with(Instant::now);
         if self.opening.is_none() {
-            if self.start_given_up && self.run.is_some() {
+            if self.is_start_cancelled && self.run.is_some() {
                 self.seen.end = true;
                 return Ok(());
             }
-            if let Some(open_at) = self.trouble.open_at {
+            if let Some(open_at) = self.attempts.open_at {
                 tokio::time::sleep_until(open_at).await;
             }
         }
@@ -166,41 +169,41 @@ impl ExecStream {
         self.opening = None;
         match opened {
             Ok(response) => {
-                if self.trouble.accepted {
+                if self.attempts.accepted {
                     self.resumed += 1;
                 }
-                self.trouble.accepted = true;
-                self.trouble.open_at = None;
+                self.attempts.accepted = true;
+                self.attempts.open_at = None;
                 self.open = Some(response.into_inner());
                 Ok(())
             }
-            Err(status) => self.broke(status),
+            Err(status) => self.plan_reopen(status),
         }
     }
 
     /// Decides whether a break is final; if not, when to open the stream again.
-    fn broke(&mut self, status: Status) -> Result<(), Error> {
+    fn plan_reopen(&mut self, status: Status) -> Result<(), Error> {
         self.open = None;
         let now = Instant::now();
-        let trouble = &mut self.trouble;
-        trouble.failures += 1;
+        let attempts = &mut self.attempts;
+        attempts.failures += 1;
         let policy = &self.client.retry;
-        if !trouble.accepted && status.code() == Code::Unavailable {
+        if !attempts.accepted && status.code() == Code::Unavailable {
             // Nothing was started: the same bounds as for any other call.
             let wait = policy
-                .after(&status, trouble.failures)
+                .after(&status, attempts.failures)
                 .ok_or_else(|| Error::from(status))?;
-            trouble.open_at = Some(now + wait);
+            attempts.open_at = Some(now + wait);
             return Ok(());
         }
-        // A reader that was slow lost its place to others, and is told when to come back.
-        let displaced = trouble.accepted
+        // The daemon ended the stream of a slow reader for lack of memory, and named the time of the next attempt.
+        let displaced = attempts.accepted
             && status.code() == Code::ResourceExhausted
             && requested_wait(&status).is_some();
         if !displaced && !may_resume(&status) {
             return Err(Error::from(status));
         }
-        let quiet = now - *trouble.quiet_since.get_or_insert(now);
+        let quiet = now - *attempts.quiet_since.get_or_insert(now);
         if quiet >= policy.resume_window {
             let at = self.offsets();
             return Err(Error::StreamLost {
@@ -210,14 +213,14 @@ impl ExecStream {
                 source: Box::new(Failure::from(status)),
             });
         }
-        let backoff = policy.backoff(trouble.failures);
+        let backoff = policy.backoff(attempts.failures);
         let wait = requested_wait(&status).unwrap_or(backoff);
-        trouble.open_at = Some(now + wait.min(policy.backoff_max));
+        attempts.open_at = Some(now + wait.min(policy.backoff_max));
         Ok(())
     }
 
     /// Checks an event against what came before, and hands it over unless it is a repetition.
-    fn take(&mut self, event: ExecEvent) -> Result<Option<ExecEvent>, Error> {
+    fn check_event(&mut self, event: ExecEvent) -> Result<Option<ExecEvent>, Error> {
         let new = match &event.event {
             Some(Event::Started(_)) => !std::mem::replace(&mut self.seen.started, true),
             Some(Event::Output(output)) => {
@@ -239,13 +242,13 @@ impl ExecStream {
             // Of a newer server.
             None => false,
         };
-        // The exec is there: from now on its stream is opened by AttachExec.
+        // The exec exists: from now on its stream is opened by AttachExec.
         self.run = None;
         if !new {
             return Ok(None);
         }
-        self.trouble.failures = 0;
-        self.trouble.quiet_since = None;
+        self.attempts.failures = 0;
+        self.attempts.quiet_since = None;
         Ok(Some(event))
     }
 

@@ -1,5 +1,6 @@
-//! Launches an exec in a workspace that has granted it. It finds the script, resolves the command with its environment
-//! and limits, and reserves the exec within the quota of its tenant.
+//! Prepares the launch of an exec in a workspace that has granted it. It finds the script, resolves the command with
+//! its environment and limits, and reserves the exec within the quota of its tenant. `rpc/exec.rs` sends the result to
+//! the guest.
 
 mod writable_script;
 
@@ -35,7 +36,7 @@ pub struct ExecRequest {
     pub spec: pb::ExecSpec,
 }
 
-/// Workspace in which an exec starts, and what bounds the exec there.
+/// Dependencies of a launch: the workspace with its grant, the configuration and the limits of the exec.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecLauncher<'a> {
     /// Workspace of the exec.
@@ -76,7 +77,7 @@ impl ExecLauncher<'_> {
         let record = &self.grant.view.record;
         let claim = record.claim.as_ref();
         let script = self.find_script(&spec).await?;
-        let around = ExecContext {
+        let context = ExecContext {
             image_env: &record.image_env,
             cpu_millis: self.engine.usable_cpu_millis(record.limits.cpu_millis),
             env: claim.map_or(&no_env, |claim| &claim.env),
@@ -85,12 +86,12 @@ impl ExecLauncher<'_> {
             script: script.as_ref(),
             config: self.config,
         };
-        let request = exec::resolve_exec(exec_id, digest, spec, start, around)?;
-        let id_given = (!is_new).then_some(self.grant);
+        let request = exec::resolve_exec(exec_id, digest, spec, start, context)?;
+        // A request whose id the daemon chose repeats none.
+        let grant = (!is_new).then_some(self.grant);
         let (workspace, limit) = (self.workspace, self.execs_max);
         let counted =
-            CountedExec::reserve(self.context, workspace, &request.exec_id, limit, id_given)
-                .await?;
+            CountedExec::reserve(self.context, workspace, &request.exec_id, limit, grant).await?;
         Ok((request, counted))
     }
 

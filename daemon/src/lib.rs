@@ -9,7 +9,7 @@
 //! | [`collect`] | collections of files as artifacts |
 //! | [`inputs`] | files by reference, staged from their source into a workspace |
 //! | [`environments`] | packages that skills need beyond their image: finds built ones, builds missing ones |
-//! | [`exec_launch`] | start of an exec in its workspace: script, command, environment, quota |
+//! | [`exec_launch`] | preparation of an exec's start in its workspace: script, command, environment, quota |
 //! | [`workspace`] | life of a slot: state table, one task per slot, record on disk, registry of names |
 //! | [`exec`] | resolution of a command: argv, environment, working directory, effective limits |
 //! | [`workspace_paths`] | lexical rules for paths in a workspace |

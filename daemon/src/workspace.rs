@@ -50,7 +50,7 @@ use slot_state_machine::{LossCause, SlotState};
 pub use workspace_key::{WorkspaceId, WorkspaceKey};
 
 /// Maximum number of requests that wait for one slot's task.
-const COMMANDS_MAX: usize = 256;
+const SLOT_REQUESTS_MAX: usize = 256;
 
 /// State of a slot as its task published it last. Every change publishes a new snapshot.
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ pub struct Slot {
     /// Number of the slot, counted from the configured first uid.
     number: u32,
     dir: Arc<PathBuf>,
-    commands: mpsc::Sender<SlotRequest>,
+    requests: mpsc::Sender<SlotRequest>,
     view: watch::Receiver<Arc<SlotSnapshot>>,
     /// Lock of calls that stage skills.
     staging: Arc<Mutex<()>>,
@@ -248,7 +248,7 @@ impl Slot {
     /// Reports to the task that its container was paused or resumed. Reports stay in order and never wait; a task that
     /// misses one because its queue is full asks the engine itself.
     pub fn container_paused(&self, paused: bool) {
-        if self.commands.try_send(SlotRequest::Paused(paused)).is_err() {
+        if self.requests.try_send(SlotRequest::Paused(paused)).is_err() {
             tracing::debug!(
                 slot = self.number,
                 paused,
@@ -257,19 +257,19 @@ impl Slot {
         }
     }
 
-    async fn send(&self, command: SlotRequest) {
-        if self.commands.send(command).await.is_err() {
+    async fn send(&self, request: SlotRequest) {
+        if self.requests.send(request).await.is_err() {
             tracing::trace!(slot = self.number, "slot is gone");
         }
     }
 
     async fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T>>) -> SlotRequest,
+        request: impl FnOnce(oneshot::Sender<Result<T>>) -> SlotRequest,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.commands
-            .send(command(reply))
+        self.requests
+            .send(request(reply))
             .await
             .map_err(|_| self.ended_task_error())?;
         answer.await.map_err(|_| self.ended_task_error())?

@@ -21,8 +21,8 @@ use skilld_client::{Error, exec_name, new_exec_id};
 /// the grace period of programs that wait before they end.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Tools whose calls start commands; calls of other tools leave nothing to kill.
-const COMMAND_TOOLS: [&str; 5] = [
+/// Tools of all families whose calls start commands; calls of other tools leave nothing to kill.
+const CANCELLABLE_TOOLS: [&str; 5] = [
     "run_skill_script",
     "skill_exec",
     "skill_run",
@@ -66,7 +66,7 @@ impl Toolset {
             finished = &mut calling => return CancelOutcome::Finished(finished),
             () = cancelled => {}
         }
-        if !COMMAND_TOOLS.contains(&tool.as_str()) {
+        if !CANCELLABLE_TOOLS.contains(&tool.as_str()) {
             return CancelOutcome::Cancelled(Ok(()));
         }
         // Answer of the daemon to the last KillExec.

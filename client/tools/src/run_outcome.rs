@@ -22,7 +22,7 @@ const DECODING_ADVICE: &str =
 pub(crate) struct RunOutcome {
     /// Resource name of the exec.
     #[serde(skip)]
-    pub(crate) name: String,
+    pub(crate) exec_name: String,
     /// Outcome: exited, signaled, timeout, no_output_timeout, oom_killed, output_limit, spawn_failed and others.
     #[serde(rename = "outcome")]
     pub(crate) reason: String,
@@ -86,7 +86,7 @@ impl RunOutcome {
                 "the command was ended for its time; output and files until then are kept";
             outcome.warnings.push(warning.to_owned());
         }
-        outcome.name = finished.name;
+        outcome.exec_name = finished.name;
         outcome.stdout_bytes = output.stdout.total();
         outcome.stderr_bytes = output.stderr.total();
         outcome.stdout_truncated = output.stdout.is_cut();
@@ -103,7 +103,7 @@ impl RunOutcome {
 
     /// Adds the warnings of what was prepared for the run, and the one about packages that its skill lacks if these may
     /// be why the command did not do what it should.
-    pub(crate) fn add_preparation(
+    pub(crate) fn add_preparation_warnings(
         &mut self,
         warnings: impl IntoIterator<Item = String>,
         package_warning: Option<String>,

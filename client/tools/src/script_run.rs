@@ -124,7 +124,7 @@ impl ScriptRunRequest {
             timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
             ..ExecSpec::default()
         };
-        // A client that gives a call up wants the script to end.
+        // A client that cancels a call wants the script to end.
         spec.set_on_disconnect(OnDisconnect::Kill);
         Ok(spec)
     }
@@ -171,14 +171,18 @@ pub(crate) async fn run_script(
     spec.skill.clone_from(&id);
     let warnings;
     (spec.env, warnings) = build_environment(tools, &script);
-    let (workspace, staged, unstaged) = stage_command_skill(call.context, &reference).await?;
+    let (workspace, staged, staging_warnings) =
+        stage_command_skill(call.context, &reference).await?;
     let finished = run_exec(call, workspace, call.exec_id(), spec)
         .await
         .map_err(|error| translate_error(tools, error, &reference, &script.path))?;
     let mut outcome = RunOutcome::new(&tools.options, finished);
-    let is_new = tools.workspaces.take_warning(call.session);
-    let warnings = is_new.into_iter().chain(warnings).chain(unstaged);
-    outcome.add_preparation(warnings, describe_staging_problems(&staged));
+    let replacement = tools.workspaces.take_replacement_warning(call.session);
+    let warnings = replacement
+        .into_iter()
+        .chain(warnings)
+        .chain(staging_warnings);
+    outcome.add_preparation_warnings(warnings, describe_staging_problems(&staged));
     let mut result = ScriptResult {
         skill: id,
         script: script.path,
@@ -302,7 +306,7 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
         skip_empty_after_failure: true,
         ..CollectSpec::default()
     };
-    let exec = &result.outcome.name;
+    let exec = &result.outcome.exec_name;
     let (files, summary) = output_collection::collect_outputs(call.tools, exec, spec, 0).await?;
     let received = files.len();
     let written_files = files.into_iter().map(|collected| {

@@ -182,7 +182,7 @@ pub(crate) async fn search_skills(
 /// Returns the reference for reading a skill's files or staging it, which begins with the skill's id. A name of a
 /// loaded skill is known to be permitted; other names are looked up first. If the options show some skills only, a
 /// version may lead to a hidden one, so the result names exactly the skill that was found.
-pub(crate) async fn visible_reference(
+pub(crate) async fn resolve_reference(
     context: SessionContext<'_>,
     name: &str,
 ) -> ToolResult<String> {

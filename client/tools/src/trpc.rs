@@ -97,7 +97,10 @@ pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallRes
     };
     let mut answer = own.call(context, call).await?;
     if tool_table::COMMAND_TOOLS.contains(&own.name) {
-        add_warnings(&mut answer, tools.workspaces.take_warning(context.session));
+        add_warnings(
+            &mut answer,
+            tools.workspaces.take_replacement_warning(context.session),
+        );
     }
     Ok(answer)
 }

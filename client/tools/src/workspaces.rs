@@ -98,7 +98,7 @@ impl SessionWorkspaces {
     }
 
     /// Returns the warning that the session's workspace replaced a lost one, once.
-    pub(crate) fn take_warning(&self, session: &Session) -> Option<String> {
+    pub(crate) fn take_replacement_warning(&self, session: &Session) -> Option<String> {
         let name = workspace_name(&session.workspace_id());
         let is_new = self.replaced.lock().remove(&name);
         is_new.then(|| REPLACED_WARNING.to_owned())

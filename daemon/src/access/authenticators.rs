@@ -178,7 +178,7 @@ impl Authenticators {
     }
 
     /// Checks expiry, tenant and role of a principal, and finds the tenant that the request means.
-    pub(super) fn admit(
+    pub(super) fn authorize(
         &self,
         call: &CallCredentials,
         principal: Arc<Principal>,

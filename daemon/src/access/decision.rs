@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 const TENANTS_NAMED_MAX: usize = 10;
 
 impl AccessControl {
-    /// Returns who makes a call. [`Self::admit`] follows.
+    /// Returns who makes a call. [`Self::authorize`] follows.
     ///
     /// # Errors
     /// [`Error::Unauthenticated`] without a valid credential.
@@ -33,7 +33,7 @@ impl AccessControl {
     /// # Errors
     /// [`Error::Unauthenticated`] if the credential has expired, its tenant is not configured or its workspace has ended,
     /// [`Error::PermissionDenied`] if its role does not suffice.
-    pub fn admit(
+    pub fn authorize(
         &self,
         call: &CallCredentials,
         principal: Arc<Principal>,
@@ -104,7 +104,7 @@ impl AccessControl {
     ) -> Result<Caller> {
         match &self.authenticators {
             None => Ok(self.anonymous.clone()),
-            Some(authenticators) => authenticators.admit(call, principal, required),
+            Some(authenticators) => authenticators.authorize(call, principal, required),
         }
     }
 

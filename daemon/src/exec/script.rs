@@ -3,7 +3,7 @@
 //!
 //! The files are those of the slot's `skills/<name>/` on the host, which only the daemon writes. They are opened
 //! beneath that folder, so links from a skill into the workspace do not resolve here. A writable copy is none of these
-//! files: `rpc/writable_skills.rs` finds its scripts through the guest.
+//! files: `exec_launch/writable_script.rs` finds its scripts through the guest.
 
 use std::fs::{self, File};
 use std::io::Read;

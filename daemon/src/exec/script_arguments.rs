@@ -15,8 +15,8 @@ use crate::error::{Error, Result, Violation};
 const ARGUMENTS_MAX: usize = 256;
 /// Maximum length of a script argument's key, in bytes.
 const KEY_BYTES_MAX: usize = 64;
-/// Maximum length of a script argument or of `NAME=value`, in bytes: Linux's MAX_ARG_STRLEN without the NUL.
-const TEXT_BYTES_MAX: usize = (128 << 10) - 1;
+/// Maximum length of a script argument or of `NAME=value`, in bytes.
+const TEXT_BYTES_MAX: usize = super::ARG_BYTES_MAX;
 /// Prefix of the environment variables that hold a script's arguments.
 pub const VARIABLE_PREFIX: &str = "SKILL_ARG_";
 /// Largest integer that a JSON number represents exactly: 2^53.

@@ -10,8 +10,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
-use super::observer_view::restrict_exec;
 use super::relay::{RelayedStream, relay_guest_stream};
+use super::role_restriction::restrict_exec;
 use super::upload::{self, upload_stream};
 use super::{SharedDependencies, allow_missing};
 use crate::access::Caller;
@@ -28,10 +28,10 @@ use crate::workspace::running_execs::CountedExec;
 pub struct ExecRpc(pub SharedDependencies);
 
 /// Exec that is ready for the guest.
-struct AdmittedExec {
+struct PreparedExec {
     grant: WorkspaceGrant,
     request: guest::StartExecRequest,
-    /// Place among the running execs of the tenant; `None` for a repeated request that takes none. Dropped after the
+    /// Unit of the tenant's quota of running execs; `None` for a repeated request that takes none. Dropped after the
     /// guest's answer of any kind, because the exec may have started.
     counted: Option<CountedExec>,
     observer: ExecObserver,
@@ -39,13 +39,13 @@ struct AdmittedExec {
 
 impl ExecRpc {
     /// Checks a request, gets the workspace's grant, and prepares the launch in it.
-    async fn admit_exec(
+    async fn prepare_exec(
         &self,
         caller: &Caller,
         (workspace, exec_id): (&str, &str),
         spec: Option<pb::ExecSpec>,
         start: StartMode,
-    ) -> Result<AdmittedExec> {
+    ) -> Result<PreparedExec> {
         let received = Instant::now();
         let exec = wire::check_exec(workspace, exec_id, spec, &self.0.config.execs)?;
         if self.0.tasks.refuses(RefusedWork::Execs) {
@@ -72,7 +72,7 @@ impl ExecRpc {
             (id.name(), request.exec_id.clone()),
             received,
         );
-        Ok(AdmittedExec {
+        Ok(PreparedExec {
             grant,
             request,
             counted,
@@ -100,21 +100,21 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let run = request.into_inner();
         let format = wire::check_output_options(run.format, 0)?;
-        let mut ready = self
-            .admit_exec(
+        let mut prepared = self
+            .prepare_exec(
                 &caller,
                 (&run.workspace, &run.exec_id),
                 run.spec,
                 StartMode::Run,
             )
             .await?;
-        ready.request.set_format(format);
-        let grant = ready.grant;
-        let created = convert::exec_name(&grant.name(), &ready.request.exec_id);
+        prepared.request.set_format(format);
+        let grant = prepared.grant;
+        let created = convert::exec_name(&grant.name(), &prepared.request.exec_id);
         let mut guest = grant.guest.clone();
-        let started = grant.call(guest.run_exec(ready.request)).await?;
-        let mut observer = ready.observer;
-        observer.confirm_start(ready.counted.and_then(CountedExec::follow));
+        let started = grant.call(guest.run_exec(prepared.request)).await?;
+        let mut observer = prepared.observer;
+        observer.confirm_start(prepared.counted.and_then(CountedExec::confirm_start));
         let stream = started.into_inner();
         let observed = stream.inspect_ok(move |event| observer.observe_event(event));
         let events = relay_guest_stream(observed, grant);
@@ -127,20 +127,20 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::Exec>, Status> {
         let caller = Caller::of(&request)?;
         let start = request.into_inner();
-        let ready = self
-            .admit_exec(
+        let prepared = self
+            .prepare_exec(
                 &caller,
                 (&start.workspace, &start.exec_id),
                 start.spec,
                 StartMode::Detached,
             )
             .await?;
-        let grant = ready.grant;
-        let created = convert::exec_name(&grant.name(), &ready.request.exec_id);
+        let grant = prepared.grant;
+        let created = convert::exec_name(&grant.name(), &prepared.request.exec_id);
         let mut guest = grant.guest.clone();
-        let exec = grant.call(guest.start_exec(ready.request)).await?;
-        let mut observer = ready.observer;
-        observer.confirm_start(ready.counted.and_then(CountedExec::follow));
+        let exec = grant.call(guest.start_exec(prepared.request)).await?;
+        let mut observer = prepared.observer;
+        observer.confirm_start(prepared.counted.and_then(CountedExec::confirm_start));
         // Without the sender of an end, the guest is asked for it.
         observer.finish_detached(exec.get_ref());
         Ok(CreatedResource::attach(created, exec))

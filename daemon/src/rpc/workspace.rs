@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 use super::SharedDependencies;
 use super::convert::{self, workspace as wire};
-use super::observer_view::restrict_workspace;
+use super::role_restriction::restrict_workspace;
 use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::error::Error;

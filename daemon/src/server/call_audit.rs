@@ -10,7 +10,7 @@ use skilld_proto::v1::{CollectOutputsRequest, Reason, RunExecRequest};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::methods::{AuditClass, MethodTraits};
+use super::methods::{AuditClass, MethodProperties};
 use crate::access::{ConnectionPeer, PeerAddress, Principal, TENANT_HEADER, TenantName};
 use crate::audit::{
     AuditFault, AuditLog, AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome,
@@ -50,7 +50,7 @@ impl CallAudit {
     /// Makes the audit of a call. `principal` is `None` if no authenticator accepted it.
     pub(super) fn new(
         log: &AuditLog,
-        (path, method): (&str, MethodTraits),
+        (path, method): (&str, MethodProperties),
         request_id: &str,
         headers: &HeaderMap,
         peer: Option<&ConnectionPeer>,

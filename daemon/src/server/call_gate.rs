@@ -1,4 +1,5 @@
-//! Gate before every call: authorises it, and begins its records in the audit log.
+//! Gate before every call: authorises it, or refuses and records it. `audited_body.rs` records an admitted call once
+//! the first message of its request has arrived, which names the object.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use tracing::Span;
 
 use super::call_audit::{AuditEndGuard, CallAudit};
 use super::connections::ConnectionHandle;
-use super::methods::{AuditClass, MethodTraits};
+use super::methods::{AuditClass, MethodProperties};
 use super::refusal_table::{RefusalTable, RefusedCalls};
 use crate::access::{
     AccessControl, CallCredentials, Caller, CredentialKind, MethodAccess, Principal, StreamGuard,
@@ -35,7 +36,7 @@ pub(super) struct CallGate {
 /// Call that asks to be admitted.
 pub(super) struct CallRequest<'a> {
     pub(super) path: &'a str,
-    pub(super) method: MethodTraits,
+    pub(super) method: MethodProperties,
     pub(super) request_id: &'a str,
 }
 
@@ -74,7 +75,8 @@ impl CallGate {
         }
     }
 
-    /// Authorises a call and stores its caller in the request. A refusal goes to the log and to the audit log.
+    /// Decides whether a call may begin. Afterwards the request's extensions hold the principal and the caller. A
+    /// refusal goes to the log and to the audit log.
     pub(super) fn admit(
         &self,
         request: &mut Request<Body>,
@@ -144,13 +146,13 @@ impl CallGate {
         self.refusals.delay(stop).await;
     }
 
-    /// Authorises a call and stores its caller in the request. Returns the guard of a stream, which ends when its
-    /// credentials are no longer valid.
+    /// Authenticates and authorises a call, and counts it against the rate, the connections and the streams of its
+    /// tenant. Returns the guard of a stream, which ends when its credentials are no longer valid.
     fn authorize(
         &self,
         request: &mut Request<Body>,
         connection: Option<&ConnectionHandle>,
-        method: MethodTraits,
+        method: MethodProperties,
     ) -> Result<Option<StreamGuard>, Error> {
         let role = match method.access {
             MethodAccess::Open => return Ok(None),
@@ -171,10 +173,10 @@ impl CallGate {
         if is_known {
             span.record("principal", principal.id.as_str());
         }
-        let admitted = self
+        let authorized = self
             .access
-            .admit(&credentials, Arc::clone(&principal), role);
-        if let Ok(caller) = &admitted {
+            .authorize(&credentials, Arc::clone(&principal), role);
+        if let Ok(caller) = &authorized {
             trace_span::set_attribute("skilld.tenant", || caller.tenant().as_str().to_owned());
             if is_known {
                 span.record("tenant", caller.tenant().as_str());
@@ -182,10 +184,10 @@ impl CallGate {
             request.extensions_mut().insert(caller.clone());
         }
         // Refused calls take part of their tenant's rate too, unless the credential is no longer valid.
-        if !matches!(admitted, Err(Error::Unauthenticated { .. })) {
+        if !matches!(authorized, Err(Error::Unauthenticated { .. })) {
             self.access.count_request(&principal)?;
         }
-        let caller = admitted?;
+        let caller = authorized?;
         if method.audit == AuditClass::Change {
             self.access.require_configured_tenant(&caller)?;
         }

@@ -34,7 +34,7 @@ use tracing::{Instrument, Span};
 use super::audited_body::AuditedRequestBody;
 use super::call_gate::{AdmittedCall, CallGate, CallRefusal, CallRequest};
 use super::connections::ConnectionHandle;
-use super::methods::{MethodTable, MethodTraits, grpc_timeout};
+use super::methods::{MethodProperties, MethodTable};
 use super::open_calls::OpenCalls;
 use super::request_body::{ConnectionProtection, MessageBounds, PendingCall, TimedRequestBody};
 use super::response_body::{
@@ -162,9 +162,9 @@ where
         }
         let permit = shared.permit(method, call.tenant.clone(), connection.as_ref());
         let protection = ConnectionProtection::default();
-        let opening =
-            connection.map(|connection| protection.opening(connection, method.priority()));
-        let wrapped = request.map(|body| shared.wrap_body(body, method, opening, &call));
+        let pending =
+            connection.map(|connection| protection.pending_call(connection, method.priority()));
+        let wrapped = request.map(|body| shared.wrap_body(body, method, pending, &call));
         let response = span.in_scope(|| self.inner.call(wrapped));
         let guards = ResponseGuards {
             open,
@@ -177,7 +177,7 @@ where
             audit: call.audit,
             meter: call.meter,
             permit,
-            starts: method.starts_exec,
+            starts_exec: method.starts_exec,
         };
         async move {
             let revoked = guards.stream.as_ref().map(|stream| stream.revoked.clone());
@@ -199,7 +199,7 @@ impl CallLayerContext {
     fn find_method(
         &self,
         request: &Request<Body>,
-    ) -> Result<(&str, MethodTraits), Box<Response<Body>>> {
+    ) -> Result<(&str, MethodProperties), Box<Response<Body>>> {
         if let Some(refusal) = refuse_foreign_request(request) {
             return Err(Box::new(refusal));
         }
@@ -216,19 +216,19 @@ impl CallLayerContext {
         Err(Box::new(status_response(&Status::from(refusal))))
     }
 
-    /// Wraps the body of a request, which `opening` counts on its connection.
+    /// Wraps the body of a request, which `pending` counts on its connection.
     fn wrap_body(
         &self,
         body: Body,
-        method: MethodTraits,
-        opening: Option<PendingCall>,
+        method: MethodProperties,
+        pending: Option<PendingCall>,
         call: &AdmittedCall,
     ) -> Body {
         let bounds = MessageBounds {
             bytes_max: method.message_bytes_max(),
             rest_timeout: self.message_timeout,
         };
-        let body = TimedRequestBody::new(body, method.client_streams, bounds, opening)
+        let body = TimedRequestBody::new(body, method.client_streams, bounds, pending)
             .with_meter(call.meter.clone());
         let Some(end) = &call.audit else {
             return Body::new(body);
@@ -239,7 +239,7 @@ impl CallLayerContext {
     /// Makes the permit of a call's answer in the memory budget.
     fn permit(
         &self,
-        method: MethodTraits,
+        method: MethodProperties,
         tenant: Option<TenantName>,
         connection: Option<&ConnectionHandle>,
     ) -> AnswerPermit {
@@ -274,7 +274,7 @@ struct CallEnds<'a> {
 
 impl CallEnds<'_> {
     /// Waits for the answer of a handler, or for the first event that ends the call.
-    async fn await_answer<F, P>(self, method: MethodTraits, handled: F) -> Response<Body>
+    async fn await_answer<F, P>(self, method: MethodProperties, handled: F) -> Response<Body>
     where
         F: Future<Output = Result<Result<Response<Body>, Infallible>, P>>,
     {
@@ -366,7 +366,7 @@ fn traceparent(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn call_deadline(
-    method: MethodTraits,
+    method: MethodProperties,
     headers: &HeaderMap,
     unary_timeout: Duration,
 ) -> Option<Duration> {
@@ -375,6 +375,26 @@ fn call_deadline(
         return asked;
     }
     Some(asked.map_or(unary_timeout, |asked| asked.min(unary_timeout)))
+}
+
+/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is
+/// malformed.
+fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
 }
 
 async fn run_until<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Output, Error> {
@@ -455,6 +475,24 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
         ] {
             assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn deadlines_are_read_as_grpc_writes_them() {
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().expect("header"));
+            grpc_timeout(&headers)
+        };
+        assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(read("2M"), Some(Duration::from_secs(120)));
+        assert_eq!(read("3S"), Some(Duration::from_secs(3)));
+        assert_eq!(read("500m"), Some(Duration::from_millis(500)));
+        assert_eq!(read("7u"), Some(Duration::from_micros(7)));
+        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for nonsense in ["", "S", "1", "1x", "-1S", "+1S", "123456789S", "1.5S"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
         }
     }
 

@@ -1,9 +1,7 @@
 //! Table of all served methods, read from the embedded descriptors. Timeouts and the server's stop depend on it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
 
-use http::HeaderMap;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_proto::v1::{Effect, FILE_DESCRIPTOR_SET, METHOD_EFFECTS, METHOD_ROLES};
@@ -17,7 +15,7 @@ const FOREIGN_MESSAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// Properties of one method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MethodTraits {
+pub(super) struct MethodProperties {
     pub(super) client_streams: bool,
     pub(super) server_streams: bool,
     /// `true` for skilld's services, `false` for health and reflection. A drain waits for the former.
@@ -61,7 +59,7 @@ impl AuditClass {
     }
 }
 
-impl MethodTraits {
+impl MethodProperties {
     /// Returns `true` if a call of this method may change something, which the first message of its answer reports.
     pub(super) fn reports_change(self) -> bool {
         matches!(self.audit, AuditClass::Change | AuditClass::Release)
@@ -104,7 +102,7 @@ const HAVE_COMMANDS: [&str; 2] = [STARTS_EXEC, "/skilld.v1.ExecService/StartExec
 /// Table of all served methods by path.
 #[derive(Debug)]
 pub(super) struct MethodTable {
-    by_path: HashMap<String, MethodTraits>,
+    by_path: HashMap<String, MethodProperties>,
     /// Full names of skilld's services, sorted.
     pub(super) services: BTreeSet<String>,
 }
@@ -155,7 +153,7 @@ impl MethodTable {
                         .copied()
                         .and_then(Role::from_number);
                     let access = declared.map_or(MethodAccess::Undeclared, MethodAccess::Role);
-                    let method = MethodTraits {
+                    let method = MethodProperties {
                         client_streams: method.client_streaming(),
                         server_streams: method.server_streaming(),
                         is_skilld,
@@ -178,30 +176,10 @@ impl MethodTable {
     }
 
     /// Returns the method at a path, and the table's own copy of the path: the client's text goes no further.
-    pub(super) fn get(&self, path: &str) -> Option<(&str, MethodTraits)> {
+    pub(super) fn get(&self, path: &str) -> Option<(&str, MethodProperties)> {
         self.by_path
             .get_key_value(path)
             .map(|(path, method)| (path.as_str(), *method))
-    }
-}
-
-/// Returns the client's deadline from the `grpc-timeout` header: up to eight digits and a unit. `None` if it is
-/// malformed.
-pub(super) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let count: u64 = digits.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(count * 3600)),
-        "M" => Some(Duration::from_secs(count * 60)),
-        "S" => Some(Duration::from_secs(count)),
-        "m" => Some(Duration::from_millis(count)),
-        "u" => Some(Duration::from_micros(count)),
-        "n" => Some(Duration::from_nanos(count)),
-        _ => None,
     }
 }
 
@@ -271,7 +249,7 @@ mod tests {
     /// Returns the names of the methods of an audit class, sorted.
     fn of_class(class: AuditClass) -> Vec<String> {
         let methods = MethodTable::new();
-        let of_class = |(path, method): (&String, &MethodTraits)| {
+        let of_class = |(path, method): (&String, &MethodProperties)| {
             let name = path.rsplit('/').next()?;
             (method.audit == class).then(|| name.to_owned())
         };
@@ -365,23 +343,5 @@ mod tests {
                 "SearchSkills",
             ]
         );
-    }
-
-    #[test]
-    fn deadlines_are_read_as_grpc_writes_them() {
-        let read = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("grpc-timeout", text.parse().expect("header"));
-            grpc_timeout(&headers)
-        };
-        assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
-        assert_eq!(read("2M"), Some(Duration::from_secs(120)));
-        assert_eq!(read("3S"), Some(Duration::from_secs(3)));
-        assert_eq!(read("500m"), Some(Duration::from_millis(500)));
-        assert_eq!(read("7u"), Some(Duration::from_micros(7)));
-        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
-        for nonsense in ["", "S", "1", "1x", "-1S", "+1S", "123456789S", "1.5S"] {
-            assert_eq!(read(nonsense), None, "{nonsense}");
-        }
     }
 }

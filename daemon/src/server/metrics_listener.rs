@@ -250,7 +250,9 @@ impl MetricsPage {
         let credentials = CallCredentials::new(Some(Arc::clone(peer)), headers);
         let principal = self.access.authenticate(&credentials)?;
         self.access.count_request(&principal)?;
-        let caller = self.access.admit(&credentials, principal, Role::Observer)?;
+        let caller = self
+            .access
+            .authorize(&credentials, principal, Role::Observer)?;
         caller.require_whole_tenant()?;
         connection.set_authenticated();
         let sees_all = caller.role() == Role::Admin;

@@ -78,7 +78,7 @@ pub(super) struct PendingCall {
 #[derive(Debug)]
 struct AwaitedRequest {
     deadline: Pin<Box<Sleep>>,
-    opening: Option<PendingCall>,
+    pending: Option<PendingCall>,
     /// `true` if the first message of a stream suffices; a unary request must arrive completely.
     is_stream: bool,
 }
@@ -95,7 +95,11 @@ struct MessageArrival {
 
 impl ConnectionProtection {
     /// Makes the value with which the request's body fills this protection.
-    pub(super) fn opening(&self, connection: ConnectionHandle, kind: CallPriority) -> PendingCall {
+    pub(super) fn pending_call(
+        &self,
+        connection: ConnectionHandle,
+        kind: CallPriority,
+    ) -> PendingCall {
         PendingCall {
             connection,
             kind,
@@ -188,17 +192,17 @@ impl Drop for RequestMeter {
 // === impl TimedRequestBody ===
 
 impl TimedRequestBody {
-    /// Wraps a body. `opening` is `None` for a call without a counted connection; `is_stream` is `true` for a stream of
+    /// Wraps a body. `pending` is `None` for a call without a counted connection; `is_stream` is `true` for a stream of
     /// requests.
     pub(super) fn new(
         inner: Body,
         is_stream: bool,
         bounds: MessageBounds,
-        opening: Option<PendingCall>,
+        pending: Option<PendingCall>,
     ) -> Self {
         let awaited = AwaitedRequest {
             deadline: Box::pin(tokio::time::sleep(REQUEST_TIMEOUT)),
-            opening,
+            pending,
             is_stream,
         };
         Self {
@@ -244,8 +248,8 @@ impl TimedRequestBody {
 
     /// Counts the call. Returns `false` if its connection is being closed.
     fn open_call(&mut self) -> bool {
-        let opening = self.awaited.take().and_then(|request| request.opening);
-        opening.is_none_or(PendingCall::open)
+        let pending = self.awaited.take().and_then(|request| request.pending);
+        pending.is_none_or(PendingCall::open)
     }
 
     /// Waits until the request, or the rest of a message, is late, while no data arrives.

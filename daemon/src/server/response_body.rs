@@ -48,12 +48,12 @@ pub(super) struct GuardedResponseBody {
     /// Status of the call; `None` until it is known, and if the client went away.
     code: Option<Code>,
     /// `true` if the call may have started an exec that only its first message reports.
-    starts: bool,
+    starts_exec: bool,
     /// `true` after the first message was sent.
-    begun: bool,
+    has_begun: bool,
     /// `true` if the call may have saved artifacts that no message has reported.
-    saves: bool,
-    ended: bool,
+    saves_artifacts: bool,
+    has_ended: bool,
 }
 
 /// Open stream whose credentials may be revoked.
@@ -76,7 +76,7 @@ pub(super) struct ResponseGuards {
     pub(super) audit: Option<AuditEndGuard>,
     pub(super) meter: Option<Arc<ByteMeter>>,
     pub(super) permit: AnswerPermit,
-    pub(super) starts: bool,
+    pub(super) starts_exec: bool,
 }
 
 /// Makes the error of a call that the daemon's stop ends. Only [`Error::Draining`] (UNAVAILABLE) promises that nothing
@@ -117,7 +117,7 @@ impl GuardedResponseBody {
             mut audit,
             meter,
             permit,
-            starts,
+            starts_exec,
         } = guards;
         // A call that fails at once has its status in the headers.
         let status = Status::from_header_map(response.headers());
@@ -128,7 +128,7 @@ impl GuardedResponseBody {
         if let (Some(audit), Some(created)) = (&audit, response.extensions().get()) {
             audit.call.set_created(CreatedResource::clone(created));
         }
-        let saves = response.extensions().get::<SavesArtifacts>().is_some();
+        let saves_artifacts = response.extensions().get::<SavesArtifacts>().is_some();
         write_uri_signs(response.headers_mut());
         response.map(|inner| {
             Body::new(Self {
@@ -146,10 +146,10 @@ impl GuardedResponseBody {
                 audit,
                 meter,
                 code,
-                starts,
-                begun: false,
-                saves,
-                ended: false,
+                starts_exec,
+                has_begun: false,
+                saves_artifacts,
+                has_ended: false,
             })
         })
     }
@@ -175,13 +175,13 @@ impl GuardedResponseBody {
 
     /// Makes the error with which the daemon's stop ends the stream.
     fn stop_error(&self) -> Error {
-        if self.saves {
+        if self.saves_artifacts {
             return STOPPED;
         }
-        stop_error(self.starts && !self.begun)
+        stop_error(self.starts_exec && !self.has_begun)
     }
 
-    fn note_status(&mut self, status: &Status) {
+    fn record_status(&mut self, status: &Status) {
         self.code = Some(status.code());
         if let Some(audit) = &mut self.audit {
             audit.set_status(status);
@@ -195,8 +195,8 @@ impl GuardedResponseBody {
 
     fn end(&mut self, error: Error) -> Frame<Bytes> {
         let status = Status::from(error);
-        self.ended = true;
-        self.note_status(&status);
+        self.has_ended = true;
+        self.record_status(&status);
         status_trailers(&status)
     }
 }
@@ -209,10 +209,10 @@ impl http_body::Body for GuardedResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.ended {
+        if self.has_ended {
             return Poll::Ready(None);
         }
-        if self.begun
+        if self.has_begun
             && let Some(error) = self.overdue(context)
         {
             return Poll::Ready(Some(Ok(self.end(error))));
@@ -245,18 +245,18 @@ impl http_body::Body for GuardedResponseBody {
             return Poll::Ready(Some(Ok(this.end(error))));
         }
         // The first message goes out if it is there: it reports the exec that was started.
-        if !this.begun
+        if !this.has_begun
             && polled.is_pending()
             && let Some(error) = this.overdue(context)
         {
             return Poll::Ready(Some(Ok(this.end(error))));
         }
-        this.begun |= polled.is_ready();
+        this.has_begun |= polled.is_ready();
         if let Some(trailers) = trailers {
             if let Some(status) = Status::from_header_map(trailers) {
-                this.note_status(&status);
+                this.record_status(&status);
             }
-            this.ended = true;
+            this.has_ended = true;
         }
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
@@ -271,7 +271,7 @@ impl http_body::Body for GuardedResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended || self.inner.is_end_stream()
+        self.has_ended || self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -22,7 +22,8 @@ use crate::workspace::slot_state_machine::{
     LossCause, SlotEffect, SlotEvent, SlotState, next_step,
 };
 use crate::workspace::{
-    COMMANDS_MAX, GrantedGuest, Slot, SlotRequest, SlotSnapshot, WorkspaceFailure, WorkspaceGrant,
+    GrantedGuest, SLOT_REQUESTS_MAX, Slot, SlotRequest, SlotSnapshot, WorkspaceFailure,
+    WorkspaceGrant,
 };
 
 mod container_lifecycle;
@@ -54,7 +55,7 @@ pub struct SlotActor {
     expired: bool,
     lease: Option<WorkspaceLease>,
     failure: Option<WorkspaceFailure>,
-    commands: mpsc::Receiver<SlotRequest>,
+    requests: mpsc::Receiver<SlotRequest>,
     view: watch::Sender<Arc<SlotSnapshot>>,
     /// Callers that wait for the end of the slot.
     deleting: Vec<oneshot::Sender<Result<()>>>,
@@ -79,7 +80,7 @@ impl SlotActor {
         record: SlotRecord,
         state: SlotState,
     ) -> (Self, Slot) {
-        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let (sender, requests) = mpsc::channel(SLOT_REQUESTS_MAX);
         let dir = Arc::new(context.slot_dir(record.number));
         let first = SlotSnapshot {
             state,
@@ -94,7 +95,7 @@ impl SlotActor {
         let slot = Slot {
             number: record.number,
             dir: Arc::clone(&dir),
-            commands: sender,
+            requests: sender,
             view: watcher,
             staging: Arc::default(),
             running_execs: Arc::default(),
@@ -112,7 +113,7 @@ impl SlotActor {
             expired: false,
             lease: None,
             failure: None,
-            commands,
+            requests,
             view,
             deleting: Vec::new(),
             retry: None,
@@ -197,7 +198,7 @@ impl SlotActor {
                 () = link_lost(self.link.as_ref()) => self.on_link_lost().await,
                 connected = await_reconnect(self.reconnect.as_mut()) => self.on_reconnected(connected).await,
                 // The slot table holds a handle until the slot is removed.
-                Some(command) = self.commands.recv() => self.on_command(command).await,
+                Some(request) = self.requests.recv() => self.on_request(request).await,
                 () = sleep_until(timer) => self.on_timer().await,
             }
         }
@@ -207,8 +208,8 @@ impl SlotActor {
         }
     }
 
-    async fn on_command(&mut self, command: SlotRequest) {
-        match command {
+    async fn on_request(&mut self, request: SlotRequest) {
+        match request {
             SlotRequest::Claim { claim, reply } => {
                 let claimed = self.claim(*claim).await;
                 answer(reply, claimed);

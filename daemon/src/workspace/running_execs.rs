@@ -223,8 +223,9 @@ impl CountedExec {
         }))
     }
 
-    /// Follows an exec that was started, unless another request with its id does.
-    pub fn follow(mut self) -> Option<ConfirmedStart> {
+    /// Records that the guest has confirmed the start, and starts the task that follows the exec to its end, unless
+    /// another request with its id did.
+    pub fn confirm_start(mut self) -> Option<ConfirmedStart> {
         let mut job = self.job.take()?;
         job.has_started = true;
         let is_first = job.entry.confirm_start();

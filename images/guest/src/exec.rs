@@ -26,19 +26,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::errno::Errno;
 use nix::pty::Winsize;
 use nix::time::{ClockId, clock_gettime};
 use prost_types::Timestamp;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
-use skilld_proto::v1::spawn_failure;
+use skilld_proto::v1::exec_result::Reason;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
 use crate::output_window::{CHUNK_BYTES, OutputBudget, OutputWindow};
-use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
-use crate::sys::{self, ExitStatus, SpawnStage};
+use crate::supervisor::protocol::SignalTarget;
+use crate::sys;
 use reader_backpressure::RegisteredReader;
 use stdin::ExecStdin;
 
@@ -50,7 +48,7 @@ const RETAIN_BYTES_MIN: u64 = CHUNK_BYTES as u64;
 /// Default time that an exec is kept after its end.
 const RETAIN_AFTER_EXIT: Duration = Duration::from_secs(30 * 60);
 /// Maximum number of control messages that wait for the exec's task.
-const COMMANDS_MAX: usize = 16;
+const CONTROLS_MAX: usize = 16;
 
 /// Output streams by their index.
 pub(crate) const STREAMS: [v1::OutputStream; 2] =
@@ -97,10 +95,10 @@ pub(crate) struct Exec {
     changed: watch::Sender<()>,
     /// Notified when a reader took output, so that a full window may have room.
     room: Notify,
-    commands: mpsc::Sender<ExecControl>,
+    controls: mpsc::Sender<ExecControl>,
 }
 
-/// Mutable state of an exec.
+/// Mutable state of an exec. `reader_backpressure` has the functions about its readers.
 #[derive(Debug)]
 pub(crate) struct ExecState {
     pub(crate) phase: ExecPhase,
@@ -151,7 +149,7 @@ impl Exec {
         };
         let window = |bytes| OutputWindow::new(capacity(bytes), Arc::clone(budget));
         let windows = [window(retain.stdout_bytes), window(retain.stderr_bytes)];
-        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let (controls, receiver) = mpsc::channel(CONTROLS_MAX);
         let exec = Self {
             id,
             name,
@@ -182,7 +180,7 @@ impl Exec {
             }),
             changed: watch::Sender::new(()),
             room: Notify::new(),
-            commands,
+            controls,
         };
         (Arc::new(exec), receiver)
     }
@@ -230,12 +228,12 @@ impl Exec {
     /// Asks the exec's task for a kill without waiting. Does nothing if its queue is full or the task has ended.
     pub(crate) fn try_kill(&self, reason: Reason) {
         let grace = Some(Duration::ZERO);
-        let _ended = self.commands.try_send(ExecControl::Kill { grace, reason });
+        let _ended = self.controls.try_send(ExecControl::Kill { grace, reason });
     }
 
     /// Sends a control message to the exec's task. Returns `false` if the task has ended.
-    pub(crate) async fn send_control(&self, command: ExecControl) -> bool {
-        self.commands.send(command).await.is_ok()
+    pub(crate) async fn send_control(&self, control: ExecControl) -> bool {
+        self.controls.send(control).await.is_ok()
     }
 
     /// Sets the size of the terminal. Returns `false` if the exec has none or its leader has exited.
@@ -259,7 +257,7 @@ impl Exec {
         let state = self.state();
         v1::Exec {
             name: self.name.clone(),
-            state: state.phase.api().into(),
+            state: state.phase.to_api_state().into(),
             effective_spec: Some(self.spec.clone()),
             pid: state.pid,
             start_time: Some(Timestamp::from(self.start_time)),
@@ -272,8 +270,8 @@ impl Exec {
 }
 
 impl ExecPhase {
-    /// Returns the API's name for the phase.
-    pub(crate) fn api(self) -> v1::ExecState {
+    /// Converts the phase to that of the API.
+    pub(crate) fn to_api_state(self) -> v1::ExecState {
         match self {
             Self::Starting | Self::Running => v1::ExecState::Running,
             Self::Exited => v1::ExecState::Exited,
@@ -333,76 +331,6 @@ pub(crate) fn terminal_size(rows: u32, cols: u32) -> Winsize {
 pub(crate) fn positive_duration(duration: Option<prost_types::Duration>) -> Option<Duration> {
     let duration = Duration::try_from(duration?).ok()?;
     (!duration.is_zero()).then_some(duration)
-}
-
-/// Returns the result of an exec whose leader exited. `cause`, the reason that skilld had to end it, takes precedence
-/// over the exit status.
-pub(crate) fn exited_result(
-    exit: ExitStatus,
-    wall: Duration,
-    cause: Option<Reason>,
-) -> v1::ExecResult {
-    let by_itself = if exit.signaled {
-        Reason::Signaled
-    } else {
-        Reason::Exited
-    };
-    let outcome = if exit.signaled {
-        Outcome::Signal(exit.code)
-    } else {
-        Outcome::ExitCode(exit.code)
-    };
-    v1::ExecResult {
-        reason: cause.unwrap_or(by_itself).into(),
-        wall_time: to_proto_duration(wall),
-        user_time: to_proto_duration(Duration::from_micros(exit.user_us)),
-        sys_time: to_proto_duration(Duration::from_micros(exit.sys_us)),
-        peak_memory_bytes: i64::try_from(exit.peak_bytes).unwrap_or(i64::MAX),
-        outcome: Some(outcome),
-        ..Default::default()
-    }
-}
-
-/// Returns the result of an exec that could not be spawned.
-pub(crate) fn spawn_failed_result(stage: SpawnStage, errno: i32, about: &str) -> v1::ExecResult {
-    let api_stage = match stage {
-        SpawnStage::Fork => spawn_failure::Stage::Fork,
-        SpawnStage::Cwd => spawn_failure::Stage::Cwd,
-        SpawnStage::Limits => spawn_failure::Stage::Limits,
-        SpawnStage::Exec => spawn_failure::Stage::Exec,
-        SpawnStage::Terminal => spawn_failure::Stage::Terminal,
-    };
-    let known = Errno::from_raw(errno);
-    v1::ExecResult {
-        reason: Reason::SpawnFailed.into(),
-        spawn_failure: Some(v1::SpawnFailure {
-            stage: api_stage.into(),
-            errno,
-            message: format!("{known:?} ({}): {about}", known.desc()),
-        }),
-        ..Default::default()
-    }
-}
-
-/// Returns the result of an exec whose exit status is lost, because its supervisor was killed before it reported it.
-pub(crate) fn lost_result() -> v1::ExecResult {
-    v1::ExecResult {
-        reason: Reason::WorkspaceLost.into(),
-        ..Default::default()
-    }
-}
-
-fn to_proto_duration(duration: Duration) -> Option<prost_types::Duration> {
-    prost_types::Duration::try_from(duration).ok()
-}
-
-/// Returns the outcome of a spawn attempt, or `None` for a report that comes later in an exec's life.
-pub(crate) fn spawn_outcome(report: SupervisorReport) -> Option<Result<i32, (SpawnStage, i32)>> {
-    match report {
-        SupervisorReport::Started { pid } => Some(Ok(pid)),
-        SupervisorReport::Failed { stage, errno } => Some(Err((stage, errno))),
-        SupervisorReport::Exited { .. } | SupervisorReport::Empty => None,
-    }
 }
 
 #[cfg(test)]

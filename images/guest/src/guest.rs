@@ -35,8 +35,9 @@ use crate::{sys, task_spawn};
 const DIRECTORIES: [&str; 5] = ["work", "work/inputs", "work/.venvs", "out", "runs"];
 /// Maximum size of stdin data that is put into a pipe, in bytes. More goes into a memory file.
 const STDIN_PIPE_BYTES: usize = 64 * 1024;
-/// Limits of a start request. The daemon enforces tighter ones.
+/// Maximum number of arguments, and of variables, of a start request. The daemon enforces tighter limits.
 const ARGS_MAX: usize = 4096;
+/// Maximum size of the texts of a start request together, in bytes. The daemon enforces tighter limits.
 const SPEC_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Maximum number of passes that kill all processes at shutdown. With their pauses they take 0.4 s of the second that
 /// the daemon waits.
@@ -156,10 +157,10 @@ impl Guest {
         let mut spec = request.spec.unwrap_or_default();
         let launch = build_launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
         self.root.check_beneath(&launch.cwd)?;
-        let (start, writer) = self.prepare_start(launch, &mut spec)?;
+        let (spawn_request, writer) = self.prepare_spawn(launch, &mut spec)?;
         self.make_exec_directories(&id, &spec.skill);
         let name = format!("{}/execs/{id}", settings.workspace);
-        let (exec, commands) = Exec::new(
+        let (exec, controls) = Exec::new(
             name,
             id,
             request.request_digest,
@@ -173,8 +174,8 @@ impl Guest {
             host,
             shared,
             settings.clone(),
-            start,
-            commands,
+            spawn_request,
+            controls,
         ));
         Ok((exec, settings))
     }
@@ -207,7 +208,7 @@ impl Guest {
 
     /// Opens stdin and assembles what the spawn needs. Moves the stdin data out of `spec`, because the effective spec
     /// names the source of stdin without its bytes.
-    fn prepare_start(
+    fn prepare_spawn(
         &self,
         mut launch: LaunchSpec,
         spec: &mut v1::ExecSpec,
@@ -229,12 +230,12 @@ impl Guest {
         }
         let (stdin, writer) = self.open_stdin(given, terminal.is_some())?;
         launch.terminal = terminal.is_some();
-        let start = SpawnRequest {
+        let request = SpawnRequest {
             launch,
             stdin,
             terminal,
         };
-        Ok((start, writer))
+        Ok((request, writer))
     }
 
     /// Creates the exec's own directory and the one that its skill's `.venv` link points to. Errors are ignored: a
@@ -322,7 +323,7 @@ fn filled_pipe(data: &[u8]) -> Option<OwnedFd> {
     (written == data.len()).then_some(reader)
 }
 
-/// Validates a start request and converts it to a launch.
+/// Converts the parts of a start request to a launch. Refuses what a daemon that validates its requests never sends.
 pub(crate) fn build_launch(
     argv: Vec<String>,
     env: Vec<String>,

@@ -54,7 +54,11 @@ impl ChildReaper {
     }
 
     /// Registers a leader that was spawned after `since`.
-    pub(crate) fn leader(self: &Arc<Self>, pid: Pid, since: Instant) -> LeaderRegistration {
+    pub(crate) fn register_leader(
+        self: &Arc<Self>,
+        pid: Pid,
+        since: Instant,
+    ) -> LeaderRegistration {
         let mut state = self.state();
         // An earlier process may have had the same pid.
         let ended = state.recent.iter();
@@ -143,7 +147,7 @@ impl LeaderRegistration {
     }
 
     /// Waits until the guest has reaped the leader, which happens only after its supervisor is gone. Safe to cancel.
-    pub(crate) async fn ended(&self) -> ExitStatus {
+    pub(crate) async fn wait_for_exit(&self) -> ExitStatus {
         let mut changed = self.reaper.changed.subscribe();
         loop {
             if let Some(exit) = self.exit() {
@@ -181,14 +185,21 @@ mod tests {
         let (leader, since) = (gone(), Instant::now());
         reaper.record(leader, ExitStatus::default());
         for number in 0..i32::try_from(RECENT_MAX).expect("small") {
-            assert!(!reaper.leader(leader, since).is_lost(), "{number} others");
+            assert!(
+                !reaper.register_leader(leader, since).is_lost(),
+                "{number} others"
+            );
             reaper.record(Pid::from_raw(i32::MAX - number), ExitStatus::default());
         }
-        let leader = reaper.leader(leader, since);
+        let leader = reaper.register_leader(leader, since);
         assert!(leader.is_lost() && !leader.has_ended());
         reaper.record(leader.pid(), ExitStatus::default());
         assert!(!leader.is_lost(), "its end is known");
         assert!(leader.has_ended());
-        assert!(!reaper.leader(nix::unistd::getpid(), since).is_lost());
+        assert!(
+            !reaper
+                .register_leader(nix::unistd::getpid(), since)
+                .is_lost()
+        );
     }
 }

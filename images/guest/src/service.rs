@@ -31,19 +31,21 @@ use crate::guest::Guest;
 use crate::image_inventory;
 use crate::supervisor::protocol::SignalTarget;
 
-/// Limits of requests: page size, signal number, terminal size and grace period.
+/// Maximum number of execs on one page of a listing.
 const PAGE_MAX: usize = 1000;
+/// Highest number of a signal.
 const SIGNAL_MAX: i32 = 64;
 /// Maximum number of rows and of columns of a terminal.
 const TERMINAL_MAX: u32 = 10_000;
+/// Longest time between SIGTERM and SIGKILL.
 const GRACE_MAX: Duration = Duration::from_secs(60);
-/// Maximum number of event streams per connection and per exec. A stalled reader may keep the buffers of its stream
-/// full.
-const EVENTS_MAX: usize = 512;
-const EVENTS_OF_ONE_MAX: usize = 128;
+/// Maximum number of event streams per connection. A stalled reader may keep the buffers of its stream full.
+const EVENT_STREAMS_MAX: usize = 512;
+/// Maximum number of event streams per exec.
+const EVENT_STREAMS_PER_EXEC_MAX: usize = 128;
 /// Maximum number of stdin streams per connection. A program that does not read may keep the window of its stream
 /// full.
-const INPUTS_MAX: usize = 32;
+const STDIN_STREAMS_MAX: usize = 32;
 
 /// Response of a unary RPC.
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -55,24 +57,27 @@ type RpcStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub(crate) struct GuestRpcService {
     guest: Arc<Guest>,
     /// Permits for event streams. They end with the connection.
-    events: Arc<Semaphore>,
-    inputs: Semaphore,
+    event_streams: Arc<Semaphore>,
+    /// Permits for stdin streams.
+    stdin_streams: Semaphore,
 }
 
 impl GuestRpcService {
     pub(crate) fn new(guest: Arc<Guest>) -> Self {
         Self {
             guest,
-            events: Arc::new(Semaphore::new(EVENTS_MAX)),
-            inputs: Semaphore::new(INPUTS_MAX),
+            event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
+            stdin_streams: Semaphore::new(STDIN_STREAMS_MAX),
         }
     }
 
     /// Reserves one more event stream. Callers reserve it before they start an exec for it, so that a refused call has
     /// started nothing.
     fn reserve_stream(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let permit = Arc::clone(&self.events).try_acquire_owned();
-        permit.map_err(|_| Error::TooManyStreams { max: EVENTS_MAX })
+        let permit = Arc::clone(&self.event_streams).try_acquire_owned();
+        permit.map_err(|_| Error::TooManyStreams {
+            max: EVENT_STREAMS_MAX,
+        })
     }
 
     /// Attaches a reader to an exec and returns its event stream.
@@ -84,7 +89,7 @@ impl GuestRpcService {
         kind: ReaderRpc,
         request: &wire::AttachExecRequest,
     ) -> RpcResult<RpcStream<v1::ExecEvent>> {
-        let max = EVENTS_OF_ONE_MAX;
+        let max = EVENT_STREAMS_PER_EXEC_MAX;
         if exec.state().stream_readers() >= max {
             return Err(Error::TooManyStreams { max }.into());
         }
@@ -261,8 +266,8 @@ impl GuestService for GuestRpcService {
         &self,
         request: Request<Streaming<wire::WriteStdinRequest>>,
     ) -> RpcResult<v1::WriteStdinResponse> {
-        let max = INPUTS_MAX;
-        let permit = self.inputs.try_acquire();
+        let max = STDIN_STREAMS_MAX;
+        let permit = self.stdin_streams.try_acquire();
         let _permit = permit.map_err(|_| Error::TooManyStreams { max })?;
         let committed_offset = stdin::stream_stdin(&self.guest.host, request.into_inner()).await?;
         Ok(Response::new(v1::WriteStdinResponse {

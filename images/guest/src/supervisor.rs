@@ -111,7 +111,7 @@ impl Supervisor {
     }
 
     /// Kills a supervisor that does not answer. Its tree becomes the guest's.
-    pub(crate) fn end(&self) {
+    pub(crate) fn kill(&self) {
         let _gone = kill(self.pid, Signal::SIGKILL);
     }
 
@@ -254,7 +254,7 @@ impl SupervisorPool {
     pub(crate) fn take(&self) -> Result<Supervisor, Errno> {
         // A command can stop an idle supervisor. The reaper sees that and continues it, so it is not woken here.
         let waiting = self.state().idle.pop();
-        waiting.map_or_else(|| self.fresh(), Ok)
+        waiting.map_or_else(|| self.fork_supervisor(), Ok)
     }
 
     /// Takes back a supervisor whose tree is empty.
@@ -267,7 +267,7 @@ impl SupervisorPool {
 
     /// Records that a supervisor is starting a leader whose pid is not known yet, until the guard is dropped. The
     /// leader is by then in `ExecHost::leaders`.
-    pub(crate) fn starting(&self, supervisor: &Supervisor) -> ExecStartGuard<'_> {
+    pub(crate) fn mark_starting(&self, supervisor: &Supervisor) -> ExecStartGuard<'_> {
         let pid = supervisor.pid;
         self.state().starting.insert(pid);
         ExecStartGuard {
@@ -288,7 +288,7 @@ impl SupervisorPool {
     /// Forks supervisors until enough are idle.
     pub(crate) fn fill(&self) {
         while self.state().idle.len() < IDLE_MIN {
-            match self.fresh() {
+            match self.fork_supervisor() {
                 Ok(supervisor) => self.give_back(supervisor),
                 // The pids limit is reached. The next exec tries again and reports it.
                 Err(_) => return,
@@ -322,7 +322,7 @@ impl SupervisorPool {
     }
 
     /// Forks a supervisor.
-    pub(crate) fn fresh(&self) -> Result<Supervisor, Errno> {
+    pub(crate) fn fork_supervisor(&self) -> Result<Supervisor, Errno> {
         let mut state = self.state();
         if let Some(score) = &mut state.oom_score {
             score.set(true);

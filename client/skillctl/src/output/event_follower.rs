@@ -199,7 +199,7 @@ impl<'a> EventFollower<'a> {
                         return Ok(FollowOutcome::Interrupted);
                     }
                     interrupted = true;
-                    events.give_up_start();
+                    events.cancel_start();
                     kill = Some(Box::pin(kill_exec(self.client, &name)));
                 }
                 killed = poll_optional(&mut kill) => {

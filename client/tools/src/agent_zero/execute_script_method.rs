@@ -40,8 +40,9 @@ pub(super) async fn execute_script(
             "script_path is empty: use one that the method load shows",
         ));
     }
-    let skill = skill_name_resolution::find_loaded_skill(*call, &arguments.skill_name).await?;
-    if call.tools.options.require_loaded && !is_loaded(*call, &skill).await? {
+    let skill =
+        skill_name_resolution::find_loaded_skill(call.context, &arguments.skill_name).await?;
+    if call.tools.options.require_loaded && !is_loaded(call.context, &skill).await? {
         return Err(ToolError::NotLoaded {
             tool: call.tool,
             skill: skill_lookup::skill_id(&skill),

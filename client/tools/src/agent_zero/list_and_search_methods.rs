@@ -65,7 +65,7 @@ struct UnusableSkill {
 
 /// Lists skills by name and then by source, and after them those that cannot be used, with the reason.
 pub(super) async fn list_skills(call: CallContext<'_>, offset: u64) -> CallResult {
-    let mut skills = skill_lookup::list_skills(*call).await?;
+    let mut skills = skill_lookup::list_skills(call.context).await?;
     skills.retain(|skill| skill.state() != SkillState::Shadowed);
     skills.sort_by_cached_key(|skill| {
         let is_unusable = unusable_reason(skill).is_some();
@@ -114,7 +114,7 @@ pub(super) async fn search_skills(call: CallContext<'_>, query: &str, offset: u6
             "query is empty: the method search needs some words",
         ));
     }
-    let found = skill_lookup::search_skills(*call, query, FOUND_MAX, true).await?;
+    let found = skill_lookup::search_skills(call.context, query, FOUND_MAX, true).await?;
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     let describe = |(skill, found): &(Skill, SkillMatch), detail| SkillLine {
         score: Some(found.score),

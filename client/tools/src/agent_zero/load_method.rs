@@ -61,10 +61,10 @@ pub(crate) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
     let (tools, scope) = (call.tools, call.scope());
     let mut choice = skill_name_resolution::parse_choice(name);
     call.before_load(&mut choice).await?;
-    let skill = skill_name_resolution::find_skill(*call, &choice).await?;
+    let skill = skill_name_resolution::find_skill(call.context, &choice).await?;
     let pinned = skill_lookup::pinned_reference(&skill);
     let skill = match tools.options.runs_commands() {
-        true => skill_lookup::find_skill_to_load(*call, &pinned).await?,
+        true => skill_lookup::find_skill_to_load(call.context, &pinned).await?,
         false => skill,
     };
     let mut files = skill_lookup::list_files(tools, &pinned, "").await?;

@@ -30,7 +30,8 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: &MethodArguments
             "file_path is empty: use one that the method load shows",
         ));
     }
-    let skill = skill_name_resolution::find_loaded_skill(*call, &arguments.skill_name).await?;
+    let skill =
+        skill_name_resolution::find_loaded_skill(call.context, &arguments.skill_name).await?;
     let max = call.tools.options.primary_bytes_max;
     let file = skill_lookup::read_requested_file(call.tools, &skill, path, offset, max).await?;
     let reading = match call.tools.options.runs_commands() {

@@ -22,8 +22,8 @@ pub(super) async fn run_skill_script(call: CallContext<'_>, arguments: Value) ->
         timeout: run.timeout,
     };
     let spec = script.to_spec(call.tools)?;
-    let skill = find_meant_skill(*call, &run.skill_id, &run.version).await?;
-    if call.tools.options.require_loaded && !is_loaded(&read_loaded(*call), &skill) {
+    let skill = find_meant_skill(call.context, &run.skill_id, &run.version).await?;
+    if call.tools.options.require_loaded && !is_loaded(&read_loaded(call.context), &skill) {
         return Err(ToolError::NotLoaded {
             tool: call.tool,
             skill: skill_lookup::skill_id(&skill),

@@ -36,7 +36,7 @@ pub(super) async fn list_paths(
     is_listed: fn(&SkillFile) -> bool,
 ) -> CallResult {
     let asked: PathsArguments = decode(arguments)?;
-    let skill = find_meant_skill(*call, &asked.skill_id, &asked.version).await?;
+    let skill = find_meant_skill(call.context, &asked.skill_id, &asked.version).await?;
     let files = skill_lookup::list_files(call.tools, &pinned_reference(&skill), folder).await?;
     let paths: Vec<String> = files
         .into_iter()
@@ -48,13 +48,13 @@ pub(super) async fn list_paths(
 
 pub(super) async fn read_resource(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ResourceArguments = decode(arguments)?;
-    let skill = find_meant_skill(*call, &asked.skill_id, &asked.version);
+    let skill = find_meant_skill(call.context, &asked.skill_id, &asked.version);
     read_file(call, skill, &asked.resource_path, asked.offset).await
 }
 
 pub(super) async fn read_asset(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: AssetArguments = decode(arguments)?;
-    let skill = find_meant_skill(*call, &asked.skill_id, &asked.version);
+    let skill = find_meant_skill(call.context, &asked.skill_id, &asked.version);
     read_file(call, skill, &asked.asset_path, asked.offset).await
 }
 

@@ -67,12 +67,12 @@ pub(super) struct FoundSkill {
 
 pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ListArguments = decode(arguments)?;
-    let loaded = read_loaded(*call);
+    let loaded = read_loaded(call.context);
     let query = asked.query.trim();
     let skills = match query {
-        "" => skill_lookup::list_skills(*call).await?,
+        "" => skill_lookup::list_skills(call.context).await?,
         words => {
-            let found = skill_lookup::search_skills(*call, words, FOUND_MAX, false).await?;
+            let found = skill_lookup::search_skills(call.context, words, FOUND_MAX, false).await?;
             found.into_iter().map(|(skill, _)| skill).collect()
         }
     };
@@ -97,7 +97,7 @@ pub(super) async fn search_skills(call: CallContext<'_>, arguments: Value) -> Ca
         .filter(|limit| *limit > 0)
         .unwrap_or(FOUND_DEFAULT);
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-    let found = skill_lookup::search_skills(*call, &search.query, wanted, false).await?;
+    let found = skill_lookup::search_skills(call.context, &search.query, wanted, false).await?;
     let page = SkillListPage::new(&found, search.offset, FoundSkill::new, json_bytes);
     let list = page
         .into_list(|next| format!("the others: the same call with offset {next}, or more words"));

@@ -88,8 +88,8 @@ pub(crate) async fn load_skill_md(call: CallContext<'_>, arguments: Value) -> Ca
         skill_id: asked.skill_id,
         version: asked.version,
     };
-    let loaded = read_loaded(*call);
-    let (report, next) = load_skill(*call, &loaded, choice, asked.reload).await?;
+    let loaded = read_loaded(call.context);
+    let (report, next) = load_skill(call.context, &loaded, choice, asked.reload).await?;
     let delta = next.map(|next| next.delta(&loaded, &call.session.agent));
     Ok(ToolAnswer::with(
         &report,

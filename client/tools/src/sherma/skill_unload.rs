@@ -51,10 +51,10 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
         skill_id: asked.skill_id,
         version: asked.version,
     };
-    let (tools, loaded) = (call.tools, read_loaded(*call));
+    let (tools, loaded) = (call.tools, read_loaded(call.context));
     call.before_unload(&mut choice).await?;
     let asked = choice.skill_id.trim();
-    let loaded_id = find_loaded_id(*call, &loaded, asked).await?;
+    let loaded_id = find_loaded_id(call.context, &loaded, asked).await?;
     let id = loaded_id.as_deref().unwrap_or(asked);
     let Some(load) = loaded.get(id) else {
         let ids: Vec<&str> = loaded.iter().map(|(id, _)| id).collect();
@@ -64,7 +64,7 @@ pub(super) async fn unload_skill(call: CallContext<'_>, arguments: Value) -> Cal
         };
         return Ok(answer_not_loaded(id, message));
     };
-    if !includes_version(*call, id, &choice.version, load).await? {
+    if !includes_version(call.context, id, &choice.version, load).await? {
         let (version, asked) = (&load.version, &choice.version);
         let message = format!("{id} is loaded in version {version}, which is not {asked}");
         return Ok(answer_not_loaded(id, message));

@@ -107,6 +107,7 @@ fn restrict_command(
     let command = command.trim_start_matches('\u{feff}').replace("\r\n", "\n");
     spec.argv = split_words(command.trim_matches('\n'))?;
     check_name(options, spec.argv.first().map_or("", String::as_str))?;
+    // The folder of the skill is known once the skill is staged: `prepared_run` then sets the list again.
     spec.programs = list_programs(options, None);
     Ok(())
 }

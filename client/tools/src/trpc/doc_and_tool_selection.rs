@@ -126,7 +126,8 @@ impl SelectedDocs {
 pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SelectDocsArguments = decode(arguments)?;
     let (tools, state, scope) = (call.tools, call.state, call.scope());
-    let skill = skill_lookup::find_skill(*call, require_unversioned_name(&asked.skill)?).await?;
+    let skill =
+        skill_lookup::find_skill(call.context, require_unversioned_name(&asked.skill)?).await?;
     let name = skill_lookup::skill_id(&skill);
     let mut docs = find_requested_docs(tools, &skill, &asked.docs).await?;
     let items = std::mem::take(&mut docs.known);
@@ -141,7 +142,7 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
     let after = state.with(&selected.delta);
     let context = SessionContext {
         state: &after,
-        ..*call
+        ..call.context
     };
     let inline = prompt_material_reader::read_inline_content(context, skill).await?;
     docs.unknown.extend(inline.unknown_docs);
@@ -158,7 +159,8 @@ pub(super) async fn select_docs(call: CallContext<'_>, arguments: Value) -> Call
 pub(super) async fn select_tools(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SelectToolsArguments = decode(arguments)?;
     let (tools, state, scope) = (call.tools, call.state, call.scope());
-    let skill = skill_lookup::find_skill(*call, require_unversioned_name(&asked.skill)?).await?;
+    let skill =
+        skill_lookup::find_skill(call.context, require_unversioned_name(&asked.skill)?).await?;
     let name = skill_lookup::skill_id(&skill);
     let items = asked.tools.iter().map(|tool| tool.trim().to_owned());
     // The host's pool may have some that the skill does not name.

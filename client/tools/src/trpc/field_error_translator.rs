@@ -21,7 +21,7 @@ pub(super) struct FieldErrorTranslator<'a> {
 const PREFIXES: [&str; 2] = ["spec.planned_collect.", "spec."];
 
 impl<'a> FieldErrorTranslator<'a> {
-    /// Names of a tool that collects no files and has this argument for the time of a command.
+    /// Returns the translator of a tool that collects no files and has this argument for the time of a command.
     pub(super) const fn with_timeout(timeout: &'static str) -> Self {
         Self {
             globs: &[],
@@ -40,7 +40,7 @@ impl<'a> FieldErrorTranslator<'a> {
     }
 
     /// Returns the name of the argument that a field of a request comes from.
-    pub(super) fn name(&self, field: &str) -> String {
+    pub(super) fn argument_name(&self, field: &str) -> String {
         if let Some(glob) = self.glob(field) {
             return format!("{} {glob:?}", self.globs_argument);
         }
@@ -71,9 +71,11 @@ impl<'a> FieldErrorTranslator<'a> {
         let problem = match failure.reason {
             Some(Reason::InvalidRequest) if is_of_arguments(failure) => {
                 let violations = failure.violations.iter();
-                let said = violations
-                    .map(|fault| format!("{}: {}", self.name(&fault.field), fault.description));
-                said.collect::<Vec<_>>().join("; ")
+                let problems = violations.map(|fault| {
+                    let argument = self.argument_name(&fault.field);
+                    format!("{argument}: {}", fault.description)
+                });
+                problems.collect::<Vec<_>>().join("; ")
             }
             Some(Reason::PathEscapes) if self.globs.contains(&shown) => {
                 let argument = self.globs_argument;
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn request_fields_are_named_by_the_argument_they_come_from() {
         let globs = ["out/a".to_owned(), "$NOPE/b".to_owned()];
-        let names = FieldErrorTranslator {
+        let translator = FieldErrorTranslator {
             globs: &globs,
             ..FieldErrorTranslator::with_timeout("timeout")
         };
@@ -133,7 +135,7 @@ mod tests {
             ("spec.timeout", "timeout"),
             ("inputs[2].to", "inputs[2].to"),
         ] {
-            assert_eq!(names.name(field), wanted);
+            assert_eq!(translator.argument_name(field), wanted);
         }
     }
 }

@@ -175,7 +175,7 @@ pub(super) async fn open_reference(
             Ok(OpenFile::new(asked, header.size, &header.mime_type, data))
         }
         FileReference::Skill(skill, path) => {
-            let visible = skill_lookup::visible_reference(context, skill).await?;
+            let visible = skill_lookup::resolve_reference(context, skill).await?;
             let file = SkillFile::new(skill, SkillFolder::Skill, path);
             let opened = open_skill_file(context, file, &visible, asked).await;
             opened.map(|(opened, _)| opened)
@@ -341,7 +341,7 @@ async fn open_staged_file(
     file: SkillFile<'_>,
     asked: &str,
 ) -> ToolResult<OpenFile> {
-    let visible = skill_lookup::visible_reference(context, file.skill).await?;
+    let visible = skill_lookup::resolve_reference(context, file.skill).await?;
     let file = match visible.split_once('@') {
         // The call names the skill as its author wrote it, and the folder has the id.
         Some((id, _)) if !file.skill.contains('@') => SkillFile::new(id, file.folder, file.path),

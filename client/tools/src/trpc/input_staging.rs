@@ -83,7 +83,7 @@ pub(super) async fn stage_arguments(
         return Ok(Vec::new());
     }
     let specs = inputs.iter().map(InputArgument::to_spec).collect();
-    let staged = stage_inputs(*call, workspace, specs).await;
+    let staged = stage_inputs(call.context, workspace, specs).await;
     staged.map_err(|error| {
         let ToolError::Daemon(daemon) = &error else {
             return error;

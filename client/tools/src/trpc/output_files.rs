@@ -27,7 +27,8 @@ const LINK_MIME_TYPE: &str = "inode/symlink";
 /// Maximum size of a file that is saved, which is always saved whole, in bytes.
 const SAVED_BYTES_MAX: i64 = 64 * 1024 * 1024;
 
-/// Files to collect after a run. Kept with the command if that goes on.
+/// Files to collect after a run. The session's state keeps the plan of a command that goes on, so the names of the
+/// fields are part of a format.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct CollectPlan {
     globs: Vec<String>,
@@ -98,8 +99,9 @@ impl CollectPlan {
         }
     }
 
-    /// Returns the names of the collection's fields in the call.
-    pub(super) fn argument_names(&self) -> FieldErrorTranslator<'_> {
+    /// Returns the translator of the daemon's errors about the run. It knows the arguments that the globs and the
+    /// prefix come from.
+    pub(super) fn error_translator(&self) -> FieldErrorTranslator<'_> {
         FieldErrorTranslator {
             globs: &self.globs,
             globs_argument: match self.has_nested_globs {
@@ -125,17 +127,17 @@ impl CollectPlan {
     /// left, or if the daemon refused something else.
     fn without_faults(&self, error: &Error) -> Option<(Self, Vec<String>)> {
         let failure = error.failure()?;
-        let names = self.argument_names();
+        let translator = self.error_translator();
         let (mut rest, mut warnings) = (self.clone(), Vec::new());
         for violation in &failure.violations {
             let why = &violation.description;
-            if let Some(glob) = names.glob(&violation.field) {
+            if let Some(glob) = translator.glob(&violation.field) {
                 rest.globs.retain(|kept| kept != glob);
                 warnings.push(format!("{glob:?} was not collected: {why}"));
             } else if !violation.field.starts_with("spec.save_as_artifacts") {
                 return None;
             } else if rest.save.take().is_some() {
-                let name = names.name(&violation.field);
+                let name = translator.argument_name(&violation.field);
                 warnings.push(format!("nothing was saved as an artifact: {name} {why}"));
             }
         }

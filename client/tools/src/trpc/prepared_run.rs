@@ -38,8 +38,8 @@ pub(super) struct PreparedRun {
 }
 
 impl PreparedRun {
-    /// Checks a command and specifies it. Nothing is asked of the daemon, and nothing is staged, for a command that the
-    /// host's rules are against.
+    /// Checks a command and specifies it, without a call to the daemon. So nothing is staged for a command that the
+    /// host's rules forbid.
     pub(super) fn new(call: CallContext<'_>, arguments: RunArguments) -> ToolResult<Self> {
         if arguments.skill.trim().is_empty() || arguments.command.trim().is_empty() {
             return Err(ToolError::arguments("skill and command are required"));
@@ -72,8 +72,9 @@ impl PreparedRun {
     pub(super) async fn stage(&mut self, call: CallContext<'_>) -> ToolResult<String> {
         let tools = call.tools;
         let reference = find_skill_to_run(call, self.arguments.skill.trim()).await?;
-        let (workspace, skill, unstaged) = stage_command_skill(call.context, &reference).await?;
-        self.warnings.extend(unstaged);
+        let (workspace, skill, staging_warnings) =
+            stage_command_skill(call.context, &reference).await?;
+        self.warnings.extend(staging_warnings);
         self.package_warning = describe_staging_problems(&skill);
         let inputs = &self.arguments.inputs;
         self.staged = input_staging::stage_arguments(call, &workspace, inputs).await?;
@@ -119,12 +120,12 @@ async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<Str
     let tools = call.tools;
     let loaded = call.active_skills();
     if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
-        return skill_lookup::visible_reference(*call, asked).await;
+        return skill_lookup::resolve_reference(call.context, asked).await;
     }
-    let found = skill_lookup::find_skill(*call, asked).await?;
+    let found = skill_lookup::find_skill(call.context, asked).await?;
     let id = skill_id(&found);
     let is_current = match asked.contains('@') {
-        true => skill_lookup::find_skill(*call, &id).await?.digest == found.digest,
+        true => skill_lookup::find_skill(call.context, &id).await?.digest == found.digest,
         false => true,
     };
     if is_current && loaded.contains(&id) {

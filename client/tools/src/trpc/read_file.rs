@@ -71,7 +71,7 @@ pub(super) async fn read_file(call: CallContext<'_>, arguments: Value) -> CallRe
     let start_byte = read_count("start_byte", asked.start_byte)?.unwrap_or(0);
     let reference = FileReference::parse(asked.file_name.trim())?;
     let mut file =
-        file_reference::open_reference(*call, &reference, asked.file_name.trim()).await?;
+        file_reference::open_reference(call.context, &reference, asked.file_name.trim()).await?;
     let known_type = std::mem::take(&mut file.mime_type);
     // The workspace's files have no known type: readable ones are text, others are binary.
     let mime_type = |unknown: &str| match known_type.as_str() {

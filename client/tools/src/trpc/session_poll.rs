@@ -153,7 +153,7 @@ pub(super) async fn answer_poll(
         command.order = next_order(call.state);
     }
     let before = command.clone();
-    let mut seen = match poll_command(*call, &request, &mut command).await {
+    let mut seen = match poll_command(call.context, &request, &mut command).await {
         Err(error) if touched.is_changed && !matches!(error, ToolError::UnknownExec { .. }) => {
             command = before.clone();
             let mut unseen = SessionResult::running(request.id(), &command);

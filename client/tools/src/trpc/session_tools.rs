@@ -145,7 +145,7 @@ pub(super) async fn kill_session(call: CallContext<'_>, arguments: Value) -> Cal
         lines: None,
         is_tail: true,
     };
-    let seen = poll_command(*call, &request, &mut command).await?;
+    let seen = poll_command(call.context, &request, &mut command).await?;
     let mut delta = command.remember(&seen.session_id);
     if let Some(result) = seen.result.as_ref().filter(|_| !has_result) {
         delta.then(record_artifacts(call, &result.artifact_files));

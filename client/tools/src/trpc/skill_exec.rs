@@ -33,7 +33,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
         mut spec,
         ..
     } = prepared;
-    spec.planned_collect = plan.planned_spec(*call);
+    spec.planned_collect = plan.planned_spec(call.context);
     let mut typed = InitialStdin {
         text: &run.stdin,
         eof: run.eof,
@@ -44,7 +44,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
         typed = InitialStdin::default();
     }
     make_interactive(call.tools, &mut spec, run.timeout, run.tty);
-    let names = plan.argument_names();
+    let translator = plan.error_translator();
     let request = StartExecRequest {
         workspace,
         exec_id: prepared.exec_id,
@@ -58,7 +58,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
             ..SessionCommand::default()
         });
     let started = start_command(call, request, command, typed).await;
-    let touched = started.map_err(|error| names.translate(error))?;
+    let touched = started.map_err(|error| translator.translate(error))?;
     let request = SessionPollRequest::new(name, run.yield_ms, YIELD_MS, run.poll_lines);
     let mut answer = answer_poll(call, request, touched).await?;
     // How it ends is not known yet.

@@ -71,18 +71,18 @@ pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> Call
     let names = async || -> ToolResult<Vec<String>> {
         Ok(match query {
             "" => {
-                let names = skill_lookup::list_skill_names(*call).await?;
+                let names = skill_lookup::list_skill_names(call.context).await?;
                 names.into_iter().collect()
             }
             words => {
-                let found = skill_lookup::find_skills_by_words(*call, words).await?;
+                let found = skill_lookup::find_skills_by_words(call.context, words).await?;
                 found.iter().map(skill_lookup::skill_id).collect()
             }
         })
     };
     let skills = async || match query {
-        "" => skill_lookup::list_current_skills(*call).await,
-        words => skill_lookup::find_skills_by_words(*call, words).await,
+        "" => skill_lookup::list_current_skills(call.context).await,
+        words => skill_lookup::find_skills_by_words(call.context, words).await,
     };
     let rest = |next: usize| match query {
         "" => format!(
@@ -112,7 +112,7 @@ impl SkillLine {
 
 pub(super) async fn list_tools(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SkillArguments = decode(arguments)?;
-    let skill = skill_lookup::find_skill(*call, require_name(&asked.skill)?).await?;
+    let skill = skill_lookup::find_skill(call.context, require_name(&asked.skill)?).await?;
     let page = name_page(&skill.tools, asked.offset);
     let message = page.describe("tools", same_call);
     Ok(ToolAnswer::of(json!(ToolsResult {
@@ -125,7 +125,7 @@ pub(super) async fn list_tools(call: CallContext<'_>, arguments: Value) -> CallR
 pub(super) async fn list_docs(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: SkillArguments = decode(arguments)?;
     let name = require_name(&asked.skill)?;
-    let reference = skill_lookup::visible_reference(*call, name).await?;
+    let reference = skill_lookup::resolve_reference(call.context, name).await?;
     let docs = skill_lookup::list_documents(call.tools, &reference).await?;
     let paths: Vec<String> = docs.into_iter().map(|file| file.path).collect();
     Ok(ToolAnswer::of(json!(PathList::new(&paths, asked.offset))))

@@ -62,7 +62,7 @@ pub(crate) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     call.before_load(&mut choice).await?;
     let reference = skill_lookup::skill_reference(&choice.skill_id, &choice.version);
     let reference = require_unversioned_name(&reference)?;
-    let skill = skill_lookup::find_skill_to_load(*call, reference).await?;
+    let skill = skill_lookup::find_skill_to_load(call.context, reference).await?;
     let warning = describe_missing_packages(&skill);
     let name = skill_lookup::skill_id(&skill);
     let mut requested = find_requested_docs(tools, &skill, &asked.docs).await?;
@@ -75,7 +75,7 @@ pub(crate) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     // It still has the skills that are evicted for this one.
     let loaded = state.with(&delta);
     let evicted = skill_loads::evict(&loaded, scope, tools.options.loaded_max());
-    let leaving = describe_evicted(*call, &loaded, &evicted).await?;
+    let leaving = describe_evicted(call.context, &loaded, &evicted).await?;
     delta.then(evicted.delta);
     let after = state.with(&delta);
     let docs = skill_loads::docs(&after, scope, &name);
@@ -97,7 +97,7 @@ pub(crate) async fn load_skill(call: CallContext<'_>, arguments: Value) -> CallR
     };
     let context = SessionContext {
         state: &after,
-        ..*call
+        ..call.context
     };
     let inline = prompt_material_reader::read_inline_content(context, skill).await?;
     requested.unknown.extend(inline.unknown_docs);

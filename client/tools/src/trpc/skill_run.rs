@@ -21,15 +21,15 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     let PreparedRun { plan, mut spec, .. } = prepared;
     let stdin = &prepared.arguments.stdin;
     spec.stdin = (!stdin.is_empty()).then(|| text_stdin(stdin));
-    spec.planned_collect = plan.planned_spec(*call);
+    spec.planned_collect = plan.planned_spec(call.context);
     let finished = run_exec(call, workspace, prepared.exec_id, spec)
         .await
-        .map_err(|error| plan.argument_names().translate(error))?;
+        .map_err(|error| plan.error_translator().translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
-    outcome.add_preparation(prepared.warnings, prepared.package_warning);
-    let exec = outcome.name.clone();
+    outcome.add_preparation_warnings(prepared.warnings, prepared.package_warning);
+    let exec = outcome.exec_name.clone();
     let mut result = RunResult::new(outcome, prepared.staged);
-    if let Err(error) = plan.collect(*call, &exec, &mut result).await {
+    if let Err(error) = plan.collect(call.context, &exec, &mut result).await {
         result.warnings.push(failure_warning(&error));
     }
     let delta = record_artifacts(call, &result.artifact_files);

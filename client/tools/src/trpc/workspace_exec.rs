@@ -28,8 +28,9 @@ use crate::workspace_path;
 
 /// Wait for a command in the background, to see whether it starts, in milliseconds.
 const BACKGROUND_MS: u64 = 1;
-/// Names of the tool's arguments for messages.
-const ARGUMENT_NAMES: FieldErrorTranslator<'_> = FieldErrorTranslator::with_timeout("timeout_sec");
+/// Translator of the daemon's errors into the words of the tool.
+const ERROR_TRANSLATOR: FieldErrorTranslator<'_> =
+    FieldErrorTranslator::with_timeout("timeout_sec");
 
 /// Arguments of `workspace_exec`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -87,17 +88,17 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
     let finished = call.in_workspace(|workspace| {
         let (exec_id, spec) = (exec_id.clone(), spec.clone());
         async move {
-            let staging = stage_for_command(*call, &workspace, skill).await?;
+            let staging = stage_for_command(call.context, &workspace, skill).await?;
             let finished = run_exec(call, workspace, exec_id, spec).await?;
             Ok((finished, staging))
         }
     });
     let (finished, staging) = finished
         .await
-        .map_err(|error| ARGUMENT_NAMES.translate(error))?;
+        .map_err(|error| ERROR_TRANSLATOR.translate(error))?;
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
     let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
-    outcome.add_preparation(warnings, package_warning);
+    outcome.add_preparation_warnings(warnings, package_warning);
     outcome.warnings.extend(staging.warnings);
     let result = ShellResult::new(outcome);
     Ok(ToolAnswer::with(&result, StateDelta::new()))
@@ -114,13 +115,13 @@ async fn start_in_skill(call: CallContext<'_>, spec: &mut ExecSpec) -> ToolResul
     let mut id = name.to_owned();
     let is_of_id = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     if !name.chars().all(is_of_id)
-        && let Some(skill) = skill_lookup::find_usable_skill(*call, name).await?
+        && let Some(skill) = skill_lookup::find_usable_skill(call.context, name).await?
     {
         // The name is as the skill's author wrote it, and the folder has the id.
         id = skill_lookup::skill_id(&skill);
         spec.cwd = spec.cwd.replacen(name, &id, 1);
     }
-    let mut loaded = loaded_references(*call).into_iter();
+    let mut loaded = loaded_references(call.context).into_iter();
     let Some((name, reference)) = loaded.find(|(loaded, _)| *loaded == id) else {
         return Ok(None);
     };
@@ -174,7 +175,7 @@ async fn start_session(
             spec: Some(spec.clone()),
         };
         async move {
-            let staging = stage_for_command(*call, &request.workspace, skill).await?;
+            let staging = stage_for_command(call.context, &request.workspace, skill).await?;
             let mut touched = start_command(call, request, command, typed).await?;
             // How it ends is not known yet.
             let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
@@ -185,7 +186,7 @@ async fn start_session(
     });
     let (name, touched) = started
         .await
-        .map_err(|error| ARGUMENT_NAMES.translate(error))?;
+        .map_err(|error| ERROR_TRANSLATOR.translate(error))?;
     let default_ms = match asked.background {
         true => BACKGROUND_MS,
         false => YIELD_MS,

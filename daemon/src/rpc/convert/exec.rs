@@ -1,4 +1,5 @@
-//! Checks of exec requests, without a look at the workspace. `crate::exec` resolves the checked spec in a workspace.
+//! Checks of exec requests, without a look at the workspace. `crate::exec` resolves the checked spec in a workspace,
+//! and checks there what depends on it: the working directory, and lengths once placeholders are replaced.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -42,7 +43,7 @@ const PROGRAM_BYTES_MAX: usize = 4096;
 /// Maximum length of a skill's name, in bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
-/// Checks a request for an exec, as far as that needs no workspace: the only place where a spec is validated.
+/// Checks a request for an exec, as far as that needs no workspace.
 ///
 /// # Errors
 /// [`Error::Invalid`] with every violation of the names, of the spec or of a collection in it; otherwise `PathEscapes`.

@@ -100,9 +100,9 @@ fn call_on_the_only_connection(request: Body, is_stream: bool) -> OnlyConnection
     let table = ConnectionTable::new(1, 1);
     let guard = connection(&table);
     let protection = ConnectionProtection::default();
-    let opening = protection.opening(guard.handle.clone(), CallPriority::Work);
+    let pending = protection.pending_call(guard.handle.clone(), CallPriority::Work);
     OnlyConnection {
-        body: TimedRequestBody::new(request, is_stream, BOUNDS, Some(opening)),
+        body: TimedRequestBody::new(request, is_stream, BOUNDS, Some(pending)),
         table,
         guard,
         protection,

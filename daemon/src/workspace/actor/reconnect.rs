@@ -19,7 +19,7 @@ use crate::workspace::record::SlotRecord;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::slot_provisioning;
 use crate::workspace::slot_state_machine::{LossCause, SlotState};
-use crate::workspace::{COMMANDS_MAX, GrantReply};
+use crate::workspace::{GrantReply, SLOT_REQUESTS_MAX};
 
 /// Longest wait of a request for a guest that reconnects. Then the request fails with [`Error::GuestLost`].
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -92,8 +92,7 @@ impl GuestWait {
     ) -> Result<GuestLink, SlotLoss> {
         let started = Instant::now();
         let mut last = self.inspect().await?;
-        // The pid is part of the guest's proof and selects the commands' CPU group, so a slow engine is inspection
-        // again.
+        // The pid is part of the guest's proof and selects the commands' CPU group, so a slow engine is asked again.
         for _ in 1..PID_ATTEMPTS_MAX {
             if let InspectionOutcome::Unknown = last {
                 last = self.inspect().await?;
@@ -335,7 +334,7 @@ impl SlotActor {
         match &mut self.reconnect {
             Some(reconnect) if self.state == SlotState::Claimed => {
                 let may_wait = Instant::now() < reconnect.patience;
-                if may_wait && reconnect.waiting.len() < COMMANDS_MAX {
+                if may_wait && reconnect.waiting.len() < SLOT_REQUESTS_MAX {
                     reconnect.waiting.push(reply);
                 } else {
                     answer(reply, Err(silent));

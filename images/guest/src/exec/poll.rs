@@ -124,7 +124,7 @@ impl PollRequest {
         }
         let [stdout, stderr] = next;
         response.next_offsets = Some(v1::StreamOffsets { stdout, stderr });
-        response.set_state(state.phase.api());
+        response.set_state(state.phase.to_api_state());
         response.result = state.result();
         Ok(response)
     }

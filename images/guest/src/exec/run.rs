@@ -25,7 +25,7 @@ use super::{Exec, ExecControl, ExecPhase};
 use crate::output_window::CHUNK_BYTES;
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::ExitStatus;
-use exec_end::{lost_leader_result, record_exit, record_output_end};
+use exec_end::{exited_result, lost_leader_result, record_exit, record_output_end};
 use output_source::{OutputSource, PIPE_BYTES, wait_readable, would_block};
 pub(crate) use spawn::SpawnRequest;
 use spawn::spawn_exec;
@@ -62,15 +62,17 @@ pub(crate) async fn run_exec(
     host: Arc<ExecHost>,
     exec: Arc<Exec>,
     settings: GuestSettings,
-    start: SpawnRequest,
-    mut commands: mpsc::Receiver<ExecControl>,
+    request: SpawnRequest,
+    mut controls: mpsc::Receiver<ExecControl>,
 ) {
     let started = Instant::now();
     let before = host.exhaustion.snapshot(host.execs.living() > 1);
-    match spawn_exec(&host, start, exec.spec.programs.as_ref()).await {
+    match spawn_exec(&host, request, exec.spec.programs.as_ref()).await {
         Ok(spawned) => {
             let pid = spawned.pid;
-            let leader = host.reaper.leader(nix::unistd::Pid::from_raw(pid), started);
+            let leader = host
+                .reaper
+                .register_leader(nix::unistd::Pid::from_raw(pid), started);
             exec.set_running(pid, spawned.terminal);
             let spec = &exec.spec;
             let limit = spec.limits.unwrap_or_default().output_bytes;
@@ -98,7 +100,7 @@ pub(crate) async fn run_exec(
             run.deadlines.timeout =
                 super::positive_duration(spec.timeout).map(|wait| deadline_after(running, wait));
             run.reset_silence_deadline();
-            run.run_event_loop(&mut commands).await;
+            run.run_event_loop(&mut controls).await;
             run.tree.release(&host);
         }
         Err(result) => {
@@ -117,7 +119,7 @@ pub(crate) async fn run_exec(
 
 impl RunningExec {
     /// Handles everything that can happen to a running exec.
-    async fn run_event_loop(&mut self, commands: &mut mpsc::Receiver<ExecControl>) {
+    async fn run_event_loop(&mut self, controls: &mut mpsc::Receiver<ExecControl>) {
         while !(self.tree.is_empty && self.phase() == ExecPhase::Closed) {
             let [out_open, err_open] = [0, 1].map(|stream| self.may_read(stream));
             let blocked = self.is_blocked();
@@ -125,10 +127,10 @@ impl RunningExec {
             let stall = self.exec.state().next_stall(blocked);
             let [out, err] = &self.sources;
             tokio::select! {
-                report = self.tree.event() => self.on_report(report),
+                report = self.tree.next_report() => self.on_report(report),
                 () = wait_readable(out.as_ref()), if out_open => self.read(0).await,
                 () = wait_readable(err.as_ref()), if err_open => self.read(1).await,
-                Some(command) = commands.recv() => self.on_control(command),
+                Some(control) = controls.recv() => self.on_control(control),
                 () = self.exec.room.notified(), if blocked => {}
                 () = self.host.execs.budget.relieved(), if blocked => {}
                 () = sleep_until(deadline) => self.on_deadline(Instant::now()),
@@ -322,7 +324,7 @@ impl RunningExec {
             oom_kills: self.host.exhaustion.oom_kills(self.before),
             refused_forks: self.host.exhaustion.refused_forks(self.before),
             full_disks: std::mem::take(&mut self.full_disks),
-            ..super::exited_result(exit, wall, cause)
+            ..exited_result(exit, wall, cause)
         };
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
@@ -380,8 +382,8 @@ impl RunningExec {
     }
 
     /// Handles a signal or kill request of an RPC.
-    fn on_control(&mut self, command: ExecControl) {
-        match command {
+    fn on_control(&mut self, control: ExecControl) {
+        match control {
             ExecControl::Signal { target, signal } => self.tree.signal(&self.host, target, signal),
             ExecControl::Kill { grace, reason } => {
                 self.terminate(reason, grace.unwrap_or(self.settings.kill_grace));
@@ -473,7 +475,7 @@ impl RunningExec {
             self.on_report(Some(SupervisorReport::Empty));
             return;
         }
-        self.tree.insist(&self.host);
+        self.tree.escalate_kill(&self.host);
         // The wait starts here, because the kill itself may have taken long.
         self.deadlines.patience = Some(Instant::now() + self.tree.patience());
     }

@@ -324,8 +324,8 @@ pub(crate) async fn write_stdin(
         });
     };
     let max = WRITES_MAX;
-    let place = stdin.write_permits.try_acquire();
-    let _place = place.map_err(|_| Error::TooManyWrites { max })?;
+    let permit = stdin.write_permits.try_acquire();
+    let _permit = permit.map_err(|_| Error::TooManyWrites { max })?;
     exec.wait_until(|state| state.phase != ExecPhase::Starting)
         .await;
     let written = tokio::select! {

@@ -69,7 +69,7 @@ impl Model {
             ..Default::default()
         };
         let text = String::new;
-        let (exec, _commands) = Exec::new(text(), text(), Vec::new().into(), spec, None, &budget);
+        let (exec, _controls) = Exec::new(text(), text(), Vec::new().into(), spec, None, &budget);
         exec.state().phase = ExecPhase::Running;
         Self {
             exec,

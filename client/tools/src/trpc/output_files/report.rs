@@ -121,8 +121,8 @@ impl CollectPlan {
                 reason: reason_name(reason),
             };
             // If the call asked for no files, their number is enough.
-            let is_told = self.unasked && reason == Reason::MaxFiles;
-            if is_told || result.skipped_files.contains(&skipped) {
+            let is_only_counted = self.unasked && reason == Reason::MaxFiles;
+            if is_only_counted || result.skipped_files.contains(&skipped) {
                 continue;
             }
             match result.skipped_files.len() < SKIPPED_MAX {
@@ -144,7 +144,7 @@ impl CollectPlan {
             .map(|glob| format!("{glob:?}"))
             .collect();
         let globs: Vec<&str> = quoted.iter().map(String::as_str).collect();
-        let argument = self.argument_names().globs_argument;
+        let argument = self.error_translator().globs_argument;
         (!self.unasked && !globs.is_empty()).then(|| {
             let list = join_paths(&globs);
             format!("{argument}: no file matches {list}; paths are relative to the workspace")

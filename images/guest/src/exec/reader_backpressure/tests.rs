@@ -22,7 +22,7 @@ fn blocked_exec(bytes: &[u8]) -> Arc<Exec> {
         ..Default::default()
     };
     let (id, name) = (String::new(), String::new());
-    let (exec, _commands) = Exec::new(
+    let (exec, _controls) = Exec::new(
         name,
         id,
         Vec::new().into(),

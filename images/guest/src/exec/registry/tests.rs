@@ -15,7 +15,7 @@ fn registry(retained_max: usize) -> (ExecRegistry, tempfile::TempDir) {
 fn close(registry: &ExecRegistry, id: &str) -> Arc<Exec> {
     let (name, digest) = (format!("workspaces/w/execs/{id}"), Vec::new().into());
     let (spec, budget) = (v1::ExecSpec::default(), &registry.budget);
-    let (exec, _commands) = Exec::new(name, id.to_owned(), digest, spec, None, budget);
+    let (exec, _controls) = Exec::new(name, id.to_owned(), digest, spec, None, budget);
     registry.insert(Arc::clone(&exec));
     registry.leader_ended();
     registry.output_ended(&exec);

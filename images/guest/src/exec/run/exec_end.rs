@@ -1,13 +1,14 @@
-//! Records the end of an exec: the result of its leader, and the end of its output.
+//! End of an exec: builds the result of its leader, and records it and the end of the output.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::exec_result::{Outcome, Reason};
 
 use crate::exec::host::ExecHost;
-use crate::exec::{self, Exec, ExecPhase};
+use crate::exec::{Exec, ExecPhase};
+use crate::sys::ExitStatus;
 
 /// Records the result once the leader has exited or could not be spawned.
 pub(super) fn record_exit(host: &ExecHost, exec: &Exec, mut result: v1::ExecResult) {
@@ -28,9 +29,45 @@ pub(super) fn record_exit(host: &ExecHost, exec: &Exec, mut result: v1::ExecResu
     exec.notify_changed();
 }
 
+/// Returns the result of an exec whose leader exited. `cause`, the reason that skilld had to end it, takes precedence
+/// over the exit status.
+pub(super) fn exited_result(
+    exit: ExitStatus,
+    wall: Duration,
+    cause: Option<Reason>,
+) -> v1::ExecResult {
+    let by_itself = if exit.signaled {
+        Reason::Signaled
+    } else {
+        Reason::Exited
+    };
+    let outcome = if exit.signaled {
+        Outcome::Signal(exit.code)
+    } else {
+        Outcome::ExitCode(exit.code)
+    };
+    v1::ExecResult {
+        reason: cause.unwrap_or(by_itself).into(),
+        wall_time: to_proto_duration(wall),
+        user_time: to_proto_duration(Duration::from_micros(exit.user_us)),
+        sys_time: to_proto_duration(Duration::from_micros(exit.sys_us)),
+        peak_memory_bytes: i64::try_from(exit.peak_bytes).unwrap_or(i64::MAX),
+        outcome: Some(outcome),
+        ..Default::default()
+    }
+}
+
+/// Returns the result of an exec whose exit status is lost, because its supervisor was killed before it reported it.
+pub(super) fn lost_result() -> v1::ExecResult {
+    v1::ExecResult {
+        reason: Reason::WorkspaceLost.into(),
+        ..Default::default()
+    }
+}
+
 /// Returns the result of a leader whose exit status is lost.
 pub(super) fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
-    let lost = exec::lost_result();
+    let lost = lost_result();
     v1::ExecResult {
         reason: cause.map_or(lost.reason, i32::from),
         wall_time: wall.try_into().ok(),
@@ -43,6 +80,10 @@ pub(super) fn record_output_end(host: &ExecHost, exec: &Arc<Exec>) {
     host.execs.output_ended(exec);
     exec.state().phase = ExecPhase::Closed;
     exec.notify_changed();
+}
+
+fn to_proto_duration(duration: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(duration).ok()
 }
 
 #[cfg(test)]

@@ -10,12 +10,14 @@ use nix::pty::{Winsize, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use skilld_proto::v1;
+use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::spawn_failure;
 
+use super::exec_end::lost_result;
 use super::output_source::OutputSource;
 use super::program_check;
-use crate::exec;
 use crate::exec::host::ExecHost;
-use crate::supervisor::protocol::LaunchSpec;
+use crate::supervisor::protocol::{LaunchSpec, SupervisorReport};
 use crate::supervisor::{Supervisor, output_pipe};
 use crate::sys::{self, SpawnStage};
 
@@ -63,19 +65,19 @@ struct ExecStreams {
 /// Spawns an exec, if `programs` permits its program. Returns the exec's result if it does not start.
 pub(super) async fn spawn_exec(
     host: &ExecHost,
-    mut start: SpawnRequest,
+    mut request: SpawnRequest,
     programs: Option<&v1::Programs>,
 ) -> Result<SpawnedExec, v1::ExecResult> {
-    let mut launch = std::mem::take(&mut start.launch);
+    let mut launch = std::mem::take(&mut request.launch);
     if let Some(programs) = programs {
         let permitted = program_check::check_program(programs, &launch);
         launch.program = permitted.map_err(|failure| v1::ExecResult {
-            reason: v1::exec_result::Reason::SpawnFailed.into(),
+            reason: Reason::SpawnFailed.into(),
             spawn_failure: Some(failure),
             ..Default::default()
         })?;
     }
-    let spawned = match open_streams(start) {
+    let spawned = match open_streams(request) {
         Ok(streams) => spawn_with_streams(host, &launch, streams).await,
         Err((stage, errno)) => Err(LaunchError::Failed(stage, errno)),
     };
@@ -83,7 +85,7 @@ pub(super) async fn spawn_exec(
         let (stage, errno) = match failure {
             LaunchError::Failed(stage, errno) => (stage, errno),
             LaunchError::Unread => (SpawnStage::Fork, Errno::EPIPE as i32),
-            LaunchError::Lost => return exec::lost_result(),
+            LaunchError::Lost => return lost_result(),
         };
         let about = match stage {
             SpawnStage::Cwd => program_check::describe_directory(&launch.cwd),
@@ -91,15 +93,36 @@ pub(super) async fn spawn_exec(
             SpawnStage::Terminal => "a terminal".to_owned(),
             SpawnStage::Fork | SpawnStage::Limits => "starting".to_owned(),
         };
-        exec::spawn_failed_result(stage, errno, &about)
+        spawn_failed_result(stage, errno, &about)
     })
 }
 
+/// Returns the result of an exec that could not be spawned.
+fn spawn_failed_result(stage: SpawnStage, errno: i32, about: &str) -> v1::ExecResult {
+    let api_stage = match stage {
+        SpawnStage::Fork => spawn_failure::Stage::Fork,
+        SpawnStage::Cwd => spawn_failure::Stage::Cwd,
+        SpawnStage::Limits => spawn_failure::Stage::Limits,
+        SpawnStage::Exec => spawn_failure::Stage::Exec,
+        SpawnStage::Terminal => spawn_failure::Stage::Terminal,
+    };
+    let known = Errno::from_raw(errno);
+    v1::ExecResult {
+        reason: Reason::SpawnFailed.into(),
+        spawn_failure: Some(v1::SpawnFailure {
+            stage: api_stage.into(),
+            errno,
+            message: format!("{known:?} ({}): {about}", known.desc()),
+        }),
+        ..Default::default()
+    }
+}
+
 /// Opens pipes, or a terminal if the request has its size.
-fn open_streams(start: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
-    match start.terminal {
+fn open_streams(request: SpawnRequest) -> Result<ExecStreams, (SpawnStage, i32)> {
+    match request.terminal {
         Some(size) => open_terminal(size).map_err(|errno| (SpawnStage::Terminal, errno as i32)),
-        None => open_pipes(start.stdin).map_err(|errno| (SpawnStage::Fork, errno as i32)),
+        None => open_pipes(request.stdin).map_err(|errno| (SpawnStage::Fork, errno as i32)),
     }
 }
 
@@ -117,7 +140,7 @@ async fn spawn_with_streams(
         if !matches!(spawned, Err(LaunchError::Unread)) {
             break;
         }
-        supervisor = host.supervisors.fresh().map_err(fork_failed)?;
+        supervisor = host.supervisors.fork_supervisor().map_err(fork_failed)?;
         spawned = launch_leader(host, &supervisor, launch, &streams.stdio).await;
     }
     match spawned {
@@ -132,7 +155,7 @@ async fn spawn_with_streams(
                 LaunchError::Failed(..) => host.supervisors.give_back(supervisor),
                 LaunchError::Unread => {}
                 LaunchError::Lost => {
-                    supervisor.end();
+                    supervisor.kill();
                     host.supervisors.abandon(&supervisor);
                 }
             }
@@ -150,7 +173,7 @@ async fn launch_leader(
 ) -> Result<i32, LaunchError> {
     let group = host.supervisors.command_group();
     let stdio = stdio.each_ref().map(AsFd::as_fd);
-    let _starting = host.supervisors.starting(supervisor);
+    let _starting = host.supervisors.mark_starting(supervisor);
     match supervisor.start(launch, stdio, group.as_deref()) {
         Ok(()) => {}
         // The kernel refuses a message with either of these once the supervisor is dead.
@@ -162,12 +185,21 @@ async fn launch_leader(
         Ok(Err(Errno::ECONNRESET)) => Err(LaunchError::Unread),
         Ok(Err(_)) | Err(_) => Err(LaunchError::Lost),
         Ok(Ok(report)) => {
-            let spawned = exec::spawn_outcome(report).ok_or(LaunchError::Lost)?;
+            let spawned = spawn_outcome(report).ok_or(LaunchError::Lost)?;
             let pid = spawned.map_err(|(stage, errno)| LaunchError::Failed(stage, errno))?;
             // Sweeps must spare the leader from here on: its supervisor may be dead long before the guest notices.
             host.leaders.lock().insert(Pid::from_raw(pid));
             Ok(pid)
         }
+    }
+}
+
+/// Returns the outcome of a spawn attempt, or `None` for a report that comes later in an exec's life.
+fn spawn_outcome(report: SupervisorReport) -> Option<Result<i32, (SpawnStage, i32)>> {
+    match report {
+        SupervisorReport::Started { pid } => Some(Ok(pid)),
+        SupervisorReport::Failed { stage, errno } => Some(Err((stage, errno))),
+        SupervisorReport::Exited { .. } | SupervisorReport::Empty => None,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sys;
 
 /// Maximum number of repeated kill orders before the supervisor itself is killed, and of sweeps before the guest kills
 /// everything.
-const INSIST_MAX: u32 = 6;
+const KILL_ATTEMPTS_MAX: u32 = 6;
 /// Time limit for a supervisor to kill its tree. A healthy one needs far less.
 const KILL_PATIENCE: Duration = Duration::from_millis(150);
 /// Pause between two sweeps of orphans, in which killed processes end and are reaped.
@@ -26,7 +26,7 @@ pub(super) struct ProcessTree {
     watcher: TreeWatcher,
     leader: LeaderRegistration,
     leader_over: bool,
-    insisted: u32,
+    kill_attempts: u32,
     /// `true` if no process of the tree is left.
     pub(super) is_empty: bool,
 }
@@ -46,14 +46,14 @@ impl ProcessTree {
             watcher: TreeWatcher::Supervisor(supervisor),
             leader,
             leader_over: false,
-            insisted: 0,
+            kill_attempts: 0,
             is_empty: false,
         }
     }
 
     /// Returns `true` if processes are left after all steps of a kill: the kernel does not end them yet.
     pub(super) fn resists_kill(&self) -> bool {
-        self.insisted > INSIST_MAX
+        self.kill_attempts > KILL_ATTEMPTS_MAX
     }
 
     /// Returns the processes of the tree; none if its supervisor is gone, when they can't be told from those of others.
@@ -77,14 +77,14 @@ impl ProcessTree {
     }
 
     /// Waits for the next report; `None` when the supervisor is gone. Safe to cancel.
-    pub(super) async fn event(&self) -> Option<SupervisorReport> {
+    pub(super) async fn next_report(&self) -> Option<SupervisorReport> {
         if self.is_empty || self.has_lost_supervisor() && self.leader_over {
             return std::future::pending().await;
         }
         match &self.watcher {
             TreeWatcher::Supervisor(supervisor) => supervisor.report().await,
             TreeWatcher::Guest => {
-                let exit = self.leader.ended().await;
+                let exit = self.leader.wait_for_exit().await;
                 // The caller measures the wall time itself.
                 let wall = Duration::ZERO;
                 Some(SupervisorReport::Exited { exit, wall })
@@ -160,9 +160,9 @@ impl ProcessTree {
 
     /// Repeats or escalates a kill. The tree forks faster than it is found, or its supervisor was stopped. `kill(-1)`
     /// by PID 1 outruns any tree, but only if no other exec runs.
-    pub(super) fn insist(&mut self, host: &ExecHost) {
-        self.insisted += 1;
-        let last = self.insisted > INSIST_MAX;
+    pub(super) fn escalate_kill(&mut self, host: &ExecHost) {
+        self.kill_attempts += 1;
+        let last = self.kill_attempts > KILL_ATTEMPTS_MAX;
         if (last || !self.has_lost_supervisor())
             && host.execs.living() == 1
             && sys::kill_everything()
@@ -170,7 +170,7 @@ impl ProcessTree {
             return;
         }
         match &self.watcher {
-            TreeWatcher::Supervisor(supervisor) if last => supervisor.end(),
+            TreeWatcher::Supervisor(supervisor) if last => supervisor.kill(),
             TreeWatcher::Supervisor(_) | TreeWatcher::Guest => self.kill(host),
         }
     }
@@ -196,7 +196,7 @@ pub(super) async fn end_orphans(host: &ExecHost) {
     let mut passes = 0;
     while !no_orphans(host) {
         passes += 1;
-        if passes <= INSIST_MAX || host.execs.living() != 1 || !sys::kill_everything() {
+        if passes <= KILL_ATTEMPTS_MAX || host.execs.living() != 1 || !sys::kill_everything() {
             sweep_orphans(host);
         }
         // The reaper's task runs while this task sleeps.
