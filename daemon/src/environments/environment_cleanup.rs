@@ -52,7 +52,10 @@ impl Environments {
 /// Returns the names of the environments that workspaces have.
 pub(super) fn environments_in_use(context: &SharedSlotContext) -> HashSet<String> {
     let workspaces = context.workspaces.list_all().into_iter();
-    let claims = workspaces.filter_map(|workspace| workspace.snapshot().record.claim.clone());
-    let environments = claims.flat_map(|claim| claim.environments.into_values());
-    environments.map(|environment| environment.name).collect()
+    workspaces
+        .filter_map(|workspace| workspace.snapshot().record.claim.clone())
+        .flat_map(|claim| claim.skills.into_values())
+        .filter_map(|skill| skill.environment)
+        .map(|environment| environment.name)
+        .collect()
 }
