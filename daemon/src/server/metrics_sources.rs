@@ -31,8 +31,11 @@ pub(super) struct MetricsSources {
 /// Values of the labels and the value of the metric.
 type Sample<const LABELS: usize, N> = ([String; LABELS], N);
 
+/// Reads a figure of a pool.
+type ReadFigure = fn(&PoolSnapshot) -> usize;
+
 /// Gauges of pools: their names, values and descriptions.
-const POOL_GAUGES: [(&str, fn(&PoolSnapshot) -> usize, &str); 4] = [
+const POOL_GAUGES: [(&str, ReadFigure, &str); 4] = [
     (
         "skilld_pool_warm",
         |pool| pool.warm,
