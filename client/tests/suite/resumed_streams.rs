@@ -179,7 +179,6 @@ async fn a_refusal_is_handed_over_at_once() {
     fake.calls.break_after(EVENTS, 2, Some(dropped));
     let error = read(&mut print(&client)).await.expect_err("refused");
     assert_eq!(error.reason(), Some(Reason::OutputDropped));
-    assert!(error.to_string().contains("from 7"), "{error}");
     assert_eq!(fake.calls.count(EVENTS), 1, "not tried again");
 }
 

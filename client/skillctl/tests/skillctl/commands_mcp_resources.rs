@@ -259,8 +259,8 @@ async fn a_list_of_resources_ends_although_the_pages_do_not() {
     for (call, lists) in [
         ("FileService/ListFiles", 2),
         ("ArtifactService/ListArtifacts", 1),
-        // Of two skills.
-        ("SkillService/ListSkillFiles", 2),
+        // Of four skills.
+        ("SkillService/ListSkillFiles", 4),
     ] {
         let count = calls.iter().filter(|made| *made == call).count();
         assert!((lists..=100 * lists).contains(&count), "{count} {call}");

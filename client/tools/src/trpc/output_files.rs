@@ -189,7 +189,7 @@ impl CollectPlan {
                 }
             }
         };
-        // Only now: a caller that tries again after an error must not get them twice.
+        // Only now: a collection that fails whole has one warning, about its failure.
         result.warnings.extend(warnings);
         let other_text = match context.tools.options.offers_read_file() {
             true => "not plain UTF-8 text: read_file decodes it",
