@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-/// Contents of a file that has no name yet. Dropping it removes them.
+/// Contents of a file under a temporary name. Dropping it removes them.
 #[derive(Debug)]
 pub struct AtomicWrite {
     temporary: NamedTempFile,

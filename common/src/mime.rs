@@ -1,5 +1,5 @@
-//! Media type of a file, from its first bytes, with its name as tie-breaker. Guest and daemon share the rule because a
-//! skill's file has the same type before and after it is staged.
+//! Media type of a file, from its first bytes, with its name as tie-breaker. Guest and daemon share the rule, so that
+//! a skill's file has the same type before and after it is staged.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

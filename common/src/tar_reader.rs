@@ -1,8 +1,8 @@
 //! Reads a tar stream while its bytes arrive. `tar` parses headers; names, sizes and extensions are put together here,
-//! so that an extension can neither grow without bound nor say one thing to us and another to the next reader.
+//! so that extensions can neither grow without bound nor mean one thing to skilld and another to the next program.
 //!
 //! Callers feed the bytes, because the guest's only thread cannot wait for a source as the reader of `tar` does. The
-//! reader judges no name and writes nothing: which entries are taken, and where to, is the callers' business.
+//! reader judges no name and writes nothing: the callers decide which entries they take, and where to.
 //!
 //! ```text
 //! Header ──entry──► Contents ──► Header …            Header ──zeros──► End
@@ -23,6 +23,9 @@ use entry_overrides::{EntryOverrides, header_time};
 const BLOCK_BYTES: usize = 512;
 /// Maximum size of a long name or a PAX header, in bytes.
 const EXTENSION_BYTES_MAX: u64 = 256 * 1024;
+/// Maximum number of headers that describe the next entry, which no other bound counts. Programs write at most four: a
+/// long name, a long target, and one PAX header each for the entry and for all that follow.
+const EXTENSIONS_MAX: u32 = 16;
 /// Offset of the byte of a sparse map's block that is not 0 if another block follows.
 const MAP_CONTINUES_AT: usize = 504;
 /// Kind of a sparse file, whose contents are its parts and a list of them.
@@ -89,6 +92,8 @@ pub struct TarReader {
     step: ReadStep,
     /// Values from extension headers for the next entry.
     next: EntryOverrides,
+    /// Number of extension headers since the last entry.
+    extensions: u32,
     /// Name of the current entry, for errors.
     current: Vec<u8>,
 }
@@ -122,6 +127,7 @@ impl Default for TarReader {
             filled: 0,
             step: ReadStep::Header,
             next: EntryOverrides::default(),
+            extensions: 0,
             current: Vec::new(),
         }
     }
@@ -234,6 +240,10 @@ impl TarReader {
             if size > EXTENSION_BYTES_MAX {
                 return Err(failed("has an oversized extension"));
             }
+            self.extensions += 1;
+            if self.extensions > EXTENSIONS_MAX {
+                return Err(failed("has too many extensions"));
+            }
             self.current.clear();
             self.step = ReadStep::Extension {
                 kind,
@@ -242,6 +252,7 @@ impl TarReader {
             };
             return Ok(None);
         }
+        self.extensions = 0;
         let mut overrides = std::mem::take(&mut self.next);
         let path = overrides
             .path
@@ -445,6 +456,21 @@ mod tests {
         let cut = archive.get(..BLOCK_BYTES + BLOCK_BYTES + 100);
         let error = read_pieces(cut.expect("longer"), 64).expect_err("cut off");
         assert_eq!(error.entry, b"d/text");
+    }
+
+    #[test]
+    fn an_entry_has_a_limited_number_of_extensions() {
+        let archive = |extensions: usize| {
+            let longs = entry(EntryType::GNULongName, "long", b"name").repeat(extensions);
+            let file = entry(EntryType::Regular, "file", b"x");
+            [longs, file].concat()
+        };
+        let end = [0; BLOCK_BYTES];
+        let limit = EXTENSIONS_MAX as usize;
+        let twice = [archive(limit).repeat(2), end.to_vec()].concat();
+        assert_eq!(read_pieces(&twice, 700).expect("few for each").len(), 2);
+        let error = read_pieces(&archive(limit + 1), 700).expect_err("too many");
+        assert_eq!(error.problem, "has too many extensions");
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl Artifacts {
             }
         };
         let check = move || match check_writable_directory(&root) {
-            // A disk that is full or read-only now ends no start.
+            // A start goes on with a full or read-only disk: what exists can be loaded, and deleted to make room.
             Err(error) if HostFault::of(&error).is_none() => {
                 Err(backend::start_error(format!("{}: {error}", root.display())))
             }
@@ -216,7 +216,6 @@ impl Artifacts {
     }
 
     /// Returns what a tenant's artifacts take: until all were counted after the start, what was found so far.
-    #[must_use]
     pub fn held_by(&self, tenant: &TenantName) -> HeldArtifacts {
         self.0.ledger.used(tenant)
     }

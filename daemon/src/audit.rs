@@ -42,6 +42,7 @@ mod writer;
 
 use argv_key::ArgvKey;
 pub use argv_key::ExecDescription;
+use chain_file::ChainFile;
 pub use fault::AuditFault;
 use log_file::LogFile;
 pub use record::{
@@ -127,6 +128,7 @@ impl AuditLog {
     /// Those of [`Self::open`].
     pub fn check(path: &Path, state_dir: &Path, is_running: bool) -> Result<()> {
         ArgvKey::check(state_dir)?;
+        ChainFile::check(state_dir)?;
         match LogFile::check(path, is_running) {
             Err(fault) if !fault.is_recoverable() => Err(fault.start_error()),
             Ok(()) | Err(_) => Ok(()),

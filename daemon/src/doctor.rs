@@ -84,7 +84,9 @@ fn check_faults(faults: &[String], is_usable: bool) -> Vec<CheckLine> {
         return vec![CheckLine::ok(check, subject, "valid")];
     }
     let remedy = match is_usable {
-        true => "correct it (docs/configuration.md has every key); skilld does not start before",
+        true => {
+            "correct it (docs/configuration.md has every key); until then skilld does not start"
+        }
         false => "correct it; the other lines are about the built-in defaults",
     };
     let line = |fault: &String| CheckLine::failed(check, subject, fault, remedy);

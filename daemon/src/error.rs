@@ -136,7 +136,7 @@ pub enum Error {
         why: String,
     },
     /// Failure of the artifact store that changed nothing.
-    #[error("the artifact store failed to {operation}: {why}; try again, or see the server's log")]
+    #[error("the artifact store failed to {operation}: {why}")]
     Storage {
         /// Name of the operation, for instance `read the record`.
         operation: &'static str,
@@ -256,7 +256,7 @@ pub enum Error {
         why: String,
     },
     /// Count or memory budget that is used up.
-    #[error("{subject} is limited to {limit}: try again once less is under way")]
+    #[error("{subject} is limited to {limit}: try again later")]
     QuotaExceeded {
         /// Name of the count, with its configuration key if it has one.
         subject: String,

@@ -114,7 +114,7 @@ pub fn resolve_exec(
         &spec,
     );
     if spec.script.is_some() {
-        // The spec is reported as the one in force: with the interpreter and the script.
+        // Clients read in `effective_spec` what runs: the interpreter and the script's path, too.
         spec.argv.clone_from(&argv);
     }
     Ok(guest::StartExecRequest {

@@ -13,7 +13,7 @@ use skilld_proto::v1 as pb;
 use crate::config::ExecConfig;
 use crate::engine::EngineInfo;
 use crate::error::Result;
-use crate::exec::{self, ExecContext, StartMode, script};
+use crate::exec::{self, ExecContext, StagedSkillRecord, StartMode, script};
 use crate::shutdown::Tasks;
 use crate::workspace::running_execs::CountedExec;
 use crate::workspace::shared_slot_context::SharedSlotContext;
@@ -56,8 +56,8 @@ pub struct ExecLauncher<'a> {
 }
 
 impl ExecLauncher<'_> {
-    /// Returns the request for the guest, and the exec's place among the running execs of the tenant; `None` for a
-    /// repeated request that takes none.
+    /// Returns the request for the guest, and the unit of the tenant's quota of running execs that the exec takes; `None`
+    /// for a repeated request that takes none.
     ///
     /// # Errors
     /// Those of [`exec::resolve_exec`] and of finding the script; `TenantQuota`.
@@ -76,12 +76,13 @@ impl ExecLauncher<'_> {
         let (no_env, no_skills) = (BTreeMap::new(), BTreeMap::new());
         let record = &self.grant.view.record;
         let claim = record.claim.as_ref();
-        let script = self.find_script(&spec).await?;
+        let skills = claim.map_or(&no_skills, |claim| &claim.skills);
+        let script = self.find_script(&spec, skills).await?;
         let context = ExecContext {
             image_env: &record.image_env,
             cpu_millis: self.engine.usable_cpu_millis(record.limits.cpu_millis),
             env: claim.map_or(&no_env, |claim| &claim.env),
-            skills: claim.map_or(&no_skills, |claim| &claim.skills),
+            skills,
             has_wheelhouse: record.has_shared_dir(workspace_paths::WHEELHOUSE_DIR),
             script: script.as_ref(),
             config: self.config,
@@ -96,10 +97,11 @@ impl ExecLauncher<'_> {
     }
 
     /// Finds the script of a spec in the staged copy of its skill.
-    async fn find_script(self, spec: &pb::ExecSpec) -> Result<Option<script::ScriptProgram>> {
-        let no_skills = BTreeMap::new();
-        let claim = self.grant.view.record.claim.as_ref();
-        let skills = claim.map_or(&no_skills, |claim| &claim.skills);
+    async fn find_script(
+        self,
+        spec: &pb::ExecSpec,
+        skills: &BTreeMap<String, StagedSkillRecord>,
+    ) -> Result<Option<script::ScriptProgram>> {
         let staged = exec::require_staged_skill(&spec.skill, skills)?;
         let (Some(script), Some(staged)) = (&spec.script, staged) else {
             return Ok(None);

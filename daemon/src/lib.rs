@@ -37,7 +37,7 @@ pub mod environments;
 pub mod error;
 pub mod exec;
 pub mod exec_launch;
-// A module, because what it feeds is private.
+// The fuzz targets are a module of this crate, because the parsers that they call are private.
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "../fuzz/targets.rs"]
 pub mod fuzz;

@@ -35,7 +35,10 @@ pub fn init_logging(config: &Config) -> Result<LogRateLimiter> {
     let failed = |error: &dyn std::fmt::Display| Error::Internal(format!("start logging: {error}"));
     let filter = EnvFilter::try_new(&config.log).map_err(|error| failed(&error))?;
     let limit = LogRateLimiter::new(LINES_MAX);
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    // Reports of a failed write would go to the same standard error, and panic if that fails.
+    let log = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter);
     let started = if config.log_json {
         let json = log
             .fmt_fields(JsonFields::new())

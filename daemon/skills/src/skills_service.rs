@@ -83,6 +83,7 @@ impl Skills {
                 options: options.clone(),
                 manifests: DigestCache::new(|manifest| manifest.files().len()),
                 environment_needs: DigestCache::new(|need| need.size() / WEIGHT_BYTES),
+                needs: DigestCache::new(Vec::len),
             }),
             catalogue,
             permits: TenantPermits::new(BLOCKING_MAX, true),
@@ -273,7 +274,7 @@ impl Skills {
     ///
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
-    pub async fn needs(&self, wanted: SkillRef) -> Result<Vec<Need>> {
+    pub async fn needs(&self, wanted: SkillRef) -> Result<Arc<Vec<Need>>> {
         self.read(move |library, catalogue| library.needs(catalogue, &wanted))
             .await
     }

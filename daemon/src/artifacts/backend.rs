@@ -14,6 +14,7 @@ use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use skilld_common::excerpts::cut_chars;
 use skilld_proto::v1::Reason;
 use tokio::sync::watch;
 
@@ -32,13 +33,15 @@ pub(super) const SMALL_BYTES_MAX: u64 = 64 << 10;
 /// request keeps its thread for as long as a file system hangs, even after its deadline.
 const DISK_REQUESTS_MAX: usize = 32;
 
+/// Maximum length of another server's answer in the error of a start, in characters.
+const ANSWER_CHARS_MAX: usize = 300;
 /// Operations of [`ArtifactBackend::probe`], whose errors are those of a start.
 const PROBE: StoreOperation = invisible_operation("be opened");
 
-const SEE_LOG: &str = "the server's log says why";
+const SEE_LOG: &str = "the server's log says why; try again";
 const DISK_FULL: &str = "its disk is full";
 const DISK_READ_ONLY: &str = "its disk is read-only";
-const TOO_MANY_REQUESTS: &str = "too many requests wait for it";
+const TOO_MANY_REQUESTS: &str = "too many requests wait for it; try again";
 const UNKNOWN_AUTHORITY: &str =
     "the authority of its certificate is not known; its file belongs into skills.package_ca_file";
 
@@ -268,7 +271,7 @@ impl ArtifactBackend {
             UNKNOWN_AUTHORITY
         } else if operation.name == PROBE.name {
             // The readers of `skilld --check` have no log.
-            let why = Chain(error);
+            let why = cut_chars(&Chain(error).to_string(), ANSWER_CHARS_MAX);
             return start_error(format!("{why}; see [artifacts] in the configuration"));
         } else {
             SEE_LOG
@@ -280,7 +283,10 @@ impl ArtifactBackend {
     pub(super) fn timeout_error(&self, operation: StoreOperation) -> Error {
         self.set_answering(false);
         tracing::warn!(operation = operation.name, "artifact store timed out");
-        storage_error(operation, "it did not answer in time (artifacts.timeout)")
+        storage_error(
+            operation,
+            "it did not answer in time (artifacts.timeout); try again",
+        )
     }
 
     fn set_answering(&self, answers: bool) {

@@ -62,8 +62,8 @@ impl ArtifactsState {
     pub(super) async fn acquire_turn(&self, records: &Path) -> Result<OwnedMutexGuard<()>> {
         let turn = self.name_lock(records).lock_owned();
         tokio::select! {
-            // The stop counts first: a deletion of many versions takes a turn for every batch, and a free one is ready
-            // at once.
+            // A stop counts first, so that it ends a deletion of many versions: this takes a turn for every batch, and a
+            // free turn is always ready.
             biased;
             () = self.store.tasks.stop.cancelled() => Err(Error::Draining),
             turn = tokio::time::timeout(TURN_TIMEOUT, turn) => {

@@ -68,14 +68,16 @@ impl ArgvKey {
             context.update(&[0]);
         }
         ExecDescription {
-            program: argv.first().and_then(|program| base_name(program.as_ref())),
+            program: argv
+                .first()
+                .and_then(|program| program_name(program.as_ref())),
             argv_hmac: HEXLOWER.encode(context.sign().as_ref()),
         }
     }
 }
 
 /// Returns the last part of a program's path, if it is a plain file name.
-fn base_name(program: &str) -> Option<String> {
+fn program_name(program: &str) -> Option<String> {
     let name = program.rsplit('/').next().unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
     let is_valid = (1..=PROGRAM_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);

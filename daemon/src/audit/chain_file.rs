@@ -9,7 +9,7 @@ use std::path::Path;
 
 use skilld_common::audit_chain::ChainPosition;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tolerate};
 
 /// Name of the file in the state directory.
 const CHAIN_FILE: &str = "audit-chain";
@@ -75,6 +75,17 @@ impl ChainFile {
             tracing::warn!(path = %path.display(), "the file does not hold the position of the audit log: ignored");
         }
         Ok((Self(file), state))
+    }
+
+    /// Checks that [`Self::open`] would succeed with a file that exists. Blocks the thread.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub(super) fn check(state_dir: &Path) -> Result<()> {
+        let path = state_dir.join(CHAIN_FILE);
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let found = tolerate(io::ErrorKind::NotFound, opened.map(drop));
+        found.map_err(|source| Error::io(format!("open {}", path.display()), source))
     }
 
     /// Writes new contents.

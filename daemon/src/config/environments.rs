@@ -25,7 +25,7 @@ pub enum EnvironmentBuilds {
     Never,
 }
 
-/// Memory of the programs of a build, in bytes: uv and npm need half of it, and a compiler the rest.
+/// Memory of the programs of a build, in bytes, beside that of the files that it makes.
 const BUILD_PROGRAMS_BYTES: u64 = 1 << 30;
 /// Maximum size of a file of certificate authorities, in bytes. That of a system has 300 KiB.
 const CA_FILE_BYTES_MAX: u64 = 4 << 20;

@@ -27,6 +27,8 @@ const GUEST_SOCKET_TAIL_BYTES: usize =
     "/slots/".len() + SLOT_NAME_BYTES_MAX + "/run/guest.sock".len();
 /// Smallest uid that containers may use: distributions give smaller ones to system accounts.
 const UID_MIN: u32 = 1000;
+/// Smallest `execs.retain_bytes_total` in bytes: each stream of an exec then retains a pipe of the kernel.
+const RETAIN_BYTES_MIN: u64 = 128 << 10;
 
 /// Longest time for which the audit log may wait with a sync.
 const AUDIT_SYNC_INTERVAL_MAX: Duration = Duration::from_secs(10);
@@ -246,6 +248,14 @@ fn check_numbers(faults: &mut FaultList<'_>, config: &Config) {
         "engine.uid_count",
         end.is_some_and(|end| end != u32::MAX),
         "uid_base + uid_count is over what a uid can be",
+    );
+    faults.require(
+        "execs.retain_bytes_total",
+        config.execs.retain_bytes_total >= RETAIN_BYTES_MIN,
+        format_args!(
+            "must be at least {}: an exec has two streams",
+            ByteSize::b(RETAIN_BYTES_MIN)
+        ),
     );
 }
 

@@ -1,5 +1,5 @@
-//! Typed sections `[server]`, `[engine]`, `[workspaces]`, `[execs]` and `[files]`, one struct each. A struct has one
-//! field for each key of `default.toml`.
+//! Typed sections `[server]`, `[engine]`, `[workspaces]`, `[execs]` and `[files]`, one struct each. They have a field
+//! for each key of `default.toml`, and for the times that only tests shorten.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 //! it says about limits, system calls and storage. Creates and pulls nothing.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use super::report::CheckLine;
@@ -29,19 +30,21 @@ pub(super) async fn check_docker(config: &Config) -> Vec<CheckLine> {
         Err(error) => {
             let name = EngineKind::from_socket(socket).texts().name;
             let finding = Chain(&error).to_string();
-            let remedy = "mend it, or set engine.docker_host; skilld does not start before";
+            let remedy = "mend it, or set engine.docker_host; until then skilld does not start";
             return vec![CheckLine::failed("docker", name, finding, remedy)];
         }
     };
     let found = tokio::time::timeout(timeout, tokio::fs::metadata(socket)).await;
     let mode = found.ok().and_then(Result::ok).map(|found| found.mode());
-    vec![
+    let mut lines = vec![
         check_socket(&report, socket, mode),
         check_limits(&report),
         check_storage_driver(&report),
         check_seccomp(&report),
         check_access_control(&report),
-    ]
+    ];
+    lines.extend(find_missing_runtimes(config, &report));
+    lines
 }
 
 /// Checks who may use the engine's socket: each of them can become root. `mode` is `None` if it can't be read.
@@ -103,6 +106,26 @@ fn check_storage_driver(report: &DockerReport) -> CheckLine {
     CheckLine::warning(check, subject, finding, remedy)
 }
 
+/// Returns a line for each pool whose OCI runtime has no program: the engine registers a runtime without looking for it.
+fn find_missing_runtimes(config: &Config, report: &DockerReport) -> Vec<CheckLine> {
+    let title = report.kind().texts().title;
+    let lines = config.pools.iter().filter_map(|pool| {
+        let default = &report.info.default_runtime;
+        let name = pool.oci_runtime.as_ref().unwrap_or(default);
+        let path = report.runtime_paths.get(name)?;
+        let is_missing = path.starts_with('/') && !Path::new(path).exists();
+        is_missing.then(|| {
+            let key = format!("pools.{}", pool.name);
+            let remedy = format!("install it there, or set {key}.oci_runtime to another one");
+            let finding = format!(
+                "OCI runtime {name} is registered with {title} as {path}, which does not exist"
+            );
+            CheckLine::failed("docker.runtime", key, finding, remedy)
+        })
+    });
+    lines.collect()
+}
+
 fn check_seccomp(report: &DockerReport) -> CheckLine {
     let (check, subject) = ("docker.seccomp", "seccomp");
     if report.seccomp {
@@ -138,6 +161,8 @@ fn check_access_control(report: &DockerReport) -> CheckLine {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::report::CheckState;
     use super::*;
     use crate::engine::EngineInfo;
@@ -159,6 +184,30 @@ mod tests {
             memory_limit: true,
             swap_limit: true,
             pids_limit: true,
+            runtime_paths: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn an_oci_runtime_without_its_program_fails_in_the_pools_that_use_it() {
+        let mut report = report();
+        report.info.default_runtime = "runc".to_owned();
+        let paths = [
+            ("runc", "runc"),
+            ("runsc", "/nonexistent/runsc"),
+            ("kata", "/"),
+        ];
+        report.runtime_paths = paths.map(|(name, path)| (name.into(), path.into())).into();
+        for (runtime, expected) in [("runsc", 1), ("kata", 0), ("runc", 0), ("other", 0)] {
+            let text = format!("[pools.default]\noci_runtime = \"{runtime}\"");
+            let config = Config::from_toml(&text).expect("valid").config;
+            let lines = find_missing_runtimes(&config, &report);
+            assert_eq!(lines.len(), expected, "{lines:?}");
+            for line in lines {
+                assert_eq!(line.state, CheckState::Failed);
+                assert_eq!(line.subject, "pools.default");
+                assert!(line.finding.contains("/nonexistent/runsc"), "{line:?}");
+            }
         }
     }
 

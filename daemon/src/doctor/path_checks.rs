@@ -186,12 +186,17 @@ async fn check_root(
     let listed = run_within(PATH_TIMEOUT, tasks, move || {
         fs::read_dir(&path).and_then(|mut entries| entries.next().transpose())
     });
-    let fault = match listed.await {
+    let (fault, remedy) = match listed.await {
         Some(Ok(_)) => return CheckLine::ok("root", key, format!("{text} is readable")),
-        Some(Err(error)) => format!("{text} can't be read: {error}"),
-        None => format!("{text} does not answer within {PATH_TIMEOUT:?}"),
+        Some(Err(error)) => (
+            format!("{text} can't be read: {error}"),
+            format!("create it, run `chmod -R a+rX {text}`, or correct {key}"),
+        ),
+        None => (
+            format!("{text} does not answer within {PATH_TIMEOUT:?}"),
+            "see whether its network mount hangs".to_owned(),
+        ),
     };
-    let remedy = format!("create it, run `chmod -R a+rX {text}`, or correct {key}");
     CheckLine::failed("root", key, fault, remedy)
 }
 

@@ -96,8 +96,20 @@ pub(super) fn nearest_skills(names: &[String]) -> String {
 /// Returns what to do about a used-up quota of a tenant, by the time after which it permits the call again.
 pub(super) fn quota_remedy(retry_after: Option<Duration>) -> String {
     match retry_after {
-        Some(wait) => format!("; try again in {}", humantime::format_duration(wait)),
+        Some(wait) => {
+            let wait = humantime::format_duration(round_up(wait));
+            format!("; try again in {wait}")
+        }
         None => "; delete what is no longer needed, or ask the operator for more".to_owned(),
+    }
+}
+
+/// Rounds a time up to whole seconds, or to milliseconds below one second.
+fn round_up(time: Duration) -> Duration {
+    let nanoseconds = time.subsec_nanos();
+    match time.as_secs() {
+        0 => Duration::from_millis(u64::from(nanoseconds.div_ceil(1_000_000))),
+        seconds => Duration::from_secs(seconds + u64::from(nanoseconds > 0)),
     }
 }
 
@@ -133,7 +145,14 @@ mod tests {
         for (error, remedy) in [
             (skill(&[]), "; list the skills to see which exist"),
             (skill(&["demo", "other"]), "; did you mean demo, other?"),
-            (quota(Some(Duration::from_millis(3))), "; try again in 3ms"),
+            (
+                quota(Some(Duration::from_nanos(2_999_001))),
+                "; try again in 3ms",
+            ),
+            (
+                quota(Some(Duration::from_millis(61_001))),
+                "; try again in 1m 2s",
+            ),
             (quota(None), ", or ask the operator for more"),
             (
                 Error::WorkspaceNotFound { name: name.clone() },

@@ -12,6 +12,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
+use skilld_common::names::base_name;
 
 use crate::error::{Error, Result};
 use crate::name_similarity::{nearest_names, similarity};
@@ -149,7 +150,7 @@ pub(crate) fn first_line(bytes: &[u8]) -> String {
 
 /// Returns up to three of the skill's files that resemble `wanted`, best match first.
 pub(crate) fn similar_paths(mut files: Vec<String>, wanted: &str) -> Vec<String> {
-    let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
+    let base = |path: &str| base_name(path).to_lowercase();
     let lower = wanted.to_lowercase();
     let score = |path: &String| {
         let same_name = if base(path) == base(wanted) { 1.0 } else { 0.0 };

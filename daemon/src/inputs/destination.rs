@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
+use skilld_common::names::base_name;
 
 use super::{InputDestination, InputSource, InputSpec, scope_parts};
 use crate::artifacts::{ArtifactRef, ArtifactScope};
@@ -178,7 +179,7 @@ fn default_path(name: &str, number: u64) -> String {
 
 /// Returns `true` if `path` is one that [`default_path`] makes of `name`.
 fn is_default_path(path: &str, name: &str) -> bool {
-    let file = path.rsplit('/').next().unwrap_or_default();
+    let file = base_name(path);
     let (stem, _) = split_extension(file);
     let number = stem.rsplit_once('_').and_then(|(_, n)| n.parse().ok());
     path == default_path(name, 1) || number.is_some_and(|n| path == default_path(name, n))

@@ -1,5 +1,5 @@
-//! Open file of any source, in one form. Sources are bytes of the request, artifacts, fetched files, files of the host
-//! and of workspaces.
+//! Open file of any source, in one form. Sources are bytes of the request, artifacts, fetched files, and files of the
+//! host and of workspaces.
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;

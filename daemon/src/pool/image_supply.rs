@@ -1,5 +1,5 @@
-//! Supply of the image of a pool that was started without it. It looks again until an operator has made the image, or
-//! pulls it. One task per such pool, which ends when the pool has its image.
+//! Supply of the image of a pool that was started without it. A task for each such pool looks for the image until
+//! an operator has made it, or pulls it, and ends when the pool has it.
 //!
 //! | problem of the pool | severity | meaning |
 //! |---|---|---|

@@ -2,6 +2,7 @@
 //! without the workspace's task.
 
 use futures::TryStreamExt;
+use skilld_common::names::base_name;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
@@ -229,7 +230,7 @@ impl ExecService for ExecRpc {
         }
         let last = page.execs.last().filter(|_| page.more);
         let next_page_token = last
-            .map(|exec| last_segment(&exec.name))
+            .map(|exec| base_name(&exec.name).to_owned())
             .unwrap_or_default();
         Ok(Response::new(pb::ListExecsResponse {
             execs: page.execs,
@@ -325,8 +326,4 @@ impl ExecService for ExecRpc {
             request.allow_missing,
         )?))
     }
-}
-
-fn last_segment(name: &str) -> String {
-    name.rsplit('/').next().unwrap_or_default().to_owned()
 }

@@ -33,13 +33,13 @@ pub(super) async fn find_missing_packages(
         return Ok(None);
     };
     let mut problems = shared.environments.staging_problems(&request).await;
-    let needs = skills.needs(skill).await?;
-    if needs.is_empty() && problems.is_empty() {
-        return Ok(None);
-    }
-    let inventory = find_image_inventory(shared, pool, !problems.is_empty()).await;
-    let unmet =
-        inventory.map(|inventory| preflight::find_unmet_needs(&needs, &inventory, None, &[]));
+    let unmet = match find_image_inventory(shared, pool, !problems.is_empty()).await {
+        Some(inventory) => {
+            let needs = skills.needs(skill).await?;
+            Some(preflight::find_unmet_needs(&needs, &inventory, None, &[]))
+        }
+        None => None,
+    };
     // The environment has the packages, or will have them, with those that they need in turn.
     let has_environment = problems.is_empty() && !request.need.is_empty();
     let is_module_of_plugin =
@@ -63,8 +63,8 @@ pub(super) async fn find_missing_packages(
     Ok((!is_empty).then_some(missing))
 }
 
-/// Returns the contents of a pool's image; `None` if it cannot be examined now. Where `may_wait` is `false`, no container
-/// is awaited for it.
+/// Returns the contents of a pool's image; `None` if it cannot be examined now. Where `may_wait` is `false`, only a
+/// container that is warm at that moment is asked.
 async fn find_image_inventory(
     shared: &SharedDependencies,
     pool: &Pool,

@@ -123,13 +123,15 @@ async fn write_archive(
 /// Removes unused skills and environments from their stores, periodically and when
 /// [`super::ServiceDependencies::sweep`] is notified, until the daemon stops.
 pub async fn sweep_store(shared: SharedDependencies) {
-    let interval = SWEEP_INTERVAL.min(shared.config.skills.options.keep_unused);
-    // `skills.keep_unused` may be a millisecond, and each sweep looks through the stores.
+    // Each sweep looks through the stores, and `skills.keep_unused` may be a millisecond.
+    let interval = SWEEP_INTERVAL
+        .min(shared.config.skills.options.keep_unused)
+        .max(Duration::from_millis(100));
     loop {
         tokio::select! {
             () = shared.tasks.stop.cancelled() => return,
             () = shared.sweep.notified() => {}
-            () = tokio::time::sleep(interval.max(Duration::from_millis(100))) => {}
+            () = tokio::time::sleep(interval) => {}
         }
         let (skills, registry) = (shared.skills.of_daemon(), &shared.registry);
         if let Err(error) = shared.environments.collect(skills, registry).await {

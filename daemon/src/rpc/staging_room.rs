@@ -37,7 +37,7 @@ pub(super) async fn reserve_staging(
         let name = workspace.id().name();
         let subject = format!(
             "the number of replaced versions of skills in {name}, which stay while commands, or processes that they \
-             left, run there (wait for these or kill them, then stage again, or create another workspace)"
+             left, run there (kill these, or create another workspace)"
         );
         return Err(Error::quota_exceeded(subject, REPLACED_MAX as u64));
     }

@@ -282,7 +282,7 @@ impl CallEnds<'_> {
         let response = tokio::select! {
             // An answer that has arrived takes precedence over the stop.
             biased;
-            response = run_until(self.deadline, handled) => response,
+            response = run_until(self.deadline, method.starts_exec, handled) => response,
             () = self.stop.cancelled(), if ends_at_stop => Err(stop_error(method.starts_exec)),
             () = until_revoked(self.revoked) => Err(revoked_error()),
         };
@@ -397,15 +397,21 @@ fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-async fn run_until<F: Future>(deadline: Option<Instant>, future: F) -> Result<F::Output, Error> {
-    match deadline {
-        None => Ok(future.await),
-        Some(deadline) => tokio::time::timeout_at(deadline, future)
-            .await
-            .map_err(|_| Error::Deadline {
-                doing: "answering the call; an exec that was started goes on: attach to it",
-            }),
-    }
+async fn run_until<F: Future>(
+    deadline: Option<Instant>,
+    starts_exec: bool,
+    future: F,
+) -> Result<F::Output, Error> {
+    let Some(deadline) = deadline else {
+        return Ok(future.await);
+    };
+    let answered = tokio::time::timeout_at(deadline, future).await;
+    answered.map_err(|_| {
+        Error::deadline(match starts_exec {
+            true => "answering the call; an exec that was started goes on: attach to it",
+            false => "answering the call",
+        })
+    })
 }
 
 /// Converts errors that tonic makes before skilld's code runs to skilld's errors.

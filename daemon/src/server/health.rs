@@ -30,7 +30,7 @@ use crate::shutdown::{RefusedWork, Tasks};
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time after which a ping without an answer means that the engine is unavailable. An engine under load takes seconds;
-/// a shorter time made the health flap.
+/// a shorter time would make the health flap.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval between pings of an artifact store that answers. Requests to a rented bucket cost money.

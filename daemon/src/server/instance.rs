@@ -10,6 +10,8 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -25,6 +27,10 @@ mod directory_identity;
 
 /// Number of hex digits of an id: 48 random bits distinguish all instances that share an engine.
 const ID_DIGITS: usize = 12;
+/// Longest time for which a report of `skilld --check` or `skilld doctor` locks the directory, with ample room.
+const REPORT_TIME_MAX: Duration = Duration::from_millis(500);
+/// Pause between attempts to take a lock: the kernel tells nobody that one was released.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Lock of this process on its state directory, with the instance's id.
 #[derive(Debug)]
@@ -67,7 +73,7 @@ impl InstanceLock {
     /// lost.
     pub(super) fn acquire(state_dir: &Path) -> Result<Self> {
         make_private_directories(state_dir)?;
-        let directory = try_lock(state_dir, state_dir)?;
+        let directory = lock_directory(state_dir)?;
         let path = state_dir.join("instance");
         let exists = path.try_exists().map_err(io_error("look for", &path))?;
         if !exists {
@@ -76,7 +82,7 @@ impl InstanceLock {
             }
             create_instance_file(state_dir, &path)?;
         }
-        let file = InstanceFile::open(state_dir, path)?;
+        let file = InstanceFile::open(state_dir, path, FlockArg::LockExclusiveNonblock)?;
         let now = file.binding()?;
         let (id, recorded) = file.known_id(&now)?;
         if recorded.as_ref() != Some(&now) {
@@ -108,15 +114,15 @@ impl InstanceLock {
         {
             return Ok(false);
         }
-        let _directory = match try_lock(state_dir, state_dir) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(true);
-            }
+        // Shared, because two reports at the same time must not take each other for a daemon.
+        let shared = FlockArg::LockSharedNonblock;
+        let _directory = match try_lock(state_dir, state_dir, shared) {
+            Err(error) if is_locked(&error) => return Ok(true),
             locked => locked?,
         };
         let path = state_dir.join("instance");
         if path.try_exists().map_err(io_error("look for", &path))? {
-            let file = InstanceFile::open(state_dir, path)?;
+            let file = InstanceFile::open(state_dir, path, shared)?;
             file.known_id(&file.binding()?)?;
         } else if state_dir.join("slots").exists() && has_slots(state_dir)? {
             return Err(lost_id_error(state_dir, "its instance file is missing"));
@@ -133,14 +139,14 @@ impl InstanceLock {
 /// cannot be distinguished from a copy, and would lose its workspaces.
 pub(super) fn adopt_copy(state_dir: &Path) -> Result<String> {
     make_private_directories(state_dir)?;
-    let _directory = try_lock(state_dir, state_dir)?;
+    let _directory = lock_directory(state_dir)?;
     let path = state_dir.join("instance");
     if !path.try_exists().map_err(io_error("look for", &path))? {
         let done = remove_slots(state_dir, None)?;
         create_instance_file(state_dir, &path)?;
         return Ok(done);
     }
-    let file = InstanceFile::open(state_dir, path)?;
+    let file = InstanceFile::open(state_dir, path, FlockArg::LockExclusiveNonblock)?;
     let now = file.binding()?;
     let old = match &file.contents {
         InstanceFileContents::Known {
@@ -193,8 +199,8 @@ fn remove_slots(state_dir: &Path, old: Option<&str>) -> Result<String> {
 // === impl InstanceFile ===
 
 impl InstanceFile {
-    fn open(state_dir: &Path, path: PathBuf) -> Result<Self> {
-        let mut lock = try_lock(&path, state_dir)?;
+    fn open(state_dir: &Path, path: PathBuf, kind: FlockArg) -> Result<Self> {
+        let mut lock = try_lock(&path, state_dir, kind)?;
         let mut bytes = Vec::new();
         lock.read_to_end(&mut bytes)
             .map_err(io_error("read", &path))?;
@@ -249,11 +255,29 @@ impl InstanceFile {
     }
 }
 
-/// Takes the exclusive lock on a file or directory of a state directory, without waiting.
-fn try_lock(path: &Path, state_dir: &Path) -> Result<Flock<File>> {
+/// Takes the exclusive lock on a state directory. Waits for reports, which hold a shared one for a moment.
+fn lock_directory(state_dir: &Path) -> Result<Flock<File>> {
+    let begin = Instant::now();
+    loop {
+        match try_lock(state_dir, state_dir, FlockArg::LockExclusiveNonblock) {
+            Err(error) if is_locked(&error) && begin.elapsed() < REPORT_TIME_MAX => {
+                thread::sleep(LOCK_INTERVAL);
+            }
+            locked => return locked,
+        }
+    }
+}
+
+/// Returns `true` if a lock was not taken because another process holds it.
+fn is_locked(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Takes a lock on a file or directory of a state directory, without waiting.
+fn try_lock(path: &Path, state_dir: &Path, kind: FlockArg) -> Result<Flock<File>> {
     // Open for reading: a writable descriptor would keep an operator from remounting a failing disk read-only.
     let file = File::open(path).map_err(io_error("open", path))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+    Flock::lock(file, kind).map_err(|(_, errno)| {
         let operation = if errno == Errno::EAGAIN {
             format!(
                 "use the state directory {}: another skilld runs on it; stop that one, or give this one its own with \

@@ -28,10 +28,11 @@ use crate::workspace::slot_disk;
 const CHECK: &str = "start";
 /// Longest wait of a report for one precondition, and for one answer of the engine. A start has no such limit.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait of a report for one answer of the artifact store, so that its own message comes first.
-const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait of a report for one answer of the artifact store: the three requests of its check fit into
+/// [`CHECK_TIMEOUT`], so that none of them is cut off and leaves its object.
+const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Remedy beside a message that says what is wrong.
-const REMEDY: &str = "correct it; skilld does not start before";
+const REMEDY: &str = "correct it; until then skilld does not start";
 
 /// Precondition of a start, with the check of it.
 struct Precondition {
@@ -158,12 +159,19 @@ async fn check_pool(
             let remedy = match pool.pull == PullPolicy::Missing {
                 true => format!("skilld pulls it; `docker pull {image}` does so at once"),
                 false => format!(
-                    "until then the pool does not serve; {key}.warm = 0 and {key}.max = 0 switch it off"
+                    "pull it; until then the pool does not serve; {key}.warm = 0 and {key}.max = 0 switch it off"
                 ),
             };
             CheckLine::warning(CHECK, key, error.to_string(), remedy)
         }
-        Ok(Err(error)) | Err(error) => make_line(&key, Err(error)),
+        // The daemon starts without it.
+        Ok(Err(error)) => {
+            let remedy = format!(
+                "correct the image; until then the pool does not serve; {key}.warm = 0 and {key}.max = 0 switch it off"
+            );
+            CheckLine::failed(CHECK, key, error.to_string(), remedy)
+        }
+        Err(error) => make_line(&key, Err(error)),
     }
 }
 
@@ -172,7 +180,7 @@ async fn within_limit<T>(check: impl Future<Output = Result<T>>) -> Result<T> {
     let checked = tokio::time::timeout(CHECK_TIMEOUT, check).await;
     checked.unwrap_or_else(|_| {
         let why = format!("no answer within {CHECK_TIMEOUT:?}");
-        Err(Error::start("its file system or server", why))
+        Err(Error::start("its file system or its server", why))
     })
 }
 

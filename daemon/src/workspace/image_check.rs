@@ -1,5 +1,5 @@
-//! Check of an image as a pool would use it. It looks at its description, the programs and packages in it, and runs a
-//! few commands in one container of it. Nothing of the container is left.
+//! Check of an image as a pool would use it. The check reads the description of the image, lists the programs and
+//! packages in it, and runs a few commands in one container of it. Nothing of the container is left.
 //!
 //! A fault of the image is a finding and not an error. The commands run the image's own programs, so their output is
 //! bounded and never trusted.

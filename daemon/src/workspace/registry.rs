@@ -103,8 +103,8 @@ impl WorkspaceRegistry {
         })
     }
 
-    /// Returns the programs and packages of a pool's image if a guest has examined it, or if a container is idle that can
-    /// be asked at once.
+    /// Returns the programs and packages of a pool's image if a guest has examined it, or if a container is warm that can
+    /// be asked.
     ///
     /// # Errors
     /// As [`Self::image_inventory`].
@@ -128,7 +128,6 @@ impl WorkspaceRegistry {
     }
 
     /// Returns one watch per pool that is `true` while the pool can serve requests.
-    #[must_use]
     pub fn pools_healthy(&self) -> Vec<watch::Receiver<bool>> {
         self.pools
             .values()

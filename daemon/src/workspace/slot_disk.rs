@@ -1,5 +1,5 @@
-//! Disk of a slot whose pool has `storage = "disk"`. It knows what the host needs for it, makes it before the
-//! container, and removes it after the container.
+//! Disk of a slot whose pool has `storage = "disk"`. This module checks what the host needs for the
+//! disk, makes it before the container, and removes it after the container.
 //!
 //! The file lies in the slot's directory and is deleted with it. Its loop device needs no record: the kernel frees it with
 //! the container's mount. One that was attached and never used is freed before the directory is deleted, or, if the daemon

@@ -42,7 +42,7 @@ pub const RETAINED_EXECS_MAX: u32 = 256;
 /// Time that processes which a command left behind may go on after its end. Then they are killed, unless the command
 /// asks to keep them.
 pub const LEAK_GRACE: Duration = Duration::from_millis(500);
-/// Interval between heartbeats on a silent output stream. Proxies end a silent stream after 30 seconds at the earliest.
+/// Interval between heartbeats on a silent output stream, so that proxies keep it open.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Python module that replaces `venv`, and its path in the slot's directory.
@@ -254,7 +254,10 @@ pub fn configure_request(context: &SharedSlotContext, workspace: &str) -> pb::Co
     pb::ConfigureRequest {
         workspace: format!("workspaces/{workspace}"),
         execs_max: execs.execs_max,
-        leak_grace: prost_types::Duration::try_from(LEAK_GRACE).ok(),
+        leak_grace: Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 500_000_000,
+        }),
         disconnect_grace: prost_types::Duration::try_from(execs.disconnect_grace).ok(),
         kill_grace: prost_types::Duration::try_from(execs.kill_grace).ok(),
         heartbeat: prost_types::Duration::try_from(HEARTBEAT).ok(),

@@ -1,5 +1,5 @@
 //! Programs and packages of images, listed once for each image. A guest inspects an image when a client first asks for
-//! a preflight. It does so in a container in which no command has run, so that no command can have changed the answer.
+//! what a skill lacks. It does so in a container in which no command has run, so that no command can have changed the answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct SoftwareInventoryCache {
 }
 
 impl SoftwareInventoryCache {
-    /// Returns the inventory of a pool's image; `None` if no guest was asked for it yet.
+    /// Returns the inventory of a pool's image; `None` if no guest was asked for it yet, or the pool has no image.
     pub fn find(&self, pool: &Pool) -> Option<Arc<ImageInventory>> {
         self.known.lock().get(&pool.image()?.id).map(Arc::clone)
     }

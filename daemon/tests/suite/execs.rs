@@ -1,5 +1,5 @@
 //! Tests of ExecService with a client, a whole server, the real guest and real commands: the maximum number of execs,
-//! heartbeats, stdin over several streams and from clients that it holds back, and calls that time out.
+//! stdin over several streams and from clients that it holds back, and calls that time out.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};

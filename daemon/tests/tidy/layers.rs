@@ -15,7 +15,6 @@ const DAEMON_LAYERS: &[&[&str]] = &[
         "metrics",
         "openat2",
         "shutdown",
-        "similar",
         "workspace_paths",
     ],
     &["engine", "fetch"],

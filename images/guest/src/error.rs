@@ -65,7 +65,7 @@ pub(crate) enum Error {
         "no space left for {path}: delete files of the workspace, or use a pool with a larger disk"
     )]
     DiskFull { path: String },
-    #[error("archive entry {entry:?}: {problem}")]
+    #[error("{} {problem}", archive_subject(entry))]
     ArchiveInvalid {
         entry: String,
         problem: &'static str,
@@ -206,5 +206,31 @@ impl From<Error> for Status {
             details.add_bad_request_violation(*field, *problem);
         }
         Self::with_error_details(code, error.to_string(), details)
+    }
+}
+
+/// Returns what the problem of an archive is about: an entry, or the whole archive if its name is empty.
+fn archive_subject(entry: &str) -> String {
+    match entry {
+        "" => "the archive".to_owned(),
+        entry => format!("archive entry {entry:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_error_names_the_entry_or_the_archive() {
+        for (entry, expected) in [
+            ("a/b", "archive entry \"a/b\" is cut off"),
+            ("", "the archive is cut off"),
+        ] {
+            let entry = entry.to_owned();
+            let problem = "is cut off";
+            let error = Error::ArchiveInvalid { entry, problem };
+            assert_eq!(error.to_string(), expected);
+        }
     }
 }

@@ -15,7 +15,7 @@ mod error;
 mod exec;
 mod file_collection;
 mod files;
-// A module, because what it feeds is private.
+// The fuzz targets are a module of this crate, because the functions that they call are private.
 #[cfg(any(test, feature = "fuzz"))]
 #[path = "../fuzz/targets.rs"]
 pub mod fuzz;

@@ -67,6 +67,8 @@ pub(crate) struct SkillLibrary {
     pub(crate) manifests: DigestCache<Manifest>,
     /// Needs for an environment that were read.
     pub(crate) environment_needs: DigestCache<EnvironmentNeed>,
+    /// Needs of an image that were collected.
+    pub(crate) needs: DigestCache<Vec<Need>>,
     /// Shared files of plugins.
     pub(crate) plugins: PluginLibrary,
 }
@@ -269,10 +271,12 @@ impl SkillLibrary {
     }
 
     /// Returns what a skill needs of an image.
-    pub(crate) fn needs(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Vec<Need>> {
+    pub(crate) fn needs(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Arc<Vec<Need>>> {
         let (skill, _lease) = self.lease(catalogue, wanted)?;
-        let manifest = self.manifest(&skill)?;
-        collect_needs(&self.stored_document(&skill)?.front_matter, &manifest)
+        self.needs.get_or_read(&skill.digest, || {
+            let manifest = self.manifest(&skill)?;
+            collect_needs(&self.stored_document(&skill)?.front_matter, &manifest)
+        })
     }
 
     /// Makes sure that a skill is in the store with everything that staging needs, also the files that it shares within

@@ -1,6 +1,8 @@
 //! The engine's report on itself and its host, for `skilld doctor`. It shows whether containers can be made and
 //! confined.
 
+use std::collections::BTreeMap;
+
 use bollard::models::{SystemInfo, SystemVersion};
 
 use super::engine_kind::EngineKind;
@@ -24,6 +26,8 @@ pub struct DockerReport {
     pub swap_limit: bool,
     /// `true` if the kernel limits the number of processes.
     pub pids_limit: bool,
+    /// Path of each registered OCI runtime by its name; empty where the engine finds the program by itself.
+    pub runtime_paths: BTreeMap<String, String>,
 }
 
 // === impl DockerReport ===
@@ -39,6 +43,12 @@ impl DockerReport {
 pub(super) fn docker_report(version: SystemVersion, mut info: SystemInfo) -> DockerReport {
     let seccomp = has_security_option(&info, "seccomp");
     let selinux = has_security_option(&info, "selinux");
+    let runtime_paths = info
+        .runtimes
+        .iter()
+        .flatten()
+        .map(|(name, runtime)| (name.clone(), runtime.path.clone().unwrap_or_default()))
+        .collect();
     let storage_driver = info.driver.take().unwrap_or_default();
     let (memory, swap, pids) = (info.memory_limit, info.swap_limit, info.pids_limit);
     DockerReport {
@@ -49,11 +59,14 @@ pub(super) fn docker_report(version: SystemVersion, mut info: SystemInfo) -> Doc
         memory_limit: memory != Some(false),
         swap_limit: swap != Some(false),
         pids_limit: pids != Some(false),
+        runtime_paths,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bollard::models::Runtime;
+
     use super::*;
 
     #[test]
@@ -82,15 +95,21 @@ mod tests {
         let empty = docker_report(SystemVersion::default(), SystemInfo::default());
         assert!(empty.memory_limit && empty.swap_limit && empty.pids_limit);
         assert!(!empty.seccomp && empty.storage_driver.is_empty());
+        let runsc = Runtime {
+            path: Some("/opt/runsc".to_owned()),
+            ..Runtime::default()
+        };
         let info = SystemInfo {
             driver: Some("vfs".to_owned()),
             memory_limit: Some(false),
             swap_limit: Some(false),
             pids_limit: Some(false),
+            runtimes: Some([("runsc".to_owned(), runsc)].into()),
             ..SystemInfo::default()
         };
         let report = docker_report(SystemVersion::default(), info);
         assert!(!report.memory_limit && !report.swap_limit && !report.pids_limit);
         assert_eq!(report.storage_driver, "vfs");
+        assert_eq!(report.runtime_paths["runsc"], "/opt/runsc");
     }
 }

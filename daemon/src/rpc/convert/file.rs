@@ -21,13 +21,32 @@ use crate::workspace_paths::{self, PathContext};
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of skills in one request.
 pub const SKILLS_MAX: usize = 64;
-/// Number of files of one collection: that of a request without one, and the largest. Files are streamed, so these limits
-/// protect clients from unexpected amounts, not the daemon.
-pub const COLLECT_FILES: RangeInclusive<u64> = 100..=50_000;
-/// Size of one collected file in bytes, after which it is cut: that of a request without one, and the largest.
-pub const COLLECT_FILE_BYTES: RangeInclusive<u64> = 4 << 20..=4 << 30;
-/// Size of all files of one collection in bytes: that of a request without one, and the largest.
-pub const COLLECT_TOTAL_BYTES: RangeInclusive<u64> = 64 << 20..=16 << 30;
+
+/// Limit that a request may set.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestLimit {
+    /// Value of a request that sets none.
+    pub default: u64,
+    /// Largest value.
+    pub max: u64,
+}
+
+/// Number of files of one collection. Files are streamed, so these limits protect clients from unexpected amounts, not
+/// the daemon.
+pub const COLLECT_FILES: RequestLimit = RequestLimit {
+    default: 100,
+    max: 50_000,
+};
+/// Size of one collected file in bytes, after which it is cut.
+pub const COLLECT_FILE_BYTES: RequestLimit = RequestLimit {
+    default: 4 << 20,
+    max: 4 << 30,
+};
+/// Size of all files of one collection in bytes.
+pub const COLLECT_TOTAL_BYTES: RequestLimit = RequestLimit {
+    default: 64 << 20,
+    max: 16 << 30,
+};
 /// Maximum number of globs in one request.
 pub const GLOBS_MAX: usize = 64;
 /// Maximum length of one glob, in bytes.
@@ -305,9 +324,9 @@ fn check_collect_spec(
             COLLECT_TOTAL_BYTES,
         ),
     ];
-    for (name, value, range) in limits {
+    for (name, value, limit) in limits {
         let field = format!("{field}.{name}");
-        *value = int64(violations.number_or(&field, *value, *range.start(), *range.end()));
+        *value = int64(violations.number_or(&field, *value, limit.default, limit.max));
     }
     let format = violations.known_enum(&format!("{field}.format"), spec.format);
     let requested = spec.save_as_artifacts.as_ref()?;

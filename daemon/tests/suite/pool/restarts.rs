@@ -44,7 +44,6 @@ async fn restart_keeps_workspaces_and_warm_slots() {
     assert!(server.stop().await);
 }
 
-/// Earlier versions kept records of collections beside the record of a slot.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_files_of_a_slot_hinder_no_adoption_and_go_with_it() {
     let server = TestServer::start("", &[]).await;

@@ -220,7 +220,7 @@ async fn receive_archive(
 fn damaged_gzip() -> Error {
     Error::ArchiveInvalid {
         entry: String::new(),
-        problem: "the gzip stream is damaged or cut off",
+        problem: "has a gzip stream that is damaged or cut off",
     }
 }
 

@@ -153,7 +153,7 @@ impl TarUnpacker {
             }
         };
         if path.is_empty() && entry.kind != TarEntryKind::Directory {
-            return Err(invalid_entry(&entry.path, "has no name"));
+            return Err(invalid_entry(b"", "has an entry without a name"));
         }
         let (mode, mtime) = (entry.mode & 0o777, entry.modified);
         match entry.kind {
