@@ -152,7 +152,7 @@ impl Error {
     }
 }
 
-/// Returns the function that makes an error of the operating system one about a path.
+/// Returns a function that adds a path to an error of the operating system.
 pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     |source| Error::Io { path, source }

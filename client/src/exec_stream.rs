@@ -30,10 +30,10 @@ pub struct ExecStream {
     /// Name, format and gaps of every attach; its offsets are the bytes handed over so far.
     attach: AttachExecRequest,
     open: Option<Streaming<ExecEvent>>,
-    /// The call under way. Kept, because a caller that stops waiting for the next event must not reset a RunExec that
+    /// Call under way. It is kept, because a caller that stops waiting for the next event must not reset a RunExec that
     /// may have started the exec.
     opening: Option<ReusableBoxFuture<'static, OpenedStream>>,
-    /// `true` if no other RunExec is to be made.
+    /// `true` if the stream makes no further RunExec.
     is_start_cancelled: bool,
     seen: SeenEvents,
     resumed: u32,
@@ -57,7 +57,7 @@ struct SeenEvents {
 struct OpenAttempts {
     /// Number of failures since the last new event.
     failures: u32,
-    /// Begin of the time without a new event; `None` while events come.
+    /// Time since which no new event has come; `None` while events come.
     quiet_since: Option<Instant>,
     /// Time of the next attempt; `None` for at once.
     open_at: Option<Instant>,

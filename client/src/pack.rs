@@ -7,9 +7,11 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Take, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use skilld_proto::v1::skipped_file::Reason;
 
 use crate::Error;
@@ -31,8 +33,9 @@ const ROOT_PATH: &str = ".";
 #[derive(Debug, Default)]
 pub(crate) struct ArchivePlan {
     root: PathBuf,
-    /// `true` for a skill's folder, of which the same contents always make the same archive.
-    is_skill: bool,
+    /// Path without links of a skill's folder; `None` for an upload. The same contents of such a folder always make the
+    /// same archive, and nothing outside of it is read.
+    skill_root: Option<PathBuf>,
     /// Entries of the archive, sorted by path, so that a directory comes before what is in it.
     pub(crate) entries: Vec<PlannedEntry>,
     /// Entries that are left out, sorted by path.
@@ -109,11 +112,11 @@ impl ArchivePlan {
         let (path, metadata) = (&entry.path, &entry.metadata);
         let mut header = tar::Header::new_gnu();
         header.set_size(entry.size());
-        // Who owns a file here means nothing there. An empty field would be no number to the reader.
+        // Owners of this machine mean nothing in a workspace. With zeros the headers are the same on every machine.
         header.set_uid(0);
         header.set_gid(0);
         // Modes and times differ from checkout to checkout; the archive of a skill must not.
-        if self.is_skill {
+        if self.skill_root.is_some() {
             let is_executable = metadata.mode() & 0o111 != 0;
             header.set_mode(if is_executable { 0o755 } else { 0o644 });
         } else {
@@ -141,18 +144,33 @@ impl ArchivePlan {
         copy: impl FnOnce(&mut Take<File>) -> io::Result<()>,
     ) -> Result<(), Error> {
         let failed = || io_error(&entry.local);
-        let file = File::open(&entry.local).map_err(failed())?;
+        let file = open_file(&entry.local, self.skill_root.as_deref()).map_err(failed())?;
         let mut contents = file.take(entry.size());
         copy(&mut contents).map_err(failed())?;
         let now = contents.get_ref().metadata().map_err(failed())?;
         // A log may grow during an upload. A version of a skill is published once, so no half of an edit goes into it.
-        let is_altered = self.is_skill && file_stamp(&now) != file_stamp(&entry.metadata);
+        let is_altered =
+            self.skill_root.is_some() && file_stamp(&now) != file_stamp(&entry.metadata);
         if contents.limit() > 0 || is_altered {
             let problem = "changed while it was read: try again when no other program writes to it";
             return Err(failed()(io::Error::other(problem)));
         }
         Ok(())
     }
+}
+
+/// Opens a file, without waiting for the writer of a FIFO. With a root, a file outside of it is refused: a link may have
+/// taken the place of a folder on the way to it after it was listed.
+fn open_file(path: &Path, root: Option<&Path>) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if let Some(root) = root {
+        let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if !real.starts_with(root) {
+            return Err(io::Error::other("leads out of the folder"));
+        }
+    }
+    Ok(file)
 }
 
 /// Returns the device and inode of a file.
@@ -169,25 +187,22 @@ fn file_stamp(metadata: &Metadata) -> ((u64, u64), u64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use super::*;
 
     fn skill_plan(folder: &Path) -> ArchivePlan {
+        let real_root = folder.canonicalize().expect("a folder");
         let rules = SkillRules {
             limits: PackLimits::default(),
-            ignored: IgnoreRules::read(folder).expect("rules"),
-            real_root: folder.canonicalize().expect("a folder"),
+            ignored: IgnoreRules::read(&real_root).expect("rules"),
+            real_root,
         };
         ArchivePlan::walk(folder, Some(rules)).expect("walked")
     }
 
-    fn check_changed(plan: &ArchivePlan) {
-        let error = plan.write(Vec::new()).expect_err("changed");
-        assert!(
-            error.to_string().contains("sub/file: changed while"),
-            "{error}"
-        );
+    fn check_refused(plan: &ArchivePlan, why: &str) {
+        let error = plan.write(Vec::new()).expect_err(why).to_string();
+        assert!(error.contains(&format!("sub/file: {why}")), "{error}");
     }
 
     #[test]
@@ -203,11 +218,11 @@ mod tests {
         let plan = skill_plan(dir.path());
         plan.write(Vec::new()).expect("unchanged");
         fs::write(sub.join("file"), "longer text").expect("writes");
-        check_changed(&plan);
+        check_refused(&plan, "changed while");
         let plan = skill_plan(dir.path());
         fs::remove_dir_all(&sub).expect("removes");
         symlink(canary.path(), &sub).expect("links");
-        check_changed(&plan);
+        check_refused(&plan, "leads out of the folder");
     }
 
     #[test]
@@ -221,6 +236,6 @@ mod tests {
         let tar = plan.write(Vec::new()).expect("grown");
         assert_eq!(plan.bytes(), tar.len() as u64);
         fs::write(&log, "t").expect("writes");
-        check_changed(&plan);
+        check_refused(&plan, "changed while");
     }
 }

@@ -58,7 +58,7 @@ impl RetryPolicy {
 
     /// Returns the wait after `attempt` failures in a row.
     pub(crate) fn backoff(&self, attempt: u32) -> Duration {
-        // More than 31 would overflow.
+        // After 16 doublings `backoff_max` counts in any case; 32 would overflow.
         let doublings = attempt.saturating_sub(1).min(16);
         (self.backoff_first * (1 << doublings)).min(self.backoff_max)
     }

@@ -59,7 +59,7 @@ impl SkillArchive {
         // `.` and links have names elsewhere.
         let real_root = fs::canonicalize(folder).map_err(io_error(folder))?;
         let name = file_name(&real_root);
-        let ignored = IgnoreRules::read(folder)?;
+        let ignored = IgnoreRules::read(&real_root)?;
         let rules = SkillRules {
             limits,
             ignored,
@@ -88,7 +88,7 @@ impl SkillArchive {
     ///
     /// [`Error::Pack`] if it is no file, [`Error::Io`] if it cannot be read.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        // To open a FIFO would be to wait for its writer.
+        // Opening a FIFO waits for its writer.
         if !fs::metadata(path).map_err(io_error(path))?.is_file() {
             return Err(Error::pack(path, "it is neither a folder nor a file"));
         }

@@ -8,7 +8,8 @@
 //! |---|---|
 //! | `report.rs` | lines, their states, text, JSON, exit code |
 //! | `kernel_checks.rs` | user, kernel, control groups |
-//! | `capacity.rs` | memory, disk space and open files that pools and clients may take; also a warning at the start |
+//! | `capacity.rs` | memory, processes, disk space and open files that pools and clients may take; also a warning at the start |
+//! | `uid_check.rs` | accounts and reservations in the range of the containers' uids |
 //! | `docker_checks.rs` | Docker: limits, storage driver, seccomp, access control |
 //! | `path_checks.rs` | file system of the state directory, roots of skills and inputs |
 //! | `certificate_checks.rs` | validity of the certificates of listeners |
@@ -29,6 +30,7 @@ mod docker_checks;
 mod kernel_checks;
 mod path_checks;
 mod report;
+mod uid_check;
 
 /// Longest wait for one path: a network mount can hang.
 const PATH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,7 +101,11 @@ async fn check_host(
     check_start: impl AsyncFnOnce(&Config) -> Vec<CheckLine>,
 ) -> Vec<CheckLine> {
     let (tasks, owned) = (Tasks::default(), config.clone());
-    let read_capacity = move || capacity::check_capacity(&owned);
+    let read_capacity = move || {
+        let mut lines = capacity::check_capacity(&owned);
+        lines.push(uid_check::check_uids(&owned.engine));
+        lines
+    };
     let (capacity, docker, start, disk, roots, certificates) = tokio::join!(
         run_within(PATH_TIMEOUT, &tasks, read_capacity),
         docker_checks::check_docker(config),

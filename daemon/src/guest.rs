@@ -185,13 +185,7 @@ async fn verify_peer(stream: UnixStream, expected: &ExpectedGuest) -> Result<Gue
         .map_err(|_| "no hello in time".to_owned())?
         .map_err(|status| format!("hello: {status}"))?
         .into_inner();
-    // A nonce that could not be read from a slot's record proves nothing.
-    if expected.nonce.is_empty() || !equal_in_constant_time(&hello.nonce, &expected.nonce) {
-        return Err("wrong nonce".to_owned());
-    }
-    if hello.generation == 0 || hello.generation > GENERATION {
-        return Err(format!("generation {}", hello.generation));
-    }
+    check_hello(&hello, &expected.nonce)?;
     Ok(GuestLink {
         client,
         lost,
@@ -201,6 +195,18 @@ async fn verify_peer(stream: UnixStream, expected: &ExpectedGuest) -> Result<Gue
         workspace: hello.workspace,
         socket: Arc::new(socket),
     })
+}
+
+/// Checks what a guest says of itself.
+fn check_hello(hello: &pb::HelloResponse, nonce: &[u8]) -> Result<(), String> {
+    // A nonce that could not be read from a slot's record proves nothing.
+    if nonce.is_empty() || !equal_in_constant_time(&hello.nonce, nonce) {
+        return Err("wrong nonce".to_owned());
+    }
+    if hello.generation == 0 || hello.generation > GENERATION {
+        return Err(format!("generation {}", hello.generation));
+    }
+    Ok(())
 }
 
 /// Returns the stream and a second handle of its socket.

@@ -1,5 +1,5 @@
-//! Commands of the program, one file for each command or group. This file has what several of them share: arguments,
-//! listings, files that are written whole, names that shells complete. Nothing else in the program uses them.
+//! Commands of the program: a file for each command or group, and files that several of them share (arguments, files that
+//! are written whole, names that shells complete). `output` and `terminal` use none of them.
 
 pub(crate) mod artifact;
 pub(crate) mod audit;

@@ -214,7 +214,7 @@ impl Client {
 /// Runs work that blocks, on a thread of its own that starts at once.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the caller awaits the work, or drops what it writes to, which ends it"
+    reason = "the work ends by itself: a walk at its limit, a packer when what it writes to is dropped"
 )]
 fn start_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
@@ -239,8 +239,7 @@ fn pack_chunks(plan: ArchivePlan) -> impl Stream<Item = Result<Bytes, Error>> + 
     read_chunks(reader).chain(failure)
 }
 
-/// Converts what an upload leaves out, as far as it is named. The user wanted files sent that may not be read, so they
-/// are named before kinds of files that cannot be sent.
+/// Converts the first entries that an upload leaves out. Unreadable files come first, because the user wanted them sent.
 fn skipped_files(mut skipped: Vec<SkippedEntry>, target: &str) -> Vec<SkippedFile> {
     skipped.sort_by_key(|entry| entry.reason != Reason::Permission);
     let target = target.trim_end_matches('/');

@@ -1,11 +1,11 @@
 //! Rules for the files of a folder that are no part of the skill: a built-in list, and the folder's `.skillignore`.
 
-use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
+use super::open_file;
 use crate::Error;
 use crate::error::io_error;
 
@@ -64,17 +64,26 @@ fn decode_list(bytes: &[u8]) -> Option<String> {
 }
 
 impl IgnoreRules {
-    /// Reads the rules of a folder, which need not have a list of its own.
+    /// Reads the rules of a folder, given by its path without links. It need not have a list of its own.
     pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(FILE_NAME);
         let refused = |problem: &str| Error::pack(folder, format!("{FILE_NAME} {problem}"));
-        let bytes = match fs::metadata(&path) {
-            Ok(found) if found.is_file() && found.len() <= BYTES_MAX => fs::read(&path),
-            Ok(_) => return Err(refused("is no file of at most 64 KiB")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        };
-        let own = decode_list(&bytes.map_err(io_error(&path))?);
+        let mut bytes = Vec::new();
+        match open_file(&path, Some(folder)) {
+            Ok(file) if !file.metadata().is_ok_and(|found| found.is_file()) => {
+                return Err(refused("is no file"));
+            }
+            Ok(file) => {
+                let mut bounded = file.take(BYTES_MAX + 1);
+                bounded.read_to_end(&mut bytes).map_err(io_error(&path))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error(&path)(error)),
+        }
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(refused("has more than 64 KiB"));
+        }
+        let own = decode_list(&bytes);
         Self::new(
             folder,
             &own.ok_or_else(|| refused("is not UTF-8: save it as UTF-8"))?,

@@ -1,5 +1,5 @@
-//! Walk over a local file or directory that decides what goes into its archive. An upload has links as links,
-//! directories, and of what cannot be read a remark. A skill has files only: links within its folder become what they
+//! Walk over a local file or directory that decides what goes into its archive. An upload keeps links and directories,
+//! and leaves out what cannot be read, with a remark. A skill has files only: links within its folder become what they
 //! lead to, what its rules name is ignored, and what cannot be read is an error.
 
 use std::fs::{self, FileType, Metadata};
@@ -74,7 +74,7 @@ impl ArchivePlan {
     pub(crate) fn walk(root: &Path, skill: Option<SkillRules>) -> Result<Self, Error> {
         let plan = Self {
             root: root.to_owned(),
-            is_skill: skill.is_some(),
+            skill_root: skill.as_ref().map(|skill| skill.real_root.clone()),
             ..Self::default()
         };
         let mut walk = Walk {
@@ -116,6 +116,10 @@ impl Walk {
         for entry in listing {
             let name = entry.map_err(io_error(&local))?.file_name();
             self.visit(directory.join(name))?;
+            if self.plan.entries.len() + self.plan.skipped.len() > ENTRIES_MAX {
+                let problem = format!("more than {ENTRIES_MAX} files");
+                return Err(io_error(&self.plan.root)(io::Error::other(problem)));
+            }
         }
         Ok(())
     }
@@ -174,10 +178,6 @@ impl Walk {
         if limits.is_none() || !is_dir {
             self.plan.entries.push(entry);
         }
-        if self.plan.entries.len() > ENTRIES_MAX {
-            let problem = format!("more than {ENTRIES_MAX} files");
-            return Err(io_error(&self.plan.root)(io::Error::other(problem)));
-        }
         Ok(())
     }
 
@@ -219,11 +219,11 @@ impl Walk {
     /// and for any other reason it is an error.
     fn skip_unreadable(&mut self, path: &Path, error: io::Error) -> Result<(), Error> {
         let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
-        let is_gone = error.kind() == io::ErrorKind::NotFound && !self.plan.is_skill;
+        let is_gone = error.kind() == io::ErrorKind::NotFound && self.plan.skill_root.is_none();
         if path == Path::new("") || !(is_denied || is_gone) {
             return Err(io_error(&self.plan.root.join(path))(error));
         }
-        if self.plan.is_skill {
+        if self.plan.skill_root.is_some() {
             let cure = "change its mode, or name it in .skillignore if it is no part of the skill";
             let problem = format!("{} cannot be read: {cure}", path.display());
             return Err(Error::pack(&self.plan.root, problem));
@@ -262,7 +262,6 @@ impl SkillRules {
         let resolved = fs::canonicalize(link).and_then(|real| Ok((fs::metadata(&real)?, real)));
         let problem = match resolved {
             Ok((target, real)) if real.starts_with(&self.real_root) => return Ok(target),
-            _ if shown.is_absolute() => "which is an absolute path".to_owned(),
             Ok(_) => "out of the skill".to_owned(),
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::NOENT) => "where nothing is".to_owned(),

@@ -1,5 +1,5 @@
 //! Calls of a test's server: a record of those that came, and faults of those to come. A layer in front of the server,
-//! which knows no method: tests name methods without their service, several with `|` between them.
+//! which knows no method: tests name methods without their service, several separated by `|`.
 
 use std::future::poll_fn;
 use std::mem::{replace, take};
@@ -50,9 +50,9 @@ enum CallFault {
     Hold,
     /// Calls wait until one of these methods was answered.
     HoldUntil(String),
-    /// Answers calls with these messages, of which there are so many.
+    /// Answers calls with this number of messages.
     Reply(BytesMut, usize),
-    /// Ends the answer of one call after so many messages.
+    /// Ends the answer of one call after a number of messages.
     Break(usize, BodyEnd),
 }
 
@@ -64,7 +64,7 @@ impl CallFaults {
         }
     }
 
-    /// Lets calls wait until they are released; for ever if they are not.
+    /// Lets calls wait until they are released.
     pub fn hold(&self, methods: &str) {
         self.add(methods, CallFault::Hold);
     }
@@ -81,7 +81,7 @@ impl CallFaults {
         self.add(methods, CallFault::HoldUntil(answered.to_owned()));
     }
 
-    /// Ends the answer of the next call after some messages: with a status, or as if all was well.
+    /// Ends the answer of the next call after some messages: with a status, or with OK.
     pub fn break_after(&self, methods: &str, messages: usize, status: Option<Status>) {
         let end = BodyEnd::Status(status.unwrap_or_else(|| Status::ok("")));
         self.add(methods, CallFault::Break(messages, end));
@@ -108,9 +108,11 @@ impl CallFaults {
         self.add(methods, CallFault::Reply(bytes, number));
     }
 
-    /// Returns the names of the calls that came, as `Service/Method`, and forgets the calls.
+    /// Returns the names of the calls that came, as `Service/Method`, and forgets the calls and their answers.
     pub fn take(&self) -> Vec<String> {
-        let calls = take(&mut self.lock().calls);
+        let mut state = self.lock();
+        state.answered.clear();
+        let calls = take(&mut state.calls);
         calls.into_iter().map(|(name, _)| name).collect()
     }
 

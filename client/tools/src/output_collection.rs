@@ -137,12 +137,11 @@ pub(crate) async fn collect_outputs(
     }
 }
 
-/// Returns `true` if the connection failed, not the request.
+/// Returns `true` if the connection failed, not the request: an error without a reason of skilld is one of the connection.
 fn may_repeat(error: &Error) -> bool {
-    // tonic answers UNKNOWN for a connection that broke during the call.
-    error
-        .code()
-        .is_none_or(|code| matches!(code, Code::Unavailable | Code::Aborted | Code::Unknown))
+    error.failure().is_none_or(|failure| {
+        failure.reason.is_none() || matches!(failure.code, Code::Unavailable | Code::Aborted)
+    })
 }
 
 async fn receive_outputs(

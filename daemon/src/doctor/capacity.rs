@@ -1,5 +1,5 @@
-//! Compares what pools promise and what may be opened with what the host has: memory, disk space and open files. Also
-//! used for a warning at the daemon's start.
+//! Compares what pools promise and what may be opened with what the host has: memory, processes, disk space and open
+//! files. Also used for a warning at the daemon's start.
 
 use std::fs;
 
@@ -16,6 +16,8 @@ const FILES_PER_CONNECTION: u64 = 2;
 const FILES_PER_GUEST: u64 = 4;
 /// Number of descriptors for logs, skills, artifacts and Docker.
 const FILES_OF_DAEMON: u64 = 512;
+/// Number of processes and threads left for the host itself in a remedy.
+const HOST_PIDS: u64 = 8192;
 /// Value of an unlimited resource (RLIM_INFINITY).
 const UNLIMITED: u64 = u64::MAX;
 
@@ -28,7 +30,7 @@ pub fn warn_of_promises(config: &Config) {
     }
 }
 
-/// Checks memory, disks of workspaces and open files. What the host does not show is left out. Blocks.
+/// Checks memory, processes, disks of workspaces and open files. What the host does not show is left out. Blocks.
 pub(super) fn check_capacity(config: &Config) -> Vec<CheckLine> {
     // A limit that can't be read is none.
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(UNLIMITED, |(_, hard)| hard);
@@ -39,9 +41,10 @@ pub(super) fn check_capacity(config: &Config) -> Vec<CheckLine> {
 
 fn check_promises(config: &Config) -> Vec<CheckLine> {
     let memory = read_memory_total().map(|host| check_memory(config, host));
+    let pids = read_pids_max().map(|host| check_pids(config, host));
     let space = read_disk_space(&config.state_dir);
     let disks = space.and_then(|space| check_disks(config, space));
-    memory.into_iter().chain(disks).collect()
+    [memory, pids, disks].into_iter().flatten().collect()
 }
 
 /// Compares the memory that the containers of all pools, and those of builds, may use together with that of the host.
@@ -57,7 +60,7 @@ fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
         let memory = environments.build_memory_bytes();
         parts.push(("builds".to_owned(), builds, memory));
     }
-    let (promised, parts) = sum_promises(&parts);
+    let (promised, parts) = sum_promises(&parts, show_bytes);
     let (total, host) = (ByteSize::b(promised), ByteSize::b(host_bytes));
     if promised <= host_bytes {
         let finding = format!("the pools promise {total} ({parts}) of the host's {host}");
@@ -73,6 +76,32 @@ fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
         format!(
             "set `max` or `memory` of the pools, `skills.builds_max` or `skills.build_disk` lower, so that their sum \
              is at most {host}"
+        ),
+    )
+}
+
+/// Compares the processes and threads that the containers of all pools may have together with the kernel's limit.
+fn check_pids(config: &Config, host_pids: u64) -> CheckLine {
+    let (check, subject) = ("pids", "processes");
+    let pools = config.pools.iter();
+    let parts: Vec<_> = pools
+        .map(|pool| (pool.name.clone(), count(pool.max), pool.pids))
+        .collect();
+    let (promised, parts) = sum_promises(&parts, |pids| pids.to_string());
+    let finding = format!("the pools promise {promised} ({parts}); the host permits {host_pids}");
+    if promised <= host_pids {
+        return CheckLine::ok(check, subject, finding);
+    }
+    let needed = promised.saturating_add(HOST_PIDS);
+    CheckLine::warning(
+        check,
+        subject,
+        format!(
+            "{finding}: all containers together, and programs of the host, can run out of processes"
+        ),
+        format!(
+            "set `max` or `pids` of the pools lower; or run `sysctl -w kernel.pid_max={needed} \
+             kernel.threads-max={needed}` (pid_max is at most 4194304), and write both into /etc/sysctl.d/skilld.conf"
         ),
     )
 }
@@ -118,7 +147,7 @@ fn check_disks(config: &Config, space_bytes: u64) -> Option<CheckLine> {
     if parts.is_empty() {
         return None;
     }
-    let (promised, parts) = sum_promises(&parts);
+    let (promised, parts) = sum_promises(&parts, show_bytes);
     let reserve = config.workspaces.disk_reserve_bytes;
     let [total, kept, space] = [promised, reserve, space_bytes].map(ByteSize::b);
     let finding = format!(
@@ -140,6 +169,15 @@ fn read_memory_total() -> Option<u64> {
     parse_memory_total(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
+/// Reads how many processes and threads the kernel permits: the lower one of its two limits.
+fn read_pids_max() -> Option<u64> {
+    let read = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    Some(read("pid_max")?.min(read("threads-max")?))
+}
+
 /// Returns the line `MemTotal` of `/proc/meminfo` in bytes.
 fn parse_memory_total(text: &str) -> Option<u64> {
     let mut lines = text.lines();
@@ -148,17 +186,21 @@ fn parse_memory_total(text: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Sums up parts, each a name, a number of containers, and the bytes that one may use. Returns the sum, and the parts
-/// for people: `default 64 × 512 MiB, office 16 × 1 GiB`.
-fn sum_promises(parts: &[(String, u64, u64)]) -> (u64, String) {
+/// Sums up parts, each a name, a number of containers, and what one may use. Returns the sum, and the parts for people:
+/// `default 64 × 512 MiB, office 16 × 1 GiB`.
+fn sum_promises(parts: &[(String, u64, u64)], show: impl Fn(u64) -> String) -> (u64, String) {
     let total = parts.iter().fold(0, |sum: u64, (_, count, each)| {
         sum.saturating_add(count.saturating_mul(*each))
     });
     let shown: Vec<String> = parts
         .iter()
-        .map(|(name, count, each)| format!("{name} {count} × {}", ByteSize::b(*each)))
+        .map(|(name, count, each)| format!("{name} {count} × {}", show(*each)))
         .collect();
     (total, shown.join(", "))
+}
+
+fn show_bytes(bytes: u64) -> String {
+    ByteSize::b(bytes).to_string()
 }
 
 fn count(containers: usize) -> u64 {
@@ -202,6 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn processes_of_all_pools_are_compared_with_the_hosts() {
+        // 64 × 512 and 16 × 512.
+        for (host, state) in [(40_960, CheckState::Ok), (40_959, CheckState::Warning)] {
+            let line = check_pids(&config(""), host);
+            assert_eq!(line.state, state, "{line:?}");
+            for part in ["40960", "default 64 × 512", "office 16 × 512"] {
+                assert!(line.finding.contains(part), "{line:?}");
+            }
+            let remedy = line.remedy.unwrap_or_default();
+            assert_eq!(
+                remedy.contains("kernel.pid_max=49152"),
+                state == CheckState::Warning
+            );
+        }
+    }
+
+    #[test]
     fn pool_disks_are_compared_with_the_state_directorys_space() {
         assert_eq!(check_disks(&config(""), 0), None, "no pool is on disk");
         let big = config("[pools.big]\nstorage = \"disk\"\ndisk = \"4GiB\"\nmax = 10");
@@ -220,8 +279,10 @@ mod tests {
     fn promises_beyond_all_numbers_are_not_lost() {
         let mut config = config("");
         for pool in &mut config.pools {
-            (pool.max, pool.memory_bytes) = (usize::MAX, u64::MAX);
+            (pool.max, pool.memory_bytes, pool.pids) = (usize::MAX, u64::MAX, u64::MAX);
         }
+        let pids = check_pids(&config, u64::MAX - 1);
+        assert_eq!(pids.state, CheckState::Warning, "{pids:?}");
         let memory = check_memory(&config, u64::MAX - 1);
         assert_eq!(memory.state, CheckState::Warning, "{memory:?}");
         let files = check_open_files(&config, u64::MAX - 1);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oci_runtime_without_its_program_fails_in_the_pools_that_use_it() {
+    fn a_runtime_without_its_program_fails_in_its_pools() {
         let mut report = report();
         report.info.default_runtime = "runc".to_owned();
         let paths = [
@@ -198,14 +198,15 @@ mod tests {
             ("kata", "/"),
         ];
         report.runtime_paths = paths.map(|(name, path)| (name.into(), path.into())).into();
-        for (runtime, expected) in [("runsc", 1), ("kata", 0), ("runc", 0), ("other", 0)] {
+        for (runtime, expected) in [("runsc", 2), ("kata", 0), ("runc", 0), ("other", 0)] {
             let text = format!("[pools.default]\noci_runtime = \"{runtime}\"");
             let config = Config::from_toml(&text).expect("valid").config;
             let lines = find_missing_runtimes(&config, &report);
             assert_eq!(lines.len(), expected, "{lines:?}");
-            for line in lines {
+            // The other pools take over the settings of `default`.
+            for (line, pool) in lines.iter().zip(["pools.default", "pools.office"]) {
                 assert_eq!(line.state, CheckState::Failed);
-                assert_eq!(line.subject, "pools.default");
+                assert_eq!(line.subject, pool);
                 assert!(line.finding.contains("/nonexistent/runsc"), "{line:?}");
             }
         }

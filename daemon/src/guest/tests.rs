@@ -49,3 +49,32 @@ async fn rejected_peers_do_not_delay_the_guest() {
     }
     assert_eq!(begin.elapsed(), Duration::ZERO);
 }
+
+#[test]
+fn a_guest_without_the_nonce_of_its_slot_is_refused() {
+    let hello = |nonce: &[u8], generation| pb::HelloResponse {
+        nonce: nonce.to_vec().into(),
+        generation,
+        ..pb::HelloResponse::default()
+    };
+    assert_eq!(
+        check_hello(&hello(b"secret", GENERATION), b"secret"),
+        Ok(())
+    );
+    for (sent, expected) in [
+        (b"secret".as_slice(), b"".as_slice()),
+        (b"", b""),
+        (b"secre", b"secret"),
+    ] {
+        let refused = check_hello(&hello(sent, GENERATION), expected);
+        assert_eq!(
+            refused,
+            Err("wrong nonce".to_owned()),
+            "{sent:?} {expected:?}"
+        );
+    }
+    for generation in [0, GENERATION + 1] {
+        let refused = check_hello(&hello(b"secret", generation), b"secret");
+        assert_eq!(refused, Err(format!("generation {generation}")));
+    }
+}

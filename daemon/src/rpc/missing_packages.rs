@@ -42,18 +42,12 @@ pub(super) async fn find_missing_packages(
     };
     // The environment has the packages, or will have them, with those that they need in turn.
     let has_environment = problems.is_empty() && !request.need.is_empty();
-    let is_module_of_plugin =
-        |need: &UnmetNeed| is_of_plugin && need.kind == NeedKind::PythonModule;
-    let mut missing = pb::MissingPackages::default();
-    for need in unmet.iter().flatten() {
-        if is_stated_package(need) && !problems.is_empty() {
-            missing.names.push(need.name.clone());
-        } else if is_software(need.kind, has_environment) && !is_module_of_plugin(need) {
-            missing.software.push(need.name.replace(", ", " or "));
-        }
-    }
-    missing.names.sort();
-    missing.software.sort();
+    let mut missing = list_missing(
+        unmet.iter().flatten(),
+        !problems.is_empty(),
+        has_environment,
+        is_of_plugin,
+    );
     // A requirement that was refused is not among the names, so that the image may lack it all the same.
     if unmet.is_some() && missing.names.is_empty() && request.need.problems.is_empty() {
         problems.clear();
@@ -61,6 +55,28 @@ pub(super) async fn find_missing_packages(
     missing.problems = problem_messages(&problems);
     let is_empty = missing.problems.is_empty() && missing.software.is_empty();
     Ok((!is_empty).then_some(missing))
+}
+
+/// Lists what the model is told of unmet needs, without their problems. `has_problems` is `true` if packages that the
+/// skill states cannot be installed.
+fn list_missing<'a>(
+    unmet: impl Iterator<Item = &'a UnmetNeed>,
+    has_problems: bool,
+    has_environment: bool,
+    is_of_plugin: bool,
+) -> pb::MissingPackages {
+    let mut missing = pb::MissingPackages::default();
+    for need in unmet {
+        let is_module_of_plugin = is_of_plugin && need.kind == NeedKind::PythonModule;
+        if is_stated_package(need) && has_problems {
+            missing.names.push(need.name.clone());
+        } else if is_software(need.kind, has_environment) && !is_module_of_plugin {
+            missing.software.push(need.name.replace(", ", " or "));
+        }
+    }
+    missing.names.sort();
+    missing.software.sort();
+    missing
 }
 
 /// Returns the contents of a pool's image; `None` if it cannot be examined now. Where `may_wait` is `false`, only a
@@ -101,5 +117,50 @@ fn is_software(kind: NeedKind, has_environment: bool) -> bool {
             !has_environment
         }
         NeedKind::Env | NeedKind::Network => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stated_packages_and_software_of_the_image_are_told_apart() {
+        use NeedKind::{AnyBinary, Binary, Env, Network, PythonModule, PythonPackage};
+        let unmet = [
+            (PythonPackage, "pandas", Severity::Error),
+            (PythonPackage, "numpy", Severity::Warning),
+            (PythonModule, "yaml", Severity::Warning),
+            (Binary, "pandoc", Severity::Warning),
+            (AnyBinary, "convert, magick", Severity::Error),
+            (Env, "TOKEN", Severity::Error),
+            (Network, "network", Severity::Warning),
+        ]
+        .map(|(kind, name, severity)| UnmetNeed {
+            kind,
+            name: name.to_owned(),
+            severity,
+            source: String::new(),
+            message: String::new(),
+        });
+        let programs = ["convert or magick", "pandoc"];
+        let modules = ["convert or magick", "numpy", "pandoc", "yaml"];
+        for (has_problems, has_environment, is_of_plugin, names, software) in [
+            // An environment brings the packages.
+            (false, true, false, [""; 0].as_slice(), programs.as_slice()),
+            (true, false, false, &["pandas"], &modules),
+            // Without an environment the image has to have them.
+            (
+                false,
+                false,
+                true,
+                &[],
+                &["convert or magick", "numpy", "pandas", "pandoc"],
+            ),
+        ] {
+            let missing = list_missing(unmet.iter(), has_problems, has_environment, is_of_plugin);
+            assert_eq!(missing.names, names);
+            assert_eq!(missing.software, software);
+        }
     }
 }

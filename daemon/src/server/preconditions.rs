@@ -159,7 +159,7 @@ async fn check_pool(
             let remedy = match pool.pull == PullPolicy::Missing {
                 true => format!("skilld pulls it; `docker pull {image}` does so at once"),
                 false => format!(
-                    "pull it; until then the pool does not serve; {key}.warm = 0 and {key}.max = 0 switch it off"
+                    "until then the pool does not serve; {key}.warm = 0 and {key}.max = 0 switch it off"
                 ),
             };
             CheckLine::warning(CHECK, key, error.to_string(), remedy)

@@ -72,7 +72,15 @@ fn doctor_reports_what_it_can_without_docker_and_makes_nothing() {
         "{finding}"
     );
     assert_eq!(of_start(&lines, "pools")["state"], "warning");
-    for check in ["config", "kernel", "cgroup", "open_files", "memory"] {
+    for check in [
+        "config",
+        "kernel",
+        "cgroup",
+        "open_files",
+        "memory",
+        "pids",
+        "uids",
+    ] {
         assert_eq!(find(&lines, check).len(), 1, "{check}");
     }
     for key in ["state_dir", "listeners.0"] {

@@ -140,3 +140,17 @@ fn check_is_for_people_and_stays_text() {
     assert_eq!(output.status.code(), Some(64));
     assert!(output.stderr.starts_with(b"error: server.streams_max: "));
 }
+
+#[test]
+fn a_full_standard_error_ends_no_daemon() {
+    for format in ["text", "json"] {
+        let dir = tempfile::tempdir().expect("directory");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = skilld(dir.path(), &["--log", "trace"]);
+        command.env("SKILLD_LOG_FORMAT", format);
+        command.stderr(full.expect("a device"));
+        let status = command.status().expect("runs");
+        // No Docker answers, so the start fails as usual.
+        assert_eq!(status.code(), Some(1), "{format}: {status}");
+    }
+}

@@ -14,7 +14,8 @@ use crate::terminal::detach_keys::DetachKeys;
 use crate::terminal::interrupt::InterruptSignals;
 use crate::terminal::{self, RawTerminal};
 
-/// Maximum size of the typed keys that wait for the sender, in bytes.
+/// Maximum size of the typed keys that wait for the sender, in bytes: a long paste fits, and the detach keys after it are
+/// still read.
 const KEYS_MAX: usize = 64 * 1024;
 
 /// Maximum time for sending the keys that were typed before the detach keys.

@@ -362,13 +362,19 @@ async fn a_skill_that_is_hidden_is_no_resource() {
     let fake = fake();
     options(&fake, &json!({"skills": ["alpha", "beta"]}));
     let mut client = Client::start(&fake, &["--options", "o.json"]).await;
-    let mut uris = Vec::new();
+    // So many that they come in two pages.
+    let many = ["a1", "a2", "a3", "a4", "a5", "a6", "a7"];
+    let kits = many.map(|id| Kit::new(id, "1.0.0"));
+    fake.state.lock().kits.splice(0..0, kits);
+    fake.calls.take();
+    let (mut uris, mut pages) = (Vec::new(), 0);
     let mut cursor = None;
     loop {
         let page = client
             .request("resources/list", json!({"cursor": cursor}))
             .await
             .expect("a page");
+        pages += 1;
         let found = page["resources"].as_array().expect("resources").iter();
         uris.extend(found.map(|resource| resource["uri"].as_str().expect("a URI").to_owned()));
         cursor = page
@@ -379,6 +385,7 @@ async fn a_skill_that_is_hidden_is_no_resource() {
             break;
         }
     }
+    assert_eq!(pages, 2);
     assert_eq!(
         uris,
         [

@@ -256,7 +256,7 @@ fn links_that_lead_out_or_nowhere_are_left_out_and_named() {
         move |dir: &Path| symlink(target, dir.join(link)).expect("links")
     };
     let absolute = format!(
-        "scripts/link: is a link to {}, which is an absolute path",
+        "scripts/link: is a link to {}, out of the skill",
         secret.display()
     );
     check_left_out(linked(&secret, "scripts/link"), &[&absolute]);
@@ -339,7 +339,8 @@ fn a_document_that_is_left_out_is_named_where_it_is_missing() {
     fs::remove_file(dir.path().join("SKILL.md")).expect("removes");
     symlink("/etc/hostname", dir.path().join("SKILL.md")).expect("links");
     let refused = refusal_of(dir.path());
-    let expected = "there is no SKILL.md in it; SKILL.md is a link to /etc/hostname, which is an absolute path";
+    let expected =
+        "there is no SKILL.md in it; SKILL.md is a link to /etc/hostname, out of the skill";
     assert!(refused.ends_with(expected), "{refused}");
 }
 
@@ -414,6 +415,63 @@ fn an_archive_knows_the_name_of_its_folder_or_file() {
     write(dir.path(), "csv-1.1.tar.gz", "x");
     let archive = SkillArchive::open(&dir.path().join("csv-1.1.tar.gz")).expect("opens");
     assert_eq!(archive.file_name(), "csv-1.1");
+}
+
+#[test]
+fn an_ignore_list_is_read_in_the_folder_and_within_its_limit() {
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    write(elsewhere.path(), "list", "[b-a] secret");
+    let dir = skill();
+    let list = dir.path().join(".skillignore");
+    symlink(elsewhere.path().join("list"), &list).expect("links");
+    let refused = pack(dir.path()).expect_err("refused").to_string();
+    assert!(refused.contains("leads out of the folder"), "{refused}");
+    assert!(!refused.contains("secret"), "{refused}");
+    fs::remove_file(&list).expect("removes");
+    mknodat(CWD, &list, FileType::Fifo, Mode::RUSR, 0).expect("a FIFO");
+    assert!(refusal_of(dir.path()).contains(".skillignore is no file"));
+    fs::remove_file(&list).expect("removes");
+    write(dir.path(), ".skillignore", "x\n".repeat(32 << 10) + "\n");
+    assert!(refusal_of(dir.path()).contains("has more than 64 KiB"));
+}
+
+/// A folder whose files are replaced all the time is packed as it was at some moment for each file, or refused; never
+/// anything else than what lies in it.
+#[test]
+fn a_folder_that_changes_meanwhile_is_never_left() {
+    let canary = tempfile::tempdir().expect("a directory");
+    write(canary.path(), "file", "secret");
+    let dir = skill();
+    write(dir.path(), "sub/file", "x");
+    let [sub, aside, stop] = ["sub", "aside", "stop"].map(|name| dir.path().join(name));
+    write(dir.path(), ".skillignore", "/aside\n/stop");
+    let mut packed = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.exists() {
+                fs::rename(&sub, &aside).expect("moves");
+                symlink(canary.path(), &sub).expect("links");
+                fs::remove_file(&sub).expect("removes");
+                fs::rename(&aside, &sub).expect("moves");
+            }
+        });
+        for _ in 0..300 {
+            match pack(dir.path()) {
+                Ok(archive) => {
+                    packed += 1;
+                    let mut bytes = Vec::new();
+                    bytes_of(&archive, &mut bytes);
+                    for (path, text, _) in entries(&bytes) {
+                        assert!(path != "sub/file" || text == "x", "{text}");
+                    }
+                }
+                Err(Error::Pack { .. } | Error::Io { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        write(dir.path(), "stop", "");
+    });
+    println!("{packed} of 300 were packed");
 }
 
 fn bytes_of(archive: &SkillArchive, bytes: &mut Vec<u8>) {

@@ -19,7 +19,7 @@ use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::command_limits::check_stdin;
 use crate::exec_run::is_unknown_exec;
 
-/// Default wait for output of a skill's session, in milliseconds; trpc-agent-go's, as the next.
+/// Default wait for output of a skill's session, in milliseconds; the default of trpc-agent-go, like the next.
 const SKILL_YIELD_MS: u64 = 400;
 /// Default wait for output of a workspace's session, in milliseconds.
 const WORKSPACE_YIELD_MS: u64 = 200;

@@ -1,8 +1,9 @@
-//! Preflight: reports what a skill says that it needs and an image lacks, before anything runs.
+//! Preflight: reports what a skill's files show that it needs and an image lacks, before anything runs.
 //!
 //! ```text
-//! store's copy of a skill ─► need_collector.rs: stated requirements (front matter, PEP 723, requirements.txt, pyproject.toml,
-//!                            package.json, first lines) and concluded ones (imports, known programs, installation lines)
+//! store's copy of a skill ─► need_collector.rs: stated requirements (front matter, PEP 723, requirements.txt,
+//!                            pyproject.toml, package.json, first lines) and concluded ones (imports, known programs,
+//!                            installation lines)
 //! guest of a warm container ─► ImageInventory: programs and packages of the image, and of the skill's environment
 //!                            requirements − inventories = findings
 //! ```
@@ -27,6 +28,7 @@ pub(crate) mod python_requirements;
 mod script_interpreter;
 
 pub(crate) use need_collector::collect_needs;
+use python_requirements::{is_module_of, likely_package_of, without_variant};
 
 /// Environment variables that every command has.
 #[rustfmt::skip]
@@ -109,14 +111,13 @@ impl ImageInventory {
             NeedKind::PythonPackage => {
                 // Advice such as `pip install x` is followed by any package that has the module.
                 let is_advice = need.severity == Severity::Warning;
-                let is_module = |module: &String| python_requirements::is_module_of(module, name);
+                let is_module = |module: &String| is_module_of(module, name);
                 self.python_packages.contains(name)
                     || (is_advice && self.python_modules.iter().any(is_module))
             }
             // The top-level module of a namespace may be another package's.
             NeedKind::PythonModule if name.contains('.') => {
-                let package = python_requirements::likely_package_of(name);
-                self.python_packages.contains(&package)
+                self.python_packages.contains(&likely_package_of(name))
             }
             NeedKind::PythonModule => self.python_modules.contains(name),
             NeedKind::NodePackage => self.node_packages.contains(name),
@@ -144,9 +145,8 @@ pub fn find_unmet_needs(
             || (need.kind == NeedKind::PythonModule && !has_python)
             || inventories.iter().any(|found| found.has(need, name))
     };
-    let missing = needs
-        .iter()
-        .filter(|need| !need.names.iter().any(|name| is_met(need, name)));
+    let is_unmet = |need: &&Need| !need.names.iter().any(|name| is_met(need, name));
+    let missing = needs.iter().filter(is_unmet);
     let mut findings: Vec<UnmetNeed> = missing.map(make_finding).collect();
     let rank = |finding: &UnmetNeed| (finding.severity != Severity::Error, finding.kind);
     // Of several places with the same requirement, the first that states it is reported.
@@ -165,9 +165,9 @@ fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
             (NeedKind::Binary, program.to_owned())
         }
         NeedKind::PythonPackage | NeedKind::PythonModule => {
-            let package = python_requirements::likely_package_of(name);
-            let package = python_requirements::without_variant(&package).to_owned();
-            (NeedKind::PythonPackage, package)
+            let package = likely_package_of(name);
+            let variants = without_variant(&package).to_owned();
+            (NeedKind::PythonPackage, variants)
         }
         NeedKind::AnyBinary | NeedKind::Env | NeedKind::NodePackage | NeedKind::Network => {
             (finding.kind, name.clone())
@@ -178,34 +178,25 @@ fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
 fn make_finding(need: &Need) -> UnmetNeed {
     const POOL: &str = "use a pool whose image has it";
     let name = need.names.join(", ");
+    let package = likely_package_of(&name);
+    // Only what a skill states is installed for it.
+    let is_stated = need.severity == Severity::Error;
+    #[rustfmt::skip]
     let message = match need.kind {
-        NeedKind::Interpreter => {
-            format!("{name} is not in the image, and runs this script: {POOL}")
-        }
-        NeedKind::Binary => {
-            format!("{name} is not in the image: {POOL}, or put it into the skill's bin/")
-        }
-        NeedKind::AnyBinary => {
-            format!("none of {name} is in the image: use a pool whose image has one")
-        }
+        NeedKind::Interpreter => format!("{name} is not in the image, and runs this script: {POOL}"),
+        NeedKind::Binary => format!("{name} is not in the image: {POOL}, or put it into the skill's bin/"),
+        NeedKind::AnyBinary => format!("none of {name} is in the image: use a pool whose image has one"),
         NeedKind::Env => format!("{name} is not set: give it to the command or the workspace"),
-        // Only what a skill states is installed for it.
-        NeedKind::PythonPackage if need.severity == Severity::Error => format!(
-            "the Python package {name} is not in the image and not installed for the skill: run `skillctl skill prepare`, or \
-             {POOL}"
+        NeedKind::PythonPackage if is_stated => format!(
+            "the Python package {name} is not in the image and not installed for the skill: run \
+             `skillctl skill prepare`, or {POOL}"
         ),
-        NeedKind::PythonPackage => {
-            format!("the Python package {name} is not in the image: {POOL}")
-        }
-        NeedKind::PythonModule => match python_requirements::likely_package_of(&name) {
-            package if package == name => format!("the module {name} is not in the image: {POOL}"),
-            package => {
-                format!("the module {name} (of the package {package}) is not in the image: {POOL}")
-            }
-        },
+        NeedKind::PythonPackage => format!("the Python package {name} is not in the image: {POOL}"),
+        NeedKind::PythonModule if package == name => format!("the module {name} is not in the image: {POOL}"),
+        NeedKind::PythonModule => format!("the module {name} (of the package {package}) is not in the image: {POOL}"),
         NeedKind::NodePackage => format!(
-            "the Node.js package {name} is not in the image and not in the skill's node_modules/: ship it with the skill, \
-             or {POOL}"
+            "the Node.js package {name} is not in the image and not in the skill's node_modules/: ship it \
+             with the skill, or {POOL}"
         ),
         NeedKind::Network => format!("{name} wants a network, and workspaces have none"),
     };

@@ -58,6 +58,18 @@ fn the_id_stays_and_the_directory_is_private() {
 }
 
 #[test]
+fn reports_find_no_daemon_in_each_other_and_hinder_none() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    id(dir.path());
+    let report = try_lock(dir.path(), dir.path(), FlockArg::LockSharedNonblock).expect("free");
+    assert!(!InstanceLock::check(dir.path()).expect("usable"));
+    let path = dir.path().to_owned();
+    let start = thread::spawn(move || InstanceLock::acquire(&path).map(|lock| lock.id));
+    drop(report);
+    start.join().expect("no panic").expect("it waits");
+}
+
+#[test]
 fn a_user_without_the_right_is_told_of_a_directory_of_its_own() {
     let (state_dir, denied) = (Path::new("/var/lib/skilld"), Errno::EACCES);
     let error = private_error(state_dir, &state_dir.join("slots"), denied.into()).to_string();

@@ -7,6 +7,7 @@ use skilld_proto::v1 as pb;
 
 use super::harness::AccessServer;
 use super::quotas::create;
+use super::written_bytes::start_sleep;
 use crate::server::wait_until;
 
 /// Returns the usage of tenant `a`, which `admin` of another tenant reads so that the call itself does not count.
@@ -95,6 +96,25 @@ async fn saved_artifacts_count_as_stored() {
     assert_eq!(usage.since_start.expect("counters").bytes_stored, 1234);
     let days = usage.days.iter().flat_map(|day| day.counters.iter());
     assert_eq!(days.map(|day| day.bytes_stored).sum::<i64>(), 1234);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn execs_that_run_at_a_stop_do_not_count_as_lost() {
+    let server = AccessServer::start_with_commands().await;
+    let user = server.client("a", "user").await;
+    create(&user, "w").await.expect("created");
+    for _ in 0..16 {
+        start_sleep(&user).await;
+    }
+    let server = server.restart().await;
+    let admin = server.client("b", "admin").await;
+    let usage = usage_of_a(&admin).await;
+    let mut counters = usage.days.iter().flat_map(|day| &day.counters);
+    assert!(
+        counters.all(|counters| counters.execs.is_empty()),
+        "{usage:?}"
+    );
     assert!(server.stop().await);
 }
 

@@ -48,7 +48,7 @@ async fn delete_skill(client: &Client, name: &str) {
 }
 
 /// Starts a command that runs for long. Returns its name.
-async fn start_sleep(client: &Client) -> String {
+pub(super) async fn start_sleep(client: &Client) -> String {
     let start = pb::StartExecRequest {
         workspace: WORKSPACE.to_owned(),
         spec: Some(pb::ExecSpec {

@@ -10,7 +10,7 @@ use skilld_proto::v1::skipped_file::Reason;
 use tonic::Status;
 
 use crate::files::sha256;
-use crate::support::{Guest, reason};
+use crate::support::{Guest, configuration, duration, reason};
 
 #[derive(Debug, Default)]
 pub(crate) struct CollectedFiles {
@@ -292,34 +292,41 @@ async fn archives_hold_the_same_files() {
 
 #[tokio::test]
 async fn changed_since_exec_leaves_out_what_was_there() {
-    let guest = Guest::start().await;
+    // The grace suffices for the child that outlives its leader, however busy the machine is.
+    let guest = Guest::configured(wire::ConfigureRequest {
+        leak_grace: duration(600_000),
+        ..configuration()
+    })
+    .await;
     let before = "echo old > out/old; echo same > out/same; mkdir images; echo old > images/old; \
                   sleep 0.02";
     guest.sh("before", before).await;
     let script = "echo new > out/new; echo more >> out/same; touch -d 1999-01-01 out/back; \
                   echo new > images/new; echo new > top; echo new > .hidden; \
-                  echo new > work/new; mkdir -p runs/exec; echo new > runs/exec/new";
+                  echo new > work/new; mkdir -p runs/exec; echo new > runs/exec/new; \
+                  (sleep 0.1; echo late >> out/same; echo late > out/late) & exit 3";
     guest.sh("exec", script).await;
     let mut wanted = spec(&["out/*"]);
     wanted.changed_since_exec = "workspaces/test/execs/exec".to_owned();
     let got = collect(&guest, wanted.clone()).await.expect("collected");
-    assert_eq!(got.paths(), ["out/back", "out/new", "out/same"]);
-    assert_eq!(got.summary.matched, 3);
+    // What its children wrote within the leak grace counts, too.
+    assert_eq!(got.paths(), ["out/back", "out/late", "out/new", "out/same"]);
+    assert_eq!(got.summary.matched, 4);
     // Files that are in none of the directories that globs collect.
     let outside = ["/workspace/images/new", "/workspace/top"];
     assert_eq!(got.summary.outside, outside);
     assert!(!got.summary.outside_cut);
     // What a later one made or changed is not its own.
-    let later = "sleep 0.02; echo x > out/later; echo x >> out/new; echo x > late";
+    let later = "sleep 0.02; echo x > out/later; echo x >> out/new; echo x > top2";
     guest.sh("later", later).await;
     wanted.until_exec_end = true;
     let got = collect(&guest, wanted.clone()).await.expect("collected");
-    assert_eq!(got.paths(), ["out/back", "out/same"]);
+    assert_eq!(got.paths(), ["out/back", "out/late", "out/same"]);
     assert_eq!(got.summary.outside, outside);
     wanted.until_exec_end = false;
     let got = collect(&guest, wanted.clone()).await.expect("collected");
-    assert_eq!(got.summary.matched, 4);
-    let outside = ["/workspace/images/new", "/workspace/late", "/workspace/top"];
+    assert_eq!(got.summary.matched, 5);
+    let outside = ["/workspace/images/new", "/workspace/top", "/workspace/top2"];
     assert_eq!(got.summary.outside, outside);
     // Without an exec there is no time to compare with.
     let all = collect(&guest, spec(&["out/*"])).await.expect("collected");

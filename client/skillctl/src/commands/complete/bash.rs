@@ -2,8 +2,8 @@
 //! only the part behind the last split. So the script sends the line as typed, and gets the replacement text of that
 //! part.
 //!
-//! Bash inserts candidates without quoting them, and names of artifacts and files can be chosen by those whom nobody
-//! trusts: a name with a character that has a meaning to the shell is not offered.
+//! Bash inserts candidates without quoting them, and untrusted users can choose names of artifacts and files: a
+//! name with a character that has a meaning to the shell is not offered.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

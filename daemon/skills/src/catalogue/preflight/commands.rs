@@ -8,8 +8,8 @@ use std::collections::HashSet;
 
 use super::program_names::is_known_program;
 
-/// Name in a text and the number of its line.
-pub(super) type NamedProgram<'a> = (&'a str, usize);
+/// Line, or a part of it, and its number.
+pub(super) type NumberedText<'a> = (&'a str, usize);
 
 /// Languages of fenced blocks whose lines are commands.
 const SHELLS: [&str; 5] = ["bash", "sh", "shell", "zsh", "console"];
@@ -23,12 +23,12 @@ const PREFIXES: &[&str] = &[
 /// Ends of Python source before the first string of a command.
 const CALLS: [&str; 5] = ["run(", "call(", "Popen(", "output(", "which("];
 
-/// Returns the lines of a document's shell blocks, with their numbers.
-pub(super) fn shell_block_lines(document: &str) -> Vec<(&str, usize)> {
-    let mut lines = Vec::new();
+/// Returns the lines of a document's shell blocks, and its other code: lines of other blocks, and code in sentences.
+pub(super) fn find_code(document: &str) -> (Vec<NumberedText<'_>>, Vec<NumberedText<'_>>) {
+    let (mut shell, mut other) = (Vec::new(), Vec::new());
     // Marks that opened the block, and whether it is of a shell.
     let mut block: Option<(&str, bool)> = None;
-    for (index, line) in document.lines().enumerate() {
+    for (line, number) in document.lines().zip(1..) {
         let text = line.trim_start();
         let length = text.len() - text.trim_start_matches(['`', '~']).len();
         let (marks, language) = text.split_at_checked(length).unwrap_or_default();
@@ -36,16 +36,20 @@ pub(super) fn shell_block_lines(document: &str) -> Vec<(&str, usize)> {
             Some((open, _)) if marks.starts_with(open) && language.trim().is_empty() => {
                 block = None;
             }
-            Some((_, true)) => lines.push((line, index + 1)),
-            Some((_, false)) => {}
+            Some((_, true)) => shell.push((line, number)),
+            Some((_, false)) => other.push((line, number)),
             // Marks with a text and marks behind it are code in a sentence.
             None if marks.len() >= 3 && !language.contains('`') => {
                 block = Some((marks, is_shell(language)));
             }
-            None => {}
+            None => {
+                // Each second part is between two marks.
+                let inline = line.split('`').skip(1).step_by(2);
+                other.extend(inline.map(|code| (code, number)));
+            }
         }
     }
-    lines
+    (shell, other)
 }
 
 fn is_shell(language: &str) -> bool {
@@ -55,27 +59,36 @@ fn is_shell(language: &str) -> bool {
 }
 
 /// Returns the known programs at the start of the commands in lines of a shell.
-pub(super) fn find_shell_programs<'a>(
-    lines: impl IntoIterator<Item = (&'a str, usize)>,
-) -> Vec<NamedProgram<'a>> {
+pub(super) fn find_shell_programs<'a>(lines: &[NumberedText<'a>]) -> Vec<NumberedText<'a>> {
     let mut programs = Vec::new();
     let mut functions = HashSet::new();
     for (line, number) in lines {
-        functions.extend(line.split_once("()").map(|(name, _)| name.trim()));
+        functions.extend(function_name(line));
         let commands = split_commands(line).into_iter();
-        programs.extend(commands.filter_map(program_of).map(|name| (name, number)));
+        programs.extend(commands.filter_map(program_of).map(|name| (name, *number)));
     }
     programs.retain(|(name, _)| !functions.contains(name));
     programs
 }
 
+/// Returns the name of the function that a line defines: `f() {`, `function f() {` or `function f {`.
+fn function_name(line: &str) -> Option<&str> {
+    let definition = line.trim_start().strip_prefix("function ");
+    let name = definition.or_else(|| Some(line.split_once("()")?.0))?;
+    name.trim_start().split(['(', ' ', '{']).next()
+}
+
 /// Splits a line without its comment where a command may begin. Text in quotes may look like one.
 fn split_commands(line: &str) -> Vec<&str> {
-    let code = line
-        .split(" #")
-        .next()
-        .filter(|code| !code.trim_start().starts_with('#'));
-    let mut quote = None;
+    let code = line.split(" #").next().unwrap_or_default();
+    if code.trim_start().starts_with('#') {
+        return Vec::new();
+    }
+    // The label of a `case`, such as `git | gh)`, is no command.
+    let is_name = |name: &str| !name.trim().contains(['(', ' ', '\t']);
+    let label = code.split_once(')');
+    let label = label.filter(|(label, _)| label.split('|').all(is_name));
+    let (mut quote, mut previous) = (None, ' ');
     let begins_command = |char: char| {
         match quote {
             None if matches!(char, '"' | '\'') => quote = Some(char),
@@ -83,10 +96,13 @@ fn split_commands(line: &str) -> Vec<&str> {
             Some(_) | None => {}
         }
         // A substitution also runs within double quotes.
-        let is_substitution = quote == Some('"') && matches!(char, '(' | '`');
+        let is_opening = char == '`' || (previous == '$' && char == '(');
+        let is_substitution = quote == Some('"') && is_opening;
+        previous = char;
         is_substitution || (quote.is_none() && SEPARATORS.contains(&char))
     };
-    code.unwrap_or_default().split(begins_command).collect()
+    let commands = label.map_or(code, |(_, commands)| commands);
+    commands.split(begins_command).collect()
 }
 
 /// Returns the known program that a command starts.
@@ -108,8 +124,9 @@ fn program_of(command: &str) -> Option<&str> {
     None
 }
 
-/// Returns the known programs that Python source names first in a `subprocess` call, in a list or for `which`.
-pub(super) fn find_subprocess_programs(source: &str) -> Vec<NamedProgram<'_>> {
+/// Returns the known programs that Python source names first in a `subprocess` call, in a list that is assigned or
+/// passed, or for `which`.
+pub(super) fn find_subprocess_programs(source: &str) -> Vec<NumberedText<'_>> {
     let mut programs = Vec::new();
     if !source.contains("subprocess") && !source.contains("which(") {
         return programs;
@@ -120,9 +137,8 @@ pub(super) fn find_subprocess_programs(source: &str) -> Vec<NamedProgram<'_>> {
         let inner = text.split(quote).nth(1).unwrap_or_default();
         let word = inner.split_whitespace().next().unwrap_or_default();
         if is_known_program(word) && ends_before_command(before) {
-            line += source
-                .get(counted..at)
-                .map_or(0, |text| text.matches('\n').count());
+            let passed = source.get(counted..at).unwrap_or_default();
+            line += passed.matches('\n').count();
             counted = at;
             programs.push((word, line));
         }
@@ -134,8 +150,8 @@ pub(super) fn find_subprocess_programs(source: &str) -> Vec<NamedProgram<'_>> {
 fn ends_before_command(before: &str) -> bool {
     let before = before.trim_end_matches(['f', 'r']).trim_end();
     match before.strip_suffix('[') {
-        // `names["git"]` is no list.
-        Some(before) => !before.ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c)),
+        // `names["git"]`, `in ["git"]` and `return ["git"]` name no command.
+        Some(before) => before.trim_end().ends_with(['=', '(']),
         None => CALLS.iter().any(|call| before.ends_with(call)),
     }
 }
@@ -144,7 +160,7 @@ fn ends_before_command(before: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn show(programs: Vec<NamedProgram<'_>>) -> Vec<String> {
+    fn show(programs: Vec<NumberedText<'_>>) -> Vec<String> {
         let shown = programs
             .into_iter()
             .map(|(name, line)| format!("{line} {name}"));
@@ -170,11 +186,21 @@ mod tests {
                 "echo \"no; convert it, don't\" | jq '. | pandoc' # gh",
                 &["1 jq"],
             ),
-            ("x=\"$(gh x)\"", &["1 gh"]),
+            ("x=\"$(gh x)\"; y=\"`jq x`\"", &["1 gh", "1 jq"]),
+            ("echo \"Usage (pandoc required)\"", &[]),
+            (
+                "function convert() {\n  magick x\n}\nfunction dot {\nconvert y; dot z",
+                &["2 magick"],
+            ),
+            (
+                "case $1 in\nnpm) gh x ;;\n  git | \"jq\") echo ;;\nesac",
+                &["2 gh"],
+            ),
+            ("(git x)\ny=(\n)", &["1 git"]),
             ("# ffmpeg\nunknown pandoc\n--engine xelatex\n$TOOL gh", &[]),
         ] {
-            let lines = text.lines().zip(1..);
-            assert_eq!(show(find_shell_programs(lines)), expected, "{text}");
+            let lines: Vec<NumberedText<'_>> = text.lines().zip(1..).collect();
+            assert_eq!(show(find_shell_programs(&lines)), expected, "{text}");
         }
     }
 
@@ -192,12 +218,31 @@ mod tests {
                 &["$ gh y"],
             ),
         ] {
-            let lines: Vec<&str> = shell_block_lines(&document)
+            let lines: Vec<&str> = find_code(&document)
+                .0
                 .into_iter()
                 .map(|(line, _)| line)
                 .collect();
             assert_eq!(lines, expected, "{document}");
         }
+    }
+
+    #[test]
+    fn other_code_is_in_blocks_and_between_backticks() {
+        let document =
+            "a `b` c ``` d\n```python\ne `f`\n```\n```sh\ng\n```\nh\n~~~\ni\n~~~\n```j``` `k";
+        let (_, other) = find_code(document);
+        let code: Vec<&NumberedText<'_>> =
+            other.iter().filter(|(text, _)| !text.is_empty()).collect();
+        let expected = [
+            ("b", 1),
+            (" d", 1),
+            ("e `f`", 3),
+            ("i", 10),
+            ("j", 12),
+            ("k", 12),
+        ];
+        assert_eq!(code, expected.iter().collect::<Vec<_>>());
     }
 
     #[test]
@@ -215,6 +260,9 @@ mod tests {
             ("if not shutil.which(\"gs\"): pass", &["1 gs"]),
             ("subprocess; names[\"gh\"]; print('gh'); run(x, 'gh')", &[]),
             ("names = [\"gh\"]", &[]),
+            ("subprocess; if x in [\"gh\"]: return ['git']", &[]),
+            ("subprocess; names [\"gh\"]; x or [\"git\"]", &[]),
+            ("subprocess.run(args=['gh'])", &["1 gh"]),
         ] {
             assert_eq!(show(find_subprocess_programs(source)), expected, "{source}");
         }

@@ -16,7 +16,7 @@ const VENDORED: &[&str] = &[
     ".venv", "_vendor", "node_modules", "site-packages", "third_party", "vendor", "vendored", "venv",
 ];
 /// Endings of names of files that only development needs.
-const DEVELOPMENT_ENDINGS: [&str; 3] = [".test", ".spec", ".config"];
+const DEVELOPMENT_ENDINGS: [&str; 4] = [".test", ".spec", ".config", ".d"];
 
 /// Use of a file in preflight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,21 +28,20 @@ pub(crate) enum FileUse {
     Script,
 }
 
-/// Returns the files to read, in their order, with their use. `document` is the text of SKILL.md.
-pub(crate) fn select_files<'a>(
-    manifest: &'a Manifest,
-    document: &str,
-) -> Vec<(&'a SkillFile, FileUse)> {
-    let used: Vec<(&SkillFile, FileUse)> = manifest
-        .files()
-        .iter()
+/// File to read, with its use.
+pub(crate) type SelectedFile<'a> = (&'a SkillFile, FileUse);
+
+/// Returns the files to read, in their order. `document` is the text of SKILL.md.
+pub(crate) fn select_files<'a>(manifest: &'a Manifest, document: &str) -> Vec<SelectedFile<'a>> {
+    let files = manifest.files().iter();
+    let used: Vec<SelectedFile<'_>> = files
         .filter_map(|file| Some((file, use_of_file(file)?)))
         .collect();
     let is_plain_script =
-        |(file, used): &(&SkillFile, FileUse)| *used == FileUse::Script && !is_aside(&file.path);
+        |(file, used): &SelectedFile<'_>| *used == FileUse::Script && !is_aside(&file.path);
     // Some skills keep all of their scripts in such a folder, and tell to run them.
     let has_scripts = used.iter().any(is_plain_script);
-    let is_wanted = |(file, _): &(&SkillFile, FileUse)| {
+    let is_wanted = |(file, _): &SelectedFile<'_>| {
         let name = file.path.rsplit('/').next().unwrap_or(&file.path);
         !is_aside(&file.path) || (!has_scripts && document.contains(name))
     };
@@ -75,8 +74,7 @@ fn is_aside(path: &str) -> bool {
     let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
     let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
     let is_python_test = stem.starts_with("test_") || stem.ends_with("_test") || stem == "conftest";
-    let is_development =
-        DEVELOPMENT_ENDINGS.iter().any(|end| stem.ends_with(end)) || name.ends_with(".d.ts");
+    let is_development = DEVELOPMENT_ENDINGS.iter().any(|end| stem.ends_with(end));
     folders.split('/').any(|folder| ASIDE.contains(&folder))
         || (is_python_test && matches!(ending, "py" | "sh" | "bats"))
         || is_development

@@ -1,32 +1,38 @@
-//! Packages that lines of text tell to install: `pip install x`, `npm install x`, `uv add x`. Pure.
+//! Packages that lines of code tell to install: `pip install x`, `npm install x`, `uv add x`. Pure.
 //!
-//! Such a line is in SKILL.md, in a comment of a script, or in the message that a script prints when an import failed.
+//! Such a line is in the code of SKILL.md, in a comment of a script, or in the message that a script prints when an import
+//! failed. A sentence of SKILL.md may have the words of a command and go on.
 
 use super::NeedKind;
+use super::commands::NumberedText;
 use super::package_json::package_of_specifier;
 use super::python_requirements::parse_requirement;
 
+/// Parser of an operand, which returns the name of its package.
+type NameParser = fn(&str) -> Option<String>;
+
 /// Installation commands and the kind of what they install.
-const INSTALLERS: [(&str, NeedKind); 6] = [
-    ("pip install ", NeedKind::PythonPackage),
-    ("pip3 install ", NeedKind::PythonPackage),
-    ("uv add ", NeedKind::PythonPackage),
-    ("npm install ", NeedKind::NodePackage),
-    ("npm i ", NeedKind::NodePackage),
-    ("npm add ", NeedKind::NodePackage),
+const INSTALLERS: [(&str, NeedKind, NameParser); 6] = [
+    ("pip install ", NeedKind::PythonPackage, parse_requirement),
+    ("pip3 install ", NeedKind::PythonPackage, parse_requirement),
+    ("uv add ", NeedKind::PythonPackage, parse_requirement),
+    ("npm install ", NeedKind::NodePackage, package_of_specifier),
+    ("npm i ", NeedKind::NodePackage, package_of_specifier),
+    ("npm add ", NeedKind::NodePackage, package_of_specifier),
 ];
 /// Options whose next word is a value.
 #[rustfmt::skip]
 const OPTIONS_WITH_VALUE: &[&str] = &[
-    "-c", "-i", "--index-url", "--extra-index-url", "-t", "--target", "-e", "--python", "--prefix", "--registry",
+    "-C", "-c", "-e", "-i", "-t", "-w", "--constraint", "--editable", "--extra-index-url", "--find-links", "--group",
+    "--index-url", "--prefix", "--python", "--registry", "--target", "--workspace",
 ];
-/// Words of a sentence after a command or of another command, names in examples, and the option for a file: the packages
-/// end before them.
+/// Words of a sentence after a command or of another command, names in examples, and the option for a file: the
+/// packages end before them.
 #[rustfmt::skip]
 const END_WORDS: &[&str] = &[
-    "-r", "--requirement", "a", "add", "an", "and", "before", "dependencies", "first", "foo", "for", "i", "if", "in",
-    "install", "into", "it", "on", "or", "package", "package-name", "packages", "pkg", "the", "them", "then", "this",
-    "to", "when", "with", "your", "your-package",
+    "-r", "--requirement", "a", "add", "an", "and", "before", "dependencies", "fails", "first", "foo", "for", "here",
+    "i", "if", "in", "install", "into", "is", "it", "name", "on", "or", "package", "package-name", "package_name",
+    "packages", "pkg", "some-package", "the", "them", "then", "this", "to", "when", "with", "your", "your-package",
 ];
 /// Characters that end a command within a text.
 const END_CHARS: [char; 10] = ['`', ';', '|', '&', '#', '(', ')', '\\', '"', '\''];
@@ -36,20 +42,15 @@ const WORDS_MAX: usize = 64;
 /// Kind and name of a package that a line tells to install, and the number of the line.
 pub(super) type InstalledPackage = (NeedKind, String, usize);
 
-/// Returns the packages that a text tells to install.
-pub(super) fn find_installed_packages(text: &str) -> Vec<InstalledPackage> {
+/// Returns the packages that lines of code tell to install.
+pub(super) fn find_installed_packages(lines: &[NumberedText<'_>]) -> Vec<InstalledPackage> {
     let mut packages = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        for (installer, kind) in INSTALLERS {
+    for (line, number) in lines {
+        for (installer, kind, parse_name) in INSTALLERS {
             for (at, _) in line.match_indices(installer) {
                 let rest = line.get(at + installer.len()..).unwrap_or_default();
-                let names = operands(rest).into_iter().filter_map(|operand| {
-                    match kind == NeedKind::NodePackage {
-                        true => package_of_specifier(operand),
-                        false => parse_requirement(operand),
-                    }
-                });
-                packages.extend(names.map(|name| (kind, name, index + 1)));
+                let names = operands(rest).into_iter().filter_map(parse_name);
+                packages.extend(names.map(|name| (kind, name, *number)));
             }
         }
     }
@@ -116,8 +117,23 @@ mod tests {
                 &["httpx", "docx", "@scope/x"],
             ),
             ("npm install\nnpm i left-pad", &["left-pad"]),
+            (
+                "pip install --find-links wheels -c old.in x -C a=b y --constraint z",
+                &["x", "y"],
+            ),
+            ("npm install --workspace web lodash -w app", &["lodash"]),
+            ("uv add --group test --editable lib pytest", &["pytest"]),
+            (
+                "pip install package_name\nnpm i some-package\nnpm i name",
+                &[],
+            ),
+            (
+                "pip install fails\nnpm install is required\npip install here",
+                &[],
+            ),
         ] {
-            let found = find_installed_packages(text).into_iter();
+            let lines: Vec<NumberedText<'_>> = text.lines().zip(1..).collect();
+            let found = find_installed_packages(&lines).into_iter();
             let names: Vec<String> = found.map(|(_, name, _)| name).collect();
             assert_eq!(names, expected, "{text}");
         }

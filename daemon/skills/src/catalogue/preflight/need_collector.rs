@@ -3,17 +3,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
-use std::path::Path;
 
+use skilld_common::names::base_name;
 use skilld_common::text_decoding::decode_text;
 
-use super::commands::{self, NamedProgram};
-use super::file_selection::{FileUse, is_vendored, select_files};
+use super::commands::{NumberedText, find_code, find_shell_programs, find_subprocess_programs};
+use super::file_selection::{FileUse, SelectedFile, is_vendored, select_files};
 use super::program_names::is_named_in_text;
 use super::python_requirements::{LocatedName, read_project, read_requirements, read_script_block};
 use super::script_interpreter::find_interpreter;
 use super::{Need, NeedKind, install_lines, node_imports, package_json, python_imports};
-use crate::content_store::skill_files::{self, Manifest, SkillFile};
+use crate::content_store::skill_files::{Manifest, SkillFile, unreadable};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Severity;
@@ -26,6 +26,8 @@ const BYTES_MAX: usize = 8 << 20;
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// Maximum number of requirements of one skill.
 const NEEDS_MAX: usize = 2000;
+/// Maximum length of `compatibility` as the specification permits it, in characters. A longer text is read up to here.
+const COMPATIBILITY_CHARS_MAX: usize = 500;
 
 /// Words before a name in texts of skills that do without it.
 const DENIALS: [&str; 4] = ["no", "not need", "not require", "without"];
@@ -35,10 +37,14 @@ struct NeedCollector<'a> {
     manifest: &'a Manifest,
     /// Modules that the skill itself has.
     own_modules: HashSet<&'a str>,
-    /// Modules of the skill that are read only if a script imports them.
+    /// Modules of the files that are selected from the beginning.
+    selected_modules: HashSet<&'a str>,
+    /// Files by the names of their modules. A file that is not selected is read if a script imports it.
     unread_modules: HashMap<&'a str, &'a SkillFile>,
+    /// Packages in the skill's own node_modules folders.
+    node_packages: HashSet<&'a str>,
     /// Files to read, in this order; a script adds the modules that it imports.
-    files: Vec<(&'a SkillFile, FileUse)>,
+    files: Vec<SelectedFile<'a>>,
     needs: Vec<Need>,
     /// Packages that the skill states.
     packages: HashSet<String>,
@@ -55,21 +61,23 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
     let mut read_file = |file: &SkillFile| -> Result<String> {
         let mut bytes = Vec::new();
         let mut opened = manifest.open(file)?.take(FILE_BYTES_MAX.min(left as u64));
-        opened
-            .read_to_end(&mut bytes)
-            .map_err(skill_files::unreadable)?;
+        opened.read_to_end(&mut bytes).map_err(unreadable)?;
         left = left.saturating_sub(bytes.len());
         Ok(decode_text(&bytes, false).text.into_owned())
     };
-    let document = manifest
-        .find_exact("SKILL.md")
-        .map(&mut read_file)
-        .transpose()?;
-    let files = select_files(manifest, &document.unwrap_or_default());
+    let documents = manifest.files().iter();
+    let document = documents
+        .filter(|file| file.is_text && file.path.eq_ignore_ascii_case("SKILL.md"))
+        .max_by_key(|file| file.path == "SKILL.md");
+    let text = document.map(&mut read_file).transpose()?;
+    let files = select_files(manifest, &text.unwrap_or_default());
+    let selected = files.iter().map(|(file, _)| *file);
     let mut collector = NeedCollector {
         manifest,
         own_modules: find_own_modules(manifest),
-        unread_modules: find_unread_modules(manifest, &files),
+        selected_modules: selected.filter_map(module_name).collect(),
+        unread_modules: find_modules(manifest),
+        node_packages: find_node_packages(manifest),
         files,
         needs: Vec::new(),
         packages: HashSet::new(),
@@ -92,37 +100,33 @@ fn find_own_modules(manifest: &Manifest) -> HashSet<&str> {
     modules.flat_map(|path| path.split('/')).collect()
 }
 
-/// Returns the Python files that are not selected, for instance of a folder of examples, by the names of their modules.
-fn find_unread_modules<'a>(
-    manifest: &'a Manifest,
-    selected: &[(&SkillFile, FileUse)],
-) -> HashMap<&'a str, &'a SkillFile> {
-    let selected_paths: HashSet<&str> = selected
-        .iter()
-        .map(|(file, _)| file.path.as_str())
-        .collect();
-    let unread = manifest.files().iter().filter(|file| {
-        file.is_text && !is_vendored(&file.path) && !selected_paths.contains(file.path.as_str())
-    });
-    let modules = unread.filter_map(|file| {
-        let name = file.path.rsplit('/').next()?;
-        Some((name.strip_suffix(".py")?, file))
-    });
-    modules.collect()
+/// Returns the packages in the skill's own node_modules folders, wherever these are.
+fn find_node_packages(manifest: &Manifest) -> HashSet<&str> {
+    let paths = manifest.files().iter().map(|file| file.path.as_str());
+    let folders = paths.filter_map(|path| path.strip_suffix("/package.json"));
+    let packages = folders.filter_map(|folder| folder.split_once("node_modules/"));
+    packages.map(|(_, name)| name).collect()
+}
+
+/// Returns the Python files of the skill by the names of their modules.
+fn find_modules(manifest: &Manifest) -> HashMap<&str, &SkillFile> {
+    let files = manifest.files().iter();
+    let modules = files.filter(|file| file.is_text && !is_vendored(&file.path));
+    modules
+        .filter_map(|file| Some((module_name(file)?, file)))
+        .collect()
+}
+
+fn module_name(file: &SkillFile) -> Option<&str> {
+    base_name(&file.path).strip_suffix(".py")
 }
 
 impl NeedCollector<'_> {
     fn add(&mut self, kind: NeedKind, names: &[&str], severity: Severity, source: &str) {
-        let names: Vec<String> = names
-            .iter()
-            .map(|name| name.trim())
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect();
         if !names.is_empty() && self.needs.len() < NEEDS_MAX {
             self.needs.push(Need {
                 kind,
-                names,
+                names: names.iter().copied().map(str::to_owned).collect(),
                 severity,
                 source: source.to_owned(),
             });
@@ -131,11 +135,15 @@ impl NeedCollector<'_> {
 
     /// Adds a conclusion, unless it was drawn before or the skill brings what it names.
     fn conclude(&mut self, kind: NeedKind, name: &str, path: &str, line: usize) {
+        let key = (kind, name.to_owned());
+        if self.needs.len() >= NEEDS_MAX || self.concluded.contains(&key) {
+            return;
+        }
         let is_brought = (kind == NeedKind::Binary && self.has_program(name))
-            || (kind == NeedKind::NodePackage && self.has_node_package(path, name));
-        let is_full = self.needs.len() >= NEEDS_MAX;
-        if !is_brought && !is_full && self.concluded.insert((kind, name.to_owned())) {
+            || (kind == NeedKind::NodePackage && self.node_packages.contains(name));
+        if !is_brought {
             self.add(kind, &[name], Severity::Warning, &format_place(path, line));
+            self.concluded.insert(key);
         }
     }
 
@@ -166,7 +174,8 @@ impl NeedCollector<'_> {
     }
 
     fn compatibility(&mut self, text: &str) {
-        let text = text.to_lowercase();
+        let beginning: String = text.chars().take(COMPATIBILITY_CHARS_MAX).collect();
+        let text = beginning.to_lowercase();
         // `without a network` denies as `without network` does.
         let words: Vec<&str> = text
             .split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'))
@@ -192,7 +201,7 @@ impl NeedCollector<'_> {
             FileUse::PythonProject => self.python_packages(path, read_project(text)),
             FileUse::NodePackage => {
                 for name in package_json::read_dependencies(text) {
-                    if !self.has_node_package(path, &name) {
+                    if !self.node_packages.contains(name.as_str()) {
                         self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
                         self.packages.insert(name);
                     }
@@ -200,19 +209,16 @@ impl NeedCollector<'_> {
             }
             FileUse::Script => self.script(path, text),
             FileUse::SkillMd => {
-                let lines = commands::shell_block_lines(text);
-                self.programs(path, commands::find_shell_programs(lines));
-                self.installed_packages(path, text);
+                let (shell, other) = find_code(text);
+                self.conclude_all(NeedKind::Binary, find_shell_programs(&shell), path);
+                self.installed_packages(path, &[shell, other].concat());
             }
         }
     }
 
     fn script(&mut self, path: &str, text: &str) {
-        let first = text
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches('\u{feff}');
+        let lines: Vec<NumberedText<'_>> = text.lines().zip(1..).collect();
+        let (first, _) = lines.first().copied().unwrap_or_default();
         let Some((interpreter, is_stated)) = find_interpreter(path, first) else {
             return;
         };
@@ -225,21 +231,22 @@ impl NeedCollector<'_> {
         match interpreter.as_str() {
             "python3" | "uv" => {
                 self.python_packages(path, read_script_block(text));
-                self.programs(path, commands::find_subprocess_programs(text));
+                self.conclude_all(NeedKind::Binary, find_subprocess_programs(text), path);
                 self.python_imports(path, text);
             }
             "bash" | "sh" | "zsh" => {
-                let lines = text.lines().zip(1..);
-                self.programs(path, commands::find_shell_programs(lines));
+                self.conclude_all(NeedKind::Binary, find_shell_programs(&lines), path);
             }
             "node" | "tsx" | "bun" => {
-                for (name, line) in node_imports::find_imports(text) {
-                    self.conclude(NeedKind::NodePackage, &name, path, line);
-                }
+                self.conclude_all(
+                    NeedKind::NodePackage,
+                    node_imports::find_imports(text),
+                    path,
+                );
             }
             _ => {}
         }
-        self.installed_packages(path, text);
+        self.installed_packages(path, &lines);
     }
 
     fn python_packages(&mut self, path: &str, packages: Vec<LocatedName>) {
@@ -254,26 +261,28 @@ impl NeedCollector<'_> {
         for import in python_imports::find_imports(text) {
             let top = import.top_module();
             if top.is_empty() || self.own_modules.contains(top) {
-                let parts = import.path.split('.');
-                let unread = parts.filter_map(|part| self.unread_modules.remove(part));
+                // What follows a selected module is defined there, and another file only has its name.
+                let is_unread = |part: &&str| !self.selected_modules.contains(part);
+                let parts = import.path.split('.').take_while(is_unread);
+                let modules = parts.filter_map(|part| self.unread_modules.remove(part));
                 self.files
-                    .extend(unread.map(|file| (file, FileUse::Script)));
+                    .extend(modules.map(|file| (file, FileUse::Script)));
             } else {
                 let module = import.package_module();
-                self.conclude(NeedKind::PythonModule, &module, path, import.line);
+                self.conclude(NeedKind::PythonModule, module, path, import.line);
             }
         }
     }
 
-    fn programs(&mut self, path: &str, programs: Vec<NamedProgram<'_>>) {
-        for (name, line) in programs {
-            self.conclude(NeedKind::Binary, name, path, line);
+    fn conclude_all(&mut self, kind: NeedKind, names: Vec<(impl AsRef<str>, usize)>, path: &str) {
+        for (name, line) in names {
+            self.conclude(kind, name.as_ref(), path, line);
         }
     }
 
-    /// Adds the packages that a text tells to install.
-    fn installed_packages(&mut self, path: &str, text: &str) {
-        for (kind, name, line) in install_lines::find_installed_packages(text) {
+    /// Adds the packages that lines of code tell to install.
+    fn installed_packages(&mut self, path: &str, lines: &[NumberedText<'_>]) {
+        for (kind, name, line) in install_lines::find_installed_packages(lines) {
             self.conclude(kind, &name, path, line);
         }
     }
@@ -281,16 +290,6 @@ impl NeedCollector<'_> {
     /// Returns `true` for a program of the skill's bin/, where commands find it.
     fn has_program(&self, name: &str) -> bool {
         self.manifest.find_exact(&format!("bin/{name}")).is_some()
-    }
-
-    /// Returns `true` if a file's folder, or one around it, has a package in its node_modules.
-    fn has_node_package(&self, path: &str, name: &str) -> bool {
-        let mut folders = Path::new(path).ancestors().skip(1);
-        folders.any(|folder| {
-            let package = folder.join(format!("node_modules/{name}/package.json"));
-            let place = package.to_str().unwrap_or_default();
-            self.manifest.find_exact(place).is_some()
-        })
     }
 }
 

@@ -11,8 +11,8 @@ const BUILTINS: &[&str] = &[
     "os", "path", "perf_hooks", "process", "punycode", "querystring", "readline", "repl", "stream", "string_decoder",
     "sys", "timers", "tls", "trace_events", "tty", "url", "util", "v8", "vm", "wasi", "worker_threads", "zlib",
 ];
-/// Beginnings of the lines in which `from` names a module; a clause of several lines ends with a brace.
-const CLAUSES: [&str; 4] = ["import ", "import{", "export ", "}"];
+/// Beginnings of the lines in which `from` names a module.
+const CLAUSES: [&str; 3] = ["import ", "import{", "export "];
 
 /// Returns the packages that source imports by `import`, `export … from` and `require`, with their lines.
 pub(super) fn find_imports(source: &str) -> Vec<LocatedName> {
@@ -43,7 +43,10 @@ fn specifiers_of_line(line: &str) -> Vec<&str> {
         quoted_text(after.get(call.len()..)?).filter(|_| is_word)
     });
     let mut specifiers: Vec<&str> = required.collect();
-    if CLAUSES.iter().any(|clause| line.starts_with(clause)) {
+    let begins_clause = CLAUSES.iter().any(|clause| line.starts_with(clause));
+    // A clause of several lines ends with a brace, perhaps behind its last names.
+    let end = line.trim_start_matches(|c: char| c.is_alphanumeric() || "_$, ".contains(c));
+    if begins_clause || end.starts_with('}') {
         specifiers.extend(line.split("from").skip(1).filter_map(quoted_text));
         specifiers.extend(line.strip_prefix("import ").and_then(quoted_text));
     }
@@ -72,6 +75,8 @@ mod tests {
                 "import a from 'a1';\nimport {\n  b,\n} from 'b1';\nimport 'c1'",
                 &["a1", "b1", "c1"],
             ),
+            ("import { a,\n  b as c } from 'a1'", &["a1"]),
+            ("f(`${x} from \"a\"`)", &[]),
             ("import{a}from\"a1\"; export * from 'b1'", &["a1", "b1"]),
             (
                 "import type { A } from 'types'; export type { B } from 'types'",

@@ -14,13 +14,9 @@ pub(super) fn read_dependencies(text: &str) -> Vec<String> {
         return Vec::new();
     };
     let dependencies = package.get("dependencies").and_then(Value::as_object);
-    let mut names: Vec<String> = dependencies
-        .into_iter()
-        .flat_map(|all| all.keys())
-        .filter(|name| is_name(name))
-        .take(DEPENDENCIES_MAX)
-        .cloned()
-        .collect();
+    let keys = dependencies.into_iter().flat_map(|all| all.keys());
+    let valid = keys.filter(|name| is_name(name)).take(DEPENDENCIES_MAX);
+    let mut names: Vec<String> = valid.cloned().collect();
     // The order of serde_json's maps depends on a feature that any other crate may enable.
     names.sort_unstable();
     names

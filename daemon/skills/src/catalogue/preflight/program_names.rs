@@ -3,11 +3,11 @@
 //! Only these names count at the start of a command, because a word of a shell can be anything: a function, a file, a
 //! word of a text. A program that is missing here is named by the run that fails for it.
 
-/// Programs whose names are no words of English. A text that names one means the program.
+/// Programs whose names rarely mean anything else in a text about what a skill needs.
 #[rustfmt::skip]
 const PROGRAMS: &[&str] = &[
-    "7z", "ansible", "ansible-playbook", "aria2c", "ast-grep", "aws", "az", "bibtex", "biber", "bun", "bundle", "bunx",
-    "cargo", "chromium", "clang", "cmake", "curl", "cwebp", "deno", "docker", "docker-compose", "dotnet", "duckdb",
+    "7z", "ansible", "ansible-playbook", "aria2c", "ast-grep", "aws", "az", "bibtex", "biber", "bun", "bunx", "cargo",
+    "chromium", "clang", "cmake", "curl", "cwebp", "deno", "docker", "docker-compose", "dotnet", "duckdb",
     "ebook-convert", "epubcheck", "eslint", "exiftool", "fd", "ffmpeg", "ffprobe", "gcc", "gcloud", "gh", "ghostscript",
     "git", "gitleaks", "glab", "gnuplot", "gpg", "gradle", "gs", "helm", "hugo", "hyperfine", "inkscape", "java",
     "javac", "jpegoptim", "jq", "jupyter", "kubectl", "latexmk", "libreoffice", "lualatex", "magick", "mediainfo",
@@ -21,20 +21,15 @@ const PROGRAMS: &[&str] = &[
 ];
 /// Programs whose names are words of English, too: in a text they may mean something else.
 const AMBIGUOUS: &[&str] = &[
-    "convert", "dot", "go", "identify", "make", "montage", "whisper",
+    "bundle", "convert", "dot", "go", "identify", "make", "montage", "whisper",
 ];
 /// Sets of programs of which each does for the others.
-const ALIASES: [&[&str]; 10] = [
-    &["soffice", "libreoffice", "localc", "loffice", "lowriter"],
-    &["convert", "magick"],
-    &["python3", "python"],
-    &["pip3", "pip"],
-    &["node", "nodejs"],
-    &["awk", "gawk", "mawk", "nawk"],
-    &["rg", "ripgrep"],
-    &["fd", "fdfind"],
-    &["7z", "7za", "7zr", "7zz"],
-    &["chromium", "chromium-browser", "google-chrome"],
+#[rustfmt::skip]
+const ALIASES: &[&[&str]] = &[
+    &["soffice", "libreoffice", "localc", "loffice", "lowriter"], &["convert", "magick"], &["python3", "python"],
+    &["pip3", "pip"], &["uv", "uvx"], &["node", "nodejs"], &["awk", "gawk", "mawk", "nawk"], &["rg", "ripgrep"],
+    &["fd", "fdfind"], &["bat", "batcat"], &["7z", "7za", "7zr", "7zz"], &["pwsh", "powershell"],
+    &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
 ];
 
 /// Returns `true` for a program that counts at the start of a command.
@@ -49,10 +44,7 @@ pub(super) fn is_named_in_text(name: &str) -> bool {
 
 /// Returns all names of a program, or its own name alone.
 pub(super) fn aliases_of(name: &str) -> impl Iterator<Item = &str> {
-    let set: &[&str] = ALIASES
-        .iter()
-        .find(|set| set.contains(&name))
-        .copied()
-        .unwrap_or_default();
+    let known = ALIASES.iter().find(|set| set.contains(&name));
+    let set: &[&str] = known.copied().unwrap_or_default();
     set.iter().copied().chain([name])
 }

@@ -14,8 +14,8 @@ const NAMESPACES: &[&str] = &[
 /// Modules of other systems.
 #[rustfmt::skip]
 const FOREIGN: &[&str] = &[
-    "AppKit", "Foundation", "Quartz", "msvcrt", "objc", "pythoncom", "win32api", "win32com", "win32con", "win32gui",
-    "winreg", "winsound",
+    "AppKit", "Foundation", "Quartz", "_winapi", "_winreg", "msvcrt", "nt", "objc", "pythoncom", "pywintypes",
+    "win32api", "win32clipboard", "win32com", "win32con", "win32file", "win32gui", "winreg", "winsound",
 ];
 
 /// Quotes of strings of several lines.
@@ -37,16 +37,11 @@ impl PythonImport {
     }
 
     /// Returns the part of the dotted name that says which package is meant.
-    pub(super) fn package_module(&self) -> String {
-        let mut parts = self.path.split('.');
-        let mut name = parts.next().unwrap_or_default().to_owned();
-        while NAMESPACES.contains(&name.as_str()) {
-            let Some(part) = parts.next() else {
-                break;
-            };
-            name = format!("{name}.{part}");
-        }
-        name
+    pub(super) fn package_module(&self) -> &str {
+        let dots = self.path.match_indices('.').map(|(at, _)| at);
+        let mut prefixes = dots.filter_map(|at| self.path.get(..at));
+        let shortest = prefixes.find(|prefix| !NAMESPACES.contains(prefix));
+        shortest.unwrap_or(&self.path)
     }
 }
 
@@ -56,47 +51,57 @@ pub(super) fn find_imports(source: &str) -> Vec<PythonImport> {
     // Indentation of the statement that guards the lines beneath it.
     let mut guard: Option<usize> = None;
     let mut open_string: Option<&str> = None;
-    let source = source.trim_start_matches('\u{feff}');
-    for (index, line) in source.lines().enumerate() {
+    // Import whose bracket is open, and the number of its first line.
+    let mut open_import: Option<(String, usize)> = None;
+    for (line, number) in source.lines().zip(1..) {
         if let Some(quotes) = open_string {
             open_string = open_string.filter(|_| !line.contains(quotes));
             continue;
         }
         // Text of a string that the line does not end may look like imports.
-        let is_open = |quotes: &&str| line.matches(*quotes).count() % 2 == 1;
-        open_string = QUOTES.into_iter().find(is_open);
-        let statement = line.trim_start();
-        if statement.is_empty() || statement.starts_with('#') {
+        let is_open_string = |quotes: &&str| line.matches(*quotes).count() % 2 == 1;
+        open_string = QUOTES.into_iter().find(is_open_string);
+        let code = line.split('#').next().unwrap_or_default();
+        let statement = code.trim_start();
+        if statement.is_empty() {
             continue;
         }
-        let indent = line.len() - statement.len();
-        guard = guard.filter(|outer| indent > *outer);
-        if guard.is_none() && is_guard(statement) {
-            guard = Some(indent);
-        }
-        if guard.is_some() {
+        let opens = statement.starts_with("from ") && statement.contains('(');
+        let is_open = (opens || open_import.is_some()) && !statement.contains(')');
+        let (import, first) = match open_import.take() {
+            Some((import, first)) => (import + " " + statement, first),
+            None => {
+                let indent = code.len() - statement.len();
+                guard = guard.filter(|outer| indent > *outer);
+                guard = guard.or_else(|| is_guard(statement).then_some(indent));
+                if guard.is_some() {
+                    continue;
+                }
+                (statement.to_owned(), number)
+            }
+        };
+        if is_open {
+            open_import = Some((import, first));
             continue;
         }
-        let paths = statement.split(';').flat_map(imported_modules);
-        found.extend(paths.map(|path| PythonImport {
-            path,
-            line: index + 1,
-        }));
+        let paths = import.split(';').flat_map(imported_modules);
+        found.extend(paths.map(|path| PythonImport { path, line: first }));
     }
     found.retain(|import| !FOREIGN.contains(&import.top_module()));
     found
 }
 
 fn is_guard(statement: &str) -> bool {
+    let is_typing = statement.contains("TYPE_CHECKING") && !statement.contains("not TYPE_CHECKING");
     statement.starts_with("try:")
         || statement.starts_with("except")
-        || (statement.starts_with("if ") && statement.contains("TYPE_CHECKING"))
+        || (statement.starts_with("if ") && is_typing)
         || (statement.starts_with("with ") && statement.contains("suppress("))
 }
 
-/// Returns the dotted names of the modules that one statement imports.
+/// Returns the dotted names of the modules that one statement imports; of `from a import b, c` both `a.b` and `a.c`.
 fn imported_modules(statement: &str) -> Vec<String> {
-    let code = statement.split('#').next().unwrap_or_default().trim();
+    let code = statement.trim();
     if let Some(modules) = code.strip_prefix("import ") {
         return modules.split(',').filter_map(imported_module).collect();
     }
@@ -104,13 +109,19 @@ fn imported_modules(statement: &str) -> Vec<String> {
     let clause = from.and_then(|rest| rest.split_once(" import"));
     let (before, after) = clause.unwrap_or_default();
     let module = before.trim();
-    let members = after.trim_start_matches([' ', '(']);
-    let member = members.split([' ', ',', ')']).next().unwrap_or_default();
-    let path = match is_module_path(member) {
-        true => format!("{module}.{member}"),
-        false => module.to_owned(),
-    };
-    Vec::from_iter(is_module_path(module).then_some(path))
+    if !is_module_path(module) {
+        return Vec::new();
+    }
+    let words = after.split([',', '(', ')']);
+    let members = words.filter_map(|words| words.split_whitespace().next());
+    let mut paths: Vec<String> = members
+        .filter(|member| is_module_path(member))
+        .map(|member| format!("{module}.{member}"))
+        .collect();
+    if paths.is_empty() {
+        paths.push(module.to_owned());
+    }
+    paths
 }
 
 /// Returns the module of `a.b` or `a.b as c`; `None` for other text, such as a sentence that begins with "import".
@@ -132,10 +143,7 @@ mod tests {
     #[test]
     fn imports_count_at_the_start_of_a_line_outside_of_try() {
         for (source, expected) in [
-            (
-                "\u{feff}import os, numpy as np  # why",
-                &["1 os", "1 numpy"][..],
-            ),
+            ("import os, numpy as np  # why", &["1 os", "1 numpy"][..]),
             (
                 "from PIL import Image; import yaml.nodes",
                 &["1 PIL", "1 yaml"],
@@ -149,6 +157,19 @@ mod tests {
                 "from google.cloud import storage",
                 &["1 google.cloud.storage"],
             ),
+            (
+                "from google.cloud import storage, bigquery as b  # why",
+                &["1 google.cloud.storage", "1 google.cloud.bigquery"],
+            ),
+            (
+                "def f():\n  from google.cloud import (  # a\n    # (\n\n    storage,\n    exceptions_\n  )\nimport b",
+                &[
+                    "2 google.cloud.storage",
+                    "2 google.cloud.exceptions_",
+                    "8 b",
+                ],
+            ),
+            ("from zope import *", &["1 zope"]),
             ("from ruamel.yaml import YAML", &["1 ruamel.yaml"]),
             ("from . import a\nfrom .b import c", &["1 ", "2 "]),
             (
@@ -163,7 +184,13 @@ mod tests {
                 "'''\nimport a\n'''\nimport b\n\"\"\"import c\"\"\"",
                 &["4 b"],
             ),
-            ("import winreg, msvcrt", &[]),
+            (
+                "try:\n    from a import (\n        b,\n    )\nexcept X:\n    pass",
+                &[],
+            ),
+            ("if not TYPE_CHECKING:\n    import a", &["2 a"]),
+            ("import winreg, msvcrt, nt, _winapi, _winreg", &[]),
+            ("import win32file, win32clipboard, pywintypes", &[]),
             (
                 "import the file\nfrom here to there\nimportant = 1\nx = 'import a'",
                 &[],

@@ -43,9 +43,7 @@ pub(super) fn likely_package_of(module: &str) -> String {
 /// Returns the name that variants of a package share: `opencv-python` for `opencv-python-headless`.
 pub(super) fn without_variant(package: &str) -> &str {
     let variants = ["-headless", "-binary", "-slim"];
-    let base = variants
-        .iter()
-        .find_map(|variant| package.strip_suffix(variant));
+    let base = variants.iter().find_map(|end| package.strip_suffix(end));
     base.unwrap_or(package)
 }
 
@@ -102,13 +100,8 @@ pub(super) fn read_requirements(text: &str) -> Vec<LocatedName> {
         !continues
     });
     let names = lines.filter_map(|(index, line)| {
-        let trimmed = line
-            .trim_start_matches('\u{feff}')
-            .trim()
-            .trim_end_matches('\\');
-        let requirement = trimmed
-            .split_once(" #")
-            .map_or(trimmed, |(before, _)| before);
+        let trimmed = line.trim().trim_end_matches('\\');
+        let requirement = trimmed.split(" #").next().unwrap_or_default();
         // Options, comments, paths and URLs have no name at their beginning.
         let named = !requirement.starts_with(['-', '#', '.', '/']);
         let url = requirement.contains("://") && !requirement.contains('@');
@@ -122,10 +115,7 @@ pub(super) fn read_project(text: &str) -> Vec<LocatedName> {
     let Ok(table) = text.parse().map(toml::Value::Table) else {
         return Vec::new();
     };
-    let find = |path: &str| {
-        path.split('.')
-            .try_fold(&table, |value, key| value.get(key))
-    };
+    let find = |path: &str| path.split('.').try_fold(&table, |node, key| node.get(key));
     let declared = text_items(find("project.dependencies")).filter_map(parse_requirement);
     let poetry = find("tool.poetry.dependencies").and_then(toml::Value::as_table);
     let of_poetry = poetry.into_iter().flatten().filter_map(|(name, value)| {

@@ -106,6 +106,8 @@ fn compatibility_names_programs_and_a_network() {
         found.into_iter().map(|(_, name, ..)| name).collect()
     };
     let none: &[&str] = &[];
+    // As long as the specification permits.
+    let long = format!("{:500}pandoc", "Needs jq.");
     for (text, expected) in [
         (
             "Needs pandoc, make and network access.",
@@ -119,6 +121,8 @@ fn compatibility_names_programs_and_a_network() {
             none,
         ),
         ("neural networks; pandoc is optional", none),
+        ("Brings the bundle.", none),
+        (&long, none),
     ] {
         assert_eq!(names(text), expected, "{text}");
     }
@@ -127,6 +131,7 @@ fn compatibility_names_programs_and_a_network() {
 /// Path and text of a file beside a SKILL.md that needs nothing, and the finding; empty for none.
 #[rustfmt::skip]
 const FILES: &[(&str, &str, &str)] = &[
+    ("requirements.txt", "\u{feff}pandas\n", "error PythonPackage pandas requirements.txt:1"),
     ("requirements.txt", "PyYAML\npandas>=2\n", "error PythonPackage pandas requirements.txt:2"),
     ("sub/pyproject.toml", "[project]\ndependencies = [\"rich\"]\n", "error PythonPackage rich sub/pyproject.toml"),
     ("web/package.json", r#"{"dependencies": {"left-pad": "1"}}"#, "error NodePackage left-pad web/package.json"),
@@ -136,6 +141,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("scripts/a.ps1", "Write-Host x\n", "warning Interpreter pwsh scripts/a.ps1:1"),
     ("tool", "#!/usr/bin/env -S uv run\n", "error Interpreter uv tool:1"),
     ("a.py", "import json, numpy\nimport a\n", "warning PythonModule numpy a.py:1"),
+    ("a.py", "\u{feff}import numpy\n", "warning PythonModule numpy a.py:1"),
     ("a.py", "try:\n  import x\nexcept ImportError:\n  exit('pip install x')\n", "warning PythonPackage x a.py:4"),
     ("a.py", "subprocess.run(['ffmpeg', '-version'])\n", "warning Binary ffmpeg a.py:1"),
     ("scripts/a.mjs", "import x from 'left-pad';\n", "warning NodePackage left-pad scripts/a.mjs:1"),
@@ -143,6 +149,9 @@ const FILES: &[(&str, &str, &str)] = &[
     ("SKILL.md", "---\n---\n```bash\npandoc x\n```\n", "warning Binary pandoc SKILL.md:4"),
     ("SKILL.md", "---\n---\n`pip install rich`\n", "warning PythonPackage rich SKILL.md:3"),
     ("SKILL.md", "---\n---\n`npm install -g docx`\n", "warning NodePackage docx SKILL.md:3"),
+    ("SKILL.md", "---\n---\n```python\n!pip install rich\n```\n", "warning PythonPackage rich SKILL.md:4"),
+    ("SKILL.md", "If pip install fails, try again.\nRunning npm install is required.\n", ""),
+    ("SKILL.md", "Do not use pip install globally, and `uv` not to pip install x.\n", ""),
     // Nobody runs these when the skill is used.
     ("references/a.md", "```bash\npandoc x\n```\nimport nothing\n", ""),
     ("assets/a.py", "import numpy\n", ""),
@@ -184,6 +193,89 @@ fn software_of_the_skill_itself_is_not_missing() {
             row(NeedKind::PythonModule, "numpy", false, "examples/b.py:1"),
         ]
     );
+}
+
+#[test]
+fn one_thing_is_reported_once() {
+    let files = [
+        ("scripts/a.sh", "soffice x\n"),
+        ("scripts/b.sh", "libreoffice y\n"),
+        ("scripts/c.py", "import cv2\n"),
+        ("SKILL.md", "`pip install opencv-python-headless`\n"),
+        ("scripts/a.rb", "puts 1\n"),
+        ("scripts/b.rb", "#!/usr/bin/env ruby\n"),
+        ("scripts/d.mjs", "import x from 'x';\nimport y from 'y';\n"),
+        ("scripts/e.mjs", "import y from 'y';\n"),
+        ("scripts/node_modules/x/package.json", "{}"),
+        // A package of that package.
+        ("scripts/node_modules/x/node_modules/y/package.json", "{}"),
+    ];
+    let package = "opencv-python-headless";
+    assert_eq!(
+        check(&FrontMatter::default(), &files, &[]),
+        [
+            row(NeedKind::Interpreter, "ruby", true, "scripts/b.rb:1"),
+            row(NeedKind::Binary, "libreoffice", false, "scripts/b.sh:1"),
+            row(NeedKind::PythonPackage, package, false, "SKILL.md:1"),
+            row(NeedKind::NodePackage, "y", false, "scripts/d.mjs:2"),
+        ]
+    );
+}
+
+#[test]
+fn stated_programs_are_met_under_their_other_names() {
+    let bins = ["bat", "powershell", "google-chrome-stable", "uvx"];
+    let dir = skill(&[]);
+    let manifest = Manifest::read(dir.path()).expect("manifest");
+    let needs = collect_needs(&requires(&bins, &[], &[]), &manifest).expect("collected");
+    let programs = ["batcat", "pwsh", "chromium", "uv"];
+    let image = ImageInventory {
+        programs: strings(&programs).into_iter().collect(),
+        ..image()
+    };
+    assert_eq!(find_unmet_needs(&needs, &image, None, &[]), []);
+}
+
+#[test]
+fn imports_select_every_member_and_no_namesake() {
+    let files = [
+        (
+            "scripts/run.py",
+            "import utils\nfrom helpers import config\nfrom examples import a, b\nfrom demo import (\n  c,\n  d,\n)\n",
+        ),
+        ("scripts/utils.py", ""),
+        ("scripts/helpers.py", ""),
+        ("tests/utils.py", "import pytest\n"),
+        ("examples/config.py", "import scipy\n"),
+        ("examples/a.py", "import mod_a\n"),
+        ("examples/b.py", "import mod_b\n"),
+        ("demo/c.py", "import mod_c\n"),
+        ("demo/d.py", "import mod_d\n"),
+    ];
+    let found = check(&FrontMatter::default(), &files, &[]).into_iter();
+    let names: Vec<String> = found.map(|(_, name, ..)| name).collect();
+    assert_eq!(names, ["mod_a", "mod_b", "mod_c", "mod_d"]);
+}
+
+#[test]
+fn named_examples_count_without_other_scripts() {
+    let files = [
+        ("SKILL.md", "Run examples/a.py.\n"),
+        ("examples/a.py", "import numpy\n"),
+    ];
+    let dir = skill(&files);
+    let count_needs = || {
+        let manifest = Manifest::read(dir.path()).expect("manifest");
+        let needs = collect_needs(&FrontMatter::default(), &manifest).expect("collected");
+        find_unmet_needs(&needs, &image(), None, &[]).len()
+    };
+    assert_eq!(count_needs(), 1);
+    // Such a skill loads, with a warning.
+    let path = |name: &str| dir.path().join(name);
+    fs::rename(path("SKILL.md"), path("skill.md")).expect("renamed");
+    assert_eq!(count_needs(), 1);
+    fs::write(path("run.sh"), "").expect("written");
+    assert_eq!(count_needs(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::Read;
 use skilld_common::tar_reader::{TarEntry, TarEntryKind, TarError, TarEvent, TarReader};
 
 use super::unpack_tree::{ArchiveEntry, EntryKind, UnpackTree, UnpackedFile};
-use super::{archive_error, entry_error, read_error};
+use super::{archive_error, entry_error, read_error, with_entry};
 use crate::error::{Error, Result, read_chunk};
 
 /// Maximum number of bytes read at once.
@@ -17,15 +17,25 @@ pub(super) fn unpack_tar(mut stream: impl Read, tree: &mut UnpackTree<'_>) -> Re
     let mut buffer = vec![0; CHUNK_BYTES];
     // File whose contents are read; `None` while those of no file are.
     let mut open: Option<UnpackedFile> = None;
+    // Number of bytes that are missing of the contents.
+    let mut left = 0;
     loop {
-        let mut rest = read_chunk(&mut stream, &mut buffer).map_err(read_error)?;
+        let mut rest = read_chunk(&mut stream, &mut buffer).map_err(|error| {
+            let incomplete = open.as_ref().filter(|_| left > 0);
+            let name = incomplete.map_or("", UnpackedFile::path);
+            with_entry(read_error(error), name.as_bytes())
+        })?;
         if rest.is_empty() {
             return reader.finish().map_err(tar_error);
         }
         while let Some(event) = reader.read(&mut rest).map_err(tar_error)? {
             match event {
-                TarEvent::Entry(entry) => open = start_entry(&entry, tree)?,
+                TarEvent::Entry(entry) => {
+                    left = entry.size;
+                    open = start_entry(&entry, tree)?;
+                }
                 TarEvent::Contents(part) => {
+                    left -= part.len() as u64;
                     if let Some(file) = &mut open {
                         tree.write_contents(file, part)?;
                     }

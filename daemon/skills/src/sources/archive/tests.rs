@@ -96,7 +96,11 @@ fn pax(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip_with(bytes, Compression::fast())
+}
+
+fn gzip_with(bytes: &[u8], level: Compression) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), level);
     encoder.write_all(bytes).expect("gzip");
     encoder.finish().expect("gzip")
 }
@@ -839,6 +843,15 @@ fn damaged_streams_are_refused() {
     let packed = gzip(&whole);
     let zip = zip_of(&[("SKILL.md", SKILL), ("x", &[b'x'; 600])]);
     let entries = whole.len() - 1024;
+    let big = tar_of(&[file("SKILL.md", SKILL), file("x", &[b'x'; 200_000])]);
+    let mut stored = gzip_with(&big, Compression::none());
+    // Its third block begins within the second file. No block is of the kind that this one gets.
+    let mut block = 10;
+    for _ in 0..2 {
+        let length = u16::from_le_bytes([stored[block + 1], stored[block + 2]]);
+        block += 5 + usize::from(length);
+    }
+    stored[block] = 6;
     for (what, bytes, problem) in [
         (
             "tar without its end",
@@ -871,6 +884,16 @@ fn damaged_streams_are_refused() {
             "something after its end",
         ),
         ("gzip cut", packed[..packed.len() / 2].to_vec(), "cut off"),
+        (
+            "gzip cut in a file",
+            stored[..block].to_vec(),
+            "x is cut off",
+        ),
+        (
+            "gzip damaged in a file",
+            stored.clone(),
+            "x cannot be decompressed",
+        ),
         (
             "gzip with a wrong sum",
             patched(packed.clone(), packed.len() - 8, b"abcd"),

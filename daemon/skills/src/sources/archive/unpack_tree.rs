@@ -93,6 +93,8 @@ pub(super) struct UnpackTree<'a> {
     seen: u64,
     files: u64,
     bytes: u64,
+    /// Buffer of [`UnpackTree::copy_contents`]: an archive may have many small entries.
+    buffer: Vec<u8>,
 }
 
 /// File of the tree whose contents are being written.
@@ -101,6 +103,13 @@ pub(super) struct UnpackedFile {
     file: File,
     path: String,
     size: u64,
+}
+
+impl UnpackedFile {
+    /// Returns the path in the tree.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
 }
 
 impl<'a> UnpackTree<'a> {
@@ -115,6 +124,7 @@ impl<'a> UnpackTree<'a> {
             seen: 0,
             files: 0,
             bytes: 0,
+            buffer: vec![0; 64 * 1024],
         }
     }
 
@@ -286,11 +296,13 @@ impl<'a> UnpackTree<'a> {
         mut open: UnpackedFile,
         contents: &mut dyn Read,
     ) -> Result<(String, u64)> {
-        let mut buffer = vec![0; 64 * 1024];
+        // After an error the whole archive fails, so that the buffer is not put back.
+        let mut buffer = std::mem::take(&mut self.buffer);
         loop {
             let chunk = read_chunk(contents, &mut buffer)
                 .map_err(|error| with_entry(read_error(error), open.path.as_bytes()))?;
             if chunk.is_empty() {
+                self.buffer = buffer;
                 return Ok((open.path, open.size));
             }
             self.write_contents(&mut open, chunk)?;

@@ -67,7 +67,7 @@ fn a_scripts_own_block_is_read() {
 
 #[test]
 fn requirements_are_names_whatever_follows() {
-    let text = "\u{feff}# comment\nrequests==2.31 # why\nPyYAML>=6,<7\nmarkitdown[pptx] ~= 0.1\n\
+    let text = "# comment\nrequests==2.31 # why\nPyYAML>=6,<7\nmarkitdown[pptx] ~= 0.1\n\
         zope.interface ; python_version > '3'\npywin32 ; sys_platform == \"win32\"\n-r other.txt\n--index-url https://x\n\
         -e .\n./local\n/abs\ngit+https://example.org/x.git\nnamed @ https://example.org/x.whl\n\
         hashed==1 \\\n    --hash=sha256:abc\n\nspaced name\n$(rm)\nlast";

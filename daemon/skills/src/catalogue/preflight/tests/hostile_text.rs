@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::super::{commands, install_lines, node_imports, python_imports, python_requirements};
+use super::{check, compatible};
 
 /// Deadline of reading one text, which usually takes less than a second. If the time grew with the square of the
 /// length, 256 KiB would take minutes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Pieces of text to which the readers give a meaning.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 44] = [
     "pip install ",
     "npm install ",
     "uv add ",
@@ -46,6 +47,10 @@ const PIECES: [&str; 40] = [
     "    ",
     "import a",
     "from b import c",
+    "from a import (\n",
+    "b, ",
+    ")\n",
+    "function f ",
     "require('",
     "import {",
     "} from '",
@@ -55,12 +60,13 @@ const PIECES: [&str; 40] = [
 ];
 
 fn read_as_everything(text: &str) {
-    commands::find_shell_programs(text.lines().zip(1..));
-    commands::shell_block_lines(text);
+    let lines: Vec<(&str, usize)> = text.lines().zip(1..).collect();
+    commands::find_shell_programs(&lines);
+    commands::find_code(text);
     commands::find_subprocess_programs(text);
     // Without that word, the reader returns at once.
     commands::find_subprocess_programs(&format!("{text} subprocess"));
-    install_lines::find_installed_packages(text);
+    install_lines::find_installed_packages(&lines);
     node_imports::find_imports(text);
     python_imports::find_imports(text);
     python_requirements::read_script_block(text);
@@ -82,11 +88,18 @@ proptest! {
 
 #[test]
 fn hostile_text_is_read_before_a_deadline() {
+    let read_in_time = |name: &str, read: &dyn Fn()| {
+        let started = Instant::now();
+        read();
+        let elapsed = started.elapsed();
+        assert!(elapsed < DEADLINE, "{name:?}: {elapsed:?}");
+    };
     for piece in PIECES {
         let text = piece.repeat((256 << 10) / piece.len());
-        let started = Instant::now();
-        read_as_everything(&text);
-        let elapsed = started.elapsed();
-        assert!(elapsed < DEADLINE, "{piece:?}: {elapsed:?}");
+        read_in_time(piece, &|| read_as_everything(&text));
     }
+    let front = compatible(&"git ".repeat(250_000));
+    read_in_time("compatibility", &|| {
+        check(&front, &[], &[]);
+    });
 }

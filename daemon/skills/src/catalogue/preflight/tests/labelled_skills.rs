@@ -52,9 +52,7 @@ fn missing_item(skill: &str, finding: &UnmetNeed) -> MissingItem {
         NeedKind::Interpreter => ("interpreter", first.to_owned()),
         NeedKind::Binary | NeedKind::AnyBinary => ("program", first.to_owned()),
         NeedKind::Env => ("env", first.to_owned()),
-        NeedKind::PythonPackage | NeedKind::PythonModule => {
-            ("python", python_requirements::likely_package_of(first))
-        }
+        NeedKind::PythonPackage | NeedKind::PythonModule => ("python", likely_package_of(first)),
         NeedKind::NodePackage => ("node", first.to_owned()),
         NeedKind::Network => ("network", String::new()),
     };
