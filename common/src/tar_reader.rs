@@ -237,19 +237,7 @@ impl TarReader {
             .map_err(|_| failed("has no valid size"))?;
         let kind = header.entry_type();
         if is_extension(kind) {
-            if size > EXTENSION_BYTES_MAX {
-                return Err(failed("has an oversized extension"));
-            }
-            self.extensions += 1;
-            if self.extensions > EXTENSIONS_MAX {
-                return Err(failed("has too many extensions"));
-            }
-            self.current.clear();
-            self.step = ReadStep::Extension {
-                kind,
-                left: size,
-                data: Vec::new(),
-            };
+            self.begin_extension(kind, size).map_err(failed)?;
             return Ok(None);
         }
         self.extensions = 0;
@@ -287,6 +275,27 @@ impl TarReader {
         };
         self.current.clone_from(&entry.path);
         Ok(Some(entry))
+    }
+
+    /// Prepares for an extension of this size.
+    ///
+    /// # Errors
+    /// The problem of an extension beyond the bounds.
+    fn begin_extension(&mut self, kind: EntryType, size: u64) -> Result<(), &'static str> {
+        if size > EXTENSION_BYTES_MAX {
+            return Err("has an oversized extension");
+        }
+        self.extensions += 1;
+        if self.extensions > EXTENSIONS_MAX {
+            return Err("has too many extensions");
+        }
+        self.current.clear();
+        self.step = ReadStep::Extension {
+            kind,
+            left: size,
+            data: Vec::new(),
+        };
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
-//! Commands of the program: a file for each command or group, and files that several of them share (arguments, files that
-//! are written whole, names that shells complete). `output` and `terminal` use none of them.
+//! Commands of the program: a file for each command or group, and files that several of them share.
+//!
+//! The shared files have arguments, files that are written whole and names that shells complete. `output` and `terminal`
+//! use none of them.
 
 pub(crate) mod artifact;
 pub(crate) mod audit;

@@ -29,7 +29,7 @@ mod directory_identity;
 const ID_DIGITS: usize = 12;
 /// Longest time for which a report of `skilld --check` or `skilld doctor` locks the directory, with ample room.
 const REPORT_TIME_MAX: Duration = Duration::from_millis(500);
-/// Pause between attempts to take a lock: the kernel tells nobody that one was released.
+/// Pause between attempts to take a lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Lock of this process on its state directory, with the instance's id.
@@ -256,6 +256,10 @@ impl InstanceFile {
 }
 
 /// Takes the exclusive lock on a state directory. Waits for reports, which hold a shared one for a moment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the kernel tells nobody that a lock was released"
+)]
 fn lock_directory(state_dir: &Path) -> Result<Flock<File>> {
     let begin = Instant::now();
     loop {

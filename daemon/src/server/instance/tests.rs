@@ -63,10 +63,11 @@ fn reports_find_no_daemon_in_each_other_and_hinder_none() {
     id(dir.path());
     let report = try_lock(dir.path(), dir.path(), FlockArg::LockSharedNonblock).expect("free");
     assert!(!InstanceLock::check(dir.path()).expect("usable"));
-    let path = dir.path().to_owned();
-    let start = thread::spawn(move || InstanceLock::acquire(&path).map(|lock| lock.id));
-    drop(report);
-    start.join().expect("no panic").expect("it waits");
+    thread::scope(|scope| {
+        let start = scope.spawn(|| InstanceLock::acquire(dir.path()).map(|lock| lock.id));
+        drop(report);
+        start.join().expect("no panic").expect("it waits");
+    });
 }
 
 #[test]
