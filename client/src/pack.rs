@@ -165,7 +165,9 @@ fn open_file(path: &Path, root: Option<&Path>) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if let Some(root) = root {
-        let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let real = fs::read_link(&link)
+            .map_err(|error| io::Error::other(format!("cannot be checked by {link}: {error}")))?;
         if !real.starts_with(root) {
             return Err(io::Error::other("leads out of the folder"));
         }

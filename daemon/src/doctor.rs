@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `report.rs` | lines, their states, text, JSON, exit code |
 //! | `kernel_checks.rs` | user, kernel, control groups |
-//! | `capacity.rs` | memory, processes, disk space and open files that pools and clients may take; also a warning at the start |
+//! | `capacity.rs` | memory, processes, disk and open files that pools and clients may take; also warnings at the start |
 //! | `uid_check.rs` | accounts and reservations in the range of the containers' uids |
 //! | `docker_checks.rs` | Docker: limits, storage driver, seccomp, access control |
 //! | `path_checks.rs` | file system of the state directory, roots of skills and inputs |

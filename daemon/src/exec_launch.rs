@@ -1,22 +1,23 @@
-//! Prepares the launch of an exec in a workspace that has granted it. It finds the script, resolves the command with
-//! its environment and limits, and reserves the exec within the quota of its tenant. `rpc/exec.rs` sends the result to
-//! the guest.
+//! Prepares the launch of an exec, which `rpc/exec.rs` then sends to the guest.
+//!
+//! It gets the workspace's grant, finds the script, resolves the command with its environment and limits, and reserves
+//! the exec within the quota of its tenant.
 
 mod writable_script;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
+use crate::access::Caller;
 use crate::config::ExecConfig;
 use crate::engine::EngineInfo;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::{self, ExecContext, StagedSkillRecord, StartMode, script};
-use crate::shutdown::Tasks;
-use crate::workspace::running_execs::CountedExec;
-use crate::workspace::shared_slot_context::SharedSlotContext;
+use crate::shutdown::{RefusedWork, Tasks};
+use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::running_execs::ExecReservation;
 use crate::workspace::{Workspace, WorkspaceGrant, WorkspaceId};
 use crate::workspace_paths;
 use writable_script::find_writable_script;
@@ -34,50 +35,67 @@ pub struct ExecRequest {
     pub digest: Vec<u8>,
     /// Specification of the exec.
     pub spec: pb::ExecSpec,
+    /// Format of the output in events.
+    pub format: pb::OutputFormat,
 }
 
-/// Dependencies of a launch: the workspace with its grant, the configuration and the limits of the exec.
+/// Dependencies of a launch. Launches nothing itself: the caller sends the prepared request to the guest.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecLauncher<'a> {
-    /// Workspace of the exec.
-    pub workspace: &'a Workspace,
-    /// Grant for the exec.
-    pub grant: &'a WorkspaceGrant,
+    /// Finds the workspace.
+    pub registry: &'a WorkspaceRegistry,
     /// Configured defaults and limits of execs.
     pub config: &'a ExecConfig,
     /// Abilities of the container engine.
     pub engine: &'a EngineInfo,
-    /// Tracker of blocking work.
+    /// Tracker of blocking work, which refuses new execs while the daemon drains.
     pub tasks: &'a Tasks,
-    /// State that slots share.
-    pub context: &'a Arc<SharedSlotContext>,
-    /// Maximum number of running execs of the tenant; `None` without a limit.
-    pub execs_max: Option<u64>,
+}
+
+/// Exec that is ready for the guest.
+#[derive(Debug)]
+pub struct PreparedLaunch {
+    /// Grant of the workspace.
+    pub grant: WorkspaceGrant,
+    /// Request for the guest.
+    pub request: guest::StartExecRequest,
+    /// Unit of the tenant's quota of running execs; `None` for a repeated request that takes none. Dropped after the
+    /// guest's answer of any kind, because the exec may have started.
+    pub reservation: Option<ExecReservation>,
 }
 
 impl ExecLauncher<'_> {
-    /// Returns the request for the guest, and the unit of the tenant's quota of running execs that the exec takes; `None`
-    /// for a repeated request that takes none.
+    /// Gets the grant of the workspace, and prepares the exec in it.
     ///
     /// # Errors
-    /// Those of [`exec::resolve_exec`] and of finding the script; `TenantQuota`.
+    /// `Draining`; those of the grant, of [`exec::resolve_exec`] and of finding the script; `TenantQuota`.
     pub async fn prepare_launch(
         self,
+        caller: &Caller,
         request: ExecRequest,
         start: StartMode,
-    ) -> Result<(guest::StartExecRequest, Option<CountedExec>)> {
+    ) -> Result<PreparedLaunch> {
+        if self.tasks.refuses(RefusedWork::Execs) {
+            return Err(Error::Draining);
+        }
+        let workspace = self.registry.get(caller, &request.workspace)?;
+        let grant = workspace.grant().await?;
+        grant.check_fields(&request.spec)?;
         let ExecRequest {
             exec_id,
             is_new,
             digest,
             spec,
+            format,
             ..
         } = request;
         let (no_env, no_skills) = (BTreeMap::new(), BTreeMap::new());
-        let record = &self.grant.view.record;
+        let record = &grant.view.record;
         let claim = record.claim.as_ref();
         let skills = claim.map_or(&no_skills, |claim| &claim.skills);
-        let script = self.find_script(&spec, skills).await?;
+        let script = self
+            .find_script((&workspace, &grant), &spec, skills)
+            .await?;
         let context = ExecContext {
             image_env: &record.image_env,
             cpu_millis: self.engine.usable_cpu_millis(record.limits.cpu_millis),
@@ -87,18 +105,24 @@ impl ExecLauncher<'_> {
             script: script.as_ref(),
             config: self.config,
         };
-        let request = exec::resolve_exec(exec_id, digest, spec, start, context)?;
+        let mut prepared = exec::resolve_exec(exec_id, digest, spec, start, context)?;
+        prepared.set_format(format);
         // A request whose id the daemon chose repeats none.
-        let grant = (!is_new).then_some(self.grant);
-        let (workspace, limit) = (self.workspace, self.execs_max);
-        let counted =
-            CountedExec::reserve(self.context, workspace, &request.exec_id, limit, grant).await?;
-        Ok((request, counted))
+        let repeated = (!is_new).then_some(&grant);
+        let (slots, limit) = (&self.registry.context, caller.limits().execs);
+        let reservation =
+            ExecReservation::reserve(slots, &workspace, &prepared.exec_id, limit, repeated).await?;
+        Ok(PreparedLaunch {
+            grant,
+            request: prepared,
+            reservation,
+        })
     }
 
     /// Finds the script of a spec in the staged copy of its skill.
     async fn find_script(
         self,
+        (workspace, grant): (&Workspace, &WorkspaceGrant),
         spec: &pb::ExecSpec,
         skills: &BTreeMap<String, StagedSkillRecord>,
     ) -> Result<Option<script::ScriptProgram>> {
@@ -108,10 +132,10 @@ impl ExecLauncher<'_> {
         };
         let (skill, path) = (spec.skill.clone(), script.path.clone());
         if let Some(copy) = &staged.writable_path {
-            let found = find_writable_script(self.grant, &skill, copy, &path);
+            let found = find_writable_script(grant, &skill, copy, &path);
             return found.await.map(Some);
         }
-        let root = self.workspace.skills_dir().join(&skill);
+        let root = workspace.skills_dir().join(&skill);
         let find = move || script::find_script(&skill, &root, &path);
         self.tasks.blocking(find).await.map(Some)
     }

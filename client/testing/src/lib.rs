@@ -1,5 +1,6 @@
 //! Server with the API's rules and no containers, for tests of clients. The words of a command decide what it prints,
-//! and the test decides what a workspace has. Connections break where the test says; `calls` records, refuses, holds and breaks calls.
+//! and the test decides what a workspace has. Connections break where the test says; `calls` records, refuses, holds and
+//! breaks calls.
 
 #![expect(
     missing_docs,

@@ -86,12 +86,12 @@ impl BuiltinTool {
         Self { needs, ..self }
     }
 
-    /// Sets the arguments that a call must have.
+    /// Sets the arguments that a call must have by the schema; the handler checks them.
     pub(crate) const fn requiring(self, required: &'static [&'static str]) -> Self {
         Self { required, ..self }
     }
 
-    /// Sets the fields of the argument and result types that this tool does not have.
+    /// Sets the fields of the argument and result types that the schema of this tool does not have.
     pub(crate) const fn hiding(
         self,
         hidden_arguments: &'static [&'static str],

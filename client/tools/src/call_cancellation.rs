@@ -1,4 +1,4 @@
-//! Cancels a running tool call. Dropping the RPC does not stop the command, so cancellation sends KillExec. KillExec
+//! Cancels a running tool call. Dropping the call stops no command of trpc, so cancellation sends KillExec. KillExec
 //! cannot find a command that the daemon has not started yet and that would start all the same, so the call goes on
 //! until it ends or its command is killed.
 

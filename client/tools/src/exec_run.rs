@@ -109,8 +109,8 @@ pub(crate) fn timeout_warning(
         .then(|| format!("timeout: the server permits {seconds} s, which was in force"))
 }
 
-/// Converts the error of a command that could not be started or followed. Only a command that did not start may be
-/// tried in a new workspace: a workspace that is gone, or has failed, took a running command with it.
+/// Converts the error of a command that could not be started or followed. A workspace that is gone, or has failed, took a
+/// running command with it; only a command that did not start may be tried in a new one, as `workspace_exec` does.
 pub(crate) fn translate_exec_error(error: Error, started: bool, call: &str) -> ToolError {
     match error.reason() {
         Some(Reason::WorkspaceNotFound | Reason::WorkspaceNotReady | Reason::GuestLost)

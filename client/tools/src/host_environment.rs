@@ -59,7 +59,7 @@ fn variable_problem(name: &str, value: &str) -> Option<&'static str> {
         Some("is no name: letters, digits and _, not beginning with a digit")
     } else if value.contains('\0') {
         Some("has a NUL byte in its value")
-    } else if size_bytes(name, value) > ARGUMENT_BYTES_MAX {
+    } else if name.len() + 1 + value.len() > ARGUMENT_BYTES_MAX {
         Some("is longer than a program can be given")
     } else {
         None

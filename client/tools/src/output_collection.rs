@@ -137,10 +137,16 @@ pub(crate) async fn collect_outputs(
     }
 }
 
-/// Returns `true` if the connection failed, not the request: an error without a reason of skilld is one of the connection.
+/// Returns `true` if the connection failed, not the request.
 fn may_repeat(error: &Error) -> bool {
     error.failure().is_none_or(|failure| {
-        failure.reason.is_none() || matches!(failure.code, Code::Unavailable | Code::Aborted)
+        // tonic answers with these for a connection that broke during the call; skilld's own errors have a reason.
+        let is_broken = matches!(
+            failure.code,
+            Code::Unknown | Code::Internal | Code::Cancelled
+        );
+        matches!(failure.code, Code::Unavailable | Code::Aborted)
+            || (is_broken && failure.reason.is_none())
     })
 }
 

@@ -96,11 +96,10 @@ pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallRes
         return call_offered_host_tool(context, call).await;
     };
     let mut answer = own.call(context, call).await?;
-    if tool_table::COMMAND_TOOLS.contains(&own.name) {
-        add_warnings(
-            &mut answer,
-            tools.workspaces.take_replacement_warning(context.session),
-        );
+    if tool_table::COMMAND_TOOLS.contains(&own.name)
+        && let Some(warning) = tools.workspaces.take_replacement_warning(context.session)
+    {
+        answer.add_warning(warning);
     }
     Ok(answer)
 }

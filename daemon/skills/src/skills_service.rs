@@ -83,7 +83,9 @@ impl Skills {
                 options: options.clone(),
                 manifests: DigestCache::new(|manifest| manifest.files().len()),
                 environment_needs: DigestCache::new(|need| need.size() / WEIGHT_BYTES),
-                needs: DigestCache::new(Vec::len),
+                needs: DigestCache::new(|needs| {
+                    needs.iter().map(Need::size).sum::<usize>() / WEIGHT_BYTES
+                }),
             }),
             catalogue,
             permits: TenantPermits::new(BLOCKING_MAX, true),

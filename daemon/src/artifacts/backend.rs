@@ -38,10 +38,10 @@ const ANSWER_CHARS_MAX: usize = 300;
 /// Operations of [`ArtifactBackend::probe`], whose errors are those of a start.
 const PROBE: StoreOperation = invisible_operation("be opened");
 
-const SEE_LOG: &str = "the server's log says why; try again";
+const SEE_LOG: &str = "the server's log says why";
 const DISK_FULL: &str = "its disk is full";
 const DISK_READ_ONLY: &str = "its disk is read-only";
-const TOO_MANY_REQUESTS: &str = "too many requests wait for it; try again";
+const TOO_MANY_REQUESTS: &str = "too many requests wait for it";
 const UNKNOWN_AUTHORITY: &str =
     "the authority of its certificate is not known; its file belongs into skills.package_ca_file";
 
@@ -283,10 +283,7 @@ impl ArtifactBackend {
     pub(super) fn timeout_error(&self, operation: StoreOperation) -> Error {
         self.set_answering(false);
         tracing::warn!(operation = operation.name, "artifact store timed out");
-        storage_error(
-            operation,
-            "it did not answer in time (artifacts.timeout); try again",
-        )
+        storage_error(operation, "it did not answer in time (artifacts.timeout)")
     }
 
     fn set_answering(&self, answers: bool) {

@@ -59,7 +59,7 @@ impl LogFile {
         let opened = open_options().create(true).mode(0o600).open(path);
         let file = opened.map_err(failed("open"))?;
         let metadata = regular_file_metadata(&file, path)?;
-        check_locked(file.try_lock(), path)?;
+        convert_lock_error(file.try_lock(), path)?;
         let (last, length) = find_end(&file, path, metadata.len())?;
         let removed_bytes = metadata.len() - length;
         if removed_bytes > 0 {
@@ -96,7 +96,7 @@ impl LogFile {
         let metadata = regular_file_metadata(&file, path)?;
         if !is_running {
             // Shared, because two reports at the same time must not take each other for a daemon.
-            check_locked(file.try_lock_shared(), path)?;
+            convert_lock_error(file.try_lock_shared(), path)?;
             // A process that this one forks meanwhile would keep the lock for a moment.
             file.unlock()
                 .map_err(|error| AuditFault::io("unlock", path, &error))?;
@@ -184,8 +184,8 @@ fn regular_file_metadata(file: &File, path: &Path) -> Result<Metadata, AuditFaul
     }
 }
 
-/// Explains why the lock of a log was not taken, if it was not.
-fn check_locked(tried: Result<(), TryLockError>, path: &Path) -> Result<(), AuditFault> {
+/// Converts the error of a lock on a log.
+fn convert_lock_error(tried: Result<(), TryLockError>, path: &Path) -> Result<(), AuditFault> {
     tried.map_err(|error| match error {
         TryLockError::WouldBlock => AuditFault::InUse(path.to_owned()),
         TryLockError::Error(error) => AuditFault::io("lock", path, &error),

@@ -16,6 +16,8 @@ const FILES_PER_CONNECTION: u64 = 2;
 const FILES_PER_GUEST: u64 = 4;
 /// Number of descriptors for logs, skills, artifacts and Docker.
 const FILES_OF_DAEMON: u64 = 512;
+/// Largest value of kernel.pid_max.
+const PID_MAX_LIMIT: u64 = 4 << 20;
 /// Number of processes and threads left for the host itself in a remedy.
 const HOST_PIDS: u64 = 8192;
 /// Value of an unlimited resource (RLIM_INFINITY).
@@ -41,7 +43,8 @@ pub(super) fn check_capacity(config: &Config) -> Vec<CheckLine> {
 
 fn check_promises(config: &Config) -> Vec<CheckLine> {
     let memory = read_memory_total().map(|host| check_memory(config, host));
-    let pids = read_pids_max().map(|host| check_pids(config, host));
+    let pids = read_kernel_limit("pid_max").zip(read_kernel_limit("threads-max"));
+    let pids = pids.map(|(pid_max, threads_max)| check_pids(config, pid_max, threads_max));
     let space = read_disk_space(&config.state_dir);
     let disks = space.and_then(|space| check_disks(config, space));
     [memory, pids, disks].into_iter().flatten().collect()
@@ -80,30 +83,34 @@ fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
     )
 }
 
-/// Compares the processes and threads that the containers of all pools may have together with the kernel's limit.
-fn check_pids(config: &Config, host_pids: u64) -> CheckLine {
+/// Compares the processes and threads that the containers of all pools may have together with the kernel's limits, of which
+/// the lower one counts.
+fn check_pids(config: &Config, pid_max: u64, threads_max: u64) -> CheckLine {
     let (check, subject) = ("pids", "processes");
     let pools = config.pools.iter();
     let parts: Vec<_> = pools
         .map(|pool| (pool.name.clone(), count(pool.max), pool.pids))
         .collect();
     let (promised, parts) = sum_promises(&parts, |pids| pids.to_string());
-    let finding = format!("the pools promise {promised} ({parts}); the host permits {host_pids}");
-    if promised <= host_pids {
+    let host = pid_max.min(threads_max);
+    let finding = format!("the pools promise {promised} ({parts}); the host permits {host}");
+    if promised <= host {
         return CheckLine::ok(check, subject, finding);
     }
     let needed = promised.saturating_add(HOST_PIDS);
-    CheckLine::warning(
-        check,
-        subject,
-        format!(
-            "{finding}: all containers together, and programs of the host, can run out of processes"
+    let (pids, threads) = (needed.max(pid_max), needed.max(threads_max));
+    let lower = "set `max` or `pids` of the pools lower";
+    let remedy = match pids > PID_MAX_LIMIT {
+        true => format!("{lower}: the kernel permits {PID_MAX_LIMIT} at most"),
+        false => format!(
+            "{lower}; or run `sysctl -w kernel.pid_max={pids} kernel.threads-max={threads}`, and write both into \
+             /etc/sysctl.d/skilld.conf"
         ),
-        format!(
-            "set `max` or `pids` of the pools lower; or run `sysctl -w kernel.pid_max={needed} \
-             kernel.threads-max={needed}` (pid_max is at most 4194304), and write both into /etc/sysctl.d/skilld.conf"
-        ),
-    )
+    };
+    let finding = format!(
+        "{finding}: all containers together, and programs of the host, can run out of processes"
+    );
+    CheckLine::warning(check, subject, finding, remedy)
 }
 
 /// Compares the limit of open files with what the configuration permits clients and containers to take.
@@ -169,13 +176,10 @@ fn read_memory_total() -> Option<u64> {
     parse_memory_total(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// Reads how many processes and threads the kernel permits: the lower one of its two limits.
-fn read_pids_max() -> Option<u64> {
-    let read = |name: &str| {
-        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    Some(read("pid_max")?.min(read("threads-max")?))
+/// Reads one of the kernel's limits of the whole host.
+fn read_kernel_limit(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Returns the line `MemTotal` of `/proc/meminfo` in bytes.
@@ -245,18 +249,30 @@ mod tests {
 
     #[test]
     fn processes_of_all_pools_are_compared_with_the_hosts() {
-        // 64 × 512 and 16 × 512.
-        for (host, state) in [(40_960, CheckState::Ok), (40_959, CheckState::Warning)] {
-            let line = check_pids(&config(""), host);
-            assert_eq!(line.state, state, "{line:?}");
+        // 64 × 512 and 16 × 512, and 8192 for the host.
+        for (pid_max, threads_max, remedy) in [
+            (40_960, 40_960, None),
+            (
+                40_959,
+                1 << 20,
+                Some("kernel.pid_max=49152 kernel.threads-max=1048576`"),
+            ),
+            (
+                1 << 20,
+                40_959,
+                Some("kernel.pid_max=1048576 kernel.threads-max=49152`"),
+            ),
+        ] {
+            let line = check_pids(&config(""), pid_max, threads_max);
             for part in ["40960", "default 64 × 512", "office 16 × 512"] {
                 assert!(line.finding.contains(part), "{line:?}");
             }
-            let remedy = line.remedy.unwrap_or_default();
-            assert_eq!(
-                remedy.contains("kernel.pid_max=49152"),
-                state == CheckState::Warning
-            );
+            let is_met = match (&line.remedy, remedy) {
+                (None, None) => true,
+                (Some(shown), Some(expected)) => shown.contains(expected),
+                _ => false,
+            };
+            assert!(is_met, "{line:?}");
         }
     }
 
@@ -281,7 +297,7 @@ mod tests {
         for pool in &mut config.pools {
             (pool.max, pool.memory_bytes, pool.pids) = (usize::MAX, u64::MAX, u64::MAX);
         }
-        let pids = check_pids(&config, u64::MAX - 1);
+        let pids = check_pids(&config, u64::MAX - 1, u64::MAX);
         assert_eq!(pids.state, CheckState::Warning, "{pids:?}");
         let memory = check_memory(&config, u64::MAX - 1);
         assert_eq!(memory.state, CheckState::Warning, "{memory:?}");

@@ -106,8 +106,12 @@ fn check_storage_driver(report: &DockerReport) -> CheckLine {
     CheckLine::warning(check, subject, finding, remedy)
 }
 
-/// Returns a line for each pool whose OCI runtime has no program: the engine registers a runtime without looking for it.
+/// Returns a line for each pool whose OCI runtime has no program: Docker registers a runtime without looking for it. Podman
+/// looks, and reports the first of several paths.
 fn find_missing_runtimes(config: &Config, report: &DockerReport) -> Vec<CheckLine> {
+    if report.kind() != EngineKind::Docker {
+        return Vec::new();
+    }
     let title = report.kind().texts().title;
     let lines = config.pools.iter().filter_map(|pool| {
         let default = &report.info.default_runtime;

@@ -9,6 +9,7 @@ use skilld_proto::v1::exec_service_server::ExecService;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::convert::exec::RequestedExec;
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
 use super::relay::{RelayedStream, relay_guest_stream};
@@ -19,66 +20,39 @@ use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::error::{Error, Result};
 use crate::exec::StartMode;
-use crate::exec_launch::ExecLauncher;
-use crate::shutdown::RefusedWork;
+use crate::exec_launch::{ExecLauncher, PreparedLaunch};
 use crate::workspace::WorkspaceGrant;
-use crate::workspace::running_execs::CountedExec;
+use crate::workspace::running_execs::ExecReservation;
 
 /// Implementation of ExecService.
 #[derive(Debug, Clone)]
 pub struct ExecRpc(pub SharedDependencies);
 
-/// Exec that is ready for the guest.
-struct PreparedExec {
-    grant: WorkspaceGrant,
-    request: guest::StartExecRequest,
-    /// Unit of the tenant's quota of running execs; `None` for a repeated request that takes none. Dropped after the
-    /// guest's answer of any kind, because the exec may have started.
-    counted: Option<CountedExec>,
-    observer: ExecObserver,
-}
-
 impl ExecRpc {
-    /// Checks a request, gets the workspace's grant, and prepares the launch in it.
+    /// Checks a request, and prepares its launch in the workspace.
     async fn prepare_exec(
         &self,
         caller: &Caller,
-        (workspace, exec_id): (&str, &str),
-        spec: Option<pb::ExecSpec>,
+        requested: RequestedExec<'_>,
         start: StartMode,
-    ) -> Result<PreparedExec> {
+    ) -> Result<(PreparedLaunch, ExecObserver)> {
         let received = Instant::now();
-        let exec = wire::check_exec(workspace, exec_id, spec, &self.0.config.execs)?;
-        if self.0.tasks.refuses(RefusedWork::Execs) {
-            return Err(Error::Draining);
-        }
-        let id = exec.workspace.clone();
-        let workspace = self.0.registry.get(caller, &id)?;
-        let grant = workspace.grant().await?;
-        grant.check_fields(&exec.spec)?;
-        let context = &self.0.registry.context;
+        let exec = wire::check_exec(requested, &self.0.config.execs)?;
+        let workspace = exec.workspace.name();
         let launcher = ExecLauncher {
-            workspace: &workspace,
-            grant: &grant,
+            registry: &self.0.registry,
             config: &self.0.config.execs,
             engine: &self.0.info,
             tasks: &self.0.tasks,
-            context,
-            execs_max: caller.limits().execs,
         };
-        let (request, counted) = launcher.prepare_launch(exec, start).await?;
+        let prepared = launcher.prepare_launch(caller, exec, start).await?;
         let observer = ExecObserver::new(
-            &context.metrics,
-            &grant.view.record.pool,
-            (id.name(), request.exec_id.clone()),
+            &self.0.registry.context.metrics,
+            &prepared.grant.view.record.pool,
+            (workspace, prepared.request.exec_id.clone()),
             received,
         );
-        Ok(PreparedExec {
-            grant,
-            request,
-            counted,
-            observer,
-        })
+        Ok((prepared, observer))
     }
 
     /// Resolves an exec name to its workspace's grant and the exec's id.
@@ -100,22 +74,21 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<Self::RunExecStream>, Status> {
         let caller = Caller::of(&request)?;
         let run = request.into_inner();
-        let format = wire::check_output_options(run.format, 0)?;
-        let mut prepared = self
-            .prepare_exec(
-                &caller,
-                (&run.workspace, &run.exec_id),
-                run.spec,
-                StartMode::Run,
-            )
+        let requested = RequestedExec {
+            workspace: &run.workspace,
+            exec_id: &run.exec_id,
+            spec: run.spec,
+            format: run.format,
+        };
+        let (prepared, mut observer) = self
+            .prepare_exec(&caller, requested, StartMode::Run)
             .await?;
-        prepared.request.set_format(format);
         let grant = prepared.grant;
         let created = convert::exec_name(&grant.name(), &prepared.request.exec_id);
         let mut guest = grant.guest.clone();
+        // The guest answers once it has the first event, so the start is decided then.
         let started = grant.call(guest.run_exec(prepared.request)).await?;
-        let mut observer = prepared.observer;
-        observer.confirm_start(prepared.counted.and_then(CountedExec::confirm_start));
+        observer.set_confirmed(prepared.reservation.and_then(ExecReservation::follow));
         let stream = started.into_inner();
         let observed = stream.inspect_ok(move |event| observer.observe_event(event));
         let events = relay_guest_stream(observed, grant);
@@ -128,20 +101,20 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::Exec>, Status> {
         let caller = Caller::of(&request)?;
         let start = request.into_inner();
-        let prepared = self
-            .prepare_exec(
-                &caller,
-                (&start.workspace, &start.exec_id),
-                start.spec,
-                StartMode::Detached,
-            )
+        let requested = RequestedExec {
+            workspace: &start.workspace,
+            exec_id: &start.exec_id,
+            spec: start.spec,
+            format: pb::OutputFormat::Unspecified.into(),
+        };
+        let (prepared, mut observer) = self
+            .prepare_exec(&caller, requested, StartMode::Detached)
             .await?;
         let grant = prepared.grant;
         let created = convert::exec_name(&grant.name(), &prepared.request.exec_id);
         let mut guest = grant.guest.clone();
         let exec = grant.call(guest.start_exec(prepared.request)).await?;
-        let mut observer = prepared.observer;
-        observer.confirm_start(prepared.counted.and_then(CountedExec::confirm_start));
+        observer.set_confirmed(prepared.reservation.and_then(ExecReservation::follow));
         // Without the sender of an end, the guest is asked for it.
         observer.finish_detached(exec.get_ref());
         Ok(CreatedResource::attach(created, exec))

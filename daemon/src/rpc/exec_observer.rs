@@ -1,6 +1,6 @@
 //! Measures and logs execs as far as the daemon sees them without asking a guest. The daemon relays start and end of an
 //! exec of RunExec, and only the start of one of StartExec. A repeated request, which attaches to its exec, is neither
-//! measured nor logged.
+//! measured nor logged. `running_execs` learns the end that the stream has shown.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -71,7 +71,7 @@ impl ExecObserver {
 
     /// Records that the guest has confirmed the start; `None` if the exec does not count. The end is sent when the stream
     /// has reported it.
-    pub(super) fn confirm_start(&mut self, confirmed: Option<ConfirmedStart>) {
+    pub(super) fn set_confirmed(&mut self, confirmed: Option<ConfirmedStart>) {
         self.is_repeated = confirmed.as_ref().is_none_or(|start| !start.is_first);
         self.end_sender = confirmed.and_then(|start| start.end_sender);
     }

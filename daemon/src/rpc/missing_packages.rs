@@ -57,8 +57,8 @@ pub(super) async fn find_missing_packages(
     Ok((!is_empty).then_some(missing))
 }
 
-/// Lists what the model is told of unmet needs, without their problems. `has_problems` is `true` if packages that the
-/// skill states cannot be installed.
+/// Divides unmet needs into packages that the skill states and software of the image, without their problems.
+/// `has_problems` is `true` if packages that the skill states cannot be installed.
 fn list_missing<'a>(
     unmet: impl Iterator<Item = &'a UnmetNeed>,
     has_problems: bool,
@@ -147,7 +147,7 @@ mod tests {
         let modules = ["convert or magick", "numpy", "pandoc", "yaml"];
         for (has_problems, has_environment, is_of_plugin, names, software) in [
             // An environment brings the packages.
-            (false, true, false, [""; 0].as_slice(), programs.as_slice()),
+            (false, true, false, &[] as &[&str], programs.as_slice()),
             (true, false, false, &["pandas"], &modules),
             // Without an environment the image has to have them.
             (

@@ -27,8 +27,9 @@ mod directory_identity;
 
 /// Number of hex digits of an id: 48 random bits distinguish all instances that share an engine.
 const ID_DIGITS: usize = 12;
-/// Longest time for which a report of `skilld --check` or `skilld doctor` locks the directory, with ample room.
-const REPORT_TIME_MAX: Duration = Duration::from_millis(500);
+/// Longest wait of a start for reports of `skilld --check` and `skilld doctor`. They lock the directory while they read
+/// its small files, which takes long only on a disk that hangs.
+const REPORT_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause between attempts to take a lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -255,20 +256,23 @@ impl InstanceFile {
     }
 }
 
-/// Takes the exclusive lock on a state directory. Waits for reports, which hold a shared one for a moment.
+/// Takes the exclusive lock on a state directory. Waits for reports, which hold a shared one, but not for a daemon.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the kernel tells nobody that a lock was released"
+    reason = "flock reports no release, and waiting in it has no deadline"
 )]
 fn lock_directory(state_dir: &Path) -> Result<Flock<File>> {
     let begin = Instant::now();
     loop {
-        match try_lock(state_dir, state_dir, FlockArg::LockExclusiveNonblock) {
-            Err(error) if is_locked(&error) && begin.elapsed() < REPORT_TIME_MAX => {
-                thread::sleep(LOCK_INTERVAL);
-            }
+        let refused = match try_lock(state_dir, state_dir, FlockArg::LockExclusiveNonblock) {
+            Err(error) if is_locked(&error) => error,
             locked => return locked,
+        };
+        let is_of_reports = try_lock(state_dir, state_dir, FlockArg::LockSharedNonblock).is_ok();
+        if !is_of_reports || begin.elapsed() > REPORT_TIME_MAX {
+            return Err(refused);
         }
+        thread::sleep(LOCK_INTERVAL);
     }
 }
 

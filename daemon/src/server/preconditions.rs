@@ -28,8 +28,8 @@ use crate::workspace::slot_disk;
 const CHECK: &str = "start";
 /// Longest wait of a report for one precondition, and for one answer of the engine. A start has no such limit.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait of a report for one answer of the artifact store: the three requests of its check fit into
-/// [`CHECK_TIMEOUT`], so that none of them is cut off and leaves its object.
+/// Longest wait of a report for one answer of the artifact store. The three requests of its check fit into
+/// [`CHECK_TIMEOUT`], so that the removal of its object is not cut off.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Remedy beside a message that says what is wrong.
 const REMEDY: &str = "correct it; until then skilld does not start";

@@ -125,8 +125,9 @@ impl GuardedResponseBody {
         if let (Some(audit), Some(status)) = (&mut audit, &status) {
             audit.set_status(status);
         }
-        if let (Some(audit), Some(created)) = (&audit, response.extensions().get()) {
-            audit.call.set_created(CreatedResource::clone(created));
+        let created = response.extensions().get::<CreatedResource>();
+        if let (Some(audit), Some(created)) = (&audit, created) {
+            audit.call.set_created(created.clone());
         }
         let saves_artifacts = response.extensions().get::<SavesArtifacts>().is_some();
         write_uri_signs(response.headers_mut());

@@ -103,8 +103,8 @@ impl WorkspaceRegistry {
         })
     }
 
-    /// Returns the programs and packages of a pool's image if a guest has examined it, or if a container is warm that can
-    /// be asked.
+    /// Returns the programs and packages of a pool's image if a guest has examined it, or if a warm container can be
+    /// asked.
     ///
     /// # Errors
     /// As [`Self::image_inventory`].

@@ -56,7 +56,7 @@ pub(super) struct ExecEntry {
 
 /// Exec that counts while it runs. If it is dropped before the end is known, a task waits for that.
 #[derive(Debug)]
-pub struct CountedExec {
+pub struct ExecReservation {
     context: Arc<SharedSlotContext>,
     job: Option<FollowJob>,
 }
@@ -77,7 +77,7 @@ pub struct ExecEndSender(oneshot::Sender<ExecEnd>);
 /// End of an exec.
 #[derive(Debug, Clone)]
 pub struct ExecEnd {
-    /// Time of the start; `None` if no process was started.
+    /// Time of the start; `None` if the workspace took the exec with it.
     pub start_time: Option<SystemTime>,
     /// Result of the exec.
     pub result: pb::ExecResult,
@@ -180,9 +180,9 @@ impl Drop for ExecEntry {
     }
 }
 
-// === impl CountedExec ===
+// === impl ExecReservation ===
 
-impl CountedExec {
+impl ExecReservation {
     /// Reserves an exec before it starts, if the tenant runs fewer than `limit`. Returns `None` for a repeated request
     /// beyond the limit whose exec has ended. `grant` is set if the client chose the id, so that it may repeat one.
     ///
@@ -225,7 +225,7 @@ impl CountedExec {
 
     /// Records that the guest has confirmed the start, and starts the task that follows the exec to its end, unless
     /// another request with its id did.
-    pub fn confirm_start(mut self) -> Option<ConfirmedStart> {
+    pub fn follow(mut self) -> Option<ConfirmedStart> {
         let mut job = self.job.take()?;
         job.has_started = true;
         let is_first = job.entry.confirm_start();
@@ -239,7 +239,7 @@ impl CountedExec {
     }
 }
 
-impl Drop for CountedExec {
+impl Drop for ExecReservation {
     fn drop(&mut self) {
         if let Some(job) = self.job.take() {
             job.spawn(Arc::clone(&self.context), None);
@@ -276,7 +276,7 @@ impl FollowJob {
                 // The stop counts first: the slot's task ends by it too, which looks like the loss of the exec.
                 biased;
                 () = stop.cancelled() => {}
-                end = self.wait_for_end(end) => self.count(&context, end),
+                end = self.wait_for_end(end) => self.add_usage(&context, end),
             }
         });
         true
@@ -308,7 +308,7 @@ impl FollowJob {
         }
     }
 
-    fn count(&self, context: &SharedSlotContext, end: Option<ExecEnd>) {
+    fn add_usage(&self, context: &SharedSlotContext, end: Option<ExecEnd>) {
         let Some(end) = end else {
             return;
         };

@@ -254,10 +254,7 @@ pub fn configure_request(context: &SharedSlotContext, workspace: &str) -> pb::Co
     pb::ConfigureRequest {
         workspace: format!("workspaces/{workspace}"),
         execs_max: execs.execs_max,
-        leak_grace: Some(prost_types::Duration {
-            seconds: 0,
-            nanos: 500_000_000,
-        }),
+        leak_grace: prost_types::Duration::try_from(LEAK_GRACE).ok(),
         disconnect_grace: prost_types::Duration::try_from(execs.disconnect_grace).ok(),
         kill_grace: prost_types::Duration::try_from(execs.kill_grace).ok(),
         heartbeat: prost_types::Duration::try_from(HEARTBEAT).ok(),
@@ -333,7 +330,10 @@ mod tests {
             execs_max: 11,
             retained_execs_max: 256,
             retain_bytes_total: 65 << 20,
-            leak_grace: prost_types::Duration::try_from(LEAK_GRACE).ok(),
+            leak_grace: Some(prost_types::Duration {
+                seconds: 0,
+                nanos: 500_000_000,
+            }),
             disconnect_grace: seconds(14),
             kill_grace: seconds(13),
             heartbeat: seconds(15),

@@ -5,6 +5,8 @@
 //! Starting ──Started──► Running ──leader gone──► Exited ──both streams at their end──► Closed
 //!     └──────Failed (SPAWN_FAILED)──────────────────────────────────────────────────────┘
 //! ```
+//! Readers get Started of a failed exec, too, with the pid 0.
+//!
 //! Independent of the phase, `gone` says that no process of the exec is left. Stragglers that are kept outlive Closed.
 
 pub(crate) mod deadlines;
@@ -220,7 +222,7 @@ impl Exec {
     }
 
     /// Waits until the leader has exited or could not be spawned.
-    pub(crate) async fn wait_for_end(&self) {
+    pub(crate) async fn wait_for_exit(&self) {
         self.wait_until(|state| state.phase >= ExecPhase::Exited)
             .await;
     }

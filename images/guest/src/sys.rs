@@ -198,7 +198,7 @@ pub(crate) fn spawn_program(plan: &SpawnPlan) -> Result<Pid, (SpawnStage, c_int)
 }
 
 extern "C" fn run_child(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its own ChildSetup and does not touch it before the child is gone.
+    // SAFETY: `spawn_program` passes a pointer to its own ChildSetup and does not touch it before the child is gone.
     let child = unsafe { &mut *argument.cast::<ChildSetup<'_>>() };
     child.failure = Some(prepare_and_exec(child.plan));
     // SAFETY: leaves without running destructors of memory that belongs to the parent.

@@ -1,5 +1,6 @@
-//! Prepares a run of `skill_run` and `skill_exec`: checks it, then stages the skill and the inputs. First comes
-//! everything that can be checked without the daemon: the arguments and the host's rules.
+//! Prepares a run of `skill_run` and `skill_exec`: checks it, looks the skill up, and stages it with the inputs. First
+//! comes what can be checked without the daemon: the arguments and the host's lists. `require_loaded` needs the skill's
+//! id, so it is checked at the look-up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,8 +32,8 @@ pub(super) struct PreparedRun {
     pub(super) plan: CollectPlan,
     /// Warnings about the host's variables that the command does not get, and loaded skills that are not there.
     pub(super) warnings: Vec<String>,
-    /// Staged inputs.
-    pub(super) staged: Vec<StagedFile>,
+    /// Inputs that were staged.
+    pub(super) staged_inputs: Vec<StagedFile>,
     /// Warning about packages that the staged skill lacks; it matters if the command fails.
     pub(super) package_warning: Option<String>,
 }
@@ -41,6 +42,7 @@ impl PreparedRun {
     /// Checks a command and specifies it, without a call to the daemon. So nothing is staged for a command that the
     /// host's rules forbid.
     pub(super) fn new(call: CallContext<'_>, arguments: RunArguments) -> ToolResult<Self> {
+        // Clients need not keep to the schema.
         if arguments.skill.trim().is_empty() || arguments.command.trim().is_empty() {
             return Err(ToolError::arguments("skill and command are required"));
         }
@@ -63,21 +65,49 @@ impl PreparedRun {
             exec_id,
             spec,
             warnings,
-            staged: Vec::new(),
+            staged_inputs: Vec::new(),
             package_warning: None,
         })
     }
 
-    /// Looks the skill up and stages it with the inputs. Returns the workspace's name.
-    pub(super) async fn stage(&mut self, call: CallContext<'_>) -> ToolResult<String> {
+    /// Returns the reference by which the skill is staged. If the host requires a loaded skill, the skill counts, by
+    /// whatever name the call uses, in the version that is loaded: the current one.
+    pub(super) async fn look_up(&self, call: CallContext<'_>) -> ToolResult<String> {
+        let asked = self.arguments.skill.trim();
+        // Those that count now: the limit of loaded skills may leave out earlier ones.
+        let loaded = call.active_skills();
+        if !call.tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
+            return skill_lookup::resolve_reference(call.context, asked).await;
+        }
+        let found = skill_lookup::find_skill(call.context, asked).await?;
+        let id = skill_id(&found);
+        let is_current = match asked.contains('@') {
+            true => skill_lookup::find_skill(call.context, &id).await?.digest == found.digest,
+            false => true,
+        };
+        if is_current && loaded.contains(&id) {
+            return Ok(pinned_reference(&found));
+        }
+        Err(ToolError::NotLoaded {
+            tool: call.tool,
+            skill: asked.to_owned(),
+        })
+    }
+
+    /// Stages the skill of a reference, and the inputs. Returns the workspace's name. Only the staging of skills is
+    /// repeated in a new workspace if the session's is lost.
+    pub(super) async fn stage(
+        &mut self,
+        call: CallContext<'_>,
+        reference: &str,
+    ) -> ToolResult<String> {
         let tools = call.tools;
-        let reference = find_skill_to_run(call, self.arguments.skill.trim()).await?;
         let (workspace, skill, staging_warnings) =
-            stage_command_skill(call.context, &reference).await?;
+            stage_command_skill(call.context, reference).await?;
         self.warnings.extend(staging_warnings);
         self.package_warning = describe_staging_problems(&skill);
         let inputs = &self.arguments.inputs;
-        self.staged = input_staging::stage_arguments(call, &workspace, inputs).await?;
+        self.staged_inputs = input_staging::stage_arguments(call, &workspace, inputs).await?;
         // The call may have used another name of the skill than the one that it is staged under.
         self.spec.programs = command_policy::list_programs(&tools.options, Some(&skill.name));
         self.spec.skill = skill.name;
@@ -89,7 +119,8 @@ impl PreparedRun {
 }
 
 /// Specifies a command that the limits and the host's rules permit. Returns it with warnings about its environment.
-/// `timeout` is in seconds; the host's counts if the call gives none.
+/// `timeout` is in seconds; the host's counts if the call gives none. `stdin` is only checked: `skill_run` sends it with
+/// the request, `skill_exec` types it.
 pub(super) fn specify_command(
     call: CallContext<'_>,
     command: &str,
@@ -112,27 +143,4 @@ pub(super) fn specify_command(
     command_policy::set_command(call, command, &mut spec)?;
     let warnings = add_host_variables(&call.tools.options.env, &mut spec.env);
     Ok((spec, warnings))
-}
-
-/// Returns the reference for staging the skill of a command. If the host requires a loaded skill, the skill counts, by
-/// whatever name the call uses, in the version that is loaded: the current one.
-async fn find_skill_to_run(call: CallContext<'_>, asked: &str) -> ToolResult<String> {
-    let tools = call.tools;
-    let loaded = call.active_skills();
-    if !tools.options.require_loaded || loaded.iter().any(|name| name == asked) {
-        return skill_lookup::resolve_reference(call.context, asked).await;
-    }
-    let found = skill_lookup::find_skill(call.context, asked).await?;
-    let id = skill_id(&found);
-    let is_current = match asked.contains('@') {
-        true => skill_lookup::find_skill(call.context, &id).await?.digest == found.digest,
-        false => true,
-    };
-    if is_current && loaded.contains(&id) {
-        return Ok(pinned_reference(&found));
-    }
-    Err(ToolError::NotLoaded {
-        tool: call.tool,
-        skill: asked.to_owned(),
-    })
 }

@@ -151,7 +151,7 @@ impl RunResult {
 
 /// Returns the change of state that records saved artifacts where the reference systems look for them: the first ones of
 /// very many, since hosts may keep states. `merge` combines those of calls side by side.
-pub(super) fn record_artifacts(call: CallContext<'_>, files: &[ArtifactFile]) -> StateDelta {
+pub(super) fn artifacts_delta(call: CallContext<'_>, files: &[ArtifactFile]) -> StateDelta {
     let mut delta = StateDelta::new();
     if !files.is_empty() {
         let recorded: Vec<&ArtifactFile> =

@@ -7,7 +7,7 @@ use serde_json::Value;
 use skilld_client::v1::Reason;
 use skilld_client::{Error, SaveTarget};
 
-use super::run_result::{ArtifactFile, record_artifacts};
+use super::run_result::{ArtifactFile, artifacts_delta};
 use super::{decode, input_staging};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::output_collection::ArtifactOwner;
@@ -65,7 +65,7 @@ pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> Ca
         version: saved.version,
         reference: format!("artifact://{path}@{}", saved.version),
     };
-    let delta = record_artifacts(call, std::slice::from_ref(&artifact));
+    let delta = artifacts_delta(call, std::slice::from_ref(&artifact));
     let result = SaveResult {
         scope: session.into(),
         saved_as: artifact.name,

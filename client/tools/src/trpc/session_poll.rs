@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::output_delivery::{DeliveredOutput, OutputDelivery};
 use super::remembered_commands::{SessionCommand, forget_commands, next_order};
-use super::run_result::{RunResult, record_artifacts};
+use super::run_result::{RunResult, artifacts_delta};
 use super::stdin_prompt::{StdinPrompt, find_prompt};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::exec_run::{follow_exec, is_unknown_exec};
@@ -170,7 +170,7 @@ pub(super) async fn answer_poll(
     if before.result.is_none()
         && let Some(result) = &seen.result
     {
-        delta.then(record_artifacts(call, &result.artifact_files));
+        delta.then(artifacts_delta(call, &result.artifact_files));
     }
     Ok(ToolAnswer::with(&seen, delta))
 }

@@ -10,7 +10,7 @@ use skilld_client::v1::{Exec, WriteStdinRequest};
 
 use super::decode;
 use super::remembered_commands::{SessionCommand, find_command};
-use super::run_result::record_artifacts;
+use super::run_result::artifacts_delta;
 use super::session_poll::{
     PollTarget, SessionPollRequest, SessionResult, answer_bytes_max, answer_poll, poll_command,
     translate_session_error,
@@ -148,7 +148,7 @@ pub(super) async fn kill_session(call: CallContext<'_>, arguments: Value) -> Cal
     let seen = poll_command(call.context, &request, &mut command).await?;
     let mut delta = command.remember(&seen.session_id);
     if let Some(result) = seen.result.as_ref().filter(|_| !has_result) {
-        delta.then(record_artifacts(call, &result.artifact_files));
+        delta.then(artifacts_delta(call, &result.artifact_files));
     }
     let end = SessionResult {
         status: match seen.reason.as_deref() {

@@ -26,7 +26,8 @@ const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value) -> CallResult {
     let mut prepared = PreparedRun::new(call, decode(arguments)?)?;
-    let workspace = prepared.stage(call).await?;
+    let reference = prepared.look_up(call).await?;
+    let workspace = prepared.stage(call, &reference).await?;
     let PreparedRun {
         arguments: run,
         plan,
@@ -54,7 +55,7 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
     let command =
         SessionCommand::read(call.state, &request.exec_id).unwrap_or_else(|| SessionCommand {
             plan: Some(plan.clone()),
-            staged: prepared.staged,
+            staged: prepared.staged_inputs,
             ..SessionCommand::default()
         });
     let started = start_command(call, request, command, typed).await;

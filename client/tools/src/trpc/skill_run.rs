@@ -2,14 +2,14 @@
 //! has run before: the skill is staged (or was), the command runs, its files are collected.
 //!
 //! ```text
-//! prepared_run (arguments, policy ─► skill_lookup ─► staging) ─► exec_run ─► run_outcome ─► output_files ─► state
+//! prepared_run (arguments, policy ─► look-up ─► staging) ─► exec_run ─► run_outcome ─► output_files ─► state
 //! ```
 
 use serde_json::Value;
 
 use super::decode;
 use super::prepared_run::PreparedRun;
-use super::run_result::{RunResult, record_artifacts};
+use super::run_result::{RunResult, artifacts_delta};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::exec_run::{run_exec, text_stdin};
 use crate::output_collection::failure_warning;
@@ -17,7 +17,8 @@ use crate::run_outcome::RunOutcome;
 
 pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> CallResult {
     let mut prepared = PreparedRun::new(call, decode(arguments)?)?;
-    let workspace = prepared.stage(call).await?;
+    let reference = prepared.look_up(call).await?;
+    let workspace = prepared.stage(call, &reference).await?;
     let PreparedRun { plan, mut spec, .. } = prepared;
     let stdin = &prepared.arguments.stdin;
     spec.stdin = (!stdin.is_empty()).then(|| text_stdin(stdin));
@@ -28,10 +29,10 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
     outcome.add_preparation_warnings(prepared.warnings, prepared.package_warning);
     let exec = outcome.exec_name.clone();
-    let mut result = RunResult::new(outcome, prepared.staged);
+    let mut result = RunResult::new(outcome, prepared.staged_inputs);
     if let Err(error) = plan.collect(call.context, &exec, &mut result).await {
         result.warnings.push(failure_warning(&error));
     }
-    let delta = record_artifacts(call, &result.artifact_files);
+    let delta = artifacts_delta(call, &result.artifact_files);
     Ok(ToolAnswer::with(&result, delta))
 }

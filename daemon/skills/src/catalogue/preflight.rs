@@ -85,6 +85,17 @@ pub struct Need {
     pub source: String,
 }
 
+impl Need {
+    /// Returns the approximate size in memory, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        let names = self
+            .names
+            .iter()
+            .map(|name| size_of::<String>() + name.len());
+        size_of::<Self>() + self.source.len() + names.sum::<usize>()
+    }
+}
+
 /// Unmet requirement of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnmetNeed {

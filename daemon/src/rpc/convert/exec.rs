@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use skilld_proto::v1 as pb;
 
 use super::violation_collector::environment_bytes;
-use super::{ViolationCollector, file, parse_id, parse_workspace_name};
+use super::{ViolationCollector, file};
 use crate::config::ExecConfig;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::{script, script_arguments};
 use crate::exec_launch::ExecRequest;
 use crate::skills;
@@ -43,48 +43,69 @@ const PROGRAM_BYTES_MAX: usize = 4096;
 /// Maximum length of a skill's name, in bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
+/// Request for an exec, as RunExec and StartExec have it.
+#[derive(Debug)]
+pub struct RequestedExec<'a> {
+    /// Name of the workspace.
+    pub workspace: &'a str,
+    /// Id of the exec; empty to let the daemon choose one.
+    pub exec_id: &'a str,
+    /// Specification; `None` is a violation.
+    pub spec: Option<pb::ExecSpec>,
+    /// Format of the output in events.
+    pub format: i32,
+}
+
 /// Checks a request for an exec, as far as that needs no workspace.
 ///
 /// # Errors
-/// [`Error::Invalid`] with every violation of the names, of the spec or of a collection in it; otherwise `PathEscapes`.
-pub fn check_exec(
-    workspace: &str,
-    exec_id: &str,
-    spec: Option<pb::ExecSpec>,
-    config: &ExecConfig,
-) -> Result<ExecRequest> {
-    let workspace = parse_workspace_name("workspace", workspace)?;
-    let is_new = exec_id.is_empty();
-    let exec_id = match exec_id {
-        "" => uuid::Uuid::now_v7().to_string(),
-        given => parse_id("exec_id", given)?,
+/// `Invalid` with every violation; otherwise `PathEscapes`.
+pub fn check_exec(requested: RequestedExec<'_>, config: &ExecConfig) -> Result<ExecRequest> {
+    let mut violations = ViolationCollector::default();
+    let workspace = violations.workspace_name("workspace", requested.workspace);
+    let is_new = requested.exec_id.is_empty();
+    let exec_id = match requested.exec_id {
+        "" => Some(uuid::Uuid::now_v7().to_string()),
+        given => violations.id("exec_id", given),
     };
-    let mut spec = check_spec(spec, config)?;
-    let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
-    if let Some(planned) = spec.planned_collect.take() {
-        file::check_planned_collect(planned, &exec_id)?;
+    let format = violations.known_enum("format", requested.format);
+    if requested.spec.is_none() {
+        violations.add("spec", "is missing");
     }
+    let spec = requested.spec.map(|spec| {
+        let mut spec = check_spec(&mut violations, spec, config);
+        // A repeated request has the same plan, too.
+        let digest = Sha256::digest(spec.encode_to_vec()).to_vec();
+        // Only checked: the client collects, after the end.
+        if let Some(planned) = spec.planned_collect.take() {
+            let id = exec_id.as_deref().unwrap_or_default();
+            violations.take(file::check_planned_collect(planned, id));
+        }
+        (spec, digest)
+    });
+    let checked = workspace.zip(exec_id).zip(format).zip(spec);
+    let (((workspace, exec_id), format), (spec, digest)) = violations.finish_with(checked)?;
     Ok(ExecRequest {
         workspace,
         exec_id,
         is_new,
         digest,
         spec,
+        format,
     })
 }
 
-/// Checks a spec as far as that needs no workspace.
-///
-/// # Errors
-/// [`Error::Invalid`] with every violation.
-fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::ExecSpec> {
-    let mut spec = spec.ok_or_else(|| Error::invalid("spec", "is missing"))?;
+/// Checks a spec as far as that needs no workspace. Returns it with its texts in their normal forms.
+fn check_spec(
+    violations: &mut ViolationCollector,
+    mut spec: pb::ExecSpec,
+    config: &ExecConfig,
+) -> pb::ExecSpec {
     if let Cow::Owned(folder) = skills::staged_folder(&spec.skill) {
         spec.skill = folder;
     }
     spec.shell = normalise_shell_text(&spec.shell);
-    let mut violations = ViolationCollector::default();
-    check_command(&mut violations, &spec);
+    check_command(violations, &spec);
     violations.environment("spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
     if !spec.skill.is_empty() && !is_skill_name(&spec.skill) {
         violations.add(
@@ -101,17 +122,16 @@ fn check_spec(spec: Option<pb::ExecSpec>, config: &ExecConfig) -> Result<pb::Exe
             format_args!("{bytes} bytes; at most {STDIN_BYTES_MAX}: stage a file instead");
         violations.add("spec.stdin.data", message);
     }
-    check_terminal(&mut violations, &spec);
+    check_terminal(violations, &spec);
     violations.positive_duration("spec.timeout", spec.timeout);
     violations.positive_duration("spec.no_output_timeout", spec.no_output_timeout);
-    check_limits(&mut violations, spec.limits.as_ref());
-    check_retain(&mut violations, spec.retain.as_ref(), config);
+    check_limits(violations, spec.limits.as_ref());
+    check_retain(violations, spec.retain.as_ref(), config);
     violations.known_enum::<pb::OnFull>("spec.on_full", spec.on_full);
     violations.known_enum::<pb::OnDisconnect>("spec.on_disconnect", spec.on_disconnect);
     violations.known_enum::<pb::Stragglers>("spec.stragglers", spec.stragglers);
-    check_programs(&mut violations, spec.programs.as_ref());
-    violations.finish()?;
-    Ok(spec)
+    check_programs(violations, spec.programs.as_ref());
+    spec
 }
 
 /// Returns a shell text as bash reads it: with the line ends of Linux, and without a byte order mark. `argv` stays as
@@ -241,7 +261,7 @@ fn check_terminal(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
 /// Checks the new size of a terminal.
 ///
 /// # Errors
-/// [`Error::Invalid`] with every violation.
+/// `Invalid` with every violation.
 pub fn check_terminal_size(rows: u32, cols: u32) -> Result<()> {
     let mut violations = ViolationCollector::default();
     for (field, size) in [("rows", rows), ("cols", cols)] {
@@ -309,7 +329,7 @@ fn check_programs(violations: &mut ViolationCollector, programs: Option<&pb::Pro
 /// Checks the format of an output stream and the handling of gaps in it.
 ///
 /// # Errors
-/// [`Error::Invalid`] with every violation.
+/// `Invalid` with every violation.
 pub fn check_output_options(format: i32, gaps: i32) -> Result<pb::OutputFormat> {
     let mut violations = ViolationCollector::default();
     let format = violations.known_enum("format", format);
@@ -320,7 +340,7 @@ pub fn check_output_options(format: i32, gaps: i32) -> Result<pb::OutputFormat> 
 /// Checks the signal and the target of a SignalExec.
 ///
 /// # Errors
-/// [`Error::Invalid`] with every violation.
+/// `Invalid` with every violation.
 pub fn check_signal(request: &pb::SignalExecRequest) -> Result<()> {
     let mut violations = ViolationCollector::default();
     if !(1..=64).contains(&request.signal) {
@@ -333,7 +353,7 @@ pub fn check_signal(request: &pb::SignalExecRequest) -> Result<()> {
 /// Checks the grace period of a KillExec: `None` means the default, 0 kills at once.
 ///
 /// # Errors
-/// [`Error::Invalid`].
+/// `Invalid`.
 pub fn check_kill_grace(grace: Option<prost_types::Duration>) -> Result<()> {
     let mut violations = ViolationCollector::default();
     violations.duration_within("grace", grace, Duration::ZERO, GRACE_MAX);
@@ -343,6 +363,7 @@ pub fn check_kill_grace(grace: Option<prost_types::Duration>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     fn config() -> ExecConfig {
         let text = "execs.timeout_max = \"10m\"\n";
@@ -352,9 +373,26 @@ mod tests {
             .execs
     }
 
-    /// Fields that are refused, in order.
+    fn requested(spec: pb::ExecSpec) -> RequestedExec<'static> {
+        RequestedExec {
+            workspace: "workspaces/w",
+            exec_id: "",
+            spec: Some(spec),
+            format: 0,
+        }
+    }
+
+    fn check(spec: pb::ExecSpec) -> Result<pb::ExecSpec> {
+        check_exec(requested(spec), &config()).map(|checked| checked.spec)
+    }
+
     fn faults(spec: pb::ExecSpec) -> Vec<String> {
-        match check_spec(Some(spec), &config()) {
+        faults_of(requested(spec))
+    }
+
+    /// Fields that are refused, in order.
+    fn faults_of(requested: RequestedExec<'_>) -> Vec<String> {
+        match check_exec(requested, &config()) {
             Ok(_) => vec![],
             Err(Error::Invalid(violations)) => violations
                 .into_iter()
@@ -469,9 +507,7 @@ mod tests {
                 skill: skill.into(),
                 ..argv(&["true"])
             };
-            let checked = check_spec(Some(spec), &config())
-                .ok()
-                .map(|spec| spec.skill);
+            let checked = check(spec).ok().map(|spec| spec.skill);
             assert_eq!(checked.as_deref(), folder, "{skill}");
         }
     }
@@ -487,11 +523,11 @@ mod tests {
                 shell: shell.into(),
                 ..Default::default()
             };
-            let checked = check_spec(Some(spec), &config()).expect("good");
+            let checked = check(spec).expect("good");
             assert_eq!(checked.shell, read, "{shell:?}");
         }
         let words = argv(&["printf", "a\r\nb"]);
-        let checked = check_spec(Some(words.clone()), &config()).expect("good");
+        let checked = check(words.clone()).expect("good");
         assert_eq!(checked.argv, words.argv);
     }
 
@@ -525,9 +561,19 @@ mod tests {
                 ..Default::default()
             }),
             on_full: 99,
+            planned_collect: Some(pb::CollectSpec::default()),
             ..argv(&["a\0b"])
         };
+        let requested = RequestedExec {
+            workspace: "workspaces/a b",
+            exec_id: "a b",
+            format: 99,
+            ..requested(spec)
+        };
         let expected = [
+            "workspace",
+            "exec_id",
+            "format",
             "spec.argv[0]",
             "spec.env[\"A B\"]",
             "spec.skill",
@@ -535,8 +581,16 @@ mod tests {
             "spec.limits.open_files",
             "spec.retain.stdout_bytes",
             "spec.on_full",
+            "spec.planned_collect.globs",
         ];
-        assert_eq!(faults(spec), expected);
+        assert_eq!(faults_of(requested), expected);
+        let requested = RequestedExec {
+            workspace: "",
+            exec_id: "",
+            spec: None,
+            format: 0,
+        };
+        assert_eq!(faults_of(requested), ["workspace", "spec"]);
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl EventReader {
             if self.is_started_held(&state) {
                 return None;
             }
+            // An exec that could not be spawned has it, too, with the pid 0: it carries the effective spec.
             self.sent = LastSentEvent::Started;
             return Some(Ok(self.started_event(&state)));
         }

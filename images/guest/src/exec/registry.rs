@@ -198,7 +198,7 @@ impl ExecRegistry {
     }
 
     /// Records that the leader of an exec has exited.
-    pub(crate) fn leader_ended(&self) {
+    pub(crate) fn count_leader_exit(&self) {
         let mut state = self.state();
         state.running = state.running.saturating_sub(1);
         state.idle_since = Some(Instant::now());

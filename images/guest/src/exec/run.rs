@@ -308,7 +308,7 @@ impl RunningExec {
         }
         self.draining = false;
         for source in self.sources.iter_mut().flatten() {
-            source.leader_ended();
+            source.release_terminal();
         }
         let wall = if wall.is_zero() {
             self.started.elapsed()
@@ -329,7 +329,7 @@ impl RunningExec {
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
         self.deadlines.leak = Some(deadline_after(Instant::now(), self.settings.leak_grace));
-        self.tree.leader_ended(&self.host);
+        self.tree.forget_leader(&self.host);
         record_exit(&self.host, &self.exec, result);
         if self.tree.has_lost_supervisor() {
             self.end_orphaned_tree();
@@ -340,7 +340,7 @@ impl RunningExec {
     fn lose_leader(&mut self) {
         if self.phase() < ExecPhase::Exited {
             self.deadlines = ExecDeadlines::default();
-            self.tree.leader_ended(&self.host);
+            self.tree.forget_leader(&self.host);
             let result = v1::ExecResult {
                 oom_kills: self.host.exhaustion.oom_kills(self.before),
                 refused_forks: self.host.exhaustion.refused_forks(self.before),

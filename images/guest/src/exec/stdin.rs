@@ -331,7 +331,7 @@ pub(crate) async fn write_stdin(
     let written = tokio::select! {
         biased;
         written = stdin.write(&input) => written,
-        () = exec.wait_for_end() => Err(WriteFailure::Closed),
+        () = exec.wait_for_exit() => Err(WriteFailure::Closed),
     };
     let failure = match written {
         Ok(written) => return Ok(written),
@@ -348,7 +348,7 @@ pub(crate) async fn write_stdin(
         return Err(Error::StdinOffset { committed });
     }
     let patience = if closed { Duration::ZERO } else { END_PATIENCE };
-    match tokio::time::timeout(patience, exec.wait_for_end()).await {
+    match tokio::time::timeout(patience, exec.wait_for_exit()).await {
         Ok(()) => Err(Error::ExecNotRunning { id }),
         Err(_) => Err(Error::StdinClosed { id, committed }),
     }
@@ -393,6 +393,6 @@ pub(crate) async fn stream_stdin(
 
 /// Waits until the exec has ended and the end of its stdin stream is overdue.
 async fn wait_past_end(exec: &Exec) {
-    exec.wait_for_end().await;
+    exec.wait_for_exit().await;
     tokio::time::sleep(STREAM_PATIENCE).await;
 }

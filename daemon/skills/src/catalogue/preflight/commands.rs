@@ -73,9 +73,12 @@ pub(super) fn find_shell_programs<'a>(lines: &[NumberedText<'a>]) -> Vec<Numbere
 
 /// Returns the name of the function that a line defines: `f() {`, `function f() {` or `function f {`.
 fn function_name(line: &str) -> Option<&str> {
-    let definition = line.trim_start().strip_prefix("function ");
-    let name = definition.or_else(|| Some(line.split_once("()")?.0))?;
-    name.trim_start().split(['(', ' ', '{']).next()
+    let line = line.trim_start();
+    if let Some(definition) = line.strip_prefix("function ") {
+        return definition.trim_start().split(['(', ' ', '{']).next();
+    }
+    let name = line.split_once("()")?.0.trim_end();
+    (!name.contains(char::is_whitespace)).then_some(name)
 }
 
 /// Splits a line without its comment where a command may begin. Text in quotes may look like one.
@@ -151,7 +154,13 @@ fn ends_before_command(before: &str) -> bool {
     let before = before.trim_end_matches(['f', 'r']).trim_end();
     match before.strip_suffix('[') {
         // `names["git"]`, `in ["git"]` and `return ["git"]` name no command.
-        Some(before) => before.trim_end().ends_with(['=', '(']),
+        Some(before) => {
+            let before = before.trim_end();
+            let is_comparison = ["==", "!=", "<=", ">="]
+                .iter()
+                .any(|end| before.ends_with(end));
+            before.ends_with(['=', '(']) && !is_comparison
+        }
         None => CALLS.iter().any(|call| before.ends_with(call)),
     }
 }
@@ -197,6 +206,7 @@ mod tests {
                 &["2 gh"],
             ),
             ("(git x)\ny=(\n)", &["1 git"]),
+            ("gh api \"f()\"\ngh x", &["1 gh", "2 gh"]),
             ("# ffmpeg\nunknown pandoc\n--engine xelatex\n$TOOL gh", &[]),
         ] {
             let lines: Vec<NumberedText<'_>> = text.lines().zip(1..).collect();

@@ -17,7 +17,7 @@ fn close(registry: &ExecRegistry, id: &str) -> Arc<Exec> {
     let (spec, budget) = (v1::ExecSpec::default(), &registry.budget);
     let (exec, _controls) = Exec::new(name, id.to_owned(), digest, spec, None, budget);
     registry.insert(Arc::clone(&exec));
-    registry.leader_ended();
+    registry.count_leader_exit();
     registry.output_ended(&exec);
     exec
 }

@@ -25,7 +25,7 @@ pub(super) fn record_exit(host: &ExecHost, exec: &Exec, mut result: v1::ExecResu
     if let Some(stdin) = &exec.stdin {
         stdin.close();
     }
-    host.execs.leader_ended();
+    host.execs.count_leader_exit();
     exec.notify_changed();
 }
 

@@ -109,7 +109,7 @@ impl OutputSource {
     }
 
     /// Drops the guest's copy of the program's end. The terminal then ends when the last straggler closes it.
-    pub(super) fn leader_ended(&mut self) {
+    pub(super) fn release_terminal(&mut self) {
         if let PipeOrTerminal::Terminal { slave, .. } = &mut self.kind {
             *slave = None;
         }
@@ -117,7 +117,7 @@ impl OutputSource {
 
     /// Limits further reads to the bytes that the stream holds now.
     pub(super) fn limit(&mut self) {
-        self.leader_ended();
+        self.release_terminal();
         if self.left.is_none() {
             self.left = Some(match &self.kind {
                 PipeOrTerminal::Pipe(pipe) => sys::bytes_in_pipe(pipe.as_fd()),

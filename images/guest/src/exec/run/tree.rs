@@ -101,7 +101,7 @@ impl ProcessTree {
     }
 
     /// Records that the leader has exited or is lost. A tree without a supervisor has no further reports.
-    pub(super) fn leader_ended(&mut self, host: &ExecHost) {
+    pub(super) fn forget_leader(&mut self, host: &ExecHost) {
         self.leader_over = true;
         host.leaders.lock().remove(&self.leader.pid());
     }
