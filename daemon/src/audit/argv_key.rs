@@ -7,6 +7,7 @@ use data_encoding::HEXLOWER;
 use ring::hmac;
 use serde::Serialize;
 use skilld_common::audit_chain::ChainKey;
+use skilld_common::names::base_name;
 
 use crate::access::SecretKeyFile;
 use crate::error::Result;
@@ -78,7 +79,7 @@ impl ArgvKey {
 
 /// Returns the last part of a program's path, if it is a plain file name.
 fn program_name(program: &str) -> Option<String> {
-    let name = program.rsplit('/').next().unwrap_or_default();
+    let name = base_name(program);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
     let is_valid = (1..=PROGRAM_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);
     is_valid.then(|| name.to_owned())

@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::path_checks::read_disk_space;
 use super::report::CheckLine;
-use crate::config::{Config, WorkspaceStorage};
+use crate::config::{Config, PoolConfig, WorkspaceStorage};
 
 /// Number of descriptors that one connection of a client takes: its own, and one while a call waits.
 const FILES_PER_CONNECTION: u64 = 2;
@@ -53,10 +53,7 @@ fn check_promises(config: &Config) -> Vec<CheckLine> {
 /// Compares the memory that the containers of all pools, and those of builds, may use together with that of the host.
 fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
     let (check, subject) = ("memory", "memory");
-    let pools = config.pools.iter();
-    let mut parts: Vec<_> = pools
-        .map(|pool| (pool.name.clone(), count(pool.max), pool.memory_bytes))
-        .collect();
+    let mut parts = list_promises(config.pools.iter(), |pool| pool.memory_bytes);
     let environments = &config.skills.environments;
     if environments.is_enabled() {
         let builds = count(environments.builds_max);
@@ -87,10 +84,7 @@ fn check_memory(config: &Config, host_bytes: u64) -> CheckLine {
 /// the lower one counts.
 fn check_pids(config: &Config, pid_max: u64, threads_max: u64) -> CheckLine {
     let (check, subject) = ("pids", "processes");
-    let pools = config.pools.iter();
-    let parts: Vec<_> = pools
-        .map(|pool| (pool.name.clone(), count(pool.max), pool.pids))
-        .collect();
+    let parts = list_promises(config.pools.iter(), |pool| pool.pids);
     let (promised, parts) = sum_promises(&parts, |pids| pids.to_string());
     let host = pid_max.min(threads_max);
     let finding = format!("the pools promise {promised} ({parts}); the host permits {host}");
@@ -145,12 +139,9 @@ fn check_open_files(config: &Config, hard_limit: u64) -> CheckLine {
 /// and what such disks have taken already. `None` without such a pool.
 fn check_disks(config: &Config, space_bytes: u64) -> Option<CheckLine> {
     let (check, subject) = ("disk", "disk of workspaces");
-    let parts: Vec<_> = config
-        .pools
-        .iter()
-        .filter(|pool| pool.storage == WorkspaceStorage::Disk)
-        .map(|pool| (pool.name.clone(), count(pool.max), pool.disk_bytes))
-        .collect();
+    let pools = config.pools.iter();
+    let on_disk = pools.filter(|pool| pool.storage == WorkspaceStorage::Disk);
+    let parts = list_promises(on_disk, |pool| pool.disk_bytes);
     if parts.is_empty() {
         return None;
     }
@@ -188,6 +179,16 @@ fn parse_memory_total(text: &str) -> Option<u64> {
     let value = lines.find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = value.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+/// Lists what pools promise, each with its name, its number of containers, and what one of them may use.
+fn list_promises<'a>(
+    pools: impl Iterator<Item = &'a PoolConfig>,
+    each: fn(&PoolConfig) -> u64,
+) -> Vec<(String, u64, u64)> {
+    pools
+        .map(|pool| (pool.name.clone(), count(pool.max), each(pool)))
+        .collect()
 }
 
 /// Sums up parts, each a name, a number of containers, and what one may use. Returns the sum, and the parts for people:

@@ -9,7 +9,8 @@ use skilld_common::excerpts::join_first;
 use super::report::CheckLine;
 use crate::config::EngineConfig;
 
-/// Files whose lines give ids away: `NAME:…` with the field of the first id, and with that of their number for ranges.
+/// Files of ids that have an owner: path, field of an id or of the first one of a range, and field of a range's length. Each
+/// line begins with the owner's name.
 const FILES: [(&str, usize, Option<usize>); 4] = [
     ("/etc/passwd", 2, None),
     ("/etc/group", 2, None),
@@ -42,7 +43,7 @@ fn check_range(engine: &EngineConfig, texts: &[String; 4]) -> CheckLine {
     let (start, count) = (u64::from(engine.uid_base), u64::from(engine.uid_count));
     let end = start + count;
     let range = format!("{start} to {}", end.saturating_sub(1));
-    let (mut takers, mut is_reserved) = (Vec::new(), false);
+    let (mut owners, mut is_reserved) = (Vec::new(), false);
     for ((path, first, number), text) in FILES.iter().zip(texts) {
         for line in text.lines() {
             let Some((owner, ids)) = parse_line(line, *first, *number) else {
@@ -52,22 +53,22 @@ fn check_range(engine: &EngineConfig, texts: &[String; 4]) -> CheckLine {
             if is_range && owner == OWNER {
                 is_reserved |= ids.start <= start && ids.end >= end;
             } else if ids.start < end && ids.end > start {
-                takers.push(format!("{owner} of {path}"));
+                owners.push(format!("{owner} of {path}"));
             }
         }
     }
     let reserve = format!("run `echo '{OWNER}:{start}:{count}' >> /etc/subuid`");
-    if takers.is_empty() && is_reserved {
+    if owners.is_empty() && is_reserved {
         return CheckLine::ok(check, subject, format!("{range} are free and reserved"));
     }
-    if takers.is_empty() {
+    if owners.is_empty() {
         let finding =
             format!("{range} are free, and not reserved: useradd can give them to a new user");
         return CheckLine::warning(check, subject, finding, reserve);
     }
     let finding = format!(
         "{range} are not free, but belong to {}: processes of containers could share files, limits and signals with them",
-        join_first(takers.into_iter(), NAMED_MAX)
+        join_first(owners.into_iter(), NAMED_MAX)
     );
     let remedy = format!(
         "set engine.uid_base to the first of {count} free uids, and reserve them with a line `{OWNER}:BASE:{count}` in /etc/subuid"

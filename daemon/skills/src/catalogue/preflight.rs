@@ -177,8 +177,10 @@ fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
         }
         NeedKind::PythonPackage | NeedKind::PythonModule => {
             let package = likely_package_of(name);
-            let variants = without_variant(&package).to_owned();
-            (NeedKind::PythonPackage, variants)
+            (
+                NeedKind::PythonPackage,
+                without_variant(&package).to_owned(),
+            )
         }
         NeedKind::AnyBinary | NeedKind::Env | NeedKind::NodePackage | NeedKind::Network => {
             (finding.kind, name.clone())
