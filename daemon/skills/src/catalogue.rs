@@ -5,6 +5,7 @@ pub mod catalogue_snapshot;
 pub(crate) mod catalogue_task;
 mod document_reader;
 mod environment_need_reader;
+mod folder_precedence;
 mod folder_watcher;
 mod ingest_progress;
 mod name_suggestions;

@@ -378,6 +378,8 @@ async fn links_are_followed_only_beneath_roots_with_both_paths_shown() {
     symlink(fixture.path("outside"), fixture.path("a/out")).expect("symlink");
     symlink(fixture.path("a"), fixture.path("a/circle")).expect("symlink");
     symlink("self", fixture.path("a/self")).expect("symlink");
+    symlink("gone", fixture.path("a/broken")).expect("symlink");
+    symlink(fixture.path("none/x"), fixture.path("a/gone")).expect("symlink");
     let listing = fixture.list().await;
     let names: Vec<&str> = listing
         .skills
@@ -387,8 +389,17 @@ async fn links_are_followed_only_beneath_roots_with_both_paths_shown() {
     assert_eq!(names, ["linked", "real"], "{:?}", listing.skills);
     assert_eq!(
         codes(&listing.problems),
-        ["root.link_outside", "root.folder_unreadable"]
+        [
+            "root.folder_unreadable",
+            "root.folder_unreadable",
+            "root.link_outside",
+            "root.folder_unreadable"
+        ]
     );
+    let end = format!("leads to {}, which", fixture.path("none/x").display());
+    for problem in &listing.problems[..2] {
+        assert!(problem.message.contains(&end), "{problem:?}");
+    }
     let linked = fixture.one("linked").await;
     assert_eq!(linked.state, SkillState::Loaded, "{:?}", linked.problems);
     let (found, real) = (fixture.path("a/linked"), fixture.path("b/.store/v1"));

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::catalogue_snapshot::Catalogue;
+use super::folder_precedence::compare_folders;
 use super::skill::{SHADOWED, Skill, SkillState};
 use super::source_ingest::IngestedFolder;
 use super::source_scan_result::SourceScanResult;
@@ -24,19 +25,25 @@ pub(crate) fn assemble_catalogue(
     let (mut skills, mut problems, mut left_out) = (Vec::new(), Vec::new(), 0_usize);
     for scan in scans {
         problems.extend(scan.problems.iter().cloned());
-        for folder in &scan.folders {
+        for folder in in_precedence(&scan.folders) {
             match &folder.skill {
                 Err(problem) => problems.push(problem.clone()),
                 Ok(_) if skills.len() >= skills_max => left_out += 1,
                 Ok(skill) => {
                     let has_scoped_name = keeps_scoped_name(skill, &mut scoped);
                     let other_name = other_name_problem(skill, &mut written);
-                    let shadow = shadow_problem(skill, has_scoped_name, &mut winners);
+                    let shadow = find_shadow(skill, has_scoped_name, &mut winners);
                     let mut aliases = nested_aliases(&scan.folders, folder);
                     if has_scoped_name {
                         aliases.splice(0..0, skill.aliases.iter().cloned());
                     }
-                    skills.push(adjust_skill(skill, aliases, shadow, other_name));
+                    let problems = shadow.problem.into_iter().chain(other_name);
+                    skills.push(adjust_skill(
+                        skill,
+                        aliases,
+                        shadow.is_shadowed,
+                        problems.collect(),
+                    ));
                 }
             }
         }
@@ -78,21 +85,29 @@ pub(crate) fn make_view(
     Arc::clone(catalogue.view_cell(scope).get_or_init(make))
 }
 
-/// Returns the skill with its aliases, with the problem of a shadowed one, and with that of a name whose id another name
-/// has.
+/// Returns the folders of a root in the order in which their skills win.
+fn in_precedence(folders: &[IngestedFolder]) -> Vec<&IngestedFolder> {
+    let mut ordered: Vec<_> = folders.iter().collect();
+    ordered.sort_by(|a, b| {
+        let [a, b] = [a, b].map(|folder| folder.skill.as_ref().map_or("", |skill| &skill.within));
+        compare_folders(a, b)
+    });
+    ordered
+}
+
+/// Returns the skill with its aliases, and with the problems that it has because of other skills.
 fn adjust_skill(
     skill: &Arc<Skill>,
     aliases: Vec<String>,
-    shadow: Option<Problem>,
-    other_name: Option<Problem>,
+    is_shadowed: bool,
+    problems: Vec<Problem>,
 ) -> Arc<Skill> {
-    if aliases == skill.aliases && shadow.is_none() && other_name.is_none() {
+    if aliases == skill.aliases && !is_shadowed && problems.is_empty() {
         return Arc::clone(skill);
     }
     let mut skill = Skill::clone(skill);
     skill.aliases = aliases;
-    skill.is_shadowed |= shadow.is_some();
-    let problems = shadow.into_iter().chain(other_name);
+    skill.is_shadowed |= is_shadowed;
     skill.other_problems.splice(0..0, problems);
     skill.judge(ValidationProfile::Lenient);
     Arc::new(skill)
@@ -157,25 +172,43 @@ fn keeps_scoped_name<'a>(skill: &'a Skill, scoped: &mut HashSet<[&'a str; 3]>) -
     !skill.aliases.is_empty() && (skill.state == SkillState::Rejected || scoped.insert(key))
 }
 
-/// Returns a problem if an earlier skill has the name and version of this one. `winners` has the folder of the first
-/// skill of each name and version.
-fn shadow_problem<'a>(
+/// Effect of the skills that come before a skill of the same name and version.
+#[derive(Debug, Default)]
+struct Shadow {
+    /// `true` if there is one.
+    is_shadowed: bool,
+    /// Warning about it; `None` if the files of both are the same.
+    problem: Option<Problem>,
+}
+
+/// Finds out whether a skill that comes before this one has its name and version. `winners` has the first skill of each
+/// name and version.
+fn find_shadow<'a>(
     skill: &'a Skill,
     has_scoped_name: bool,
     winners: &mut HashMap<(&'a str, &'a str), &'a Skill>,
-) -> Option<Problem> {
+) -> Shadow {
     if skill.state == SkillState::Rejected {
-        return None;
+        return Shadow::default();
     }
     let key = (skill.name.as_str(), skill.front_matter.version.as_str());
-    let winner = winners.entry(key).or_insert(skill);
-    if std::ptr::eq(*winner, skill) {
-        return None;
+    let winner = *winners.entry(key).or_insert(skill);
+    if std::ptr::eq(winner, skill) {
+        return Shadow::default();
     }
-    let winner_path = winner.found_at.display();
-    let mut message = format!("{winner_path} has this name and version already and comes first");
-    if let Some(scoped) = skill.aliases.first().filter(|_| has_scoped_name) {
-        message += &format!("; use it as {scoped}");
+    let is_copy = !skill.digest().is_empty() && skill.digest() == winner.digest();
+    let make_problem = || {
+        let first = winner.found_at.display();
+        let advice = match skill.aliases.first().filter(|_| has_scoped_name) {
+            Some(scoped) => format!("use it as {scoped}"),
+            None => "rename one of the two, or give it another version".to_owned(),
+        };
+        let message =
+            format!("{first} has this name and version already and comes first; {advice}");
+        Problem::warning(SHADOWED, message).about(&skill.found_at)
+    };
+    Shadow {
+        is_shadowed: true,
+        problem: (!is_copy).then(make_problem),
     }
-    Some(Problem::warning(SHADOWED, message).about(&skill.found_at))
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::folder_precedence::compare_folders;
 use super::skill::{PageCursor, Skill, SortKey};
 use super::source_scan_result::SourceScanResult;
 use crate::content_store::link_policy::LinkPolicy;
@@ -23,7 +24,7 @@ use super::search::SearchIndex;
 pub struct Catalogue {
     /// Number of this snapshot; grows with every change.
     pub generation: u64,
-    /// Skills sorted by name, rank of the root, version from high to low, source and folder.
+    /// Skills sorted by name, rank of the root, version from high to low, precedence of the folder, and source.
     pub skills: Vec<Arc<Skill>>,
     /// Problems that belong to no skill.
     pub problems: Vec<Problem>,
@@ -193,10 +194,11 @@ fn has_same_publications(a: &[Arc<SourceScanResult>], b: &[Arc<SourceScanResult>
     a.len() == b.len() && pairs.all(|(a, b)| a.is_same(b))
 }
 
-/// Orders skills by name, rank of the root, version from high to low, source and folder.
+/// Orders skills by name, rank of the root, version from high to low, precedence of the folder, and source.
 fn compare_keys(a: SortKey<'_>, b: SortKey<'_>) -> Ordering {
     (a.0, a.1)
         .cmp(&(b.0, b.1))
         .then_with(|| version::compare_versions(b.2, a.2))
-        .then_with(|| (a.3, a.4).cmp(&(b.3, b.4)))
+        .then_with(|| compare_folders(a.4, b.4))
+        .then_with(|| a.3.cmp(b.3))
 }

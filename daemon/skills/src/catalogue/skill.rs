@@ -27,7 +27,7 @@ pub enum SkillState {
     LoadedWithWarnings,
     /// Unusable; at least one problem is an error.
     Rejected,
-    /// An earlier skill has the same name and version.
+    /// A skill that comes first has the same name and version.
     Shadowed,
 }
 
@@ -74,7 +74,7 @@ pub struct Skill {
     pub findings: Findings,
     /// Problems that do not depend on the profile.
     pub other_problems: Vec<Problem>,
-    /// `true` if an earlier skill has the same name and version.
+    /// `true` if a skill that comes first has the same name and version.
     pub is_shadowed: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct PageCursor {
     pub within: String,
 }
 
-/// Fields by which a listing is sorted: name, rank of the root, version, source, and folder in the root.
+/// Fields by which `compare_keys` sorts a listing: name, rank of the root, version, source, and folder in the root.
 pub(crate) type SortKey<'a> = (&'a str, usize, &'a str, &'a str, &'a str);
 
 impl PageCursor {

@@ -20,6 +20,9 @@ use crate::parse::problem::Problem;
 use crate::parse::skill_card::{self, CardBase};
 use crate::skills_options::SkillsOptions;
 
+/// Maximum number of links through which a broken one is followed: that of the kernel.
+const LINKS_MAX: usize = 40;
+
 /// Folder of a skill, as the walk found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoundFolder {
@@ -230,7 +233,7 @@ impl<'a> RootWalk<'a> {
             Ok(real) => real,
             // Hashing a skill's files checks its own links.
             Err(_) if link.parent.is_some() => return,
-            Err(error) => return self.report_unreadable(&link.path, &error),
+            Err(error) => return self.report_broken_link(&link.path, &error),
         };
         if !real.is_dir() {
             return;
@@ -343,6 +346,14 @@ impl<'a> RootWalk<'a> {
         self.add_problem(Problem::error("root.folder_unreadable", message), path);
     }
 
+    fn report_broken_link(&mut self, link: &Path, error: &io::Error) {
+        let message = format!(
+            "the link leads to {}, which cannot be read ({error}): create that folder, or remove the link",
+            last_target(link).display()
+        );
+        self.add_problem(Problem::error("root.folder_unreadable", message), link);
+    }
+
     fn add_problem(&mut self, problem: Problem, subject: &Path) {
         self.contents.problems.push(problem.about(subject));
     }
@@ -376,6 +387,17 @@ impl<'a> RootWalk<'a> {
             self.add_problem(Problem::warning("root.too_deep", message), root);
         }
     }
+}
+
+/// Returns where a broken link leads in the end, as far as its links can be read.
+fn last_target(link: &Path) -> PathBuf {
+    let mut target = link.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(next) = target.read_link() else { break };
+        // A path that is absolute replaces the folder.
+        target = target.parent().unwrap_or(Path::new("/")).join(next);
+    }
+    target
 }
 
 /// Reads the card of a directory; `None` if that cannot be read or is too large, which reading the skill reports.

@@ -39,6 +39,49 @@ async fn a_duplicate_is_shadowed_and_says_which_two() {
 }
 
 #[tokio::test]
+async fn of_one_name_the_less_deep_and_plainer_folder_wins() {
+    for (winner, others) in [
+        ("a/skills/csv", ["a/preview/csv", "a/providers/acme/csv"]),
+        ("a/zip/csv", ["a/.claude/csv", "a/docs/de/csv"]),
+        ("a/csv", ["a/bundle/csv", "a/skills/csv"]),
+        ("a/one/csv", ["a/two/csv", "b/csv"]),
+    ] {
+        let fixture = Fixture::new();
+        for folder in others.into_iter().chain([winner]) {
+            fixture.document(&format!("{folder}/SKILL.md"), "csv", folder, "1.0");
+        }
+        let skills = fixture.list().await.skills;
+        let states = skills.iter().map(|skill| skill.state);
+        use SkillState::{Loaded, Shadowed};
+        assert_eq!(states.collect::<Vec<_>>(), [Loaded, Shadowed, Shadowed]);
+        assert_eq!(skills[0].front_matter.description, winner);
+        for shadowed in &skills[1..] {
+            let said = &shadowed.problems[0].message;
+            let first = fixture.path(winner).display().to_string();
+            assert!(
+                said.starts_with(&first) && said.contains("rename"),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_identical_copy_is_shadowed_without_a_warning() {
+    let fixture = Fixture::new();
+    for folder in ["a/skills/csv", "a/preview/csv", "b/csv"] {
+        fixture.document(&format!("{folder}/SKILL.md"), "csv", "same", "1.0");
+    }
+    let skills = fixture.list().await.skills;
+    let states: Vec<_> = skills
+        .iter()
+        .map(|skill| (skill.state, skill.problems.len()))
+        .collect();
+    use SkillState::{Loaded, Shadowed};
+    assert_eq!(states, [(Loaded, 0), (Shadowed, 0), (Shadowed, 0)]);
+}
+
+#[tokio::test]
 async fn versions_of_a_name_stand_side_by_side() {
     let fixture = Fixture::new();
     for (folder, version) in [
