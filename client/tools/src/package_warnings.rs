@@ -22,11 +22,16 @@ pub(crate) fn describe_missing_packages(skill: &Skill) -> Option<String> {
         (!missing.problems.is_empty()).then(|| format_warning(&missing.names, &missing.problems));
     let software = (!missing.software.is_empty()).then(|| {
         format!(
-            "the image lacks what this skill uses: {}; commands that need it will fail",
+            "not installed here: {}; commands that need it will fail",
             list_names(&missing.software)
         )
     });
-    let parts: Vec<String> = software.into_iter().chain(packages).collect();
+    let pools = match missing.pools.as_slice() {
+        [] => None,
+        [pool] => Some(format!("The pool {} has all of it", one_line(pool))),
+        pools => Some(format!("The pools {} have all of it", list_names(pools))),
+    };
+    let parts: Vec<String> = software.into_iter().chain(packages).chain(pools).collect();
     (!parts.is_empty()).then(|| parts.join(". "))
 }
 
@@ -88,15 +93,20 @@ mod tests {
                 names: names.clone(),
                 problems: vec![problem("environment.build_failed", &long); 50],
                 software: vec!["ffmpeg".into(), "soffice or libreoffice".into()],
+                pools: vec!["office".into(), "web".into()],
             }),
             ..Skill::default()
         };
         let warning = describe_missing_packages(&skill).expect("a warning");
-        let begin = "the image lacks what this skill uses: ffmpeg, soffice or libreoffice; commands that need it will \
-                     fail. packages of this skill are not installed: package-0, package-1, ";
+        let begin = "not installed here: ffmpeg, soffice or libreoffice; commands that need it will fail. packages of \
+                     this skill are not installed: package-0, package-1, ";
         assert!(warning.starts_with(begin), "{warning}");
         assert!(
             warning.contains("package-19 and 180 more; scripts that import them will fail. Reason: the build failed line"),
+            "{warning}"
+        );
+        assert!(
+            warning.ends_with(". The pools office, web have all of it"),
             "{warning}"
         );
         assert!(warning.len() < 2000 && !warning.contains('\n'), "{warning}");

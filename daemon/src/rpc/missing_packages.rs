@@ -1,21 +1,25 @@
 //! Software that a skill needs and that its commands would not find, for GetSkill. Builds nothing.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use skilld_proto::v1 as pb;
 
 use super::SharedDependencies;
 use super::convert::skill::problem_messages;
-use crate::access::TenantName;
+use crate::access::Caller;
 use crate::environments::EnvironmentRequest;
 use crate::error::{Chain, Result};
 use crate::pool::Pool;
-use crate::skills::preflight::{self, ImageInventory, NeedKind, UnmetNeed};
+use crate::skills::preflight::{self, ImageInventory, Need, NeedKind, UnmetNeed};
 use crate::skills::{Severity, SkillRef, Skills};
 
 /// Longest wait for the answer about an image that was not examined before. A skill is read without it.
 const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of pools in which missing software is looked for.
+const OTHER_POOLS_MAX: usize = 8;
 
 /// Returns the software that commands of a usable skill would not find; `None` if none is known to be missing.
 /// `is_of_plugin` is `true` for a skill whose scripts may import modules of its plugin.
@@ -24,37 +28,70 @@ const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
 /// `SkillNotFound`, `SkillInvalid`, `Io`.
 pub(super) async fn find_missing_packages(
     shared: &SharedDependencies,
-    (tenant, skills): (&TenantName, &Skills),
+    (caller, skills): (&Caller, &Skills),
     (skill, is_of_plugin): (SkillRef, bool),
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
     let needing = skills.environment_need(skill.clone()).await?;
-    let Ok(request) = EnvironmentRequest::for_pool(tenant, needing, pool) else {
+    let Ok(request) = EnvironmentRequest::for_pool(caller.tenant(), needing, pool) else {
         return Ok(None);
     };
     let mut problems = shared.environments.staging_problems(&request).await;
-    let unmet = match find_image_inventory(shared, pool, !problems.is_empty()).await {
-        Some(inventory) => {
-            let needs = skills.needs(skill).await?;
-            Some(preflight::find_unmet_needs(&needs, &inventory, None, &[]))
-        }
-        None => None,
-    };
     // The environment has the packages, or will have them, with those that they need in turn.
     let has_environment = problems.is_empty() && !request.need.is_empty();
-    let mut missing = list_missing(
-        unmet.iter().flatten(),
-        !problems.is_empty(),
-        has_environment,
-        is_of_plugin,
-    );
-    // A requirement that was refused is not among the names, so that the image may lack it all the same.
-    if unmet.is_some() && missing.names.is_empty() && request.need.problems.is_empty() {
-        problems.clear();
+    let has_problems = !problems.is_empty();
+    let list = |needs: &[Need], inventory: &ImageInventory| {
+        let unmet = preflight::find_unmet_needs(needs, inventory, None, &[]);
+        list_missing(unmet.iter(), has_problems, has_environment, is_of_plugin)
+    };
+    let mut missing = pb::MissingPackages::default();
+    if let Some(inventory) = find_image_inventory(shared, pool, has_problems).await {
+        let needs = skills.needs(skill).await?;
+        missing = list(&needs, &inventory);
+        let others = shared.registry.granted_pools(caller);
+        let others = others.filter(|other| other.config.name != pool.config.name);
+        missing.pools =
+            find_equipped_pools(shared, others, &missing, |found| list(&needs, found)).await;
+        // A requirement that was refused is not among the names, so that the image may lack it all the same.
+        if missing.names.is_empty() && request.need.problems.is_empty() {
+            problems.clear();
+        }
     }
     missing.problems = problem_messages(&problems);
     let is_empty = missing.problems.is_empty() && missing.software.is_empty();
     Ok((!is_empty).then_some(missing))
+}
+
+/// Returns the names of the pools whose images have all that is missing, of those that can be examined at once.
+/// `list_missing_there` returns what an image lacks.
+async fn find_equipped_pools(
+    shared: &SharedDependencies,
+    pools: impl Iterator<Item = &Arc<Pool>>,
+    missing: &pb::MissingPackages,
+    list_missing_there: impl Fn(&ImageInventory) -> pb::MissingPackages,
+) -> Vec<String> {
+    if missing.names.is_empty() && missing.software.is_empty() {
+        return Vec::new();
+    }
+    let (pools, inventories): (Vec<_>, Vec<_>) = pools
+        .take(OTHER_POOLS_MAX)
+        .map(|pool| (pool, find_image_inventory(shared, pool, false)))
+        .unzip();
+    let found = join_all(inventories).await;
+    let is_equipped =
+        |inventory: &ImageInventory| has_none_of(missing, &list_missing_there(inventory));
+    let equipped = pools
+        .into_iter()
+        .zip(found)
+        .filter(|(_, inventory)| inventory.as_deref().is_some_and(is_equipped));
+    equipped.map(|(pool, _)| pool.config.name.clone()).collect()
+}
+
+/// Returns `true` if nothing that is missing here is also missing there.
+fn has_none_of(here: &pb::MissingPackages, there: &pb::MissingPackages) -> bool {
+    let there: HashSet<&String> = there.names.iter().chain(&there.software).collect();
+    let mut here = here.names.iter().chain(&here.software);
+    here.all(|name| !there.contains(name))
 }
 
 /// Divides unmet needs into packages that the skill states and software of the image, without their problems.
@@ -71,7 +108,18 @@ fn list_missing<'a>(
         if is_stated_package(need) && has_problems {
             missing.names.push(need.name.clone());
         } else if is_software(need.kind, has_environment) && !is_module_of_plugin {
-            missing.software.push(need.name.replace(", ", " or "));
+            let kind = match need.kind {
+                NeedKind::NodePackage => "npm ",
+                NeedKind::Interpreter
+                | NeedKind::Binary
+                | NeedKind::AnyBinary
+                | NeedKind::Env
+                | NeedKind::PythonPackage
+                | NeedKind::PythonModule
+                | NeedKind::Network => "",
+            };
+            let names = need.name.replace(", ", " or ");
+            missing.software.push(format!("{kind}{names}"));
         }
     }
     missing.names.sort();
@@ -126,11 +174,12 @@ mod tests {
 
     #[test]
     fn stated_packages_and_software_of_the_image_are_told_apart() {
-        use NeedKind::{AnyBinary, Binary, Env, Network, PythonModule, PythonPackage};
+        use NeedKind::{AnyBinary, Binary, Env, Network, NodePackage, PythonModule, PythonPackage};
         let unmet = [
             (PythonPackage, "pandas", Severity::Error),
             (PythonPackage, "numpy", Severity::Warning),
             (PythonModule, "yaml", Severity::Warning),
+            (NodePackage, "docx", Severity::Warning),
             (Binary, "pandoc", Severity::Warning),
             (AnyBinary, "convert, magick", Severity::Error),
             (Env, "TOKEN", Severity::Error),
@@ -144,7 +193,7 @@ mod tests {
             message: String::new(),
         });
         let programs = ["convert or magick", "pandoc"];
-        let modules = ["convert or magick", "numpy", "pandoc", "yaml"];
+        let modules = ["convert or magick", "npm docx", "numpy", "pandoc", "yaml"];
         for (has_problems, has_environment, is_of_plugin, names, software) in [
             // An environment brings the packages.
             (false, true, false, &[] as &[&str], programs.as_slice()),
@@ -155,12 +204,32 @@ mod tests {
                 false,
                 true,
                 &[],
-                &["convert or magick", "numpy", "pandas", "pandoc"],
+                &["convert or magick", "npm docx", "numpy", "pandas", "pandoc"],
             ),
         ] {
             let missing = list_missing(unmet.iter(), has_problems, has_environment, is_of_plugin);
             assert_eq!(missing.names, names);
             assert_eq!(missing.software, software);
+        }
+    }
+
+    #[test]
+    fn a_pool_has_what_is_missing_only_if_it_has_all_of_it() {
+        let missing = |names: &[&str], software: &[&str]| pb::MissingPackages {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            software: software.iter().map(|&name| name.to_owned()).collect(),
+            ..pb::MissingPackages::default()
+        };
+        let here = missing(&["pandas"], &["npm docx", "pandoc"]);
+        for (there, has_all) in [
+            (missing(&[], &[]), true),
+            (missing(&["numpy"], &["magick"]), true),
+            (missing(&[], &["pandoc"]), false),
+            (missing(&["pandas"], &[]), false),
+            // The same package may count as stated in one image and as software in another.
+            (missing(&[], &["pandas"]), false),
+        ] {
+            assert_eq!(has_none_of(&here, &there), has_all, "{there:?}");
         }
     }
 }

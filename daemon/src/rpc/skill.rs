@@ -105,7 +105,7 @@ impl SkillService for SkillRpc {
             let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
             let pool = self.0.registry.granted_pool(&caller, pool)?;
             if skill.state != SkillState::Rejected {
-                let own = (caller.tenant(), &skills);
+                let own = (&caller, &skills);
                 let wanted = (wanted, skill.plugin.is_some());
                 message.missing_packages =
                     find_missing_packages(&self.0, own, wanted, pool).await?;

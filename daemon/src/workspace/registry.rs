@@ -95,12 +95,19 @@ impl WorkspaceRegistry {
         let name = name.unwrap_or(&self.context.config.default_pool);
         let found = self.pools.get(name).filter(|_| caller.may_use_pool(name));
         found.ok_or_else(|| {
-            let granted = self.pools.keys().filter(|pool| caller.may_use_pool(pool));
+            let granted = self.granted_pools(caller);
             Error::PoolNotFound {
                 name: name.to_owned(),
-                pools: granted.cloned().collect(),
+                pools: granted.map(|pool| pool.config.name.clone()).collect(),
             }
         })
+    }
+
+    /// Lists the pools that a caller's tenant may use, sorted by name.
+    pub fn granted_pools(&self, caller: &Caller) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools
+            .values()
+            .filter(|pool| caller.may_use_pool(&pool.config.name))
     }
 
     /// Returns the programs and packages of a pool's image if a guest has examined it, or if a warm container can be

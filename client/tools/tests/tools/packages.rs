@@ -10,9 +10,9 @@ use skilld_tools::{Family, Profile, ToolOptions};
 use crate::conversation::Conversation;
 
 const REASON: &str = "the packages of skill demo are not built for this pool";
-const WARNING: &str = "the image lacks what this skill uses: ffmpeg; commands that need it will fail. packages of this \
-                       skill are not installed: left-pad, pandas; scripts that import them will fail. Reason: the \
-                       packages of skill demo are not built for this pool";
+const WARNING: &str = "not installed here: ffmpeg, npm docx; commands that need it will fail. packages of this skill are \
+                       not installed: left-pad, pandas; scripts that import them will fail. Reason: the packages of \
+                       skill demo are not built for this pool. The pool office has all of it";
 const STAGING_WARNING: &str = "packages of this skill may not be installed, and scripts that import them will fail: the \
                                packages of skill demo are not built for this pool";
 
@@ -32,7 +32,8 @@ async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
     demo.skill.missing_packages = Some(MissingPackages {
         names: vec!["left-pad".into(), "pandas".into()],
         problems: vec![problem()],
-        software: vec!["ffmpeg".into()],
+        software: vec!["ffmpeg".into(), "npm docx".into()],
+        pools: vec!["office".into()],
     });
     fake.state.lock().kits = vec![demo, kit("fine")];
     let conversation = Conversation::new(&fake, options).await;

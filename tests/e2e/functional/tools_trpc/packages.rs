@@ -4,6 +4,8 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use skilld_client::v1::PreflightSkillRequest;
+use skilld_tests::test_image::TestImage;
 use skilld_tests::{Daemon, Options};
 use skilld_tools::ToolOptions;
 
@@ -89,7 +91,7 @@ async fn missing_program_is_named_at_loading_and_at_a_run() -> Result<()> {
     let daemon = Daemon::start_with(fixture.options()).await?;
     preflight(&daemon.client, "plain").await?;
     let warnings = load(&daemon, "video").await?;
-    let said = "the image lacks what this skill uses: ffmpeg; commands that need it will fail";
+    let said = "not installed here: ffmpeg; commands that need it will fail";
     assert_eq!(warnings, json!([said]));
     let mut talk = Talk::new(&daemon, "programs", ToolOptions::default())?;
     let run = json!({"skill": "video", "command": "bash scripts/cut.sh"});
@@ -97,6 +99,48 @@ async fn missing_program_is_named_at_loading_and_at_a_run() -> Result<()> {
     assert_eq!(failed["exit_code"], 127, "{failed}");
     let said = "the image lacks the program ffmpeg: ";
     assert!(contains(&failed["warnings"], said), "{failed}");
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn loading_a_skill_names_the_pool_that_has_what_is_missing() -> Result<()> {
+    let image = TestImage::build(
+        "media",
+        "RUN mkdir -p /usr/local/lib/node_modules/docx && cp /bin/true /usr/local/bin/ffmpeg && \
+         echo '{\"name\": \"docx\"}' >/usr/local/lib/node_modules/docx/package.json\n",
+        None,
+    )?;
+    let fixture = fixture().await?;
+    let recipe = "# npm install -g docx\nffmpeg -i in.mp4 out.mp4\n";
+    fixture.skill("recipe", &[("scripts/make.sh", recipe)])?;
+    let other = "# npm install -g docx left-pad\n";
+    fixture.skill("other", &[("scripts/make.sh", other)])?;
+    let options = fixture
+        .options()
+        .set("pools.media.image", image.name())
+        .set("pools.media.warm", "1")
+        .set("pools.media.max", "2")
+        .set("pools.media.claim_timeout", "4m");
+    let daemon = Daemon::start_with(options).await?;
+    for pool in ["default", "media"] {
+        let request = PreflightSkillRequest {
+            name: "plain".to_owned(),
+            pool: pool.to_owned(),
+            ..PreflightSkillRequest::default()
+        };
+        daemon.client.preflight_skill(request).await?;
+    }
+    for (skill, missing, pools) in [
+        (
+            "recipe",
+            "ffmpeg, npm docx",
+            ". The pool media has all of it",
+        ),
+        ("other", "npm docx, npm left-pad", ""),
+    ] {
+        let said = format!("not installed here: {missing}; commands that need it will fail{pools}");
+        assert_eq!(load(&daemon, skill).await?, json!([said]), "{skill}");
+    }
     daemon.stop().await
 }
 
