@@ -142,8 +142,8 @@ pub struct SkillsConfig {
 // === impl Config ===
 
 impl Config {
-    /// Loads the configuration from all sources and checks that the guest binary exists, and that the directory of wheels
-    /// and the file of authorities are readable.
+    /// Loads the configuration from all sources and checks that the guest binary exists, and that the directories of
+    /// wheels and fonts and the file of authorities are readable.
     ///
     /// # Errors
     /// All faults together.
@@ -206,7 +206,7 @@ impl Config {
     }
 }
 
-/// Returns the faults of files that a start needs: the guest binary, wheels and authorities.
+/// Returns the faults of files that a start needs: the guest binary, wheels, fonts and authorities.
 fn check_files(config: &Config, sources: &ConfigSources) -> Vec<String> {
     let guest = &config.engine.guest_path;
     let no_guest = format!(
@@ -222,10 +222,15 @@ fn check_files(config: &Config, sources: &ConfigSources) -> Vec<String> {
             environments.read_authorities().err(),
         ),
     ];
-    let line = |(key, fault): (&str, Option<String>)| {
-        Some(format!("{key}: {}{}", fault?, sources.place(key)))
+    let fonts = config.pools.iter().map(|pool| {
+        let key = format!("pools.{}.fonts", pool.name);
+        (key, pool.fonts_fault())
+    });
+    let faults = faults.map(|(key, fault)| (key.to_owned(), fault));
+    let line = |(key, fault): (String, Option<String>)| {
+        Some(format!("{key}: {}{}", fault?, sources.place(&key)))
     };
-    faults.into_iter().filter_map(line).collect()
+    faults.into_iter().chain(fonts).filter_map(line).collect()
 }
 
 fn check_sources(

@@ -55,6 +55,8 @@ pub struct ExecContext<'a> {
     pub skills: &'a BTreeMap<String, StagedSkillRecord>,
     /// `true` if the container has the operator's wheels.
     pub has_wheelhouse: bool,
+    /// `true` if the container has the operator's fonts.
+    pub has_fonts: bool,
     /// Script that `spec.script` names, or `None` if the spec has no script.
     pub script: Option<&'a script::ScriptProgram>,
     /// Configured defaults and limits of execs.
@@ -103,6 +105,7 @@ pub fn resolve_exec(
         cpu_millis: context.cpu_millis,
         environment: skill.and_then(|skill| skill.environment.as_ref()),
         has_wheelhouse: context.has_wheelhouse,
+        has_fonts: context.has_fonts,
         is_skill_writable: skill.is_some_and(|skill| skill.writable_path.is_some()),
     };
     let env = environment::build_environment(

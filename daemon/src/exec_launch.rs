@@ -102,6 +102,7 @@ impl ExecLauncher<'_> {
             env: claim.map_or(&no_env, |claim| &claim.env),
             skills,
             has_wheelhouse: record.has_shared_dir(workspace_paths::WHEELHOUSE_DIR),
+            has_fonts: record.has_shared_dir(workspace_paths::FONTS_DIR),
             script: script.as_ref(),
             config: self.config,
         };

@@ -32,6 +32,10 @@ pub const RUNS_DIR: &str = "/workspace/runs";
 pub const ENVIRONMENTS_DIR: &str = "/opt/skilld/environments";
 /// Absolute path of the operator's wheels in a container.
 pub const WHEELHOUSE_DIR: &str = "/opt/skilld/wheelhouse";
+/// Directory of shared data in a container, as XDG_DATA_DIRS lists them: programs look for fonts in its folder `fonts`.
+pub const DATA_DIR: &str = "/opt/skilld";
+/// Absolute path of the operator's fonts and OCR languages in a container.
+pub const FONTS_DIR: &str = "/opt/skilld/fonts";
 
 /// Name of the workspace's metadata file.
 pub const METADATA_FILE: &str = "metadata.json";

@@ -44,6 +44,21 @@ for program in libreoffice loffice localc lodraw loimpress lomath lowriter; do
     if [ -e "/usr/bin/$program" ]; then ln -s soffice "/usr/local/bin/$program"; fi
 done
 
+# tesseract reads the languages of one folder. With the operator's (pools.NAME.fonts) this makes one of links to both.
+cat >/usr/local/bin/tesseract <<'EOF'
+#!/bin/sh
+own=/usr/share/tesseract-ocr/5/tessdata added=/opt/skilld/fonts/tessdata both=/tmp/.tessdata
+if [ -z "${TESSDATA_PREFIX-}" ] && [ -d "$added" ]; then
+    if [ ! -d "$both" ] && new=$(mktemp -d /tmp/.tessdata.XXXXXX); then
+        ln -s "$own"/* "$new" && ln -sf "$added"/*.traineddata "$new" && mv -T "$new" "$both" 2>/dev/null ||
+            rm -rf "$new"
+    fi
+    if [ -d "$both" ]; then export TESSDATA_PREFIX=$both; fi
+fi
+exec /usr/bin/tesseract "$@"
+EOF
+chmod 755 /usr/local/bin/tesseract
+
 # matplotlib has no setting for a font cache that its user can't write, and takes seconds to make one in a new home.
 # This lets it start from the image's cache.
 shared=/usr/share/skilld/matplotlib

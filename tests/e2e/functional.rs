@@ -12,6 +12,7 @@ mod doctor;
 mod environments;
 mod execs;
 mod files;
+mod fonts;
 mod hostile;
 mod image_env;
 mod images;

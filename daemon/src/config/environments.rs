@@ -105,18 +105,7 @@ impl EnvironmentOptions {
     /// none is configured. Blocks.
     pub fn wheelhouse_fault(&self) -> Option<String> {
         let dir = self.wheelhouse.as_deref().filter(|_| self.is_enabled())?;
-        let fault = match fs::metadata(dir) {
-            Err(error) => format!("cannot be read ({error}): create it"),
-            Ok(found) if !found.is_dir() => "is not a directory: name one".to_owned(),
-            Ok(found) if found.mode() & READABLE_MODE != READABLE_MODE => {
-                "is not readable for all users, and builds run as a user of their own: `chmod a+rx` it".to_owned()
-            }
-            Ok(_) => return None,
-        };
-        Some(format!(
-            "{} {fault}, or set skills.wheelhouse to \"\"",
-            dir.display()
-        ))
+        shared_dir_fault(dir, "skills.wheelhouse")
     }
 
     /// Returns the certificate authorities that builds trust beside those of their image, in PEM; none if no file is
@@ -135,6 +124,21 @@ impl EnvironmentOptions {
         let wheelhouse = self.wheelhouse.as_deref();
         wheelhouse.filter(|_| self.wheelhouse_fault().is_none())
     }
+}
+
+/// Returns the reason for which containers cannot use a directory of the operator that a key names; `None` if they can.
+/// Blocks.
+pub(super) fn shared_dir_fault(dir: &Path, key: &str) -> Option<String> {
+    let fault = match fs::metadata(dir) {
+        Err(error) => format!("cannot be read ({error}): create it"),
+        Ok(found) if !found.is_dir() => "is not a directory: name one".to_owned(),
+        Ok(found) if found.mode() & READABLE_MODE != READABLE_MODE => {
+            "is not readable for all users, and commands run as users of their own: `chmod a+rx` it"
+                .to_owned()
+        }
+        Ok(_) => return None,
+    };
+    Some(format!("{} {fault}, or set {key} to \"\"", dir.display()))
 }
 
 /// Reads a file of certificate authorities in PEM. Blocks.

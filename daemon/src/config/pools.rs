@@ -1,12 +1,13 @@
 //! Sections `[pools.NAME]`: one struct for a pool, and the table of pools as a sorted list.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
-use super::values;
+use super::{environments, values};
 use crate::engine::ContainerLimits;
 
 /// Configuration of one container pool.
@@ -55,6 +56,9 @@ pub struct PoolConfig {
     pub shm_bytes: u64,
     /// Program and arguments to run once in each container before it is warm; an empty list runs nothing.
     pub warm_up: Vec<String>,
+    /// Directory of the host with fonts and OCR languages for the commands of this pool.
+    #[serde(deserialize_with = "values::optional_path")]
+    pub fonts: Option<PathBuf>,
 }
 
 /// Handling of an image that the engine does not have.
@@ -90,6 +94,19 @@ impl PoolConfig {
             disk_bytes: self.disk_bytes,
             inodes: self.inodes,
         }
+    }
+
+    /// Returns the reason for which containers cannot use the directory of fonts; `None` if they can, or if none is
+    /// configured. Blocks.
+    pub fn fonts_fault(&self) -> Option<String> {
+        let key = format!("pools.{}.fonts", self.name);
+        environments::shared_dir_fault(self.fonts.as_deref()?, &key)
+    }
+
+    /// Returns the directory of fonts that containers can use. Blocks.
+    pub fn usable_fonts(&self) -> Option<&Path> {
+        let fonts = self.fonts.as_deref();
+        fonts.filter(|_| self.fonts_fault().is_none())
     }
 }
 

@@ -83,19 +83,26 @@ pub(super) fn check_ranges(faults: &mut FaultList<'_>, config: &Config) {
     check_pool_relations(faults, config);
 }
 
+/// Advice about a path that Docker cannot mount.
+const MOUNT_ADVICE: &str = "must not contain a comma, a colon, a backslash or a quotation mark: Docker can't mount such a path";
+
+/// Returns `true` for a path that Docker can mount as an overlay: it hands the paths to the kernel in one text, in which
+/// these characters separate.
+fn is_mountable(path: &Path) -> bool {
+    !path.to_string_lossy().contains([',', ':', '\\', '"'])
+}
+
 /// Checks the options of skills' environments.
 fn check_environments(faults: &mut FaultList<'_>, config: &Config) {
     let environments = &config.skills.environments;
     if !environments.is_enabled() {
         return;
     }
-    // Docker hands the paths of an overlay to the kernel in one text, in which these characters separate.
-    let is_plain = |path: &Path| !path.to_string_lossy().contains([',', ':', '\\', '"']);
-    let advice = "must not contain a comma, a colon, a backslash or a quotation mark: Docker can't mount such a path";
-    let state_dir = format!("{advice}; or set skills.environment_builds = \"never\"");
-    faults.require("state_dir", is_plain(&config.state_dir), state_dir);
+    let state_dir = format!("{MOUNT_ADVICE}; or set skills.environment_builds = \"never\"");
+    faults.require("state_dir", is_mountable(&config.state_dir), state_dir);
     let wheelhouse = environments.wheelhouse.as_deref();
-    faults.require("skills.wheelhouse", wheelhouse.is_none_or(is_plain), advice);
+    let is_plain = wheelhouse.is_none_or(is_mountable);
+    faults.require("skills.wheelhouse", is_plain, MOUNT_ADVICE);
     faults.require_order(
         ("skills.build_disk", environments.build_disk_bytes),
         ("skills.environments_disk", environments.disk_bytes),
@@ -302,11 +309,27 @@ fn check_pool(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
         true,
         ": the guest holds it",
     );
+    check_fonts(faults, config, pool);
     faults.require_order(
         (&key("claim_timeout"), pool.claim_timeout),
         ("server.unary_timeout", config.server.unary_timeout),
         true,
         "",
+    );
+}
+
+/// Checks that containers can mount the directory of fonts, and that none of the daemon's own files are in it.
+fn check_fonts(faults: &mut FaultList<'_>, config: &Config, pool: &PoolConfig) {
+    let Some(fonts) = &pool.fonts else { return };
+    let (key, state_dir) = (format!("pools.{}.fonts", pool.name), &config.state_dir);
+    // An overlay needs a second directory, which is in the state directory.
+    let is_plain = is_mountable(fonts) && is_mountable(state_dir);
+    faults.require(&key, is_plain, format_args!("and state_dir {MOUNT_ADVICE}"));
+    let is_apart = !fonts.starts_with(state_dir) && !state_dir.starts_with(fonts);
+    faults.require(
+        &key,
+        is_apart,
+        "must not contain state_dir or lie in it: every command of the pool can read it; name a directory of its own",
     );
 }
 

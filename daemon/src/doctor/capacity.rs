@@ -235,9 +235,9 @@ mod tests {
             let line = check_memory(&defaults, host);
             assert_eq!(line.state, state, "{line:?}");
             for part in [
-                "54.0 GiB",
+                "70.0 GiB",
                 "default 64 × 512.0 MiB",
-                "office 16 × 1.0 GiB",
+                "office 16 × 2.0 GiB",
                 "builds 2 × 3.0 GiB",
             ] {
                 assert!(line.finding.contains(part), "{line:?}");

@@ -143,6 +143,7 @@ fn build_pool(pool: &PoolConfig, options: &EnvironmentOptions) -> PoolConfig {
         disk_bytes: options.build_disk_bytes,
         inodes: ENTRIES_MAX,
         warm_up: Vec::new(),
+        fonts: None,
         ..pool.clone()
     }
 }

@@ -33,6 +33,9 @@ const PACKAGE_TOOLS: [(&str, &str); 4] = [
     ("UV_PYTHON_DOWNLOADS", "never"),
 ];
 
+/// Directories of shared data that programs search without XDG_DATA_DIRS.
+const DATA_DIRS_DEFAULT: &str = "/usr/local/share:/usr/share";
+
 /// Environment of a staged skill: packages that are mounted read-only into the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillEnvironment {
@@ -68,6 +71,8 @@ pub(super) struct ContainerSources<'a> {
     pub(super) environment: Option<&'a SkillEnvironment>,
     /// `true` if the container has the operator's wheels.
     pub(super) has_wheelhouse: bool,
+    /// `true` if the container has the operator's fonts.
+    pub(super) has_fonts: bool,
     /// `true` if commands can write to the folder of the command's skill.
     pub(super) is_skill_writable: bool,
 }
@@ -110,6 +115,9 @@ pub(super) fn build_environment(
     ]);
     env.extend(PACKAGE_TOOLS.map(|(name, value)| (name, value.to_owned())));
     add_wheels(&mut env, container);
+    if container.has_fonts {
+        add_fonts(&mut env);
+    }
     if let Some(folder) = skill {
         if !is_restricted {
             env.insert("VIRTUAL_ENV", format!("{}/.venv", folder.path()));
@@ -166,6 +174,16 @@ fn add_wheels(env: &mut BTreeMap<&str, String>, container: ContainerSources<'_>)
         env.insert("PIP_FIND_LINKS", folders.join(" "));
         env.insert("UV_FIND_LINKS", folders.join(","));
     }
+}
+
+/// Adds the operator's fonts to the directories of shared data, after those of the image. fontconfig and Pillow look for
+/// fonts in each.
+fn add_fonts(env: &mut BTreeMap<&str, String>) {
+    let dirs = env.entry("XDG_DATA_DIRS").or_default();
+    if dirs.is_empty() {
+        DATA_DIRS_DEFAULT.clone_into(dirs);
+    }
+    *dirs = format!("{dirs}:{}", workspace_paths::DATA_DIR);
 }
 
 /// Adds the variables of a skill, and those of its packages.
@@ -273,6 +291,7 @@ mod tests {
             cpu_millis: 100,
             environment: None,
             has_wheelhouse: true,
+            has_fonts: true,
             is_skill_writable: false,
         };
         let env = build_environment("e", None, container, &workspace, &[], &spec);
@@ -284,6 +303,7 @@ mod tests {
             "PYTHONPATH=/opt/lib",
             "PIP_FIND_LINKS=/opt/wheels /opt/skilld/wheelhouse",
             "UV_FIND_LINKS=/opt/wheels,/opt/skilld/wheelhouse",
+            "XDG_DATA_DIRS=/usr/local/share:/usr/share:/opt/skilld",
         ] {
             assert!(env.contains(&pair.to_owned()), "{pair}: {env:?}");
         }

@@ -174,6 +174,7 @@ mod tests {
                 cpu_millis: 1000,
                 environment: None,
                 has_wheelhouse: false,
+                has_fonts: false,
                 is_skill_writable: false,
             };
             let pairs = build_environment("e", skill, container, &of_workspace.into(), &[], &spec);

@@ -65,6 +65,7 @@ fn resolve_spec_with(
             env: &env,
             skills: &skills,
             has_wheelhouse: false,
+            has_fonts: false,
             script: Some(&program),
             config: &config,
         },

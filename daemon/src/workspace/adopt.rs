@@ -194,9 +194,9 @@ async fn inspect_slot(
             SystemTime::now(),
         ))
     };
-    let mounts = Some(slot_provisioning::shared_mounts(&context.config));
     let usable = pools.get(&record.pool).is_some_and(|pool| {
         let config = &pool.config;
+        let mounts = slot_provisioning::shared_mounts(&context.config, config);
         let image = pool.image();
         let is_same = |image: &ImageInfo| {
             image.id == record.image_id && ImageEnvironment::new(&image.env) == record.image_env
@@ -205,7 +205,7 @@ async fn inspect_slot(
             && record.limits == config.limits()
             && record.storage == config.storage
             && record.oci_runtime == config.oci_runtime
-            && record.shared_dirs == mounts
+            && record.shared_dirs == Some(mounts)
     });
     match (record.phase, &record.claim) {
         (SlotPhase::Claimed, Some(_)) => {

@@ -1,13 +1,13 @@
 //! Problems of slots and of the host's directories for operators, found when GetProblems asks.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use skilld_common::unix_time::from_unix_ms;
 
-use crate::config::environments::EnvironmentOptions;
+use crate::config::Config;
 use crate::engine::docker::EngineKind;
 use crate::error::{DaemonProblem, HostFault};
 use crate::workspace::record::SlotPhase;
@@ -18,17 +18,18 @@ use crate::workspace::slot_state_machine::SlotState;
 /// Number of bytes that must fit on the state disk: enough for a claim's record and its metadata file.
 const PROBE_BYTES: usize = 64 << 10;
 
-/// Finds quarantined containers, an unwritable state directory, and an unreadable directory of wheels.
+/// Finds quarantined containers, an unwritable state directory, and unreadable directories of wheels and fonts.
 pub async fn find_problems(context: &SharedSlotContext) -> Vec<DaemonProblem> {
     let mut problems = list_quarantined(context);
     let config = Arc::clone(&context.config);
     let probe = move || {
-        let wheelhouse = check_wheelhouse(&config.skills.environments);
-        Ok([probe_state_dir(&config.state_dir), wheelhouse])
+        let unusable = list_unusable_dirs(&config);
+        let probed = probe_state_dir(&config.state_dir).into_iter();
+        Ok(probed.chain(unusable).collect::<Vec<_>>())
     };
     // A probe that could not run shows nothing.
     let found = context.tasks.blocking(probe).await;
-    problems.extend(found.into_iter().flatten().flatten());
+    problems.extend(found.into_iter().flatten());
     problems
 }
 
@@ -68,17 +69,29 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<DaemonProblem> {
     problems
 }
 
-/// Tests whether containers can use the operator's wheels. Blocks.
-fn check_wheelhouse(options: &EnvironmentOptions) -> Option<DaemonProblem> {
-    let fault = options.wheelhouse_fault()?;
-    let dir = options.wheelhouse.as_deref().unwrap_or(Path::new(""));
-    Some(DaemonProblem {
-        code: "environment.wheelhouse_unusable",
+/// Lists the operator's directories that containers cannot use. Blocks.
+fn list_unusable_dirs(config: &Config) -> Vec<DaemonProblem> {
+    let options = &config.skills.environments;
+    let problem = |code, dir: &Option<PathBuf>, fault: String, what: &str| DaemonProblem {
+        code,
         is_error: true,
-        subject: dir.display().to_string(),
-        message: format!("{fault}; until then containers start without the wheels"),
+        subject: dir
+            .as_deref()
+            .unwrap_or(Path::new(""))
+            .display()
+            .to_string(),
+        message: format!("{fault}; until then containers start without the {what}"),
         time: SystemTime::now(),
-    })
+    };
+    let wheels = options.wheelhouse_fault().map(|fault| {
+        let code = "environment.wheelhouse_unusable";
+        problem(code, &options.wheelhouse, fault, "wheels")
+    });
+    let fonts = config.pools.iter().filter_map(|pool| {
+        let fault = pool.fonts_fault()?;
+        Some(problem("pool.fonts_unusable", &pool.fonts, fault, "fonts"))
+    });
+    wheels.into_iter().chain(fonts).collect()
 }
 
 /// Tests whether the state directory is writable, with a temporary file. Blocks.

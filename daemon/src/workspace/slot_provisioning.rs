@@ -81,7 +81,7 @@ pub fn new_record(
         limits,
         storage: pool.storage,
         oci_runtime: pool.oci_runtime.clone(),
-        shared_dirs: Some(shared_mounts(config)),
+        shared_dirs: Some(shared_mounts(config, pool)),
         nonce: nonce.iter().map(|part| part.simple().to_string()).collect(),
         container_id: None,
         phase: record::SlotPhase::Booting,
@@ -130,23 +130,26 @@ pub fn container_spec(
     }
 }
 
-/// Returns the mounts of the directories that all new containers share, environments of skills and the operator's wheels:
-/// path in the container → path on the host. Wheels that cannot be read are left out, because Docker would create no
-/// container with them. Blocks.
-pub fn shared_mounts(config: &Config) -> BTreeMap<String, PathBuf> {
+/// Returns the mounts of the directories that all new containers of a pool share, environments of skills and the
+/// operator's wheels and fonts: path in the container → path on the host. Directories of the operator that cannot be
+/// read are left out, because Docker would create no container with them. Blocks.
+pub fn shared_mounts(config: &Config, pool: &PoolConfig) -> BTreeMap<String, PathBuf> {
     let options = &config.skills.environments;
-    if !options.is_enabled() {
-        return BTreeMap::new();
-    }
-    let environments = environment_store::mounted_dir(&environments_base(config));
-    let wheelhouse = options
-        .usable_wheelhouse()
-        .map(|dir| (workspace_paths::WHEELHOUSE_DIR, dir.to_owned()));
-    [(workspace_paths::ENVIRONMENTS_DIR, environments)]
-        .into_iter()
-        .chain(wheelhouse)
-        .map(|(target, source)| (target.to_owned(), source))
-        .collect()
+    let environments = options
+        .is_enabled()
+        .then(|| environment_store::mounted_dir(&environments_base(config)));
+    let own = |dir: Option<&Path>| dir.map(Path::to_owned);
+    [
+        (workspace_paths::ENVIRONMENTS_DIR, environments),
+        (
+            workspace_paths::WHEELHOUSE_DIR,
+            own(options.usable_wheelhouse()),
+        ),
+        (workspace_paths::FONTS_DIR, own(pool.usable_fonts())),
+    ]
+    .into_iter()
+    .filter_map(|(target, source)| Some((target.to_owned(), source?)))
+    .collect()
 }
 
 /// Returns the directories that a slot's container shares with others, as its record has them.
@@ -342,33 +345,45 @@ mod tests {
     }
 
     #[test]
-    fn wheels_that_cannot_be_read_are_not_mounted() {
+    fn wheels_and_fonts_that_cannot_be_read_are_not_mounted() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let wheels = dir.path().join("wheels");
-        fs::create_dir(&wheels).expect("mkdir");
-        let text = format!("skills.wheelhouse = {wheels:?}\n");
+        let shared = dir.path().join("shared");
+        fs::create_dir(&shared).expect("mkdir");
+        let text = format!("skills.wheelhouse = {shared:?}\npools.office.fonts = {shared:?}\n");
         let config = Config::from_toml(&text).expect("valid").config;
         let set_mode = |mode| {
             let mode = fs::Permissions::from_mode(mode);
-            fs::set_permissions(&wheels, mode).expect("chmod");
+            fs::set_permissions(&shared, mode).expect("chmod");
         };
-        let is_mounted = || {
-            let mounts = shared_mounts(&config);
-            mounts.values().any(|source| *source == wheels)
+        let mounted = || -> Vec<usize> {
+            let pools = config.pools.iter();
+            let mounts = pools.map(|pool| shared_mounts(&config, pool));
+            let count =
+                |mounts: BTreeMap<_, _>| mounts.values().filter(|dir| **dir == shared).count();
+            mounts.map(count).collect()
         };
-        let fault = || config.skills.environments.wheelhouse_fault();
+        let faults = || {
+            let fonts = config.pools.iter().map(PoolConfig::fonts_fault);
+            let wheels = config.skills.environments.wheelhouse_fault();
+            fonts.chain([wheels]).flatten().collect::<Vec<_>>()
+        };
         set_mode(0o755);
-        assert!(is_mounted());
-        assert_eq!(fault(), None);
+        // The default pool has wheels only.
+        assert_eq!((mounted(), faults()), (vec![1, 2], Vec::new()));
+        let all_say = |part: &str| {
+            let faults = faults();
+            assert_eq!((mounted(), faults.len()), (vec![0, 0], 2), "{faults:?}");
+            assert!(
+                faults.iter().all(|fault| fault.contains(part)),
+                "{faults:?}"
+            );
+        };
         set_mode(0o700);
-        assert!(!is_mounted());
-        assert!(fault().is_some_and(|fault| fault.contains("chmod a+rx")));
-        fs::remove_dir(&wheels).expect("removed");
-        assert!(!is_mounted());
-        assert!(fault().is_some_and(|fault| fault.contains("No such file")));
-        fs::write(&wheels, "").expect("written");
-        assert!(!is_mounted());
-        assert!(fault().is_some_and(|fault| fault.contains("is not a directory")));
+        all_say("chmod a+rx");
+        fs::remove_dir(&shared).expect("removed");
+        all_say("No such file");
+        fs::write(&shared, "").expect("written");
+        all_say("is not a directory");
     }
 
     #[test]

@@ -284,6 +284,9 @@ fn relations_between_values_are_checked() {
         default_pool = "x" => default_pool: "x" is not a pool; there are: default
         pools.default.warm = 65 => pools.default.warm: must not be over pools.default.max
         pools.default.disk = "512MiB" => pools.default.disk: must be below pools.default.memory
+        pools.default.fonts = "/var/lib/skilld/slots" => pools.default.fonts: must not contain state_dir or lie in it
+        pools.default.fonts = "/var" => pools.default.fonts: must not contain state_dir or lie in it
+        pools.default.fonts = "/srv/a:b" => pools.default.fonts: and state_dir must not contain a comma
         engine.uid_count = 79 => engine.uid_count: 79 are fewer than the 80
         execs.timeout_max = "1s" => execs.timeout_default: must not be over execs.timeout_max
         execs.retain_bytes_total = "1GiB" => execs.retain_bytes_total: must be below pools.default.memory

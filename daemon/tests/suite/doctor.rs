@@ -145,6 +145,7 @@ fn doctor_says_what_is_wrong_with_guest_and_roots() {
         ("SKILLD_ENGINE__GUEST_PATH", "/nowhere/guest"),
         ("SKILLD_SKILLS__ROOTS", roots.as_str()),
         ("SKILLD_SKILLS__WHEELHOUSE", "/nowhere/wheels"),
+        ("SKILLD_POOLS__OFFICE__FONTS", "/nowhere/fonts"),
     ];
     let (code, lines) = doctor(dir.path(), &[], &env);
     assert_eq!(code, Some(64));
@@ -153,10 +154,11 @@ fn doctor_says_what_is_wrong_with_guest_and_roots() {
         .iter()
         .filter_map(|line| line["finding"].as_str())
         .collect();
-    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert_eq!(findings.len(), 3, "{findings:?}");
     for part in [
         "no guest binary at /nowhere/guest",
         "/nowhere/wheels cannot be read",
+        "pools.office.fonts: /nowhere/fonts cannot be read",
     ] {
         let is_named = findings.iter().any(|finding| finding.contains(part));
         assert!(is_named, "{part}: {findings:?}");

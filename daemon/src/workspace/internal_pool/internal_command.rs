@@ -124,6 +124,7 @@ impl InternalSlot {
             env: &no_env,
             skills: &no_skills,
             has_wheelhouse: false,
+            has_fonts: false,
             script: None,
             config: &self.context.config.execs,
         };
