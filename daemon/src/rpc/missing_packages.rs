@@ -48,12 +48,15 @@ pub(super) async fn find_missing_packages(
     if let Some(inventory) = find_image_inventory(shared, pool, has_problems).await {
         let needs = skills.needs(skill).await?;
         missing = list(&needs, &inventory);
-        let others = shared.registry.granted_pools(caller);
-        let others = others.filter(|other| other.config.name != pool.config.name);
-        missing.pools =
-            find_equipped_pools(shared, others, &missing, |found| list(&needs, found)).await;
-        // A requirement that was refused is not among the names, so that the image may lack it all the same.
-        if missing.names.is_empty() && request.need.problems.is_empty() {
+        // A requirement that was refused is not among the names, so that any image may lack it all the same.
+        let has_refused = has_problems && !request.need.problems.is_empty();
+        if !has_refused {
+            let others = shared.registry.granted_pools(caller);
+            let others = others.filter(|other| other.config.name != pool.config.name);
+            let list = |found: &ImageInventory| list(&needs, found);
+            missing.pools = find_equipped_pools(shared, others, &missing, list).await;
+        }
+        if missing.names.is_empty() && !has_refused {
             problems.clear();
         }
     }
