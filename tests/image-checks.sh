@@ -59,7 +59,7 @@ PYTHON'
     claim 'node, jq and sqlite3 calculate' \
         '[ "$(node -p 1+1)" = 2 ] && [ "$(jq -n 1+1)" = 2 ] && [ "$(sqlite3 :memory: "select 1+1")" = 2 ]'
     claim 'node lists the loopback interface' '
-        shim=--require=/usr/share/skilld/network_interfaces.js
+        shim=--require=/usr/share/skilld/node_preload.js
         [ "$(NODE_OPTIONS=$shim node -p "Object.keys(os.networkInterfaces()).join()")" = lo ]'
     claim 'git commits' 'git init -q -b main repository && cd repository &&
         git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m a'

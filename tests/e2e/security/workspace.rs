@@ -93,7 +93,7 @@ async fn a_command_starts_with_the_documented_minimum() -> Result<()> {
         ("LANG", "C.UTF-8"),
         (
             "NODE_OPTIONS",
-            "--require=/usr/share/skilld/network_interfaces.js",
+            "--require=/usr/share/skilld/node_preload.js",
         ),
         ("OMP_NUM_THREADS", "1"),
         ("OPENBLAS_NUM_THREADS", "1"),
