@@ -66,7 +66,7 @@ step() {
 make_context() {
     local list
     mkdir "$context"
-    cp Dockerfile install.sh base/node_preload.js ../daemon/src/environments/redirect_wheels.py "$context/"
+    cp Dockerfile install.sh base/node_preload.js base/npm_offline.js ../daemon/src/environments/redirect_wheels.py "$context/"
     for list in packages.txt dpkg.cfg; do
         cat "base/$list" >"$context/$list"
         if [ "$name" != base ] && [ -e "$name/$list" ]; then cat "$name/$list" >>"$context/$list"; fi

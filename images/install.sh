@@ -124,9 +124,11 @@ make_caches() {
     fi
 }
 
-# Commands have no network, so pip and uv do not try for seconds before they say so. An image that is built on this one
-# and has a network sets UV_OFFLINE=0.
+# Commands have no network, so pip, uv and npm do not try for seconds before they say so. An image that is built on this
+# one and has a network sets UV_OFFLINE=0. pnpm reads npm's settings in the directory of Node.js.
 configure_installers() {
+    mkdir -p /usr/etc
+    printf '%s\n' 'fetch-retries=0' 'audit=false' 'fund=false' 'update-notifier=false' | tee /etc/npmrc >/usr/etc/npmrc
     printf '%s\n' '[global]' 'disable-pip-version-check = true' 'retries = 0' >/etc/pip.conf
     mkdir -p /etc/uv
     printf '%s\n' 'offline = true' 'python-downloads = "never"' 'python-preference = "only-system"' >/etc/uv/uv.toml
@@ -154,6 +156,25 @@ EOF
     chmod 755 /usr/local/bin/uv
 }
 
+# Makes npm and npx take the packages of a workspace for installed, where commands have no network.
+wrap_npm() {
+    local tool
+    [ -x /usr/bin/npm ] || return 0
+    for tool in npm npx; do
+        cat >/usr/local/bin/$tool <<'EOF'
+#!/bin/sh
+tool=${0##*/}
+[ -n "${WORKSPACE_DIR-}" ] || exec "/usr/bin/$tool" "$@"
+case "$tool ${1-}" in
+"npm " | "npm run" | "npm run-script" | "npm test" | "npm t" | "npm start" | "npm -v" | "npm --version" | "npm ls")
+    exec /usr/bin/npm "$@" ;;
+esac
+exec node /usr/share/skilld/npm_offline.js "$tool" "$@"
+EOF
+        chmod 755 /usr/local/bin/$tool
+    done
+}
+
 # Writes wheels that hold no code and lead to the packages of the image. With them pip and uv find these packages in a
 # virtual environment that does not see them.
 write_wheels() {
@@ -176,6 +197,7 @@ install)
     step 'Python packages' install_python
     configure_installers
     wrap_uv
+    wrap_npm
     if [ -e configure.sh ]; then step 'configuration' bash configure.sh; fi
     step 'wheels of the packages' write_wheels
     step 'caches' make_caches

@@ -78,7 +78,10 @@ const FIXED_VARIABLES: [(&str, &str); 31] = [
     ("PYTHON_CPU_COUNT", "1"),
     ("RAYON_NUM_THREADS", "1"),
     // The image has these, and wheels of its packages.
-    ("NODE_OPTIONS", "--require=/usr/share/skilld/node_preload.js"),
+    (
+        "NODE_OPTIONS",
+        "--require=/usr/share/skilld/node_preload.js",
+    ),
     ("IMAGE_WHEELS", WHEELS),
     ("PIP_FIND_LINKS", WHEELS),
     ("UV_FIND_LINKS", WHEELS),
