@@ -61,6 +61,10 @@ PYTHON'
     claim 'node lists the loopback interface' '
         shim=--require=/usr/share/skilld/node_preload.js
         [ "$(NODE_OPTIONS=$shim node -p "Object.keys(os.networkInterfaces()).join()")" = lo ]'
+    claim 'require and import find a package of Debian' '
+        export NODE_OPTIONS=--require=/usr/share/skilld/node_preload.js
+        echo "import { parse } from \"acorn\"; console.log(typeof parse)" >import.mjs
+        [ "$(node import.mjs)" = function ] && [ "$(node -p "typeof require(\"acorn\").parse")" = function ]'
     claim 'git commits' 'git init -q -b main repository && cd repository &&
         git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m a'
     claim 'rg finds' 'echo needle >hay && [ "$(rg -l needle .)" = ./hay ]'
@@ -204,7 +208,45 @@ assert sympy.integrate(\"x\") == sympy.sympify(\"x**2/2\")
 assert networkx.shortest_path(networkx.path_graph(3), 0, 2) == [0, 1, 2]"'
 }
 
+# npm in a command, where WORKSPACE_DIR is set.
+check_npm() {
+    export NODE_OPTIONS=--require=/usr/share/skilld/node_preload.js
+    claim 'npm takes packages of the image for installed' '
+        export WORKSPACE_DIR=/workspace
+        mkdir there && cd there
+        npm install jszip && npm install -g jszip@3 && npm install lodash marked && [ ! -e node_modules ]
+        echo "{\"name\": \"a\", \"dependencies\": {\"jszip\": \"^3\"}, \"devDependencies\": {\"lodash\": \"*\"}}" >package.json
+        npm install && npm ci && [ ! -e node_modules ]'
+    claim 'npm names what is missing, and that there is no network' '
+        export WORKSPACE_DIR=/workspace
+        for install in "npm install" "npm install --global"; do
+            fails_at_once $install jszip@1 no-such-package 2>errors
+            [ "$(wc -l <errors)" = 1 ]
+            grep -F "npm error network: commands have no network, so npm can'\''t get jszip@1 (" errors
+            grep -F "), no-such-package: packages come with the image" errors
+        done
+        mkdir lacking && cd lacking
+        echo "{\"name\": \"a\", \"dependencies\": {\"no-such-package\": \"1\"}}" >package.json
+        fails_at_once npm ci 2>&1 | grep -F "get no-such-package@1: "'
+    claim 'npx runs programs of the image, and no others' '
+        export WORKSPACE_DIR=/workspace
+        [ "$(npx --yes semver 1.2.3)" = 1.2.3 ] && [ "$(npm exec -- semver 1.2.4)" = 1.2.4 ]
+        [ "$(npx --package semver -c "semver 1.2.5")" = 1.2.5 ]
+        npx node --version
+        npx bash -c "exit 7" || [ $? = 7 ]
+        fails_at_once npx --yes no-such-package 2>&1 | grep -F "npx error network: commands have no network"'
+    claim 'npm itself runs scripts and installs local packages' '
+        export WORKSPACE_DIR=/workspace
+        mkdir -p real/part && cd real
+        echo "{\"name\": \"part\", \"version\": \"1.0.0\"}" >part/package.json
+        echo "{\"name\": \"a\", \"scripts\": {\"hello\": \"echo hello\"}}" >package.json
+        npm run hello | grep -x hello && npm install ./part && [ -e node_modules/part ]'
+    claim 'npm without a workspace is the real one, and fails at once' 'fails_at_once npm install no-such-package'
+    unset NODE_OPTIONS
+}
+
 check_base
+if [ -x /usr/bin/npm ]; then check_npm; fi
 if [ "$content" = office ]; then check_office; fi
 if ((${#missing[@]})); then
     printf '  missing: %s\n' "${missing[@]}" >&2

@@ -20,6 +20,7 @@ mod inheritance;
 mod inputs;
 mod limits;
 mod plugin_files;
+mod package_order;
 mod pools;
 mod preflight;
 mod publishing;

@@ -1,7 +1,7 @@
 //! Signs in a command's output of what a workspace does not have: a network, packages, room.
 
 /// Parts of messages about a network that does not answer, in lower case.
-const NETWORK_SIGNS: [&str; 29] = [
+const NETWORK_SIGNS: [&str; 31] = [
     // Name lookups, as libraries and programs report them.
     "temporary failure in name resolution",
     "temporary failure resolving",
@@ -24,8 +24,10 @@ const NETWORK_SIGNS: [&str; 29] = [
     "could not find a version that satisfies the requirement",
     "network was disabled",
     "network connectivity is disabled",
-    // npm.
+    // npm, and programs of other package managers that find no registry.
     "npm error network",
+    "npx error network",
+    "err_pnpm_meta_fetch_fail",
     // Browsers.
     "err_name_not_resolved",
     "err_internet_disconnected",
@@ -43,9 +45,10 @@ const CONNECT_SIGN: &str = "failed to connect to ";
 /// Beginnings of the hosts of servers in the workspace itself.
 const LOCAL_HOSTS: [&str; 4] = ["localhost", "127.", "::1", "0.0.0.0"];
 /// Warning about a network that a command wanted.
-const NETWORK_WARNING: &str = "commands have no network: pip, npm, uv, git clone and downloads fail. Use what is \
-     installed, and files of the workspace. Packages that a skill names in requirements.txt, pyproject.toml or \
-     package.json are installed for it by the operator: skillctl skill prepare NAME";
+const NETWORK_WARNING: &str = "commands have no network: pip, npm, npx, pnpm, yarn, uv, git clone and downloads fail. Use \
+     what is installed, and files of the workspace. Packages that a skill names in requirements.txt, pyproject.toml or \
+     package.json are installed for it by the operator, who can also add some: skillctl skill prepare NAME --package \
+     PYTHON_PACKAGE --npm NODE_PACKAGE";
 /// Parts of messages about a missing module or program, in lower case.
 const PACKAGE_SIGNS: [&str; 6] = [
     "modulenotfounderror",
@@ -112,6 +115,11 @@ mod tests {
              Failed to establish a new connection: [Errno -3] Temporary failure in name resolution\")': /simple/x/",
             "ERROR: No matching distribution found for left-pad",
             "npm error network request to https://registry.npmjs.org/x failed, reason: getaddrinfo ENOTFOUND registry.npmjs.org",
+            "npm ERR! request to https://registry.npmjs.org/x failed, reason: getaddrinfo EAI_AGAIN registry.npmjs.org",
+            "npm error network: commands have no network, so npm can't get x: packages come with the image",
+            "npx error network: commands have no network, so npx can't get x: packages come with the image",
+            " ERR_PNPM_META_FETCH_FAIL  GET https://registry.npmjs.org/x: request to https://registry.npmjs.org/x failed",
+            "error Error: getaddrinfo EAI_AGAIN registry.yarnpkg.com",
             "hint: Packages were unavailable because the network was disabled.",
             "fatal: unable to access 'https://a.example/x.git/': Could not resolve host: a.example",
             "curl: (6) Could not resolve host: a.example",
