@@ -86,8 +86,9 @@ exports.resolve = async (specifier, context, next) => {
     }
 };
 
-// The hook of newer versions, which needs no thread.
+// The hook of newer versions, which needs no thread. Node.js also calls it for `require`.
 function resolveSync(specifier, context, next) {
+    if (!context.conditions.includes('import')) return next(specifier, context);
     try {
         return next(specifier, context);
     } catch (error) {
