@@ -16,9 +16,13 @@ const path = require('node:path');
 
 const GLOBAL_PACKAGES = '/usr/local/lib/node_modules';
 // Matches the statements import and export with what they import from, and the function import with its first argument if
-// that is a text. What else it matches, in comments or texts, only starts the hook where no one needs it.
-const IMPORTS =
-    /(?:^|[;}]|\*\/)\s*(?:import\b(?!\s*[(.])|export\s*[*{])[^"'`]*["'`]([^"'`]*)|\bimport\s*(?:\/[^(]*)?\(\s*(?:["']([^"'\n]*)["']\s*[),])?/gm;
+// that is a text; not types in comments (`@type {import('x')}`). What else it matches, in comments or texts, only starts
+// the hook where no one needs it.
+const IMPORTS = new RegExp(
+    /(?:^|[;}]|\*\/)\s*(?:import\b(?!\s*[(.])|export\s*[*{])[^"'`]*["'`]([^"'`]*)/.source +
+    /|\bimport(?<!^[ \t]*(?:\*|\/\*\*)(?:(?!\*\/)[^\n])*)\s*(?:\/[^(]*)?\(\s*(?:["']([^"'\n]*)["']\s*[),])?/.source,
+    'gm',
+);
 const BARE = /^(@[^/:\\%]+\/[^/:\\%]+|[^@./#:\\%][^/:\\%]*)(\/.*)?$/;
 
 // Folders in which `require` looks for packages, after the node_modules folders.
