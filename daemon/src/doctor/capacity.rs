@@ -225,11 +225,11 @@ mod tests {
 
     #[test]
     fn memory_of_all_pools_and_builds_is_compared_with_the_hosts() {
-        // 64 × 512 MiB, 16 × 1 GiB, 2 × 3 GiB.
+        // 64 × 512 MiB, 16 × 2 GiB, 2 × 3 GiB.
         let defaults = config("");
         for (host, state) in [
-            (54 * GIB, CheckState::Ok),
-            (54 * GIB - 1, CheckState::Warning),
+            (70 * GIB, CheckState::Ok),
+            (70 * GIB - 1, CheckState::Warning),
             (0, CheckState::Warning),
         ] {
             let line = check_memory(&defaults, host);
@@ -244,7 +244,7 @@ mod tests {
             }
         }
         let without_builds = config("[skills]\nenvironment_builds = \"never\"");
-        let line = check_memory(&without_builds, 48 * GIB);
+        let line = check_memory(&without_builds, 64 * GIB);
         assert_eq!(line.state, CheckState::Ok, "{line:?}");
     }
 

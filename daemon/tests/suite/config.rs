@@ -95,7 +95,7 @@ fn default_toml_is_complete_and_loads() {
         (office.warm, office.max, office.pull),
         (1, 16, PullPolicy::Never)
     );
-    assert_eq!(office.limits().memory_bytes, 1 << 30);
+    assert_eq!(office.limits().memory_bytes, 2 << 30);
     assert_eq!(office.limits().disk_bytes, 512 << 20);
     let pool = &config.pools[0];
     assert_eq!(pool.pull, PullPolicy::Never);
