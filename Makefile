@@ -56,7 +56,7 @@ unit: setup-rust ## every test that needs no Docker (TEST='-p skilld --test suit
 	cargo build --locked -p skilld-guest
 	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests --exclude skilld-bench)
 
-compat: setup-python$(if $(DIR),,+npm) $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one) and the samples for agent frameworks, or a report over your skills in DIR=… (POOL=default|office, JSON=1)
+compat: setup-python$(if $(DIR),,+npm) $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one) and the samples for agent frameworks, or a report over your skills in DIR=… (POOL=default|office|web, JSON=1)
 ifeq ($(DIR),)
 	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') cargo test --locked --test e2e -- compat:: $(if $(CASE),,foreign::frameworks::)
 	$(if $(CASE),,cargo test --locked -p skilld-skills --lib labelled_skills -- --nocapture)

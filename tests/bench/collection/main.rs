@@ -19,7 +19,7 @@ use skilld_client::v1::{ListSkillsRequest, Problem, Skill};
 use skilld_tests::{Daemon, Options, docker};
 use tokio::signal::unix::{SignalKind, signal};
 
-use arguments::{Arguments, Pool};
+use arguments::Arguments;
 use check::SkillReport;
 use report::CollectionReport;
 
@@ -50,7 +50,7 @@ fn print_progress(line: &str) {
 
 async fn run() -> Result<()> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
-    let image = choose_image(arguments.pool).await?;
+    let image = choose_image(arguments.image).await?;
     let mut options = Options::default().skills(&arguments.directory);
     let settings = std::env::vars().filter(|(name, _)| is_forwarded(name));
     options.env.extend(settings);
@@ -61,9 +61,9 @@ async fn run() -> Result<()> {
     // A signal waits until the daemon has started: only then does dropping it remove its containers.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let daemon = Daemon::start_with(options.set("pools.default.image", image)).await?;
+    let daemon = Daemon::start_with(options.set("pools.default.image", &image)).await?;
     let checked = tokio::select! {
-        report = check_collection(&daemon, image) => report,
+        report = check_collection(&daemon, &image) => report,
         _ = interrupt.recv() => bail!("interrupted"),
         _ = terminate.recv() => bail!("terminated"),
     };
@@ -82,23 +82,19 @@ fn is_forwarded(name: &str) -> bool {
     SETTINGS.iter().any(|prefix| name.starts_with(prefix)) && name != "SKILLD_SKILLS__ROOTS"
 }
 
-/// Returns the image for a pool. Without a choice it is that of `office` if it exists.
-async fn choose_image(pool: Option<Pool>) -> Result<&'static str> {
-    let wanted = match pool {
-        Some(Pool::Default) => BASE_IMAGE,
-        Some(Pool::Office) => docker::OFFICE_IMAGE,
-        None if docker::has_image(docker::OFFICE_IMAGE).await? => docker::OFFICE_IMAGE,
-        None => BASE_IMAGE,
+/// Returns the image to use, which exists. Without a choice it is that of `office` if that exists.
+async fn choose_image(chosen: Option<String>) -> Result<String> {
+    let image = match chosen {
+        Some(image) => image,
+        None if docker::has_image(docker::OFFICE_IMAGE).await? => docker::OFFICE_IMAGE.to_owned(),
+        None => BASE_IMAGE.to_owned(),
     };
     ensure!(
-        docker::has_image(wanted).await?,
-        "the image {wanted} is missing: run `make image IMAGE={}`",
-        match wanted {
-            BASE_IMAGE => "base",
-            _ => "office",
-        }
+        docker::has_image(&image).await?,
+        "the image {image} is missing: `make image IMAGE=NAME` makes skilld/NAME:latest, for a pool that \
+         docs/images.md describes"
     );
-    Ok(wanted)
+    Ok(image)
 }
 
 async fn check_collection(daemon: &Daemon, image: &str) -> Result<CollectionReport> {
