@@ -35,14 +35,15 @@ mod build_failure;
 mod build_policy;
 mod build_table;
 mod environment_cleanup;
+mod environment_problems;
+mod inferred_need;
 mod line_splitter;
 
-use build::run_build;
 use build_policy::BuildPolicy;
 use build_table::{BuildStart, BuildTable, BuildTrigger};
+pub use environment_problems::{build_problem, environment_remarks, preparation_error};
+use inferred_need::build_need;
 
-/// Code of the problem of an environment whose build failed.
-const BUILD_FAILED: &str = "environment.build_failed";
 /// Reason of a build whose task ended without a result.
 pub const LOST_BUILD: &str = "the build ended without a result: the daemon's log has the cause";
 /// Code of the problem of an environment that is still being built.
@@ -112,7 +113,7 @@ impl EnvironmentRequest {
 pub struct StagedEnvironment {
     /// Built environment; `None` if the skill needs none, or if it is missing.
     pub record: Option<Arc<EnvironmentRecord>>,
-    /// Reasons for which it is missing.
+    /// Reasons for which it or a part of it is missing, and packages that may not work.
     pub problems: Vec<Problem>,
 }
 
@@ -175,19 +176,19 @@ impl Environments {
         };
         let skill = &request.skill;
         let ended = match self.start_build(key, request, BuildTrigger::Staging) {
-            Ok(AwaitedEnvironment::Built(record)) => return with_environment(record),
+            Ok(AwaitedEnvironment::Built(record)) => return with_environment(request, record),
             Ok(AwaitedEnvironment::Building(events)) => wait_for_end(events),
-            Err(problem) => return without_environment(vec![problem]),
+            Err(problem) => return without_environment(request, problem),
         };
         match tokio::time::timeout_at(by, ended).await {
-            Ok(Ok(record)) => with_environment(record),
-            Ok(Err(reason)) => without_environment(vec![build_problem(skill, &reason)]),
+            Ok(Ok(record)) => with_environment(request, record),
+            Ok(Err(reason)) => without_environment(request, build_problem(skill, &reason)),
             Err(_) => {
                 let message = format!(
                     "the packages of skill {skill} are still being built: stage it again when they are; `skillctl skill \
                      prepare {skill}` waits for that"
                 );
-                without_environment(vec![Problem::warning(BUILD_RUNNING, message)])
+                without_environment(request, Problem::warning(BUILD_RUNNING, message))
             }
         }
     }
@@ -195,7 +196,11 @@ impl Environments {
     /// Returns the problems that staging a skill now would report about its environment. Builds nothing; an environment
     /// that staging would try to build is no problem as long as the daemon has a source of packages.
     pub async fn staging_problems(&self, request: &EnvironmentRequest) -> Vec<Problem> {
+        // A warning is about packages that are installed.
+        let mut refused = request.need_problems();
+        refused.retain(Problem::is_error);
         let key = match self.find_known_environment(request).await {
+            Ok(known) if known.record.is_some() => return refused,
             Ok(known) => return known.problems,
             Err(key) => key,
         };
@@ -203,7 +208,7 @@ impl Environments {
             return vec![build_problem(&request.skill, &reason)];
         }
         if self.options().has_package_source() {
-            return Vec::new();
+            return refused;
         }
         let message = format!(
             "this daemon has no source from which the packages of skill {} can be installed: set skills.wheelhouse, \
@@ -222,17 +227,17 @@ impl Environments {
         request: &EnvironmentRequest,
     ) -> Result<StagedEnvironment, EnvironmentKey> {
         if request.need.is_empty() {
-            return Ok(StagedEnvironment::default());
-        }
-        if let Err(problems) = self.check_need(request) {
-            return Ok(without_environment(problems));
+            return Ok(StagedEnvironment {
+                record: None,
+                problems: request.need_problems(),
+            });
         }
         let key = match self.key_of(request).await {
             Ok(key) => key,
-            Err(problem) => return Ok(without_environment(vec![problem])),
+            Err(problem) => return Ok(without_environment(request, problem)),
         };
         if let Some(record) = self.0.store.find(&key) {
-            return Ok(with_environment(record));
+            return Ok(with_environment(request, record));
         }
         if self.options().builds != EnvironmentBuilds::Prepare {
             return Err(key);
@@ -242,9 +247,8 @@ impl Environments {
             "the packages of skill {skill} are not built for this pool: run `skillctl skill prepare {skill}`, then stage \
              it again"
         );
-        Ok(without_environment(vec![Problem::warning(
-            NOT_BUILT, message,
-        )]))
+        let problem = Problem::warning(NOT_BUILT, message);
+        Ok(without_environment(request, problem))
     }
 
     /// Builds the environment of a skill unless it exists, or, if it `rebuilds`, in place of the one that exists. An
@@ -252,20 +256,23 @@ impl Environments {
     /// away; a caller that stays calls [`Self::mark_prepared`] to know that this succeeded.
     ///
     /// # Errors
-    /// Problems of a need that no build can meet, and of too many builds.
+    /// Problems of the need, and that of a daemon that builds none, cannot read its wheelhouse, or has too many builds.
     pub async fn prepare(
         &self,
         request: &EnvironmentRequest,
         rebuilds: bool,
     ) -> Result<AwaitedEnvironment, Vec<Problem>> {
-        self.check_need(request)?;
-        let as_list = |problem| vec![problem];
-        let key = self.key_of(request).await.map_err(as_list)?;
+        // A staging goes on without the packages; a preparation is for nothing else.
+        let as_error = |problem: Problem| {
+            let error = preparation_error(&request.skill, &problem);
+            without_environment(request, error).problems
+        };
+        let key = self.key_of(request).await.map_err(as_error)?;
         let trigger = match rebuilds {
             true => BuildTrigger::Rebuild,
             false => BuildTrigger::Prepare,
         };
-        self.start_build(key, request, trigger).map_err(as_list)
+        self.start_build(key, request, trigger).map_err(as_error)
     }
 
     /// Records that an environment was prepared for a skill, which keeps it while the skill needs it.
@@ -304,22 +311,6 @@ impl Environments {
         self.0.builds.problems()
     }
 
-    /// Checks whether builds are allowed at all and whether a build could meet the need.
-    fn check_need(&self, request: &EnvironmentRequest) -> Result<(), Vec<Problem>> {
-        if !self.options().is_enabled() {
-            let message = format!(
-                "skill {} names packages, and this daemon builds no environments (skills.environment_builds = \"never\"): \
-                 only packages of the image can be used",
-                request.skill
-            );
-            return Err(vec![Problem::warning(NOT_BUILT, message)]);
-        }
-        if request.need.problems.is_empty() {
-            return Ok(());
-        }
-        Err(request.need.problems.clone())
-    }
-
     fn options(&self) -> &EnvironmentOptions {
         &self.0.context.config.skills.environments
     }
@@ -327,8 +318,16 @@ impl Environments {
     /// Returns the key of the environment that a build of today would make.
     ///
     /// # Errors
-    /// Problem of a wheelhouse that could not be read yet.
+    /// Problem of a daemon that builds no environments, or of a wheelhouse that could not be read yet.
     async fn key_of(&self, request: &EnvironmentRequest) -> Result<EnvironmentKey, Problem> {
+        if !self.options().is_enabled() {
+            let message = format!(
+                "skill {} names packages, and this daemon builds no environments (skills.environment_builds = \"never\"): \
+                 only packages of the image can be used",
+                request.skill
+            );
+            return Err(Problem::warning(NOT_BUILT, message));
+        }
         let policy = self.0.policy.digest(&self.0.context).await;
         let unreadable = || {
             let message = format!(
@@ -394,7 +393,7 @@ impl EnvironmentBuilder {
         let stop = &self.context.tasks.stop;
         let build = async {
             let _permit = self.permits.acquire(request.tenant.as_str()).await;
-            run_build(self, &key, request, events).await
+            build_need(self, &key, request, events).await
         };
         let built = tokio::select! {
             built = build => built,
@@ -452,23 +451,19 @@ async fn wait_for_end(
     }
 }
 
-/// Returns the problem of a skill whose environment was not built.
-pub fn build_problem(skill: &str, reason: &str) -> Problem {
-    let message = format!("the packages of skill {skill} were not built: {reason}");
-    Problem {
-        subject: skill.to_owned(),
-        ..Problem::error(BUILD_FAILED, message)
-    }
-}
-
-fn with_environment(record: Arc<EnvironmentRecord>) -> StagedEnvironment {
+fn with_environment(
+    request: &EnvironmentRequest,
+    record: Arc<EnvironmentRecord>,
+) -> StagedEnvironment {
     StagedEnvironment {
+        problems: environment_remarks(request, &record),
         record: Some(record),
-        problems: Vec::new(),
     }
 }
 
-fn without_environment(problems: Vec<Problem>) -> StagedEnvironment {
+fn without_environment(request: &EnvironmentRequest, problem: Problem) -> StagedEnvironment {
+    let mut problems = request.need_problems();
+    problems.push(problem);
     StagedEnvironment {
         record: None,
         problems,

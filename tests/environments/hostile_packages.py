@@ -74,6 +74,9 @@ def make_hostile_packages(folder):
     packed = make_tarball({"package/package.json": json.dumps(manifest), "package/index.js": "module.exports = 'x'"})
     (folder / "npm").mkdir(exist_ok=True)
     (folder / "npm/hostile-scripts-1.0.0.tgz").write_bytes(packed)
+    dist = {"tarball": "https://registry.npmjs.org/hostile-scripts/-/hostile-scripts-1.0.0.tgz"}
+    document = {"name": "hostile-scripts", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": manifest | {"dist": dist}}}
+    (folder / "npm/hostile-scripts").write_text(json.dumps(document))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import json
 import socketserver
 import tarfile
 import threading
@@ -68,8 +69,33 @@ def make_source_distribution(folder, name, version, probe=""):
     (folder / f"{stem}.tar.gz").write_bytes(make_tarball(files))
 
 
+def make_registry(url, packages, files=()):
+    """Returns the pages of a registry of npm by URL.
+
+    `packages` has fields of package.json by name and version; `files` are further members of all tarballs.
+    """
+    pages, versions = {}, {}
+    for (name, version), fields in packages.items():
+        manifest = {"name": name, "version": version} | fields
+        packed = make_tarball({
+            "package/package.json": json.dumps(manifest), "package/index.js": f"module.exports = '{name} {version}';\n",
+            **dict(files),
+        })  # fmt: skip
+        tarball = f"{url}/{name}/-/{name.rpartition('/')[2]}-{version}.tgz"
+        integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
+        pages[tarball] = packed
+        versions.setdefault(name, {})[version] = manifest | {"dist": {"tarball": tarball, "integrity": integrity}}
+    for name, known in versions.items():
+        document = {"name": name, "dist-tags": {"latest": list(known)[-1]}, "versions": known}
+        pages[f"{url}/{name.replace('/', '%2f')}"] = json.dumps(document).encode()
+    return pages
+
+
 class IndexRequestHandler(BaseHTTPRequestHandler):
-    """Answers absolute-form GET for the server's pages and refuses every other host, as the daemon's proxy does."""
+    """Answers absolute-form GET for the server's pages and refuses every other host, as the daemon's proxy does.
+
+    A page that is a number is the status of an answer without a body.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -81,8 +107,8 @@ class IndexRequestHandler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.requested.append(self.path)
-        page = self.server.pages.get(self.path)
-        self.answer(404 if page is None else 200, page or b"")
+        page = self.server.pages.get(self.path, 404)
+        self.answer(page, b"") if isinstance(page, int) else self.answer(200, page)
 
     def do_HEAD(self):
         self.do_GET()

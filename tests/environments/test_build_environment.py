@@ -2,158 +2,14 @@
 
     python3 -B -m unittest discover -v -s tests/environments
 
-Needs Docker and skilld/base. The tests of Node.js packages need npm, and so skilld/office; without it they are skipped.
+Needs Docker and skilld/base.
 """
 
-import base64
-import hashlib
-import io
-import json
-import os
-import subprocess
-import tarfile
-import tempfile
-import time
 import unittest
-import uuid
-from pathlib import Path
 
+from environment_case import ENVIRONMENT, INDEX, EnvironmentCase
 from hostile_packages import make_hostile_packages
-from sample_packages import SocketIndex, make_source_distribution, make_tarball, make_wheel
-
-IMAGE = os.environ.get("SKILLD_TEST_IMAGE", "skilld/base:latest")
-NODE_IMAGE = "skilld/office:latest"
-FOLDER = Path(__file__).resolve().parents[2] / "daemon/src/environments"
-# As the daemon does.
-SCRIPT = "".join((FOLDER / name).read_text() for name in ("redirect_wheels.py", "build_environment.py"))
-ENVIRONMENT = "/opt/skilld/environments/sample"
-UID = "200001"
-GREETER = "import sys\n\ndef main():\n    print('hello from', sys.prefix)\n\ndef plug():\n    return 'plugged in'\n"
-ENTRY_POINTS = "[console_scripts]\ngreet = greeter:main\n\n[greeter.plugins]\nown = greeter:plug\n"
-
-
-def run_container(image, command, *options):
-    """Runs a command in a container that is configured like a workspace's, and returns the completed process."""
-    hardening = [
-        "--rm", "--label", "io.skilld.test=environments", "--user", f"{UID}:{UID}", "--read-only", "--network", "none",
-        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", "1g", "--pids-limit", "512",
-        "--tmpfs", f"/workspace:exec,uid={UID},gid={UID},mode=0700,size=256m", "--tmpfs", "/tmp:exec,mode=1777",
-        "--env", "HOME=/workspace",
-    ]  # fmt: skip
-    name = f"skilld-test-{uuid.uuid4().hex}"
-    try:
-        return subprocess.run(
-            ["docker", "run", "--name", name, *hardening, *options, image, *command], capture_output=True, timeout=600
-        )
-    except BaseException:
-        # Also at Ctrl-C: the container outlives its client.
-        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
-        raise
-
-
-class BuildResult:
-    """Outcome of one run of the script: its exit status, its messages and the tar."""
-
-    def __init__(self, process):
-        self.code = process.returncode
-        self.lines = process.stderr.decode().splitlines()
-        self.reason = self.lines[-1] if self.lines else ""
-        self.tar = process.stdout
-
-    def entries(self):
-        with tarfile.open(fileobj=io.BytesIO(self.tar)) as archive:
-            return archive.getmembers()
-
-    def environment(self):
-        with tarfile.open(fileobj=io.BytesIO(self.tar)) as archive:
-            return json.load(archive.extractfile("environment.json"))
-
-    def unpack(self, folder):
-        """Unpacks as the daemon does: refuses links that lead out, then links the interpreter into the environment."""
-        with tarfile.open(fileobj=io.BytesIO(self.tar)) as archive:
-            archive.extractall(folder, filter="data")
-        python = self.environment()["python"]
-        for name in ("python", "python3", Path(python["executable"]).name) if python else ():
-            (folder / "venv/bin" / name).symlink_to(python["executable"])
-        return folder
-
-
-class EnvironmentCase(unittest.TestCase):
-    """Folder of the class with a wheelhouse, and the calls that build and use environments."""
-
-    image = IMAGE
-
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.root = Path(folder.name)
-        cls.wheelhouse = cls.root / "wheelhouse"
-        cls.wheelhouse.mkdir()
-        cls.greeter_hash = make_wheel(
-            cls.wheelhouse, "greeter", "1.0", {"greeter": GREETER}, ["idna>=3"], ENTRY_POINTS
-        )  # fmt: skip
-        make_wheel(cls.wheelhouse, "strict", "1.0", {"strict": ""}, ["greeter<1"])
-        make_wheel(cls.wheelhouse, "idna", "99.0", {"idna": "ORIGIN = 'environment'"})
-        make_source_distribution(cls.wheelhouse, "unbuilt", "1.0")
-
-    @classmethod
-    def build(cls, *mounts, prologue="", python="/usr/bin/python3", **changes):
-        """Runs the script on files given by name, with options that differ from an offline build's."""
-        files = {name: changes.pop(name) for name in list(changes) if "." in name}
-        source = Path(tempfile.mkdtemp(dir=cls.root))
-        source.chmod(0o755)
-        for name, text in files.items():
-            (source / name).write_text(text)
-        options = {
-            "name": "sample", "source": "/workspace/work/build", "index_url": "", "node_index_url": "",
-            "proxy_socket": None, "wheelhouse": "/opt/skilld/wheelhouse", "source_builds": False,
-        } | changes  # fmt: skip
-        stage = f'mkdir work && cp -r /source work/build && {prologue} exec {python} -c "$0" "$1"'
-        started = time.monotonic()
-        process = run_container(
-            cls.image, ["bash", "-c", stage, SCRIPT, json.dumps(options)],
-            "--volume", f"{source}:/source:ro", "--volume", f"{cls.wheelhouse}:/opt/skilld/wheelhouse:ro", *mounts,
-        )  # fmt: skip
-        result = BuildResult(process)
-        seconds = time.monotonic() - started
-        print(f"  built {sorted(files)}: exit {result.code}, {len(result.tar)} bytes, {seconds:.1f} s")
-        return result
-
-    def built(self, *mounts, **changes):
-        """Builds an environment that must succeed."""
-        result = self.build(*mounts, **changes)
-        self.assertEqual(result.code, 0, "\n".join(result.lines))
-        return result
-
-    def refused(self, *words, code=3, **changes):
-        """Builds an environment that must fail with a last line that has the given words, and without a tar."""
-        result = self.build(**changes)
-        self.assertEqual((result.code, result.tar), (code, b""), "\n".join(result.lines))
-        for word in words:
-            self.assertIn(word, result.reason)
-        return result
-
-    def use(self, tree, script, *mounts):
-        """Runs a shell script beside the read-only environment, as a workspace would, and returns its output."""
-        tree.chmod(0o755)
-        process = run_container(
-            self.image, ["bash", "-euc", script], "--volume", f"{tree}:{ENVIRONMENT}:ro",
-            "--env", f"VIRTUAL_ENV={ENVIRONMENT}/venv",
-            "--env", f"PATH={ENVIRONMENT}/venv/bin:/usr/local/bin:/usr/bin:/bin",
-            "--env", "UV_OFFLINE=1", "--env", f"UV_FIND_LINKS={ENVIRONMENT}/wheels",
-            "--env", f"NODE_PATH={ENVIRONMENT}/node_modules", *mounts,
-        )  # fmt: skip
-        self.assertEqual(process.returncode, 0, process.stderr.decode())
-        return process.stdout.decode().splitlines()
-
-    def serve(self, pages):
-        folder = Path(tempfile.mkdtemp(dir=self.root))
-        folder.chmod(0o755)
-        index = SocketIndex(folder / "index.sock", pages)
-        self.addCleanup(index.server_close)
-        self.addCleanup(index.shutdown)
-        return index, ("--volume", f"{folder}:/run/skilld:ro")
+from sample_packages import make_wheel
 
 
 class PackagesOfTheWheelhouse(EnvironmentCase):
@@ -376,13 +232,12 @@ class PackagesOfAnIndex(EnvironmentCase):
             "http://index.test/simple/distant/": page.encode(),
             f"http://index.test/files/{wheel.name}": wheel.read_bytes(),
         })  # fmt: skip
-        place = {"index_url": "http://index.test/simple", "proxy_socket": "/run/skilld/index.sock"}
-        result = self.built(*mounts, **place, **{"requirements.txt": "distant\n"})
+        result = self.built(*mounts, **INDEX, **{"requirements.txt": "distant\n"})
         described = result.environment()
         self.assertEqual(described["packages"], [{"name": "distant", "version": "3.1", "hashes": [f"sha256:{digest}"]}])
         self.assertEqual([item["name"] for item in described["provided"]], ["idna"])
         self.assertEqual({url.split("/")[2] for url in index.requested}, {"index.test"})
-        absent = self.build(*mounts, **place, **{"requirements.txt": "absent\n"})
+        absent = self.build(*mounts, **INDEX, **{"requirements.txt": "absent\n"})
         self.assertEqual(absent.code, 3, absent.lines)
         self.assertIn("absent", absent.reason)
 
@@ -395,75 +250,35 @@ class PackagesOfAnIndex(EnvironmentCase):
             "http://index.test/simple/greeter/": f'<a href="/files/{wheel.name}">{wheel.name}</a>'.encode(),
             f"http://index.test/files/{wheel.name}": wheel.read_bytes(),
         })  # fmt: skip
-        place = {"index_url": "http://index.test/simple", "proxy_socket": "/run/skilld/index.sock"}
-        packages = self.built(*mounts, **place, **{"requirements.txt": "greeter\n"}).environment()["packages"]
+        packages = self.built(*mounts, **INDEX, **{"requirements.txt": "greeter\n"}).environment()["packages"]
         self.assertIn(("greeter", "1.0"), [(item["name"], item["version"]) for item in packages])
-        newer = self.build(*mounts, **place, **{"requirements.txt": "greeter>=2\n"})
+        newer = self.build(*mounts, **INDEX, **{"requirements.txt": "greeter>=2\n"})
         self.assertEqual(newer.code, 3, newer.lines)
         self.assertNotIn(f"http://index.test/files/{wheel.name}", index.requested)
 
     def test_unreachable_index_is_no_fault_of_the_need(self):
-        self.refused("index.test", code=1, index_url="http://index.test/simple", proxy_socket="/run/skilld/index.sock",
-                     **{"requirements.txt": "distant\n"})  # fmt: skip
+        self.refused("index.test", code=1, **INDEX, **{"requirements.txt": "distant\n"})
 
+    def test_needs_that_image_and_wheels_meet_ask_no_index(self):
+        described = self.built(**INDEX, **{"requirements.txt": "greeter\nPyYAML\n"}).environment()
+        self.assertEqual([item["name"] for item in described["packages"]], ["greeter"])
+        self.assertEqual([item["name"] for item in described["provided"]], ["idna", "pyyaml"])
+        index, mounts = self.serve({})
+        again = self.built(*mounts, **INDEX, **{"requirements.txt": "greeter\nPyYAML\n"}).environment()
+        self.assertEqual((again["packages"], index.requested), (described["packages"], []))
 
-class PackagesOfNode(EnvironmentCase):
-    """Needs npm, which skilld/base does not have."""
-
-    image = NODE_IMAGE
-
-    @classmethod
-    def setUpClass(cls):
-        if subprocess.run(["docker", "image", "inspect", cls.image], capture_output=True).returncode != 0:
-            reason = f"Node.js packages are not tested without {cls.image}: make image IMAGE=office"
-            print(f"  {reason}")
-            raise unittest.SkipTest(reason)
-        super().setUpClass()
-
-    def test_install_scripts_of_node_packages_do_not_run(self):
-        manifest = {"name": "marked", "version": "1.2.3", "scripts": {"install": "touch /workspace/ran && exit 1"}}
-        files = {"package/package.json": json.dumps(manifest), "package/index.js": "module.exports = 'marked'"}
-        packed = make_tarball(files)
-        url = "http://index.test/npm/marked/-/marked-1.2.3.tgz"
-        index, mounts = self.serve({url: packed})
-        integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
-        locked = {"version": "1.2.3", "resolved": url, "integrity": integrity, "hasInstallScript": True}
-        root = {"name": "need", "version": "1.0.0", "dependencies": {"marked": "^1.0.0"}}
-        place = {"node_index_url": "http://index.test/npm/", "proxy_socket": "/run/skilld/index.sock"}
-        scripts = {"scripts": {"preinstall": "exit 1", "install": "exit 1", "prepare": "exit 1"}}
-        need = {"package.json": json.dumps(root | scripts), "package-lock.json": self.lock(root, marked=locked)}
-        result = self.built(*mounts, **place, **need)
-        self.assertEqual(index.requested, [url])
-        self.assertEqual(result.environment()["node_packages"], [{"name": "marked", "version": "1.2.3", "hashes": [integrity]}])
-        self.assertIsNone(result.environment()["python"])
-        tree = result.unpack(self.root / "node")
-        self.assertEqual(self.use(tree, "node -p 'require(\"marked\")'"), ["marked"])
-
-        locked["integrity"] = "sha512-" + base64.b64encode(bytes(64)).decode()
-        damaged = self.build(*mounts, **place, **{**need, "package-lock.json": self.lock(root, marked=locked)})
-        self.assertEqual(damaged.code, 3, damaged.lines)
-        self.assertIn("package marked has another hash", damaged.reason)
-        self.refused("marked", **need)
-
-    def test_package_without_dependencies_needs_no_index(self):
-        root = {"name": "need", "version": "1.0.0"}
-        need = {"package.json": json.dumps(root), "package-lock.json": self.lock(root)}
-        self.assertEqual([entry.name for entry in self.built(**need).entries()], ["environment.json", "node_modules"])
-        self.refused("package-lock.json", **{"package.json": json.dumps(root)})
-
-    def test_node_packages_from_elsewhere_than_an_index_are_refused(self):
-        root = {"name": "need", "version": "1.0.0"}
-        linked, cloned = {"resolved": "../outer", "link": True}, {"resolved": "git+ssh://git@example.com/outer.git#1"}
-        for item in (linked, cloned):
-            lock = self.lock(root, outer=item)
-            self.refused("outer", item["resolved"], **{"package.json": json.dumps(root), "package-lock.json": lock})
-        self.refused("version", **{"package.json": json.dumps(root), "package-lock.json": '{"lockfileVersion": 1}'})
-
-    @staticmethod
-    def lock(root, **packages):
-        """Returns a package-lock.json of a root package and the packages below it."""
-        entries = {"": root} | {f"node_modules/{name}": item for name, item in packages.items()}
-        return json.dumps({**root, "lockfileVersion": 3, "requires": True, "packages": entries})
+    def test_configuration_of_the_image_concerns_no_build(self):
+        variables = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_DEFAULT_INDEX": "http://other.test/simple",
+                     "PIP_INDEX_URL": "http://other.test/simple", "UV_CONSTRAINT": "/nowhere", "UV_REQUIRE_HASHES": "1"}
+        options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        configured = self.root / "configured"
+        configured.mkdir()
+        (configured / "uv.toml").write_text('offline = true\nno-index = true\n')
+        index, mounts = self.serve({})
+        absent = self.build(*mounts, *options, "--volume", f"{configured}:/etc/uv:ro", **INDEX,
+                            **{"requirements.txt": "absent\n"})  # fmt: skip
+        self.assertEqual(absent.code, 3, absent.lines)
+        self.assertEqual(set(index.requested), {"http://index.test/simple/absent/"})
 
 
 if __name__ == "__main__":

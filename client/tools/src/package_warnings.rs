@@ -12,6 +12,8 @@ const NAMES_SHOWN_MAX: usize = 20;
 const REASONS_SHOWN_MAX: usize = 3;
 /// Maximum number of characters of one reason. A build writes the last lines of its output into it.
 const REASON_CHARS_MAX: usize = 400;
+/// Code of the problem of a package that is installed, and may not work.
+const INSTALLED_CODE: &str = "environment.warning";
 /// Beginning of the codes of problems with a skill's packages.
 const CODE_PREFIX: &str = "environment.";
 
@@ -40,7 +42,7 @@ pub(crate) fn describe_staging_problems(staged: &StagedSkill) -> Option<String> 
     let problems: Vec<Problem> = staged
         .problems
         .iter()
-        .filter(|problem| problem.code.starts_with(CODE_PREFIX))
+        .filter(|problem| problem.code.starts_with(CODE_PREFIX) && problem.code != INSTALLED_CODE)
         .cloned()
         .collect();
     (!problems.is_empty()).then(|| format_warning(&[], &problems))
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn only_problems_with_packages_are_warnings_about_packages() {
         let mut staged = StagedSkill {
-            problems: vec![problem("skill.x", "x")],
+            problems: vec![problem("skill.x", "x"), problem(INSTALLED_CODE, "x")],
             ..StagedSkill::default()
         };
         assert_eq!(describe_staging_problems(&staged), None);

@@ -9,3 +9,4 @@
 
 pub mod environment_record;
 pub mod environment_store;
+pub(crate) mod remembered_packages;

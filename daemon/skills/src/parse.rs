@@ -1,5 +1,6 @@
 //! Pure parsing: bytes of a skill's documents become a document, a card, and a list of problems. No I/O.
 
+pub mod added_packages;
 pub mod document;
 pub(crate) mod environment_need;
 pub mod finding;

@@ -1,10 +1,12 @@
 //! Options of the crate skilld-skills. The daemon fills them from its configuration.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::fetch::{FetchError, WebUrl};
 use crate::held_bytes::OBJECT_BYTES;
+use crate::parse::added_packages::AddedPackages;
 use crate::parse::finding::quote_excerpt;
 use crate::skill_path::{SKILL_PATH_BYTES_MAX, normalise_skill_path};
 
@@ -34,6 +36,10 @@ pub struct SkillsOptions {
     pub skills_max: usize,
     /// Time for which unreferenced content stays in the store after its last use.
     pub keep_unused: Duration,
+    /// Packages that the operator adds to what skills state, by the name of the skill.
+    pub packages: BTreeMap<String, AddedPackages>,
+    /// `true` to add the packages that a skill's text installs and its scripts import.
+    pub infers_packages: bool,
     /// Roots that are URLs.
     pub remote: RemoteOptions,
     /// Held by a test to make every scan hang.
@@ -209,6 +215,8 @@ mod tests {
                 skill_md_bytes_max: Self::SKILL_MD_BYTES_MAX,
                 skills_max: Self::SKILLS_MAX,
                 keep_unused: minutes(24 * 60),
+                packages: BTreeMap::new(),
+                infers_packages: false,
                 scan_gate: std::sync::Arc::default(),
                 remote: RemoteOptions {
                     refresh_interval: minutes(10),

@@ -20,6 +20,7 @@ use crate::catalogue::source_scanner::ScanExtent;
 use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::{ContentStore, DAMAGED, StoreCleanup};
+use crate::environments::remembered_packages::RememberedPackages;
 use crate::error::{Error, Result};
 use crate::parse::finding::ValidationProfile;
 use crate::parse::problem::Problem;
@@ -78,6 +79,7 @@ impl Skills {
         Ok(Self {
             library: Arc::new(SkillLibrary {
                 plugins: PluginLibrary::new(&store),
+                remembered: RememberedPackages::new(base.join("added"), store.tmp()),
                 store,
                 sources,
                 options: options.clone(),

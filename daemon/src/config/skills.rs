@@ -1,12 +1,16 @@
 //! Section `[skills]`: roots of skills, limits of one skill, and limits of what is fetched for roots that are URLs.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::Deserializer;
+use serde::de::{Deserializer, Error as _};
 use skilld_skills::fetch::IndexHost;
-use skilld_skills::{ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions};
+use skilld_skills::{
+    ADDED_PACKAGES_MAX, AddedPackages, ArchiveBounds, RemoteOptions, SkillRoot, SkillsOptions,
+    is_name,
+};
 
 use super::environments::{self, EnvironmentBuilds, EnvironmentOptions, PackageIndex};
 use super::skill_roots::parse_skill_root;
@@ -27,6 +31,8 @@ struct SkillsSection {
     files_max: u64,
     #[serde(deserialize_with = "values::size")]
     bytes_max: u64,
+    packages: BTreeMap<SkillName, PackageList>,
+    infer_packages: bool,
     environment_builds: EnvironmentBuilds,
     #[serde(deserialize_with = "values::optional_path")]
     wheelhouse: Option<PathBuf>,
@@ -56,6 +62,44 @@ struct SkillsSection {
     archive_bytes_max: u64,
 }
 
+/// Name of a skill as a key.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+struct SkillName(String);
+
+impl TryFrom<String> for SkillName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if is_name(&text) {
+            return Ok(Self(text));
+        }
+        Err(format!(
+            "{text:?} is not the name of a skill as `skillctl skill list` shows it"
+        ))
+    }
+}
+
+/// Packages that the operator adds to one skill.
+#[derive(Debug)]
+struct PackageList(AddedPackages);
+
+impl<'de> Deserialize<'de> for PackageList {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        let mut packages = AddedPackages::default();
+        let add = |text: &str| {
+            let added = packages.add(text);
+            added.map_err(|reason| format!("{text:?} {reason}"))
+        };
+        let count = values::list(source, add)?.len();
+        if count > ADDED_PACKAGES_MAX {
+            let message = format!("has {count} packages; at most {ADDED_PACKAGES_MAX}");
+            return Err(D::Error::custom(message));
+        }
+        Ok(Self(packages))
+    }
+}
+
 /// Deserializes section `[skills]`. The fetch options of remote roots are a stand-in until section `[fetch]` is known.
 pub(super) fn skills_config<'de, D: Deserializer<'de>>(
     source: D,
@@ -72,6 +116,12 @@ pub(super) fn skills_config<'de, D: Deserializer<'de>>(
         skill_md_bytes_max: SkillsOptions::SKILL_MD_BYTES_MAX,
         skills_max: SkillsOptions::SKILLS_MAX,
         keep_unused: section.keep_unused,
+        packages: section
+            .packages
+            .into_iter()
+            .map(|(SkillName(name), PackageList(packages))| (name, packages))
+            .collect(),
+        infers_packages: section.infer_packages,
         remote: RemoteOptions {
             refresh_interval: section.refresh_interval,
             allow_private_addresses: section.allow_private_addresses,

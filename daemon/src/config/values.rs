@@ -130,7 +130,7 @@ pub(super) fn paths<'de, D: Deserializer<'de>>(source: D) -> Result<Vec<PathBuf>
 /// Deserializes a list of strings with `parse`. One failure reports all elements that are wrong.
 pub(super) fn list<'de, D: Deserializer<'de>, T>(
     source: D,
-    parse: impl Fn(&str) -> Result<T, String>,
+    mut parse: impl FnMut(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, D::Error> {
     let (mut values, mut faults) = (Vec::new(), Vec::new());
     for text in Vec::<String>::deserialize(source)? {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Seek;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,14 +26,16 @@ use crate::config::{PoolConfig, WorkspaceStorage};
 use crate::error::{Error, Result};
 use crate::fetch::{IndexProxy, IndexProxyOptions};
 use crate::guest::bind_container_socket;
-use crate::skills::ArchiveBounds;
 use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
+use crate::skills::{ArchiveBounds, EnvironmentNeed};
 use crate::workspace::internal_pool::{InternalCommand, InternalPool, InternalSlot};
 use crate::workspace_paths;
 
 /// Program that builds an environment in its container.
 const BUILD_SCRIPT: &str = concat!(
     include_str!("redirect_wheels.py"),
+    include_str!("inferred_packages.py"),
+    include_str!("build_node_packages.py"),
     include_str!("build_environment.py")
 );
 /// Folder of what the build reads, relative to the workspace.
@@ -54,11 +56,11 @@ const STDERR_TAIL_BYTES: usize = 8 << 10;
 /// Maximum size in bytes of what one message carries to a container.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Builds an environment and installs it in the store.
+/// Builds an environment and installs it in the store. Its report has the note as a warning, unless that is empty.
 pub(super) async fn run_build(
     builder: &EnvironmentBuilder,
     key: &EnvironmentKey,
-    request: &EnvironmentRequest,
+    (request, note): (&EnvironmentRequest, &str),
     events: &broadcast::Sender<BuildEvent>,
 ) -> Result<Arc<EnvironmentRecord>, BuildFailure> {
     let context = &builder.context;
@@ -86,7 +88,12 @@ pub(super) async fn run_build(
     let run_dir = context.slot_dir(slot.number()).join("run");
     let proxy = start_proxy(builder, &run_dir)?;
     let bytes_quota = builder.bytes_quota(&request.tenant);
-    let command = build_command(&name, options, proxy.is_some(), bytes_quota);
+    let command = build_command(
+        (&name, &request.need, note),
+        options,
+        proxy.is_some(),
+        bytes_quota,
+    );
     let mut lines = LineSplitter::new(|line| send_line(events, line));
     let ended = slot
         .run(command, &mut output, |piece| lines.push(piece))
@@ -148,6 +155,11 @@ fn build_pool(pool: &PoolConfig, options: &EnvironmentOptions) -> PoolConfig {
     }
 }
 
+/// Returns a file that the build reads unless it is empty.
+fn present(path: PathBuf, content: &[u8]) -> Option<(PathBuf, &[u8])> {
+    (!content.is_empty()).then_some((path, content))
+}
+
 /// Writes what the build reads into its container.
 async fn stage_need(
     slot: &InternalSlot,
@@ -156,17 +168,21 @@ async fn stage_need(
 ) -> Result<()> {
     let need = &request.need;
     let requirements = need.requirements.join("\n");
-    for (name, content) in [
-        ("requirements.txt", requirements.as_bytes()),
-        ("package.json", &need.package_json),
-        ("package-lock.json", &need.package_lock),
-        ("authorities.pem", authorities),
-    ] {
-        if content.is_empty() {
-            continue;
-        }
+    let mut files = Vec::new();
+    for (number, project) in need.node_projects.iter().enumerate() {
+        let root = Path::new("node").join(number.to_string());
+        let folder = root.join(&project.folder);
+        let local = project.local_files.iter();
+        files.extend(local.map(|(path, content)| (root.join(path), content.as_slice())));
+        // After the files of the skill's own packages, which may have the same names.
+        files.push((folder.join("package.json"), &project.package_json));
+        files.extend(present(folder.join("package-lock.json"), &project.lock));
+    }
+    files.extend(present("requirements.txt".into(), requirements.as_bytes()));
+    files.extend(present("authorities.pem".into(), authorities));
+    for (path, content) in files {
         let header = pb::StageFilesHeader {
-            path: format!("{SOURCE_DIR}/{name}"),
+            path: format!("{SOURCE_DIR}/{}", path.display()),
             kind: Kind::File.into(),
             ..pb::StageFilesHeader::default()
         };
@@ -181,7 +197,7 @@ async fn stage_need(
 
 /// Returns the command that builds an environment, whose archive fits into what its tenant may hold.
 fn build_command(
-    name: &str,
+    (name, need, note): (&str, &EnvironmentNeed, &str),
     options: &EnvironmentOptions,
     has_proxy: bool,
     bytes_quota: Option<u64>,
@@ -193,9 +209,23 @@ fn build_command(
         url.unwrap_or_default().to_owned()
     };
     let wheelhouse = options.wheelhouse.as_ref();
+    let projects = need.node_projects.iter();
+    let projects: Vec<_> = projects
+        .map(
+            |project| serde_json::json!({"folder": project.folder, "has_added": project.has_added}),
+        )
+        .collect();
+    let inferred: BTreeMap<&str, &str> = need
+        .inferred
+        .iter()
+        .map(|package| (package.requirement.as_str(), package.module.as_str()))
+        .collect();
     let settings = serde_json::json!({
         "name": name,
         "source": format!("{}/{SOURCE_DIR}", workspace_paths::WORKSPACE_DIR),
+        "node_projects": projects,
+        "inferred": inferred,
+        "note": note,
         "index_url": text(&options.package_index),
         "node_index_url": text(&options.node_package_index),
         "proxy_socket": has_proxy.then(|| format!("/run/skilld/{PROXY_SOCKET}")),
@@ -255,7 +285,7 @@ fn start_proxy(builder: &EnvironmentBuilder, run_dir: &Path) -> Result<Option<Ru
     }))
 }
 
-fn send_line(events: &broadcast::Sender<BuildEvent>, line: &str) {
+pub(super) fn send_line(events: &broadcast::Sender<BuildEvent>, line: &str) {
     if events.send(BuildEvent::Line(line.to_owned())).is_err() {
         tracing::trace!(line, "no caller follows the build");
     }

@@ -1,11 +1,12 @@
 """Builds the environment of a skill inside a container of its image, and writes it to stdout as a tar.
 
-The daemon runs `redirect_wheels.py` and this file as one program, `python3 -c TEXT OPTIONS`, with OPTIONS in JSON:
-`name` of the environment, `source` (folder with requirements.txt, or package.json and package-lock.json, and with
-authorities.pem if the operator's certificate authorities count beside those of the image), `index_url` and
-`node_index_url` ("" is offline), `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to
-stderr. Exit status: 0 for success, 3 if the need cannot be met, 1 for any other failure; the last line on stderr is
-then the reason.
+The daemon runs `redirect_wheels.py`, `inferred_packages.py`, `build_node_packages.py` and this file as one program,
+`python3 -c TEXT OPTIONS`, with OPTIONS in JSON: `name` of the environment, `source` (folder with requirements.txt, with
+node/N for each project of Node.js, and with authorities.pem if the operator's certificate authorities count beside
+those of the image), `node_projects` (`folder` of each in node/N, and `has_added` if its lock file lacks some),
+`inferred` (module by requirement), `note` (first warning), `index_url` and `node_index_url` ("" is offline),
+`proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to stderr. Exit status: 0 for success, 3
+if the need cannot be met, 1 for any other failure; the last line on stderr is then the reason.
 """
 
 import errno
@@ -36,8 +37,9 @@ TAR_BUFFER_BYTES = 1 << 18
 CERTIFICATE_FILE = "/etc/ssl/certs/ca-certificates.crt"
 # Variables of the image that the tools see. The rest could change what they install.
 KEPT_VARIABLES = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
-# Error codes of npm that are faults of the lock file, of a package or of the index's content.
-NPM_NEED_CODES = {"E404", "EBADENGINE", "EBADPLATFORM", "EINTEGRITY", "ENOTCACHED", "ETARGET", "EUSAGE"}
+# Warnings of a report, and characters of one.
+WARNINGS_MAX = 20
+WARNING_CHARS_MAX = 300
 
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\]*")
 HASH_OPTION = re.compile(r"\s--hash[= ](sha256:[0-9a-f]{64})(?!\S)")
@@ -130,8 +132,10 @@ class EnvironmentBuilder:
             url = SocketForwarder(options["proxy_socket"]).url
             for key in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
                 self.variables.update({key: url, key.lower(): url})
-        self.result = {"version": 1, "python": None, "packages": [], "provided": [], "node_packages": []}
-        self.result.update(python_modules=[])
+        lists = ("packages", "provided", "node_packages", "node_provided", "python_modules", "warnings")
+        self.result = {"version": 1, "python": None} | {name: [] for name in lists}
+        if options.get("note"):
+            self.warn(options["note"])
 
     def add_authorities(self, own):
         """Lets the tools trust the operator's authorities beside those of the image."""
@@ -141,12 +145,25 @@ class EnvironmentBuilder:
         for key in ("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"):
             self.variables[key] = str(trusted)
 
-    def run_tool(self, name, *arguments, working_directory=None):
-        """Runs uv or npm, passes on the lines of its stderr as they come, and returns its success and the last lines."""
+    def warn(self, text):
+        """Adds a warning for people to the report, which has a bounded number of them."""
+        text = "".join(char if char.isprintable() else " " for char in text)
+        text = text if len(text) <= WARNING_CHARS_MAX else f"{text[: WARNING_CHARS_MAX - 1]}…"
+        warnings = self.result["warnings"]
+        if text not in warnings and len(warnings) < WARNINGS_MAX:
+            warnings.append(text if len(warnings) < WARNINGS_MAX - 1 else "further warnings are left out")
+            report(f"warning: {warnings[-1]}")
+
+    def find_tool(self, name):
+        """Returns the path of a program of the image."""
         program = shutil.which(name, path=self.variables.get("PATH"))
         if program is None:
             raise NeedError(f"the image has no {name}: use an image that has it, or remove the need")
-        command = [program, *map(str, arguments)]
+        return program
+
+    def run_tool(self, name, *arguments, working_directory=None, is_quiet=False):
+        """Runs uv or npm, passes on the lines of its stderr as they come, and returns success and the last lines."""
+        command = [self.find_tool(name), *map(str, arguments)]
         process = subprocess.Popen(
             command, cwd=working_directory or self.folder, env=self.variables, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -154,7 +171,7 @@ class EnvironmentBuilder:
         lines = deque(maxlen=SEARCHED_LINES_MAX)
         for number, line in enumerate(iter(lambda: process.stderr.readline(OUTPUT_LINE_MAX), b"")):
             lines.append(line.decode(errors="replace").rstrip())
-            if number < REPORTED_LINES_MAX:
+            if number < REPORTED_LINES_MAX and not is_quiet:
                 report(f"{name}: {lines[-1]}")
         succeeded, output = process.wait() == 0, "\n".join(lines)
         if not succeeded and re.search(r"No space left on device|\bENOSPC\b", output):
@@ -168,7 +185,8 @@ class EnvironmentBuilder:
         image = list_distributions(sys.path)
         image_directories = list(dict.fromkeys(item.directory for item in image.values()))
         missing = {}
-        for name, (version, hashes) in self.resolve_requirements(requirements, image, image_directories).items():
+        resolve = lambda lines: self.resolve_requirements(lines, image, image_directories)
+        for name, (version, hashes) in resolve_inferred(self, requirements, resolve).items():
             if name in image and is_same_version(version, image[name].version):
                 self.result["provided"].append({"name": name, "version": version})
             else:
@@ -193,7 +211,7 @@ class EnvironmentBuilder:
     def write_uv_configuration(self):
         """Writes uv's only configuration file. It says where packages come from if there is an index."""
         indexes = []
-        if self.options.get("index_url"):
+        if self.uses_index:
             indexes.append({"name": "index", "url": self.options["index_url"], "default": True})
             if self.options.get("wheelhouse"):
                 indexes.insert(0, {"name": "wheelhouse", "url": str(self.link_wheelhouse()), "format": "flat"})
@@ -207,6 +225,8 @@ class EnvironmentBuilder:
     def link_wheelhouse(self):
         """Returns a folder with links to the wheelhouse's files and to the redirect wheels of the same packages."""
         folder = self.redirects.with_name(f"{self.redirects.name}-and-wheelhouse")
+        if folder.is_dir():
+            return folder
         folder.mkdir()
         offered = list(Path(self.options["wheelhouse"]).iterdir())
         names = {distribution_name(path) for path in offered}
@@ -217,15 +237,15 @@ class EnvironmentBuilder:
     def package_arguments(self):
         """Returns the options of uv that say which packages exist besides those of the configuration file."""
         arguments = ["--find-links", self.redirects]
-        if not self.options.get("index_url"):
+        if not self.uses_index:
             # Without indexes uv ignores those of the configuration file too.
             arguments += ["--no-index"]
             arguments += ["--find-links", self.options["wheelhouse"]] if self.options.get("wheelhouse") else []
         return arguments + ([] if self.options.get("source_builds") else ["--only-binary", ":all:"])
 
-    def run_uv(self, *arguments):
+    def run_uv(self, *arguments, is_quiet=False):
         """Runs uv and sorts its failures into those of the need and others."""
-        succeeded, output = self.run_tool("uv", *arguments)
+        succeeded, output = self.run_tool("uv", *arguments, is_quiet=is_quiet)
         if succeeded:
             return
         if match := re.search(r"Hash mismatch for `([^`]+)`", output):
@@ -245,36 +265,50 @@ class EnvironmentBuilder:
         raise NeedError(f"its Python requirements cannot be met: {reason}: {advice}")
 
     def resolve_requirements(self, requirements, image, image_directories):
-        """Returns version and hashes of every package of the resolution, which prefers the image's versions."""
-        for with_extras in (True, False):
-            self.redirects = self.folder / ("redirects" if with_extras else "redirects-without-extras")
-            self.redirects.mkdir()
-            for item in image.values():
-                # Packages of Debian leave out dependencies that they do not need.
-                requires = [
-                    line for line in item.requires
-                    if (with_extras if is_extra_line(line) else requirement_name(line) in image)
-                ]  # fmt: skip
-                write_redirect_wheel(self.redirects, item, f"{item.name}.pth", image_directories, requires)
+        """Returns version and hashes of every package of the resolution, which prefers the image's versions.
+
+        What image and wheelhouse meet needs no index, so that it is met also while the index is down.
+        """
+        has_index = bool(self.options.get("index_url"))
+        report(f"resolving {len(requirements)} requirements")
+        attempts = [(True, False), (True, True), (False, True)] if has_index else [(True, False), (False, False)]
+        for with_extras, self.uses_index in attempts:
+            self.write_redirects(image, image_directories, with_extras)
             self.write_uv_configuration()
+            is_trial = has_index and not self.uses_index
             try:
-                return self.compile_pins(requirements, image)
-            except NeedError as error:
-                if not with_extras:
+                return self.compile_pins(requirements, image, is_quiet=is_trial)
+            except (BuildError, NeedError) as error:
+                if is_trial:
+                    continue
+                if not with_extras or isinstance(error, BuildError):
                     raise
                 # An extra of many packages is still of use where one of them is absent.
                 report(f"warning: an extra of a package of the image may be incomplete: {error}")
 
-    def compile_pins(self, requirements, image):
+    def write_redirects(self, image, image_directories, with_extras):
+        """Writes the redirect wheels of the image's packages, with or without the dependencies of their extras."""
+        self.redirects = self.folder / ("redirects" if with_extras else "redirects-without-extras")
+        if self.redirects.is_dir():
+            return
+        self.redirects.mkdir()
+        for item in image.values():
+            # Packages of Debian leave out dependencies that they do not need.
+            requires = [
+                line for line in item.requires
+                if (with_extras if is_extra_line(line) else requirement_name(line) in image)
+            ]  # fmt: skip
+            write_redirect_wheel(self.redirects, item, f"{item.name}.pth", image_directories, requires)
+
+    def compile_pins(self, requirements, image, is_quiet):
         """Resolves the requirements with uv, and returns version and hashes by package."""
-        report(f"resolving {len(requirements)} requirements")
         wanted, pinned = self.folder / "requirements.in", self.folder / "pins.txt"
         wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
         # uv keeps the pins of an existing output file where they satisfy the requirements.
         pinned.write_text("".join(f"{item.name}=={item.version}\n" for item in image.values()))
         self.run_uv(
             "pip", "compile", wanted, "--output-file", pinned, "--python", sys.executable, *self.package_arguments(),
-            "--generate-hashes", "--no-header", "--no-annotate",
+            "--generate-hashes", "--no-header", "--no-annotate", is_quiet=is_quiet,
         )  # fmt: skip
         pins, hashes = {}, []
         for line in pinned.read_text().splitlines():
@@ -343,52 +377,11 @@ class EnvironmentBuilder:
             (site_packages / "zz_skilld_image.pth").write_text("".join(f"{item}\n" for item in image_directories))
 
     def build_node(self):
-        """Installs the packages of package-lock.json, and runs none of their scripts."""
-        if not (self.source / "package-lock.json").is_file():
-            raise NeedError("package.json has no package-lock.json: run `npm install` and add the file to the skill")
-        locked = self.read_locked_packages()
-        folder = self.folder / "node"
-        folder.mkdir()
-        for name in ("package.json", "package-lock.json"):
-            shutil.copyfile(self.source / name, folder / name)
-        report("installing the packages of package-lock.json")
-        index_url = self.options.get("node_index_url")
-        succeeded, output = self.run_tool(
-            "npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier",
-            "--loglevel=error", "--logs-max=0", f"--cache={self.folder / 'npm-cache'}",
-            "--fetch-retries=2", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=1000",
-            f"--registry={index_url}" if index_url else "--offline", working_directory=folder,
-        )  # fmt: skip
-        if not succeeded:
-            raise npm_failure(output, locked)
-        (folder / "node_modules").mkdir(exist_ok=True)
-        lock = folder / "node_modules" / ".package-lock.json"
-        packages = {}
-        if lock.is_file():
-            packages = json.loads(lock.read_text(encoding="utf-8"))["packages"]
-            lock.unlink()
-        self.result["node_packages"] = [
-            {
-                "name": node_package_name(path),
-                "version": item.get("version", ""),
-                "hashes": str(item.get("integrity", "")).split(),
-            }
-            for path, item in sorted(packages.items())
-        ]
-        (folder / "node_modules").rename(self.tree / "node_modules")
-
-    def read_locked_packages(self):
-        """Returns the packages of package-lock.json by their path; all must come from an index."""
-        try:
-            locked = json.loads((self.source / "package-lock.json").read_text(encoding="utf-8"))["packages"]
-            origins = {path: item.get("resolved", "https:") for path, item in locked.items() if path}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise NeedError("package-lock.json is not of version 2 or 3: write it with `npm install` of npm 7 or later")
-        for path, origin in origins.items():
-            if not str(origin).startswith(("https:", "http:")) or locked[path].get("link"):
-                name, place = node_package_name(path), str(origin)[:200]
-                raise NeedError(f"package {name} comes from {place!r}: use packages of an index only")
-        return locked
+        """Installs the packages of each project of Node.js."""
+        projects = self.options.get("node_projects", [])
+        for number, project in enumerate(projects):
+            NodeProject(self, number, **project).install()
+        self.result["node_projects"] = len(projects)
 
     def write_tar(self, stream):
         """Writes environment.json and the tree, sorted and without owners and times."""
@@ -415,25 +408,6 @@ def quote_reason(text):
     text = re.sub(r"\.? And (because)", r"; and \1", " ".join(re.sub("[│├╰▶]", " ", text).split())).rstrip(".")
     # The conclusion is at the end.
     return text[:1].lower() + text[1:] if len(text) <= REASON_MAX else f"… {text[-REASON_MAX:]}"
-
-
-def node_package_name(path):
-    """Returns the name of the package at a path of a lock file."""
-    return path.rpartition("node_modules/")[2]
-
-
-def npm_failure(output, locked):
-    """Returns the error that npm's messages describe."""
-    lines = [line.split(" ", 2)[-1] for line in output.splitlines() if line.startswith("npm ")]
-    code = next((line.split()[1] for line in lines if re.match(r"code \S", line)), "")
-    reason = quote_reason(" ".join(line for line in lines if not line.startswith(("code ", "A complete log"))))
-    if code not in NPM_NEED_CODES:
-        return BuildError(f"npm ci failed: {reason}")
-    if match := re.search(r"wanted (sha[0-9]+-\S+)", reason):
-        # npm names the hash only.
-        names = [node_package_name(path) for path in locked if locked[path].get("integrity") == match[1]]
-        reason = f"package {', '.join(names)} has another hash than the lock file says"
-    return NeedError(f"package-lock.json cannot be met: {reason}: correct it with `npm install`")
 
 
 def full_disk_error(package=None):
@@ -475,8 +449,7 @@ def build_environment(options, stream):
     builder = EnvironmentBuilder(options, folder)
     if (source / "requirements.txt").is_file():
         builder.build_python()
-    if (source / "package.json").is_file():
-        builder.build_node()
+    builder.build_node()
     builder.write_tar(stream)
 
 

@@ -81,7 +81,9 @@ pub(super) fn check_end(
     let limit_reason = if ended_by == Reason::Timeout {
         let timeout = options.build_timeout;
         let limits = "(skills.build_timeout), or than execs.timeout_max";
-        Some(format!("the build took longer than {timeout:?} {limits}"))
+        Some(format!(
+            "the build took longer than {timeout:?} {limits}; its last message was: {last}"
+        ))
     } else if ended_by == Reason::DiskFull {
         Some(format!(
             "the packages are larger than {disk} bytes (skills.build_disk)"
@@ -174,7 +176,7 @@ mod tests {
     fn an_index_behind_an_unknown_authority_says_what_to_set() {
         for message in [
             "uv pip failed: invalid peer certificate: UnknownIssuer",
-            "npm ci failed: SELF_SIGNED_CERT_IN_CHAIN request to https://a.b/c failed",
+            "a.b did not answer as it should (SELF_SIGNED_CERT_IN_CHAIN): request to https://a.b/c failed",
         ] {
             let unknown = failure(Reason::Exited, Some(1), message, &[]);
             assert!(unknown.reason().contains("skills.package_ca_file"));
@@ -192,6 +194,11 @@ mod tests {
             let text = failure(reason, None, "", &[]);
             assert!(text.reason().contains(named), "{text:?}");
         }
+        let hung = failure(Reason::Timeout, None, "installing x\n", &[]);
+        assert!(
+            hung.reason()
+                .ends_with("its last message was: installing x")
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::error::{Chain, Error};
 use crate::workspace::shared_slot_context::SharedSlotContext;
 
 /// Part of every digest. It changes when builds produce something else, so that older environments are not used.
-const RECIPE: &str = "2";
+const RECIPE: &str = "3";
 
 /// Build policy of the daemon.
 #[derive(Debug, Default)]

@@ -43,8 +43,9 @@ pub struct SkillEnvironment {
     pub name: String,
     /// `true` if it has a virtual environment of Python.
     pub has_python: bool,
-    /// `true` if it has Node.js packages.
-    pub has_node: bool,
+    /// Number of the skill's folders that have Node.js packages. Records of earlier releases have none.
+    #[serde(default)]
+    pub node_projects: u32,
 }
 
 impl SkillEnvironment {
@@ -53,10 +54,19 @@ impl SkillEnvironment {
         format!("{}/{}", workspace_paths::ENVIRONMENTS_DIR, self.name)
     }
 
-    /// Returns the absolute path of its Node.js packages in the container; `None` if it has none.
+    /// Returns the absolute path of its Node.js packages in the container, which has a folder for each of the skill's
+    /// folders; `None` if it has none.
     pub fn node_packages_path(&self) -> Option<String> {
-        self.has_node
-            .then(|| format!("{}/node_modules", self.path()))
+        (self.node_projects > 0).then(|| format!("{}/node", self.path()))
+    }
+
+    /// Returns the absolute paths of the folders in which Node.js finds the packages, those of the skill's root first.
+    fn node_modules_paths(&self) -> Vec<String> {
+        let path = self.path();
+        let folders = 0..self.node_projects;
+        folders
+            .map(|number| format!("{path}/node/{number}/node_modules"))
+            .collect()
     }
 }
 
@@ -210,13 +220,14 @@ fn add_packages(env: &mut BTreeMap<&str, String>, environment: &SkillEnvironment
     if environment.has_python {
         env.insert("VIRTUAL_ENV", format!("{dir}/venv"));
     }
-    if let Some(packages) = environment.node_packages_path() {
-        env.insert("NODE_PATH", packages);
+    if environment.node_projects > 0 {
+        env.insert("NODE_PATH", environment.node_modules_paths().join(":"));
     }
 }
 
 /// Adds a skill's folders to PATH and PYTHONPATH, also if the client sets these variables: the programs of a virtual
-/// environment that a command made come first, then those of the skill's environment, its own programs and modules
+/// environment that a command made come first, then those of the skill's Python packages. Programs of Node.js packages
+/// follow those of the image, so that none replaces `node` or `sh`, and the skill's own programs and modules are the
 /// last. Commands can write to the first, and to the last if the skill is writable; a restricted command does not search
 /// what commands can write to.
 fn add_skill_search_paths(
@@ -231,25 +242,27 @@ fn add_skill_search_paths(
     };
     let path = env.entry("PATH").or_default();
     let given = std::mem::take(path);
-    let installed = container
-        .environment
-        .map_or_else(String::new, |environment| {
-            let dir = environment.path();
-            let folders: Vec<String> = [
-                (environment.has_python, "venv/bin"),
-                (environment.has_node, "node_modules/.bin"),
-            ]
-            .into_iter()
-            .filter(|(exists, _)| *exists)
-            .map(|(_, folder)| format!("{dir}/{folder}"))
-            .collect();
-            join_search_paths(&folders)
-        });
+    let environment = container.environment;
+    let python_programs = environment
+        .filter(|environment| environment.has_python)
+        .map(|environment| format!("{}/venv/bin", environment.path()));
+    let node_folders = environment.map(SkillEnvironment::node_modules_paths);
+    let node_programs: Vec<String> = node_folders
+        .into_iter()
+        .flatten()
+        .map(|folder| format!("{folder}/.bin"))
+        .collect();
     let (programs, own_modules) = match is_restricted && container.is_skill_writable {
         true => (String::new(), String::new()),
         false => (format!("{skill_dir}/bin"), skill_dir.to_owned()),
     };
-    *path = join_search_paths(&[virtual_env, installed, given, programs]);
+    *path = join_search_paths(&[
+        virtual_env,
+        python_programs.unwrap_or_default(),
+        given,
+        node_programs.join(":"),
+        programs,
+    ]);
     let modules = env.entry("PYTHONPATH").or_default();
     let given = std::mem::take(modules);
     // Restricted commands make no virtual environments.
@@ -273,6 +286,37 @@ fn join_search_paths(parts: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn node_packages_of_all_folders_follow_the_image_programs() {
+        let environment = SkillEnvironment {
+            name: "e1".to_owned(),
+            has_python: true,
+            node_projects: 2,
+        };
+        let container = ContainerSources {
+            image: &ImageEnvironment::new(&["PATH=/usr/bin:/bin".to_owned()]),
+            cpu_millis: 1000,
+            environment: Some(&environment),
+            has_wheelhouse: false,
+            is_skill_writable: false,
+        };
+        let folder = SkillFolder {
+            name: "s".to_owned(),
+            path_in_plugin: None,
+        };
+        let (none, spec) = (BTreeMap::new(), pb::ExecSpec::default());
+        let env = build_environment("e", Some(&folder), container, &none, &[], &spec);
+        for pair in [
+            "NODE_PATH=/opt/skilld/environments/e1/node/0/node_modules:\
+             /opt/skilld/environments/e1/node/1/node_modules",
+            "PATH=/workspace/skills/s/.venv/bin:/opt/skilld/environments/e1/venv/bin:/usr/bin:/bin:\
+             /opt/skilld/environments/e1/node/0/node_modules/.bin:\
+             /opt/skilld/environments/e1/node/1/node_modules/.bin:/workspace/skills/s/bin",
+        ] {
+            assert!(env.contains(&pair.to_owned()), "{pair}: {env:#?}");
+        }
+    }
 
     #[test]
     fn image_workspace_and_exec_replace_default_variables() {

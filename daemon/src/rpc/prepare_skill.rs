@@ -13,17 +13,18 @@ use super::convert::environment::{line_message, prepared_message};
 use crate::access::TenantName;
 use crate::environments::{
     AwaitedEnvironment, BuildEvent, EnvironmentRequest, LOST_BUILD, build_problem,
+    environment_remarks, preparation_error,
 };
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::skills::environments::environment_record::EnvironmentRecord;
-use crate::skills::{SkillRef, Skills};
+use crate::skills::{AddedPackages, SkillRef, Skills};
 
 /// Build that a client follows.
 struct FollowedBuild {
     shared: SharedDependencies,
-    /// Name of the skill.
-    skill: String,
+    request: EnvironmentRequest,
+    added: AddedPackages,
     events: broadcast::Receiver<BuildEvent>,
 }
 
@@ -37,21 +38,28 @@ pub(super) async fn prepare_skill(
     rebuilds: bool,
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
     let skill = skills.environment_need(skill).await?;
+    let added = skills.added_packages(skill.name.clone()).await?;
     let request = EnvironmentRequest::for_pool(tenant, skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {
-        return Ok(only(prepared_message(None, &[])));
+        let refused = request.need_problems();
+        let errors: Vec<_> = refused
+            .iter()
+            .map(|problem| preparation_error(&request.skill, problem))
+            .collect();
+        return Ok(only(prepared_message(None, &errors, &added)));
     }
     Ok(
         match shared.environments.prepare(&request, rebuilds).await {
-            Err(problems) => only(prepared_message(None, &problems)),
+            Err(problems) => only(prepared_message(None, &problems, &added)),
             Ok(AwaitedEnvironment::Built(record)) => {
-                only(built_message(shared, &request.skill, &record).await)
+                only(built_message(shared, (&request, &added), &record).await)
             }
             Ok(AwaitedEnvironment::Building(events)) => {
                 let build = FollowedBuild {
                     shared: Arc::clone(shared),
-                    skill: request.skill,
+                    request,
+                    added,
                     events,
                 };
                 stream::unfold(Some(build), next_message).boxed()
@@ -74,11 +82,13 @@ async fn next_message(
         Ok(BuildEvent::Ended(ended)) => ended,
         Err(RecvError::Closed) => Err(LOST_BUILD.to_owned()),
     };
+    let (request, added) = (&build.request, &build.added);
     let message = match ended {
-        Ok(record) => built_message(&build.shared, &build.skill, &record).await,
+        Ok(record) => built_message(&build.shared, (request, added), &record).await,
         Err(reason) => {
-            let problem = build_problem(&build.skill, &reason);
-            prepared_message(None, &[problem])
+            let mut problems = request.need_problems();
+            problems.push(build_problem(&request.skill, &reason));
+            prepared_message(None, &problems, added)
         }
     };
     Some((Ok(message), None))
@@ -88,9 +98,12 @@ async fn next_message(
 /// log a failure.
 async fn built_message(
     shared: &SharedDependencies,
-    skill: &str,
+    (request, added): (&EnvironmentRequest, &AddedPackages),
     record: &EnvironmentRecord,
 ) -> pb::PrepareSkillResponse {
-    let marked = shared.environments.mark_prepared(record, skill).await;
-    prepared_message(Some(record), marked.err().as_slice())
+    let environments = &shared.environments;
+    let marked = environments.mark_prepared(record, &request.skill).await;
+    let mut problems = environment_remarks(request, record);
+    problems.extend(marked.err());
+    prepared_message(Some(record), &problems, added)
 }

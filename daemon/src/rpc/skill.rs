@@ -234,6 +234,8 @@ impl SkillService for SkillRpc {
         let pool = self.0.registry.granted_pool(&caller, pool)?;
         let skills = self.0.skills.of(&caller);
         let needs = skills.needs(skill.clone()).await.map_err(Error::from)?;
+        let stated = skills.environment_need(skill.clone()).await;
+        let stated = stated.map_err(Error::from)?;
         let inventory = self.0.registry.image_inventory(pool).await?;
         let own = (caller.tenant(), &skills);
         let packages = self.built_packages(own, skill, pool).await?;
@@ -241,7 +243,14 @@ impl SkillService for SkillRpc {
         let mut given = request.env;
         let of_image = ImageEnvironment::new(&image.env);
         given.extend(of_image.variables().map(|(name, _)| name.to_owned()));
-        let findings = preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &given);
+        let unmet = preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &given);
+        // Errors come first, and these are errors.
+        let refused = stated.environment_need.problems.iter();
+        let refused = refused.filter(|problem| problem.is_error());
+        let findings: Vec<_> = refused
+            .map(preflight::refusal_finding)
+            .chain(unmet)
+            .collect();
         let image = &pool.config.image;
         Ok(Response::new(skill_content::preflight_message(
             &findings, image,
@@ -255,12 +264,17 @@ impl SkillService for SkillRpc {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
         let request = request.into_inner();
-        let skill = skill_content::check_prepare_skill(&request)?;
+        let (skill, replacing) = skill_content::check_prepare_skill(&request)?;
         let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
         let pool = self.0.registry.granted_pool(&caller, pool)?;
+        let skills = self.0.skills.of(&caller);
+        if let Some(packages) = replacing {
+            let remembered = skills.remember_packages(skill.clone(), packages).await;
+            remembered.map_err(Error::from)?;
+        }
         let messages = prepare_skill::prepare_skill(
             &self.0,
-            (caller.tenant(), &self.0.skills.of(&caller)),
+            (caller.tenant(), &skills),
             skill,
             pool,
             request.rebuild,

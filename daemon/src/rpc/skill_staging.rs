@@ -16,7 +16,9 @@ use crate::environments::{EnvironmentRequest, NOT_MOUNTED, StagedEnvironment};
 use crate::error::{Error, Result};
 use crate::exec::StagedSkillRecord;
 use crate::fault;
-use crate::skills::{LeasedSkills, PluginFiles, Problem, SkillRef, Skills, StagedSkill};
+use crate::skills::{
+    EnvironmentNeed, LeasedSkills, PluginFiles, Problem, SkillRef, Skills, StagedSkill,
+};
 use crate::workspace::record::{SlotRecord, WorkspaceClaim};
 use crate::workspace::{Workspace, WorkspaceGrant};
 use crate::workspace_paths;
@@ -116,7 +118,8 @@ async fn find_environments(
     (tenant, skills): (&TenantName, &[StagedSkill]),
     wait_deadline: Instant,
 ) -> Result<Vec<StagedEnvironment>> {
-    if skills.iter().all(|skill| skill.environment_need.is_empty()) {
+    let has_none = |need: &EnvironmentNeed| need.is_empty() && need.problems.is_empty();
+    if skills.iter().all(|skill| has_none(&skill.environment_need)) {
         return Ok(vec![StagedEnvironment::default(); skills.len()]);
     }
     let is_enabled = shared.config.skills.environments.is_enabled();
@@ -164,7 +167,7 @@ async fn link_node_packages(
         .iter()
         .map(|skill| &skill.environment_need)
         .zip(environments)
-        .filter(|(need, _)| !need.package_json.is_empty());
+        .filter(|(need, _)| !need.node_projects.is_empty());
     let packages: Vec<_> = needs
         .map(|(need, environment)| {
             let record = environment.record.as_deref();

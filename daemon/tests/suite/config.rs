@@ -223,6 +223,12 @@ fn malformed_values_are_named_with_their_key() {
         execs.kill_grace = "2" => execs.kill_grace: "2" is not a time
         execs.kill_grace = "0s" => execs.kill_grace: must be over zero
         skills.bytes_max = "2 apples" => skills.bytes_max: "2 apples" is not a size
+        skills.packages.csv = ["simpy", "-e ."] => skills.packages.csv: "-e ." is an option of pip
+        skills.packages.csv = ["npm:a/b/c", ".."] => skills.packages.csv: "npm:a/b/c" names a path
+        skills.packages.csv = ["x", "git+https://x.example/y"] => skills.packages.csv: "git+https
+        skills.packages."../x" = [] => skills.packages: "../x" is not the name of a skill
+        skills.packages.csv = "simpy" => skills.packages.csv: invalid type
+        skills.infer_packages = "yes" => skills.infer_packages: invalid type
         listen = "https://0.0.0.0:443" => listen: takes only unix:PATH: for TCP add
         listen = "/run/x.sock" => listen: "/run/x.sock" is not of the form unix:PATH
         engine.docker_host = "tcp://1.2.3.4" => engine.docker_host:

@@ -24,6 +24,7 @@ use skilld_tests::task_dir::TaskDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+mod added_packages;
 mod cards;
 mod environments;
 mod rpcs;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::Client;
+use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
     ExecSpec, PrepareSkillRequest, PreparedSkill, StagedSkill, prepare_skill_response,
 };
@@ -19,9 +20,11 @@ use skilld_tests::package_index::{MAKE_WHEELS, make_packages};
 use skilld_tests::{Daemon, Options, wait};
 use tempfile::TempDir;
 
+mod added_packages;
 mod hostile;
 mod indexes;
 mod node_packages;
+mod node_projects;
 mod registries;
 
 /// Time within which the containers of builds are removed, on a busy machine.
@@ -371,6 +374,24 @@ async fn unbuildable_packages_are_a_problem_and_the_skill_still_runs() -> Result
         "{result:?}"
     );
     expect_environments(&daemon, 0, 2).await?;
+    daemon.stop().await
+}
+
+#[tokio::test]
+async fn preparing_where_nothing_is_built_is_an_error() -> Result<()> {
+    let fixture = Fixture::new().await?;
+    fixture.skill("letters", &[("requirements.txt", "toolz\n")])?;
+    fixture.skill("refused", &[("requirements.txt", "-e .\n")])?;
+    let options = fixture.options().set("skills.environment_builds", "never");
+    let daemon = Daemon::start_with(options).await?;
+    for skill in ["letters", "refused"] {
+        let (_, result) = prepare(&daemon.client, skill).await?;
+        let [problem] = result.problems.as_slice() else {
+            anyhow::bail!("{:?}", result.problems);
+        };
+        let subject = problem.subject.as_str();
+        assert_eq!((problem.severity(), subject), (Severity::Error, skill));
+    }
     daemon.stop().await
 }
 

@@ -109,9 +109,13 @@ pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
             0 => String::new(),
             line => format!(":{line}"),
         };
+        let place = match problem.subject.as_str() {
+            "" => line,
+            subject => format!(" {subject}{line}"),
+        };
         plain_line(&format!(
-            "{severity} {} {}{line}: {}",
-            problem.code, problem.subject, problem.message
+            "{severity} {}{place}: {}",
+            problem.code, problem.message
         ))
     });
     lines.collect()

@@ -20,6 +20,7 @@ mod health;
 mod help;
 mod image_checks;
 mod polling;
+mod prepared_skills;
 mod publish_commands;
 mod publishing;
 mod sessions;

@@ -1,4 +1,4 @@
-//! Reads which packages a skill needs beyond its image. They are the Python requirements and the Node.js package that
+//! Reads which packages a skill needs beyond its image. They are the Python requirements and the Node.js packages that
 //! its files state.
 //!
 //! Files of tests, templates and examples are left out, like in preflight.
@@ -8,7 +8,9 @@
 //! | `requirements.txt` | every line |
 //! | `pyproject.toml` | `project.dependencies` |
 //! | `*.py` | the block of inline script metadata (PEP 723) |
-//! | `package.json` and `package-lock.json` of the skill's root | as they are, for npm |
+//! | `package.json`, `package-lock.json`, `npm-shrinkwrap.json` | of each folder, checked, for npm: `node_projects.rs` |
+//!
+//! What is refused is a problem, and the rest is installed.
 //!
 //! All Python requirements of a skill share one environment, so two scripts cannot need two versions of one package.
 
@@ -25,6 +27,12 @@ use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::problem::Problem;
 use crate::parse::requirement_line::check_requirement;
 
+mod local_packages;
+mod lock_file;
+pub(crate) mod node_projects;
+
+use node_projects::{NodeDeclarations, read_node_projects};
+
 /// Code of the problem of a requirement that a build must not see.
 const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
 
@@ -32,8 +40,6 @@ const REQUIREMENT_REFUSED: &str = "environment.requirement_refused";
 const REQUIREMENTS_MAX: usize = 1000;
 /// Maximum size in bytes of a file that states requirements; a longer one is refused.
 const STATED_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size in bytes of a package-lock.json.
-const LOCK_BYTES_MAX: u64 = 8 << 20;
 /// Number of bytes at the beginning of a script that can hold its inline metadata.
 const SCRIPT_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of problems of one skill; a file of 10,000 wrong lines has one cause.
@@ -47,7 +53,7 @@ pub(crate) fn read_environment_need(manifest: &Manifest) -> Result<EnvironmentNe
     let mut reader = NeedReader {
         manifest,
         requirements: BTreeSet::new(),
-        need: EnvironmentNeed::default(),
+        problems: ProblemList::default(),
     };
     // The bounds of a skill's content bound these files, too.
     for (file, file_use) in select_files(manifest, "") {
@@ -58,20 +64,20 @@ pub(crate) fn read_environment_need(manifest: &Manifest) -> Result<EnvironmentNe
             FileUse::NodePackage | FileUse::SkillMd => {}
         }
     }
-    reader.node_package()?;
-    Ok(reader.finish())
+    Ok(reader.finish(read_node_projects(manifest)?))
 }
 
 /// Reads the files of one skill.
 struct NeedReader<'a> {
     manifest: &'a Manifest,
     requirements: BTreeSet<String>,
-    need: EnvironmentNeed,
+    problems: ProblemList,
 }
 
 impl NeedReader<'_> {
     fn requirements_file(&mut self, file: &SkillFile) -> Result<()> {
-        let Some(text) = self.read_text(file, STATED_BYTES_MAX)? else {
+        let Some(text) = read_text(self.manifest, file, STATED_BYTES_MAX, &mut self.problems)?
+        else {
             return Ok(());
         };
         for (line, requirement) in join_continued_lines(&text) {
@@ -81,14 +87,15 @@ impl NeedReader<'_> {
     }
 
     fn project_file(&mut self, file: &SkillFile) -> Result<()> {
-        let Some(text) = self.read_text(file, STATED_BYTES_MAX)? else {
+        let Some(text) = read_text(self.manifest, file, STATED_BYTES_MAX, &mut self.problems)?
+        else {
             return Ok(());
         };
         let document = match text.parse::<toml::Table>() {
             Ok(document) => document,
             Err(error) => {
-                let (path, error) = (&file.path, error.message());
-                self.problem(format!("{path} is not valid TOML: {error}"));
+                let reason = format!("is not valid TOML: {}", error.message());
+                self.problems.refuse(&file.path, &reason);
                 return Ok(());
             }
         };
@@ -108,57 +115,11 @@ impl NeedReader<'_> {
     }
 
     fn script(&mut self, file: &SkillFile) -> Result<()> {
-        let bytes = self.read_bytes(file, SCRIPT_BYTES_MAX)?;
+        let bytes = read_bytes(self.manifest, file, SCRIPT_BYTES_MAX)?;
         let text = decode_text(&bytes, false).text;
         if let Some(ScriptMetadata { line, dependencies }) = read_script_metadata(&text) {
             for requirement in dependencies {
                 self.requirement(&file.path, line, &requirement);
-            }
-        }
-        Ok(())
-    }
-
-    fn node_package(&mut self) -> Result<()> {
-        let manifest = self.manifest;
-        let Some(file) = manifest.find_exact("package.json") else {
-            return Ok(());
-        };
-        // What the skill brings itself needs no installation.
-        let brings_modules = manifest
-            .files()
-            .iter()
-            .any(|file| file.path.split('/').next() == Some("node_modules"));
-        let Some(package) = self.read_text(file, STATED_BYTES_MAX)? else {
-            return Ok(());
-        };
-        let parsed = match serde_json::from_str::<serde_json::Value>(&package) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                self.problem(format!("package.json is not valid JSON: {error}"));
-                return Ok(());
-            }
-        };
-        let dependencies = parsed
-            .get("dependencies")
-            .and_then(|stated| stated.as_object());
-        if brings_modules || dependencies.is_none_or(serde_json::Map::is_empty) {
-            return Ok(());
-        }
-        self.need.package_json = package.into_bytes();
-        match manifest.find_exact("package-lock.json") {
-            Some(lock) if lock.size <= LOCK_BYTES_MAX => {
-                let text = self.read_text(lock, LOCK_BYTES_MAX)?;
-                self.need.package_lock = text.unwrap_or_default().into_bytes();
-            }
-            found => {
-                let message = match found {
-                    Some(_) => "package-lock.json is larger than 8 MiB",
-                    None => {
-                        "package.json names dependencies and the skill has no package-lock.json: run \
-                         `npm install --package-lock-only` and add it to the skill"
-                    }
-                };
-                self.problem(message.to_owned());
             }
         }
         Ok(())
@@ -170,9 +131,9 @@ impl NeedReader<'_> {
             if self.requirements.len() == REQUIREMENTS_MAX {
                 // One more than the maximum: reported once.
                 self.requirements.insert(String::new());
-                self.problem(format!(
-                    "{path} brings the skill to more than {REQUIREMENTS_MAX} requirements"
-                ));
+                let reason =
+                    format!("brings the skill to more than {REQUIREMENTS_MAX} requirements");
+                self.problems.refuse(path, &reason);
             }
             return;
         }
@@ -181,49 +142,81 @@ impl NeedReader<'_> {
                 self.requirements.insert(requirement);
             }
             Err(reason) => {
-                let place = match line {
-                    0 => path.to_owned(),
-                    line => format!("{path}:{line}"),
-                };
                 let excerpt: String = text.chars().take(100).collect();
-                let shown = excerpt.escape_debug();
-                self.problem(format!("{place}: \"{shown}\" {reason}"));
+                let reason = format!("\"{}\" {reason}", excerpt.escape_debug());
+                self.problems.refuse_line(path, line, &reason);
             }
         }
     }
 
-    fn problem(&mut self, message: String) {
-        if self.need.problems.len() < PROBLEMS_MAX {
-            let problem = Problem::warning(REQUIREMENT_REFUSED, message);
-            self.need.problems.push(problem);
+    fn finish(mut self, node: NodeDeclarations) -> EnvironmentNeed {
+        for problem in node.problems.0 {
+            self.problems.add(problem);
         }
-    }
-
-    /// Reads a text file; one that is too large is a problem and not read.
-    fn read_text(&mut self, file: &SkillFile, bytes_max: u64) -> Result<Option<String>> {
-        if file.size > bytes_max {
-            self.problem(format!("{} is larger than {bytes_max} bytes", file.path));
-            return Ok(None);
-        }
-        let bytes = self.read_bytes(file, bytes_max)?;
-        Ok(Some(decode_text(&bytes, true).text.into_owned()))
-    }
-
-    fn read_bytes(&self, file: &SkillFile, bytes_max: u64) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let mut opened = self.manifest.open(file)?.take(bytes_max);
-        opened
-            .read_to_end(&mut bytes)
-            .map_err(skill_files::unreadable)?;
-        Ok(bytes)
-    }
-
-    fn finish(mut self) -> EnvironmentNeed {
-        self.need.requirements = self.requirements.into_iter().collect();
+        let mut need = EnvironmentNeed::default();
+        need.requirements = self.requirements.into_iter().collect();
+        need.node_projects = node.projects;
+        need.problems = self.problems.0;
         // This thread may block; those that ask for the digest later must not.
-        let _computed = self.need.digest();
-        self.need
+        let _computed = need.digest();
+        need
     }
+}
+
+/// Problems of one skill's packages. The subject of each is a file of the skill.
+#[derive(Debug, Default)]
+struct ProblemList(Vec<Problem>);
+
+impl ProblemList {
+    /// Adds a file, or a part of it, that is refused. The reason completes a sentence that begins with the file.
+    fn refuse(&mut self, path: &str, reason: &str) {
+        self.refuse_line(path, 0, reason);
+    }
+
+    /// Adds a line that is refused; 0 is the file.
+    fn refuse_line(&mut self, path: &str, line: usize, reason: &str) {
+        let place = match line {
+            0 => path.to_owned(),
+            line => format!("{path}:{line}"),
+        };
+        // A reason that begins with a quotation names a part of the file.
+        let separator = if reason.starts_with('"') { ": " } else { " " };
+        self.add(Problem {
+            subject: path.to_owned(),
+            ..Problem::error(REQUIREMENT_REFUSED, format!("{place}{separator}{reason}")).at(line)
+        });
+    }
+
+    fn add(&mut self, problem: Problem) {
+        // Several projects may lead to one package of the skill's own folder.
+        if self.0.len() < PROBLEMS_MAX && !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
+    }
+}
+
+/// Reads a text file; one that is too large is a problem and not read.
+fn read_text(
+    manifest: &Manifest,
+    file: &SkillFile,
+    bytes_max: u64,
+    problems: &mut ProblemList,
+) -> Result<Option<String>> {
+    if file.size > bytes_max {
+        problems.refuse(&file.path, &format!("is larger than {bytes_max} bytes"));
+        return Ok(None);
+    }
+    let bytes = read_bytes(manifest, file, bytes_max)?;
+    Ok(Some(decode_text(&bytes, true).text.into_owned()))
+}
+
+fn read_bytes(manifest: &Manifest, file: &SkillFile, bytes_max: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut opened = manifest.open(file)?.take(bytes_max);
+    opened
+        .read_to_end(&mut bytes)
+        .map_err(skill_files::unreadable)?;
+    Ok(bytes)
 }
 
 /// Returns the requirements of a requirements.txt with their lines: continued lines joined, comments removed.

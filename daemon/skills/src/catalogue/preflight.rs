@@ -14,21 +14,27 @@
 
 use std::collections::HashSet;
 
-use crate::parse::problem::Severity;
+use skilld_common::names::base_name;
+
+use crate::parse::problem::{Problem, Severity};
+use crate::parse::requirement_line::without_variant;
 
 mod commands;
 pub(crate) mod file_selection;
+mod inferred_packages;
 mod install_lines;
 mod need_collector;
 mod node_imports;
-mod package_json;
+pub(crate) mod package_json;
 mod program_names;
 mod python_imports;
 pub(crate) mod python_requirements;
 mod script_interpreter;
 
+pub(crate) use inferred_packages::infer_packages;
 pub(crate) use need_collector::collect_needs;
-use python_requirements::{is_module_of, likely_package_of, without_variant};
+use need_collector::format_place;
+use python_requirements::{is_module_of, likely_package_of};
 
 /// Environment variables that every command has.
 #[rustfmt::skip]
@@ -167,6 +173,22 @@ pub fn find_unmet_needs(
     findings
 }
 
+/// Returns a finding for a part of a skill's files that is refused, so that nothing is installed for it.
+pub fn refusal_finding(problem: &Problem) -> UnmetNeed {
+    let path = &problem.subject;
+    let is_node = base_name(path).ends_with(".json");
+    UnmetNeed {
+        kind: match is_node {
+            true => NeedKind::NodePackage,
+            false => NeedKind::PythonPackage,
+        },
+        name: base_name(path).to_owned(),
+        severity: problem.severity,
+        source: format_place(path, problem.line),
+        message: problem.message.clone(),
+    }
+}
+
 /// Returns the kind and the name of what a finding is about. Findings about the same thing are reported once.
 fn finding_subject(finding: &UnmetNeed) -> (NeedKind, String) {
     let name = &finding.name;
@@ -194,6 +216,7 @@ fn make_finding(need: &Need) -> UnmetNeed {
     let package = likely_package_of(&name);
     // Only what a skill states is installed for it.
     let is_stated = need.severity == Severity::Error;
+    let add = format!("run `skillctl skill prepare NAME --package {package}`");
     #[rustfmt::skip]
     let message = match need.kind {
         NeedKind::Interpreter => format!("{name} is not in the image, and runs this script: {POOL}"),
@@ -204,12 +227,18 @@ fn make_finding(need: &Need) -> UnmetNeed {
             "the Python package {name} is not in the image and not installed for the skill: run \
              `skillctl skill prepare`, or {POOL}"
         ),
-        NeedKind::PythonPackage => format!("the Python package {name} is not in the image: {POOL}"),
-        NeedKind::PythonModule if package == name => format!("the module {name} is not in the image: {POOL}"),
-        NeedKind::PythonModule => format!("the module {name} (of the package {package}) is not in the image: {POOL}"),
+        NeedKind::PythonPackage => format!("the Python package {name} is not in the image: {POOL}, or {add}"),
+        NeedKind::PythonModule if package == name => format!("the module {name} is not in the image: {POOL}, or {add}"),
+        NeedKind::PythonModule => format!(
+            "the module {name} (of the package {package}) is not in the image: {POOL}, or {add}"
+        ),
+        NeedKind::NodePackage if is_stated => format!(
+            "the Node.js package {name} is not in the image and not installed for the skill: run \
+             `skillctl skill prepare`, or {POOL}"
+        ),
         NeedKind::NodePackage => format!(
             "the Node.js package {name} is not in the image and not in the skill's node_modules/: ship it \
-             with the skill, or {POOL}"
+             with the skill, {POOL}, or run `skillctl skill prepare NAME --npm {name}`"
         ),
         NeedKind::Network => format!("{name} wants a network, and workspaces have none"),
     };

@@ -11,7 +11,7 @@ use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::environment_need_reader::read_environment_need;
 use super::name_suggestions::skill_not_found;
 use super::plugin_library::{PluginLibrary, SharedFiles};
-use super::preflight::{Need, collect_needs};
+use super::preflight::{Need, collect_needs, infer_packages};
 use super::skill::{Skill, SkillState};
 use crate::content_store::content_hashing::{ContentSource, ContentSummary, IngestError};
 use crate::content_store::digest_cache::DigestCache;
@@ -19,7 +19,9 @@ use crate::content_store::link_policy::LinkPolicy;
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
 use crate::content_store::staged_skill::{PluginFiles, StagedSkill};
 use crate::content_store::{ContentStore, DAMAGED, Lease};
+use crate::environments::remembered_packages::RememberedPackages;
 use crate::error::{Error, Result};
+use crate::parse::added_packages::AddedPackages;
 use crate::parse::document::Document;
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::finding::ValidationProfile;
@@ -65,7 +67,9 @@ pub(crate) struct SkillLibrary {
     pub(crate) options: SkillsOptions,
     /// Manifests that were read.
     pub(crate) manifests: DigestCache<Manifest>,
-    /// Needs for an environment that were read.
+    /// Packages that tenants added to skills.
+    pub(crate) remembered: RememberedPackages,
+    /// Needs for an environment that were read, as the skills state them.
     pub(crate) environment_needs: DigestCache<EnvironmentNeed>,
     /// Needs of an image that were collected.
     pub(crate) needs: DigestCache<Vec<Need>>,
@@ -273,9 +277,13 @@ impl SkillLibrary {
     /// Returns what a skill needs of an image.
     pub(crate) fn needs(&self, catalogue: &Catalogue, wanted: &SkillRef) -> Result<Arc<Vec<Need>>> {
         let (skill, _lease) = self.lease(catalogue, wanted)?;
+        self.needs_of(&skill)
+    }
+
+    fn needs_of(&self, skill: &StagedSkill) -> Result<Arc<Vec<Need>>> {
         self.needs.get_or_read(&skill.digest, || {
-            let manifest = self.manifest(&skill)?;
-            collect_needs(&self.stored_document(&skill)?.front_matter, &manifest)
+            let manifest = self.manifest(skill)?;
+            collect_needs(&self.stored_document(skill)?.front_matter, &manifest)
         })
     }
 
@@ -283,11 +291,11 @@ impl SkillLibrary {
     /// its plugin, and leases it there.
     pub(crate) fn lease_to_stage(
         &self,
-        catalogue: &Catalogue,
+        (tenant, catalogue): (&str, &Catalogue),
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Vec<Lease>)> {
         let resolved = self.resolve(catalogue, wanted)?;
-        let (mut skill, lease) = self.lease_with_need(catalogue, &resolved, wanted)?;
+        let (mut skill, lease) = self.lease_with_need((tenant, catalogue), &resolved, wanted)?;
         let mut leases = vec![lease];
         match self.plugins.lease_files(catalogue, &resolved)? {
             SharedFiles::None => {}
@@ -301,41 +309,80 @@ impl SkillLibrary {
         Ok((skill, leases))
     }
 
-    /// Leases a skill and reads which packages it needs.
+    /// Leases a skill and finds out which packages it needs for a tenant.
     fn lease_with_need(
         &self,
-        catalogue: &Catalogue,
+        (tenant, catalogue): (&str, &Catalogue),
         skill: &Skill,
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Lease)> {
         let (mut staged, lease) = self.lease_resolved(catalogue, skill, wanted)?;
-        let need = self.environment_needs.get_or_read(&staged.digest, || {
-            read_environment_need(&*self.manifest(&staged)?)
-        });
-        staged.environment_need = need?;
+        staged.environment_need = self.resolve_need(tenant, &staged)?;
         Ok((staged, lease))
+    }
+
+    /// Returns the packages that a skill needs for a tenant: those that its files state, those that the operator and the
+    /// tenant add, and those that are inferred from its text if the operator permits this.
+    fn resolve_need(&self, tenant: &str, skill: &StagedSkill) -> Result<Arc<EnvironmentNeed>> {
+        let stated = self.environment_needs.get_or_read(&skill.digest, || {
+            read_environment_need(&*self.manifest(skill)?)
+        })?;
+        let added = self.added_packages(tenant, &skill.name)?;
+        if added.is_empty() && !self.options.infers_packages {
+            return Ok(stated);
+        }
+        let mut need = stated.with_added(&added);
+        if self.options.infers_packages {
+            need = need.with_inferred(&infer_packages(&*self.needs_of(skill)?));
+        }
+        // This thread may block; those that ask for the digest later must not.
+        let _computed = need.digest();
+        Ok(Arc::new(need))
+    }
+
+    /// Returns the packages that the operator and a tenant add to a skill.
+    pub(crate) fn added_packages(&self, tenant: &str, skill: &str) -> Result<AddedPackages> {
+        let configured = self.options.packages.get(skill).cloned();
+        let remembered = self.remembered.find(tenant, skill)?;
+        Ok(configured.unwrap_or_default().merged(&remembered))
+    }
+
+    /// Replaces the packages that a tenant adds to a skill.
+    pub(crate) fn remember_packages(
+        &self,
+        (tenant, catalogue): (&str, &Catalogue),
+        wanted: &SkillRef,
+        packages: AddedPackages,
+    ) -> Result<()> {
+        let skill = self.resolve(catalogue, wanted)?;
+        self.remembered.replace(tenant, &skill.name, packages)
     }
 
     /// Returns a skill as staging it would report it, with the packages that it needs.
     pub(crate) fn environment_need(
         &self,
-        catalogue: &Catalogue,
+        (tenant, catalogue): (&str, &Catalogue),
         wanted: &SkillRef,
     ) -> Result<StagedSkill> {
         let skill = self.resolve(catalogue, wanted)?;
-        let (skill, _lease) = self.lease_with_need(catalogue, &skill, wanted)?;
+        let (skill, _lease) = self.lease_with_need((tenant, catalogue), &skill, wanted)?;
         Ok(skill)
     }
 
     /// Returns `true` if a listed skill that answers to a name has the need with this digest, or cannot be read now.
-    pub(crate) fn is_needed(&self, catalogue: &Catalogue, name: &str, need: &str) -> bool {
+    pub(crate) fn is_needed(
+        &self,
+        (tenant, catalogue): (&str, &Catalogue),
+        name: &str,
+        need: &str,
+    ) -> bool {
         let wanted = SkillRef {
             name: name.to_owned(),
             written: name.to_owned(),
             version: VersionRef::Current,
         };
         catalogue.named(name).into_iter().any(|skill| {
-            match self.lease_with_need(catalogue, skill, &wanted) {
+            match self.lease_with_need((tenant, catalogue), skill, &wanted) {
                 Ok((skill, _lease)) => skill.environment_need.digest() == need,
                 Err(error) => matches!(error, Error::Io { .. }),
             }

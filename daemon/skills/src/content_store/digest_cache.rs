@@ -53,15 +53,19 @@ impl<T> DigestCache<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::environment_need::EnvironmentNeed;
+    use crate::parse::environment_need::{EnvironmentNeed, NodeProject};
 
     #[test]
     fn cached_needs_are_bounded_by_their_bytes() {
         let cache = DigestCache::new(|need: &EnvironmentNeed| need.size() / WEIGHT_BYTES);
         for number in 0..100 {
             let read = || {
+                let project = NodeProject {
+                    lock: vec![b'x'; 1 << 20],
+                    ..NodeProject::default()
+                };
                 let mut need = EnvironmentNeed::default();
-                need.package_lock.resize(1 << 20, b'x');
+                need.node_projects.push(project);
                 Ok(need)
             };
             cache.get_or_read(&number.to_string(), read).expect("read");

@@ -135,13 +135,15 @@ impl StagedSkill {
     /// Returns the text of its digest file. That of a writable copy differs, so a switch replaces the skill.
     fn digest_text(&self, is_writable: bool) -> String {
         let prefix = if is_writable { WRITABLE_PREFIX } else { "" };
-        match &self.plugin {
-            None => format!("{prefix}{}", self.digest),
-            Some(plugin) => {
-                let path = plugin.skill_path.display();
-                format!("{prefix}{} {} {path}", self.digest, plugin.digest)
-            }
+        let mut text = format!("{prefix}{}", self.digest);
+        if let Some(plugin) = &self.plugin {
+            text += &format!(" {} {}", plugin.digest, plugin.skill_path.display());
         }
+        // The copy's links to packages name the need, which changes without the skill when packages are added to it.
+        if !self.environment_need.node_projects.is_empty() {
+            text += &format!(" {}", self.environment_need.digest());
+        }
+        text
     }
 }
 
@@ -162,7 +164,7 @@ struct PublishedFolder {
 }
 
 /// Number of links that a copy of a skill gets at most; each takes a block of the disk.
-const LINKS_MAX: u64 = 8;
+const LINKS_MAX: u64 = 16;
 /// Prefix of directories in which skills are prepared.
 const PREPARED: &str = ".stage-";
 /// Directory beside `skills/` with a file for each staged skill, which holds its digest.

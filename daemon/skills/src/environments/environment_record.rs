@@ -5,10 +5,15 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::held_bytes::held_bytes;
+use crate::parse::environment_need::NODE_PROJECTS_MAX;
 use crate::skill_scope::DEFAULT_TENANT;
 
 /// Version of the format of records and reports.
 pub const VERSION: u32 = 1;
+
+/// Maximum number of warnings in a report, and of characters of one.
+const WARNINGS_MAX: usize = 20;
+const WARNING_CHARS_MAX: usize = 300;
 
 /// Everything that decides what a build installs, and the tenant for which it does. Tenants share no environment: what
 /// one of them builds, rebuilds or removes changes nothing for another one, and tells it nothing.
@@ -87,9 +92,18 @@ pub struct BuildReport {
     /// Node.js packages in the environment.
     #[serde(default)]
     pub node_packages: Vec<BuiltPackage>,
+    /// Node.js packages that the image provides to the skill.
+    #[serde(default)]
+    pub node_provided: Vec<BuiltPackage>,
+    /// Number of folders of the skill that have Node.js packages: `node/0/node_modules` and so on in the environment.
+    #[serde(default)]
+    pub node_projects: u32,
     /// Top-level names of the modules that the environment adds to Python.
     #[serde(default)]
     pub python_modules: Vec<String>,
+    /// Sentences for people about packages that may not work as the skill expects; at most 20 of 300 characters.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// Python interpreter of an image.
@@ -123,6 +137,21 @@ impl BuildReport {
         if self.version != VERSION {
             return Err(format!("has the version {}, not {VERSION}", self.version));
         }
+        // One more than a skill states: packages that are added have the root's.
+        if self.node_projects > NODE_PROJECTS_MAX + 1 {
+            return Err(format!(
+                "has {} folders of Node.js packages",
+                self.node_projects
+            ));
+        }
+        let is_line = |text: &String| {
+            text.chars().count() <= WARNING_CHARS_MAX && !text.chars().any(char::is_control)
+        };
+        if self.warnings.len() > WARNINGS_MAX || !self.warnings.iter().all(is_line) {
+            return Err(format!(
+                "has more than {WARNINGS_MAX} warnings, or one that is no line of {WARNING_CHARS_MAX} characters"
+            ));
+        }
         let Some(python) = &self.python else {
             return Ok(());
         };
@@ -152,4 +181,26 @@ impl PythonInterpreter {
 
 fn default_tenant() -> String {
     DEFAULT_TENANT.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_a_report_are_few_and_short_lines() {
+        let check = |warnings: Vec<String>| {
+            let report = BuildReport {
+                version: VERSION,
+                warnings,
+                ..BuildReport::default()
+            };
+            report.check().is_ok()
+        };
+        let longest = "é".repeat(WARNING_CHARS_MAX);
+        assert!(check(vec![longest.clone(); WARNINGS_MAX]));
+        assert!(!check(vec![String::new(); WARNINGS_MAX + 1]));
+        assert!(!check(vec![longest + "x"]));
+        assert!(!check(vec!["two\nlines".to_owned()]));
+    }
 }

@@ -1,37 +1,75 @@
 //! Packages that a skill needs beyond its image, as its files state them. Pure.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::problem::Problem;
 
+/// Maximum number of folders of one skill with Node.js packages.
+pub(crate) const NODE_PROJECTS_MAX: u32 = 8;
+
 /// Need of a skill for packages that its image may lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EnvironmentNeed {
     /// Checked lines of a requirements.txt, sorted, without duplicates.
     pub requirements: Vec<String>,
-    /// Content of the skill's package.json; empty if it has none or if that names no dependencies.
-    pub package_json: Vec<u8>,
-    /// Content of the skill's package-lock.json; empty if it has none.
-    pub package_lock: Vec<u8>,
-    /// Reasons for which the environment is not built.
+    /// Folders of the skill with a package.json that names packages: the root first, then by path; at most 8.
+    pub node_projects: Vec<NodeProject>,
+    /// Those of the requirements that were inferred: a build leaves out what it cannot install of them.
+    pub inferred: Vec<InferredRequirement>,
+    /// The need without all packages that were inferred; `None` if none were.
+    pub certain: Option<Arc<Self>>,
+    /// Parts of the need that are refused, and what else is noteworthy. The environment has the other parts.
     pub problems: Vec<Problem>,
-    /// Digest of the other fields, once it was computed.
+    /// Digest of what a build reads, once it was computed.
     digest: OnceLock<String>,
+}
+
+/// Folder of a skill with a package.json that names packages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeProject {
+    /// Folder relative to the skill's root; empty for the root.
+    pub folder: String,
+    /// Content of its package.json without refused dependencies.
+    pub package_json: Vec<u8>,
+    /// Content of its package-lock.json or npm-shrinkwrap.json; empty if it has none, so that npm resolves.
+    pub lock: Vec<u8>,
+    /// Files of packages in the skill's own folder that it names: path relative to the skill's root, and content.
+    pub local_files: Vec<(String, Vec<u8>)>,
+    /// `true` if packages were added that the lock does not name.
+    pub has_added: bool,
+}
+
+/// Python package that a skill's text shows it to use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InferredRequirement {
+    /// Its line among the requirements.
+    pub requirement: String,
+    /// Module that a script imports, and that the image may have by another package; empty for an installation line.
+    pub module: String,
 }
 
 impl EnvironmentNeed {
     /// Returns `true` if the skill needs no environment.
     pub fn is_empty(&self) -> bool {
-        self.requirements.is_empty() && self.package_json.is_empty() && self.problems.is_empty()
+        self.requirements.is_empty() && self.node_projects.is_empty()
+    }
+
+    /// Returns a copy without its digest, for changes.
+    pub(super) fn unhashed(&self) -> Self {
+        Self {
+            digest: OnceLock::new(),
+            ..self.clone()
+        }
     }
 
     /// Returns the number of bytes that the need takes in memory, without the little that every need takes.
     pub(crate) fn size(&self) -> usize {
         let requirements = self.requirements.iter().map(String::len);
-        self.package_json.len() + self.package_lock.len() + requirements.sum::<usize>()
+        let projects = self.node_projects.iter().map(NodeProject::size);
+        requirements.sum::<usize>() + projects.sum::<usize>()
     }
 
     /// Returns the digest of everything that a build reads, 64 hex digits. Computed once, because a lock file may have
@@ -43,15 +81,36 @@ impl EnvironmentNeed {
     fn compute_digest(&self) -> String {
         let mut hash = Sha256::new();
         let requirements = self.requirements.join("\n");
-        for part in [
-            requirements.as_bytes(),
-            &self.package_json,
-            &self.package_lock,
-        ] {
+        let projects = self.node_projects.iter().flat_map(NodeProject::parts);
+        let inferred = self.inferred.iter();
+        let inferred = inferred
+            .flat_map(|package| [package.requirement.as_bytes(), package.module.as_bytes()]);
+        let parts = [requirements.as_bytes()].into_iter().chain(projects);
+        for part in parts.chain(inferred) {
             // The length keeps the end of one part from being read as the beginning of the next.
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
         HEXLOWER.encode(&hash.finalize())
+    }
+}
+
+impl NodeProject {
+    fn size(&self) -> usize {
+        self.parts().map(<[u8]>::len).sum()
+    }
+
+    /// Returns everything that a build reads, and an empty part after the local files: none of these has an empty path.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let files = self.local_files.iter();
+        [self.folder.as_bytes(), &self.package_json, &self.lock]
+            .into_iter()
+            .chain(files.flat_map(|(path, content)| [path.as_bytes(), content]))
+            .chain([if self.has_added {
+                b"added".as_slice()
+            } else {
+                &[]
+            }])
+            .chain([[].as_slice()])
     }
 }

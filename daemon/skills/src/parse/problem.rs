@@ -26,11 +26,11 @@ pub struct Problem {
     pub severity: Severity,
     /// Stable, for programs: for instance `skill.no_name`.
     pub code: &'static str,
-    /// Folder of the skill, or the root.
+    /// Folder of the skill, the root, or a file of the skill.
     pub subject: String,
     /// Description of the problem and its remedy.
     pub message: String,
-    /// First line of SKILL.md that it concerns; 0 if none.
+    /// First line of that file, or of SKILL.md, that it concerns; 0 if none.
     pub line: usize,
 }
 
@@ -59,7 +59,7 @@ impl Problem {
         self.severity == Severity::Error
     }
 
-    /// Sets the line of SKILL.md.
+    /// Sets the line.
     #[must_use]
     pub fn at(self, line: usize) -> Self {
         Self { line, ..self }

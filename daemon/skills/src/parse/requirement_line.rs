@@ -69,6 +69,22 @@ fn check_specifier(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Returns the normalised name (PEP 503) at the beginning of a requirement; empty if it begins with none.
+pub(crate) fn normalised_name(requirement: &str) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let trimmed = requirement.trim();
+    let name = trimmed.split(|c| !is_name(c)).next().unwrap_or_default();
+    let parts = name.split(['-', '_', '.']).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("-").to_lowercase()
+}
+
+/// Returns the normalised name that variants of a package share: `opencv-python` for `opencv-python-headless`.
+pub(crate) fn without_variant(package: &str) -> &str {
+    let variants = ["-headless", "-binary", "-slim"];
+    let base = variants.iter().find_map(|end| package.strip_suffix(end));
+    base.unwrap_or(package)
+}
+
 fn is_sha256(text: &str) -> bool {
     let digits = text.strip_prefix("sha256:");
     digits.is_some_and(|digits| {

@@ -12,6 +12,7 @@ use crate::content_store::Lease;
 use crate::content_store::staged_skill::{self, StagedSkill, StagingEffect, WritableStaging};
 use crate::environments::environment_record::PreparedEnvironment;
 use crate::error::Result;
+use crate::parse::added_packages::AddedPackages;
 use crate::parse::skill_ref::SkillRef;
 use crate::skill_scope::{DEFAULT_TENANT, SkillScope};
 
@@ -35,10 +36,11 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn lease_to_stage(&self, wanted: Vec<SkillRef>) -> Result<LeasedSkills> {
+        let tenant = self.scope.tenant().to_owned();
         self.read(move |library, catalogue| {
             let leased = wanted
                 .iter()
-                .map(|wanted| library.lease_to_stage(catalogue, wanted));
+                .map(|wanted| library.lease_to_stage((&tenant, catalogue), wanted));
             let (skills, leases): (Vec<_>, Vec<_>) =
                 leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
             Ok(LeasedSkills {
@@ -145,7 +147,31 @@ impl Skills {
     /// # Errors
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
-        self.read(move |library, catalogue| library.environment_need(catalogue, &wanted))
+        let tenant = self.scope.tenant().to_owned();
+        self.read(move |library, catalogue| library.environment_need((&tenant, catalogue), &wanted))
+            .await
+    }
+
+    /// Replaces the packages that the scope's tenant added to a skill, which count for its name from now on; none forgets
+    /// them.
+    ///
+    /// # Errors
+    /// `SkillNotFound`, `LimitExceeded`, `Io`.
+    pub async fn remember_packages(&self, wanted: SkillRef, packages: AddedPackages) -> Result<()> {
+        let tenant = self.scope.tenant().to_owned();
+        self.read(move |library, catalogue| {
+            library.remember_packages((&tenant, catalogue), &wanted, packages)
+        })
+        .await
+    }
+
+    /// Returns the packages that the operator and the scope's tenant added to a skill with this name.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn added_packages(&self, skill: String) -> Result<AddedPackages> {
+        let tenant = self.scope.tenant().to_owned();
+        self.read(move |library, _| library.added_packages(&tenant, &skill))
             .await
     }
 
@@ -170,8 +196,9 @@ impl Skills {
             };
             let find = move |library: &SkillLibrary, catalogue: &Catalogue| {
                 let is_needed = |environment: &PreparedEnvironment| {
+                    let view = (environment.key.tenant.as_str(), catalogue);
                     let mut skills = environment.skills.iter();
-                    skills.any(|skill| library.is_needed(catalogue, skill, &environment.key.need))
+                    skills.any(|skill| library.is_needed(view, skill, &environment.key.need))
                 };
                 let needed = prepared.into_iter().filter(is_needed);
                 Ok(needed

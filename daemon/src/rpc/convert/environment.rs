@@ -7,8 +7,8 @@ use skilld_proto::v1::skill_package::Kind;
 
 use super::{int64, skill, timestamp_message};
 use crate::exec::SkillEnvironment;
-use crate::skills::Problem;
 use crate::skills::environments::environment_record::{BuiltPackage, EnvironmentRecord};
+use crate::skills::{AddedPackages, Problem};
 
 /// Makes the message of a built environment without its packages. An answer about many skills has no room for these.
 pub fn environment_summary(record: &EnvironmentRecord) -> pb::SkillEnvironment {
@@ -39,9 +39,13 @@ fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
         .provided
         .iter()
         .map(|package| package_message(Kind::Python, package));
+    let node_provided = report
+        .node_provided
+        .iter()
+        .map(|package| package_message(Kind::Node, package));
     pb::SkillEnvironment {
         packages: skill::keep_fitting(python.chain(node)),
-        image_packages: skill::keep_fitting(provided),
+        image_packages: skill::keep_fitting(provided.chain(node_provided)),
         ..environment_summary(record)
     }
 }
@@ -50,11 +54,13 @@ fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
 pub fn prepared_message(
     record: Option<&EnvironmentRecord>,
     problems: &[Problem],
+    added: &AddedPackages,
 ) -> pb::PrepareSkillResponse {
     pb::PrepareSkillResponse {
         payload: Some(Payload::Result(pb::PreparedSkill {
             environment: record.map(environment_message),
             problems: skill::problem_messages(problems),
+            added_packages: added.texts(),
         })),
     }
 }
@@ -71,7 +77,7 @@ pub fn mounted_environment(record: &EnvironmentRecord) -> SkillEnvironment {
     SkillEnvironment {
         name: record.name.clone(),
         has_python: record.report.python.is_some(),
-        has_node: !record.report.node_packages.is_empty(),
+        node_projects: record.report.node_projects,
     }
 }
 

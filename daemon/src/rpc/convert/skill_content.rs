@@ -4,12 +4,12 @@ use skilld_proto::v1 as pb;
 use skilld_proto::v1::preflight_finding::Kind as Missing;
 use skilld_proto::v1::skill_file::Kind as WireKind;
 
-use super::{ViolationCollector, int64, skill as wire};
+use super::{ViolationCollector, int64, shown, skill as wire};
 use crate::error::Result;
 use crate::skills::preflight::{NeedKind, UnmetNeed};
 use crate::skills::search::QUERY_BYTES_MAX;
 use crate::skills::skill_files::{FilePurpose, Manifest, SkillFile};
-use crate::skills::{SearchMatch, Severity, SkillRef};
+use crate::skills::{ADDED_PACKAGES_MAX, AddedPackages, SearchMatch, Severity, SkillRef};
 use crate::workspace_paths;
 
 const LIMIT_DEFAULT: usize = 25;
@@ -186,12 +186,44 @@ pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<Skil
 
 /// Checks a `PrepareSkillRequest`. Returns the skill.
 ///
+/// Returns the skill, and the packages that replace those that are remembered for it: `None` if it keeps them.
+///
 /// # Errors
 /// `Invalid`.
-pub fn check_prepare_skill(request: &pb::PrepareSkillRequest) -> Result<SkillRef> {
+pub fn check_prepare_skill(
+    request: &pb::PrepareSkillRequest,
+) -> Result<(SkillRef, Option<AddedPackages>)> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(wire::check_skill_name(&request.name));
-    violations.finish_with(skill)
+    let mut added = AddedPackages::default();
+    let mut add = |field: &str, given: &[String], is_node: bool| {
+        if given.len() > ADDED_PACKAGES_MAX {
+            let message = format!("{} packages; at most {ADDED_PACKAGES_MAX}", given.len());
+            violations.add(field, message);
+            return;
+        }
+        for (index, text) in given.iter().enumerate() {
+            let taken = match is_node {
+                true => added.add_node(text),
+                false => added.add_python(text),
+            };
+            if let Err(reason) = taken {
+                violations.add(
+                    format!("{field}[{index}]"),
+                    format!("{:?} {reason}", shown(text)),
+                );
+            }
+        }
+    };
+    add("packages", &request.packages, false);
+    add("npm_packages", &request.npm_packages, true);
+    let has_packages = !request.packages.is_empty() || !request.npm_packages.is_empty();
+    if has_packages && request.forget_packages {
+        violations.add("forget_packages", "cannot be set together with packages");
+    }
+    let skill = violations.finish_with(skill)?;
+    let replaces = has_packages || request.forget_packages;
+    Ok((skill, replaces.then_some(added)))
 }
 
 /// Makes the answer of a preflight.

@@ -8,13 +8,15 @@ impl Fixture {
         self.skill("csv", version);
         let package = format!("{{\"dependencies\": {{\"x\": {version:?}}}}}");
         self.write("csv/package.json", package);
-        self.write("csv/package-lock.json", "{}");
+        self.write("csv/package-lock.json", "{\"packages\": {}}");
     }
 
     /// Follows the link `node_modules` of a staged skill on the host, and returns where the link there leads.
     fn packages(&self) -> Option<PathBuf> {
         let target = fs::read_link(self.slot("s1").join("csv/node_modules")).ok()?;
+        let target = target.to_str()?;
         let link = target.strip_prefix("../../skills").expect("within skills/");
+        let link = link.strip_suffix("0/node_modules").expect("first project");
         fs::read_link(self.slot("s1").join(link)).ok()
     }
 
@@ -64,4 +66,46 @@ async fn only_skills_with_packages_get_a_link_and_own_folders_stay() {
     fixture.stage("s1", &["csv"]).await.expect("staged");
     let own = fixture.slot("s1").join("csv/node_modules/x/index.js");
     assert_eq!(fs::read_to_string(own).expect("staged"), "own");
+}
+
+#[tokio::test]
+async fn each_folder_with_packages_has_its_own_link() {
+    let fixture = Fixture::new();
+    fixture.skill("csv", "1");
+    let package = "{\"dependencies\": {\"x\": \"1\"}}";
+    for folder in ["scripts", "web/app", "vendored"] {
+        fixture.write(&format!("csv/{folder}/package.json"), package);
+    }
+    fixture.write("csv/vendored/node_modules/x/index.js", "own");
+    let staged = fixture.stage("s1", &["csv"]).await.expect("staged");
+    let digest = staged[0].environment_need.digest();
+    let skill = fixture.slot("s1").join("csv");
+    let link = |folder: &str| fs::read_link(skill.join(folder).join("node_modules"));
+    for (folder, target) in [
+        (
+            "scripts",
+            format!("../../../skills/.node_modules/{digest}/0/node_modules"),
+        ),
+        (
+            "web/app",
+            format!("../../../../skills/.node_modules/{digest}/1/node_modules"),
+        ),
+    ] {
+        assert_eq!(
+            link(folder).expect("a link"),
+            Path::new(&target),
+            "{folder}"
+        );
+    }
+    assert!(link("").is_err() && link("vendored").is_err());
+    // The links lead to the packages once they are built.
+    let built = tempfile::tempdir().expect("temp dir");
+    let module = built.path().join("1/node_modules/x/index.js");
+    fs::create_dir_all(module.parent().expect("a folder")).expect("mkdir");
+    fs::write(module, "one").expect("write");
+    fixture
+        .link_packages(&staged[0], built.path().to_str())
+        .await;
+    let found = fs::read_to_string(skill.join("web/app/node_modules/x/index.js"));
+    assert_eq!(found.expect("found"), "one");
 }

@@ -85,10 +85,20 @@ async fn a_writable_skill_is_a_link_to_a_copy_that_the_guest_gets() {
 async fn a_writable_skill_has_a_link_to_its_node_packages() {
     let fixture = Fixture::new();
     fixture.node_skill("1");
+    fixture.write(
+        "csv/scripts/package.json",
+        "{\"dependencies\": {\"x\": \"1\"}}",
+    );
     let (staged, sent) = fixture.stage_writable("s1", "csv", &[]).await;
     let digest = staged.environment_need.digest();
-    let link = format!("csv/node_modules -> ../../../../skills/.node_modules/{digest}");
-    assert!(sent.contains(&link), "{sent:?}");
+    for (folder, up, number) in [
+        ("csv", "../../../..", 0),
+        ("csv/scripts", "../../../../..", 1),
+    ] {
+        let packages = format!("skills/.node_modules/{digest}/{number}/node_modules");
+        let link = format!("{folder}/node_modules -> {up}/{packages}");
+        assert!(sent.contains(&link), "{link}: {sent:?}");
+    }
 }
 
 #[tokio::test]

@@ -139,3 +139,35 @@ async fn a_build_whose_index_does_not_answer_ends_in_time() -> Result<()> {
     expect_environments(&daemon, 0, 2).await?;
     daemon.stop().await
 }
+
+#[tokio::test]
+async fn uv_run_finds_packages_whether_the_index_answers_or_not() -> Result<()> {
+    let fixture = Fixture::new().await?;
+    let script = |package: &str| {
+        let module = package.replace('-', "_");
+        format!(
+            "# /// script\n# dependencies = [\"{package}\"]\n# ///\nimport {module}\nprint('found')\n"
+        )
+    };
+    fixture.skill("indexed", &[("x.py", &script("skilld-compat-letters"))])?;
+    fixture.skill("provided", &[("x.py", &script("requests"))])?;
+    let index = PackageIndex::serve(&fixture.wheels()).await?;
+    let daemon = Daemon::start_with(index.for_python(fixture.options_without_wheels())).await?;
+    let name = workspace(&daemon.client).await?.name;
+    stage(&daemon.client, &name, "indexed").await?;
+    let printed = output(&daemon.client, &name, "indexed", "uv run x.py").await?;
+    assert_eq!(printed, "found\n");
+    daemon.stop().await?;
+
+    let down = fixture
+        .options_without_wheels()
+        .set("skills.package_index", "http://127.0.0.1:9/simple")
+        .set("skills.allow_private_addresses", "true");
+    let daemon = Daemon::start_with(down).await?;
+    let name = workspace(&daemon.client).await?.name;
+    let staged = stage(&daemon.client, &name, "provided").await?;
+    assert_eq!(staged.problems, []);
+    let printed = output(&daemon.client, &name, "provided", "uv run x.py").await?;
+    assert_eq!(printed, "found\n");
+    daemon.stop().await
+}

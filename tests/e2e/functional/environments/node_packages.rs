@@ -3,7 +3,7 @@
 //! Docker: the image's own npm and Node.js install and find the packages.
 
 use serde_json::{Value, json};
-use skilld_client::v1::StageSkillsRequest;
+use skilld_client::v1::{Problem, StageSkillsRequest};
 use skilld_tests::binaries;
 use skilld_tests::package_index::PackageIndex;
 use skilld_tests::test_image::TestImage;
@@ -13,6 +13,16 @@ use super::*;
 
 /// Program that prints the version of the package that `import` finds.
 const IMPORT: &str = "import { version } from 'skilld-compat-units'; console.log(version);\n";
+
+/// Warning of a package whose install script a build did not run.
+const NOT_RUN: &str =
+    "hostile-scripts has an install script, which was not run; it may lack its binary";
+
+/// Returns the messages of problems.
+pub(super) fn messages(problems: &[Problem]) -> Vec<&str> {
+    let messages = problems.iter().map(|problem| problem.message.as_str());
+    messages.collect()
+}
 
 /// Builds an image of skilld/base with the npm of this host.
 pub(super) async fn build_npm_image() -> Result<TestImage> {
@@ -51,7 +61,11 @@ fn skill(fixture: &Fixture, name: &str, version: &str, files: &[(&str, &str)]) -
     fixture.skill(name, &[&needs, files].concat())
 }
 
-async fn start_daemon(image: &TestImage, index: &PackageIndex, root: &Path) -> Result<Daemon> {
+pub(super) async fn start_daemon(
+    image: &TestImage,
+    index: &PackageIndex,
+    root: &Path,
+) -> Result<Daemon> {
     let options = index.for_node(Options::default().skills(root));
     Daemon::start_with(options.set("pools.default.image", image.name())).await
 }
@@ -95,20 +109,25 @@ async fn lock_file_packages_come_from_the_registry_and_run_no_script() -> Result
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let staged = stage(client, &name, "scripted").await?;
-    assert_eq!(staged.problems, []);
+    let warnings = messages(&staged.problems);
+    assert_eq!(warnings, [NOT_RUN]);
     let built = staged.environment.context("an environment")?;
     assert_eq!(
         index.requests(),
         ["/npm/hostile-scripts/-/hostile-scripts-1.0.0.tgz"]
     );
     let (_, skill) = prepare(client, "scripted").await?;
+    assert_eq!(messages(&skill.problems), [NOT_RUN]);
     let prepared = skill.environment.context("an environment")?;
     assert_eq!(prepared.packages[0].version, "1.0.0");
     assert!(
         prepared.packages[0].hashes.is_empty(),
         "the lock file has no integrity"
     );
-    let list = format!("cd {}/node_modules && find -type f | sort", built.path);
+    let list = format!(
+        "cd {}/node/0/node_modules && find -type f | sort",
+        built.path
+    );
     assert_eq!(
         output(client, &name, "scripted", &list).await?,
         "./hostile-scripts/index.js\n./hostile-scripts/package.json\n"

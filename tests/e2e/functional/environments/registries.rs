@@ -5,6 +5,7 @@
 
 use std::io::Write as _;
 use tokio::net::TcpStream;
+use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::node_packages::{build_npm_image, manifests};
@@ -67,22 +68,37 @@ async fn a_python_environment_is_built_from_its_public_registry() -> Result<()> 
     daemon.stop().await
 }
 
+/// Returns the registry of this host's npm.
+async fn npm_registry() -> Result<String> {
+    let printed = Command::new("npm")
+        .args(["config", "get", "registry"])
+        .output()
+        .await?
+        .stdout;
+    Ok(String::from_utf8(printed)?.trim().to_owned())
+}
+
 #[tokio::test]
 async fn a_node_environment_is_built_from_its_public_registry() -> Result<()> {
-    if !are_reachable(&["registry.npmjs.org"]).await {
+    let registry = npm_registry().await?;
+    let host = registry.split('/').nth(2).context("a URL")?;
+    if !are_reachable(&[host]).await {
         return Ok(());
     }
     let fixture = Fixture {
         dir: tempfile::tempdir()?,
     };
     let (package, lock) = manifests("ms", "2.1.3");
-    let files = [("package.json", &*package), ("package-lock.json", &*lock)];
+    let files = [
+        ("scripts/package.json", &*package),
+        ("scripts/package-lock.json", &*lock),
+    ];
     fixture.skill("real", &files)?;
     let image = build_npm_image().await?;
     let options = fixture
         .options_without_wheels()
         .set("pools.default.image", image.name())
-        .set("skills.node_package_index", "https://registry.npmjs.org")
+        .set("skills.node_package_index", &registry)
         .set("skills.allow_private_addresses", "true");
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use super::*;
 
+mod node_projects;
+
 /// Reads the need of a skill with these files.
 fn read_need(files: &[(&str, &str)]) -> EnvironmentNeed {
     let dir = tempfile::tempdir().expect("temp dir");
@@ -125,22 +127,6 @@ fn ten_thousand_requirements_are_one_problem() {
 }
 
 #[test]
-fn node_package_needs_its_lock_file() {
-    let package = "{\"dependencies\": {\"docx\": \"^9\"}}";
-    let need = read_need(&[("package.json", package)]);
-    assert_eq!(messages(&need).len(), 1);
-    assert!(messages(&need)[0].contains("npm install --package-lock-only"));
-    let need = read_need(&[("package.json", package), ("package-lock.json", "{}")]);
-    assert_eq!(messages(&need), Vec::<&str>::new());
-    assert_eq!(
-        (need.package_json.as_slice(), need.package_lock.as_slice()),
-        (package.as_bytes(), "{}".as_bytes())
-    );
-    let brought = ("node_modules/docx/package.json", "{}");
-    assert!(read_need(&[("package.json", package), brought]).is_empty());
-}
-
-#[test]
 fn digest_depends_on_every_part_and_not_on_the_order_of_files() {
     let digest = |files: &[(&str, &str)]| read_need(files).digest();
     let one = digest(&[("requirements.txt", "a\nb\n")]);
@@ -149,5 +135,9 @@ fn digest_depends_on_every_part_and_not_on_the_order_of_files() {
     assert_ne!(one, digest(&[("requirements.txt", "a\nb>1\n")]));
     let package = ("package.json", "{\"dependencies\": {\"docx\": \"^9\"}}");
     let locked = |lock| digest(&[package, ("package-lock.json", lock)]);
-    assert_ne!(locked("{}"), locked("{ }"));
+    let lock = "{\"packages\": {}}";
+    assert_ne!(locked(lock), locked("{\"packages\": { }}"));
+    assert_ne!(locked(lock), digest(&[package]));
+    let moved = digest(&[("scripts/package.json", package.1)]);
+    assert_ne!(moved, digest(&[package]));
 }

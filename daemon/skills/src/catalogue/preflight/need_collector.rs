@@ -12,7 +12,8 @@ use super::file_selection::{FileUse, SelectedFile, is_vendored, select_files};
 use super::program_names::is_named_in_text;
 use super::python_requirements::{LocatedName, read_project, read_requirements, read_script_block};
 use super::script_interpreter::find_interpreter;
-use super::{Need, NeedKind, install_lines, node_imports, package_json, python_imports};
+use super::{Need, NeedKind, install_lines, node_imports, python_imports};
+use crate::catalogue::environment_need_reader::node_projects::read_node_projects;
 use crate::content_store::skill_files::{Manifest, SkillFile, unreadable};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
@@ -70,7 +71,8 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         .filter(|file| file.is_text && file.path.eq_ignore_ascii_case("SKILL.md"))
         .max_by_key(|file| file.path == "SKILL.md");
     let text = document.map(&mut read_file).transpose()?;
-    let files = select_files(manifest, &text.unwrap_or_default());
+    let mut files = select_files(manifest, &text.unwrap_or_default());
+    files.retain(|(_, file_use)| *file_use != FileUse::NodePackage);
     let selected = files.iter().map(|(file, _)| *file);
     let mut collector = NeedCollector {
         manifest,
@@ -84,6 +86,9 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         concluded: HashSet::new(),
     };
     collector.front_matter(front);
+    for (path, name) in read_node_projects(manifest)?.packages {
+        collector.node_package(&path, name);
+    }
     for index in 0..FILES_MAX {
         let Some((file, file_use)) = collector.files.get(index).copied() else {
             break;
@@ -199,14 +204,7 @@ impl NeedCollector<'_> {
         match file_use {
             FileUse::Requirements => self.python_packages(path, read_requirements(text)),
             FileUse::PythonProject => self.python_packages(path, read_project(text)),
-            FileUse::NodePackage => {
-                for name in package_json::read_dependencies(text) {
-                    if !self.node_packages.contains(name.as_str()) {
-                        self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
-                        self.packages.insert(name);
-                    }
-                }
-            }
+            FileUse::NodePackage => {}
             FileUse::Script => self.script(path, text),
             FileUse::SkillMd => {
                 let (shell, other) = find_code(text);
@@ -257,6 +255,13 @@ impl NeedCollector<'_> {
         }
     }
 
+    fn node_package(&mut self, path: &str, name: String) {
+        if !self.node_packages.contains(name.as_str()) {
+            self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
+            self.packages.insert(name);
+        }
+    }
+
     fn python_imports(&mut self, path: &str, text: &str) {
         for import in python_imports::find_imports(text) {
             let top = import.top_module();
@@ -293,7 +298,8 @@ impl NeedCollector<'_> {
     }
 }
 
-fn format_place(path: &str, line: usize) -> String {
+/// Names a file and a line of it; 0 is the whole file.
+pub(super) fn format_place(path: &str, line: usize) -> String {
     match line {
         0 => path.to_owned(),
         line => format!("{path}:{line}"),

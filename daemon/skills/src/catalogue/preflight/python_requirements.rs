@@ -1,6 +1,8 @@
 //! Reads requirements from Python scripts, requirements.txt and pyproject.toml. Pure. Text that cannot be understood
 //! yields nothing, because a skill's file must not make preflight fail.
 
+use crate::parse::requirement_line::{normalised_name, without_variant};
+
 /// Maximum number of lines of a PEP 723 block.
 const BLOCK_LINES_MAX: usize = 1000;
 /// Maximum length of a package's name, in bytes.
@@ -38,13 +40,6 @@ pub(super) fn likely_package_of(module: &str) -> String {
         Some((_, package)) => (*package).to_owned(),
         None => module.replace(['_', '.'], "-").to_lowercase(),
     }
-}
-
-/// Returns the name that variants of a package share: `opencv-python` for `opencv-python-headless`.
-pub(super) fn without_variant(package: &str) -> &str {
-    let variants = ["-headless", "-binary", "-slim"];
-    let base = variants.iter().find_map(|end| package.strip_suffix(end));
-    base.unwrap_or(package)
 }
 
 /// Returns `true` if a module is most likely of a package, or of a variant of it.
@@ -146,8 +141,7 @@ pub(super) fn parse_requirement(text: &str) -> Option<String> {
     if only || !good || name.len() > NAME_BYTES_MAX {
         return None;
     }
-    let parts = name.split(['-', '_', '.']).filter(|part| !part.is_empty());
-    let name = parts.collect::<Vec<_>>().join("-").to_lowercase();
+    let name = normalised_name(name);
     (!name.is_empty()).then_some(name)
 }
 

@@ -2,11 +2,14 @@
 //! for `node_modules` beside the importing file and in the folders above it.
 //!
 //! ```text
-//! skills/<name>/node_modules         ->  ../../skills/.node_modules/<need>    made when the skill is copied
-//! skills/.node_modules/<need>        ->  .../<environment>/node_modules       made when the environment exists
+//! skills/<name>/<folder>/node_modules ->  ../../skills/.node_modules/<need>/<N>/node_modules
+//! skills/.node_modules/<need>         ->  .../<environment>/node
 //! ```
 //!
-//! The first link dangles until the environment is built, which may be after the staging. `<need>` is the digest of what
+//! The first link is made when the skill is copied, one for each folder whose package.json names packages; `<N>` is the
+//! number of the folder in the need. It dangles until the environment is built and the second one is made.
+//!
+//! `<need>` is the digest of what
 //! the skill needs, so a version that needs other packages has another link, and no skill finds those of another one.
 
 use std::fs;
@@ -16,17 +19,38 @@ use std::path::Path;
 
 use super::{lock_directory, make_directory};
 use crate::error::{Error, Result, tolerate};
-use crate::parse::environment_need::EnvironmentNeed;
+use crate::parse::environment_need::{EnvironmentNeed, NodeProject};
 
 /// Name of the folder in which Node.js looks for packages.
-pub(super) const NODE_MODULES: &str = "node_modules";
+const NODE_MODULES: &str = "node_modules";
 /// Directory in `skills/` with the links to packages. No skill's name begins with a dot.
 const LINKS_DIR: &str = ".node_modules";
 
-/// Returns the path, relative to the workspace, of the link to the Node.js packages of a need; `None` if it has none.
-pub(super) fn packages_path(need: &EnvironmentNeed) -> Option<String> {
-    let is_built = !need.package_json.is_empty() && need.problems.is_empty();
-    is_built.then(|| format!("skills/{LINKS_DIR}/{}", need.digest()))
+/// Link from a folder of a skill to its packages.
+pub(super) struct PackagesLink {
+    /// Path of the link, relative to the skill's root.
+    pub(super) path: String,
+    /// Number of folders from the skill's root to the one with the link.
+    pub(super) depth: usize,
+    /// Target, relative to the workspace.
+    pub(super) target: String,
+}
+
+/// Returns the links to the Node.js packages of a need, in the order of its projects.
+pub(super) fn packages_links(need: &EnvironmentNeed) -> Vec<PackagesLink> {
+    if need.node_projects.is_empty() {
+        return Vec::new();
+    }
+    let digest = need.digest();
+    let link = |(number, project): (usize, &NodeProject)| {
+        let path = Path::new(&project.folder).join(NODE_MODULES);
+        PackagesLink {
+            depth: path.components().count() - 1,
+            path: path.to_string_lossy().into_owned(),
+            target: format!("skills/{LINKS_DIR}/{digest}/{number}/{NODE_MODULES}"),
+        }
+    };
+    need.node_projects.iter().enumerate().map(link).collect()
 }
 
 /// Makes the Node.js packages of needs available to the skills that are staged with them. `target` is the `skills/` of a

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use skilld_common::text_decoding::decode_text;
 
-use super::node_packages::{self, NODE_MODULES};
+use super::node_packages::packages_links;
 use super::{StagedSkill, make_directory};
 use crate::content_store::skill_files::staged_name;
 use crate::error::tolerate;
@@ -45,12 +45,15 @@ pub(super) fn copy_skill(
     copy_without_links(stored, to)?;
     let up = "../".repeat(depth);
     let venv = format!("work/.venvs/{}", skill.name);
-    let packages_path = node_packages::packages_path(&skill.environment_need);
-    let packages = packages_path.as_deref().map(|path| (NODE_MODULES, path));
-    let links = LINKS.into_iter().chain([(".venv", venv.as_str())]);
-    for (link, target) in links.chain(packages) {
-        let target = format!("{up}{target}");
-        tolerate(io::ErrorKind::AlreadyExists, symlink(target, to.join(link)))?;
+    let link = |target: String, path: &str| {
+        tolerate(io::ErrorKind::AlreadyExists, symlink(target, to.join(path)))
+    };
+    for (path, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
+        link(format!("{up}{target}"), path)?;
+    }
+    for packages in packages_links(&skill.environment_need) {
+        let up = "../".repeat(depth + packages.depth);
+        link(format!("{up}{}", packages.target), &packages.path)?;
     }
     Ok(())
 }

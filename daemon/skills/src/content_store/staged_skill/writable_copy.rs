@@ -30,7 +30,7 @@ use std::time::SystemTime;
 use skilld_common::unix_time::unix_ms;
 use tempfile::TempDir;
 
-use super::node_packages::{NODE_MODULES, packages_path};
+use super::node_packages::packages_links;
 use super::{
     StagedSkill, changed_skills, check_versions, digest_time, has_digest, lock_directory,
     prepare_directory, publish_skills, skill_copy,
@@ -151,7 +151,7 @@ fn prepare_copy(store: &ContentStore, prepared: &Path, skill: &StagedSkill) -> i
 /// environment made there is a folder of the copy.
 fn workspace_links(directory: &str, skill: &StagedSkill) -> Vec<(String, String)> {
     let path = skill.writable_path.as_deref().unwrap_or_default();
-    let up = "../".repeat(path.split('/').count());
+    let depth = path.split('/').count();
     let relative = path
         .strip_prefix(directory)
         .unwrap_or(path)
@@ -159,12 +159,16 @@ fn workspace_links(directory: &str, skill: &StagedSkill) -> Vec<(String, String)
     let added = skill_copy::LINKS
         .iter()
         .filter(|(name, _)| !skill.own_links.contains(name));
-    let modules = packages_path(&skill.environment_need);
-    let packages = modules.as_deref().map(|path| (NODE_MODULES, path));
+    let added = added.map(|(name, link_target)| (0, (*name).to_owned(), (*link_target).to_owned()));
+    let packages = packages_links(&skill.environment_need)
+        .into_iter()
+        .map(|link| (link.depth, link.path, link.target));
     added
-        .copied()
         .chain(packages)
-        .map(|(name, link_target)| (format!("{relative}/{name}"), format!("{up}{link_target}")))
+        .map(|(folders, name, link_target)| {
+            let up = "../".repeat(depth + folders);
+            (format!("{relative}/{name}"), format!("{up}{link_target}"))
+        })
         .collect()
 }
 
