@@ -34,7 +34,7 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help files demo test test-podman unit compat soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
+.PHONY: help files demo test test-podman unit compat soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image web-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -56,7 +56,7 @@ unit: setup-rust ## every test that needs no Docker (TEST='-p skilld --test suit
 	cargo build --locked -p skilld-guest
 	cargo test --locked $(or $(TEST),--workspace --exclude skilld-tests --exclude skilld-bench)
 
-compat: setup-python$(if $(DIR),,+npm) $(if $(DIR),build guest,programs) base-image $(if $(DIR),,office-image) ## the compatibility cases (CASE=NAME for one) and the samples for agent frameworks, or a report over your skills in DIR=… (POOL=default|office|web, JSON=1)
+compat: setup-python$(if $(DIR),,+npm) $(if $(DIR),build guest,programs) $(if $(DIR),base-image,web-image) ## the compatibility cases (CASE=NAME for one) and the samples for agent frameworks, or a report over your skills in DIR=… (POOL=default|office|web, JSON=1)
 ifeq ($(DIR),)
 	$(if $(CASE),SKILLD_COMPAT_CASE='$(CASE)') cargo test --locked --test e2e -- compat:: $(if $(CASE),,foreign::frameworks::)
 	$(if $(CASE),,cargo test --locked -p skilld-skills --lib labelled_skills -- --nocapture)
@@ -129,7 +129,7 @@ guest: setup-rust ## build the static guest of a release, PID 1 of every contain
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile guest -p skilld-guest --target $(TRIPLE)
 endif
 
-image: setup-docker ## make the image skilld/base:latest, or another one (IMAGE=office), unless it is up to date
+image: setup-docker ## make the image skilld/base:latest, or another one (IMAGE=office, IMAGE=web), unless it is up to date
 	@images/build.sh '$(IMAGE)'
 
 # The image that tests, demo and benchmarks use, whatever IMAGE says.
@@ -138,6 +138,10 @@ base-image: setup-docker
 
 office-image: setup-docker
 	@images/build.sh office
+
+# Makes the others first, on which it is built.
+web-image: setup-docker
+	@images/build.sh web
 
 image-lock: setup-docker setup-python ## record the current versions of an image's packages (IMAGE=office), and make it
 	@images/build.sh --lock '$(IMAGE)'

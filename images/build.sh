@@ -2,16 +2,17 @@
 # Makes the image skilld/IMAGE:latest from the lists in images/IMAGE. Run by `make image`; does nothing when the image
 # is up to date, which a label with the hash of all inputs says.
 #
-#   build.sh IMAGE          installs the versions of IMAGE/packages.lock and IMAGE/requirements.lock
-#   build.sh --lock IMAGE   installs the current versions and, if that succeeds, writes both files
+#   build.sh IMAGE          installs the versions of its locks: packages.lock, requirements.lock, package-lock.json
+#   build.sh --lock IMAGE   installs the current versions and, if that succeeds, writes these files
 #
-# install.sh installs everything, in one of two places:
+# install.sh installs everything. An image on top of another one is a container of that, whose changes become one layer;
+# the image below is built first. The base image is made in one of two places:
 #
 #   1. a registry answers: in debian:trixie-slim, by the Dockerfile.
-#   2. otherwise in a minimal Debian that mmdebstrap makes. Downloads are kept in ~/.cache/skilld/images for the next
-#      build.
+#   2. otherwise in a minimal Debian that mmdebstrap makes.
 #
-# SKILLD_IMAGE_FROM=registry or =mmdebstrap forces one way.
+# SKILLD_IMAGE_FROM=registry or =mmdebstrap forces one way. Downloads, but those of a Dockerfile, are kept in
+# ~/.cache/skilld/images for the next build.
 # Single quotes: mmdebstrap and apt-get expand what is in them.
 # shellcheck disable=SC2016
 set -euo pipefail
@@ -29,11 +30,18 @@ die() { say "$@"; exit 1; }
 locked=1
 if [ "${1-}" = --lock ]; then locked=0 && shift; fi
 readonly locked name=${1:-base}
+case $name in
+office) below=(base) ;;
+web) below=(office base) ;;
+*) below=() ;;
+esac
+readonly below parent=${below[0]-}
+if [ -n "$parent" ]; then way=parent; fi
 [ -e "$name/packages.txt" ] ||
     die "there is no images/$name/packages.txt: the images are $(echo */packages.txt | sed 's,/packages.txt,,g')"
 # The process id keeps builds of two users apart; those of one user wait for each other, see below.
 readonly image=skilld/$name:latest draft=skilld/$name-draft:$$ layers=skilld/$name-layers:$$
-readonly container=skilld-$name-layers-$$
+readonly container=skilld-$name-layers-$$ folder=/usr/share/skilld${parent:+/$name}
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/skilld/images/$name
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/skilld-image.XXXXXX")
@@ -61,23 +69,33 @@ step() {
     say "$title: $((SECONDS - start)) s"
 }
 
-# An image has the lists of skilld/base and its own. Later lines of dpkg.cfg have priority over earlier ones. A new lock
-# needs no file of the old one.
+# A new lock needs no file of the old one.
 make_context() {
-    local list
+    local file
     mkdir "$context"
-    cp Dockerfile install.sh base/node_preload.js base/npm_offline.js ../daemon/src/environments/redirect_wheels.py "$context/"
-    for list in packages.txt dpkg.cfg; do
-        cat "base/$list" >"$context/$list"
-        if [ "$name" != base ] && [ -e "$name/$list" ]; then cat "$name/$list" >>"$context/$list"; fi
+    cp install.sh "$name/packages.txt" "$context/"
+    if [ -z "$parent" ]; then
+        cp Dockerfile base/node_preload.js base/npm_offline.js ../daemon/src/environments/redirect_wheels.py "$context/"
+    fi
+    for file in dpkg.cfg configure.sh package.json settings; do
+        if [ -e "$name/$file" ]; then cp "$name/$file" "$context/"; fi
     done
-    if [ "$locked" = 1 ]; then cp "$name/packages.lock" "$name/requirements.lock" "$context/"; fi
-    if [ -e "$name/configure.sh" ]; then cp "$name/configure.sh" "$context/"; fi
+    if [ "$locked" = 1 ]; then copy_locks "$name" "$context"; fi
 }
 
-read_label() { docker image inspect -f "{{index .Config.Labels \"$1\"}}" "$image" 2>/dev/null || true; }
+copy_locks() { # from, to
+    local file
+    for file in packages.lock requirements.lock package-lock.json; do
+        if [ -e "$1/$file" ]; then cp "$1/$file" "$2/"; fi
+    done
+}
 
-hash_inputs() { { (cd "$context" && sha256sum -- *) && sha256sum build.sh; } | sha256sum | cut -d' ' -f1; }
+read_label() { docker image inspect -f "{{index .Config.Labels \"$1\"}}" "skilld/$2:latest" 2>/dev/null || true; }
+
+hash_inputs() {
+    { (cd "$context" && sha256sum -- *) && sha256sum build.sh && { [ -z "$parent" ] || read_label "$label" "$parent"; }; } |
+        sha256sum | cut -d' ' -f1
+}
 
 # The certificates that the host trusts: a proxy between this host and PyPI may have one of its own.
 add_certificates() {
@@ -100,16 +118,22 @@ mirror() {
     echo "${uri:-http://deb.debian.org/debian$1}"
 }
 
-# Prints the image's settings from the Dockerfile as options of docker import.
-list_settings() { sed -nE 's/^(ENV|WORKDIR|USER|CMD) /--change=&/p' Dockerfile; }
+# Prints the image's settings from the Dockerfile, and from its own file, as options of docker import and commit.
+list_settings() {
+    local files=(Dockerfile)
+    if [ -e "$context/settings" ]; then files+=("$context/settings"); fi
+    cat "${files[@]}" | sed -nE 's/^(ENV|WORKDIR|USER|CMD) /--change=&/p'
+}
+
+# Prints the host's settings for apt: its proxy is needed to get the packages and must not stay in the image.
+list_apt_settings() { apt-config dump 2>/dev/null | grep -E '^Acquire::(https?::Proxy|Check-Valid-Until) "..*";$' || true; }
 
 # Makes the draft of the image in a chroot, which shares this host's network. mmdebstrap runs the hooks without a shell
 # of ours, so they get the directories of the cache as relative paths.
 run_mmdebstrap() {
     local main security proxy options=() settings
     main=$(mirror "") security=$(mirror -security)
-    # The host's proxy is needed to get the packages and must not stay in the image.
-    proxy=$(apt-config dump 2>/dev/null | grep -E '^Acquire::(https?::Proxy|Check-Valid-Until) "..*";$') || proxy=
+    proxy=$(list_apt_settings)
     [ -z "$proxy" ] || options+=(--aptopt="$proxy")
     mkdir -p "$cache/archives" "$cache/wheels" "$work/archives" "$work/wheels"
     options+=(
@@ -143,6 +167,40 @@ run_docker_build() { # base image
         docker export "$container" | docker import "${settings[@]}" - "$draft"
 }
 
+# Runs a function of install.sh in the container. The settings of the host are in the file that the container's command
+# runs, since those of the container would stay in the image.
+run_in_container() { # install|clean
+    local names='^((https?|all|no)_proxy|(HTTPS?|ALL|NO)_PROXY|PIP_(EXTRA_)?INDEX_URL|PIP_TRUSTED_HOST|npm_config_registry)$' name
+    {
+        printf 'LOCKED=%q\n' "$locked"
+        for name in $(compgen -e | grep -E "$names"); do printf '%s=%q\n' "$name" "${!name}"; done
+        printf 'export LOCKED %s\n' "$(compgen -e | grep -E "$names" | tr '\n' ' ')"
+        printf 'rm /run/skilld-build\nbash %q %q\n' "$folder/install.sh" "$1"
+    } >"$work/skilld-build"
+    docker cp "$work/skilld-build" "$container:/run/skilld-build" && docker start --attach "$container"
+}
+
+# Makes the draft of the image in a container of the image below.
+run_on_parent() {
+    local settings
+    mapfile -t settings < <(list_settings)
+    list_apt_settings >"$context/apt.conf"
+    mkdir -p "$cache/archives" "$cache/wheels" "$cache/npm"
+    docker create --name "$container" --user 0:0 --network host "skilld/$parent:latest" bash /run/skilld-build &&
+        docker cp "$context" "$container:$folder" &&
+        docker cp "$cache" "$container:/var/cache/skilld" &&
+        run_in_container install &&
+        docker cp "$container:/var/cache/skilld" "$work/downloads" &&
+        run_in_container clean &&
+        docker commit "${settings[@]}" "$container" "$draft" || return 1
+    # What this build did not need is not kept.
+    rm -rf "$cache/archives" "$cache/wheels" "$cache/npm"
+    mv "$work/downloads/archives" "$work/downloads/wheels" "$work/downloads/npm" "$cache/"
+    rm -rf "$cache/archives/partial" "$cache/archives/lock"
+}
+
+from_parent() { step "install in skilld/$parent:latest" run_on_parent; }
+
 # packages.lock names the digest of the base image if a registry answered when it was written.
 from_registry() {
     local base=
@@ -158,21 +216,27 @@ from_mmdebstrap() {
     step "make a Debian $suite with mmdebstrap" run_mmdebstrap
 }
 
-# Writes requirements.lock: exact versions, with the hashes of their wheels for every platform. The uv that does it is
-# that of the earlier lock.
+# Writes requirements.lock: exact versions, with the hashes of their wheels for every platform. Packages of the images
+# below have the version of their locks and are left out. The uv that does it is that of the base image's lock.
 lock_python() {
+    local lower omitted=()
+    for lower in "${below[@]}"; do sed -nE 's/^([^ #]+==[^ ;]+).*/\1/p' "$lower/requirements.lock"; done >"$work/constraints"
+    mapfile -t omitted < <(sed 's/==.*//; s/^/--no-emit-package=/' "$work/constraints")
     python3 -m venv "$work/venv" &&
         "$work/venv/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
             --requirement base/requirements.lock &&
         "$work/venv/bin/uv" pip compile --quiet --no-header --generate-hashes --only-binary :all: --upgrade \
-            --python-version "$python" --output-file "$context/requirements.lock" "$name/requirements.in"
+            --python-version "$python" --constraint "$work/constraints" "${omitted[@]}" \
+            --output-file "$context/requirements.lock" "$name/requirements.in"
 }
 
-# Reads a file of the draft's /usr/share/skilld; prints nothing if it does not exist.
-read_draft() { docker run --rm --network none "$draft" bash -c "cd /usr/share/skilld && [ ! -e $1 ] || cat $1"; }
+# Reads a file that install.sh wrote in the draft; prints nothing if it does not exist.
+read_draft() { docker run --rm --network none "$draft" bash -c "cd $folder && [ ! -e $1 ] || cat $1"; }
 
 command -v docker >/dev/null || die "docker is missing: install it (Debian, Ubuntu: apt-get install docker.io)"
 docker version >/dev/null 2>&1 || die "docker does not answer: is it running, and are you root or in the group docker?"
+
+[ -z "$parent" ] || ./build.sh "$parent"
 
 # One build at a time. A second one then finds the image up to date.
 mkdir -p "$cache"
@@ -184,9 +248,9 @@ if [ "$locked" = 0 ]; then
     step "lock the Python packages of $image" lock_python || die "could not lock the Python packages"
 fi
 inputs=$(hash_inputs)
-if [ "$locked" = 1 ] && [ "$(read_label "$label")" = "$inputs" ]; then
+if [ "$locked" = 1 ] && [ "$(read_label "$label" "$name")" = "$inputs" ]; then
     say "$image is up to date"
-    superseded=$(read_label "$superseded_label")
+    superseded=$(read_label "$superseded_label" "$name")
     [ -z "$superseded" ] ||
         say "  Debian packages whose locked version no mirror had: $superseded;" \
             "make image-lock IMAGE=$name records the new versions"
@@ -197,23 +261,26 @@ add_certificates
 old=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null) || old=
 base_digest=
 case $way in
+parent) from_parent ;;
 registry) from_registry ;;
 mmdebstrap) from_mmdebstrap ;;
 any) from_registry || { say "no image from a registry; making one here" && from_mmdebstrap; } ;;
 *) die "SKILLD_IMAGE_FROM is registry or mmdebstrap, not '$way'" ;;
 esac || die "could not make $image; the reason is above"
-labels=()
+superseded=
 if [ "$locked" = 0 ]; then
     read_draft packages.lock >"$context/packages.lock"
     [ -z "$base_digest" ] || sed -i "1a # base: $base_digest" "$context/packages.lock"
-    rm -f "$context/ca.crt"
+    [ ! -e "$context/package.json" ] || read_draft package-lock.json >"$context/package-lock.json"
+    rm -f "$context/ca.crt" "$context/apt.conf"
     inputs=$(hash_inputs)
-    cp "$context/packages.lock" "$context/requirements.lock" "$name/"
+    copy_locks "$context" "$name"
 else
     superseded=$(read_draft superseded | wc -l)
-    if [ "$superseded" != 0 ]; then labels+=(--label "$superseded_label=$superseded"); fi
+    if [ "$superseded" = 0 ]; then superseded=; fi
 fi
-docker build --quiet --label "$label=$inputs" "${labels[@]}" --tag "$image" - <<<"FROM $draft" >/dev/null 2>"$log" ||
+# An image has the labels of the one below, unless it sets them.
+docker build --quiet --label "$label=$inputs" --label "$superseded_label=$superseded" --tag "$image" - <<<"FROM $draft" >/dev/null 2>"$log" ||
     { cat "$log" >&2 && exit 1; }
 # The image that was replaced is removed, unless a container still runs on it.
 [ -z "$old" ] || docker rmi "$old" >/dev/null 2>&1 || true

@@ -59,6 +59,36 @@ exec /usr/bin/tesseract "$@"
 EOF
 chmod 755 /usr/local/bin/tesseract
 
+# Fonts that Debian does not have, from npm: Gelasio has the metrics of Georgia, Anton is close to Impact.
+fonts=/usr/local/lib/node_modules/@expo-google-fonts
+mkdir -p /usr/local/share/fonts
+find "$fonts" -name '*.ttf' -exec mv --target-directory /usr/local/share/fonts {} +
+find "$fonts" -name '*.png' -delete
+
+# Documents name fonts of Windows; without this, fontconfig would take DejaVu for these. It knows those of the same
+# metrics itself.
+{
+    printf '%s\n' '<?xml version="1.0"?>' '<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">' '<fontconfig>'
+    while IFS=: read -r names font; do
+        IFS=, read -ra names <<<"$names"
+        for name in "${names[@]}"; do
+            echo "<alias binding=\"same\"><family>$name</family><accept><family>$font</family></accept></alias>"
+        done
+    done <<'EOF'
+Garamond:EB Garamond
+Consolas:Inconsolata
+Impact:Anton
+SimSun,NSimSun,SimHei,Microsoft YaHei,DengXian,KaiTi,FangSong:Noto Sans CJK SC
+PMingLiU,MingLiU,Microsoft JhengHei:Noto Sans CJK TC
+MS Gothic,MS PGothic,MS Mincho,MS PMincho,Meiryo,Yu Gothic,Yu Mincho:Noto Sans CJK JP
+Malgun Gothic,Batang,Dotum,Gulim:Noto Sans CJK KR
+Mangal,Nirmala UI:Lohit Devanagari
+Angsana New,Browallia New,Cordia New,Leelawadee UI:Loma
+EOF
+    echo '</fontconfig>'
+} >/etc/fonts/local.conf
+fc-cache --system-only --force
+
 # matplotlib has no setting for a font cache that its user can't write, and takes seconds to make one in a new home.
 # This lets it start from the image's cache.
 shared=/usr/share/skilld/matplotlib

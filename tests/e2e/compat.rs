@@ -1,7 +1,7 @@
-//! Compatibility with published skills: the cases of tests/skills-compat in real workspaces of both images.
+//! Compatibility with published skills: the cases of tests/skills-compat in real workspaces of all images.
 //!
-//! SKILLD_COMPAT_CASE names one case to run. SKILLD_COMPAT_WITHOUT_OFFICE=1 leaves out the cases of skilld/office:latest
-//! if that image does not exist.
+//! SKILLD_COMPAT_CASE names one case to run. SKILLD_COMPAT_INSTALLED_IMAGES=1 leaves out the cases of
+//! skilld/office:latest and skilld/web:latest if that image does not exist.
 
 mod case;
 mod run;
@@ -37,17 +37,22 @@ fn options(cases: &[Case], wheels: &Path, index: &PackageIndex) -> Options {
         ..Options::default()
     };
     let with_wheels = base.set("skills.wheelhouse", &wheels.to_string_lossy());
-    let options = index.for_node(with_wheels);
-    let has_office = cases.iter().any(|case| case.image == Image::Office);
-    if !has_office {
-        return options;
+    let mut options = index.for_node(with_wheels);
+    for image in [Image::Office, Image::Web] {
+        if !cases.iter().any(|case| case.image == image) {
+            continue;
+        }
+        let key = |name: &str| format!("pools.{}.{name}", image.pool());
+        options = options
+            .set(&key("image"), image.reference())
+            .set(&key("warm"), "1")
+            .set(&key("max"), "4")
+            // LibreOffice and a browser need more than the default pool has.
+            .set(&key("memory"), "1GiB")
+            // The daemon's own default is too short to boot a container on a busy machine.
+            .set(&key("claim_timeout"), "4m");
     }
     options
-        .set("pools.office.image", docker::OFFICE_IMAGE)
-        .set("pools.office.warm", "1")
-        .set("pools.office.max", "4")
-        // The daemon's own default is too short to boot a container on a busy machine.
-        .set("pools.office.claim_timeout", "4m")
 }
 
 /// Returns the cases to run. Cases whose image is missing are left out, and printed, only if the environment allows it.
@@ -60,23 +65,23 @@ async fn select_cases() -> Result<Vec<Case>> {
             "no case {name:?}: see tests/skills-compat/cases"
         );
     }
-    let office = cases.iter().filter(|case| case.image == Image::Office);
-    let names: Vec<_> = office.map(|case| case.name.as_str()).collect();
-    if names.is_empty() || docker::has_image(docker::OFFICE_IMAGE).await? {
-        return Ok(cases);
+    for image in [Image::Office, Image::Web] {
+        let users = cases.iter().filter(|case| case.image == image);
+        let names: Vec<_> = users.map(|case| case.name.as_str()).collect();
+        let reference = image.reference();
+        if names.is_empty() || docker::has_image(reference).await? {
+            continue;
+        }
+        let list = names.join(" ");
+        if std::env::var_os("SKILLD_COMPAT_INSTALLED_IMAGES").is_none_or(|value| value != "1") {
+            bail!(
+                "{reference} is missing, which these cases need: run `make image IMAGE={}`: {list}",
+                image.pool()
+            );
+        }
+        print_line(&format!("left out because {reference} is missing: {list}"));
+        cases.retain(|case| case.image != image);
     }
-    let list = names.join(" ");
-    if std::env::var_os("SKILLD_COMPAT_WITHOUT_OFFICE").is_none_or(|value| value != "1") {
-        bail!(
-            "{} is missing, which these cases need: run `make image IMAGE=office`: {list}",
-            docker::OFFICE_IMAGE
-        );
-    }
-    print_line(&format!(
-        "left out because {} is missing: {list}",
-        docker::OFFICE_IMAGE
-    ));
-    cases.retain(|case| case.image == Image::Base);
     Ok(cases)
 }
 
@@ -133,7 +138,7 @@ fn cases_are_those_of_the_readme() -> Result<()> {
         .lines()
         .filter_map(|line| {
             let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
-            let is_case = rest.starts_with("base") || rest.starts_with("office");
+            let is_case = ["base", "office", "web"].iter().any(|pool| rest.starts_with(pool));
             is_case.then_some(name)
         })
         .filter(|name| *name != "pool")

@@ -15,8 +15,14 @@ use crate::test_image::TEST_LABEL;
 /// Label with the id of the daemon instance that owns a container.
 pub const LABEL_INSTANCE: &str = "io.skilld.instance";
 
+/// Image of the default pool.
+pub const BASE_IMAGE: &str = "skilld/base:latest";
+
 /// Image of skills for documents, data and media.
 pub const OFFICE_IMAGE: &str = "skilld/office:latest";
+
+/// Image of skills that use a browser.
+pub const WEB_IMAGE: &str = "skilld/web:latest";
 
 /// Connects to the local engine.
 ///
@@ -160,7 +166,7 @@ impl Sleeper {
     /// When Docker refuses.
     pub async fn start(labels: &[(&str, &str)]) -> Result<Self> {
         let body = ContainerCreateBody {
-            image: Some("skilld/base:latest".to_owned()),
+            image: Some(BASE_IMAGE.to_owned()),
             entrypoint: Some(vec!["sleep".to_owned(), "infinity".to_owned()]),
             labels: Some(
                 labels

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use skilld_tests::binaries;
+use skilld_tests::{binaries, docker};
 use toml::{Table, Value};
 
 /// Folder of the cases, relative to the repository.
@@ -37,6 +37,8 @@ pub(crate) enum Image {
     Base,
     /// skilld/office:latest, in the pool `office`.
     Office,
+    /// skilld/web:latest, in the pool `web`.
+    Web,
 }
 
 impl Image {
@@ -45,6 +47,16 @@ impl Image {
         match self {
             Self::Base => "default",
             Self::Office => "office",
+            Self::Web => "web",
+        }
+    }
+
+    /// Returns the image's name for Docker.
+    pub(crate) const fn reference(self) -> &'static str {
+        match self {
+            Self::Base => docker::BASE_IMAGE,
+            Self::Office => docker::OFFICE_IMAGE,
+            Self::Web => docker::WEB_IMAGE,
         }
     }
 }
@@ -99,7 +111,8 @@ fn parse_case(name: &str, folder: &Path, text: &str) -> Result<Case> {
         image: match take_string(&mut table, "pool")?.as_deref() {
             Some("base") => Image::Base,
             Some("office") => Image::Office,
-            other => bail!("`pool` must be \"base\" or \"office\": {other:?}"),
+            Some("web") => Image::Web,
+            other => bail!("`pool` must be \"base\", \"office\" or \"web\": {other:?}"),
         },
         is_writable: take_bool(&mut table, "writable")?,
         needs_environment: take_bool(&mut table, "environment")?,

@@ -1,0 +1,25 @@
+"""Checks the pictures and the PDF file."""
+
+import sys
+from pathlib import Path
+
+from PIL import Image
+from pypdf import PdfReader
+
+
+def expect(what, found, wanted):
+    if found != wanted:
+        sys.exit(f"{what}: found {found!r}, expected {wanted!r}")
+    print(f"ok: {what}")
+
+
+out = Path(sys.argv[1], "out")
+for name, size in (("card", (320, 200)), ("plain", (300, 150))):
+    with Image.open(out / f"{name}.png") as image:
+        expect(f"size of {name}.png", image.size, size)
+        expect(f"ground of {name}.png", image.convert("RGB").getpixel((size[0] - 1, size[1] - 1)), (0, 170, 85))
+page = PdfReader(out / "card.pdf").pages[0]
+expect("text", " ".join(page.extract_text().split())[:5], "Grüße")
+fonts = " ".join(str(font.get_object()["/BaseFont"]) for font in page["/Resources"]["/Font"].values())
+for font in ("Gelasio", "NotoSansCJK", "Loma", "Lohit"):
+    expect(f"typeface {font}", font in fonts, True)
