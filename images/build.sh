@@ -75,7 +75,7 @@ make_context() {
     mkdir "$context"
     cp install.sh "$name/packages.txt" "$context/"
     if [ -z "$parent" ]; then
-        cp Dockerfile base/node_preload.js base/npm_offline.js ../daemon/src/environments/redirect_wheels.py "$context/"
+        cp Dockerfile base/*.js ../daemon/src/environments/redirect_wheels.py "$context/"
     fi
     for file in dpkg.cfg configure.sh package.json settings; do
         if [ -e "$name/$file" ]; then cp "$name/$file" "$context/"; fi

@@ -2,7 +2,7 @@
 # Checks the content of an image from inside a container, which tests/images.sh starts. Prints a line for each claim and
 # exits with 1 if one is false.
 #
-# Usage: image-checks.sh base|office
+# Usage: image-checks.sh base|office|web
 set -uo pipefail
 content=$1
 
@@ -30,6 +30,30 @@ fails_at_once() {
 export -f fails_at_once
 
 check_base() {
+    claim 'the packages have the versions of the locks' 'python3 - <<PYTHON
+import importlib.metadata, json, pathlib, re, subprocess, sys
+debian, wrong = {}, []
+installed = dict(line.split() for line in subprocess.check_output(
+    ["dpkg-query", "-W", "-f", r"\${Package} \${Version}\n"], text=True).splitlines())
+shared = pathlib.Path("/usr/share/skilld")
+folders = [folder for folder in (shared, shared / "office", shared / "web") if folder.is_dir()]
+for folder in folders:
+    newer = folder / "superseded"
+    allowed = {line.split()[0] for line in newer.read_text().splitlines()} if newer.exists() else set()
+    lines = [line.split("=", 1) for line in (folder / "packages.lock").read_text().splitlines() if line[0] != "#"]
+    debian.update((name, version) for name, version in lines if name not in allowed)
+    for name, version in re.findall(r"^([\w.-]+)==([^ ]+)", (folder / "requirements.lock").read_text(), re.M):
+        if importlib.metadata.version(name) != version:
+            wrong.append(name)
+    lock = folder / "package-lock.json"
+    for path, item in json.loads(lock.read_text())["packages"].items() if lock.exists() else ():
+        manifest = pathlib.Path("/usr/local/lib", path, "package.json")
+        if path and (manifest.exists() or not item.get("optional")):
+            if json.loads(manifest.read_text())["version"] != item["version"]:
+                wrong.append(path)
+wrong += [name for name, version in debian.items() if installed.get(name) != version]
+sys.exit(f"other versions: {wrong}" if wrong else 0)
+PYTHON'
     claim 'the programs of the base image exist' '
         for program in awk bash cat curl file find git grep jq node pip pip3 pytest python python3 rg sed sqlite3 tar unzip uv zip; do
             command -v "$program" || { echo "no $program"; exit 1; }
@@ -104,8 +128,8 @@ PYTHON
 check_office() {
     local module
     for module in anthropic bs4 defusedxml docx dotenv duckdb httpx imageio jinja2 lxml.etree magic markitdown matplotlib mcp \
-        networkx numpy openpyxl pandas pdf2image pdfplumber PIL pptx psutil pydantic pypdf pypdfium2 pytesseract reportlab \
-        requests rich scipy sklearn sympy tabulate xlsxwriter yaml; do
+        networkx numpy openpyxl pandas pdf2image pdfplumber PIL pptx psutil pydantic pydicom pymupdf pypdf pypdfium2 \
+        pytesseract reportlab requests rich scipy seaborn simpy sklearn statsmodels.api sympy tabulate xlsxwriter yaml; do
         claim "python3 imports $module" "python3 -c 'import $module'"
     done
     claim 'Python packages have all their dependencies' 'pip check'
@@ -113,6 +137,42 @@ check_office() {
         'dot -V && gh --version && gs --version && npm --version && qpdf --version && tesseract --version'
     claim 'node finds the modules of the image' \
         'node -e "for (const name of [\"cheerio\", \"js-yaml\", \"jszip\", \"lodash\", \"marked\", \"xml2js\"]) require(name)"'
+    claim 'node requires the packages of npm' 'node -e "
+for (const name of [\"docx\", \"pdf-lib\", \"pptxgenjs\", \"react\", \"react-dom/server\", \"react-icons/fa\", \"sharp\", \"tsx/cjs/api\",
+    \"typescript\"]) require(name)"'
+    claim 'node imports the packages of npm' '
+        cat >imports.mjs <<JS
+for (const name of ["docx", "pdf-lib", "pptxgenjs", "react", "react-dom/server", "react-icons/fa", "sharp", "typescript"]) await import(name);
+JS
+        node imports.mjs'
+    claim 'tsx runs TypeScript, tsc checks it and pnpm starts' '
+        echo "const sum: number = 1 + 1; console.log(sum)" >sum.ts
+        [ "$(tsx sum.ts)" = 2 ] && tsc --noEmit sum.ts && pnpm --version'
+    claim 'sharp draws an SVG' 'node -e "
+require(\"sharp\")(Buffer.from(\"<svg xmlns=\\\"http://www.w3.org/2000/svg\\\" width=\\\"9\\\" height=\\\"9\\\"/>\")).png().toFile(\"drawn.png\")" &&
+        file drawn.png | grep "9 x 9"'
+    claim 'fontconfig knows a typeface for those of documents' '
+        while IFS=: read -r name family; do
+            found=$(fc-match -f "%{family[0]}" "$name")
+            [ "$found" = "$family" ] || { echo "$name: $found instead of $family"; exit 1; }
+        done <<FONTS
+Arial:Liberation Sans
+Calibri:Carlito
+Cambria:Caladea
+Consolas:Inconsolata
+Garamond:EB Garamond
+Georgia:Gelasio
+Impact:Anton
+SimSun:Noto Sans CJK SC
+MS Gothic:Noto Sans CJK JP
+Malgun Gothic:Noto Sans CJK KR
+emoji:Noto Color Emoji
+FONTS
+        for sign in 4f60 3042 ac00 e01 905 1f600; do fc-list ":charset=$sign" | grep . || { echo "no font for $sign"; exit 1; }; done'
+    claim 'LibreOffice embeds typefaces of other scripts and for Georgia' '
+        printf "<meta charset=utf-8><p style=\"font-family: Georgia\">Grüße</p><p>你好 こんにちは สวัสดี नमस्ते</p>" >scripts.html
+        soffice --headless --convert-to pdf:writer_web_pdf_Export scripts.html && pdffonts scripts.pdf
+        for font in Gelasio NotoSansCJK Loma Lohit; do pdffonts scripts.pdf | grep "$font"; done'
     claim 'the font cache of the image is used' '
         caches=$(fc-cache -v --system-only 2>&1) || { echo "$caches"; exit 1; }
         if [[ $caches == *"caching, new cache contents"* ]]; then echo "$caches"; exit 1; fi
@@ -245,9 +305,52 @@ check_npm() {
     unset NODE_OPTIONS
 }
 
+check_web() {
+    claim 'Python packages have all their dependencies' 'pip check'
+    claim 'the browser has its libraries' '! ldd /usr/lib/chromium/chromium-headless-shell | grep "not found"'
+    cat >page.html <<'HTML'
+<!doctype html><meta charset="utf-8"><title>before</title><button onclick="document.title = 'clicked'">Press</button>
+HTML
+    claim 'the browser takes a picture' '
+        chromium --headless --window-size=200,100 --screenshot=page.png page.html && file page.png | grep "200 x 100"'
+    claim 'playwright of Python clicks and takes a picture' 'python3 -c "
+from playwright.sync_api import sync_playwright
+with sync_playwright() as playwright:
+    browser = playwright.chromium.launch()
+    page = browser.new_page()
+    page.goto(\"file:///workspace/work/page.html\")
+    page.click(\"button\")
+    assert page.title() == \"clicked\", page.title()
+    assert page.screenshot()[1:4] == b\"PNG\"
+    browser.close()"'
+    claim 'playwright and puppeteer of npm open a page' 'node -e "
+const { chromium } = require(\"playwright\"), puppeteer = require(\"puppeteer\");
+require(\"puppeteer-core\");
+(async () => {
+    for (const launcher of [chromium, puppeteer]) {
+        const browser = await launcher.launch(), page = await browser.newPage();
+        await page.goto(\"file:///workspace/work/page.html\");
+        if (await page.title() !== \"before\") process.exit(1);
+        await browser.close();
+    }
+})()"'
+    claim 'the full browser of playwright is that of the image, too' 'node -e "
+require(\"playwright\").chromium.launch({ channel: \"chromium\" }).then(browser => browser.close())"'
+    claim 'browsers of other versions of playwright are found' '
+        for revision in 1091 1148 1200 1300; do
+            for path in chromium-$revision/chrome-linux/chrome chromium-$revision/chrome-linux64/chrome \
+                chromium_headless_shell-$revision/chrome-linux/headless_shell \
+                chromium_headless_shell-$revision/chrome-headless-shell-linux64/chrome-headless-shell; do
+                [ -x "$PLAYWRIGHT_BROWSERS_PATH/$path" ] || { echo "$path is missing"; exit 1; }
+            done
+        done'
+    claim 'playwright has nothing to download' 'python3 -m playwright install chromium && playwright install'
+}
+
 check_base
 if [ -x /usr/bin/npm ]; then check_npm; fi
 if [ "$content" = office ]; then check_office; fi
+if [ "$content" = web ]; then check_web; fi
 if ((${#missing[@]})); then
     printf '  missing: %s\n' "${missing[@]}" >&2
     exit 1
