@@ -182,21 +182,21 @@ run_in_container() { # install|clean
 
 # Makes the draft of the image in a container of the image below.
 run_on_parent() {
-    local settings
+    local settings installed=1
     mapfile -t settings < <(list_settings)
     list_apt_settings >"$context/apt.conf"
     mkdir -p "$cache/archives" "$cache/wheels" "$cache/npm"
     docker create --name "$container" --user 0:0 --network host "skilld/$parent:latest" bash /run/skilld-build &&
         docker cp "$context" "$container:$folder" &&
-        docker cp "$cache" "$container:/var/cache/skilld" &&
-        run_in_container install &&
-        docker cp "$container:/var/cache/skilld" "$work/downloads" &&
+        docker cp "$cache" "$container:/var/cache/skilld" || return 1
+    run_in_container install || installed=0
+    # A build that fails keeps its downloads, too. What it did not need is not kept.
+    docker cp "$container:/var/cache/skilld" "$work/downloads" || return 1
+    rm -rf "$cache/archives" "$cache/wheels" "$cache/npm" "$work/downloads/archives/partial" "$work/downloads/archives/lock"
+    mv "$work/downloads/archives" "$work/downloads/wheels" "$work/downloads/npm" "$cache/" || return 1
+    [ "$installed" = 1 ] &&
         run_in_container clean &&
-        docker commit "${settings[@]}" "$container" "$draft" || return 1
-    # What this build did not need is not kept.
-    rm -rf "$cache/archives" "$cache/wheels" "$cache/npm"
-    mv "$work/downloads/archives" "$work/downloads/wheels" "$work/downloads/npm" "$cache/"
-    rm -rf "$cache/archives/partial" "$cache/archives/lock"
+        docker commit "${settings[@]}" "$container" "$draft"
 }
 
 from_parent() { step "install in skilld/$parent:latest" run_on_parent; }

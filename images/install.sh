@@ -141,12 +141,14 @@ install_python() {
 }
 
 run_npm() {
-    npm_config_userconfig=/dev/null npm_config_globalconfig=/dev/null npm_config_cache=$downloads/npm /usr/bin/npm "$@" \
-        --install-strategy shallow --ignore-scripts --prefer-offline --no-audit --no-fund --no-update-notifier --loglevel error
+    npm_config_userconfig=/nonexistent/user npm_config_globalconfig=/nonexistent/global npm_config_cache=$downloads/npm \
+        /usr/bin/npm "$@" \
+        --install-strategy shallow --legacy-peer-deps --ignore-scripts --prefer-offline --no-audit --no-fund --no-update-notifier --loglevel error
 }
 
 # Installs the packages of package.json for all programs, each with its dependencies in its own folder, as
-# `npm install --global` does. npm verifies the hash of every package. No script of a package runs.
+# `npm install --global` does; package.json also names peers that they need. npm verifies the hash of every package. No
+# script of a package runs.
 install_node() {
     local project=$downloads/project name link
     if [ -e ca.crt ]; then export NODE_EXTRA_CA_CERTS=$PWD/ca.crt; fi
@@ -158,8 +160,8 @@ install_node() {
         run_npm ci
     )
     [ "${LOCKED:-1}" = 1 ] || cp "$project/package-lock.json" .
-    # npm takes those of another C library, too.
-    find "$project/node_modules" -type d -name '*musl*' -prune -exec rm -r {} +
+    # npm takes packages for another C library and for WebAssembly, too. Source maps are a tenth of all bytes.
+    find "$project/node_modules" \( -type d \( -name '*musl*' -o -name '*wasm32*' \) -o -type f -name '*.map' \) -prune -exec rm -r {} +
     while read -r name; do
         mkdir -p "$(dirname "$modules/$name")"
         mv --no-target-directory "$project/node_modules/$name" "$modules/$name"

@@ -12,7 +12,18 @@ chmod 755 "$browser"
 ln -s chromium /usr/local/bin/google-chrome
 
 # The playwright of PyPI brings a Node.js of 120 MB; PLAYWRIGHT_NODEJS_PATH names that of Debian.
-rm "$(python3 -c 'import playwright, pathlib; print(pathlib.Path(playwright.__file__).with_name("driver") / "node")')"
+driver=$(python3 -c 'import pathlib, playwright; print(pathlib.Path(playwright.__file__).with_name("driver"))')
+rm "$driver/node"
+
+# Documents of skills say `playwright install`, which would try to lock the folder of the browsers, or run apt-get.
+for core in "$driver/package" /usr/local/lib/node_modules/playwright/node_modules/playwright-core; do
+    for start in 'async install(executablesToInstall, options) {' 'async installDeps(executablesToInstallDeps, dryRun) {'; do
+        [ "$(grep -cF "$start" "$core/lib/coreBundle.js")" = 1 ] ||
+            { echo "$core no longer installs browsers as expected: adapt configure.sh" >&2 && exit 1; }
+        note='console.log("The image has the browser Chromium, and nothing is downloaded.")'
+        sed -i "s|$start|& return $note;|" "$core/lib/coreBundle.js"
+    done
+done
 
 # Each version of playwright looks for its own revision of the browser. All of them find that of Debian: from revision
 # 1000 of version 1.22 to 300 after that of the locked version, which are two years more.

@@ -17,7 +17,7 @@ out = Path(sys.argv[1], "out")
 for name, size in (("card", (320, 200)), ("plain", (300, 150))):
     with Image.open(out / f"{name}.png") as image:
         expect(f"size of {name}.png", image.size, size)
-        expect(f"ground of {name}.png", image.convert("RGB").getpixel((size[0] - 1, size[1] - 1)), (0, 170, 85))
+        expect(f"ground of {name}.png", image.convert("RGB").getpixel((0, 0)), (0, 170, 85))
 page = PdfReader(out / "card.pdf").pages[0]
 expect("text", " ".join(page.extract_text().split())[:5], "Grüße")
 fonts = " ".join(str(font.get_object()["/BaseFont"]) for font in page["/Resources"]["/Font"].values())
