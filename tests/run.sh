@@ -68,9 +68,9 @@ in_process() {
     TMPDIR=$MEMORY RUST_TEST_THREADS=$((8 * $(nproc))) TEST_WITHOUT=e2e cargo_test
 }
 
-# The cases of the images office and web run where these exist; `make compat` builds them.
+# The cases of the office image run where it exists; `make compat` builds it, and runs those of the web image.
 end_to_end() { # module, options of the test program …
-    SKILLD_COMPAT_INSTALLED_IMAGES=1 RUST_TEST_THREADS=$((4 * $(nproc))) cargo_test --test e2e -- "$1::" "${@:2}"
+    SKILLD_COMPAT_IN_GATE=1 RUST_TEST_THREADS=$((4 * $(nproc))) cargo_test --test e2e -- "$1::" "${@:2}"
 }
 
 # What README.md tells a new user to type first.

@@ -87,7 +87,6 @@ Angsana New,Browallia New,Cordia New,Leelawadee UI:Loma
 EOF
     echo '</fontconfig>'
 } >/etc/fonts/local.conf
-fc-cache --system-only --force
 
 # matplotlib has no setting for a font cache that its user can't write, and takes seconds to make one in a new home.
 # This lets it start from the image's cache.
