@@ -80,7 +80,9 @@ async fn select_cases() -> Result<Vec<Case>> {
             "{reference} is missing, which these cases need: run `make image IMAGE={}`: {list}",
             image.pool()
         );
-        print_line(&format!("left out, make compat runs them in {reference}: {list}"));
+        print_line(&format!(
+            "left out, make compat runs them in {reference}: {list}"
+        ));
         cases.retain(|case| case.image != image);
     }
     Ok(cases)
@@ -139,7 +141,9 @@ fn cases_are_those_of_the_readme() -> Result<()> {
         .lines()
         .filter_map(|line| {
             let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
-            let is_case = ["base", "office", "web"].iter().any(|pool| rest.starts_with(pool));
+            let is_case = ["base", "office", "web"]
+                .iter()
+                .any(|pool| rest.starts_with(pool));
             is_case.then_some(name)
         })
         .filter(|name| *name != "pool")
