@@ -65,19 +65,25 @@ mkdir -p /usr/local/share/fonts
 find "$fonts" -name '*.ttf' -exec mv --target-directory /usr/local/share/fonts {} +
 find "$fonts" -name '*.png' -delete
 
-# Documents name fonts of Windows; without this, fontconfig would take DejaVu for these. It knows those of the same
-# metrics itself.
+# Documents name fonts of Windows; without this, fontconfig would take DejaVu for these. The first ones get the name as a
+# further one, since Chromium takes no font of another name.
 {
     printf '%s\n' '<?xml version="1.0"?>' '<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">' '<fontconfig>'
+    while IFS=: read -r name font; do
+        echo "<match target=\"scan\"><test name=\"family\"><string>$font</string></test>"
+        echo "<edit name=\"family\" mode=\"append\"><string>$name</string></edit></match>"
+    done <<'EOF'
+Georgia:Gelasio
+Garamond:EB Garamond
+Consolas:Inconsolata
+Impact:Anton
+EOF
     while IFS=: read -r names font; do
         IFS=, read -ra names <<<"$names"
         for name in "${names[@]}"; do
             echo "<alias binding=\"same\"><family>$name</family><accept><family>$font</family></accept></alias>"
         done
     done <<'EOF'
-Garamond:EB Garamond
-Consolas:Inconsolata
-Impact:Anton
 SimSun,NSimSun,SimHei,Microsoft YaHei,DengXian,KaiTi,FangSong:Noto Sans CJK SC
 PMingLiU,MingLiU,Microsoft JhengHei:Noto Sans CJK TC
 MS Gothic,MS PGothic,MS Mincho,MS PMincho,Meiryo,Yu Gothic,Yu Mincho:Noto Sans CJK JP

@@ -20,6 +20,7 @@ for name, size in (("card", (320, 200)), ("plain", (300, 150))):
         expect(f"ground of {name}.png", image.convert("RGB").getpixel((0, 0)), (0, 170, 85))
 page = PdfReader(out / "card.pdf").pages[0]
 expect("text", " ".join(page.extract_text().split())[:5], "Grüße")
-fonts = " ".join(str(font.get_object()["/BaseFont"]) for font in page["/Resources"]["/Font"].values())
+objects = [font.get_object() for font in page["/Resources"]["/Font"].values()]
+fonts = " ".join(str(font.get("/BaseFont") or font["/FontDescriptor"]["/FontName"]) for font in objects)
 for font in ("Gelasio", "NotoSansCJK", "Loma", "Lohit"):
     expect(f"typeface {font}", font in fonts, True)
