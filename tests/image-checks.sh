@@ -54,6 +54,11 @@ for folder in folders:
 wrong += [name for name, version in debian.items() if installed.get(name) != version]
 sys.exit(f"other versions: {wrong}" if wrong else 0)
 PYTHON'
+    claim 'nothing of the build is left but its lists' '
+        for path in /usr/share/skilld/{,office/,web/}{ca.crt,apt.conf} /var/cache/skilld /run/skilld-build; do
+            [ ! -e "$path" ] || { echo "$path"; exit 1; }
+        done
+        [ -z "$(ls -A /var/lib/apt/lists)" ]'
     claim 'the programs of the base image exist' '
         for program in awk bash cat curl file find git grep jq node pip pip3 pytest python python3 rg sed sqlite3 tar unzip uv zip; do
             command -v "$program" || { echo "no $program"; exit 1; }

@@ -41,11 +41,14 @@ as_workspace() {
 }
 
 check() { # base|office|web
-    local image=skilld/$1:latest left
+    local image=skilld/$1:latest left layers
+    case $1 in base) layers=1 ;; office) layers=2 ;; *) layers=3 ;; esac
     exists "$image" || fail "$image does not exist: make image IMAGE=$1"
     echo "images: $image"
     [ "$(docker image inspect -f '{{len .Config.Volumes}} {{.Config.User}}' "$image")" = '0 65534:65534' ] ||
         fail "$image declares a VOLUME or runs as root"
+    [ "$(docker image inspect -f '{{len .RootFS.Layers}}' "$image")" = "$layers" ] ||
+        fail "$image does not share its other layers with the image below: make image IMAGE=$1"
     # Only root can look into every folder.
     left=$(run --user 0 "$image" find / -xdev -type f -perm /6000)
     [ -z "$left" ] || fail "$image has setuid or setgid programs: $left"
