@@ -299,6 +299,7 @@ mod tests {
             cpu_millis: 1000,
             environment: Some(&environment),
             has_wheelhouse: false,
+            has_fonts: false,
             is_skill_writable: false,
         };
         let folder = SkillFolder {
