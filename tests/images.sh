@@ -5,8 +5,8 @@
 #
 # It ends with the example of docs/images.md, which needs skilld/base, python3 with venv, and a wheel from PyPI.
 #
-# On two idle cores, the office image takes 3 minutes to build (make image IMAGE=office) and 2 minutes to check; the
-# others take less than a minute each to build and to check.
+# docs/images.md has the times of the builds. On two idle cores, the office image takes 2 minutes to check, the others take
+# less than a minute each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 label=io.skilld.test=images-$$
