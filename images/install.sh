@@ -160,7 +160,7 @@ install_node() {
         run_npm ci
     )
     [ "${LOCKED:-1}" = 1 ] || cp "$project/package-lock.json" .
-    # npm takes packages for another C library and for WebAssembly, too. Source maps are a tenth of all bytes.
+    # npm takes packages for another C library and for WebAssembly, too. Source maps have 18 MB.
     find "$project/node_modules" \( -type d \( -name '*musl*' -o -name '*wasm32*' \) -o -type f -name '*.map' \) -prune -exec rm -r {} +
     while read -r name; do
         mkdir -p "$(dirname "$modules/$name")"

@@ -5,8 +5,7 @@
 #
 # It ends with the example of docs/images.md, which needs skilld/base, python3 with venv, and a wheel from PyPI.
 #
-# docs/images.md has the times of the builds. On two idle cores, the office image takes 2 minutes to check, the others take
-# less than a minute each.
+# docs/images.md has the times of the builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 label=io.skilld.test=images-$$

@@ -11,7 +11,7 @@ SH
 chmod 755 "$browser"
 ln -s chromium /usr/local/bin/google-chrome
 
-# The playwright of PyPI brings a Node.js of 120 MB; PLAYWRIGHT_NODEJS_PATH names that of Debian.
+# The playwright of PyPI brings a Node.js of its own; PLAYWRIGHT_NODEJS_PATH names that of Debian.
 driver=$(python3 -c 'import pathlib, playwright; print(pathlib.Path(playwright.__file__).with_name("driver"))')
 rm "$driver/node"
 
@@ -26,7 +26,7 @@ for core in "$driver/package" /usr/local/lib/node_modules/playwright/node_module
 done
 
 # Each version of playwright looks for its own revision of the browser. All of them find that of Debian: from revision
-# 1000 of version 1.22 to 300 after that of the locked version, which are two years more.
+# 1000 to 300 after that of the locked version. A new lock moves the end.
 folder=/usr/local/share/playwright
 for path in chrome-linux/chrome chrome-linux/headless_shell chrome-linux64/chrome \
     chrome-headless-shell-linux64/chrome-headless-shell; do
