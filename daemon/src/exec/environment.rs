@@ -311,7 +311,8 @@ mod tests {
         for pair in [
             "NODE_PATH=/opt/skilld/environments/e1/node/0/node_modules:\
              /opt/skilld/environments/e1/node/1/node_modules",
-            "PATH=/workspace/skills/s/.venv/bin:/opt/skilld/environments/e1/venv/bin:/usr/bin:/bin:\
+            "PATH=/workspace/skills/s/.venv/bin:/opt/skilld/environments/e1/venv/bin:\
+             /usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:\
              /opt/skilld/environments/e1/node/0/node_modules/.bin:\
              /opt/skilld/environments/e1/node/1/node_modules/.bin:/workspace/skills/s/bin",
         ] {

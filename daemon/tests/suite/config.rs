@@ -226,7 +226,7 @@ fn malformed_values_are_named_with_their_key() {
         skills.packages.csv = ["simpy", "-e ."] => skills.packages.csv: "-e ." is an option of pip
         skills.packages.csv = ["npm:a/b/c", ".."] => skills.packages.csv: "npm:a/b/c" names a path
         skills.packages.csv = ["x", "git+https://x.example/y"] => skills.packages.csv: "git+https
-        skills.packages."../x" = [] => skills.packages: "../x" is not the name of a skill
+        skills.packages."../x" = [] => skills.packages.../x: "../x" is not the name of a skill
         skills.packages.csv = "simpy" => skills.packages.csv: invalid type
         skills.infer_packages = "yes" => skills.infer_packages: invalid type
         listen = "https://0.0.0.0:443" => listen: takes only unix:PATH: for TCP add

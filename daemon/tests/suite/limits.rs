@@ -35,6 +35,8 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("skills.package_hosts", "of builds; a problem says it"),
     ("skills.package_ca_file", "of builds; a problem says it"),
     ("skills.source_builds", "of builds; a problem says it"),
+    ("skills.packages", "no limit"),
+    ("skills.infer_packages", "a feature"),
     ("skills.builds_max", "further builds wait"),
     ("skills.build_timeout", "of builds; a problem says it"),
     ("skills.build_disk", "of builds; a problem says it"),

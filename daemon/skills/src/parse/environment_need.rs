@@ -17,7 +17,7 @@ pub struct EnvironmentNeed {
     pub requirements: Vec<String>,
     /// Folders of the skill with a package.json that names packages: the root first, then by path; at most 8.
     pub node_projects: Vec<NodeProject>,
-    /// Those of the requirements that were inferred: a build leaves out what it cannot install of them.
+    /// Requirements that were inferred, which are among the others: a build leaves out what it cannot install of them.
     pub inferred: Vec<InferredRequirement>,
     /// The need without all packages that were inferred; `None` if none were.
     pub certain: Option<Arc<Self>>,
@@ -45,7 +45,7 @@ pub struct NodeProject {
 /// Python package that a skill's text shows it to use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InferredRequirement {
-    /// Its line among the requirements.
+    /// Line of the requirement among the others.
     pub requirement: String,
     /// Module that a script imports, and that the image may have by another package; empty for an installation line.
     pub module: String,

@@ -294,7 +294,7 @@ async fn versions_of_ended_commands_make_room_for_the_next_one() {
     stage("1.0").await.expect("staged");
     let (one, _) = usage(&client, "staged_bytes").await;
     // Room for two copies, and for the links that a copy may get at most.
-    let limit = 2 * one + (16 << 10);
+    let limit = 2 * one + (32 << 10);
     let keys = format!("staged_bytes = \"{limit}B\"");
     set_quotas(&server, &keys, "staged_bytes", limit).await;
     let exec = start_sleep(&client).await;

@@ -39,7 +39,7 @@ async fn a_duplicate_is_shadowed_and_says_which_two() {
 }
 
 #[tokio::test]
-async fn of_one_name_the_less_deep_and_plainer_folder_wins() {
+async fn the_less_deep_and_plainer_folder_of_one_name_wins() {
     for (winner, others) in [
         ("a/skills/csv", ["a/preview/csv", "a/providers/acme/csv"]),
         ("a/zip/csv", ["a/.claude/csv", "a/docs/de/csv"]),

@@ -25,7 +25,7 @@ use crate::output::{self, value_formats};
 ///
 /// `skillctl skill check` shows what a pool's image lacks for a skill, and installs nothing.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "Example:
   skillctl skill prepare csv-report
   skillctl skill prepare csv-report --rebuild
   skillctl skill prepare queue-model --package simpy --package 'pandas>=2,<3'

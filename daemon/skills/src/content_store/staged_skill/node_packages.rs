@@ -9,8 +9,8 @@
 //! The first link is made when the skill is copied, one for each folder whose package.json names packages; `<N>` is the
 //! number of the folder in the need. It dangles until the environment is built and the second one is made.
 //!
-//! `<need>` is the digest of what
-//! the skill needs, so a version that needs other packages has another link, and no skill finds those of another one.
+//! `<need>` is the digest of what the skill needs, so a version that needs other packages has another link, and no skill
+//! finds those of another one.
 
 use std::fs;
 use std::io;
