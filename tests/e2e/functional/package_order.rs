@@ -54,7 +54,7 @@ async fn start() -> Result<(Daemon, TestImage)> {
 
 /// Runs the programs in a folder, with these commands before them.
 async fn output(client: &Client, workspace: &str, text: &str) -> Result<String> {
-    let text = format!("set -eu; {PROGRAMS}; {text}");
+    let text = format!("set -eu{PROGRAMS}{text}");
     let outcome = run(client, workspace, shell(&text)).await?;
     ensure!(outcome.exit_code() == Some(0), "{text}: {outcome:?}");
     Ok(outcome.text())

@@ -137,7 +137,7 @@ async fn skillctl_checks_reads_and_finds_skills() -> Result<()> {
     let ran = skillctl(&daemon, &run).await?;
     assert_eq!(text(&ran), "ran\n");
     let notes = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert_eq!(notes.matches("no-such-package").count(), 1, "{notes}");
+    assert_eq!(notes.matches("requirements.txt:2").count(), 1, "{notes}");
     assert!(!notes.contains("torch"), "{notes}");
     let ran = skillctl(&daemon, &["run", "lacks", "--no-check", "--", "echo ran"]).await?;
     assert!(!String::from_utf8_lossy(&ran.stderr).contains("no-such"));

@@ -106,7 +106,7 @@ async fn missing_program_is_named_at_loading_and_at_a_run() -> Result<()> {
 async fn loading_a_skill_names_the_pool_that_has_what_is_missing() -> Result<()> {
     let image = TestImage::build(
         "media",
-        "RUN mkdir -p /usr/local/lib/node_modules/docx && cp /bin/true /usr/local/bin/ffmpeg && \
+        "USER root\nRUN mkdir -p /usr/local/lib/node_modules/docx && cp /bin/true /usr/local/bin/ffmpeg && \
          echo '{\"name\": \"docx\"}' >/usr/local/lib/node_modules/docx/package.json\n",
         None,
     )?;
