@@ -41,7 +41,8 @@ mod line_splitter;
 
 use build_policy::BuildPolicy;
 use build_table::{BuildStart, BuildTable, BuildTrigger};
-pub use environment_problems::{build_problem, environment_remarks, preparation_error};
+use environment_problems::preparation_error;
+pub use environment_problems::{build_problem, environment_remarks};
 use inferred_need::build_need;
 
 /// Reason of a build whose task ended without a result.
@@ -114,6 +115,15 @@ pub struct StagedEnvironment {
     /// Built environment; `None` if the skill needs none, or if it is missing.
     pub record: Option<Arc<EnvironmentRecord>>,
     /// Reasons for which it or a part of it is missing, and packages that may not work.
+    pub problems: Vec<Problem>,
+}
+
+/// Environment that a skill would be staged with now.
+#[derive(Debug, Clone)]
+pub struct StagingOutlook {
+    /// `true` if the skill needs an environment and has it, or will have it.
+    pub has_environment: bool,
+    /// Packages that would be missing: refused parts of the need, or all of it.
     pub problems: Vec<Problem>,
 }
 
@@ -193,29 +203,37 @@ impl Environments {
         }
     }
 
-    /// Returns the problems that staging a skill now would report about its environment. Builds nothing; an environment
-    /// that staging would try to build is no problem as long as the daemon has a source of packages.
-    pub async fn staging_problems(&self, request: &EnvironmentRequest) -> Vec<Problem> {
+    /// Returns whether a skill that is staged now would have an environment, and the packages that it would lack. Builds
+    /// nothing; staging is expected to build what it would try to build if the daemon has a source of packages.
+    pub async fn staging_outlook(&self, request: &EnvironmentRequest) -> StagingOutlook {
         // A warning is about packages that are installed.
-        let mut refused = request.need_problems();
-        refused.retain(Problem::is_error);
+        let mut problems = request.need_problems();
+        problems.retain(Problem::is_error);
+        let outlook = |has_environment, problems| StagingOutlook {
+            has_environment,
+            problems,
+        };
         let key = match self.find_known_environment(request).await {
-            Ok(known) if known.record.is_some() => return refused,
-            Ok(known) => return known.problems,
+            Ok(known) if known.record.is_some() || request.need.is_empty() => {
+                return outlook(known.record.is_some(), problems);
+            }
+            Ok(known) => return outlook(false, known.problems),
             Err(key) => key,
         };
         if let Some(reason) = self.0.builds.failure_reason(&key) {
-            return vec![build_problem(&request.skill, &reason)];
+            problems.push(build_problem(&request.skill, &reason));
+            return outlook(false, problems);
         }
         if self.options().has_package_source() {
-            return refused;
+            return outlook(true, problems);
         }
         let message = format!(
             "this daemon has no source from which the packages of skill {} can be installed: set skills.wheelhouse, \
              skills.package_index or skills.node_package_index, or use a pool whose image has them",
             request.skill
         );
-        vec![Problem::warning(NOT_BUILT, message)]
+        problems.push(Problem::warning(NOT_BUILT, message));
+        outlook(false, problems)
     }
 
     /// Returns the environment of a skill, or the reasons for which it is missing.

@@ -33,7 +33,7 @@ pub fn build_problem(skill: &str, reason: &str) -> Problem {
 }
 
 /// Returns the problem of a preparation that installs nothing for a reason that only warns a staging.
-pub fn preparation_error(skill: &str, problem: &Problem) -> Problem {
+pub(super) fn preparation_error(skill: &str, problem: &Problem) -> Problem {
     Problem {
         subject: skill.to_owned(),
         ..Problem::error(problem.code, problem.message.as_str())

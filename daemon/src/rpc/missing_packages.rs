@@ -14,11 +14,11 @@ use crate::environments::EnvironmentRequest;
 use crate::error::{Chain, Result};
 use crate::pool::Pool;
 use crate::skills::preflight::{self, ImageInventory, Need, NeedKind, UnmetNeed};
-use crate::skills::{Severity, SkillRef, Skills};
+use crate::skills::{Problem, Severity, SkillRef, Skills};
 
 /// Longest wait for the answer about an image that was not examined before. A skill is read without it.
 const INVENTORY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of pools in which missing software is looked for.
+/// Maximum number of pools that an answer names for missing software.
 const OTHER_POOLS_MAX: usize = 8;
 
 /// Returns the software that commands of a usable skill would not find; `None` if none is known to be missing.
@@ -36,9 +36,10 @@ pub(super) async fn find_missing_packages(
     let Ok(request) = EnvironmentRequest::for_pool(caller.tenant(), needing, pool) else {
         return Ok(None);
     };
-    let mut problems = shared.environments.staging_problems(&request).await;
-    // The environment has the packages, or will have them, with those that they need in turn.
-    let has_environment = problems.is_empty() && !request.need.is_empty();
+    let outlook = shared.environments.staging_outlook(&request).await;
+    let mut problems = outlook.problems;
+    // The environment has the packages that were not refused, or will have them, with those that they need in turn.
+    let has_environment = outlook.has_environment;
     let has_problems = !problems.is_empty();
     let list = |needs: &[Need], inventory: &ImageInventory| {
         let unmet = preflight::find_unmet_needs(needs, inventory, None, &[]);
@@ -49,7 +50,7 @@ pub(super) async fn find_missing_packages(
         let needs = skills.needs(skill).await?;
         missing = list(&needs, &inventory);
         // A requirement that was refused is not among the names, so that any image may lack it all the same.
-        let has_refused = has_problems && !request.need.problems.is_empty();
+        let has_refused = request.need.problems.iter().any(Problem::is_error);
         if !has_refused {
             let others = shared.registry.granted_pools(caller);
             let others = others.filter(|other| other.config.name != pool.config.name);
@@ -77,7 +78,6 @@ async fn find_equipped_pools(
         return Vec::new();
     }
     let (pools, inventories): (Vec<_>, Vec<_>) = pools
-        .take(OTHER_POOLS_MAX)
         .map(|pool| (pool, find_image_inventory(shared, pool, false)))
         .unzip();
     let found = join_all(inventories).await;
@@ -87,7 +87,8 @@ async fn find_equipped_pools(
         .into_iter()
         .zip(found)
         .filter(|(_, inventory)| inventory.as_deref().is_some_and(is_equipped));
-    equipped.map(|(pool, _)| pool.config.name.clone()).collect()
+    let names = equipped.map(|(pool, _)| pool.config.name.clone());
+    names.take(OTHER_POOLS_MAX).collect()
 }
 
 /// Returns `true` if nothing that is missing here is also missing there.
@@ -98,7 +99,8 @@ fn has_none_of(here: &pb::MissingPackages, there: &pb::MissingPackages) -> bool 
 }
 
 /// Divides unmet needs into packages that the skill states and software of the image, without their problems.
-/// `has_problems` is `true` if packages that the skill states cannot be installed.
+/// `has_problems` is `true` if packages that the skill states cannot be installed; where it has an environment, their
+/// problems name them.
 fn list_missing<'a>(
     unmet: impl Iterator<Item = &'a UnmetNeed>,
     has_problems: bool,
@@ -108,7 +110,7 @@ fn list_missing<'a>(
     let mut missing = pb::MissingPackages::default();
     for need in unmet {
         let is_module_of_plugin = is_of_plugin && need.kind == NeedKind::PythonModule;
-        if is_stated_package(need) && has_problems {
+        if is_stated_package(need) && has_problems && !has_environment {
             missing.names.push(need.name.clone());
         } else if is_software(need.kind, has_environment) && !is_module_of_plugin {
             let kind = match need.kind {
@@ -200,6 +202,8 @@ mod tests {
         for (has_problems, has_environment, is_of_plugin, names, software) in [
             // An environment brings the packages.
             (false, true, false, &[] as &[&str], programs.as_slice()),
+            // Refused packages are named by their problems, and those beside them are installed.
+            (true, true, false, &[], &programs),
             (true, false, false, &["pandas"], &modules),
             // Without an environment the image has to have them.
             (

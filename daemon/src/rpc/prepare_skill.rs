@@ -13,7 +13,7 @@ use super::convert::environment::{line_message, prepared_message};
 use crate::access::TenantName;
 use crate::environments::{
     AwaitedEnvironment, BuildEvent, EnvironmentRequest, LOST_BUILD, build_problem,
-    environment_remarks, preparation_error,
+    environment_remarks,
 };
 use crate::error::Result;
 use crate::pool::Pool;
@@ -42,12 +42,8 @@ pub(super) async fn prepare_skill(
     let request = EnvironmentRequest::for_pool(tenant, skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {
-        let refused = request.need_problems();
-        let errors: Vec<_> = refused
-            .iter()
-            .map(|problem| preparation_error(&request.skill, problem))
-            .collect();
-        return Ok(only(prepared_message(None, &errors, &added)));
+        let problems = request.need_problems();
+        return Ok(only(prepared_message(None, &problems, &added)));
     }
     Ok(
         match shared.environments.prepare(&request, rebuilds).await {

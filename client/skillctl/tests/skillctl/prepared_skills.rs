@@ -3,6 +3,7 @@
 use std::process::Output;
 
 use skilld_client::v1::prepare_skill_response::Payload;
+use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{PrepareSkillRequest, PrepareSkillResponse, PreparedSkill, Problem};
 use skilld_testing::Fake;
 
@@ -87,4 +88,24 @@ async fn prepare_names_added_packages_also_after_a_failure() {
         "skillctl: packages that were added to those that csv names: simpyy, npm:docx@9\n";
     assert!(noted.starts_with(expected), "{noted}");
     assert!(noted.contains("the index has no package"), "{noted}");
+}
+
+#[tokio::test]
+async fn prepare_succeeds_unless_a_problem_is_more_than_a_warning() {
+    for (severity, expected) in [(Severity::Warning, 0), (Severity::Error, 1)] {
+        let fake = Fake::start();
+        let problems = vec![Problem {
+            severity: severity.into(),
+            ..Problem::default()
+        }];
+        reply(
+            &fake,
+            PreparedSkill {
+                problems,
+                ..PreparedSkill::default()
+            },
+        );
+        let (code, noted) = run(&fake, &["skill", "prepare", "csv"]).await;
+        assert_eq!(code, Some(expected), "{noted}");
+    }
 }

@@ -139,8 +139,9 @@ impl StagedSkill {
         if let Some(plugin) = &self.plugin {
             text += &format!(" {} {}", plugin.digest, plugin.skill_path.display());
         }
-        // The copy's links to packages name the need, which changes without the skill when packages are added to it.
-        if !self.environment_need.node_projects.is_empty() {
+        // The copy's links to packages name the need, which changes without the skill when packages are added to it. A
+        // writable copy keeps its links, because replacing it would lose what commands wrote: NODE_PATH has the packages.
+        if !is_writable && !self.environment_need.node_projects.is_empty() {
             text += &format!(" {}", self.environment_need.digest());
         }
         text

@@ -88,7 +88,7 @@ fn print_result(name: &str, result: &PreparedSkill) -> anyhow::Result<u8> {
     }
     output::print_text_notes(&problem_lines(&result.problems));
     // Warnings are about packages that are installed.
-    let is_error = |problem: &Problem| problem.severity() == Severity::Error;
+    let is_error = |problem: &Problem| problem.severity() != Severity::Warning;
     if result.problems.iter().any(is_error) {
         return Ok(1);
     }
