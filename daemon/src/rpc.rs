@@ -21,6 +21,7 @@ use crate::shutdown::Tasks;
 use crate::workspace::registry::WorkspaceRegistry;
 
 pub mod access;
+mod added_needs;
 pub mod admin;
 pub mod artifact;
 pub mod convert;

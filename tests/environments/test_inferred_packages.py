@@ -33,7 +33,7 @@ class InferredRequirements(EnvironmentCase):
         described = result.environment()
         self.assertEqual([item["name"] for item in described["packages"]], ["greeter", "letters"])
         # `strict` exists, and does not fit to what is stated.
-        warning = "inferred from the skill's text and not installable, so left out: invented, made-up, strict"
+        warning = "left out: invented, made-up, strict (inferred from the skill's text and not installable)"
         self.assertEqual(described["warnings"], [warning])
 
     def test_modules_of_the_image_need_no_package(self):
@@ -65,10 +65,10 @@ class AddedNodePackages(NodeCase):
         self.assertEqual(result.environment()["warnings"], [])
 
     def test_inferred_packages_that_do_not_exist_are_left_out_and_named(self):
-        package = {"optionalDependencies": {"made-up": "*", "plain": "*"}}
-        result = self.installed(has_added=True, **{"package.json": package})
+        package = {"optionalDependencies": {"made-up": "*", "plain": "*", "of-the-skill": "*"}}
+        result = self.installed(has_added=True, inferred=["made-up", "plain"], **{"package.json": package})
         self.assertEqual(self.names(result), ["plain 2.0.0"])
-        warning = "inferred from the skill's text and not installable, so left out: made-up"
+        warning = "left out: made-up (inferred from the skill's text and not installable)"
         self.assertEqual(result.environment()["warnings"], [warning])
 
     def test_a_project_without_packages_is_empty(self):

@@ -133,7 +133,7 @@ pub(super) fn shared_dir_fault(dir: &Path, key: &str) -> Option<String> {
         Err(error) => format!("cannot be read ({error}): create it"),
         Ok(found) if !found.is_dir() => "is not a directory: name one".to_owned(),
         Ok(found) if found.mode() & READABLE_MODE != READABLE_MODE => {
-            "is not readable for all users, and commands run as users of their own: `chmod a+rx` it"
+            "is not readable for all users, and commands run as users of their own: `chmod -R a+rX` it"
                 .to_owned()
         }
         Ok(_) => return None,

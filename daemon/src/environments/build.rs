@@ -195,6 +195,25 @@ async fn stage_need(
     Ok(())
 }
 
+/// Returns the names of the Node.js packages that were inferred for a folder of a skill: those that only the whole need
+/// has, as optional ones of the root.
+fn inferred_node_packages(need: &EnvironmentNeed, folder: &str) -> BTreeSet<String> {
+    let optional = |need: &EnvironmentNeed| -> BTreeSet<String> {
+        let root = need.node_projects.first();
+        let package = root
+            .and_then(|root| serde_json::from_slice::<serde_json::Value>(&root.package_json).ok());
+        let names = package.as_ref().and_then(|package| {
+            let table = package.get("optionalDependencies")?.as_object()?;
+            Some(table.keys().cloned().collect())
+        });
+        names.unwrap_or_default()
+    };
+    match &need.certain {
+        Some(certain) if folder.is_empty() => &optional(need) - &optional(certain),
+        Some(_) | None => BTreeSet::new(),
+    }
+}
+
 /// Returns the command that builds an environment, whose archive fits into what its tenant may hold.
 fn build_command(
     (name, need, note): (&str, &EnvironmentNeed, &str),
@@ -211,9 +230,13 @@ fn build_command(
     let wheelhouse = options.wheelhouse.as_ref();
     let projects = need.node_projects.iter();
     let projects: Vec<_> = projects
-        .map(
-            |project| serde_json::json!({"folder": project.folder, "has_added": project.has_added}),
-        )
+        .map(|project| {
+            serde_json::json!({
+                "folder": project.folder,
+                "has_added": project.has_added,
+                "inferred": inferred_node_packages(need, &project.folder),
+            })
+        })
         .collect();
     let inferred: BTreeMap<&str, &str> = need
         .inferred

@@ -3,7 +3,7 @@
 The daemon runs `redirect_wheels.py`, `inferred_packages.py`, `build_node_packages.py` and this file as one program,
 `python3 -c TEXT OPTIONS`, with OPTIONS in JSON: `name` of the environment, `source` (folder with requirements.txt, with
 node/N for each project of Node.js, and with authorities.pem if the operator's certificate authorities count beside
-those of the image), `node_projects` (`folder` of each in node/N, and `has_added` if its lock file lacks some),
+those of the image), `node_projects` (`folder` of each in node/N, `has_added` if its lock file lacks some, and the names that were `inferred`),
 `inferred` (module by requirement), `note` (first warning), `index_url` and `node_index_url` ("" is offline),
 `proxy_socket` and `wheelhouse` (null or a path), `source_builds`. Messages go to stderr. Exit status: 0 for success, 3
 if the need cannot be met, 1 for any other failure; the last line on stderr is then the reason.

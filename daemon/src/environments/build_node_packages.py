@@ -62,7 +62,7 @@ NETWORK_CODES = re.compile(
 class NodeProject:
     """One folder of a skill with a package.json: its files, and the install of its packages."""
 
-    def __init__(self, builder, number, folder, has_added=False):
+    def __init__(self, builder, number, folder, has_added=False, inferred=()):
         self.builder = builder
         self.root = builder.source / "node" / str(number)
         self.folder = self.root / folder
@@ -72,6 +72,8 @@ class NodeProject:
         self.target = builder.tree / "node" / str(number) / "node_modules"
         # True if packages were added to the manifest that the lock file does not name.
         self.has_added = has_added
+        # Names of the packages that were inferred from the skill's text.
+        self.inferred = inferred
         self.index_url = builder.options.get("node_index_url")
         self.copies = 0
 
@@ -258,12 +260,12 @@ class NodeProject:
                 self.builder.warn(f"{name} wants Node.js {range_}, and the image has {present}: it may fail")
 
     def report_absent(self):
-        """Names the inferred packages that npm could not install; they are optional, in any version."""
+        """Names the inferred packages that npm could not install; they are optional."""
         provided = {item["name"] for item in self.builder.result["node_provided"]}
-        wanted = self.dependencies("optionalDependencies").items() if self.has_added else ()
-        absent = [name for name, range_ in wanted if range_ == "*" and name not in provided]
-        if absent := sorted(name for name in absent if not (self.modules / name).is_dir()):
-            self.builder.warn(f"inferred from the skill's text and not installable, so left out: {', '.join(absent)}")
+        absent = {name for name in self.inferred if not (self.modules / name).is_dir()} - provided
+        if absent:
+            names = ", ".join(sorted(absent))
+            self.builder.warn(f"left out: {names} (inferred from the skill's text and not installable)")
 
     def copy_local_packages(self):
         """Replaces npm's links to packages of the skill by copies: the environment is used without the skill."""

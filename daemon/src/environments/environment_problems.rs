@@ -8,6 +8,10 @@ use crate::skills::environments::environment_record::EnvironmentRecord;
 const BUILD_FAILED: &str = "environment.build_failed";
 /// Code of the problem of a package of a built environment that may not work.
 const BUILD_WARNING: &str = "environment.warning";
+/// Code of the problem of inferred packages that a built environment lacks.
+const PACKAGES_LEFT_OUT: &str = "environment.left_out";
+/// Beginning of a build's warning about such packages.
+pub(super) const LEFT_OUT: &str = "left out: ";
 
 impl EnvironmentRequest {
     /// Returns the refused parts of the need, and what else is noteworthy, as problems of the skill. Their messages name
@@ -40,6 +44,15 @@ pub(super) fn preparation_error(skill: &str, problem: &Problem) -> Problem {
     }
 }
 
+/// Returns the problem that a warning of a build is.
+fn build_warning(text: &str) -> Problem {
+    let code = match text.starts_with(LEFT_OUT) {
+        true => PACKAGES_LEFT_OUT,
+        false => BUILD_WARNING,
+    };
+    Problem::warning(code, text)
+}
+
 /// Returns what people should know of a built environment: parts of the need that were refused, and packages that may not
 /// work.
 pub fn environment_remarks(
@@ -49,8 +62,24 @@ pub fn environment_remarks(
     let warnings = record.report.warnings.iter();
     let warnings = warnings.map(|text| Problem {
         subject: request.skill.clone(),
-        ..Problem::warning(BUILD_WARNING, text.as_str())
+        ..build_warning(text)
     });
     let refused = request.need_problems().into_iter();
     refused.chain(warnings).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_about_absent_packages_have_a_code_of_their_own() {
+        for (text, code) in [
+            ("left out: docx (inferred)", "environment.left_out"),
+            ("docx has an install script", "environment.warning"),
+        ] {
+            let problem = build_warning(text);
+            assert_eq!((problem.code, problem.is_error()), (code, false));
+        }
+    }
 }

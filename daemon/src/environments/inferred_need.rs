@@ -7,6 +7,7 @@ use tokio::sync::broadcast;
 
 use super::build::{run_build, send_line};
 use super::build_failure::BuildFailure;
+use super::environment_problems::LEFT_OUT;
 use super::{BuildEvent, EnvironmentBuilder, EnvironmentRequest};
 use crate::skills::EnvironmentNeed;
 use crate::skills::environments::environment_record::{EnvironmentKey, EnvironmentRecord};
@@ -26,7 +27,7 @@ pub(super) async fn build_need(
         return Err(failure);
     };
     let note = format!(
-        "packages that were inferred from the skill's text are left out, because the environment could not be built with \
+        "{LEFT_OUT}packages that were inferred from the skill's text, because the environment could not be built with \
          them: {}",
         failure.reason()
     );

@@ -42,7 +42,7 @@ def resolve_inferred(builder, requirements, resolve):
         except NeedError as error:
             report(f"{line} is left out: {error}")
     if left_out := sorted(set(inferred) - set(usable)):
-        builder.warn(f"inferred from the skill's text and not installable, so left out: {', '.join(left_out)}")
+        builder.warn(f"left out: {', '.join(left_out)} (inferred from the skill's text and not installable)")
     return pins
 
 

@@ -8,6 +8,7 @@ use futures::future::join_all;
 use skilld_proto::v1 as pb;
 
 use super::SharedDependencies;
+use super::added_needs;
 use super::convert::skill::problem_messages;
 use crate::access::Caller;
 use crate::environments::EnvironmentRequest;
@@ -33,6 +34,7 @@ pub(super) async fn find_missing_packages(
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
     let needing = skills.environment_need(skill.clone()).await?;
+    let added = skills.added_packages(needing.name.clone()).await?;
     let Ok(request) = EnvironmentRequest::for_pool(caller.tenant(), needing, pool) else {
         return Ok(None);
     };
@@ -47,7 +49,7 @@ pub(super) async fn find_missing_packages(
     };
     let mut missing = pb::MissingPackages::default();
     if let Some(inventory) = find_image_inventory(shared, pool, has_problems).await {
-        let needs = skills.needs(skill).await?;
+        let needs = added_needs::with_added(&*skills.needs(skill).await?, &added);
         missing = list(&needs, &inventory);
         // A requirement that was refused is not among the names, so that any image may lack it all the same.
         let has_refused = request.need.problems.iter().any(Problem::is_error);

@@ -13,7 +13,9 @@ use super::convert::skill_publish as changes;
 use super::convert::{skill as wire, skill_content};
 use super::missing_packages::find_missing_packages;
 use super::relay::{RelayedStream, relay_stream};
-use super::{AnswerDeadline, SharedDependencies, allow_missing, prepare_skill, skill_publish};
+use super::{
+    AnswerDeadline, SharedDependencies, added_needs, allow_missing, prepare_skill, skill_publish,
+};
 use crate::access::{Caller, TenantName};
 use crate::environments::EnvironmentRequest;
 use crate::error::{Error, Result};
@@ -236,6 +238,8 @@ impl SkillService for SkillRpc {
         let needs = skills.needs(skill.clone()).await.map_err(Error::from)?;
         let stated = skills.environment_need(skill.clone()).await;
         let stated = stated.map_err(Error::from)?;
+        let added = skills.added_packages(stated.name.clone()).await;
+        let needs = added_needs::with_added(&needs, &added.map_err(Error::from)?);
         let inventory = self.0.registry.image_inventory(pool).await?;
         let own = (caller.tenant(), &skills);
         let packages = self.built_packages(own, skill, pool).await?;

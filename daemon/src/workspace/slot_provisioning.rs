@@ -345,21 +345,27 @@ mod tests {
     #[test]
     fn wheels_and_fonts_that_cannot_be_read_are_not_mounted() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let shared = dir.path().join("shared");
-        fs::create_dir(&shared).expect("mkdir");
-        let text = format!("skills.wheelhouse = {shared:?}\npools.office.fonts = {shared:?}\n");
+        let [wheels, fonts] = ["wheels", "fonts"].map(|name| dir.path().join(name));
+        let both = [&wheels, &fonts];
+        both.map(|shared| fs::create_dir(shared).expect("mkdir"));
+        let text = format!("skills.wheelhouse = {wheels:?}\npools.office.fonts = {fonts:?}\n");
         let config = Config::from_toml(&text).expect("valid").config;
         let set_mode = |mode| {
-            let mode = fs::Permissions::from_mode(mode);
-            fs::set_permissions(&shared, mode).expect("chmod");
+            let mode = || fs::Permissions::from_mode(mode);
+            both.map(|shared| fs::set_permissions(shared, mode()).expect("chmod"));
         };
-        let mounted = || -> Vec<usize> {
-            let pools = config.pools.iter();
-            let mounts = pools.map(|pool| shared_mounts(&config, pool));
-            let count =
-                |mounts: BTreeMap<_, _>| mounts.values().filter(|dir| **dir == shared).count();
-            mounts.map(count).collect()
+        let targets = |pool: &PoolConfig| -> Vec<String> {
+            let mounts = shared_mounts(&config, pool).into_iter();
+            let mut targets: Vec<_> = mounts
+                .filter(|(_, dir)| [&wheels, &fonts].contains(&dir))
+                .map(|(target, dir)| {
+                    format!("{} at {target}", dir.file_name().expect("a name").display())
+                })
+                .collect();
+            targets.sort();
+            targets
         };
+        let mounted = || -> Vec<Vec<String>> { config.pools.iter().map(targets).collect() };
         let faults = || {
             let fonts = config.pools.iter().map(PoolConfig::fonts_fault);
             let wheels = config.skills.environments.wheelhouse_fault();
@@ -367,20 +373,27 @@ mod tests {
         };
         set_mode(0o755);
         // The default pool has wheels only.
-        assert_eq!((mounted(), faults()), (vec![1, 2], Vec::new()));
+        let of_wheels = format!("wheels at {}", workspace_paths::WHEELHOUSE_DIR);
+        let of_fonts = format!("fonts at {}", workspace_paths::FONTS_DIR);
+        let expected = vec![vec![of_wheels.clone()], vec![of_fonts, of_wheels]];
+        assert_eq!((mounted(), faults()), (expected, Vec::new()));
         let all_say = |part: &str| {
             let faults = faults();
-            assert_eq!((mounted(), faults.len()), (vec![0, 0], 2), "{faults:?}");
+            assert_eq!(
+                (mounted(), faults.len()),
+                (vec![Vec::new(); 2], 2),
+                "{faults:?}"
+            );
             assert!(
                 faults.iter().all(|fault| fault.contains(part)),
                 "{faults:?}"
             );
         };
         set_mode(0o700);
-        all_say("chmod a+rx");
-        fs::remove_dir(&shared).expect("removed");
+        all_say("chmod -R a+rX");
+        both.map(|shared| fs::remove_dir(shared).expect("removed"));
         all_say("No such file");
-        fs::write(&shared, "").expect("written");
+        both.map(|shared| fs::write(shared, "").expect("written"));
         all_say("is not a directory");
     }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use skilld::skills::AddedPackages;
+
 use super::*;
 
 impl Fixture {
@@ -99,6 +101,27 @@ async fn a_writable_skill_has_a_link_to_its_node_packages() {
         let link = format!("{folder}/node_modules -> {up}/{packages}");
         assert!(sent.contains(&link), "{link}: {sent:?}");
     }
+}
+
+#[tokio::test]
+async fn a_writable_copy_stays_when_packages_are_added_to_its_skill() {
+    let fixture = Fixture::new();
+    fixture.node_skill("1");
+    let (first, _) = fixture.stage_writable("s1", "csv", &[]).await;
+    let path = first.writable_path.clone().expect("writable");
+    let mut added = AddedPackages::default();
+    added.add("npm:docx").expect("valid");
+    let wanted = SkillRef::parse("skills", "csv").expect("valid");
+    let remembered = fixture.skills.remember_packages(wanted, added).await;
+    remembered.expect("remembered");
+    let known = [(path.as_str(), SystemTime::UNIX_EPOCH)];
+    let (again, sent) = fixture.stage_writable("s1", "csv", &known).await;
+    assert_ne!(
+        again.environment_need.digest(),
+        first.environment_need.digest()
+    );
+    assert_eq!((again.unchanged, again.writable_path), (true, Some(path)));
+    assert_eq!(sent, [""; 0]);
 }
 
 #[tokio::test]

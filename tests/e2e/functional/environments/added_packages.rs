@@ -71,7 +71,7 @@ async fn inferred_packages_are_built_as_far_as_they_exist() -> Result<()> {
         .iter()
         .map(|problem| problem.code.as_str())
         .collect();
-    assert_eq!(problems, ["environment.warning"]);
+    assert_eq!(problems, ["environment.left_out"]);
     let message = &staged.problems[0].message;
     assert!(message.contains("left out: skilld-made-up"), "{message}");
     assert_eq!(output(client, &name, "greet", RUN).await?, "1.1\n");
