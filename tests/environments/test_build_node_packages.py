@@ -60,9 +60,9 @@ class NodeCase(EnvironmentCase):
     def setUp(self):
         self.index, self.mounts = self.serve(dict(self.registry))
 
-    def install(self, *options, folders=("",), place=PLACE, has_added=False, **files):
+    def install(self, *options, folders=("",), place=PLACE, has_added=False, inferred=(), **files):
         """Builds an environment of projects in these folders of a skill; `files` are those of node/0."""
-        projects = [{"folder": folder, "has_added": has_added} for folder in folders]
+        projects = [{"folder": folder, "has_added": has_added, "inferred": list(inferred)} for folder in folders]
         named = {name if name.startswith("node/") else f"node/0/{name}": text for name, text in files.items()}
         return self.build(*self.mounts, *options, node_projects=projects, **place, **named)
 
