@@ -347,12 +347,16 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let [wheels, fonts] = ["wheels", "fonts"].map(|name| dir.path().join(name));
         let both = [&wheels, &fonts];
-        both.map(|shared| fs::create_dir(shared).expect("mkdir"));
+        for shared in both {
+            fs::create_dir(shared).expect("mkdir");
+        }
         let text = format!("skills.wheelhouse = {wheels:?}\npools.office.fonts = {fonts:?}\n");
         let config = Config::from_toml(&text).expect("valid").config;
         let set_mode = |mode| {
             let mode = || fs::Permissions::from_mode(mode);
-            both.map(|shared| fs::set_permissions(shared, mode()).expect("chmod"));
+            for shared in both {
+                fs::set_permissions(shared, mode()).expect("chmod");
+            }
         };
         let targets = |pool: &PoolConfig| -> Vec<String> {
             let mounts = shared_mounts(&config, pool).into_iter();
@@ -391,9 +395,13 @@ mod tests {
         };
         set_mode(0o700);
         all_say("chmod -R a+rX");
-        both.map(|shared| fs::remove_dir(shared).expect("removed"));
+        for shared in both {
+            fs::remove_dir(shared).expect("removed");
+        }
         all_say("No such file");
-        both.map(|shared| fs::write(shared, "").expect("written"));
+        for shared in both {
+            fs::write(shared, "").expect("written");
+        }
         all_say("is not a directory");
     }
 
