@@ -5,6 +5,7 @@ pub mod document;
 pub(crate) mod environment_need;
 pub mod finding;
 pub mod front_matter;
+pub(crate) mod npm_specifier;
 pub mod problem;
 pub(crate) mod requirement_line;
 pub mod skill_card;

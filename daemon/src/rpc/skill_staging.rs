@@ -163,16 +163,13 @@ async fn link_node_packages(
     skills: &[StagedSkill],
     environments: &[StagedEnvironment],
 ) -> Result<()> {
-    let needs = skills
-        .iter()
-        .map(|skill| &skill.environment_need)
-        .zip(environments)
-        .filter(|(need, _)| !need.node_projects.is_empty());
-    let packages: Vec<_> = needs
-        .map(|(need, environment)| {
+    let staged = skills.iter().zip(environments);
+    let packages: Vec<_> = staged
+        .filter(|(skill, _)| !skill.environment_need.node_projects.is_empty())
+        .map(|(skill, environment)| {
             let record = environment.record.as_deref();
             let path = record.and_then(|record| mounted_environment(record).node_packages_path());
-            (need.digest(), path)
+            (skill.node_packages_name(), path)
         })
         .collect();
     if packages.is_empty() {

@@ -175,7 +175,7 @@ fn keeps_scoped_name<'a>(skill: &'a Skill, scoped: &mut HashSet<[&'a str; 3]>) -
 /// Effect of the skills that come before a skill of the same name and version.
 #[derive(Debug, Default)]
 struct Shadow {
-    /// `true` if there is one.
+    /// `true` if a skill with the same name and version comes before.
     is_shadowed: bool,
     /// Warning about it; `None` if the files of both are the same.
     problem: Option<Problem>,

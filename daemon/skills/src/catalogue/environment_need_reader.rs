@@ -10,7 +10,7 @@
 //! | `*.py` | the block of inline script metadata (PEP 723) |
 //! | `package.json`, `package-lock.json`, `npm-shrinkwrap.json` | of each folder, checked, for npm: `node_projects.rs` |
 //!
-//! What is refused is a problem, and the rest is installed.
+//! A part that is refused becomes a problem of the skill; the other parts are installed.
 //!
 //! All Python requirements of a skill share one environment, so two scripts cannot need two versions of one package.
 
@@ -29,7 +29,7 @@ use crate::parse::requirement_line::check_requirement;
 
 mod local_packages;
 mod lock_file;
-pub(crate) mod node_projects;
+mod node_projects;
 
 use node_projects::{NodeDeclarations, read_node_projects};
 
@@ -61,7 +61,7 @@ pub(crate) fn read_environment_need(manifest: &Manifest) -> Result<EnvironmentNe
             FileUse::Requirements => reader.requirements_file(file)?,
             FileUse::PythonProject => reader.project_file(file)?,
             FileUse::Script => reader.script(file)?,
-            FileUse::NodePackage | FileUse::SkillMd => {}
+            FileUse::SkillMd => {}
         }
     }
     Ok(reader.finish(read_node_projects(manifest)?))
@@ -156,6 +156,7 @@ impl NeedReader<'_> {
         let mut need = EnvironmentNeed::default();
         need.requirements = self.requirements.into_iter().collect();
         need.node_projects = node.projects;
+        need.node_packages = node.packages;
         need.problems = self.problems.0;
         // This thread may block; those that ask for the digest later must not.
         let _computed = need.digest();

@@ -6,6 +6,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
+
 use super::catalogue_snapshot::Catalogue;
 use super::document_reader::{read_stored_documents, read_stored_skill};
 use super::environment_need_reader::read_environment_need;
@@ -59,6 +62,13 @@ fn leads_up(path: &str) -> bool {
     path.split('/').next() == Some("..")
 }
 
+/// Catalogue as a tenant sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TenantView<'a> {
+    pub(crate) tenant: &'a str,
+    pub(crate) catalogue: &'a Catalogue,
+}
+
 /// Resolves, reads, publishes and deletes skills, given a snapshot of the catalogue.
 #[derive(Debug)]
 pub(crate) struct SkillLibrary {
@@ -69,7 +79,7 @@ pub(crate) struct SkillLibrary {
     pub(crate) manifests: DigestCache<Manifest>,
     /// Packages that tenants added to skills.
     pub(crate) remembered: RememberedPackages,
-    /// Needs for an environment that were read, as the skills state them.
+    /// Needs for an environment, by the digest of the skill and that of the packages that are added.
     pub(crate) environment_needs: DigestCache<EnvironmentNeed>,
     /// Needs of an image that were collected.
     pub(crate) needs: DigestCache<Vec<Need>>,
@@ -109,10 +119,7 @@ impl SkillLibrary {
             },
             VersionRef::Current | VersionRef::Matching(_) => find_skill(catalogue, wanted)?,
         };
-        Ok(match listed.is_scoped_as(&wanted.name) {
-            true => Arc::new(Skill::clone(listed).into_scoped()),
-            false => Arc::clone(listed),
-        })
+        Ok(named_as(listed, &wanted.name))
     }
 
     /// Reads the documents of a skill from the store; from its folder if the store could not take it.
@@ -282,8 +289,13 @@ impl SkillLibrary {
 
     fn needs_of(&self, skill: &StagedSkill) -> Result<Arc<Vec<Need>>> {
         self.needs.get_or_read(&skill.digest, || {
-            let manifest = self.manifest(skill)?;
-            collect_needs(&self.stored_document(skill)?.front_matter, &manifest)
+            let document = self.stored_document(skill)?;
+            let stated = self.stated_need(skill)?;
+            collect_needs(
+                &document.front_matter,
+                &*self.manifest(skill)?,
+                &stated.node_packages,
+            )
         })
     }
 
@@ -291,13 +303,13 @@ impl SkillLibrary {
     /// its plugin, and leases it there.
     pub(crate) fn lease_to_stage(
         &self,
-        (tenant, catalogue): (&str, &Catalogue),
+        view: TenantView<'_>,
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Vec<Lease>)> {
-        let resolved = self.resolve(catalogue, wanted)?;
-        let (mut skill, lease) = self.lease_with_need((tenant, catalogue), &resolved, wanted)?;
+        let resolved = self.resolve(view.catalogue, wanted)?;
+        let (mut skill, lease) = self.lease_with_need(view, &resolved, wanted)?;
         let mut leases = vec![lease];
-        match self.plugins.lease_files(catalogue, &resolved)? {
+        match self.plugins.lease_files(view.catalogue, &resolved)? {
             SharedFiles::None => {}
             SharedFiles::Leased(files, lease, problem) => {
                 skill.plugin = Some(files);
@@ -312,32 +324,44 @@ impl SkillLibrary {
     /// Leases a skill and finds out which packages it needs for a tenant.
     fn lease_with_need(
         &self,
-        (tenant, catalogue): (&str, &Catalogue),
+        view: TenantView<'_>,
         skill: &Skill,
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Lease)> {
-        let (mut staged, lease) = self.lease_resolved(catalogue, skill, wanted)?;
-        staged.environment_need = self.resolve_need(tenant, &staged)?;
+        let (mut staged, lease) = self.lease_resolved(view.catalogue, skill, wanted)?;
+        staged.environment_need = self.resolve_need(view.tenant, &staged)?;
         Ok((staged, lease))
     }
 
     /// Returns the packages that a skill needs for a tenant: those that its files state, those that the operator and the
     /// tenant add, and those that are inferred from its text if the operator permits this.
     fn resolve_need(&self, tenant: &str, skill: &StagedSkill) -> Result<Arc<EnvironmentNeed>> {
-        let stated = self.environment_needs.get_or_read(&skill.digest, || {
-            read_environment_need(&*self.manifest(skill)?)
-        })?;
         let added = self.added_packages(tenant, &skill.name)?;
         if added.is_empty() && !self.options.infers_packages {
-            return Ok(stated);
+            return self.stated_need(skill);
         }
-        let mut need = stated.with_added(&added);
-        if self.options.infers_packages {
-            need = need.with_inferred(&infer_packages(&*self.needs_of(skill)?));
-        }
-        // This thread may block; those that ask for the digest later must not.
-        let _computed = need.digest();
-        Ok(Arc::new(need))
+        let texts = added.texts().join("\n");
+        let key = format!(
+            "{} {}",
+            skill.digest,
+            HEXLOWER.encode(&Sha256::digest(texts))
+        );
+        self.environment_needs.get_or_read(&key, || {
+            let mut need = self.stated_need(skill)?.with_added(&added);
+            if self.options.infers_packages {
+                need = need.with_inferred(&infer_packages(&*self.needs_of(skill)?));
+            }
+            // This thread may block; those that ask for the digest later must not.
+            let _computed = need.digest();
+            Ok(need)
+        })
+    }
+
+    /// Returns the packages that a skill's files state.
+    fn stated_need(&self, skill: &StagedSkill) -> Result<Arc<EnvironmentNeed>> {
+        self.environment_needs.get_or_read(&skill.digest, || {
+            read_environment_need(&*self.manifest(skill)?)
+        })
     }
 
     /// Returns the packages that the operator and a tenant add to a skill.
@@ -350,39 +374,34 @@ impl SkillLibrary {
     /// Replaces the packages that a tenant adds to a skill.
     pub(crate) fn remember_packages(
         &self,
-        (tenant, catalogue): (&str, &Catalogue),
+        view: TenantView<'_>,
         wanted: &SkillRef,
         packages: AddedPackages,
     ) -> Result<()> {
-        let skill = self.resolve(catalogue, wanted)?;
-        self.remembered.replace(tenant, &skill.name, packages)
+        let skill = self.resolve(view.catalogue, wanted)?;
+        self.remembered.replace(view.tenant, &skill.name, packages)
     }
 
     /// Returns a skill as staging it would report it, with the packages that it needs.
     pub(crate) fn environment_need(
         &self,
-        (tenant, catalogue): (&str, &Catalogue),
+        view: TenantView<'_>,
         wanted: &SkillRef,
     ) -> Result<StagedSkill> {
-        let skill = self.resolve(catalogue, wanted)?;
-        let (skill, _lease) = self.lease_with_need((tenant, catalogue), &skill, wanted)?;
+        let skill = self.resolve(view.catalogue, wanted)?;
+        let (skill, _lease) = self.lease_with_need(view, &skill, wanted)?;
         Ok(skill)
     }
 
     /// Returns `true` if a listed skill that answers to a name has the need with this digest, or cannot be read now.
-    pub(crate) fn is_needed(
-        &self,
-        (tenant, catalogue): (&str, &Catalogue),
-        name: &str,
-        need: &str,
-    ) -> bool {
+    pub(crate) fn is_needed(&self, view: TenantView<'_>, name: &str, need: &str) -> bool {
         let wanted = SkillRef {
             name: name.to_owned(),
             written: name.to_owned(),
             version: VersionRef::Current,
         };
-        catalogue.named(name).into_iter().any(|skill| {
-            match self.lease_with_need((tenant, catalogue), skill, &wanted) {
+        view.catalogue.named(name).into_iter().any(|skill| {
+            match self.lease_with_need(view, &named_as(skill, name), &wanted) {
                 Ok((skill, _lease)) => skill.environment_need.digest() == need,
                 Err(error) => matches!(error, Error::Io { .. }),
             }
@@ -417,6 +436,14 @@ impl SkillLibrary {
             name: skill.name.clone(),
             problem: problem.message,
         })
+    }
+}
+
+/// Returns a skill as it is used under a name, which may be its scoped one.
+fn named_as(skill: &Arc<Skill>, name: &str) -> Arc<Skill> {
+    match skill.is_scoped_as(name) {
+        true => Arc::new(Skill::clone(skill).into_scoped()),
+        false => Arc::clone(skill),
     }
 }
 

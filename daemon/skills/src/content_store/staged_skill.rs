@@ -77,7 +77,7 @@ pub struct StagedSkill {
     pub unchanged: bool,
     /// Names of the four links that the skill has itself.
     pub own_links: Vec<&'static str>,
-    /// Packages that the skill needs beyond its image, as its files state them.
+    /// Packages that the skill needs beyond its image: stated, added and inferred ones.
     pub environment_need: Arc<EnvironmentNeed>,
     /// Files that it is staged with; `None` for a skill that shares none.
     pub plugin: Option<PluginFiles>,
@@ -139,12 +139,17 @@ impl StagedSkill {
         if let Some(plugin) = &self.plugin {
             text += &format!(" {} {}", plugin.digest, plugin.skill_path.display());
         }
-        // The copy's links to packages name the need, which changes without the skill when packages are added to it. A
-        // writable copy keeps its links, because replacing it would lose what commands wrote: NODE_PATH has the packages.
+        // The copy's links to packages change without the skill when packages of Node.js are added to it. A writable copy
+        // keeps its links, because replacing it would lose what commands wrote: NODE_PATH has the packages.
         if !is_writable && !self.environment_need.node_projects.is_empty() {
-            text += &format!(" {}", self.environment_need.digest());
+            text += &format!(" {}", self.node_packages_name());
         }
         text
+    }
+
+    /// Returns the name of the link in `skills/` to the Node.js packages of the skill, of which each set has its own.
+    pub fn node_packages_name(&self) -> String {
+        format!("{}.{}", self.name, self.environment_need.node_digest())
     }
 }
 

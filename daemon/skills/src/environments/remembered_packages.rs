@@ -21,7 +21,7 @@ use crate::parse::added_packages::AddedPackages;
 
 /// Maximum number of skills to which one tenant adds packages. A file has at most 500 KiB, and usually 200 bytes.
 const SKILLS_MAX: usize = 1000;
-/// Name of what exceeds the limit then.
+/// Words for these skills in the message of the error.
 const SKILLS: &str =
     "the number of skills to which the tenant added packages (forget those of another skill first)";
 
@@ -38,7 +38,6 @@ pub(crate) struct RememberedPackages {
 struct PackagesFile {
     /// Name of the skill, for people.
     skill: String,
-    #[serde(flatten)]
     packages: AddedPackages,
 }
 
@@ -57,11 +56,15 @@ impl RememberedPackages {
         match read_record::<PackagesFile>(&path) {
             Ok(file) => Ok(file.packages),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(AddedPackages::default()),
-            Err(error) => Err(Error::io(format!("read {}", path.display()))(error)),
+            Err(error) => Err(Error::io(format!(
+                "read the packages that were added to {skill} (`skillctl skill prepare {skill} --no-packages` \
+                 forgets them) in {}",
+                path.display()
+            ))(error)),
         }
     }
 
-    /// Replaces the packages that a tenant added to a skill; none forgets them.
+    /// Replaces the packages that a tenant added to a skill. Without packages the file is removed.
     ///
     /// # Errors
     /// `LimitExceeded` if the tenant added packages to 1,000 other skills; `Io`.

@@ -9,20 +9,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::environment_need::{EnvironmentNeed, InferredRequirement, NodeProject};
+use super::npm_specifier::{DEPENDENCY_KEYS, DependencySource, classify_specifier, is_node_name};
 use super::requirement_line::{check_requirement, normalised_name, without_variant};
 
-/// Maximum number of packages of one kind that are added to one skill.
+/// Maximum number of packages in one list of those that are added to a skill.
 pub const ADDED_PACKAGES_MAX: usize = 100;
 /// Beginning of a package of Node.js in a list of packages of both kinds.
 const NODE_PREFIX: &str = "npm:";
-/// Maximum length of a Node.js package's name in bytes: npm accepts no longer one.
-const NAME_BYTES_MAX: usize = 214;
 /// Maximum length of a range of versions in bytes.
 const RANGE_BYTES_MAX: usize = 256;
 /// Range of versions that every version fits.
 const ANY_VERSION: &str = "*";
-/// Endings that make npm take a range for an archive of this host.
-const ARCHIVE_ENDINGS: [&str; 3] = [".tgz", ".tar", ".tar.gz"];
 
 /// Packages that are added to a skill, checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,14 +130,12 @@ impl EnvironmentNeed {
             }
         }
         need.requirements.sort();
-        let is_stated = |name: &str| {
-            let mut projects = need.node_projects.iter();
-            projects.any(|project| project.names_package(name))
-        };
+        let projects = need.node_projects.iter();
+        let stated: HashSet<String> = projects.flat_map(NodeProject::package_names).collect();
         let node: BTreeMap<String, String> = inferred
             .node
             .iter()
-            .filter(|name| !is_stated(name))
+            .filter(|name| !stated.contains(*name))
             .filter_map(|name| check_node_package(name).ok())
             .collect();
         if !node.is_empty() {
@@ -153,7 +148,7 @@ impl EnvironmentNeed {
         }
         let mut certain = self.unhashed();
         if !node.is_empty() {
-            // Links to the other projects count them, so that both needs have the same ones.
+            // The links of the skill have the numbers of the projects, so both needs have the same ones.
             change_root_project(&mut certain, |_root| {});
         }
         need.certain = Some(Arc::new(certain));
@@ -188,7 +183,7 @@ impl NodeProject {
     /// Adds dependencies to a section of the package.json, in place of those of the same names in any section.
     fn add_dependencies(&mut self, section: &str, added: &BTreeMap<String, String>) {
         let mut package = self.parsed_package();
-        for other in ["dependencies", "devDependencies", "optionalDependencies"] {
+        for other in DEPENDENCY_KEYS {
             if let Some(Value::Object(stated)) = package.get_mut(other) {
                 stated.retain(|name, _| !added.contains_key(name));
             }
@@ -207,11 +202,12 @@ impl NodeProject {
         self.has_added = true;
     }
 
-    /// Returns `true` if the package.json names a package.
-    fn names_package(&self, name: &str) -> bool {
+    /// Returns the names of the packages that the package.json names.
+    fn package_names(&self) -> Vec<String> {
         let package = self.parsed_package();
-        let mut sections = package.values().filter_map(Value::as_object);
-        sections.any(|section| section.contains_key(name))
+        let sections = DEPENDENCY_KEYS.iter().filter_map(|key| package.get(*key));
+        let named = sections.filter_map(Value::as_object).flat_map(Map::keys);
+        named.cloned().collect()
     }
 
     fn parsed_package(&self) -> Map<String, Value> {
@@ -221,28 +217,26 @@ impl NodeProject {
 
 /// Checks `NAME` or `NAME@RANGE` and returns both; without a range, every version fits.
 fn check_node_package(text: &str) -> Result<(String, String), &'static str> {
+    const NO_PACKAGE: &str =
+        "names a path, a URL or a repository: name a package and its versions instead";
     let text = text.trim();
     // The first character may be that of a scope.
     let mut separators = text.char_indices().skip(1).filter(|(_, c)| *c == '@');
     let at = separators.next().map_or(text.len(), |(at, _)| at);
     let (name, rest) = text.split_at_checked(at).unwrap_or_default();
     let range = rest.strip_prefix('@').map_or(ANY_VERSION, str::trim);
-    let names_place =
-        |part: &str| part.contains([':', '\\', '#']) || part.starts_with(['.', '/', '~']);
-    if names_place(name) || name.trim_start_matches('@').matches('/').count() > 1 {
-        return Err("names a path, a URL or a repository: name a package and its versions instead");
+    let is_place = name.contains([':', '\\', '#']) || name.starts_with(['.', '/', '~']);
+    if is_place || name.trim_start_matches('@').matches('/').count() > 1 {
+        return Err(NO_PACKAGE);
     }
     if !is_node_name(name) {
         return Err(
             "is not the name of a Node.js package: write NAME or @SCOPE/NAME, with @VERSIONS behind it if needed",
         );
     }
-    let is_archive = ARCHIVE_ENDINGS
-        .iter()
-        .any(|end| range.to_ascii_lowercase().ends_with(end));
-    let may_be_place = range.contains([':', '/', '\\', '#', '@']) || range.starts_with('.');
-    if may_be_place || is_archive {
-        return Err("names a path, a URL or a repository: name a package and its versions instead");
+    // An alias would be another package.
+    if classify_specifier(range) != DependencySource::Index || range.contains(':') {
+        return Err(NO_PACKAGE);
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || " .^~<>=|*+_-".contains(c);
     if range.is_empty() || range.len() > RANGE_BYTES_MAX || !range.chars().all(plain) {
@@ -251,25 +245,6 @@ fn check_node_package(text: &str) -> Result<(String, String), &'static str> {
         );
     }
     Ok((name.to_owned(), range.to_owned()))
-}
-
-/// Returns `true` for `NAME` and `@SCOPE/NAME`, each part beginning with a letter or digit, as npm permits them; of old
-/// packages also with capitals.
-pub(crate) fn is_node_name(name: &str) -> bool {
-    let is_part = |part: &str| {
-        part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "._-~".contains(c))
-    };
-    let fits = name.len() <= NAME_BYTES_MAX;
-    fits && match name.strip_prefix('@') {
-        Some(scoped) => {
-            let parts = scoped.split_once('/');
-            parts.is_some_and(|(scope, name)| is_part(scope) && is_part(name))
-        }
-        None => is_part(name) && !matches!(name, "node_modules" | "favicon.ico"),
-    }
 }
 
 #[cfg(test)]
@@ -330,7 +305,7 @@ mod tests {
     #[test]
     fn paths_urls_repositories_and_options_are_refused() {
         let place = "names a path, a URL or a repository";
-        let long = format!("npm:{}", "a".repeat(NAME_BYTES_MAX + 1));
+        let long = format!("npm:{}", "a".repeat(215));
         for (text, reason) in [
             ("..", "names a file"),
             ("-e .", "option of pip"),
@@ -350,7 +325,6 @@ mod tests {
             ("npm:x@a/b", place),
             ("npm:x@..", place),
             ("npm:x@y.tgz", place),
-            ("npm:x@1#main", place),
             (
                 "npm:--registry=https",
                 "is not the name of a Node.js package",
@@ -363,41 +337,12 @@ mod tests {
             ("npm:x y", "is not the name of a Node.js package"),
             (&long, "is not the name of a Node.js package"),
             ("npm:x@", "has versions that are not understood"),
+            ("npm:x@1#main", "has versions that are not understood"),
+            ("npm:x@Y.TGZ", place),
             ("npm:x@$(id)", "has versions that are not understood"),
         ] {
             let refused = AddedPackages::default().add(text).expect_err(text);
             assert!(refused.contains(reason), "{text}: {refused}");
-        }
-    }
-
-    #[test]
-    fn names_with_dots_slashes_or_spaces_are_refused() {
-        for name in ["x", "lodash.merge", "@scope/x", "JSONStream", "7zip"] {
-            assert!(is_node_name(name), "{name:?}");
-        }
-        let long = "x".repeat(NAME_BYTES_MAX + 1);
-        for name in [
-            "",
-            "..",
-            "../x",
-            ".x",
-            "_x",
-            "a/b",
-            "a/../b",
-            "@scope",
-            "@/x",
-            "@scope/",
-            "@scope/..",
-            "@../x",
-            "@a/b/c",
-            "a b",
-            "a\\b",
-            "a%2fb",
-            "ü",
-            "node_modules",
-            &long,
-        ] {
-            assert!(!is_node_name(name), "{name:?}");
         }
     }
 
@@ -442,7 +387,10 @@ mod tests {
     fn an_inferred_package_is_left_out_where_it_is_stated() {
         let stated = stated_need(
             &["Opencv_Python-headless==4"],
-            vec![project("web", r#"{"devDependencies": {"tsx": "4"}}"#)],
+            vec![project(
+                "web",
+                r#"{"devDependencies": {"tsx": "4"}, "scripts": {"docx": "x"}}"#,
+            )],
         );
         let requirement = |requirement: &str, module: &str| InferredRequirement {
             requirement: requirement.to_owned(),

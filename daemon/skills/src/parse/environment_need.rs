@@ -1,4 +1,11 @@
-//! Packages that a skill needs beyond its image, as its files state them. Pure.
+//! Packages that a skill needs beyond its image. Pure.
+//!
+//! | word | packages |
+//! |---|---|
+//! | stated | those that the skill's files name |
+//! | added | those that the operator or a tenant names for the skill |
+//! | certain | both of these: a build installs all of them, or fails |
+//! | inferred | those that only the skill's text shows: a build leaves out what it cannot install |
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,12 +26,22 @@ pub struct EnvironmentNeed {
     pub node_projects: Vec<NodeProject>,
     /// Requirements that were inferred, which are among the others: a build leaves out what it cannot install of them.
     pub inferred: Vec<InferredRequirement>,
-    /// The need without all packages that were inferred; `None` if none were.
+    /// The need without the inferred packages; `None` if none were inferred.
     pub certain: Option<Arc<Self>>,
     /// Parts of the need that are refused, and what else is noteworthy. The environment has the other parts.
     pub problems: Vec<Problem>,
-    /// Digest of what a build reads, once it was computed.
-    digest: OnceLock<String>,
+    /// Packages of the index without which programs of the skill fail: path of the package.json, and name.
+    pub(crate) node_packages: Vec<(String, String)>,
+    /// Digests of what a build reads, once they were computed.
+    digests: OnceLock<NeedDigests>,
+}
+
+/// Digests of a need, 64 hex digits each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct NeedDigests {
+    whole: String,
+    /// That of the Node.js projects.
+    node: String,
 }
 
 /// Folder of a skill with a package.json that names packages.
@@ -60,7 +77,7 @@ impl EnvironmentNeed {
     /// Returns a copy without its digest, for changes.
     pub(super) fn unhashed(&self) -> Self {
         Self {
-            digest: OnceLock::new(),
+            digests: OnceLock::new(),
             ..self.clone()
         }
     }
@@ -69,30 +86,45 @@ impl EnvironmentNeed {
     pub(crate) fn size(&self) -> usize {
         let requirements = self.requirements.iter().map(String::len);
         let projects = self.node_projects.iter().map(NodeProject::size);
-        requirements.sum::<usize>() + projects.sum::<usize>()
+        let names = self.node_packages.iter();
+        let names = names.map(|(path, name)| path.len() + name.len());
+        let certain = self.certain.as_ref().map_or(0, |certain| certain.size());
+        requirements.chain(projects).chain(names).sum::<usize>() + certain
     }
 
     /// Returns the digest of everything that a build reads, 64 hex digits. Computed once, because a lock file may have
     /// 8 MiB; the fields must not change afterwards.
     pub fn digest(&self) -> String {
-        self.digest.get_or_init(|| self.compute_digest()).clone()
+        self.digests().whole.clone()
     }
 
-    fn compute_digest(&self) -> String {
-        let mut hash = Sha256::new();
-        let requirements = self.requirements.join("\n");
-        let projects = self.node_projects.iter().flat_map(NodeProject::parts);
-        let inferred = self.inferred.iter();
-        let inferred = inferred
-            .flat_map(|package| [package.requirement.as_bytes(), package.module.as_bytes()]);
-        let parts = [requirements.as_bytes()].into_iter().chain(projects);
-        for part in parts.chain(inferred) {
-            // The length keeps the end of one part from being read as the beginning of the next.
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        HEXLOWER.encode(&hash.finalize())
+    /// Returns the digest of the Node.js projects alone.
+    pub(crate) fn node_digest(&self) -> String {
+        self.digests().node.clone()
     }
+
+    fn digests(&self) -> &NeedDigests {
+        self.digests.get_or_init(|| {
+            let node = hash_parts(self.node_projects.iter().flat_map(NodeProject::parts));
+            let requirements = self.requirements.join("\n");
+            let inferred = self.inferred.iter();
+            let inferred = inferred
+                .flat_map(|package| [package.requirement.as_bytes(), package.module.as_bytes()]);
+            let parts = [requirements.as_bytes(), node.as_bytes()];
+            let whole = hash_parts(parts.into_iter().chain(inferred));
+            NeedDigests { whole, node }
+        })
+    }
+}
+
+fn hash_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        // The length keeps the end of one part from being read as the beginning of the next.
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    HEXLOWER.encode(&hash.finalize())
 }
 
 impl NodeProject {

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::Skills;
 use crate::catalogue::catalogue_snapshot::Catalogue;
-use crate::catalogue::skill_library::SkillLibrary;
+use crate::catalogue::skill_library::{SkillLibrary, TenantView};
 use crate::content_store::Lease;
 use crate::content_store::staged_skill::{self, StagedSkill, StagingEffect, WritableStaging};
 use crate::environments::environment_record::PreparedEnvironment;
@@ -30,6 +30,10 @@ impl LeasedSkills {
     }
 }
 
+fn view<'a>(tenant: &'a str, catalogue: &'a Catalogue) -> TenantView<'a> {
+    TenantView { tenant, catalogue }
+}
+
 impl Skills {
     /// Makes sure that skills are in the store with everything that staging needs, and keeps them there.
     ///
@@ -40,7 +44,7 @@ impl Skills {
         self.read(move |library, catalogue| {
             let leased = wanted
                 .iter()
-                .map(|wanted| library.lease_to_stage((&tenant, catalogue), wanted));
+                .map(|wanted| library.lease_to_stage(view(&tenant, catalogue), wanted));
             let (skills, leases): (Vec<_>, Vec<_>) =
                 leased.collect::<Result<Vec<_>>>()?.into_iter().unzip();
             Ok(LeasedSkills {
@@ -126,8 +130,8 @@ impl Skills {
             .await
     }
 
-    /// Makes Node.js packages available to the skills in `slots/<slot>/skills/` that are staged with these needs.
-    /// `packages` has the digest of each need and the path of its packages in the container, `None` if they are missing.
+    /// Makes Node.js packages available to the skills in `slots/<slot>/skills/` that are staged with them. `packages` has
+    /// [`StagedSkill::node_packages_name`] and the path of the packages in the container, `None` if they are missing.
     ///
     /// # Errors
     /// `Io`.
@@ -148,19 +152,21 @@ impl Skills {
     /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn environment_need(&self, wanted: SkillRef) -> Result<StagedSkill> {
         let tenant = self.scope.tenant().to_owned();
-        self.read(move |library, catalogue| library.environment_need((&tenant, catalogue), &wanted))
-            .await
+        self.read(move |library, catalogue| {
+            library.environment_need(view(&tenant, catalogue), &wanted)
+        })
+        .await
     }
 
-    /// Replaces the packages that the scope's tenant added to a skill, which count for its name from now on; none forgets
-    /// them.
+    /// Replaces the packages that the scope's tenant added to a skill, which count for its name from now on. With no
+    /// packages it has none but those of the operator.
     ///
     /// # Errors
     /// `SkillNotFound`, `LimitExceeded`, `Io`.
     pub async fn remember_packages(&self, wanted: SkillRef, packages: AddedPackages) -> Result<()> {
         let tenant = self.scope.tenant().to_owned();
         self.read(move |library, catalogue| {
-            library.remember_packages((&tenant, catalogue), &wanted, packages)
+            library.remember_packages(view(&tenant, catalogue), &wanted, packages)
         })
         .await
     }
@@ -196,7 +202,7 @@ impl Skills {
             };
             let find = move |library: &SkillLibrary, catalogue: &Catalogue| {
                 let is_needed = |environment: &PreparedEnvironment| {
-                    let view = (environment.key.tenant.as_str(), catalogue);
+                    let view = view(&environment.key.tenant, catalogue);
                     let mut skills = environment.skills.iter();
                     skills.any(|skill| library.is_needed(view, skill, &environment.key.need))
                 };

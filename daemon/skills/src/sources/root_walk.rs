@@ -20,9 +20,6 @@ use crate::parse::problem::Problem;
 use crate::parse::skill_card::{self, CardBase};
 use crate::skills_options::SkillsOptions;
 
-/// Maximum number of links through which a broken one is followed: that of the kernel.
-const LINKS_MAX: usize = 40;
-
 /// Folder of a skill, as the walk found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoundFolder {
@@ -349,7 +346,7 @@ impl<'a> RootWalk<'a> {
     fn report_broken_link(&mut self, link: &Path, error: &io::Error) {
         let message = format!(
             "the link leads to {}, which cannot be read ({error}): create that folder, or remove the link",
-            last_target(link).display()
+            link_target(link).display()
         );
         self.add_problem(Problem::error("root.folder_unreadable", message), link);
     }
@@ -389,15 +386,11 @@ impl<'a> RootWalk<'a> {
     }
 }
 
-/// Returns where a broken link leads in the end, as far as its links can be read.
-fn last_target(link: &Path) -> PathBuf {
-    let mut target = link.to_owned();
-    for _ in 0..LINKS_MAX {
-        let Ok(next) = target.read_link() else { break };
-        // A path that is absolute replaces the folder.
-        target = target.parent().unwrap_or(Path::new("/")).join(next);
-    }
-    target
+/// Returns where a link leads. Links on the way are not read: they may be any of the host.
+fn link_target(link: &Path) -> PathBuf {
+    let target = link.read_link().unwrap_or_default();
+    // A path that is absolute replaces the folder.
+    link.parent().unwrap_or(link).join(target)
 }
 
 /// Reads the card of a directory; `None` if that cannot be read or is too large, which reading the skill reports.

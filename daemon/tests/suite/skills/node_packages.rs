@@ -23,7 +23,7 @@ impl Fixture {
     }
 
     async fn link_packages(&self, skill: &StagedSkill, path: Option<&str>) {
-        let packages = vec![(skill.environment_need.digest(), path.map(str::to_owned))];
+        let packages = vec![(skill.node_packages_name(), path.map(str::to_owned))];
         let target = self.slot("s1");
         let linked = self.skills.link_node_packages(&target, packages);
         linked.await.expect("linked");
@@ -80,17 +80,17 @@ async fn each_folder_with_packages_has_its_own_link() {
     }
     fixture.write("csv/vendored/node_modules/x/index.js", "own");
     let staged = fixture.stage("s1", &["csv"]).await.expect("staged");
-    let digest = staged[0].environment_need.digest();
+    let name = staged[0].node_packages_name();
     let skill = fixture.slot("s1").join("csv");
     let link = |folder: &str| fs::read_link(skill.join(folder).join("node_modules"));
     for (folder, target) in [
         (
             "scripts",
-            format!("../../../skills/.node_modules/{digest}/0/node_modules"),
+            format!("../../../skills/.node_modules/{name}/0/node_modules"),
         ),
         (
             "web/app",
-            format!("../../../../skills/.node_modules/{digest}/1/node_modules"),
+            format!("../../../../skills/.node_modules/{name}/1/node_modules"),
         ),
     ] {
         assert_eq!(

@@ -92,12 +92,12 @@ async fn a_writable_skill_has_a_link_to_its_node_packages() {
         "{\"dependencies\": {\"x\": \"1\"}}",
     );
     let (staged, sent) = fixture.stage_writable("s1", "csv", &[]).await;
-    let digest = staged.environment_need.digest();
+    let name = staged.node_packages_name();
     for (folder, up, number) in [
         ("csv", "../../../..", 0),
         ("csv/scripts", "../../../../..", 1),
     ] {
-        let packages = format!("skills/.node_modules/{digest}/{number}/node_modules");
+        let packages = format!("skills/.node_modules/{name}/{number}/node_modules");
         let link = format!("{folder}/node_modules -> {up}/{packages}");
         assert!(sent.contains(&link), "{link}: {sent:?}");
     }

@@ -7,17 +7,18 @@ use skilld_common::text_decoding::decode_text;
 
 use super::node_projects::files_beneath;
 use super::{STATED_BYTES_MAX, read_bytes};
-use crate::catalogue::preflight::package_json::{PackageJson, is_archive_name};
+use crate::catalogue::preflight::package_json::PackageJson;
 use crate::content_store::skill_files::{Manifest, SkillFile};
 use crate::error::Result;
-use crate::skill_path::resolve_in_plugin;
+use crate::parse::npm_specifier::{is_archive_name, shown};
+use crate::skill_path::{SKILL_PATH_BYTES_MAX, resolve_in_plugin};
 
 /// Maximum size of the local packages of one skill, in bytes.
 const BYTES_MAX: u64 = 2 << 20;
 /// Maximum number of files of the local packages of one skill.
 const FILES_MAX: usize = 500;
-/// Maximum number of patterns of workspaces of one package.json.
-const PATTERNS_MAX: usize = 100;
+/// Maximum number of patterns of workspaces of one package.json. Each is compared with up to 500 folders.
+const PATTERNS_MAX: usize = 20;
 /// Files of a local package that a build must not see: settings of npm, and locks that npm reads in packages.
 const UNWANTED: [&str; 3] = [".npmrc", "npm-shrinkwrap.json", "package-lock.json"];
 
@@ -37,8 +38,22 @@ impl Default for LocalBudget {
     }
 }
 
-/// Folder, parsed package.json and its text.
-type LocalPackage = (String, PackageJson, String);
+/// Package in the skill's own folder.
+pub(super) struct LocalPackage {
+    /// Its folder, relative to the skill's root.
+    pub(super) folder: String,
+    pub(super) package: PackageJson,
+    /// Text of its package.json.
+    pub(super) text: String,
+}
+
+/// Result for one local package.
+pub(super) enum Acceptance {
+    /// It is part of the build.
+    Accepted,
+    /// It is not. The reason is the end of a sentence that begins with the dependency.
+    Refused(String),
+}
 
 /// Local packages of one project.
 pub(super) struct LocalPackages<'a> {
@@ -75,14 +90,17 @@ impl<'a> LocalPackages<'a> {
         &self.accepted
     }
 
-    /// Adds the package at a path relative to a folder. Returns the reason for which it is refused, as the end of a
-    /// sentence that begins with the dependency.
-    pub(super) fn add(&mut self, folder: &str, path: &str) -> Result<Result<(), String>> {
+    /// Adds the package at a path relative to a folder.
+    pub(super) fn add(&mut self, folder: &str, path: &str) -> Result<Acceptance> {
+        if path.contains(['%', '?', '#']) {
+            // npm reads the path as that of a URL.
+            return refused("has %, ? or # in its path: rename the folder or archive");
+        }
         let Ok(target) = resolve_in_plugin(folder, path) else {
             return refused("leads out of the skill");
         };
         if self.accepted.contains(&target) {
-            return Ok(Ok(()));
+            return Ok(Acceptance::Accepted);
         }
         let archive = self.manifest.find_exact(&target);
         if let Some(archive) = archive.filter(|file| is_archive_name(&file.path)) {
@@ -109,14 +127,18 @@ impl<'a> LocalPackages<'a> {
             .filter(|file| is_wanted(&file.path, &target))
             .take(FILES_MAX + 1)
             .collect();
-        let added = self.add_files(target.clone(), &files)?;
-        if added.is_ok() {
-            self.unread.push((target, package, text));
+        let acceptance = self.add_files(target.clone(), &files)?;
+        if matches!(acceptance, Acceptance::Accepted) {
+            self.unread.push(LocalPackage {
+                folder: target,
+                package,
+                text,
+            });
         }
-        Ok(added)
+        Ok(acceptance)
     }
 
-    fn add_files(&mut self, target: String, files: &[&SkillFile]) -> Result<Result<(), String>> {
+    fn add_files(&mut self, target: String, files: &[&SkillFile]) -> Result<Acceptance> {
         let new = files
             .iter()
             .filter(|file| !self.files.contains_key(&file.path));
@@ -135,7 +157,7 @@ impl<'a> LocalPackages<'a> {
             self.files.insert(file.path.clone(), content);
         }
         self.accepted.insert(target);
-        Ok(Ok(()))
+        Ok(Acceptance::Accepted)
     }
 
     /// Adds a file with other content than it has in the skill.
@@ -153,62 +175,55 @@ impl<'a> LocalPackages<'a> {
         (self.files.into_iter().collect(), self.budget)
     }
 
-    /// Returns the folders, relative to the project, that patterns of workspaces match, and the patterns that match none.
+    /// Returns the folders, relative to the project, that patterns of workspaces match, and the patterns that match none,
+    /// each as the rest of a sentence.
     pub(super) fn match_workspaces(&self, patterns: &[&str]) -> (Vec<String>, Vec<String>) {
         let prefix_len = join_path(self.project, "x").len() - 1;
         let files = files_beneath(self.manifest, self.project);
-        let candidates: Vec<&str> = files
+        let candidates: Vec<Vec<&str>> = files
             .filter_map(|file| file.path.get(prefix_len..)?.strip_suffix("/package.json"))
-            .filter(|folder| !folder.split('/').any(|name| name == "node_modules"))
+            .map(|folder| folder.split('/').collect())
+            .filter(|names: &Vec<&str>| !names.contains(&"node_modules"))
+            // Each has a file, so more are never accepted.
+            .take(FILES_MAX)
             .collect();
         let (mut matched, mut unmatched) = (BTreeSet::new(), Vec::new());
-        for (number, pattern) in patterns.iter().enumerate() {
+        for pattern in patterns.iter().take(PATTERNS_MAX) {
             let excluded = pattern.strip_prefix('!');
-            let parts: Vec<&str> = excluded.unwrap_or(pattern).split('/').collect();
-            let parts: Vec<&str> = parts
-                .into_iter()
-                .filter(|part| !["", "."].contains(part))
+            let parts = excluded.unwrap_or(pattern).split('/');
+            let parts: Vec<&str> = parts.filter(|part| !["", "."].contains(part)).collect();
+            // No path of a skill is longer.
+            let is_read = pattern.len() <= SKILL_PATH_BYTES_MAX;
+            let candidates = candidates.iter().filter(|_| is_read);
+            let found: Vec<String> = candidates
+                .filter(|names| {
+                    matches(
+                        &parts,
+                        names,
+                        |part| *part == "**",
+                        |part, name| matches_name(part, name),
+                    )
+                })
+                .map(|names| names.join("/"))
                 .collect();
-            let mut found = candidates.iter().filter(|folder| {
-                let names: Vec<&str> = folder.split('/').collect();
-                matches(
-                    &parts,
-                    &names,
-                    |part| *part == "**",
-                    |part, name| matches_name(part, name),
-                )
-            });
-            if number >= PATTERNS_MAX {
+            if excluded.is_some() {
+                matched.retain(|folder| !found.contains(folder));
+            } else if found.is_empty() {
                 unmatched.push(format!(
-                    "number {}, of which {PATTERNS_MAX} are read,",
-                    number + 1
+                    "{}, which leads to no folder with a package.json",
+                    shown(pattern)
                 ));
-                break;
-            } else if excluded.is_some() {
-                found.for_each(|folder| {
-                    matched.remove(folder);
-                });
-            } else if let Some(first) = found.next() {
-                matched.insert(first);
-                matched.extend(found);
             } else {
-                unmatched.push(
-                    pattern
-                        .chars()
-                        .take(100)
-                        .collect::<String>()
-                        .escape_debug()
-                        .to_string(),
-                );
+                matched.extend(found);
             }
         }
-        (
-            matched
-                .into_iter()
-                .map(|folder| (*folder).to_owned())
-                .collect(),
-            unmatched,
-        )
+        if patterns.len() > PATTERNS_MAX {
+            unmatched.push(format!(
+                "number {}, and {PATTERNS_MAX} are read: merge them",
+                PATTERNS_MAX + 1
+            ));
+        }
+        (matched.into_iter().collect(), unmatched)
     }
 }
 
@@ -220,8 +235,8 @@ pub(super) fn join_path(folder: &str, name: &str) -> String {
     }
 }
 
-fn refused(reason: &str) -> Result<Result<(), String>> {
-    Ok(Err(reason.to_owned()))
+fn refused(reason: &str) -> Result<Acceptance> {
+    Ok(Acceptance::Refused(reason.to_owned()))
 }
 
 /// Returns `true` for a file that is part of the package in a folder.

@@ -1,21 +1,21 @@
 //! Checks a lock file of npm: packages come from the package index or from the skill's own folder. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
-use skilld_common::excerpts::cut_chars;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::parse::added_packages::is_node_name;
+use crate::parse::npm_specifier::{DependencySource, classify_path, is_node_name, shown};
 use crate::skill_path::resolve_in_plugin;
 
 /// Names of lock files, in the order in which npm looks for them.
 pub(super) const LOCK_NAMES: [&str; 2] = ["npm-shrinkwrap.json", "package-lock.json"];
 /// Maximum number of packages of a lock file. Large ones of the public collections have 2,000.
 const PACKAGES_MAX: usize = 20_000;
-/// Maximum number of characters of a name or a place in a message.
-const SHOWN_CHARS_MAX: usize = 100;
+
+/// Folder of packages, in the place of each.
+const MODULES: &str = "node_modules/";
 
 /// Places that the packages of a lock file may have.
 pub(super) struct LockedPlaces<'a> {
@@ -23,8 +23,9 @@ pub(super) struct LockedPlaces<'a> {
     pub(super) folder: &'a str,
     /// Folders and archives of local packages, relative to the skill's root.
     pub(super) local: &'a BTreeSet<String>,
-    /// Names of dependencies that were taken out of the package.json, so that npm ignores them here.
-    pub(super) refused: &'a BTreeSet<String>,
+    /// Names of dependencies that were taken out of every package.json, so that npm ignores them here unless another
+    /// package needs them.
+    pub(super) refused: BTreeSet<&'a str>,
 }
 
 /// Lock file, as far as it is checked.
@@ -36,12 +37,26 @@ struct LockFile {
 /// Packages by their place.
 struct LockedPackages(Vec<(String, LockedPackage)>);
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct LockedPackage {
-    #[serde(default)]
     resolved: Option<String>,
-    #[serde(default)]
     link: bool,
+    dependencies: NamedPackages,
+    optional_dependencies: NamedPackages,
+    peer_dependencies: NamedPackages,
+}
+
+/// Packages by name.
+type NamedPackages = BTreeMap<String, IgnoredAny>;
+
+impl LockedPackage {
+    fn needed_names(&self) -> impl Iterator<Item = &str> {
+        let peers = self.peer_dependencies.keys();
+        let optional = self.optional_dependencies.keys();
+        let needed = self.dependencies.keys().chain(optional).chain(peers);
+        needed.map(String::as_str)
+    }
 }
 
 impl<'de> Deserialize<'de> for LockedPackages {
@@ -75,7 +90,7 @@ impl<'de> Deserialize<'de> for LockedPackages {
 ///
 /// # Errors
 /// Returns the end of a sentence that begins with the path of the file.
-pub(super) fn check_lock(text: &str, places: &LockedPlaces<'_>) -> Result<(), String> {
+pub(super) fn check_lock(text: &str, mut places: LockedPlaces<'_>) -> Result<(), String> {
     const ADVICE: &str = "write it anew with `npm install --package-lock-only`";
     let text = text.trim_start_matches('\u{feff}');
     if has_conflict_markers(text) {
@@ -90,8 +105,22 @@ pub(super) fn check_lock(text: &str, places: &LockedPlaces<'_>) -> Result<(), St
             "is not of version 2 or 3: {ADVICE} of npm 7 or later"
         ));
     };
+    let installed = packages.iter().filter(|(place, _)| place.contains(MODULES));
+    let (dropped, kept): (Vec<_>, Vec<_>) =
+        installed.partition(|(place, _)| places.is_dropped(place));
+    let needed = kept.iter().flat_map(|(_, package)| package.needed_names());
+    let needed: BTreeSet<&str> = needed.collect();
+    places.refused.retain(|name| !needed.contains(name));
+    let dropped = dropped.iter().filter(|(place, _)| places.is_dropped(place));
+    let dropped: BTreeSet<&str> = dropped
+        .filter_map(|(_, package)| package.resolved.as_deref())
+        .collect();
     for (place, package) in &packages {
-        if let Some(reason) = places.refuse_package(place, package) {
+        let start = place.split(MODULES).next().unwrap_or_default();
+        let is_dropped =
+            places.resolve(start).is_none() && dropped.contains(start.trim_end_matches('/'));
+        let reason = places.refuse_package(place, package);
+        if let Some(reason) = reason.filter(|_| !is_dropped) {
             return Err(format!(
                 "{reason}; {ADVICE} once package.json names no such package"
             ));
@@ -117,41 +146,54 @@ fn has_conflict_markers(text: &str) -> bool {
 impl LockedPlaces<'_> {
     /// Returns the reason for which a package is refused.
     fn refuse_package(&self, place: &str, package: &LockedPackage) -> Option<String> {
-        let names = place
-            .split("node_modules/")
-            .skip(1)
-            .map(|name| name.trim_end_matches('/'));
-        let names: Vec<&str> = names.collect();
-        if names.iter().any(|name| !is_node_name(name)) {
+        let mut names = place.split(MODULES).map(|name| name.trim_end_matches('/'));
+        // A folder of the skill, or its root, is before the first one.
+        let starts_within = names
+            .next()
+            .is_none_or(|start| self.resolve(start).is_some());
+        if !starts_within || !names.all(is_node_name) {
             return Some(format!(
                 "has {}, which is the place of no package",
                 shown(place)
             ));
         }
-        let name = names.last().copied().unwrap_or(place);
         let resolved = package.resolved.as_deref()?;
         let is_fine = match (package.link, resolved.strip_prefix("file:")) {
             (true, _) => self.is_local(resolved),
             (false, Some(archive)) => self.is_local(archive),
             (false, None) => resolved.starts_with("https://") || resolved.starts_with("http://"),
         };
-        let is_refused = self.refused.contains(name);
-        (!is_fine && !is_refused).then(|| {
+        (!is_fine && !self.is_dropped(place)).then(|| {
             format!(
                 "takes the package {} from {}: packages come from the package index or from the skill's own folder",
-                shown(name),
+                shown(package_name(place)),
                 shown(resolved)
             )
         })
     }
 
+    /// Returns `true` for the place of a package that no package needs any more.
+    fn is_dropped(&self, place: &str) -> bool {
+        self.refused.contains(package_name(place))
+    }
+
     fn is_local(&self, path: &str) -> bool {
-        resolve_in_plugin(self.folder, path).is_ok_and(|path| self.local.contains(&path))
+        self.resolve(path)
+            .is_some_and(|path| self.local.contains(&path))
+    }
+
+    /// Returns a path relative to the lock file as one relative to the skill's root; `None` if it leads out of the skill.
+    fn resolve(&self, path: &str) -> Option<String> {
+        match classify_path(path) {
+            DependencySource::Local(path) => resolve_in_plugin(self.folder, path).ok(),
+            DependencySource::Index | DependencySource::Refused(_) => None,
+        }
     }
 }
 
-fn shown(text: &str) -> String {
-    cut_chars(text, SHOWN_CHARS_MAX).escape_debug().to_string()
+/// Returns the name of the package at a place.
+fn package_name(place: &str) -> &str {
+    place.rsplit(MODULES).next().unwrap_or(place)
 }
 
 #[cfg(test)]
@@ -160,13 +202,12 @@ mod tests {
 
     fn check(text: &str) -> Result<(), String> {
         let local = BTreeSet::from(["lib".to_owned(), "scripts/x.tgz".to_owned()]);
-        let refused = BTreeSet::from(["taken-out".to_owned()]);
         let places = LockedPlaces {
             folder: "scripts",
             local: &local,
-            refused: &refused,
+            refused: BTreeSet::from(["taken-out", "second"]),
         };
-        check_lock(text, &places)
+        check_lock(text, places)
     }
 
     fn lock(packages: &str) -> String {
@@ -181,7 +222,12 @@ mod tests {
             r#""node_modules/lib": {"resolved": "../lib", "link": true}, "../lib": {"version": "1.0.0"}"#,
             r#""node_modules/x": {"resolved": "file:x.tgz", "integrity": "sha512-x"}"#,
             r#""node_modules/taken-out": {"resolved": "../../etc", "link": true}"#,
-            r#""node_modules/taken-out": {"resolved": "git+ssh://x.example/y"}"#,
+            r#""node_modules/taken-out": {"resolved": "../../x", "link": true}, "../../x": {"version": "1.0.0"},
+                "../../x/node_modules/y": {"resolved": "https://r.example/y.tgz"}"#,
+            r#""node_modules/taken-out": {"resolved": "git+ssh://x.example/y", "dependencies": {"second": "1"}},
+                "node_modules/second": {"resolved": "git+ssh://x.example/z"}"#,
+            r#""": {"dependencies": {"taken-out": "git+ssh://x.example/y"}},
+                "node_modules/taken-out": {"resolved": "git+ssh://x.example/y"}"#,
         ] {
             assert_eq!(check(&lock(packages)), Ok(()), "{packages}");
         }
@@ -217,6 +263,30 @@ mod tests {
             (
                 &lock(r#""node_modules/a/../../b": {}"#),
                 "has node_modules/a/../../b, which",
+            ),
+            (
+                &lock(r#""../../../opt/node_modules/x": {}"#),
+                "has ../../../opt/node_modules/x, which",
+            ),
+            (
+                &lock(r#""/etc/node_modules/x": {}"#),
+                "has /etc/node_modules/x, which",
+            ),
+            (&lock(r#""../../x": {}"#), "has ../../x, which"),
+            (
+                &lock(
+                    r#""node_modules/taken-out": {"resolved": "git://x.example/y"},
+                        "node_modules/x": {"dependencies": {"taken-out": "1"}}"#,
+                ),
+                "takes the package taken-out from git://x.example/y: ",
+            ),
+            (
+                &lock(r#""node_modules/x": {"resolved": "/lib", "link": true}"#),
+                "takes the package x from /lib: ",
+            ),
+            (
+                &lock(r#""node_modules/x": {"resolved": "file:/../lib"}"#),
+                "takes the package x from file:/../lib: ",
             ),
             (
                 &lock(r#""node_modules/x": {"resolved": "../../..", "link": true}"#),

@@ -13,14 +13,15 @@ use std::collections::BTreeSet;
 
 use skilld_common::excerpts::join_first;
 
-use super::local_packages::{LocalBudget, LocalPackages, join_path};
+use super::local_packages::{Acceptance, LocalBudget, LocalPackage, LocalPackages, join_path};
 use super::lock_file::{LOCK_NAMES, LockedPlaces, check_lock};
 use super::{ProblemList, STATED_BYTES_MAX, read_text};
-use crate::catalogue::preflight::file_selection::{FileUse, select_files};
-use crate::catalogue::preflight::package_json::{Dependency, DependencySource, PackageJson};
+use crate::catalogue::preflight::file_selection::select_node_packages;
+use crate::catalogue::preflight::package_json::PackageJson;
 use crate::content_store::skill_files::{Manifest, SkillFile};
 use crate::error::Result;
 use crate::parse::environment_need::{NODE_PROJECTS_MAX, NodeProject};
+use crate::parse::npm_specifier::DependencySource;
 use crate::parse::problem::Problem;
 
 /// Code of the problem of packages that are installed, and in other versions than their author may expect.
@@ -34,11 +35,11 @@ const SHOWN_FOLDERS_MAX: usize = 20;
 
 /// Node.js packages that the files of a skill state.
 #[derive(Debug, Default)]
-pub(crate) struct NodeDeclarations {
+pub(super) struct NodeDeclarations {
     /// Folders whose packages are installed, the root first.
-    pub(crate) projects: Vec<NodeProject>,
-    /// Packages of the index that programs need: path of the package.json, and name.
-    pub(crate) packages: Vec<(String, String)>,
+    pub(super) projects: Vec<NodeProject>,
+    /// Packages of the index without which programs fail: path of the package.json, and name.
+    pub(super) packages: Vec<(String, String)>,
     /// Refused parts, and what else is noteworthy.
     pub(super) problems: ProblemList,
 }
@@ -47,7 +48,7 @@ pub(crate) struct NodeDeclarations {
 ///
 /// # Errors
 /// `Io` when the store cannot be read.
-pub(crate) fn read_node_projects(manifest: &Manifest) -> Result<NodeDeclarations> {
+pub(super) fn read_node_projects(manifest: &Manifest) -> Result<NodeDeclarations> {
     let mut reader = ProjectReader {
         manifest,
         found: NodeDeclarations::default(),
@@ -55,16 +56,26 @@ pub(crate) fn read_node_projects(manifest: &Manifest) -> Result<NodeDeclarations
         left_out: Vec::new(),
         budget: LocalBudget::default(),
     };
-    let selected = select_files(manifest, "").into_iter();
-    let packages = selected.filter(|(_, file_use)| *file_use == FileUse::NodePackage);
-    let mut packages: Vec<_> = packages
-        .map(|(file, _)| (folder_of(&file.path), file))
-        .collect();
+    let files = select_node_packages(manifest);
+    let mut packages: Vec<_> = files.map(|file| (folder_of(&file.path), file)).collect();
     packages.sort_by_key(|(folder, _)| *folder);
     for (folder, file) in packages {
         reader.project(folder, file)?;
     }
     Ok(reader.finish())
+}
+
+/// Names of packages in the files package.json of one project.
+#[derive(Default)]
+struct ProjectNames {
+    /// Those that are left in a package.json.
+    wanted: BTreeSet<String>,
+    /// Those that were taken out of a package.json.
+    refused: BTreeSet<String>,
+    /// Those without which programs fail, if they are no workspaces: path of the package.json, and name.
+    needed: Vec<(String, String)>,
+    /// Those of workspaces.
+    workspaces: BTreeSet<String>,
 }
 
 /// Reads the projects of one skill.
@@ -108,37 +119,48 @@ impl ProjectReader<'_> {
             self.left_out.push(folder.to_owned());
             return Ok(());
         }
-        self.read_project(folder, (package, text))
+        self.read_project(LocalPackage {
+            folder: folder.to_owned(),
+            package,
+            text,
+        })
     }
 
     /// Reads the packages of a project, those in the skill's own folder that they lead to, and the lock file.
-    fn read_project(&mut self, folder: &str, root: (PackageJson, String)) -> Result<()> {
-        let mut local = LocalPackages::new(self.manifest, folder, std::mem::take(&mut self.budget));
+    fn read_project(&mut self, root: LocalPackage) -> Result<()> {
+        let folder = root.folder.clone();
+        let budget = std::mem::take(&mut self.budget);
+        let mut local = LocalPackages::new(self.manifest, &folder, budget);
         let mut project = NodeProject {
-            folder: folder.to_owned(),
+            folder: folder.clone(),
             ..NodeProject::default()
         };
-        let mut refused = BTreeSet::new();
-        let mut names_packages = false;
-        let mut next = Some((folder.to_owned(), root.0, root.1));
-        while let Some((at, mut package, text)) = next {
-            if at == folder {
-                self.workspaces(&mut package, &mut local)?;
+        let mut names = ProjectNames::default();
+        let mut next = Some(root);
+        while let Some(mut read) = next {
+            if read.folder == folder {
+                self.workspaces(&mut read.package, &mut local)?;
+            } else if self.members.contains(&read.folder) {
+                names.workspaces.extend(read.package.name());
             }
-            self.dependencies(&at, &mut package, &mut local, &mut refused)?;
-            names_packages |= !package.dependencies().is_empty();
-            let content = package.into_content(text);
-            match at == folder {
+            self.dependencies(&mut read, &mut local, &mut names)?;
+            let content = read.package.into_content(read.text);
+            match read.folder == folder {
                 true => project.package_json = content,
-                false => local.add_content(join_path(&at, "package.json"), content),
+                false => local.add_content(join_path(&read.folder, "package.json"), content),
             }
             next = local.next_package();
         }
-        let lock = self.lock(folder, &local, &refused)?;
+        let lock = match names.wanted.is_empty() {
+            true => None,
+            false => self.lock(&folder, &local, &names)?,
+        };
         (project.local_files, self.budget) = local.finish();
-        if let Some(lock) = lock
-            && names_packages
-        {
+        // npm takes a workspace for a package of its name.
+        let needed = names.needed.into_iter();
+        let needed = needed.filter(|(_, name)| !names.workspaces.contains(name));
+        self.found.packages.extend(needed);
+        if let Some(lock) = lock {
             project.lock = lock;
             self.found.projects.push(project);
         }
@@ -148,42 +170,34 @@ impl ProjectReader<'_> {
     /// Takes what is refused out of a package.json, and adds the packages of the skill's own folder that it names.
     fn dependencies(
         &mut self,
-        folder: &str,
-        package: &mut PackageJson,
+        read: &mut LocalPackage,
         local: &mut LocalPackages<'_>,
-        refused: &mut BTreeSet<String>,
+        names: &mut ProjectNames,
     ) -> Result<()> {
-        let path = join_path(folder, "package.json");
-        for dependency in package.dependencies() {
-            let reason = match dependency.source() {
-                DependencySource::Index => {
-                    if !dependency.is_optional {
-                        self.found.packages.push((path.clone(), dependency.name));
-                    }
-                    continue;
-                }
-                DependencySource::Local(target) => match local.add(folder, target)? {
-                    Ok(()) => continue,
-                    Err(reason) => reason,
-                },
-                DependencySource::Refused(reason) => reason.to_owned(),
+        let path = join_path(&read.folder, "package.json");
+        for dependency in read.package.dependencies() {
+            let acceptance = match dependency.source() {
+                DependencySource::Index => Acceptance::Accepted,
+                DependencySource::Local(target) => local.add(&read.folder, target)?,
+                DependencySource::Refused(reason) => Acceptance::Refused(reason.to_owned()),
             };
-            self.refuse_dependency(&path, &dependency, &reason);
-            package.remove(&dependency);
-            refused.insert(dependency.name);
+            if let Acceptance::Refused(reason) = acceptance {
+                let reason = format!("{} {reason}", dependency.describe());
+                self.found.problems.refuse(&path, &reason);
+                read.package.remove(&dependency);
+                names.refused.insert(dependency.name);
+                continue;
+            }
+            if dependency.source() == DependencySource::Index && !dependency.is_optional {
+                names.needed.push((path.clone(), dependency.name.clone()));
+            }
+            names.wanted.insert(dependency.name);
         }
-        for name in package.remove_refused_overrides() {
+        for name in read.package.remove_refused_overrides() {
             let reason = format!("\"{name}\" of overrides does not come from the package index");
             self.found.problems.refuse(&path, &reason);
         }
         Ok(())
-    }
-
-    fn refuse_dependency(&mut self, path: &str, dependency: &Dependency, reason: &str) {
-        let shown = dependency.describe();
-        self.found
-            .problems
-            .refuse(path, &format!("{shown} {reason}"));
     }
 
     /// Adds the workspaces of a project, and names them in its package.json one by one.
@@ -197,20 +211,22 @@ impl ProjectReader<'_> {
         };
         let path = join_path(local.project(), "package.json");
         let (folders, unmatched) = local.match_workspaces(&patterns);
-        for pattern in unmatched {
-            let reason = format!(
-                "names the workspace {pattern}, which leads to no folder with a package.json"
-            );
-            self.found.problems.refuse(&path, &reason);
+        for reason in unmatched {
+            // npm ignores them, too.
+            let message = format!("{path} names the workspace {reason}");
+            self.found.problems.add(Problem {
+                subject: path.clone(),
+                ..Problem::warning(ENVIRONMENT_WARNING, message)
+            });
         }
         let mut accepted = Vec::new();
         for folder in folders {
             match local.add(local.project(), &folder)? {
-                Ok(()) => {
+                Acceptance::Accepted => {
                     self.members.insert(join_path(local.project(), &folder));
                     accepted.push(folder);
                 }
-                Err(reason) => {
+                Acceptance::Refused(reason) => {
                     let reason = format!("names the workspace {folder}, which {reason}");
                     self.found.problems.refuse(&path, &reason);
                 }
@@ -226,7 +242,7 @@ impl ProjectReader<'_> {
         &mut self,
         folder: &str,
         local: &LocalPackages<'_>,
-        refused: &BTreeSet<String>,
+        names: &ProjectNames,
     ) -> Result<Option<Vec<u8>>> {
         let find = |name: &&str| self.manifest.find_exact(&join_path(folder, name));
         let Some(file) = LOCK_NAMES.iter().find_map(find) else {
@@ -243,12 +259,13 @@ impl ProjectReader<'_> {
         let Some(text) = read_text(self.manifest, file, LOCK_BYTES_MAX, problems)? else {
             return Ok(None);
         };
+        let refused = names.refused.difference(&names.wanted);
         let places = LockedPlaces {
             folder,
             local: local.accepted(),
-            refused,
+            refused: refused.map(String::as_str).collect(),
         };
-        match check_lock(&text, &places) {
+        match check_lock(&text, places) {
             Ok(()) => Ok(Some(text.into_bytes())),
             Err(reason) => {
                 problems.refuse(&file.path, &reason);

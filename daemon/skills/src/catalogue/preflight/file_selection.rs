@@ -24,7 +24,6 @@ pub(crate) enum FileUse {
     SkillMd,
     Requirements,
     PythonProject,
-    NodePackage,
     Script,
 }
 
@@ -48,6 +47,15 @@ pub(crate) fn select_files<'a>(manifest: &'a Manifest, document: &str) -> Vec<Se
     used.into_iter().filter(is_wanted).collect()
 }
 
+/// Returns the files named package.json of a skill, except for those of tests, templates and other packages.
+pub(crate) fn select_node_packages(manifest: &Manifest) -> impl Iterator<Item = &SkillFile> {
+    let is_package = |path: &str| path == "package.json" || path.ends_with("/package.json");
+    let files = manifest.files().iter();
+    files.filter(move |file| {
+        file.is_text && is_package(&file.path) && !is_vendored(&file.path) && !is_aside(&file.path)
+    })
+}
+
 fn use_of_file(file: &SkillFile) -> Option<FileUse> {
     if is_vendored(&file.path) || !file.is_text {
         return None;
@@ -55,7 +63,6 @@ fn use_of_file(file: &SkillFile) -> Option<FileUse> {
     match file.path.rsplit('/').next().unwrap_or(&file.path) {
         "requirements.txt" => Some(FileUse::Requirements),
         "pyproject.toml" => Some(FileUse::PythonProject),
-        "package.json" => Some(FileUse::NodePackage),
         name if name.eq_ignore_ascii_case("SKILL.md") => Some(FileUse::SkillMd),
         // What shows how to do something does not run.
         _ if is_reference(&file.path) => None,

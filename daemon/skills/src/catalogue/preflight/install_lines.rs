@@ -5,8 +5,8 @@
 
 use super::NeedKind;
 use super::commands::NumberedText;
-use super::package_json::package_of_specifier;
 use super::python_requirements::parse_requirement;
+use crate::parse::npm_specifier::package_of_specifier;
 
 /// Parser of an operand, which returns the name of its package.
 type NameParser = fn(&str) -> Option<String>;

@@ -13,7 +13,6 @@ use super::program_names::is_named_in_text;
 use super::python_requirements::{LocatedName, read_project, read_requirements, read_script_block};
 use super::script_interpreter::find_interpreter;
 use super::{Need, NeedKind, install_lines, node_imports, python_imports};
-use crate::catalogue::environment_need_reader::node_projects::read_node_projects;
 use crate::content_store::skill_files::{Manifest, SkillFile, unreadable};
 use crate::error::Result;
 use crate::parse::front_matter::FrontMatter;
@@ -27,6 +26,8 @@ const BYTES_MAX: usize = 8 << 20;
 const FILE_BYTES_MAX: u64 = 256 << 10;
 /// Maximum number of requirements of one skill.
 const NEEDS_MAX: usize = 2000;
+/// Maximum number of Node.js packages among these, so that there is room for what scripts need.
+const NODE_PACKAGES_MAX: usize = 1000;
 /// Maximum length of `compatibility` as the specification permits it, in characters. A longer text is read up to here.
 const COMPATIBILITY_CHARS_MAX: usize = 500;
 
@@ -53,11 +54,16 @@ struct NeedCollector<'a> {
     concluded: HashSet<(NeedKind, String)>,
 }
 
-/// Returns everything that a skill requires of an image.
+/// Returns everything that a skill requires of an image. `node_packages` has the packages that each package.json names:
+/// path and name.
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<Vec<Need>> {
+pub(crate) fn collect_needs(
+    front: &FrontMatter,
+    manifest: &Manifest,
+    node_packages: &[(String, String)],
+) -> Result<Vec<Need>> {
     let mut left = BYTES_MAX;
     let mut read_file = |file: &SkillFile| -> Result<String> {
         let mut bytes = Vec::new();
@@ -71,8 +77,7 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         .filter(|file| file.is_text && file.path.eq_ignore_ascii_case("SKILL.md"))
         .max_by_key(|file| file.path == "SKILL.md");
     let text = document.map(&mut read_file).transpose()?;
-    let mut files = select_files(manifest, &text.unwrap_or_default());
-    files.retain(|(_, file_use)| *file_use != FileUse::NodePackage);
+    let files = select_files(manifest, &text.unwrap_or_default());
     let selected = files.iter().map(|(file, _)| *file);
     let mut collector = NeedCollector {
         manifest,
@@ -86,8 +91,8 @@ pub(crate) fn collect_needs(front: &FrontMatter, manifest: &Manifest) -> Result<
         concluded: HashSet::new(),
     };
     collector.front_matter(front);
-    for (path, name) in read_node_projects(manifest)?.packages {
-        collector.node_package(&path, name);
+    for (path, name) in node_packages.iter().take(NODE_PACKAGES_MAX) {
+        collector.node_package(path, name);
     }
     for index in 0..FILES_MAX {
         let Some((file, file_use)) = collector.files.get(index).copied() else {
@@ -204,7 +209,6 @@ impl NeedCollector<'_> {
         match file_use {
             FileUse::Requirements => self.python_packages(path, read_requirements(text)),
             FileUse::PythonProject => self.python_packages(path, read_project(text)),
-            FileUse::NodePackage => {}
             FileUse::Script => self.script(path, text),
             FileUse::SkillMd => {
                 let (shell, other) = find_code(text);
@@ -255,10 +259,10 @@ impl NeedCollector<'_> {
         }
     }
 
-    fn node_package(&mut self, path: &str, name: String) {
-        if !self.node_packages.contains(name.as_str()) {
-            self.add(NeedKind::NodePackage, &[&name], Severity::Error, path);
-            self.packages.insert(name);
+    fn node_package(&mut self, path: &str, name: &str) {
+        if !self.node_packages.contains(name) {
+            self.add(NeedKind::NodePackage, &[name], Severity::Error, path);
+            self.packages.insert(name.to_owned());
         }
     }
 

@@ -1,7 +1,7 @@
 //! Packages that JavaScript and TypeScript import, found line by line. Pure.
 
-use super::package_json::package_of_specifier;
 use super::python_requirements::LocatedName;
+use crate::parse::npm_specifier::package_of_specifier;
 
 /// Modules that Node.js itself has.
 #[rustfmt::skip]

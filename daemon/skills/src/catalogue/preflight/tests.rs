@@ -6,7 +6,9 @@ mod hostile_text;
 mod labelled_skills;
 
 use super::*;
+use crate::catalogue::environment_need_reader::read_environment_need;
 use crate::content_store::skill_files::Manifest;
+use crate::error::Result;
 use crate::{FrontMatter, Requires};
 
 fn strings(names: &[&str]) -> Vec<String> {
@@ -37,10 +39,15 @@ fn skill(files: &[(&str, &str)]) -> tempfile::TempDir {
     dir
 }
 
+fn collect(front: &FrontMatter, manifest: &Manifest) -> Result<Vec<Need>> {
+    let stated = read_environment_need(manifest)?;
+    collect_needs(front, manifest, &stated.node_packages)
+}
+
 fn check(front: &FrontMatter, files: &[(&str, &str)], env: &[&str]) -> Vec<Row> {
     let dir = skill(files);
     let manifest = Manifest::read(dir.path()).expect("manifest");
-    let needs = collect_needs(front, &manifest).expect("collected");
+    let needs = collect(front, &manifest).expect("collected");
     let found = find_unmet_needs(&needs, &image(), None, &strings(env));
     let row = |finding: UnmetNeed| {
         assert!(!finding.message.is_empty());
@@ -227,7 +234,7 @@ fn stated_programs_are_met_under_their_other_names() {
     let bins = ["bat", "powershell", "google-chrome-stable", "uvx"];
     let dir = skill(&[]);
     let manifest = Manifest::read(dir.path()).expect("manifest");
-    let needs = collect_needs(&requires(&bins, &[], &[]), &manifest).expect("collected");
+    let needs = collect(&requires(&bins, &[], &[]), &manifest).expect("collected");
     let programs = ["batcat", "pwsh", "chromium", "uv"];
     let image = ImageInventory {
         programs: strings(&programs).into_iter().collect(),
@@ -266,7 +273,7 @@ fn named_examples_count_without_other_scripts() {
     let dir = skill(&files);
     let count_needs = || {
         let manifest = Manifest::read(dir.path()).expect("manifest");
-        let needs = collect_needs(&FrontMatter::default(), &manifest).expect("collected");
+        let needs = collect(&FrontMatter::default(), &manifest).expect("collected");
         find_unmet_needs(&needs, &image(), None, &[]).len()
     };
     assert_eq!(count_needs(), 1);
@@ -291,7 +298,7 @@ fn built_environment_counts_as_present() {
     ];
     let dir = skill(&files);
     let manifest = Manifest::read(dir.path()).expect("manifest");
-    let needs = collect_needs(&FrontMatter::default(), &manifest).expect("collected");
+    let needs = collect(&FrontMatter::default(), &manifest).expect("collected");
     let set = |names: &[&str]| strings(names).into_iter().collect();
     let environment = ImageInventory {
         programs: set(&["ruff"]),
@@ -354,7 +361,7 @@ fn missing_software_is_needed_beside_many_files() {
         all.push(("bin/only-here", ""));
         let dir = skill(&all);
         let manifest = Manifest::read(dir.path()).expect("manifest");
-        let needs = collect_needs(&front, &manifest).expect("collected");
+        let needs = collect(&front, &manifest).expect("collected");
         // A program's name is what it is: the file in bin/ is no other one's.
         assert_eq!(needs.len(), 1_000 + 201);
     }

@@ -2,24 +2,24 @@
 //! for `node_modules` beside the importing file and in the folders above it.
 //!
 //! ```text
-//! skills/<name>/<folder>/node_modules ->  ../../skills/.node_modules/<need>/<N>/node_modules
-//! skills/.node_modules/<need>         ->  .../<environment>/node
+//! skills/<name>/<folder>/node_modules   ->  ../../skills/.node_modules/<name>.<digest>/<N>/node_modules
+//! skills/.node_modules/<name>.<digest>  ->  .../<environment>/node
 //! ```
 //!
 //! The first link is made when the skill is copied, one for each folder whose package.json names packages; `<N>` is the
 //! number of the folder in the need. It dangles until the environment is built and the second one is made.
 //!
-//! `<need>` is the digest of what the skill needs, so a version that needs other packages has another link, and no skill
-//! finds those of another one.
+//! `<digest>` is that of the Node.js packages that the skill needs, so a version that needs others has another link, and
+//! the copy stays when only Python packages change.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::{lock_directory, make_directory};
+use super::{StagedSkill, lock_directory, make_directory};
 use crate::error::{Error, Result, tolerate};
-use crate::parse::environment_need::{EnvironmentNeed, NodeProject};
+use crate::parse::environment_need::NodeProject;
 
 /// Name of the folder in which Node.js looks for packages.
 const NODE_MODULES: &str = "node_modules";
@@ -36,26 +36,24 @@ pub(super) struct PackagesLink {
     pub(super) target: String,
 }
 
-/// Returns the links to the Node.js packages of a need, in the order of its projects.
-pub(super) fn packages_links(need: &EnvironmentNeed) -> Vec<PackagesLink> {
-    if need.node_projects.is_empty() {
-        return Vec::new();
-    }
-    let digest = need.digest();
+/// Returns the links to the Node.js packages of a skill, in the order of its projects.
+pub(super) fn packages_links(skill: &StagedSkill) -> Vec<PackagesLink> {
+    let projects = &skill.environment_need.node_projects;
+    let name = skill.node_packages_name();
     let link = |(number, project): (usize, &NodeProject)| {
         let path = Path::new(&project.folder).join(NODE_MODULES);
         PackagesLink {
             depth: path.components().count() - 1,
             path: path.to_string_lossy().into_owned(),
-            target: format!("skills/{LINKS_DIR}/{digest}/{number}/{NODE_MODULES}"),
+            target: format!("skills/{LINKS_DIR}/{name}/{number}/{NODE_MODULES}"),
         }
     };
-    need.node_projects.iter().enumerate().map(link).collect()
+    projects.iter().enumerate().map(link).collect()
 }
 
-/// Makes the Node.js packages of needs available to the skills that are staged with them. `target` is the `skills/` of a
-/// slot; `packages` has the digest of each need and the path of its packages in the container, `None` if they are missing.
-/// Blocks.
+/// Makes Node.js packages available to the skills that are staged with them. `target` is the `skills/` of a slot;
+/// `packages` has the name of each link ([`StagedSkill::node_packages_name`]) and the path of the packages in the
+/// container, `None` if they are missing. Blocks.
 ///
 /// # Errors
 /// `Io`.
@@ -67,8 +65,8 @@ pub(crate) fn link_node_packages(
     let directory = target.join(LINKS_DIR);
     let link = || -> io::Result<()> {
         tolerate(io::ErrorKind::AlreadyExists, make_directory(&directory))?;
-        for (need, path) in packages {
-            let place = directory.join(need);
+        for (name, path) in packages {
+            let place = directory.join(name);
             let Some(path) = path else {
                 tolerate(io::ErrorKind::NotFound, fs::remove_file(&place))?;
                 continue;

@@ -51,7 +51,7 @@ pub(super) fn copy_skill(
     for (path, target) in LINKS.into_iter().chain([(".venv", venv.as_str())]) {
         link(format!("{up}{target}"), path)?;
     }
-    for packages in packages_links(&skill.environment_need) {
+    for packages in packages_links(skill) {
         let up = "../".repeat(depth + packages.depth);
         link(format!("{up}{}", packages.target), &packages.path)?;
     }

@@ -160,7 +160,7 @@ fn workspace_links(directory: &str, skill: &StagedSkill) -> Vec<(String, String)
         .iter()
         .filter(|(name, _)| !skill.own_links.contains(name));
     let added = added.map(|(name, link_target)| (0, (*name).to_owned(), (*link_target).to_owned()));
-    let packages = packages_links(&skill.environment_need)
+    let packages = packages_links(skill)
         .into_iter()
         .map(|link| (link.depth, link.path, link.target));
     added

@@ -62,7 +62,7 @@ fn missing_item(skill: &str, finding: &UnmetNeed) -> MissingItem {
 fn find_missing(dir: &Path, skill: &str, inventory: &ImageInventory) -> Vec<MissingItem> {
     let document = read_stored_documents(dir, 1 << 20, skill).expect("a skill");
     let manifest = Manifest::read(dir).expect("manifest");
-    let needs = collect_needs(&document.front_matter, &manifest).expect("collected");
+    let needs = collect(&document.front_matter, &manifest).expect("collected");
     let found = find_unmet_needs(&needs, inventory, None, &[]);
     found
         .iter()
