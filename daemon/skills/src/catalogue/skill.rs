@@ -142,9 +142,17 @@ impl Skill {
         })
     }
 
+    /// Returns a skill as it is used under a name, which may be its scoped one.
+    pub(crate) fn named_as(skill: &Arc<Self>, name: &str) -> Arc<Self> {
+        match skill.is_scoped_as(name) {
+            true => Arc::new(Self::clone(skill).into_scoped()),
+            false => Arc::clone(skill),
+        }
+    }
+
     /// Returns the skill as it is used under its scoped name: named like the folder that it is staged in, and shadowed
     /// by no other.
-    pub(crate) fn into_scoped(mut self) -> Self {
+    fn into_scoped(mut self) -> Self {
         let scoped = scoped_name(self.plugin_name(), &self.name);
         self.name = folder_name(&scoped).into_owned();
         self.is_shadowed = false;

@@ -119,7 +119,7 @@ impl SkillLibrary {
             },
             VersionRef::Current | VersionRef::Matching(_) => find_skill(catalogue, wanted)?,
         };
-        Ok(named_as(listed, &wanted.name))
+        Ok(Skill::named_as(listed, &wanted.name))
     }
 
     /// Reads the documents of a skill from the store; from its folder if the store could not take it.
@@ -401,7 +401,7 @@ impl SkillLibrary {
             version: VersionRef::Current,
         };
         view.catalogue.named(name).into_iter().any(|skill| {
-            match self.lease_with_need(view, &named_as(skill, name), &wanted) {
+            match self.lease_with_need(view, &Skill::named_as(skill, name), &wanted) {
                 Ok((skill, _lease)) => skill.environment_need.digest() == need,
                 Err(error) => matches!(error, Error::Io { .. }),
             }
@@ -436,14 +436,6 @@ impl SkillLibrary {
             name: skill.name.clone(),
             problem: problem.message,
         })
-    }
-}
-
-/// Returns a skill as it is used under a name, which may be its scoped one.
-fn named_as(skill: &Arc<Skill>, name: &str) -> Arc<Skill> {
-    match skill.is_scoped_as(name) {
-        true => Arc::new(Skill::clone(skill).into_scoped()),
-        false => Arc::clone(skill),
     }
 }
 

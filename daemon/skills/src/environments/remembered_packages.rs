@@ -148,6 +148,22 @@ mod tests {
     }
 
     #[test]
+    fn a_broken_file_can_be_replaced_and_its_error_says_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let remembered = RememberedPackages::new(dir.path().join("added"), dir.path().to_owned());
+        let replace = |packages| remembered.replace("a", "csv", packages).expect("written");
+        replace(packages("simpy"));
+        fs::write(remembered.path("a", "csv"), "{").expect("written");
+        let error = remembered.find("a", "csv").expect_err("broken").to_string();
+        assert!(
+            error.contains("skillctl skill prepare csv --no-packages"),
+            "{error}"
+        );
+        replace(AddedPackages::default());
+        assert!(remembered.find("a", "csv").expect("read").is_empty());
+    }
+
+    #[test]
     fn one_tenant_adds_packages_to_1000_skills() {
         let dir = tempfile::tempdir().expect("a directory");
         let remembered = RememberedPackages::new(dir.path().join("added"), dir.path().to_owned());

@@ -20,6 +20,9 @@ use crate::parse::problem::Problem;
 use crate::parse::skill_card::{self, CardBase};
 use crate::skills_options::SkillsOptions;
 
+/// Maximum number of links through which a broken one is followed: that of the kernel.
+const LINKS_MAX: usize = 40;
+
 /// Folder of a skill, as the walk found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoundFolder {
@@ -346,7 +349,7 @@ impl<'a> RootWalk<'a> {
     fn report_broken_link(&mut self, link: &Path, error: &io::Error) {
         let message = format!(
             "the link leads to {}, which cannot be read ({error}): create that folder, or remove the link",
-            link_target(link).display()
+            last_target(self.policy, link).display()
         );
         self.add_problem(Problem::error("root.folder_unreadable", message), link);
     }
@@ -386,11 +389,22 @@ impl<'a> RootWalk<'a> {
     }
 }
 
-/// Returns where a link leads. Links on the way are not read: they may be any of the host.
-fn link_target(link: &Path) -> PathBuf {
-    let target = link.read_link().unwrap_or_default();
-    // A path that is absolute replaces the folder.
-    link.parent().unwrap_or(link).join(target)
+/// Returns where a broken link leads in the end, as far as its links lie beneath the roots: others are none of a tenant's
+/// business.
+fn last_target(policy: &LinkPolicy, link: &Path) -> PathBuf {
+    let mut target = link.to_owned();
+    for _ in 0..LINKS_MAX {
+        let folder = target
+            .parent()
+            .and_then(|folder| folder.canonicalize().ok());
+        let Some(folder) = folder.filter(|folder| policy.allows(folder)) else {
+            break;
+        };
+        let Ok(next) = target.read_link() else { break };
+        // A path that is absolute replaces the folder.
+        target = folder.join(next);
+    }
+    target
 }
 
 /// Reads the card of a directory; `None` if that cannot be read or is too large, which reading the skill reports.
@@ -444,6 +458,24 @@ fn choose_document(documents: &[String]) -> (Option<String>, Option<Problem>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broken_link_is_followed_beneath_the_roots_only() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let base = dir.path().canonicalize().expect("there");
+        let root = base.join("root");
+        std::fs::create_dir(&root).expect("mkdir");
+        let policy = LinkPolicy::new(vec![root.clone()]);
+        for (link, target) in [
+            ("root/first", "second"),
+            ("root/second", "../host"),
+            ("host", "secret"),
+        ] {
+            std::os::unix::fs::symlink(target, base.join(link)).expect("symlink");
+        }
+        let last = last_target(&policy, &root.join("first"));
+        assert_eq!(last, root.join("../host"));
+    }
 
     #[test]
     fn one_document_is_chosen_and_its_name_is_judged() {

@@ -115,8 +115,38 @@ async fn a_tenant_has_its_own_added_packages() {
         },
         skills: BTreeSet::from(["csv".to_owned()]),
     });
-    let needed = fixture.skills.find_needed(prepared.into()).await;
+    let needed = fixture.skills.find_needed(prepared.clone().into()).await;
     assert_eq!(needed.expect("known"), HashSet::from(["of-a".to_owned()]));
+    remember(&a, "csv", &[]).await;
+    let needed = fixture.skills.find_needed(prepared.into()).await;
+    assert_eq!(needed.expect("known"), HashSet::new());
+}
+
+#[tokio::test]
+async fn packages_of_a_scoped_name_keep_their_environment() {
+    let fixture = Fixture::new();
+    let plugin = fixture.path("root/acme");
+    let manifest = plugin.join(".claude-plugin/plugin.json");
+    write_file(&manifest, b"{\"name\": \"acme\"}", 0o644);
+    let document = b"---\nname: csv\ndescription: d\n---\n";
+    write_file(&plugin.join("skills/csv/SKILL.md"), document, 0o644);
+    fixture.skills.rescan().await.expect("scanned");
+    remember(&fixture.skills, "acme:csv", &["simpy"]).await;
+    assert!(staged_need(&fixture.skills, "csv").await.is_empty());
+    let wanted = wanted("acme:csv");
+    let staged = fixture.skills.environment_need(wanted).await.expect("read");
+    assert_eq!(staged.environment_need.requirements, ["simpy"]);
+    let prepared = PreparedEnvironment {
+        name: "e1".to_owned(),
+        key: EnvironmentKey {
+            tenant: "default".to_owned(),
+            need: staged.environment_need.digest(),
+            ..EnvironmentKey::default()
+        },
+        skills: BTreeSet::from([staged.name]),
+    };
+    let needed = fixture.skills.find_needed(vec![prepared]).await;
+    assert_eq!(needed.expect("known"), HashSet::from(["e1".to_owned()]));
 }
 
 #[tokio::test]

@@ -341,6 +341,20 @@ fn the_work_for_one_skill_is_bounded() {
 }
 
 #[test]
+fn many_node_packages_hide_no_interpreter() {
+    let names: Vec<String> = (0..1000).map(|n| format!("\"p{n}\": \"1\"")).collect();
+    let package = format!("{{\"dependencies\": {{{}}}}}", names.join(","));
+    let front = FrontMatter::default();
+    let mut files: Vec<(&str, &str)> = ["a/package.json", "b/package.json", "c/package.json"]
+        .map(|path| (path, package.as_str()))
+        .to_vec();
+    files.push(("scripts/x.rb", "#!/usr/bin/env ruby\n"));
+    let found = check(&front, &files, &[]);
+    let is_ruby = |row: &Row| row.0 == NeedKind::Interpreter && row.1 == "ruby";
+    assert!(found.iter().any(is_ruby), "{}", found.len());
+}
+
+#[test]
 fn missing_software_is_needed_beside_many_files() {
     let packages: String = (0..1_000)
         .map(|n| format!("\"pa{n:03}\": \"1\","))

@@ -326,13 +326,96 @@ fn workspaces_are_parts_of_their_root() {
         "packages/b/package.json",
     ];
     assert_eq!(paths, expected);
+    // Packages that are workspaces come from no index.
+    let needed = need.node_packages.iter();
+    let needed: Vec<_> = needed
+        .map(|(path, name)| (path.as_str(), name.as_str()))
+        .collect();
+    assert_eq!(
+        needed,
+        [
+            ("packages/a/package.json", "docx"),
+            ("packages/cc/package.json", "docx")
+        ]
+    );
     let messages = messages(&need);
     assert!(
         messages[0].starts_with("package.json names the workspace ../out, which leads"),
         "{messages:?}"
     );
+    assert!(!need.problems[0].is_error());
     assert!(
         messages[1].starts_with(r#"packages/b/package.json: "bad": "file:../../..""#),
+        "{messages:?}"
+    );
+}
+
+#[test]
+fn workspaces_that_need_no_packages_are_no_problem() {
+    let files = [
+        ("package.json", r#"{"workspaces": ["a"]}"#),
+        ("a/package.json", "{}"),
+        ("yarn.lock", ""),
+    ];
+    let need = read_need(&files);
+    assert!(need.is_empty() && need.problems.is_empty(), "{need:?}");
+}
+
+#[test]
+fn long_and_many_patterns_of_workspaces_are_left_out() {
+    let long = "*".repeat(1 << 19);
+    let patterns = |patterns: &str| {
+        format!(r#"{{"workspaces": ["a/*", {patterns}], "dependencies": {{"x": "1"}}}}"#)
+    };
+    let many = vec![r#""b/*""#; 20].join(",");
+    for (other, message) in [
+        (
+            format!("\"{long}\""),
+            "package.json names the workspace ****",
+        ),
+        (
+            many,
+            "package.json names the workspace number 21, and 20 are read",
+        ),
+    ] {
+        let need = read_need(&[
+            ("package.json", &patterns(&other)),
+            ("a/b/package.json", "{}"),
+        ]);
+        assert_eq!(local_paths(&need.node_projects[0]), ["a/b/package.json"]);
+        let last = messages(&need).last().copied().unwrap_or_default();
+        assert!(last.starts_with(message) && last.len() < 500, "{last}");
+    }
+}
+
+#[test]
+fn a_name_that_is_refused_once_and_wanted_elsewhere_is_checked() {
+    let package =
+        r#"{"dependencies": {"ok": "1", "x": "git://x.example/y"}, "devDependencies": {"x": "*"}}"#;
+    let lock = r#"{"packages": {"": {}, "node_modules/x": {"resolved": "git://x.example/y"}}}"#;
+    let need = read_need(&[("package.json", package), ("package-lock.json", lock)]);
+    assert_eq!(folders(&need), [""; 0]);
+    let last = messages(&need).last().copied().unwrap_or_default();
+    let message = "package-lock.json takes the package x from git://x.example/y: ";
+    assert!(last.starts_with(message), "{last}");
+}
+
+#[test]
+fn a_folder_whose_name_npm_decodes_is_refused() {
+    let package = r#"{"dependencies": {"ok": "1", "x": "file:lib%2f..", "y": "file:a?b"}}"#;
+    let need = read_need(&[
+        ("package.json", package),
+        ("lib%2f../package.json", "{}"),
+        ("a?b/package.json", "{}"),
+    ]);
+    let expected = serde_json::json!({"dependencies": {"ok": "1"}});
+    assert_eq!(first_package(&need), expected);
+    let messages = messages(&need);
+    assert!(
+        messages.len() == 2
+            && messages
+                .iter()
+                .all(|one| one.contains("has %, ? or # in its path")),
         "{messages:?}"
     );
 }
