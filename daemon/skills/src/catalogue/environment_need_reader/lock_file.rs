@@ -246,7 +246,7 @@ mod tests {
                 "has the markers of a merge conflict: resolve it, or write it anew",
             ),
             ("{", "is not understood: EOF"),
-            ("[]", "is not understood: invalid type"),
+            ("[]", "is not understood: invalid length"),
             (&"[".repeat(100_000), "is not understood: "),
             (
                 &lock(&many.join(",")),

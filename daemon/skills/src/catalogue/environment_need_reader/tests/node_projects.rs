@@ -287,10 +287,16 @@ fn packages_of_the_skill_are_part_of_the_build() {
         lib,
         serde_json::json!({"dependencies": {"other": "file:../other", "ms": "2"}})
     );
+    // Both are projects of their own, too.
+    let is_cycle = |message: &str| message.contains("contains the package.json itself");
+    let mut messages = messages(&need);
+    messages.retain(|message| !is_cycle(message));
+    let [message] = messages[..] else {
+        panic!("{messages:?}");
+    };
     assert!(
-        messages(&need)
-            .iter()
-            .all(|message| message.starts_with(r#"lib/package.json: "g": "git://x/y""#))
+        message.starts_with(r#"lib/package.json: "g": "git://x/y""#),
+        "{message}"
     );
 }
 
