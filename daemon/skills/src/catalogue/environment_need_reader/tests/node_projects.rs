@@ -265,7 +265,7 @@ fn packages_of_the_skill_are_part_of_the_build() {
             "other/package.json",
             r#"{"dependencies": {"lib": "file:../lib"}}"#,
         ),
-        ("other/npm-shrinkwrap.json", "{}"),
+        ("other/npm-shrinkwrap.json", LOCK),
         ("unused/package.json", "{}"),
     ]);
     let project = need
