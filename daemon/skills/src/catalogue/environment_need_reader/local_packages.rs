@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skilld_common::text_decoding::decode_text;
 
-use super::node_projects::files_beneath;
 use super::{STATED_BYTES_MAX, read_bytes};
 use crate::catalogue::preflight::package_json::PackageJson;
 use crate::content_store::skill_files::{Manifest, SkillFile};
@@ -225,6 +224,21 @@ impl<'a> LocalPackages<'a> {
         }
         (matched.into_iter().collect(), unmatched)
     }
+}
+
+/// Returns the files beneath a folder, sorted by path.
+pub(super) fn files_beneath<'a>(
+    manifest: &'a Manifest,
+    folder: &str,
+) -> impl Iterator<Item = &'a SkillFile> {
+    let prefix = match folder {
+        "" => String::new(),
+        folder => format!("{folder}/"),
+    };
+    let files = manifest.files();
+    let start = files.partition_point(|file| file.path.as_str() < prefix.as_str());
+    let rest = files.get(start..).unwrap_or_default().iter();
+    rest.take_while(move |file| file.path.starts_with(&prefix))
 }
 
 /// Joins a folder, empty for the skill's root, and a name.

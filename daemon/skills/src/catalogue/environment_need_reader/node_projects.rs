@@ -13,7 +13,9 @@ use std::collections::BTreeSet;
 
 use skilld_common::excerpts::join_first;
 
-use super::local_packages::{Acceptance, LocalBudget, LocalPackage, LocalPackages, join_path};
+use super::local_packages::{
+    Acceptance, LocalBudget, LocalPackage, LocalPackages, files_beneath, join_path,
+};
 use super::lock_file::{LOCK_NAMES, LockedPlaces, check_lock};
 use super::{ProblemList, STATED_BYTES_MAX, read_text};
 use crate::catalogue::preflight::file_selection::select_node_packages;
@@ -293,21 +295,6 @@ impl ProjectReader<'_> {
         }
         self.found
     }
-}
-
-/// Returns the files beneath a folder, sorted by path.
-pub(super) fn files_beneath<'a>(
-    manifest: &'a Manifest,
-    folder: &str,
-) -> impl Iterator<Item = &'a SkillFile> {
-    let prefix = match folder {
-        "" => String::new(),
-        folder => format!("{folder}/"),
-    };
-    let files = manifest.files();
-    let start = files.partition_point(|file| file.path.as_str() < prefix.as_str());
-    let rest = files.get(start..).unwrap_or_default().iter();
-    rest.take_while(move |file| file.path.starts_with(&prefix))
 }
 
 fn folder_of(path: &str) -> &str {
