@@ -15,14 +15,15 @@ const os = require('node:os');
 const path = require('node:path');
 
 const GLOBAL_PACKAGES = '/usr/local/lib/node_modules';
-// Matches the statements import and export with what they import from, and the function import with its first argument if
-// that is a text; not types in comments (`@type {import('x')}`). What else it matches, in comments or texts, only starts
-// the hook where no one needs it.
-const IMPORTS = new RegExp(
-    /(?:^|[;}]|\*\/)\s*(?:import\b(?!\s*[(.])|export\s*[*{])[^"'`]*["'`]([^"'`]*)/.source +
-    /|\bimport(?<!^[ \t]*(?:\*|\/\*\*)(?:(?!\*\/)[^\n])*)\s*(?:\/[^(]*)?\(\s*(?:["']([^"'\n]*)["']\s*[),])?/.source,
-    'gm',
-);
+// The words that begin an import, what follows them in a statement and in a call, and what a comment's line begins with.
+const WORDS = /\b(?:import|export)\b/g;
+const STATEMENT = /^(?:import(?!\s*[(.])|export\s*[*{])(?:[^"'`]*["'`]([^"'`]*))?/;
+const CALL = /^import\s*(?:\/[^(]*)?\(\s*(?:["']([^"'\n]*)["']\s*[),])?/;
+const COMMENT = /\n[ \t]*(?:\*|\/\*\*)(?:(?!\*\/)[^\n])*$/;
+// Characters around such a word, characters of a statement, and bytes of a program: the search takes linear time.
+const NEAR_MAX = 256;
+const STATEMENT_MAX = 4096;
+const SOURCE_BYTES_MAX = 16 << 20;
 const BARE = /^(@[^/:\\%]+\/[^/:\\%]+|[^@./#:\\%][^/:\\%]*)(\/.*)?$/;
 
 // Folders in which `require` looks for packages, after the node_modules folders.
@@ -48,7 +49,7 @@ function readManifest(root) {
 
 // Finds a package as `require` does. Returns what makes Node.js resolve it by the rules of `import`: its name, in a file
 // of its own, if it has exports, else its file.
-function locate(specifier) {
+function findGlobalPackage(specifier) {
     const [, name, subpath = ''] = BARE.exec(specifier) ?? [];
     if (name === undefined) return undefined;
     for (const folder of folders) {
@@ -59,7 +60,7 @@ function locate(specifier) {
         }
         try {
             const file = subpath ? fs.realpathSync(root + subpath) : require.resolve(root);
-            return { specifier: url(file) };
+            return { specifier: toUrl(file) };
         } catch {
             // The next folder may have it.
         }
@@ -67,15 +68,15 @@ function locate(specifier) {
     return undefined;
 }
 
-function url(file) {
+function toUrl(file) {
     return require('node:url').pathToFileURL(file).href;
 }
 
 // Resolves what Node.js did not find. The error that it threw names the importing file.
 function resolveGlobal(specifier, context, next, error) {
-    const found = error?.code === 'ERR_MODULE_NOT_FOUND' ? locate(specifier) : undefined;
+    const found = error?.code === 'ERR_MODULE_NOT_FOUND' ? findGlobalPackage(specifier) : undefined;
     if (found === undefined) throw error;
-    return next(found.specifier, found.parent ? { ...context, parentURL: url(found.parent) } : context);
+    return next(found.specifier, found.parent ? { ...context, parentURL: toUrl(found.parent) } : context);
 }
 
 // Hooks of Node.js for the thread that module.register starts.
@@ -102,32 +103,63 @@ function resolveSync(specifier, context, next) {
 
 let isRegistered = false;
 
-function register() {
+function registerHook() {
     isRegistered = true;
     const { isMainThread, parentPort } = require('node:worker_threads');
     // The thread of the hook, which has no port, gets its folders from the program's.
-    if (isMainThread || parentPort) Module.register?.(url(__filename), { data: folders });
+    if (isMainThread || parentPort) Module.register?.(toUrl(__filename), { data: folders });
+}
+
+// Returns true if the word at this place can begin a statement.
+function beginsStatement(text, at) {
+    let last = at - 1;
+    while (text[last] === ' ' || text[last] === '\t') last--;
+    return last < 0 || '\r\n;}'.includes(text[last]) || (text[last] === '/' && text[last - 1] === '*');
+}
+
+// Returns what a text may import: by the statements import and export, and by the function import, "" where that is not
+// given as a text. Imports in comments and texts count, too: they only start the hook where no one needs it. But those of
+// types in comments (`@type {import('x')}`) are many.
+function* listImports(text) {
+    for (const { index: at } of text.matchAll(WORDS)) {
+        const after = text.slice(at, at + STATEMENT_MAX);
+        const statement = beginsStatement(text, at) && STATEMENT.exec(after);
+        if (statement) {
+            if (statement[1] !== undefined || after.length === STATEMENT_MAX) yield statement[1] ?? '';
+            continue;
+        }
+        const call = CALL.exec(after.slice(0, NEAR_MAX));
+        const before = (at < NEAR_MAX ? '\n' : '') + text.slice(Math.max(0, at - NEAR_MAX), at);
+        if (call && !COMMENT.test(before)) yield call[1] ?? '';
+    }
 }
 
 // Registers the hook if a text imports something that is not part of Node.js.
 function registerFor(text) {
     if (isRegistered || !text) return;
-    for (const [, statement, call] of text.matchAll(IMPORTS)) {
-        if (!Module.isBuiltin(statement ?? call ?? '')) return register();
+    for (const specifier of listImports(text)) {
+        if (!Module.isBuiltin(specifier)) return registerHook();
     }
 }
 
-// Returns the text of a file, which may be a folder or lack its extension; undefined if Node.js can't run it either.
-function read(file) {
+// Returns the text of a program. It is undefined for a folder, for a pipe, which only Node.js itself can read, and for a
+// file that Node.js can't read either.
+function readSource(file) {
+    let descriptor;
     try {
-        return fs.readFileSync(file, 'latin1');
+        if (!fs.statSync(file).isFile()) return undefined;
+        descriptor = fs.openSync(file);
+        const buffer = Buffer.allocUnsafe(Math.min(fs.fstatSync(descriptor).size, SOURCE_BYTES_MAX));
+        return buffer.latin1Slice(0, fs.readSync(descriptor, buffer));
     } catch {
         return undefined;
+    } finally {
+        if (descriptor !== undefined) fs.closeSync(descriptor);
     }
 }
 
 // Calls a function whenever a method is looked up. A wrapper of the method would be a line in every stack trace.
-function watch(object, name, inspect) {
+function onLookup(object, name, inspect) {
     let method = object[name];
     Object.defineProperty(object, name, {
         configurable: true,
@@ -146,7 +178,7 @@ function watch(object, name, inspect) {
 function readMain() {
     const main = process.argv[1];
     try {
-        return read(main) ?? read(require.resolve(main));
+        return readSource(main) ?? readSource(require.resolve(main));
     } catch {
         return undefined;
     }
@@ -157,12 +189,12 @@ function readMain() {
 function watchImports() {
     const options = process.execArgv.join('\n');
     if (/^--(?:import|(?:experimental-)?loader|input-type=module|experimental-default-type=module)\b/m.test(options)) {
-        register();
+        registerHook();
         return;
     }
-    watch(Module, 'runMain', () => registerFor(readMain()));
-    watch(Module.prototype, '_compile', (module) => registerFor(module.filename && read(module.filename)));
-    watch(Module, '_nodeModulePaths', () => registerFor(process._eval));
+    onLookup(Module, 'runMain', () => registerFor(readMain()));
+    onLookup(Module.prototype, '_compile', (module) => registerFor(module.filename && readSource(module.filename)));
+    onLookup(Module, '_nodeModulePaths', () => registerFor(process._eval));
 }
 
 function listInterfaces() {
