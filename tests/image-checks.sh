@@ -21,7 +21,7 @@ claim() { # text, code
     fi
 }
 
-# Succeeds if a command ends with an error of its own. `! timeout 60 …` would accept a hang as well.
+# Succeeds if a command ends with an error of its own, long before a deadline. `! timeout 60 …` would accept a hang as well.
 fails_at_once() {
     local status=0
     timeout 60 "$@" || status=$?
@@ -36,8 +36,7 @@ debian, wrong = {}, []
 installed = dict(line.split() for line in subprocess.check_output(
     ["dpkg-query", "-W", "-f", r"\${Package} \${Version}\n"], text=True).splitlines())
 shared = pathlib.Path("/usr/share/skilld")
-folders = [folder for folder in (shared, shared / "office", shared / "web") if folder.is_dir()]
-for folder in folders:
+for folder in [shared, *(lock.parent for lock in shared.glob("*/packages.lock"))]:
     newer = folder / "superseded"
     allowed = {line.split()[0] for line in newer.read_text().splitlines()} if newer.exists() else set()
     lines = [line.split("=", 1) for line in (folder / "packages.lock").read_text().splitlines() if line[0] != "#"]
@@ -55,7 +54,7 @@ wrong += [name for name, version in debian.items() if installed.get(name) != ver
 sys.exit(f"other versions: {wrong}" if wrong else 0)
 PYTHON'
     claim 'nothing of the build is left but its lists' '
-        for path in /usr/share/skilld/{,office/,web/}{ca.crt,apt.conf} /var/cache/skilld /run/skilld-build; do
+        for path in /usr/share/skilld/{,*/}{ca.crt,apt.conf} /var/cache/skilld /run/skilld-build; do
             [ ! -e "$path" ] || { echo "$path"; exit 1; }
         done
         [ -z "$(ls -A /var/lib/apt/lists)" ]'
@@ -88,12 +87,15 @@ PYTHON'
     claim 'node, jq and sqlite3 calculate' \
         '[ "$(node -p 1+1)" = 2 ] && [ "$(jq -n 1+1)" = 2 ] && [ "$(sqlite3 :memory: "select 1+1")" = 2 ]'
     claim 'node lists the loopback interface' '
-        shim=--require=/usr/share/skilld/node_preload.js
-        [ "$(NODE_OPTIONS=$shim node -p "Object.keys(os.networkInterfaces()).join()")" = lo ]'
+        [ "$(node -p "Object.keys(os.networkInterfaces()).join()")" = lo ]'
     claim 'require and import find a package of Debian' '
-        export NODE_OPTIONS=--require=/usr/share/skilld/node_preload.js
         echo "import { parse } from \"acorn\"; console.log(typeof parse)" >import.mjs
         [ "$(node import.mjs)" = function ] && [ "$(node -p "typeof require(\"acorn\").parse")" = function ]'
+    claim 'programs with many words like import start, and those in a pipe' '
+        node -e "fs.writeFileSync(\"long.js\", \"//\" + (\"!important \" + \"x\".repeat(190)).repeat(30000) + \"\n\".repeat(60000) +
+            \"/*\" + \"import /\".repeat(60000) + \";import x\".repeat(60000) + \"*/console.log(1)\")"
+        [ "$(timeout 60 node long.js)" = 1 ]
+        mkfifo pipe && { echo "console.log(2)" >pipe & } && [ "$(timeout 60 node pipe)" = 2 ]'
     claim 'git commits' 'git init -q -b main repository && cd repository &&
         git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m a'
     claim 'rg finds' 'echo needle >hay && [ "$(rg -l needle .)" = ./hay ]'
@@ -275,13 +277,13 @@ assert networkx.shortest_path(networkx.path_graph(3), 0, 2) == [0, 1, 2]"'
 
 # npm in a command, where WORKSPACE_DIR is set.
 check_npm() {
-    export NODE_OPTIONS=--require=/usr/share/skilld/node_preload.js
     claim 'npm takes packages of the image for installed' '
         export WORKSPACE_DIR=/workspace
         mkdir there && cd there
         npm install jszip && npm install -g jszip@3 && npm install lodash marked && [ ! -e node_modules ]
         echo "{\"name\": \"a\", \"dependencies\": {\"jszip\": \"^3\"}, \"devDependencies\": {\"lodash\": \"*\"}}" >package.json
-        npm install && npm ci && [ ! -e node_modules ]'
+        npm install && npm ci && [ ! -e node_modules ]
+        npm install --fetch-retries 3 --cpu x64 --save-prefix "~" jszip'
     claim 'npm names what is missing, and that there is no network' '
         export WORKSPACE_DIR=/workspace
         for install in "npm install" "npm install --global"; do
@@ -299,15 +301,23 @@ check_npm() {
         [ "$(npx --package semver -c "semver 1.2.5")" = 1.2.5 ]
         npx node --version
         npx bash -c "exit 7" || [ $? = 7 ]
-        fails_at_once npx --yes no-such-package 2>&1 | grep -F "npx error network: commands have no network"'
+        npm exec --package=semver node -- --version
+        fails_at_once npx --yes no-such-package 2>&1 | grep -F "npx error network: commands have no network"
+        fails_at_once npx typescript 2>&1 | grep -F "has no program of its name: its programs are tsc, tsserver: run npx tsc"
+        fails_at_once npx jszip 2>&1 | grep -F "has no program of its name: use it by require or import"'
     claim 'npm itself runs scripts and installs local packages' '
         export WORKSPACE_DIR=/workspace
         mkdir -p real/part && cd real
         echo "{\"name\": \"part\", \"version\": \"1.0.0\"}" >part/package.json
         echo "{\"name\": \"a\", \"scripts\": {\"hello\": \"echo hello\"}}" >package.json
         npm run hello | grep -x hello && npm install ./part && [ -e node_modules/part ]'
-    claim 'npm without a workspace is the real one, and fails at once' 'fails_at_once npm install no-such-package'
-    unset NODE_OPTIONS
+    claim 'npm without a workspace is Debian'\''s, and it and pnpm try once' '
+        for tool in npm pnpm; do
+            command -v $tool || continue
+            fails_at_once $tool install no-such-package >log 2>&1
+            grep -E "EAI_AGAIN|ENOTFOUND" log
+            if grep -iE "will retry|commands have no network" log; then exit 1; fi
+        done'
 }
 
 check_web() {
@@ -342,14 +352,17 @@ require(\"puppeteer-core\");
     claim 'the full browser of playwright is that of the image, too' 'node -e "
 require(\"playwright\").chromium.launch({ channel: \"chromium\" }).then(browser => browser.close())"'
     claim 'browsers of other versions of playwright are found' '
-        for revision in 1091 1148 1200 1300; do
+        locked=$(jq -r ".browsers[] | select(.name == \"chromium\") | .revision" \
+            /usr/local/lib/node_modules/playwright/node_modules/playwright-core/browsers.json)
+        for revision in 1000 1091 1148 $((locked + 300)); do
             for path in chromium-$revision/chrome-linux/chrome chromium-$revision/chrome-linux64/chrome \
                 chromium_headless_shell-$revision/chrome-linux/headless_shell \
                 chromium_headless_shell-$revision/chrome-headless-shell-linux64/chrome-headless-shell; do
                 [ -x "$PLAYWRIGHT_BROWSERS_PATH/$path" ] || { echo "$path is missing"; exit 1; }
             done
         done'
-    claim 'playwright has nothing to download' 'python3 -m playwright install chromium && playwright install'
+    claim 'playwright has nothing to download' '
+        playwright install && node /usr/local/lib/node_modules/playwright/cli.js install chromium'
 }
 
 check_base

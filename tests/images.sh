@@ -39,15 +39,18 @@ as_workspace() {
         "${@:2}"
 }
 
+list_layers() { docker image inspect -f '{{join .RootFS.Layers "\n"}}' "skilld/$1:latest"; }
+
 check() { # base|office|web
-    local image=skilld/$1:latest left layers
-    case $1 in base) layers=1 ;; office) layers=2 ;; *) layers=3 ;; esac
+    local image=skilld/$1:latest left below
+    case $1 in office) below=base ;; web) below=office ;; *) below= ;; esac
     exists "$image" || fail "$image does not exist: make image IMAGE=$1"
     echo "images: $image"
     [ "$(docker image inspect -f '{{len .Config.Volumes}} {{.Config.User}}' "$image")" = '0 65534:65534' ] ||
         fail "$image declares a VOLUME or runs as root"
-    [ "$(docker image inspect -f '{{len .RootFS.Layers}}' "$image")" = "$layers" ] ||
-        fail "$image does not share its other layers with the image below: make image IMAGE=$1"
+    # The last layer is its own.
+    [ "$(list_layers "$1" | head -n -1)" = "$([ -z "$below" ] || list_layers "$below")" ] ||
+        fail "$image is not one layer${below:+ on skilld/$below}: make image IMAGE=$1"
     # Only root can look into every folder.
     left=$(run --user 0 "$image" find / -xdev -type f -perm /6000)
     [ -z "$left" ] || fail "$image has setuid or setgid programs: $left"

@@ -1,7 +1,7 @@
 // Runs `npm install`, `npm ci`, `npm exec` and `npx` in a workspace, which has no network. A package that the workspace
 // has counts as installed, as for pip; npm would look for it in its registry. What is missing is named at once.
 //
-// Usage: npm_offline.js npm|npx ARGUMENT…. It starts the image's own npm for everything else.
+// Usage: npm_offline.js npm|npx ARGUMENT…. Everything else is left to "npm itself", the program that Debian installs.
 'use strict';
 
 const { spawn } = require('node:child_process');
@@ -9,26 +9,45 @@ const fs = require('node:fs');
 const Module = require('node:module');
 const path = require('node:path');
 
-const REAL = { npm: '/usr/bin/npm', npx: '/usr/bin/npx' };
+const NPM_ITSELF = { npm: '/usr/bin/npm', npx: '/usr/bin/npx' };
 const INSTALL = /^(?:i|in|ins|inst|insta|instal|install|isnt|isnta|isntal|isntall|add)$/;
 const CLEAN_INSTALL = /^(?:ci|clean-install|ic|install-clean|isntall-clean)$/;
 const EXEC = /^(?:exec|x)$/;
-// Options whose value is the next argument.
-const WITH_VALUE = new Set(['-C', '--prefix', '--loglevel', '--cache', '--userconfig', '--globalconfig', '-w', '--workspace', '--tag',
-    '--omit', '--include', '-p', '--package', '-c', '--call', '--install-strategy', '--script-shell']);
 // Options that lead to another place than the registry, or need a part of npm that this file does not have.
-const REAL_ONLY = /^(?:--registry|--@[^:]+:registry|-w|--workspaces?|-h|--help|--globalconfig|--userconfig)(?:=|$)/;
+const NPM_ONLY = /^(?:--registry|--@[^:]+:registry|-w|--workspaces?|-h|--help|--globalconfig|--userconfig)(?:=|$)/;
 
-const npmRequire = Module.createRequire(fs.realpathSync(REAL.npm));
+const npmRequire = Module.createRequire(fs.realpathSync(NPM_ITSELF.npm));
 const parseSpec = npmRequire('npm-package-arg');
 const semver = npmRequire('semver');
+const { definitions, shorthands } = loadOptions();
 
-function parse(args) {
-    const parsed = { words: [], packages: [], rest: [], isGlobal: false, isReal: false };
+// Loads npm's own table of its options, which newer versions have in a package.
+function loadOptions() {
+    try {
+        return npmRequire('@npmcli/config/lib/definitions');
+    } catch {
+        return npmRequire('../lib/utils/config');
+    }
+}
+
+// Returns true if the value of an option is the next argument. `-p` is `--package` for npx, and nothing for install.
+function takesNextArgument(option) {
+    const name = option.replace(/^-+/, '');
+    const long = option === '-p' ? 'package' : shorthands[name]?.length === 1 ? shorthands[name][0].replace(/^-+/, '') : name;
+    // Newer versions than Debian's know the first three.
+    const type = /^--(?:cpu|libc|os)$/.test(option) ? String : Object.hasOwn(definitions, long) ? definitions[long].type : Boolean;
+    return ![type].flat().includes(Boolean);
+}
+
+function parseArguments(args, tool) {
+    const parsed = { words: [], packages: [], rest: [], isGlobal: false, needsNpm: false };
     for (let at = 0; at < args.length; at++) {
         const [name, inline] = args[at].startsWith('--') ? args[at].split(/=(.*)/s) : [args[at]];
         if (args[at] === '--' || (!name.startsWith('-') && parsed.stopsAtWord)) {
             parsed.rest = args.slice(args[at] === '--' ? at + 1 : at);
+            // npm takes the first `--` for itself, npx only one before the program.
+            const end = tool === 'npm' && args[at] !== '--' ? parsed.rest.indexOf('--') : -1;
+            if (end >= 0) parsed.rest.splice(end, 1);
             break;
         }
         if (!name.startsWith('-')) {
@@ -36,8 +55,8 @@ function parse(args) {
             parsed.stopsAtWord = parsed.words.length === 1 && EXEC.test(name);
             continue;
         }
-        const value = inline ?? (WITH_VALUE.has(name) ? args[++at] : undefined);
-        if (REAL_ONLY.test(name)) parsed.isReal = true;
+        const value = inline ?? (takesNextArgument(name) ? args[++at] : undefined);
+        if (NPM_ONLY.test(name)) parsed.needsNpm = true;
         else if (name === '-g' || name === '--global' || (name === '--location' && value === 'global')) parsed.isGlobal = inline !== 'false';
         else if (name === '-C' || name === '--prefix') parsed.folder = value;
         else if (name === '-p' || name === '--package') parsed.packages.push(value);
@@ -68,49 +87,57 @@ function findPackage(name, folders) {
     return undefined;
 }
 
-function fits(version, spec) {
+function satisfiesSpec(version, spec) {
     if (spec.type === 'tag') return spec.fetchSpec === 'latest';
     return semver.satisfies(version ?? '', spec.fetchSpec || '*', { includePrerelease: true, loose: true });
 }
 
 // Looks for what a request for a package names. An alias is found by its own name.
-function check(text, folders, name) {
+function checkPackage(text, folders, name) {
     const spec = name ? parseSpec.resolve(name, text) : parseSpec(text);
     const target = spec.type === 'alias' ? spec.subSpec : spec;
-    if (!target.registry) return { isReal: true };
+    if (!target.registry) return { needsNpm: true };
     const found = findPackage(spec.name, folders) ?? findPackage(target.name, folders);
     const version = found?.manifest.version;
     const asked = target.rawSpec && target.rawSpec !== '*' ? `${target.name}@${target.rawSpec}` : target.name;
-    if (found && fits(version, target)) return { found, text: `${found.manifest.name}@${version}` };
-    return { isMissing: true, package: target.name, text: found ? `${asked} (${version} is there)` : asked };
+    if (found && satisfiesSpec(version, target)) return { found, text: `${found.manifest.name}@${version}` };
+    return { isMissing: true, package: target.name, text: found ? `${asked} (present: ${version})` : asked };
 }
 
-function refuse(tool, checks) {
+function reportMissing(tool, checks) {
     const missing = checks.filter((item) => item.isMissing);
-    const there = checks.filter((item) => item.found);
+    const present = checks.filter((item) => item.found).map((item) => item.text);
     const options = missing.map((item) => `--npm ${item.package}`).join(' ');
     console.error(`${tool} error network: commands have no network, so ${tool} can't get ${missing.map((item) => item.text).join(', ')}` +
-        `${there.length ? ` (already there: ${there.map((item) => item.text).join(', ')})` : ''}: packages come with the image or ` +
-        `with the skill's package.json; the operator adds them by skillctl skill prepare NAME ${options}, or offers another pool`);
+        `${present.length ? `; present: ${present.join(', ')}` : ''}: packages come with the image or with the skill's package.json; ` +
+        `the operator adds them by skillctl skill prepare NAME ${options}, or offers another pool`);
     process.exitCode = 1;
 }
 
-function install(parsed, args, isClean) {
+// Says which programs a package has, if none of them has its name.
+function reportPrograms(item) {
+    const names = Object.keys(item.found.manifest.bin ?? {});
+    const advice = names.length ? `its programs are ${names.join(', ')}: run npx ${names[0]}` : 'use it by require or import';
+    console.error(`npx error: ${item.text} has no program of its name: ${advice}`);
+    process.exitCode = 1;
+}
+
+function installPackages(parsed, args, isClean) {
     const folder = path.resolve(parsed.folder ?? '.');
     const folders = listFolders(folder, parsed.isGlobal);
     const requests = parsed.words.slice(1).concat(parsed.rest);
     let checks;
     if (requests.length && !isClean) {
-        checks = requests.map((request) => check(request, folders));
+        checks = requests.map((request) => checkPackage(request, folders));
     } else {
         const manifest = readJson(path.join(folder, 'package.json'));
-        if (!manifest || parsed.isGlobal || manifest.workspaces) return run(REAL.npm, args);
+        if (!manifest || parsed.isGlobal || manifest.workspaces) return runProgram(NPM_ITSELF.npm, args);
         const needs = { ...manifest.devDependencies, ...manifest.dependencies };
-        checks = Object.entries(needs).map(([name, range]) => check(range, folders, name));
+        checks = Object.entries(needs).map(([name, range]) => checkPackage(range, folders, name));
     }
-    if (checks.length === 0 || checks.some((item) => item.isReal)) return run(REAL.npm, args);
-    if (checks.some((item) => item.isMissing)) return refuse('npm', checks);
-    console.log(`up to date: already there: ${checks.map((item) => item.text).join(', ')}`);
+    if (checks.length === 0 || checks.some((item) => item.needsNpm)) return runProgram(NPM_ITSELF.npm, args);
+    if (checks.some((item) => item.isMissing)) return reportMissing('npm', checks);
+    console.log(`up to date; present: ${checks.map((item) => item.text).join(', ')}`);
 }
 
 // Returns the program of a package that has its name, or its only one.
@@ -133,27 +160,27 @@ function findProgram(name, search) {
     return search.map((folder) => path.join(folder, name)).find(isProgram);
 }
 
-function execute(parsed, args, tool) {
+function executeProgram(parsed, args, tool) {
     const folders = listFolders(process.cwd(), false);
     const search = folders.map((folder) => path.join(folder, '.bin')).concat((process.env.PATH ?? '').split(':').filter(Boolean));
     const env = { ...process.env, PATH: search.join(':') };
     const [command, ...rest] = parsed.rest;
-    const packages = parsed.packages.map((text) => check(text, folders));
-    if ((command === undefined && !parsed.call) || packages.some((item) => item.isReal)) return run(REAL[tool], args);
-    if (packages.some((item) => item.isMissing)) return refuse('npx', packages);
-    if (parsed.call) return run('/bin/sh', ['-c', parsed.call], env);
+    const packages = parsed.packages.map((text) => checkPackage(text, folders));
+    if ((command === undefined && !parsed.call) || packages.some((item) => item.needsNpm)) return runProgram(NPM_ITSELF[tool], args);
+    if (packages.some((item) => item.isMissing)) return reportMissing('npx', packages);
+    if (parsed.call) return runProgram('/bin/sh', ['-c', parsed.call], env);
     const named = packages.map((item) => findBin(item.found, command)).find(Boolean);
     const plain = findProgram(command, search);
-    if (packages.length) return plain ? run(plain, rest, env) : run(named ?? command, rest, env);
-    const item = check(command, folders);
-    if (item.isReal) return run(REAL[tool], args);
+    if (packages.length) return plain ? runProgram(plain, rest, env) : runProgram(named ?? command, rest, env);
+    const item = checkPackage(command, folders);
+    if (item.needsNpm) return runProgram(NPM_ITSELF[tool], args);
     const bin = item.found && findBin(item.found, item.found.manifest.name);
-    if (bin ?? plain) return run(bin ?? plain, rest, env);
-    return refuse('npx', [item]);
+    if (bin ?? plain) return runProgram(bin ?? plain, rest, env);
+    return item.found ? reportPrograms(item) : reportMissing('npx', [item]);
 }
 
 // Runs a program in place of this one, as far as its caller sees.
-function run(program, args, env = process.env) {
+function runProgram(program, args, env = process.env) {
     const isScript = /\.[cm]?js$/.test(program);
     const child = isScript ? spawn(process.execPath, [program, ...args], { env, stdio: 'inherit' }) : spawn(program, args, { env, stdio: 'inherit' });
     for (const signal of ['SIGHUP', 'SIGINT', 'SIGTERM']) process.on(signal, () => child.kill(signal));
@@ -178,17 +205,17 @@ function hasNetwork() {
 function main([tool, ...args]) {
     let parsed;
     try {
-        parsed = parse(tool === 'npx' ? ['exec', ...args] : args);
+        parsed = parseArguments(tool === 'npx' ? ['exec', ...args] : args, tool);
         const [command = ''] = parsed.words;
-        if (!parsed.isReal && !hasNetwork()) {
-            if (INSTALL.test(command)) return install(parsed, args, false);
-            if (CLEAN_INSTALL.test(command)) return install(parsed, args, true);
-            if (EXEC.test(command)) return execute(parsed, args, tool);
+        if (!parsed.needsNpm && !hasNetwork()) {
+            if (INSTALL.test(command)) return installPackages(parsed, args, false);
+            if (CLEAN_INSTALL.test(command)) return installPackages(parsed, args, true);
+            if (EXEC.test(command)) return executeProgram(parsed, args, tool);
         }
     } catch {
         // npm says what is wrong with an argument that can't be understood.
     }
-    return run(REAL[tool], args);
+    return runProgram(NPM_ITSELF[tool], args);
 }
 
 main(process.argv.slice(2));
