@@ -11,7 +11,7 @@
 #   1. a registry answers: in debian:trixie-slim, by the Dockerfile.
 #   2. otherwise in a minimal Debian that mmdebstrap makes.
 #
-# SKILLD_IMAGE_FROM=registry or =mmdebstrap forces one way. Downloads, but those of a Dockerfile, are kept in
+# SKILLD_IMAGE_FROM=registry or =mmdebstrap forces one of them for the base image. Downloads, but those of a Dockerfile, are kept in
 # ~/.cache/skilld/images for the next build.
 # Single quotes: mmdebstrap and apt-get expand what is in them.
 # shellcheck disable=SC2016
@@ -22,7 +22,7 @@ readonly suite=trixie python=3.13
 readonly registry_base=debian:$suite-slim pull_timeout=60
 # The hash of all inputs; the number of Debian packages that have another version than packages.lock says.
 readonly label=io.skilld.image.inputs superseded_label=io.skilld.image.superseded
-way=${SKILLD_IMAGE_FROM:-any}
+build_method=${SKILLD_IMAGE_FROM:-any}
 
 say() { printf 'image: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -36,7 +36,7 @@ web) below=(office base) ;;
 *) below=() ;;
 esac
 readonly below parent=${below[0]-}
-if [ -n "$parent" ]; then way=parent; fi
+if [ -n "$parent" ]; then build_method=parent; fi
 [ -e "$name/packages.txt" ] ||
     die "there is no images/$name/packages.txt: the images are $(echo */packages.txt | sed 's,/packages.txt,,g')"
 # The process id keeps builds of two users apart; those of one user wait for each other, see below.
@@ -93,7 +93,7 @@ copy_locks() { # from, to
 read_label() { docker image inspect -f "{{index .Config.Labels \"$1\"}}" "skilld/$2:latest" 2>/dev/null || true; }
 
 hash_inputs() {
-    { (cd "$context" && sha256sum -- *) && sha256sum build.sh && { [ -z "$parent" ] || read_label "$label" "$parent"; }; } |
+    { (cd "$context" && sha256sum -- *) && sha256sum build.sh && { [ -z "$parent" ] || docker image inspect -f "{{.Id}}" "skilld/$parent:latest"; }; } |
         sha256sum | cut -d' ' -f1
 }
 
@@ -260,12 +260,12 @@ fi
 add_certificates
 old=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null) || old=
 base_digest=
-case $way in
+case $build_method in
 parent) from_parent ;;
 registry) from_registry ;;
 mmdebstrap) from_mmdebstrap ;;
 any) from_registry || { say "no image from a registry; making one here" && from_mmdebstrap; } ;;
-*) die "SKILLD_IMAGE_FROM is registry or mmdebstrap, not '$way'" ;;
+*) die "SKILLD_IMAGE_FROM is registry or mmdebstrap, not '$build_method'" ;;
 esac || die "could not make $image; the reason is above"
 superseded=
 if [ "$locked" = 0 ]; then

@@ -62,12 +62,15 @@ add_snapshot() {
 show_progress() { # packages in all
     local line status next=$((SECONDS + progress_interval)) fetched=0 unpacked=0 ready=0
     while status=0 && { IFS= read -r -t "$progress_interval" line || status=$?; } && ((status == 0 || status > 128)); do
-        if ((status == 0)); then echo "$line"; fi
-        case $line in
-        Get:*) ((++fetched)) ;;
-        'Unpacking '*) ((++unpacked)) ;;
-        'Setting up '*) ((++ready)) ;;
-        esac
+        # After a timeout the line is the start of one.
+        if ((status == 0)); then
+            echo "$line"
+            case $line in
+            Get:*) ((++fetched)) ;;
+            'Unpacking '*) ((++unpacked)) ;;
+            'Setting up '*) ((++ready)) ;;
+            esac
+        fi
         if ((SECONDS >= next)); then
             say "    Debian packages: $fetched downloaded, $unpacked unpacked, $ready set up, of $1 in all"
             next=$((SECONDS + progress_interval))

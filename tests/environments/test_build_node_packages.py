@@ -60,11 +60,13 @@ class NodeCase(EnvironmentCase):
     def setUp(self):
         self.index, self.mounts = self.serve(dict(self.registry))
 
-    def install(self, *options, folders=("",), place=PLACE, has_added=False, inferred=(), **files):
+    def install(
+        self, *options, folders=("",), place=PLACE, has_added=False, inferred=(), prologue="", **files
+    ):
         """Builds an environment of projects in these folders of a skill; `files` are those of node/0."""
         projects = [{"folder": folder, "has_added": has_added, "inferred": list(inferred)} for folder in folders]
         named = {name if name.startswith("node/") else f"node/0/{name}": text for name, text in files.items()}
-        return self.build(*self.mounts, *options, node_projects=projects, **place, **named)
+        return self.build(*self.mounts, *options, prologue=prologue, node_projects=projects, **place, **named)
 
     def installed(self, *options, **settings):
         result = self.install(*options, **settings)
@@ -117,11 +119,13 @@ class LockedPackages(NodeCase):
         result = self.installed(**{"package.json": {"dependencies": {"plain": "1"}}, "package-lock.json": locked})
         self.assertEqual(self.names(result), ["plain 1.0.0"])
 
-    def test_packages_that_were_added_to_a_lock_keep_the_others(self):
+    def test_lock_that_does_not_fit_is_a_warning_beside_added_packages(self):
         root = {"dependencies": {"plain": "^1.0.0"}}
-        files = {"package.json": {"dependencies": {"plain": "^1.0.0", "modern": "*"}},
+        files = {"package.json": {"dependencies": {"plain": "^2.0.0", "modern": "*"}},
                  "package-lock.json": lock(root, self.registry, plain=("plain", "1.0.0"))}  # fmt: skip
-        self.assertEqual(self.names(self.installed(has_added=True, **files)), ["modern 1.0.0", "plain 1.0.0"])
+        result = self.installed(has_added=True, **files)
+        self.assertEqual(self.names(result), ["modern 1.0.0", "plain 2.0.0"])
+        self.assertIn("package-lock.json does not fit package.json: plain is 2.0.0, not 1.0.0", result.environment()["warnings"])
 
 
 class UnlockedPackages(NodeCase):
@@ -207,9 +211,11 @@ class UnlockedPackages(NodeCase):
     def test_members_that_lead_out_of_a_package_are_left_out(self):
         paths = ["package/../../../../climbed", "/tmp/absolute", "package/C:\\drive", "package/inner/kept"]
         self.index.pages |= make_registry(URL, {("climbing", "1.0.0"): {}}, {path: "x" for path in paths})
-        names = self.files(self.installed(**{"package.json": {"dependencies": {"climbing": "1"}}}))
-        self.assertIn("node_modules/climbing/inner/kept", names)
-        self.assertFalse([name for name in names if "climbed" in name], names)
+        # The shell stays, and looks for what npm wrote when the build has ended.
+        prologue = "trap 'find /workspace /tmp -name climbed -o -name absolute >&2' EXIT; exec() { \"$@\"; };"
+        result = self.installed(prologue=prologue, **{"package.json": {"dependencies": {"climbing": "1"}}})
+        self.assertIn("node_modules/climbing/inner/kept", self.files(result))
+        self.assertFalse([line for line in result.lines if line.endswith(("/climbed", "/absolute"))], result.lines)
 
     def test_engines_that_do_not_fit_are_named(self):
         need = {"dependencies": {"modern": "1"}, "engines": {"node": ">=98"}, "os": ["darwin"]}
@@ -279,6 +285,17 @@ class PackagesOfTheImage(NodeCase):
         files = {"package.json": root, "package-lock.json": lock(root, self.registry, plain=("plain", "1.5.0"))}
         self.assertEqual(self.names(self.installed(*self.options, **files)), ["plain 1.5.0"])
 
+    def test_locked_versions_of_the_image_need_no_index(self):
+        root, place = {"dependencies": {"plain": "^1.1.0"}}, PLACE | {"node_index_url": ""}
+        for version, code in (("1.2.0", 0), ("1.5.0", 3)):
+            entry = {"version": version, "resolved": f"{URL}/plain/-/plain-{version}.tgz"}
+            files = {"package.json": root, "package-lock.json": lock(root, self.registry, plain=entry)}
+            result = self.install(*self.options, place=place, **files)
+            self.assertEqual(result.code, code, result.lines)
+            if code == 0:
+                self.assertEqual((self.names(result), self.names(result, "node_provided")), ([], ["plain 1.2.0"]))
+        self.assertIn("no index is configured for package-lock.json: use an image that has", result.reason)
+
 
 class MessagesOfNpm(unittest.TestCase):
     """Sentences for messages of npm, without a container."""
@@ -304,6 +321,14 @@ class MessagesOfNpm(unittest.TestCase):
                 f"npm {word} code ERR_SOCKET_TIMEOUT", f"npm {word} network request to {URL}/a failed, reason: Socket timeout"
             )
             self.assertTrue(hanging.startswith("index.test did not answer as it should (ERR_SOCKET_TIMEOUT): "), hanging)
+
+    def test_hostile_addresses_in_a_message_are_no_failure_of_the_program(self):
+        network = self.describe("npm ERR! code ECONNRESET", "npm ERR! network request to http://[x/y failed")
+        self.assertIn("did not answer as it should (ECONNRESET)", network)
+        absent = self.describe("npm ERR! code E404", "npm ERR! 404 Not Found - GET http://[x/y")
+        self.assertIn("of unknown name", absent)
+        digit = self.describe("npm ERR! code EODD", "npm ERR! a digit of github.com is wrong")
+        self.assertTrue(digit.startswith("npm failed: EODD: a digit"), digit)
 
     def test_unknown_messages_are_cut_to_their_first_line(self):
         text = self.describe("npm ERR! code EODD", "npm ERR! syscall x", "npm ERR!", f"npm ERR! {'first ' * 400}", "npm ERR! second")

@@ -36,6 +36,21 @@ class InferredRequirements(EnvironmentCase):
         warning = "left out: invented, made-up, strict (inferred from the skill's text and not installable)"
         self.assertEqual(described["warnings"], [warning])
 
+    def test_one_wrong_name_among_many_costs_no_other(self):
+        folder = self.root / "many"
+        folder.mkdir()
+        names = [f"many{number:02}" for number in range(60)]
+        for name in names:
+            make_wheel(folder, name, "1.0", {name: ""})
+        mount = ("--volume", f"{folder}:/opt/skilld/many:ro")
+        inferred = dict.fromkeys([*names[:50], "made-up", *names[50:]], "")
+        lines = "".join(f"{line}\n" for line in inferred)
+        described = self.built(
+            *mount, **{"requirements.txt": lines}, inferred=inferred, wheelhouse="/opt/skilld/many"
+        ).environment()
+        self.assertEqual([item["name"] for item in described["packages"]], names)
+        self.assertEqual(len(described["warnings"]), 1)
+
     def test_modules_of_the_image_need_no_package(self):
         result = self.build_inferred([], {"json": "json", "letters": "letters"})
         self.assertEqual(result.code, 0, "\n".join(result.lines))

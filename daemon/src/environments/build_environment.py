@@ -466,6 +466,9 @@ def main():
             return 3
         report(f"the build failed: {error}")
         return 1
+    except Exception as error:  # The last line is the reason, also where this program is wrong.
+        report(f"the build failed: {type(error).__name__}: {quote_reason(str(error))}")
+        return 1
     return 0
 
 

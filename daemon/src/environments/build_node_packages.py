@@ -30,7 +30,7 @@ const [places, pairs] = JSON.parse(require('fs').readFileSync(0, 'utf8'));
 let semver;
 for (const place of places) { try { semver ??= createRequire(place)('semver'); } catch {} }
 const options = { includePrerelease: true };
-const fits = ([version, range]) => semver.satisfies(version ?? process.version, range, version ? {} : options);
+const fits = ([version, range]) => range.length <= 256 && semver.satisfies(version ?? process.version, range, version ? {} : options);
 console.log(JSON.stringify([process.version, pairs.map(fits)]));
 """
 # Messages of npm that name a package, as (pattern, group 1).
@@ -81,7 +81,7 @@ class NodeProject:
         """Installs the packages, and moves them into the environment's tree."""
         self.remove_configuration()
         # The daemon has checked both files.
-        self.manifest = read_manifest(self.folder)
+        self.manifest, self.locked = read_manifest(self.folder), {}
         lock = self.folder / "package-lock.json"
         if lock.is_file():
             self.install_locked(json.loads(lock.read_text(encoding="utf-8-sig"))["packages"])
@@ -106,6 +106,8 @@ class NodeProject:
 
     def install_locked(self, locked):
         """Installs the packages of the lock file, and others only if they were added to it."""
+        if not self.index_url and self.is_locked_in_image(locked):
+            return self.add_provided({name: locked[f"node_modules/{name}"]["version"] for name in self.direct_names()})
         report(f"installing the packages of {self.lock_file}")
         self.write_manifest({})
         # The lock does not name packages that were added: `install` keeps what it pins and resolves the others.
@@ -116,6 +118,27 @@ class NodeProject:
             succeeded, output = self.run_npm(*command, "--legacy-peer-deps")
         if not succeeded:
             raise self.failure(output, locked)
+        self.locked = locked
+
+    def direct_names(self):
+        """Returns the names of all packages that the skill asks for."""
+        return dict.fromkeys(name for field in DEPENDENCY_FIELDS for name in self.dependencies(field))
+
+    def is_locked_in_image(self, locked):
+        """Returns True if the image has each direct package in the locked version, with what the image installed for it."""
+        place, names = Path(IMAGE_MODULES[0]), self.direct_names()
+        versions = {name: locked.get(f"node_modules/{name}", {}).get("version") for name in names}
+        return not self.manifest.get("workspaces") and all(
+            PACKAGE_NAME.fullmatch(name) and version and read_version(place, name) == version
+            for name, version in versions.items()
+        )
+
+    def add_provided(self, provided):
+        """Adds packages of the image to the report, by their version."""
+        for name, version in sorted(provided.items()):
+            item = {"name": name, "version": version}
+            if item not in self.builder.result["node_provided"]:
+                self.builder.result["node_provided"].append(item)
 
     def install_unlocked(self):
         """Installs what the image lacks of the dependencies, in the versions that npm chooses today."""
@@ -138,10 +161,7 @@ class NodeProject:
                 break
         if self.modules.is_dir() and not self.has_added:
             self.builder.warn(f"{self.file} has no package-lock.json: another build may install other versions")
-        for name, version in sorted(provided.items()):
-            item = {"name": name, "version": version}
-            if item not in self.builder.result["node_provided"]:
-                self.builder.result["node_provided"].append(item)
+        self.add_provided(provided)
 
     def dependencies(self, field):
         """Returns one of the manifest's tables of packages."""
@@ -158,7 +178,7 @@ class NodeProject:
         """Returns the version of each direct dependency that the image has in a fitting version."""
         if self.manifest.get("overrides"):
             return {}  # They may name any dependency.
-        names = dict.fromkeys(name for field in DEPENDENCY_FIELDS for name in self.dependencies(field))
+        names = self.direct_names()
         # Packages of Debian may lack programs and types, so that an index is preferred to them.
         folders = IMAGE_MODULES[:1] if self.index_url else IMAGE_MODULES
         found = {}
@@ -241,6 +261,8 @@ class NodeProject:
             name, folder = installed_name(place), self.folder / place
             manifest = read_manifest(folder)
             version = str(item.get("version") or manifest.get("version") or "")
+            if (expected := self.locked.get(place, {}).get("version")) and expected != version:
+                self.builder.warn(f"{self.lock_file} does not fit {self.file}: {name} is {version}, not {expected}")
             built = {"name": name, "version": version, "hashes": str(item.get("integrity", "")).split()}
             if built not in result:
                 result.append(built)
@@ -312,6 +334,10 @@ class NodeProject:
             # npm names the hash only.
             names = [installed_name(path) for path, item in locked.items() if item.get("integrity") == match[1]]
             package = ", ".join(names) or package
+        if code == "ENOTCACHED" and locked:
+            advice = "use an image that has all packages that it names in the locked versions"
+            setting = "or let the operator set skills.node_package_index"
+            return NeedError(f"no index is configured for {self.lock_file}: {advice}, {setting}")
         if code in NEED_SENTENCES:
             return NeedError(NEED_SENTENCES[code].format(package=package, file=self.file, lock=self.lock_file))
         first = quote_reason(lines[0].removeprefix("FetchError: ")[:REASON_MAX]) if lines else "npm wrote no message"
@@ -319,7 +345,7 @@ class NodeProject:
             return BuildError(f"the index refuses package {package} ({code[1:]}): ask its operator for access")
         if NETWORK_CODES.fullmatch(code):
             url = next(iter(URL.findall(text)), self.index_url or "")
-            return BuildError(f"{urlsplit(url).netloc} did not answer as it should ({code}): {first}: try again later")
+            return BuildError(f"{split_url(url).netloc} did not answer as it should ({code}): {first}: try again later")
         if code == "ERESOLVE":
             found = [line.strip() for line in lines if re.match(r"\s*(Found: |peer\w* |dev |Conflicting peer)", line)]
             reason = quote_reason("; ".join(found[:3]))
@@ -330,7 +356,7 @@ class NodeProject:
             return NeedError(f"{self.lock_file} does not fit {self.file}: {reason}: write it anew with `npm install`")
         if code in NEED_CODES:
             return NeedError(f"{self.file}: {first}: correct it")
-        if "git" in first:
+        if re.search(r"ls-remote|(^|\s|/)git\s", text):
             repository = next(iter(re.findall(r" ls-remote .*?(\S+[:/]\S+)", text)), "a repository")
             return NeedError(f"a package of {self.file} comes from {repository[:200]}: use packages of an index")
         return BuildError(f"npm failed: {f'{code}: ' if code else ''}{first}")
@@ -341,11 +367,19 @@ def named_package(text, index_url):
     if match := NAMED_PACKAGE.search(text):
         return next(filter(None, match.groups()))[:200]
     for url in URL.findall(text):
-        base = urlsplit(index_url or "https://registry.npmjs.org").path.strip("/")
-        path = unquote(urlsplit(url).path).strip("/").removeprefix(base).strip("/")
+        base = split_url(index_url or "https://registry.npmjs.org").path.strip("/")
+        path = unquote(split_url(url).path).strip("/").removeprefix(base).strip("/")
         if PACKAGE_NAME.fullmatch(name := path.partition("/-/")[0]):
             return name[:200]
     return "of unknown name"
+
+
+def split_url(url):
+    """Returns the parts of a URL, which are empty if a message of npm has something else in its place."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def installed_name(path):

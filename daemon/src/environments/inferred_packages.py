@@ -6,12 +6,12 @@ text of a skill, which may name packages that do not exist, or that do not fit t
 
 import importlib.util
 
-# Requirements that are tried one by one; uv needs about 0.2 s for each.
-TRIED_REQUIREMENTS_MAX = 30
+# Further resolutions; uv needs about 0.2 s for each. Halving finds a few bad ones among 100.
+RESOLUTIONS_MAX = 60
 
 
 def is_in_image(module):
-    """Returns True if the image has a module, by whichever package."""
+    """Returns True if the image has a module, in any of its packages."""
     try:
         return bool(module) and importlib.util.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -25,7 +25,7 @@ def resolve_inferred(builder, requirements, resolve):
     """
     modules = builder.options.get("inferred", {})
     stated = [line for line in requirements if line not in modules]
-    # Of a namespace the image may have another package's part.
+    # A namespace package may be installed in part: the image can have google.auth without google.cloud.
     inferred = [line for line in requirements if line in modules and ("." in modules[line] or not is_in_image(modules[line]))]
     try:
         return resolve(stated + inferred)
@@ -34,15 +34,26 @@ def resolve_inferred(builder, requirements, resolve):
             raise
     # A fault of what is stated ends the build here.
     pins = resolve(stated)
-    usable = []
-    for line in inferred[:TRIED_REQUIREMENTS_MAX]:
+    usable, refused = [], []
+    # Groups that are still to be tried, the last one first.
+    half = len(inferred) // 2
+    groups = [part for part in (inferred[half:], inferred[:half]) if part]
+    for _ in range(RESOLUTIONS_MAX):
+        if not groups:
+            break
+        group = groups.pop()
         try:
-            pins = resolve(stated + usable + [line])
-            usable.append(line)
+            pins = resolve(stated + usable + group)
+            usable += group
         except NeedError as error:
-            report(f"{line} is left out: {error}")
-    if left_out := sorted(set(inferred) - set(usable)):
-        builder.warn(f"left out: {', '.join(left_out)} (inferred from the skill's text and not installable)")
+            if len(group) > 1:
+                half = len(group) // 2
+                groups += [group[half:], group[:half]]
+            else:
+                refused += group
+                report(f"{group[0]} is left out: {error}")
+    if refused:
+        builder.warn(f"left out: {', '.join(sorted(refused))} (inferred from the skill's text and not installable)")
+    if untried := sorted(line for group in groups for line in group):
+        builder.warn(f"left out: {', '.join(untried)} (inferred from the skill's text and not tried, as too many others failed)")
     return pins
-
-

@@ -106,7 +106,7 @@ async fn an_npmrc_of_a_skill_does_not_configure_its_build() -> Result<()> {
     let hostile =
         "registry=http://127.0.0.1:9/\nignore-scripts=false\n//127.0.0.1:9/:_authToken=x\n";
     let package = json!({
-        "dependencies": {"hostile-scripts": "1"}, "scripts": {"prepare": "touch /workspace/ran"},
+        "dependencies": {"hostile-scripts": "1"}, "scripts": {"prepare": "exit 1"},
         "publishConfig": {"registry": "http://127.0.0.1:9/"}, "packageManager": "pnpm@9.0.0",
     });
     let files = [
