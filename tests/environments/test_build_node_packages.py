@@ -212,7 +212,8 @@ class UnlockedPackages(NodeCase):
         paths = ["package/../../../../climbed", "/tmp/absolute", "package/C:\\drive", "package/inner/kept"]
         self.index.pages |= make_registry(URL, {("climbing", "1.0.0"): {}}, {path: "x" for path in paths})
         # The shell stays, and looks for what npm wrote when the build has ended.
-        prologue = "trap 'find /workspace /tmp -name climbed -o -name absolute >&2' EXIT; exec() { \"$@\"; };"
+        find = "find /workspace /tmp ! -path '*/climbing/*' '(' -name climbed -o -name absolute ')' >&2"
+        prologue = f'find_escaped() {{ {find}; }}; trap find_escaped EXIT; exec() {{ "$@"; }};'
         result = self.installed(prologue=prologue, **{"package.json": {"dependencies": {"climbing": "1"}}})
         self.assertIn("node_modules/climbing/inner/kept", self.files(result))
         self.assertFalse([line for line in result.lines if line.endswith(("/climbed", "/absolute"))], result.lines)

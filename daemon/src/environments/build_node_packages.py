@@ -30,7 +30,7 @@ const [places, pairs] = JSON.parse(require('fs').readFileSync(0, 'utf8'));
 let semver;
 for (const place of places) { try { semver ??= createRequire(place)('semver'); } catch {} }
 const options = { includePrerelease: true };
-const fits = ([version, range]) => range.length <= 256 && semver.satisfies(version ?? process.version, range, version ? {} : options);
+const fits = ([version, range]) => String(range).length <= 256 && semver.satisfies(version ?? process.version, range, version ? {} : options);
 console.log(JSON.stringify([process.version, pairs.map(fits)]));
 """
 # Messages of npm that name a package, as (pattern, group 1).
