@@ -231,13 +231,13 @@ class UnlockedPackages(NodeCase):
         (folder / "npmrc").write_text(hostile)
         options = ["--volume", f"{folder}/npmrc:/etc/npmrc:ro", "--env", "npm_config_registry=http://other.test/",
                    "--env", "NPM_CONFIG_OFFLINE=true", "--env", "NODE_ENV=production"]  # fmt: skip
-        need = {"devDependencies": {"@scope/tool": "1"}, "publishConfig": {"registry": "http://other.test/"},
+        need = {"devDependencies": {"@scope/tool": "1", "scripted": "1"}, "publishConfig": {"registry": "http://other.test/"},
                 "packageManager": "pnpm@9.0.0", "devEngines": {"packageManager": {"name": "pnpm"}}}  # fmt: skip
         result = self.installed(*options, **{
             "package.json": need, ".npmrc": hostile, ".yarnrc": "registry http://other.test/\n",
             "node_modules/plain/package.json": {"name": "plain", "version": "0.0.1"},
         })  # fmt: skip
-        self.assertEqual(self.names(result), ["@scope/tool 1.0.0", "plain 1.5.0"])
+        self.assertEqual(self.names(result), ["@scope/tool 1.0.0", "plain 1.5.0", "scripted 1.0.0"])
         self.assertTrue(all(url.startswith(URL) for url in self.index.requested), self.index.requested)
 
 

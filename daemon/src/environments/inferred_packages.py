@@ -26,7 +26,8 @@ def resolve_inferred(builder, requirements, resolve):
     modules = builder.options.get("inferred", {})
     stated = [line for line in requirements if line not in modules]
     # A namespace package may be installed in part: the image can have google.auth without google.cloud.
-    inferred = [line for line in requirements if line in modules and ("." in modules[line] or not is_in_image(modules[line]))]
+    is_provided = {line: "." not in module and is_in_image(module) for line, module in modules.items()}
+    inferred = [line for line in requirements if line in modules and not is_provided[line]]
     try:
         return resolve(stated + inferred)
     except NeedError:
