@@ -77,8 +77,9 @@ async fn a_python_environment_is_built_from_its_public_registry() -> Result<()> 
 async fn npm_registry() -> Result<String> {
     let printed = Command::new("npm")
         .args(["config", "get", "registry"])
-        .output();
-    match printed.await {
+        .output()
+        .await;
+    match printed {
         Ok(output) => Ok(String::from_utf8(output.stdout)?.trim().to_owned()),
         Err(_) => Ok("https://registry.npmjs.org/".to_owned()),
     }
