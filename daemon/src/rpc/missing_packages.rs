@@ -49,7 +49,7 @@ pub(super) async fn find_missing_packages(
     };
     let mut missing = pb::MissingPackages::default();
     if let Some(inventory) = find_image_inventory(shared, pool, has_problems).await {
-        let needs = added_needs::with_added(&*skills.needs(skill).await?, &added);
+        let needs = added_needs::with_added(&skills.needs(skill).await?, &added);
         missing = list(&needs, &inventory);
         // A requirement that was refused is not among the names, so that any image may lack it all the same.
         let has_refused = request.need.problems.iter().any(Problem::is_error);

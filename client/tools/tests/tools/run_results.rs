@@ -161,7 +161,7 @@ async fn a_full_disk_is_a_warning_with_its_size_and_what_helps() {
 #[tokio::test]
 async fn signs_of_a_cause_count_on_stdout_and_with_exit_code_0() {
     let causes = "
-        ERROR: No matching distribution found for left-pad => commands have no network: pip, npm, uv, git clone and downloads fail.
+        ERROR: No matching distribution found for left-pad => commands have no network: pip, npm, npx, pnpm, yarn, uv, git clone and downloads fail.
         fatal: unable to access 'https://a.example/': Could not resolve host: a.example => commands have no network:
         rm: cannot remove '/workspace/skills/demo/a': Read-only file system => skills are read-only: write to out/ or work/
         OSError: [Errno 28] No space left on device => a file system was full while this ran: /tmp is small, so set TMPDIR=$WORK_DIR

@@ -349,7 +349,7 @@ impl SkillLibrary {
         self.environment_needs.get_or_read(&key, || {
             let mut need = self.stated_need(skill)?.with_added(&added);
             if self.options.infers_packages {
-                need = need.with_inferred(&infer_packages(&*self.needs_of(skill)?));
+                need = need.with_inferred(&infer_packages(&self.needs_of(skill)?));
             }
             // This thread may block; those that ask for the digest later must not.
             let _computed = need.digest();

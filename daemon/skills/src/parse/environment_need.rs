@@ -39,8 +39,9 @@ pub struct EnvironmentNeed {
 /// Digests of a need, 64 hex digits each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct NeedDigests {
+    /// Digest of everything that a build reads.
     whole: String,
-    /// That of the Node.js projects.
+    /// Digest of the Node.js projects.
     node: String,
 }
 

@@ -37,7 +37,8 @@ async fn remember(skills: &Skills, name: &str, texts: &[&str]) {
 async fn staged_need(skills: &Skills, name: &str) -> EnvironmentNeed {
     let leased = skills.lease_to_stage(vec![wanted(name)]).await;
     let leased = leased.expect("leased");
-    EnvironmentNeed::clone(&leased.skills()[0].environment_need)
+    let staged = leased.skills().first().expect("a skill");
+    EnvironmentNeed::clone(&staged.environment_need)
 }
 
 #[tokio::test]

@@ -39,18 +39,18 @@ impl Default for LocalBudget {
 
 /// Package in the skill's own folder.
 pub(super) struct LocalPackage {
-    /// Its folder, relative to the skill's root.
+    /// Folder of the package, relative to the skill's root.
     pub(super) folder: String,
     pub(super) package: PackageJson,
-    /// Text of its package.json.
+    /// Text of the package.json.
     pub(super) text: String,
 }
 
 /// Result for one local package.
 pub(super) enum Acceptance {
-    /// It is part of the build.
+    /// The package is part of the build.
     Accepted,
-    /// It is not. The reason is the end of a sentence that begins with the dependency.
+    /// The package is not part of it. The reason is the end of a sentence that begins with the dependency.
     Refused(String),
 }
 

@@ -70,13 +70,13 @@ pub(super) fn read_node_projects(manifest: &Manifest) -> Result<NodeDeclarations
 /// Names of packages in the files package.json of one project.
 #[derive(Default)]
 struct ProjectNames {
-    /// Those that are left in a package.json.
+    /// Names that are left in a package.json.
     wanted: BTreeSet<String>,
-    /// Those that were taken out of a package.json.
+    /// Names that were taken out of a package.json.
     refused: BTreeSet<String>,
-    /// Those without which programs fail, if they are no workspaces: path of the package.json, and name.
+    /// Packages without which programs fail, if they are no workspaces: path of the package.json, and name.
     needed: Vec<(String, String)>,
-    /// Those of workspaces.
+    /// Names of workspaces.
     workspaces: BTreeSet<String>,
 }
 
