@@ -137,7 +137,7 @@ function installPackages(parsed, args, isClean) {
     }
     if (checks.length === 0 || checks.some((item) => item.needsNpm)) return runProgram(NPM_ITSELF.npm, args);
     if (checks.some((item) => item.isMissing)) return reportMissing('npm', checks);
-    console.log(`up to date; present: ${checks.map((item) => item.text).join(', ')}`);
+    console.log(`up to date, already there: ${checks.map((item) => item.text).join(', ')}`);
 }
 
 // Returns the program of a package that has its name, or its only one.
