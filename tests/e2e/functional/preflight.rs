@@ -112,6 +112,10 @@ async fn skillctl_checks_reads_and_finds_skills() -> Result<()> {
     let image = [b"\x89PNG\r\n\x1a\n\0\xff".as_slice(), &[7; 300_000]].concat();
     fs::create_dir(root.path().join("fits/assets"))?;
     fs::write(root.path().join("fits/assets/logo.png"), &image)?;
+    fs::create_dir(root.path().join("refused"))?;
+    fs::write(root.path().join("refused/requirements.txt"), "-e .\n")?;
+    let document = "---\nname: refused\ndescription: d\n---\n";
+    fs::write(root.path().join("refused/SKILL.md"), document)?;
     fs::create_dir(root.path().join("broken"))?;
     fs::write(root.path().join("broken/SKILL.md"), "no front matter")?;
     let daemon = Daemon::start_with(Options::default().skills(root.path())).await?;
@@ -139,6 +143,14 @@ async fn skillctl_checks_reads_and_finds_skills() -> Result<()> {
     let notes = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert_eq!(notes.matches("requirements.txt:2").count(), 1, "{notes}");
     assert!(!notes.contains("torch"), "{notes}");
+    // What the staging and the check both report is printed once.
+    let ran = skillctl(&daemon, &["run", "refused", "--", "echo ran"]).await?;
+    let notes = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(
+        notes.matches("\"-e .\" is an option of pip").count(),
+        1,
+        "{notes}"
+    );
     let ran = skillctl(&daemon, &["run", "lacks", "--no-check", "--", "echo ran"]).await?;
     assert!(!String::from_utf8_lossy(&ran.stderr).contains("requirements.txt:2"));
 

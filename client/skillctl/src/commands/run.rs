@@ -99,6 +99,7 @@ impl Run {
             // Known before it exists, so that it can be deleted whatever became of its creation.
             workspace: workspace_name(&new_workspace_id()),
             interrupt: InterruptSignals::new()?,
+            printed_problems: Vec::new(),
         };
         let mut object = Map::new();
         let ended = job.work(self, &mut object).await;
@@ -125,6 +126,8 @@ struct RunJob<'a> {
     clock: TimingPrinter,
     workspace: String,
     interrupt: InterruptSignals,
+    /// Messages of the problems that the staging printed.
+    printed_problems: Vec<String>,
 }
 
 impl RunJob<'_> {
@@ -193,6 +196,8 @@ impl RunJob<'_> {
         let staging = client.stage_skills_with(skills);
         let staged = self.interrupt.race(staging).await??;
         stage::print_skill_problems(&staged);
+        let problems = staged.iter().flat_map(|skill| &skill.problems);
+        self.printed_problems = problems.map(|problem| problem.message.clone()).collect();
         if let Some(request) =
             input_arg::references_request(&self.workspace, inputs, StageMode::Copy, scope)
         {
@@ -223,7 +228,7 @@ impl RunJob<'_> {
         };
         let checking = self.client.preflight_skill(request);
         if let Ok(answer) = self.interrupt.race(checking).await? {
-            let notes = check::missing_notes(&answer);
+            let notes = check::missing_notes(&answer, &self.printed_problems);
             notes.iter().for_each(|line| output::print_note(line));
         }
         self.clock.lap("check", start);

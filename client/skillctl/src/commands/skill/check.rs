@@ -80,13 +80,13 @@ fn finding_kind(finding: &PreflightFinding) -> &'static str {
     }
 }
 
-/// Returns notes for the user before a run, a line each: requirements that the skill itself names.
-pub(crate) fn missing_notes(answer: &PreflightSkillResponse) -> Vec<String> {
+/// Returns notes for the user before a run, a line each: requirements that the skill itself names, without those that
+/// problems with these messages have named.
+pub(crate) fn missing_notes(answer: &PreflightSkillResponse, named: &[String]) -> Vec<String> {
     use skilld_client::v1::problem::Severity;
-    let errors = answer
-        .findings
-        .iter()
-        .filter(|finding| finding.severity() == Severity::Error);
+    let errors = answer.findings.iter().filter(|finding| {
+        finding.severity() == Severity::Error && !named.contains(&finding.message)
+    });
     errors
         .map(|finding| format!("{} ({})", finding.message, finding.source))
         .collect()
