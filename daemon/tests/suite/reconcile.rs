@@ -273,6 +273,8 @@ async fn an_unremovable_container_is_quarantined_until_it_is_gone() {
         .create_workspace(create_request("stuck"))
         .await;
     again.expect("the name is free");
+    // A container that boots at the restart would be removed, too.
+    wait_until_warm(&server, 1).await;
     let server = server.restart(|_| {}).await;
     let kept = quarantine_problems(&server).await;
     assert_eq!(kept.len(), 1, "a restart does not forget it");
