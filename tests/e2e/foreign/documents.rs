@@ -85,7 +85,6 @@ docs/publishing-skills.md | Publishing with skillctl | docs_about_skills_typed_w
 docs/reading-skills.md | Reading with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/running-scripts.md | Scripts with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/security.md | | not run: tests/run.sh runs the script and every test
-docs/skill-packages.md | Packages for a skill that names none | not run: needs PyPI; an_added_package_is_imported_in_every_workspace uses wheels of its own
 docs/skill-packages.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
 docs/skill-sources.md | The store with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/metrics.md | | not run: wants a listener of its own; tests/e2e/foreign/prometheus.rs reads the page
