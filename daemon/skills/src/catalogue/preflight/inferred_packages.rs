@@ -1,4 +1,4 @@
-//! Infers packages from what a skill's text installs and its scripts import, for those that nobody stated. Pure.
+//! Infers packages from what a skill's text installs and its scripts import. Pure.
 //!
 //! The text may name anything: a build leaves out what does not exist.
 
