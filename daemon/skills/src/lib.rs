@@ -48,7 +48,9 @@ pub use content_store::{StoreCleanup, skill_files};
 pub use error::{Error, Result};
 pub use parse::added_packages::{ADDED_PACKAGES_MAX, AddedPackages};
 pub use parse::document::{self, Document};
-pub use parse::environment_need::{EnvironmentNeed, InferredRequirement, NodeProject};
+pub use parse::environment_need::{
+    ENVIRONMENT_WARNING, EnvironmentNeed, InferredRequirement, NodeProject,
+};
 pub use parse::finding::{self, ValidationProfile};
 pub use parse::front_matter::{self, FrontMatter, Requires};
 pub use parse::problem::{Problem, Severity};

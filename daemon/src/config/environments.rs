@@ -119,9 +119,9 @@ impl EnvironmentOptions {
             .map_or(Ok(Vec::new()), read_authorities)
     }
 
-    /// Returns the directory of wheels that containers can use. Blocks.
+    /// Returns the directory of wheels that containers can use; `None` where nothing is built. Blocks.
     pub fn usable_wheelhouse(&self) -> Option<&Path> {
-        let wheelhouse = self.wheelhouse.as_deref();
+        let wheelhouse = self.wheelhouse.as_deref().filter(|_| self.is_enabled());
         wheelhouse.filter(|_| self.wheelhouse_fault().is_none())
     }
 }

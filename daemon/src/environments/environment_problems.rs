@@ -1,13 +1,11 @@
 //! Problems of skills' environments: those that were not built, and those that lack something.
 
 use super::EnvironmentRequest;
-use crate::skills::Problem;
 use crate::skills::environments::environment_record::EnvironmentRecord;
+use crate::skills::{ENVIRONMENT_WARNING, Problem};
 
 /// Code of the problem of an environment whose build failed.
 const BUILD_FAILED: &str = "environment.build_failed";
-/// Code of the problem of a package of a built environment that may not work.
-const BUILD_WARNING: &str = "environment.warning";
 /// Code of the problem of inferred packages that a built environment lacks.
 const PACKAGES_LEFT_OUT: &str = "environment.left_out";
 /// Beginning of a build's warning about such packages.
@@ -48,7 +46,7 @@ pub(super) fn preparation_error(skill: &str, problem: &Problem) -> Problem {
 fn build_warning(text: &str) -> Problem {
     let code = match text.starts_with(LEFT_OUT) {
         true => PACKAGES_LEFT_OUT,
-        false => BUILD_WARNING,
+        false => ENVIRONMENT_WARNING,
     };
     Problem::warning(code, text)
 }

@@ -8,8 +8,8 @@ const SOURCE: &str = "added packages";
 
 /// Returns the needs of a skill and those of the packages that are added to it, which count as if the skill stated them.
 pub(super) fn with_added(needs: &[Need], added: &AddedPackages) -> Vec<Need> {
-    let python = added.python.iter();
-    let python = python.map(|requirement| (NeedKind::PythonPackage, package_name(requirement)));
+    let python = added.python_names();
+    let python = python.map(|name| (NeedKind::PythonPackage, name));
     let node = added.node.keys();
     let node = node.map(|name| (NeedKind::NodePackage, name.clone()));
     let added = python.chain(node).map(|(kind, name)| Need {
@@ -19,15 +19,6 @@ pub(super) fn with_added(needs: &[Need], added: &AddedPackages) -> Vec<Need> {
         source: SOURCE.to_owned(),
     });
     needs.iter().cloned().chain(added).collect()
-}
-
-/// Returns the normalised name of a checked requirement's package (PEP 503).
-fn package_name(requirement: &str) -> String {
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let name = requirement.split(|c| !is_of_name(c)).next();
-    let words = name.unwrap_or_default().split(['-', '_', '.']);
-    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-    words.join("-").to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(super) async fn find_missing_packages(
     pool: &Arc<Pool>,
 ) -> Result<Option<pb::MissingPackages>> {
     let needing = skills.environment_need(skill.clone()).await?;
-    let added = skills.added_packages(needing.name.clone()).await?;
+    let added = needing.added_packages.clone();
     let Ok(request) = EnvironmentRequest::for_pool(caller.tenant(), needing, pool) else {
         return Ok(None);
     };

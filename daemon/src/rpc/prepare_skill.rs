@@ -38,7 +38,7 @@ pub(super) async fn prepare_skill(
     rebuilds: bool,
 ) -> Result<BoxStream<'static, Result<pb::PrepareSkillResponse>>> {
     let skill = skills.environment_need(skill).await?;
-    let added = skills.added_packages(skill.name.clone()).await?;
+    let added = skill.added_packages.clone();
     let request = EnvironmentRequest::for_pool(tenant, skill, pool)?;
     let only = |message| stream::once(std::future::ready(Ok(message))).boxed();
     if request.need.is_empty() {

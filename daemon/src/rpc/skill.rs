@@ -25,7 +25,7 @@ use crate::shutdown::Tasks;
 use crate::skills::environments::environment_record::BuiltPackage;
 use crate::skills::preflight::{self, ImageInventory};
 use crate::skills::skill_files::FileRangeReader;
-use crate::skills::{SkillRef, SkillState, Skills};
+use crate::skills::{SkillState, StagedSkill};
 
 /// Implementation of SkillService.
 #[derive(Debug, Clone)]
@@ -35,11 +35,10 @@ impl SkillRpc {
     /// Returns the packages of a skill's environment; `None` if it has none yet.
     async fn built_packages(
         &self,
-        (tenant, skills): (&TenantName, &Skills),
-        skill: SkillRef,
+        tenant: &TenantName,
+        skill: StagedSkill,
         pool: &Arc<Pool>,
     ) -> Result<Option<ImageInventory>> {
-        let skill = skills.environment_need(skill).await?;
         let request = EnvironmentRequest::for_pool(tenant, skill, pool)?;
         let record = self.0.environments.find(&request).await;
         let names = |packages: &[BuiltPackage]| -> HashSet<String> {
@@ -236,21 +235,18 @@ impl SkillService for SkillRpc {
         let pool = self.0.registry.granted_pool(&caller, pool)?;
         let skills = self.0.skills.of(&caller);
         let needs = skills.needs(skill.clone()).await.map_err(Error::from)?;
-        let stated = skills.environment_need(skill.clone()).await;
-        let stated = stated.map_err(Error::from)?;
-        let added = skills.added_packages(stated.name.clone()).await;
-        let needs = added_needs::with_added(&needs, &added.map_err(Error::from)?);
+        let needing = skills.environment_need(skill).await.map_err(Error::from)?;
+        let needs = added_needs::with_added(&needs, &needing.added_packages);
         let inventory = self.0.registry.image_inventory(pool).await?;
-        let own = (caller.tenant(), &skills);
-        let packages = self.built_packages(own, skill, pool).await?;
+        let need = Arc::clone(&needing.environment_need);
+        let packages = self.built_packages(caller.tenant(), needing, pool).await?;
         let image = pool.require_image()?;
         let mut given = request.env;
         let of_image = ImageEnvironment::new(&image.env);
         given.extend(of_image.variables().map(|(name, _)| name.to_owned()));
         let unmet = preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &given);
         // Errors come first, and these are errors.
-        let refused = stated.environment_need.problems.iter();
-        let refused = refused.filter(|problem| problem.is_error());
+        let refused = need.problems.iter().filter(|problem| problem.is_error());
         let findings: Vec<_> = refused
             .map(preflight::refusal_finding)
             .chain(unmet)

@@ -1,7 +1,7 @@
 //! Problems of slots and of the host's directories for operators, found when GetProblems asks.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -72,24 +72,22 @@ pub fn list_quarantined(context: &SharedSlotContext) -> Vec<DaemonProblem> {
 /// Lists the operator's directories that containers cannot use. Blocks.
 fn list_unusable_dirs(config: &Config) -> Vec<DaemonProblem> {
     let options = &config.skills.environments;
-    let problem = |code, dir: &Option<PathBuf>, fault: String, what: &str| DaemonProblem {
+    let problem = |code, dir: &Path, fault: String, what: &str| DaemonProblem {
         code,
         is_error: true,
-        subject: dir
-            .as_deref()
-            .unwrap_or(Path::new(""))
-            .display()
-            .to_string(),
+        subject: dir.display().to_string(),
         message: format!("{fault}; until then containers start without the {what}"),
         time: SystemTime::now(),
     };
-    let wheels = options.wheelhouse_fault().map(|fault| {
-        let code = "environment.wheelhouse_unusable";
-        problem(code, &options.wheelhouse, fault, "wheels")
-    });
+    let wheels = options
+        .wheelhouse
+        .as_deref()
+        .zip(options.wheelhouse_fault());
+    let wheels =
+        wheels.map(|(dir, fault)| problem("environment.wheelhouse_unusable", dir, fault, "wheels"));
     let fonts = config.pools.iter().filter_map(|pool| {
-        let fault = pool.fonts_fault()?;
-        Some(problem("pool.fonts_unusable", &pool.fonts, fault, "fonts"))
+        let (dir, fault) = pool.fonts.as_deref().zip(pool.fonts_fault())?;
+        Some(problem("pool.fonts_unusable", dir, fault, "fonts"))
     });
     wheels.into_iter().chain(fonts).collect()
 }

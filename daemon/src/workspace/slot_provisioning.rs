@@ -135,14 +135,16 @@ pub fn container_spec(
 /// read are left out, because Docker would create no container with them. Blocks.
 pub fn shared_mounts(config: &Config, pool: &PoolConfig) -> BTreeMap<String, PathBuf> {
     let options = &config.skills.environments;
-    let is_enabled = options.is_enabled();
-    let environments =
-        is_enabled.then(|| environment_store::mounted_dir(&environments_base(config)));
-    let wheelhouse = options.usable_wheelhouse().filter(|_| is_enabled);
+    let environments = options
+        .is_enabled()
+        .then(|| environment_store::mounted_dir(&environments_base(config)));
     let own = |dir: Option<&Path>| dir.map(Path::to_owned);
     [
         (workspace_paths::ENVIRONMENTS_DIR, environments),
-        (workspace_paths::WHEELHOUSE_DIR, own(wheelhouse)),
+        (
+            workspace_paths::WHEELHOUSE_DIR,
+            own(options.usable_wheelhouse()),
+        ),
         (workspace_paths::FONTS_DIR, own(pool.usable_fonts())),
     ]
     .into_iter()

@@ -329,25 +329,22 @@ impl SkillLibrary {
         wanted: &SkillRef,
     ) -> Result<(StagedSkill, Lease)> {
         let (mut staged, lease) = self.lease_resolved(view.catalogue, skill, wanted)?;
-        staged.environment_need = self.resolve_need(view.tenant, &staged)?;
+        staged.added_packages = self.added_packages(view.tenant, &staged.name)?;
+        staged.environment_need = self.resolve_need(&staged)?;
         Ok((staged, lease))
     }
 
-    /// Returns the packages that a skill needs for a tenant: those that its files state, those that the operator and the
-    /// tenant add, and those that are inferred from its text if the operator permits this.
-    fn resolve_need(&self, tenant: &str, skill: &StagedSkill) -> Result<Arc<EnvironmentNeed>> {
-        let added = self.added_packages(tenant, &skill.name)?;
+    /// Returns the packages that a skill needs: those that its files state, those that were added to it, and those that
+    /// are inferred from its text if the operator permits this.
+    fn resolve_need(&self, skill: &StagedSkill) -> Result<Arc<EnvironmentNeed>> {
+        let added = &skill.added_packages;
         if added.is_empty() && !self.options.infers_packages {
             return self.stated_need(skill);
         }
-        let texts = added.texts().join("\n");
-        let key = format!(
-            "{} {}",
-            skill.digest,
-            HEXLOWER.encode(&Sha256::digest(texts))
-        );
+        let added_digest = HEXLOWER.encode(&Sha256::digest(added.texts().join("\n")));
+        let key = format!("{} {added_digest}", skill.digest);
         self.environment_needs.get_or_read(&key, || {
-            let mut need = self.stated_need(skill)?.with_added(&added);
+            let mut need = self.stated_need(skill)?.with_added(added);
             if self.options.infers_packages {
                 need = need.with_inferred(&infer_packages(&self.needs_of(skill)?));
             }
@@ -365,7 +362,7 @@ impl SkillLibrary {
     }
 
     /// Returns the packages that the operator and a tenant add to a skill.
-    pub(crate) fn added_packages(&self, tenant: &str, skill: &str) -> Result<AddedPackages> {
+    fn added_packages(&self, tenant: &str, skill: &str) -> Result<AddedPackages> {
         let configured = self.options.packages.get(skill).cloned();
         let remembered = self.remembered.find(tenant, skill)?;
         Ok(configured.unwrap_or_default().merged(&remembered))

@@ -41,6 +41,7 @@ use super::content_hashing::{ContentSummary, make_directory};
 use crate::error::{Error, Result, tolerate};
 use crate::fault;
 use crate::held_bytes::{held_bytes, measure_held_bytes};
+use crate::parse::added_packages::AddedPackages;
 use crate::parse::environment_need::EnvironmentNeed;
 use crate::parse::front_matter::FrontMatter;
 use crate::parse::problem::Problem;
@@ -79,6 +80,8 @@ pub struct StagedSkill {
     pub own_links: Vec<&'static str>,
     /// Packages that the skill needs beyond its image: stated, added and inferred ones.
     pub environment_need: Arc<EnvironmentNeed>,
+    /// Packages that the operator and the tenant added to it, which are part of the need.
+    pub added_packages: AddedPackages,
     /// Files that it is staged with; `None` for a skill that shares none.
     pub plugin: Option<PluginFiles>,
     /// Problems of the staging: the skill is staged, and misses something.
@@ -120,6 +123,7 @@ impl StagedSkill {
             unchanged: false,
             own_links: content.own_links,
             environment_need: Arc::default(),
+            added_packages: AddedPackages::default(),
             plugin: None,
             problems: Vec::new(),
             writable_path: None,

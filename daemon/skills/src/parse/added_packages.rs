@@ -30,7 +30,7 @@ pub struct AddedPackages {
     pub node: BTreeMap<String, String>,
 }
 
-/// Packages that a skill's text shows it to use and that nobody stated.
+/// Packages that a skill's text shows it to use, and that are neither stated nor added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct InferredPackages {
     /// Packages of Python with the modules from which they were inferred.
@@ -86,6 +86,13 @@ impl AddedPackages {
         self.python.dedup();
         self.node.extend(later.node.clone());
         self
+    }
+
+    /// Returns the normalised names (PEP 503) of the Python packages.
+    pub fn python_names(&self) -> impl Iterator<Item = String> {
+        self.python
+            .iter()
+            .map(|requirement| normalised_name(requirement))
     }
 
     /// Returns the packages as [`Self::add`] takes them, those of Python first.

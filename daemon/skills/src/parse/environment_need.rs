@@ -14,6 +14,8 @@ use sha2::{Digest, Sha256};
 
 use super::problem::Problem;
 
+/// Code of the warning about packages that are installed, and may not work or differ tomorrow.
+pub const ENVIRONMENT_WARNING: &str = "environment.warning";
 /// Maximum number of folders of one skill with Node.js packages.
 pub(crate) const NODE_PROJECTS_MAX: u32 = 8;
 

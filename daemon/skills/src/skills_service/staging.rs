@@ -171,16 +171,6 @@ impl Skills {
         .await
     }
 
-    /// Returns the packages that the operator and the scope's tenant added to a skill with this name.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub async fn added_packages(&self, skill: String) -> Result<AddedPackages> {
-        let tenant = self.scope.tenant().to_owned();
-        self.read(move |library, _| library.added_packages(&tenant, &skill))
-            .await
-    }
-
     /// Returns the names of the environments that a skill of their tenant still needs for which they were prepared.
     ///
     /// # Errors

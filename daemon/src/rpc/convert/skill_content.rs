@@ -184,7 +184,8 @@ pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<Skil
     violations.finish_with(skill)
 }
 
-/// Checks a `PrepareSkillRequest`. Returns the skill, and the packages that replace those that are remembered for it: `None` if it keeps them.
+/// Checks a `PrepareSkillRequest`. Returns the skill, and the packages that replace those that are remembered for it:
+/// `None` if it keeps them.
 ///
 /// # Errors
 /// `Invalid`.

@@ -22,12 +22,10 @@ use crate::catalogue::preflight::file_selection::select_node_packages;
 use crate::catalogue::preflight::package_json::PackageJson;
 use crate::content_store::skill_files::{Manifest, SkillFile};
 use crate::error::Result;
-use crate::parse::environment_need::{NODE_PROJECTS_MAX, NodeProject};
+use crate::parse::environment_need::{ENVIRONMENT_WARNING, NODE_PROJECTS_MAX, NodeProject};
 use crate::parse::npm_specifier::DependencySource;
 use crate::parse::problem::Problem;
 
-/// Code of the problem of packages that are installed, and in other versions than their author may expect.
-const ENVIRONMENT_WARNING: &str = "environment.warning";
 /// Maximum size in bytes of a lock file.
 const LOCK_BYTES_MAX: u64 = 8 << 20;
 /// Lock files of other package managers.
