@@ -3,8 +3,8 @@
 use skilld_proto::v1::access_service_client::AccessServiceClient;
 use skilld_proto::v1::tenant_service_client::TenantServiceClient;
 use skilld_proto::v1::{
-    CreateWorkspaceTokenRequest, GetPrincipalRequest, GetUsageRequest, ListTenantsRequest,
-    ListTenantsResponse, Principal, TenantUsage, WorkspaceToken,
+    CreateWorkspaceTokenRequest, GetPrincipalRequest, GetTenantUsageRequest,
+    ListTenantUsagesRequest, ListTenantUsagesResponse, Principal, TenantUsage, WorkspaceToken,
 };
 
 use crate::Error;
@@ -20,8 +20,8 @@ retried_calls! { AccessServiceClient:
 
 retried_calls! { TenantServiceClient:
     /// Returns what the caller's tenant holds, and its quotas.
-    get_usage() -> TenantUsage = GetUsageRequest {};
+    get_tenant_usage() -> TenantUsage = GetTenantUsageRequest {};
 
-    /// Returns what all configured tenants hold; requires the role admin.
-    list_tenants() -> ListTenantsResponse = ListTenantsRequest {};
+    /// Returns one page of what the configured tenants hold, in the order of their names; requires the role admin.
+    list_tenant_usages(request: ListTenantUsagesRequest) -> ListTenantUsagesResponse = request;
 }

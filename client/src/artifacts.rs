@@ -49,8 +49,8 @@ impl SaveTarget {
 
     fn header(&self, workspace: String, path: String) -> SaveArtifactRequest {
         SaveArtifactRequest {
-            name: artifact_name(&self.name),
             payload: Some(Payload::Header(SaveArtifactHeader {
+                name: artifact_name(&self.name),
                 scope: Some(self.scope.clone()),
                 mime_type: self.mime_type.clone(),
                 sha256: self.sha256.clone(),
@@ -67,7 +67,7 @@ retried_calls! { ArtifactServiceClient:
     list_artifacts(request: ListArtifactsRequest) -> ListArtifactsResponse = request;
 
     /// Returns one page of the versions of an artifact, oldest first.
-    list_artifact_versions(request: ListArtifactVersionsRequest) -> ListArtifactVersionsResponse = ListArtifactVersionsRequest { name: artifact_name(&request.name), ..request };
+    list_artifact_versions(request: ListArtifactVersionsRequest) -> ListArtifactVersionsResponse = ListArtifactVersionsRequest { parent: artifact_name(&request.parent), ..request };
 
     /// Deletes one version of an artifact, or all of them if none is named.
     delete_artifact(request: DeleteArtifactRequest) -> () = DeleteArtifactRequest { name: artifact_name(&request.name), ..request };
@@ -87,7 +87,6 @@ impl Client {
     ) -> Result<Artifact, Error> {
         let header = target.header(String::new(), String::new());
         let message = |data| SaveArtifactRequest {
-            name: String::new(),
             payload: Some(Payload::Data(data)),
         };
         let upload = Upload {

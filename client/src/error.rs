@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -128,7 +128,7 @@ impl Error {
 
     /// Returns skilld's reason, if skilld gave one.
     #[must_use]
-    pub fn reason(&self) -> Option<Reason> {
+    pub fn reason(&self) -> Option<ErrorReason> {
         self.failure().and_then(|failure| failure.reason)
     }
 
@@ -171,7 +171,7 @@ pub struct Failure {
     /// a connection that broke in the middle of a call.
     pub code: Code,
     /// Reason that skilld gave; `None` if another party answered, such as a proxy.
-    pub reason: Option<Reason>,
+    pub reason: Option<ErrorReason>,
     /// Message for people.
     pub message: String,
     /// Details of the reason; its keys are listed with the reasons.
@@ -197,7 +197,7 @@ impl Failure {
     /// Returns `true` if a quota of the tenant is used up; `false` for limits of the whole daemon.
     #[must_use]
     pub fn is_tenant_quota(&self) -> bool {
-        self.reason == Some(Reason::QuotaExceeded) && self.metadata.contains_key("used")
+        self.reason == Some(ErrorReason::QuotaExceeded) && self.metadata.contains_key("used")
     }
 }
 
@@ -211,8 +211,7 @@ impl fmt::Display for Failure {
         }
         match self.reason {
             Some(reason) => {
-                let name = reason.as_str_name();
-                return write!(f, " ({})", name.strip_prefix("REASON_").unwrap_or(name));
+                return write!(f, " ({})", reason.error_info_name());
             }
             None => write!(f, " ({:?})", self.code)?,
         }
@@ -237,7 +236,7 @@ impl From<Status> for Failure {
             .unwrap_or_default();
         Self {
             code: status.code(),
-            reason: info.and_then(|info| Reason::from_error_info_name(&info.reason)),
+            reason: info.and_then(|info| ErrorReason::from_error_info_name(&info.reason)),
             message: describe_status(&status),
             metadata: info
                 .map(|info| info.metadata.clone().into_iter().collect())
@@ -289,7 +288,7 @@ mod tests {
     #[test]
     fn advice_is_for_statuses_that_skilld_did_not_make() {
         for (reason, expected) in [
-            (Some(Reason::Draining), "refused (DRAINING)"),
+            (Some(ErrorReason::Draining), "refused (DRAINING)"),
             (None, "refused (Unavailable); is the daemon still running?"),
         ] {
             let failure = Failure {

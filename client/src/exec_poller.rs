@@ -38,7 +38,7 @@ impl ExecPoller {
         if let Some(next) = answer.next_offsets {
             self.request.offsets = Some(next);
         }
-        let nothing = answer.output.is_empty() && answer.gaps.is_empty();
+        let nothing = answer.outputs.is_empty() && answer.gaps.is_empty();
         self.ended = nothing && answer.state() == ExecState::Closed;
         Ok(Some(answer))
     }

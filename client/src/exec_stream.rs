@@ -11,8 +11,12 @@
 //! From then on it is AttachExec at the offsets reached, so no byte comes twice and none is left out; only
 //! Started and Exited, which each attach repeats, are dropped here.
 
-use skilld_proto::v1::exec_event::{Event, Output, output};
-use skilld_proto::v1::{AttachExecRequest, ExecEvent, OutputStream, RunExecRequest, StreamOffsets};
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::{
+    AttachExecRequest, ExecEvent, OutputEvent, OutputStream, RunExecRequest, StreamOffsets,
+    output_event,
+};
+use skilld_proto::{from_count, to_count};
 use tokio::time::Instant;
 use tokio_util::sync::ReusableBoxFuture;
 use tonic::{Code, Response, Status, Streaming};
@@ -67,7 +71,7 @@ struct OpenAttempts {
 
 impl ExecStream {
     pub(crate) fn run(client: Client, request: RunExecRequest) -> Self {
-        let name = format!("{}/{}", short_id(&request.workspace), request.exec_id);
+        let name = format!("{}/{}", short_id(&request.parent), request.exec_id);
         let attach = AttachExecRequest {
             name: exec_name(&name),
             format: request.format,
@@ -208,8 +212,8 @@ impl ExecStream {
             let at = self.offsets();
             return Err(Error::StreamLost {
                 exec: self.attach.name.clone(),
-                stdout: at.stdout,
-                stderr: at.stderr,
+                stdout: to_count(at.stdout_bytes),
+                stderr: to_count(at.stderr_bytes),
                 source: Box::new(Failure::from(status)),
             });
         }
@@ -229,7 +233,7 @@ impl ExecStream {
                 true
             }
             Some(Event::Gap(gap)) => {
-                self.advance(gap.stream(), gap.from, gap.to)?;
+                self.advance(gap.stream(), gap.start_offset, gap.end_offset)?;
                 true
             }
             Some(Event::Heartbeat(_)) => true,
@@ -252,11 +256,11 @@ impl ExecStream {
         Ok(Some(event))
     }
 
-    fn advance(&mut self, stream: OutputStream, from: u64, to: u64) -> Result<(), Error> {
+    fn advance(&mut self, stream: OutputStream, from: i64, to: i64) -> Result<(), Error> {
         let at = self.attach.offsets.get_or_insert_default();
         let at = match stream {
-            OutputStream::Stdout => &mut at.stdout,
-            OutputStream::Stderr => &mut at.stderr,
+            OutputStream::Stdout => &mut at.stdout_bytes,
+            OutputStream::Stderr => &mut at.stderr_bytes,
             OutputStream::Unspecified => {
                 return Err(Error::protocol("it sent output of no stream"));
             }
@@ -274,7 +278,7 @@ impl ExecStream {
         if !self.seen.exited {
             return Err(Error::protocol("it sent Closed before Exited"));
         }
-        if at.stdout < total.stdout || at.stderr < total.stderr {
+        if at.stdout_bytes < total.stdout_bytes || at.stderr_bytes < total.stderr_bytes {
             return Err(Error::protocol("it closed the stream before its last byte"));
         }
         Ok(())
@@ -298,10 +302,12 @@ fn open_events(
 }
 
 /// Returns the offset after a piece of output.
-fn end_offset(output: &Output) -> Result<u64, Error> {
+fn end_offset(output: &OutputEvent) -> Result<i64, Error> {
     match &output.content {
-        Some(output::Content::Data(data)) => Ok(output.offset + data.len() as u64),
-        Some(output::Content::Text(_)) => Ok(output.next_offset),
+        Some(output_event::Content::Data(data)) => {
+            Ok(output.offset.saturating_add(from_count(data.len() as u64)))
+        }
+        Some(output_event::Content::Text(_)) => Ok(output.next_offset),
         None => Err(Error::protocol("it sent output without content")),
     }
 }

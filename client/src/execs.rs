@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::{
-    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, GetExecRequest, KillExecRequest,
-    ListExecsRequest, ListExecsResponse, PollExecRequest, PollExecResponse, ResizeTerminalRequest,
-    RunExecRequest, SignalExecRequest, StartExecRequest,
+    AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecSpec, GetExecRequest,
+    KillExecRequest, ListExecsRequest, ListExecsResponse, PollExecRequest, PollExecResponse,
+    ResizeTerminalRequest, ResizeTerminalResponse, RunExecRequest, SignalExecRequest,
+    StartExecRequest,
 };
 
 use crate::client::retried_calls;
-use crate::resource_names::{exec_name, id_or_new, new_exec_id, workspace_name};
+use crate::resource_names::{
+    exec_name, id_or_new, new_exec_id, new_request_id, skill_name, workspace_name,
+};
 use crate::retry::{connection_broke, may_resume};
 use crate::{Client, Error, ExecPoller, ExecStream, MessageStream};
 
@@ -18,19 +21,16 @@ retried_calls! { ExecServiceClient:
     /// Starts an exec and returns when it was spawned or could not be. The client chooses an id if the request has
     /// none.
     start_exec(request: StartExecRequest) -> Exec = StartExecRequest {
-        workspace: workspace_name(&request.workspace),
+        parent: workspace_name(&request.parent),
         exec_id: id_or_new(request.exec_id, new_exec_id),
-        ..request
+        spec: request.spec.map(complete_spec),
     };
-
-    /// Sends a signal to an exec.
-    signal_exec(request: SignalExecRequest) -> Exec = SignalExecRequest { name: exec_name(&request.name), ..request };
 
     /// Returns an exec, by `workspace/exec` or full name.
     get_exec(name: &str) -> Exec = GetExecRequest { name: exec_name(name) };
 
     /// Returns one page of a workspace's execs, in the order of their start.
-    list_execs(request: ListExecsRequest) -> ListExecsResponse = ListExecsRequest { workspace: workspace_name(&request.workspace), ..request };
+    list_execs(request: ListExecsRequest) -> ListExecsResponse = ListExecsRequest { parent: workspace_name(&request.parent), ..request };
 
     /// Kills an exec if it runs and forgets it with its output.
     delete_exec(name: &str) -> () = DeleteExecRequest { name: exec_name(name), allow_missing: false };
@@ -100,6 +100,19 @@ impl Client {
         ExecPoller::new(self.clone(), request)
     }
 
+    /// Sends a signal to an exec, once: the client chooses a `request_id` that is left out, and repeats the call when the
+    /// connection broke.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
+    pub async fn signal_exec(&self, mut request: SignalExecRequest) -> Result<Exec, Error> {
+        request.name = exec_name(&request.name);
+        request.request_id = id_or_new(request.request_id, new_request_id);
+        self.repeat_call(may_resume, request, ExecServiceClient::signal_exec)
+            .await
+    }
+
     /// Sets the size of an exec's terminal. Repeated when the connection broke: only the last size counts.
     ///
     /// # Errors
@@ -109,6 +122,7 @@ impl Client {
         request.name = exec_name(&request.name);
         self.repeat_call(may_resume, request, ExecServiceClient::resize_terminal)
             .await
+            .map(|ResizeTerminalResponse {}| ())
     }
 
     /// Ends an exec's whole process tree with the server's grace period; returns when it is gone.
@@ -145,7 +159,16 @@ impl Client {
 
 /// Completes a request: full resource names, and an id if it has none.
 fn complete_request(mut request: RunExecRequest) -> RunExecRequest {
-    request.workspace = workspace_name(&request.workspace);
+    request.parent = workspace_name(&request.parent);
     request.exec_id = id_or_new(request.exec_id, new_exec_id);
+    request.spec = request.spec.map(complete_spec);
     request
+}
+
+/// Completes the name of a skill.
+fn complete_spec(mut spec: ExecSpec) -> ExecSpec {
+    if !spec.skill.is_empty() {
+        spec.skill = skill_name(&spec.skill);
+    }
+    spec
 }

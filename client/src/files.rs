@@ -9,7 +9,7 @@ use skilld_proto::v1::{
 
 use crate::client::retried_calls;
 use crate::download::DownloadPart;
-use crate::resource_names::workspace_name;
+use crate::resource_names::{skill_name, workspace_name};
 use crate::{Client, Download, Error, MessageStream};
 
 pub(crate) mod collect;
@@ -18,7 +18,7 @@ pub(crate) mod upload;
 
 retried_calls! { FileServiceClient:
     /// Returns one page of a directory's entries, or of everything beneath it, sorted by path.
-    list_files(request: ListFilesRequest) -> ListFilesResponse = ListFilesRequest { workspace: workspace_name(&request.workspace), ..request };
+    list_files(request: ListFilesRequest) -> ListFilesResponse = ListFilesRequest { parent: workspace_name(&request.parent), ..request };
 }
 
 impl Client {
@@ -53,6 +53,9 @@ impl Client {
         mut request: StageSkillsRequest,
     ) -> Result<Vec<StagedSkill>, Error> {
         request.workspace = workspace_name(&request.workspace);
+        for skill in &mut request.skills {
+            *skill = skill_name(skill);
+        }
         self.retry_call(request, FileServiceClient::stage_skills)
             .await
             .map(|answer| answer.skills)

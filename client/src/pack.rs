@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::SkipReason;
 
 use crate::Error;
 use crate::error::io_error;
@@ -58,7 +58,7 @@ pub(crate) struct SkippedEntry {
     /// Path beneath the root.
     pub(crate) path: String,
     /// Reason for programs.
-    pub(crate) reason: Reason,
+    pub(crate) reason: SkipReason,
     /// Reason in words that complete a sentence about the entry: "it …".
     pub(crate) skip_reason: String,
 }

@@ -44,8 +44,11 @@ paged_requests! {
     list_artifact_versions: ListArtifactVersionsRequest -> ListArtifactVersionsResponse { artifacts } by 1000,
     list_execs: ListExecsRequest -> ListExecsResponse { execs } by 1000,
     list_files: ListFilesRequest -> ListFilesResponse { files } by 10_000,
+    list_pools: ListPoolsRequest -> ListPoolsResponse { pools } by 1000,
+    list_problems: ListProblemsRequest -> ListProblemsResponse { problems } by 1000,
     list_skill_files: ListSkillFilesRequest -> ListSkillFilesResponse { files } by 10_000,
     list_skills: ListSkillsRequest -> ListSkillsResponse { skills problems } by 1000,
+    list_tenant_usages: ListTenantUsagesRequest -> ListTenantUsagesResponse { tenant_usages } by 1000,
     list_workspaces: ListWorkspacesRequest -> ListWorkspacesResponse { workspaces } by 1000,
 }
 

@@ -38,6 +38,14 @@ pub fn pool_name(name: &str) -> String {
     prefixed("pools/", name)
 }
 
+/// Returns the name of the pool that a request asks for; empty for the default pool.
+pub(crate) fn requested_pool(name: &str) -> String {
+    match name {
+        "" => String::new(),
+        name => pool_name(name),
+    }
+}
+
 /// Returns the short form that people type: `{workspace}`, `{workspace}/{exec}`, `{skill}` or `{pool}` for a full name.
 #[must_use]
 pub fn short_id(name: &str) -> String {

@@ -15,7 +15,7 @@ use tonic::{Status, Streaming};
 use crate::client::retried_calls;
 use crate::download::DownloadPart;
 use crate::files::upload::Upload;
-use crate::resource_names::skill_name;
+use crate::resource_names::{requested_pool, skill_name};
 use crate::{Client, Download, Error, SkillArchive, TransferProgress, Transport};
 
 retried_calls! { SkillServiceClient:
@@ -29,7 +29,7 @@ retried_calls! { SkillServiceClient:
     search_skills(request: SearchSkillsRequest) -> SearchSkillsResponse = request;
 
     /// Returns one page of a skill's files, sorted by path.
-    list_skill_files(request: ListSkillFilesRequest) -> ListSkillFilesResponse = ListSkillFilesRequest { name: skill_name(&request.name), ..request };
+    list_skill_files(request: ListSkillFilesRequest) -> ListSkillFilesResponse = ListSkillFilesRequest { parent: skill_name(&request.parent), ..request };
 
     /// Removes what was published: `name@version` or `name@sha256:digest`, or all of it with `name` alone. Workspaces
     /// keep what they have.
@@ -40,7 +40,7 @@ retried_calls! { SkillServiceClient:
     refresh_skills() -> RefreshSkillsResponse = RefreshSkillsRequest {};
 
     /// Reports what a skill needs that a pool's image does not have. Runs nothing of the skill.
-    preflight_skill(request: PreflightSkillRequest) -> PreflightSkillResponse = PreflightSkillRequest { name: skill_name(&request.name), ..request };
+    preflight_skill(request: PreflightSkillRequest) -> PreflightSkillResponse = PreflightSkillRequest { name: skill_name(&request.name), pool: requested_pool(&request.pool), ..request };
 }
 
 impl Client {
@@ -51,6 +51,7 @@ impl Client {
     /// [`Error::Status`] if the daemon refuses the call or cannot be reached.
     pub async fn get_skill_with(&self, mut request: GetSkillRequest) -> Result<Skill, Error> {
         request.name = skill_name(&request.name);
+        request.pool = requested_pool(&request.pool);
         self.retry_call(request, SkillServiceClient::get_skill)
             .await
     }
@@ -65,6 +66,7 @@ impl Client {
         mut request: PrepareSkillRequest,
     ) -> Result<Streaming<PrepareSkillResponse>, Error> {
         request.name = skill_name(&request.name);
+        request.pool = requested_pool(&request.pool);
         self.retry_call(request, SkillServiceClient::prepare_skill)
             .await
     }
@@ -111,15 +113,14 @@ impl Client {
             .retry_call((), async |stub: &mut SkillServiceClient<Transport>, ()| {
                 let upload = Upload {
                     header: PublishSkillRequest {
-                        name: name.clone(),
                         payload: Some(Payload::Header(PublishSkillHeader {
+                            name: name.clone(),
                             // The server finds out by itself.
-                            kind: 0,
+                            format: 0,
                             sha256: archive.sha256().to_owned(),
                         })),
                     },
                     message: |data| PublishSkillRequest {
-                        name: String::new(),
                         payload: Some(Payload::Data(data)),
                     },
                     progress: progress.clone(),

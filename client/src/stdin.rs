@@ -11,6 +11,7 @@ use std::pin::pin;
 use bytes::{BufMut, Bytes, BytesMut};
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::{WriteStdinRequest, WriteStdinResponse};
+use skilld_proto::{from_count, to_count};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tonic::{Code, Status};
 
@@ -24,7 +25,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 impl Client {
     /// Writes to an exec's stdin and returns when the program's pipe has taken it, or the request's `wait` is over.
     ///
-    /// With an offset or a write_id the call is repeated when the connection broke, because the server writes nothing
+    /// With an offset or a request_id the call is repeated when the connection broke, because the server writes nothing
     /// twice then. Without one it appends, and is repeated only if no connection could be made: what failed may be
     /// written.
     ///
@@ -36,7 +37,7 @@ impl Client {
         mut request: WriteStdinRequest,
     ) -> Result<WriteStdinResponse, Error> {
         request.name = exec_name(&request.name);
-        let may_repeat = match request.offset.is_some() || !request.write_id.is_empty() {
+        let may_repeat = match request.offset.is_some() || !request.request_id.is_empty() {
             true => may_resume,
             false => could_not_connect,
         };
@@ -156,7 +157,7 @@ impl StdinWriter {
             let call = self.request(None, data.clone(), eof);
             match self.client.execs().write_stdin(call).await {
                 Ok(response) => {
-                    self.at = Some(response.into_inner().committed_offset);
+                    self.at = Some(to_count(response.into_inner().committed_offset));
                     return Ok(());
                 }
                 Err(status) if !may_be_written(&status) => return Err(Error::from(status)),
@@ -178,7 +179,7 @@ impl StdinWriter {
         loop {
             let call = self.request(Some(at), data.clone(), eof);
             match self.client.write_stdin(call).await {
-                Ok(response) => return Ok(response.committed_offset),
+                Ok(response) => return Ok(to_count(response.committed_offset)),
                 // The program takes its time, and the server ends calls that last long.
                 Err(error) if error.code() == Some(Code::DeadlineExceeded) => {}
                 Err(error) => return Err(error),
@@ -189,7 +190,7 @@ impl StdinWriter {
     fn request(&self, offset: Option<u64>, data: Bytes, eof: bool) -> WriteStdinRequest {
         WriteStdinRequest {
             name: self.name.clone(),
-            offset,
+            offset: offset.map(from_count),
             data,
             eof,
             ..WriteStdinRequest::default()

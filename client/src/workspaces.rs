@@ -1,21 +1,28 @@
-//! Workspaces: create, get, list, renew, delete.
+//! Workspaces: create, get, list, label, renew, delete.
+
+use std::collections::BTreeMap;
+
+use prost_types::FieldMask;
 
 use skilld_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use skilld_proto::v1::{
     CreateWorkspaceRequest, DeleteWorkspaceRequest, GetWorkspaceRequest, ListWorkspacesRequest,
-    ListWorkspacesResponse, RenewWorkspaceRequest, Workspace,
+    ListWorkspacesResponse, RenewWorkspaceRequest, UpdateWorkspaceRequest, Workspace,
 };
 
 use crate::client::retried_calls;
-use crate::resource_names::{id_or_new, new_request_id, new_workspace_id, workspace_name};
+use crate::resource_names::{
+    id_or_new, new_request_id, new_workspace_id, requested_pool, short_id, workspace_name,
+};
 use crate::{Client, Error};
 
 retried_calls! { WorkspaceServiceClient:
-    /// Claims a warm container. The client chooses a name or `request_id` that is left out, once for all attempts of
+    /// Claims a warm container. The client chooses an id or `request_id` that is left out, once for all attempts of
     /// this call. Fails with `ID_TAKEN` if a workspace of that name exists, unless `allow_existing` is set or the
     /// request repeats, with its `request_id`, the one that made it.
     create_workspace(request: CreateWorkspaceRequest) -> Workspace = CreateWorkspaceRequest {
-        name: workspace_name(&id_or_new(request.name, new_workspace_id)),
+        workspace_id: short_id(&id_or_new(request.workspace_id, new_workspace_id)),
+        pool: requested_pool(&request.pool),
         request_id: id_or_new(request.request_id, new_request_id),
         ..request
     };
@@ -25,6 +32,12 @@ retried_calls! { WorkspaceServiceClient:
 
     /// Returns one page of workspaces, in the order of their names.
     list_workspaces(request: ListWorkspacesRequest) -> ListWorkspacesResponse = request;
+
+    /// Replaces the labels of a workspace, by id or name.
+    update_workspace(name: &str, labels: BTreeMap<String, String>) -> Workspace = UpdateWorkspaceRequest {
+        workspace: Some(Workspace { name: workspace_name(name), labels, ..Workspace::default() }),
+        update_mask: Some(FieldMask { paths: vec!["labels".to_owned()] }),
+    };
 
     /// Restarts the idle timeout and moves the end of life if asked.
     renew_workspace(request: RenewWorkspaceRequest) -> Workspace = RenewWorkspaceRequest { name: workspace_name(&request.name), ..request };

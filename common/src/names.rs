@@ -20,6 +20,12 @@ pub fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Returns the folder beneath `skills/` of a staged skill, given its resource name.
+#[must_use]
+pub fn staged_skill_folder(name: &str) -> &str {
+    name.strip_prefix("skills/").unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

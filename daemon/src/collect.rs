@@ -3,8 +3,9 @@
 
 mod collection_saver;
 
+use skilld_proto::Outcome;
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::ExitReason;
 
 use crate::error::Error;
 pub use collection_saver::{SaveAs, save_collected_files};
@@ -22,7 +23,10 @@ pub struct SavesArtifacts;
 /// Returns `true` if an exec ended by a timeout or with anything but exit code 0.
 pub fn is_failed(exec: &pb::Exec) -> bool {
     exec.result.as_ref().is_some_and(|result| {
-        let timed_out = matches!(result.reason(), Reason::Timeout | Reason::NoOutputTimeout);
-        timed_out || result.outcome != Some(Outcome::ExitCode(0))
+        let timed_out = matches!(
+            result.reason(),
+            ExitReason::Timeout | ExitReason::NoOutputTimeout
+        );
+        timed_out || result.outcome() != Some(Outcome::ExitCode(0))
     })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skilld_common::names::staged_skill_folder;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -89,9 +90,10 @@ pub fn resolve_exec(
     start: StartMode,
     context: ExecContext<'_>,
 ) -> Result<guest::StartExecRequest> {
-    let skill = require_staged_skill(&spec.skill, context.skills)?;
+    let folder_name = staged_skill_folder(&spec.skill);
+    let skill = require_staged_skill(folder_name, context.skills)?;
     let folder = skill.map(|skill| SkillFolder {
-        name: spec.skill.clone(),
+        name: folder_name.to_owned(),
         path_in_plugin: skill.path_in_plugin.clone(),
     });
     let cwd = working_directory(&exec_id, folder.as_ref(), &spec, context.script)?;
@@ -282,10 +284,10 @@ fn effective_spec(mut spec: pb::ExecSpec, start: StartMode, config: &ExecConfig)
     spec.no_output_timeout =
         given(spec.no_output_timeout).and_then(|silence| wire(silence.min(config.timeout_max)));
     let or = |given: u32, default| if given == 0 { default } else { given };
-    let asked = spec.retain.unwrap_or_default();
+    let asked = spec.retention.unwrap_or_default();
     let default = i64::try_from(config.retain_bytes_default()).unwrap_or(i64::MAX);
     let or_default = |bytes: i64| if bytes == 0 { default } else { bytes };
-    spec.retain = Some(pb::Retain {
+    spec.retention = Some(pb::ExecRetention {
         stdout_bytes: or_default(asked.stdout_bytes),
         stderr_bytes: or_default(asked.stderr_bytes),
         after_exit: wire(given(asked.after_exit).unwrap_or(RETAIN_AFTER_EXIT_DEFAULT)),
@@ -300,18 +302,18 @@ fn effective_spec(mut spec: pb::ExecSpec, start: StartMode, config: &ExecConfig)
     if let Some(programs) = &mut spec.programs {
         program_restriction::deny_launchers(programs);
     }
-    if spec.on_full() == pb::OnFull::Unspecified {
+    if spec.on_full() == pb::OutputFullPolicy::Unspecified {
         let default = match start {
-            StartMode::Run => pb::OnFull::Block,
-            StartMode::Detached => pb::OnFull::DropOldest,
+            StartMode::Run => pb::OutputFullPolicy::Block,
+            StartMode::Detached => pb::OutputFullPolicy::DropOldest,
         };
         spec.set_on_full(default);
     }
-    if spec.on_disconnect() == pb::OnDisconnect::Unspecified {
-        spec.set_on_disconnect(pb::OnDisconnect::Keep);
+    if spec.on_disconnect() == pb::DisconnectPolicy::Unspecified {
+        spec.set_on_disconnect(pb::DisconnectPolicy::Keep);
     }
-    if spec.stragglers() == pb::Stragglers::Unspecified {
-        spec.set_stragglers(pb::Stragglers::Kill);
+    if spec.stragglers() == pb::StragglerPolicy::Unspecified {
+        spec.set_stragglers(pb::StragglerPolicy::Kill);
     }
     spec
 }

@@ -7,6 +7,7 @@ mod writable_script;
 
 use std::collections::BTreeMap;
 
+use skilld_common::names::staged_skill_folder;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -127,11 +128,12 @@ impl ExecLauncher<'_> {
         spec: &pb::ExecSpec,
         skills: &BTreeMap<String, StagedSkillRecord>,
     ) -> Result<Option<script::ScriptProgram>> {
-        let staged = exec::require_staged_skill(&spec.skill, skills)?;
+        let skill = staged_skill_folder(&spec.skill);
+        let staged = exec::require_staged_skill(skill, skills)?;
         let (Some(script), Some(staged)) = (&spec.script, staged) else {
             return Ok(None);
         };
-        let (skill, path) = (spec.skill.clone(), script.path.clone());
+        let (skill, path) = (skill.to_owned(), script.path.clone());
         if let Some(copy) = &staged.writable_path {
             let found = find_writable_script(grant, &skill, copy, &path);
             return found.await.map(Some);

@@ -251,7 +251,7 @@ impl InputStager {
     fn header(&self) -> guest::PutFilesHeader {
         guest::PutFilesHeader {
             file: Some(pb::StageFilesHeader {
-                kind: pb::stage_files_header::Kind::Tar.into(),
+                format: pb::StageFormat::Tar.into(),
                 ..pb::StageFilesHeader::default()
             }),
             entries_max: ARCHIVE_ENTRIES_MAX,

@@ -297,7 +297,10 @@ impl UsageCounters {
     fn add_exec(&mut self, result: &ExecResult) {
         // A result comes from a guest, which the daemon does not trust to send a valid reason and valid times.
         *self.execs.entry(result.reason().into()).or_default() += 1;
-        for time in [result.user_time, result.sys_time].into_iter().flatten() {
+        for time in [result.user_duration, result.system_duration]
+            .into_iter()
+            .flatten()
+        {
             let time = Duration::try_from(time).unwrap_or_default();
             let time_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
             self.cpu_us = self.cpu_us.saturating_add(time_us);

@@ -149,6 +149,11 @@ enum SlotRequest {
         remaining: Option<Duration>,
         reply: oneshot::Sender<Result<()>>,
     },
+    /// Replaces the labels.
+    Labels {
+        labels: BTreeMap<String, String>,
+        reply: oneshot::Sender<Result<()>>,
+    },
     /// Records staged skills.
     Skills {
         staged: BTreeMap<String, StagedSkillRecord>,
@@ -358,6 +363,16 @@ impl Workspace {
                 remaining,
                 reply,
             })
+            .await
+    }
+
+    /// Replaces the labels.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`], or the record could not be written.
+    pub async fn set_labels(&self, labels: BTreeMap<String, String>) -> Result<()> {
+        self.slot
+            .ask(|reply| SlotRequest::Labels { labels, reply })
             .await
     }
 

@@ -14,19 +14,12 @@ pub mod v1 {
     /// Encoded `FileDescriptorSet` of the public API, for gRPC reflection and JSON conversion.
     pub const FILE_DESCRIPTOR_SET: &[u8] =
         include_bytes!(concat!(env!("OUT_DIR"), "/skilld.v1.bin"));
-
-    /// Paths of the methods with the option `required_role`, and the number of that [`Role`].
-    pub const METHOD_ROLES: &[(&str, i32)] = include!(concat!(env!("OUT_DIR"), "/method_roles.rs"));
-
-    /// Paths of the methods with the option `effect`, and the number of that [`Effect`].
-    pub const METHOD_EFFECTS: &[(&str, i32)] =
-        include!(concat!(env!("OUT_DIR"), "/method_effects.rs"));
 }
 
 /// Prefix of the reasons' names in the API, which `ErrorInfo.reason` leaves out.
-const REASON_PREFIX: &str = "REASON_";
+const REASON_PREFIX: &str = "ERROR_REASON_";
 
-impl v1::Reason {
+impl v1::ErrorReason {
     /// Returns the name of the reason in `ErrorInfo.reason`, for instance `SKILL_NOT_FOUND`.
     #[must_use]
     pub fn error_info_name(self) -> &'static str {
@@ -40,8 +33,13 @@ impl v1::Reason {
     }
 }
 
+mod exec_result;
 #[cfg(feature = "json")]
 pub mod json;
+mod methods;
+
+pub use exec_result::{Outcome, from_count, to_count};
+pub use methods::{Effect, METHODS, Method, find_method};
 
 /// Returns the name of a status code in the specification of gRPC, for instance `NOT_FOUND`.
 #[must_use]

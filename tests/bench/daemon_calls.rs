@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::Client;
+use skilld_proto::Outcome;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_result::Outcome;
+use skilld_proto::v1::output_event::Content;
 use skilld_proto::v1::{ExecSpec, RunExecRequest};
 use skilld_tests::{Daemon, Options, usage};
 
@@ -34,7 +34,7 @@ pub(crate) async fn run_exec(
 ) -> Result<ExecTotals> {
     let started = Instant::now();
     let request = RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
     };
@@ -57,7 +57,7 @@ pub(crate) async fn run_exec(
             None => anyhow::bail!("an empty event"),
         }
     }
-    let outcome = result.as_ref().and_then(|result| result.outcome);
+    let outcome = result.as_ref().and_then(|result| result.outcome());
     ensure!(
         outcome == Some(Outcome::ExitCode(0)),
         "the command ended with {result:?}"

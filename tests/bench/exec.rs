@@ -164,7 +164,7 @@ async fn docker_batch(
 async fn hops(bench: &BenchOptions, client: &Client, name: &str) -> Result<TableRow> {
     let (mut guest, mut near) = (FigureSeries::times(), FigureSeries::times());
     let list = ListExecsRequest {
-        workspace: name.to_owned(),
+        parent: name.to_owned(),
         page_size: 1,
         ..ListExecsRequest::default()
     };

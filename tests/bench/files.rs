@@ -60,7 +60,7 @@ pub(crate) async fn big(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         let file = tokio::fs::File::open(&source).await?;
         let staged = client.upload(target, file).await?;
         stage.rate(bytes, started.elapsed())?;
-        ensure!(staged.files_total == 1, "{staged:?}");
+        ensure!(staged.file_count == 1, "{staged:?}");
         let started = Instant::now();
         let request = request(&name, "out/big", CollectFormat::Files);
         let collected = client
@@ -130,7 +130,7 @@ pub(crate) async fn small(
             let started = Instant::now();
             let summary = collect(&daemon, &name, "out/many/**", format).await?;
             series.time(started.elapsed())?;
-            let returned = usize::try_from(summary.returned)?;
+            let returned = usize::try_from(summary.returned_count)?;
             ensure!(returned == SMALL_FILES, "{summary:?}");
         }
         stage_many(&daemon, &name, dir.path(), (&mut stage, &mut copy)).await?;
@@ -202,7 +202,7 @@ async fn stage_many(
         .upload_path(name, &many, target, TransferProgress::none())
         .await?;
     stage.time(started.elapsed())?;
-    ensure!(answer.files_total >= 10_000, "{answer:?}");
+    ensure!(answer.file_count >= 10_000, "{answer:?}");
     daemon_calls::run_exec(&daemon.client, name, shell("rm -r $WORK_DIR/staged")).await?;
     let other = dir.join("copy");
     let started = Instant::now();
@@ -225,7 +225,7 @@ async fn collect(
         }
     }
     let summary = last.context("the stream ended without a summary")?;
-    ensure!(summary.returned > 0, "nothing came: {summary:?}");
+    ensure!(summary.returned_count > 0, "nothing came: {summary:?}");
     Ok(summary)
 }
 

@@ -68,7 +68,7 @@ impl InsidePrograms {
     ) -> Result<InsideReference<'a>> {
         for (name, path) in [("spawner", SPAWNER), ("tiny", TINY)] {
             let mut target = UploadTarget::file(workspace, path);
-            target.mode = 0o755;
+            target.mode = Some(0o755);
             let file = tokio::fs::File::open(self.directory.path().join(name)).await?;
             client.upload(target, file).await?;
         }

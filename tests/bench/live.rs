@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
 use skilld_client::{Client, MessageStream};
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_event::{Event, Output};
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::output_event::Content;
 use skilld_proto::v1::{
-    ExecEvent, ExecSpec, PollExecRequest, RunExecRequest, StartExecRequest, Stdin, StreamOffsets,
-    Terminal, WriteStdinRequest, stdin,
+    ExecEvent, ExecSpec, ExecTerminal, OutputEvent, PollExecRequest, RunExecRequest,
+    StartExecRequest, StreamOffsets, WriteStdinRequest,
 };
 use skilld_tests::Daemon;
 use skilld_tests::exec::{argv, workspace};
@@ -73,7 +73,7 @@ pub(crate) async fn live(bench: &BenchOptions) -> Result<Vec<TableRow>> {
 struct TimeParser(Vec<u8>);
 
 impl TimeParser {
-    fn take(&mut self, output: &Output, times: &mut FigureSeries) -> Result<()> {
+    fn take(&mut self, output: &OutputEvent, times: &mut FigureSeries) -> Result<()> {
         let at = now()?;
         if let Some(Content::Data(data)) = &output.content {
             self.0.extend_from_slice(data);
@@ -89,7 +89,7 @@ impl TimeParser {
 
 async fn streamed(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureSeries> {
     let request = RunExecRequest {
-        workspace: name.to_owned(),
+        parent: name.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
     };
@@ -112,15 +112,15 @@ async fn polled(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureSer
             name: exec.name.clone(),
             offsets: Some(offsets),
             wait: Duration::from_secs(10).try_into().ok(),
-            settle_time: Some(prost_types::Duration::default()),
+            settle_duration: Some(prost_types::Duration::default()),
             ..PollExecRequest::default()
         };
         let answer = client.poll_exec(request).await?;
-        for output in &answer.output {
+        for output in &answer.outputs {
             lines.take(output, &mut times)?;
         }
         offsets = answer.next_offsets.context("no offsets")?;
-        if answer.result.is_some() && answer.output.is_empty() {
+        if answer.result.is_some() && answer.outputs.is_empty() {
             return Ok(times);
         }
     }
@@ -128,7 +128,7 @@ async fn polled(client: &Client, name: &str, spec: ExecSpec) -> Result<FigureSer
 
 fn start(name: &str, spec: ExecSpec) -> StartExecRequest {
     StartExecRequest {
-        workspace: name.to_owned(),
+        parent: name.to_owned(),
         spec: Some(spec),
         ..StartExecRequest::default()
     }
@@ -136,14 +136,13 @@ fn start(name: &str, spec: ExecSpec) -> StartExecRequest {
 
 /// Measures the echo of typed characters. The kernel makes the echo, so only the way there and back counts.
 async fn echoed(client: &Client, name: &str, count: usize) -> Result<FigureSeries> {
-    let source = Some(stdin::Source::Open(true));
     let spec = ExecSpec {
-        stdin: Some(Stdin { source }),
-        terminal: Some(Terminal::default()),
+        open_stdin: true,
+        terminal: Some(ExecTerminal::default()),
         ..argv(["sh", "-c", "cat >/dev/null"])
     };
     let request = RunExecRequest {
-        workspace: name.to_owned(),
+        parent: name.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
     };
@@ -156,7 +155,7 @@ async fn echoed(client: &Client, name: &str, count: usize) -> Result<FigureSerie
     for number in 1..=count {
         let ends = number % LINE_MAX == 0;
         // A line's end is echoed as two bytes.
-        expected += 1 + u64::from(ends);
+        expected += 1 + i64::from(ends);
         let began = Instant::now();
         client
             .write_stdin(WriteStdinRequest {
@@ -172,7 +171,7 @@ async fn echoed(client: &Client, name: &str, count: usize) -> Result<FigureSerie
     Ok(times)
 }
 
-async fn read_to(events: &mut MessageStream<ExecEvent>, end: u64) -> Result<()> {
+async fn read_to(events: &mut MessageStream<ExecEvent>, end: i64) -> Result<()> {
     loop {
         let event = events.next().await?.and_then(|event| event.event);
         match event.context("the stream ended")? {
@@ -180,7 +179,7 @@ async fn read_to(events: &mut MessageStream<ExecEvent>, end: u64) -> Result<()> 
                 let Some(Content::Data(data)) = output.content else {
                     anyhow::bail!("no bytes");
                 };
-                let at = output.offset + u64::try_from(data.len())?;
+                let at = output.offset + i64::try_from(data.len())?;
                 ensure!(at <= end, "{at} bytes instead of {end}");
                 if at == end {
                     return Ok(());

@@ -7,8 +7,7 @@ use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use skilld_client::Client;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::{AttachExecRequest, ExecSpec, RunExecRequest, StreamOffsets};
+use skilld_proto::v1::{AttachExecRequest, ExecSpec, ExitReason, RunExecRequest, StreamOffsets};
 use skilld_tests::exec::{argv, attach, stdout, workspace};
 use skilld_tests::{Daemon, Options};
 
@@ -86,7 +85,7 @@ async fn attached(
     readers: u64,
 ) -> Result<TableRow> {
     let request = RunExecRequest {
-        workspace: name.to_owned(),
+        parent: name.to_owned(),
         spec: Some(zeros(RETAINED)),
         ..RunExecRequest::default()
     };
@@ -132,7 +131,7 @@ pub(crate) async fn kill(bench: &BenchOptions) -> Result<Vec<TableRow>> {
     let mut times = FigureSeries::times();
     for _ in 0..bench.times(20, 5) {
         let request = RunExecRequest {
-            workspace: name.clone(),
+            parent: name.clone(),
             spec: Some(argv(["python3", "-c", HOSTILE, PROCESSES])),
             ..RunExecRequest::default()
         };
@@ -152,7 +151,7 @@ pub(crate) async fn kill(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         client.kill_exec(&exec).await?;
         times.time(started.elapsed())?;
         let ended = attach(client, &exec, StreamOffsets::default()).await?;
-        ensure!(ended.reason() == Reason::KilledByClient, "{ended:?}");
+        ensure!(ended.reason() == ExitReason::KilledByClient, "{ended:?}");
         ensure!(ended.wall_time() < Duration::from_secs(60), "{ended:?}");
     }
     daemon.stop().await?;

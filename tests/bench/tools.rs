@@ -182,7 +182,7 @@ impl Calls {
             ..ExecSpec::default()
         };
         let mut events = client.run_resuming(RunExecRequest {
-            workspace: workspace.to_owned(),
+            parent: workspace.to_owned(),
             exec_id: exec_id.clone(),
             spec: Some(spec),
             ..RunExecRequest::default()

@@ -112,6 +112,6 @@ fn expect_status<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<(String
     let reason = error.reason().context(error.to_string())?;
     Ok((
         format!("{:?}", error.code().context("code")?),
-        reason.as_str_name().to_owned(),
+        reason.error_info_name().to_owned(),
     ))
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use skilld_client::Client;
-use skilld_proto::v1::{ExecSpec, Stdin, stdin};
+use skilld_proto::v1::ExecSpec;
 use skilld_tests::exec::{self, Outcome};
 
 /// Time limit of a wait for an event, more than ten times the usual wait on a busy machine.
@@ -27,9 +27,7 @@ fn python(script: &str, args: &[&str], input: &str) -> ExecSpec {
         .chain(args.iter().copied());
     ExecSpec {
         argv: argv.map(str::to_owned).collect(),
-        stdin: Some(Stdin {
-            source: Some(stdin::Source::Data(input.to_owned().into())),
-        }),
+        stdin_data: input.to_owned().into(),
         ..ExecSpec::default()
     }
 }

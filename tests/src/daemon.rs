@@ -369,8 +369,8 @@ impl Daemon {
         }
         self.client
             .drain(DrainRequest {
-                remove: true,
-                execs: true,
+                remove_workspaces: true,
+                refuse_execs: true,
             })
             .await
             .context("drain")?;

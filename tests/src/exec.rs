@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use skilld_client::{Client, MessageStream};
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::output_event::Content;
 use skilld_proto::v1::{
-    AttachExecRequest, CreateWorkspaceRequest, Exec, ExecEvent, ExecResult, ExecSpec, OnFull,
-    OutputStream, RunExecRequest, StartExecRequest, StreamOffsets, Workspace, WorkspaceLimits,
+    AttachExecRequest, CreateWorkspaceRequest, Exec, ExecEvent, ExecResult, ExecSpec, ExitReason,
+    OutputFullPolicy, OutputStream, RunExecRequest, StartExecRequest, StreamOffsets, Workspace,
+    WorkspaceLimits,
 };
 
 /// Events of one exec, collected.
@@ -50,14 +50,14 @@ impl Outcome {
 
     /// Returns the reason of the end.
     #[must_use]
-    pub fn reason(&self) -> Reason {
+    pub fn reason(&self) -> ExitReason {
         self.result.reason()
     }
 
     /// Returns the wall time that the guest measured.
     #[must_use]
     pub fn wall_time(&self) -> Duration {
-        let given = self.result.wall_time;
+        let given = self.result.wall_duration;
         given
             .and_then(|given| Duration::try_from(given).ok())
             .unwrap_or_default()
@@ -66,8 +66,8 @@ impl Outcome {
     /// Returns the number of the signal that ended the command, if one did.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
-        use skilld_proto::v1::exec_result::Outcome::Signal;
-        match self.result.outcome {
+        use skilld_proto::Outcome::Signal;
+        match self.result.outcome() {
             Some(Signal(signal)) => Some(signal),
             _ => None,
         }
@@ -76,8 +76,8 @@ impl Outcome {
     /// Returns the exit code, unless a signal ended the command.
     #[must_use]
     pub fn exit_code(&self) -> Option<i32> {
-        use skilld_proto::v1::exec_result::Outcome::ExitCode;
-        match self.result.outcome {
+        use skilld_proto::Outcome::ExitCode;
+        match self.result.outcome() {
             Some(ExitCode(code)) => Some(code),
             _ => None,
         }
@@ -150,7 +150,7 @@ pub fn stdout(event: &ExecEvent) -> &[u8] {
 /// As the daemon answers.
 pub async fn start(client: &Client, workspace: &str, id: &str, spec: ExecSpec) -> Result<Exec> {
     let request = StartExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: id.to_owned(),
         spec: Some(spec),
     };
@@ -163,7 +163,7 @@ pub async fn start(client: &Client, workspace: &str, id: &str, spec: ExecSpec) -
 /// As the daemon answers, or when the stream breaks the API's rules.
 pub async fn run(client: &Client, workspace: &str, spec: ExecSpec) -> Result<Outcome> {
     let request = RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
     };
@@ -230,7 +230,7 @@ pub async fn open_events(client: &Client, name: &str) -> Result<MessageStream<Ex
 
 /// Returns a spec that writes so many zeros.
 #[must_use]
-pub fn zeros(bytes: u64, on_full: OnFull) -> ExecSpec {
+pub fn zeros(bytes: u64, on_full: OutputFullPolicy) -> ExecSpec {
     let mut spec = argv(["head", "-c", &bytes.to_string(), "/dev/zero"]);
     spec.set_on_full(on_full);
     spec
@@ -264,12 +264,12 @@ pub async fn gather(
                     continue;
                 };
                 let (buffer, from) = match OutputStream::try_from(output.stream)? {
-                    OutputStream::Stderr => (&mut outcome.stderr, from.stderr),
+                    OutputStream::Stderr => (&mut outcome.stderr, from.stderr_bytes),
                     OutputStream::Stdout | OutputStream::Unspecified => {
-                        (&mut outcome.stdout, from.stdout)
+                        (&mut outcome.stdout, from.stdout_bytes)
                     }
                 };
-                let next = from + u64::try_from(buffer.len())?;
+                let next = from + i64::try_from(buffer.len())?;
                 ensure!(output.offset == next, "{} follows {next}", output.offset);
                 ensure!(data.len() <= 64 << 10, "{} bytes at once", data.len());
                 buffer.extend_from_slice(&data);

@@ -59,8 +59,8 @@ impl Collection {
 
     /// Returns the path and reason of every file that was left out, sorted.
     #[must_use]
-    pub fn skipped(&self) -> BTreeMap<&str, skilld_proto::v1::skipped_file::Reason> {
-        let skipped = self.summary.skipped.iter();
+    pub fn skipped(&self) -> BTreeMap<&str, skilld_proto::v1::SkipReason> {
+        let skipped = self.summary.skipped_files.iter();
         skipped
             .map(|file| (file.path.as_str(), file.reason()))
             .collect()
@@ -163,9 +163,12 @@ pub async fn collect(client: &Client, workspace: &str, spec: CollectSpec) -> Res
     collection.summary = summary.context("the stream ended without a summary")?;
     if !archive {
         let returned = i64::try_from(collection.files.len())?;
-        ensure!(collection.summary.returned == returned, "{collection:?}");
+        ensure!(
+            collection.summary.returned_count == returned,
+            "{collection:?}"
+        );
         let bytes: usize = collection.files.iter().map(|file| file.data.len()).sum();
-        ensure!(collection.summary.bytes == i64::try_from(bytes)?);
+        ensure!(collection.summary.sent_bytes == i64::try_from(bytes)?);
     }
     Ok(collection)
 }

@@ -2,61 +2,61 @@
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::{Error, Failure};
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tonic::{Code, Status};
 
 /// Reasons that determine the status code they come with.
-const CODES: [(Code, &[Reason]); 8] = [
+const CODES: [(Code, &[ErrorReason]); 8] = [
     (
         Code::InvalidArgument,
         &[
-            Reason::InvalidRequest,
-            Reason::PathEscapes,
-            Reason::ArchiveInvalid,
-            Reason::ChecksumMismatch,
+            ErrorReason::InvalidRequest,
+            ErrorReason::PathEscapes,
+            ErrorReason::ArchiveInvalid,
+            ErrorReason::ChecksumMismatch,
         ],
     ),
     (
         Code::NotFound,
         &[
-            Reason::WorkspaceNotFound,
-            Reason::ExecNotFound,
-            Reason::SkillNotFound,
-            Reason::FileNotFound,
-            Reason::ArtifactNotFound,
-            Reason::PoolNotFound,
+            ErrorReason::WorkspaceNotFound,
+            ErrorReason::ExecNotFound,
+            ErrorReason::SkillNotFound,
+            ErrorReason::FileNotFound,
+            ErrorReason::ArtifactNotFound,
+            ErrorReason::PoolNotFound,
         ],
     ),
     (
         Code::FailedPrecondition,
         &[
-            Reason::SkillInvalid,
-            Reason::WorkspaceNotReady,
-            Reason::LimitUnsupported,
-            Reason::WrongFileType,
-            Reason::ReadOnly,
-            Reason::ExecNotRunning,
+            ErrorReason::SkillInvalid,
+            ErrorReason::WorkspaceNotReady,
+            ErrorReason::LimitUnsupported,
+            ErrorReason::WrongFileType,
+            ErrorReason::ReadOnly,
+            ErrorReason::ExecNotRunning,
         ],
     ),
     (
         Code::ResourceExhausted,
         &[
-            Reason::PoolExhausted,
-            Reason::QuotaExceeded,
-            Reason::LimitExceeded,
-            Reason::DiskFull,
+            ErrorReason::PoolExhausted,
+            ErrorReason::QuotaExceeded,
+            ErrorReason::LimitExceeded,
+            ErrorReason::DiskFull,
         ],
     ),
     (
         Code::PermissionDenied,
-        &[Reason::PermissionDenied, Reason::FilePermission],
+        &[ErrorReason::PermissionDenied, ErrorReason::FilePermission],
     ),
     (
         Code::Unavailable,
-        &[Reason::StorageUnavailable, Reason::Draining],
+        &[ErrorReason::StorageUnavailable, ErrorReason::Draining],
     ),
-    (Code::AlreadyExists, &[Reason::IdTaken]),
-    (Code::Unauthenticated, &[Reason::Unauthenticated]),
+    (Code::AlreadyExists, &[ErrorReason::IdTaken]),
+    (Code::Unauthenticated, &[ErrorReason::Unauthenticated]),
 ];
 
 /// Checks that a call failed with a reason and the status code of that reason, and returns the failure for more checks.
@@ -65,7 +65,7 @@ const CODES: [(Code, &[Reason]); 8] = [
 /// When it succeeded, or failed in another way.
 pub fn expect_refusal<T: std::fmt::Debug>(
     result: Result<T, impl Into<anyhow::Error>>,
-    reason: Reason,
+    reason: ErrorReason,
 ) -> Result<Failure> {
     let code = CODES.iter().find(|(_, reasons)| reasons.contains(&reason));
     let (code, _) = code.with_context(|| format!("{reason:?} is not in the table"))?;
@@ -79,7 +79,7 @@ pub fn expect_refusal<T: std::fmt::Debug>(
 pub fn expect_refusal_with<T: std::fmt::Debug>(
     result: Result<T, impl Into<anyhow::Error>>,
     code: Code,
-    reason: Reason,
+    reason: ErrorReason,
 ) -> Result<Failure> {
     let error = match result {
         Ok(answer) => {

@@ -14,7 +14,7 @@ use std::sync::Once;
 
 use parking_lot::Mutex;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
-use skilld_client::v1::Terminal;
+use skilld_client::v1::ExecTerminal;
 
 /// Maximum number of rows and of columns that this program reports; the API takes one more, which a redraw needs.
 const SIDE_MAX: u16 = 9_999;
@@ -100,13 +100,13 @@ pub(crate) fn terminal_size() -> (u32, u32) {
 
 /// Returns the terminal to request for an exec: of the size of this program's, and of the kind `term` if that is a
 /// valid name.
-pub(crate) fn terminal_like_ours(term: &str) -> Terminal {
+pub(crate) fn terminal_like_ours(term: &str) -> ExecTerminal {
     let (rows, cols) = terminal_size();
     let known = term.len() <= TERM_BYTES_MAX
         && term
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
-    Terminal {
+    ExecTerminal {
         rows,
         cols,
         term: if known {

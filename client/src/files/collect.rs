@@ -84,7 +84,7 @@ impl Client {
         progress: TransferProgress,
     ) -> Result<CollectedFiles, Error> {
         if let Some(spec) = &mut request.spec {
-            spec.directories = true;
+            spec.include_directories = true;
         }
         self.copy_out(request, path, dir, progress).await
     }
@@ -149,15 +149,15 @@ impl CollectionWriter {
         if self.current.is_some() {
             return Err(Error::protocol("it began a file before the last one's end"));
         }
-        let name = if file.path_bytes.is_empty() {
+        let name = if file.raw_path.is_empty() {
             file.path.as_bytes()
         } else {
-            &file.path_bytes
+            &file.raw_path
         };
         let Some(name) = beneath(name, self.prefix.as_bytes()) else {
             return Err(Error::protocol("it sent a file that was not requested"));
         };
-        let modified = file.mtime.map(SystemTime::try_from);
+        let modified = file.modify_time.map(SystemTime::try_from);
         let attributes = EntryAttributes {
             mode: file.mode,
             modified: modified.and_then(Result::ok),

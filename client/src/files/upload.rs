@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost_types::Timestamp;
-use skilld_proto::v1::skipped_file::Reason;
-pub use skilld_proto::v1::stage_files_header::Kind as UploadKind;
+use skilld_proto::v1::SkipReason;
+pub use skilld_proto::v1::StageFormat as UploadKind;
 use skilld_proto::v1::stage_files_request::Payload;
 use skilld_proto::v1::{SkippedFile, StageFilesHeader, StageFilesRequest, StageFilesResponse};
 use tokio::io::AsyncRead;
@@ -68,8 +68,8 @@ pub struct UploadTarget {
     pub path: String,
     /// Kind of the bytes.
     pub kind: UploadKind,
-    /// Permission bits of a file; 0 means 0644. Not used for archives.
-    pub mode: u32,
+    /// Permission bits of a file; `None` means 0644. Not used for archives.
+    pub mode: Option<u32>,
     /// Modification time of a file; `None` means now. Not used for archives.
     pub modified: Option<SystemTime>,
     /// SHA-256 that the server checks against the file, or against the archive's own bytes; empty if it should not.
@@ -96,7 +96,7 @@ impl UploadTarget {
             workspace: workspace.to_owned(),
             path: path.to_owned(),
             kind,
-            mode: 0,
+            mode: None,
             modified: None,
             sha256: String::new(),
             progress: TransferProgress::none(),
@@ -105,13 +105,13 @@ impl UploadTarget {
 
     fn header(&self) -> StageFilesRequest {
         StageFilesRequest {
-            workspace: workspace_name(&self.workspace),
             payload: Some(Payload::Header(StageFilesHeader {
-                kind: self.kind.into(),
+                workspace: workspace_name(&self.workspace),
+                format: self.kind.into(),
                 path: self.path.clone(),
                 mode: self.mode,
                 sha256: self.sha256.clone(),
-                mtime: self.modified.map(Timestamp::from),
+                modify_time: self.modified.map(Timestamp::from),
             })),
         }
     }
@@ -172,7 +172,7 @@ impl Client {
         let total = Some(plan.bytes());
         let mut to = match plan.single_file().map(|file| &file.metadata) {
             Some(file) => UploadTarget {
-                mode: file.mode() & 0o777,
+                mode: Some(file.mode() & 0o777),
                 modified: file.modified().ok(),
                 ..UploadTarget::file(workspace, target)
             },
@@ -182,9 +182,9 @@ impl Client {
         let skipped_total = i64::try_from(plan.skipped.len()).unwrap_or(i64::MAX);
         let mut skipped = skipped_files(mem::take(&mut plan.skipped), target);
         let mut answer = self.upload_chunks(to, pack_chunks(plan), total).await?;
-        skipped.append(&mut answer.skipped);
-        answer.skipped = skipped;
-        answer.skipped_total += skipped_total;
+        skipped.append(&mut answer.skipped_files);
+        answer.skipped_files = skipped;
+        answer.skipped_count += skipped_total;
         Ok(answer)
     }
 
@@ -196,7 +196,6 @@ impl Client {
     ) -> Result<StageFilesResponse, Error> {
         let header = target.header();
         let message = |data| StageFilesRequest {
-            workspace: String::new(),
             payload: Some(Payload::Data(data)),
         };
         let upload = Upload {
@@ -241,7 +240,7 @@ fn pack_chunks(plan: ArchivePlan) -> impl Stream<Item = Result<Bytes, Error>> + 
 
 /// Converts the first entries that an upload leaves out. Unreadable files come first, because the user wanted them sent.
 fn skipped_files(mut skipped: Vec<SkippedEntry>, target: &str) -> Vec<SkippedFile> {
-    skipped.sort_by_key(|entry| entry.reason != Reason::Permission);
+    skipped.sort_by_key(|entry| entry.reason != SkipReason::Permission);
     let target = target.trim_end_matches('/');
     let named = skipped.into_iter().take(SKIPPED_MAX);
     named
@@ -333,9 +332,9 @@ mod tests {
             skip_reason: String::new(),
         };
         let mut skipped: Vec<_> = (0..=SKIPPED_MAX)
-            .map(|_| entry("a", Reason::FileType))
+            .map(|_| entry("a", SkipReason::FileType))
             .collect();
-        skipped.push(entry("secret", Reason::Permission));
+        skipped.push(entry("secret", SkipReason::Permission));
         let named = skipped_files(skipped, "work/");
         assert_eq!(
             (named[0].path.as_str(), named.len()),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
-use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::SkipReason;
 
 use super::{ArchivePlan, IgnoreRules, PlannedEntry, ROOT_PATH, SkippedEntry, file_id};
 use crate::Error;
@@ -140,14 +140,14 @@ impl Walk {
                     Ok(target) if skill.ignored.has(&path, target.is_dir()) => return Ok(()),
                     Ok(target) => target,
                     Err(problem) => {
-                        self.skip(&path, Reason::LinkTarget, problem);
+                        self.skip(&path, SkipReason::LinkTarget, problem);
                         return Ok(());
                     }
                 };
             }
         }
         if let Some(problem) = describe_special_file(metadata.file_type()) {
-            self.skip(&path, Reason::FileType, problem);
+            self.skip(&path, SkipReason::FileType, problem);
             return Ok(());
         }
         // A file that may not be read would break off the stream that it is part of.
@@ -185,14 +185,18 @@ impl Walk {
     fn check_limits(&mut self, entry: &PlannedEntry, limits: PackLimits) -> Result<bool, Error> {
         let (path, is_dir) = (&entry.path, entry.metadata.is_dir());
         if is_dir && self.ancestors.contains(&file_id(&entry.metadata)) {
-            self.skip(path, Reason::LinkTarget, "is a link to a folder around it");
+            self.skip(
+                path,
+                SkipReason::LinkTarget,
+                "is a link to a folder around it",
+            );
             return Ok(false);
         }
         // The server refuses other names.
         let is_portable = |name: &&str| !name.chars().any(|c| c.is_control() || c == '\\');
         let Some(name) = path.to_str().filter(is_portable) else {
             let problem = "has a name that is not UTF-8, or a backslash or control character in it";
-            self.skip(Path::new(&format!("{path:?}")), Reason::Name, problem);
+            self.skip(Path::new(&format!("{path:?}")), SkipReason::Name, problem);
             return Ok(false);
         };
         self.folders += usize::from(is_dir);
@@ -229,13 +233,13 @@ impl Walk {
             return Err(Error::pack(&self.plan.root, problem));
         }
         match is_denied {
-            true => self.skip(path, Reason::Permission, "cannot be read"),
-            false => self.skip(path, Reason::Gone, "is gone"),
+            true => self.skip(path, SkipReason::Permission, "cannot be read"),
+            false => self.skip(path, SkipReason::Gone, "is gone"),
         }
         Ok(())
     }
 
-    fn skip(&mut self, path: &Path, reason: Reason, skip_reason: impl Into<String>) {
+    fn skip(&mut self, path: &Path, reason: SkipReason, skip_reason: impl Into<String>) {
         self.plan.skipped.push(SkippedEntry {
             path: path.display().to_string(),
             reason,

@@ -33,18 +33,20 @@ impl AccessService for FakeServices {
 
 #[tonic::async_trait]
 impl TenantService for FakeServices {
-    async fn get_usage(
+    async fn get_tenant_usage(
         &self,
-        _: Request<GetUsageRequest>,
+        _: Request<GetTenantUsageRequest>,
     ) -> Result<Response<TenantUsage>, Status> {
         Ok(Response::new(usage()))
     }
 
-    async fn list_tenants(
+    async fn list_tenant_usages(
         &self,
-        _: Request<ListTenantsRequest>,
-    ) -> Result<Response<ListTenantsResponse>, Status> {
-        let tenants = vec![usage()];
-        Ok(Response::new(ListTenantsResponse { tenants }))
+        _: Request<ListTenantUsagesRequest>,
+    ) -> Result<Response<ListTenantUsagesResponse>, Status> {
+        Ok(Response::new(ListTenantUsagesResponse {
+            tenant_usages: vec![usage()],
+            ..Default::default()
+        }))
     }
 }

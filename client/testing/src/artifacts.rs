@@ -43,10 +43,10 @@ impl ArtifactService for FakeServices {
         };
         let next = state
             .artifacts
-            .get(&first.name)
+            .get(&header.name)
             .map_or(0, |(version, _)| version + 1);
-        let artifact = described(&first.name, next, &bytes);
-        state.artifacts.insert(first.name, (next, bytes));
+        let artifact = described(&header.name, next, &bytes);
+        state.artifacts.insert(header.name, (next, bytes));
         Ok(Response::new(artifact))
     }
 
@@ -90,7 +90,7 @@ impl ArtifactService for FakeServices {
         &self,
         request: Request<ListArtifactVersionsRequest>,
     ) -> Result<Response<ListArtifactVersionsResponse>, Status> {
-        let name = request.into_inner().name;
+        let name = request.into_inner().parent;
         let state = self.lock();
         let newest = state.artifacts.get(&name).into_iter();
         let artifacts = newest.map(|(version, bytes)| described(&name, *version, bytes));
@@ -113,7 +113,7 @@ fn described(name: &str, version: i64, bytes: &[u8]) -> Artifact {
     Artifact {
         name: name.to_owned(),
         version,
-        size: i64::try_from(bytes.len()).expect("small"),
+        size_bytes: i64::try_from(bytes.len()).expect("small"),
         mime_type: "text/plain".into(),
         sha256: "5a".repeat(32),
         ..Default::default()

@@ -33,7 +33,7 @@ pub fn directory(path: &str, mode: u32, seconds: i64) -> Vec<CollectOutputsRespo
     vec![message(Payload::File(CollectedFile {
         path: path.into(),
         mode,
-        mtime: Some(Timestamp { seconds, nanos: 0 }),
+        modify_time: Some(Timestamp { seconds, nanos: 0 }),
         is_directory: true,
         ..Default::default()
     }))]
@@ -49,7 +49,7 @@ pub fn link(path: &str, target: &str) -> Vec<CollectOutputsResponse> {
 
 pub fn summary() -> CollectOutputsResponse {
     message(Payload::Summary(CollectSummary {
-        matched: 1,
+        matched_count: 1,
         ..Default::default()
     }))
 }
@@ -57,9 +57,9 @@ pub fn summary() -> CollectOutputsResponse {
 /// Returns a summary that reports a file as cut and another of the same name as skipped.
 pub fn skipping(path: &str) -> CollectOutputsResponse {
     message(Payload::Summary(CollectSummary {
-        matched: 1,
-        truncated: vec![path.into()],
-        skipped: vec![SkippedFile {
+        matched_count: 1,
+        truncated_paths: vec![path.into()],
+        skipped_files: vec![SkippedFile {
             path: path.into(),
             ..Default::default()
         }],

@@ -4,14 +4,18 @@ use std::pin::Pin;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
-use skilld_client::v1::exec_event::{Event, Output, output::Content};
+use skilld_client::v1::OutputEvent;
+use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::exec_service_server::ExecService;
+use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{
     AttachExecRequest, DeleteExecRequest, Exec, ExecEvent, ExecResult, ExecSpec, GetExecRequest,
     KillExecRequest, ListExecsRequest, ListExecsResponse, OutputStream, PollExecRequest,
-    PollExecResponse, ResizeTerminalRequest, RunExecRequest, SignalExecRequest, StartExecRequest,
-    StreamOffsets, StreamStdinRequest, WriteStdinRequest, WriteStdinResponse,
+    PollExecResponse, ResizeTerminalRequest, ResizeTerminalResponse, RunExecRequest,
+    SignalExecRequest, StartExecRequest, StreamOffsets, StreamStdinRequest, WriteStdinRequest,
+    WriteStdinResponse,
 };
+use skilld_client::{from_count, to_count};
 use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -62,7 +66,7 @@ impl FakeServices {
         let events = match live::is_live(&running.spec) {
             true => {
                 running.input.send_modify(|input| input.followed = true);
-                live::events(name.to_owned(), &running, from.stdout).boxed()
+                live::events(name.to_owned(), &running, to_count(from.stdout_bytes)).boxed()
             }
             false => Self::told(name, &running, from),
         };
@@ -123,27 +127,27 @@ impl FakeServices {
         };
         let mut output = Vec::new();
         for (stream, bytes, at) in [
-            (OutputStream::Stdout, stdout, &mut at.stdout),
-            (OutputStream::Stderr, stderr, &mut at.stderr),
+            (OutputStream::Stdout, stdout, &mut at.stdout_bytes),
+            (OutputStream::Stderr, stderr, &mut at.stderr_bytes),
         ] {
             let rest = bytes
                 .get(usize::try_from(*at).expect("small")..)
                 .expect("not beyond the end");
             let piece = rest.get(..room.min(rest.len())).expect("is there");
             if !piece.is_empty() {
-                output.push(Output {
+                output.push(OutputEvent {
                     stream: stream.into(),
                     offset: *at,
                     content: Some(Content::Data(piece.to_vec().into())),
                     ..Default::default()
                 });
             }
-            *at += piece.len() as u64;
+            *at += from_count(piece.len() as u64);
             room -= piece.len();
         }
         let state = live::state(running, result.as_ref());
         PollExecResponse {
-            output,
+            outputs: output,
             next_offsets: Some(at),
             state: state.into(),
             result,
@@ -154,10 +158,8 @@ impl FakeServices {
     fn exec(&self, name: &str) -> Result<Exec, Status> {
         let running = self.running(name)?;
         let (stdout, stderr, result) = Self::so_far(&running);
-        let total = Some(StreamOffsets {
-            stdout: stdout.len() as u64,
-            stderr: stderr.len() as u64,
-        });
+        let total = [&stdout, &stderr].map(|bytes| bytes.len() as u64);
+        let total = Some(StreamOffsets::from_counts(total));
         let state = live::state(&running, result.as_ref());
         let never_ran = |result: &ExecResult| result.spawn_failure.is_some();
         let start_time = self.lock().start_time;
@@ -201,7 +203,7 @@ impl ExecService for FakeServices {
     async fn run_exec(&self, request: Request<RunExecRequest>) -> Result<Response<Events>, Status> {
         let request = request.into_inner();
         let spec = request.spec.unwrap_or_default();
-        let name = self.start(&request.workspace, &request.exec_id, spec)?;
+        let name = self.start(&request.parent, &request.exec_id, spec)?;
         Ok(Response::new(self.events(&name, StreamOffsets::default())?))
     }
 
@@ -211,7 +213,7 @@ impl ExecService for FakeServices {
     ) -> Result<Response<Exec>, Status> {
         let request = request.into_inner();
         let spec = request.spec.unwrap_or_default();
-        let name = self.start(&request.workspace, &request.exec_id, spec)?;
+        let name = self.start(&request.parent, &request.exec_id, spec)?;
         Ok(Response::new(self.exec(&name)?))
     }
 
@@ -256,7 +258,7 @@ impl ExecService for FakeServices {
         &self,
         request: Request<ListExecsRequest>,
     ) -> Result<Response<ListExecsResponse>, Status> {
-        let prefix = format!("{}/", request.into_inner().workspace);
+        let prefix = format!("{}/", request.into_inner().parent);
         let names: Vec<String> = self.lock().execs.keys().cloned().collect();
         let execs = names
             .iter()
@@ -288,12 +290,13 @@ impl ExecService for FakeServices {
         let running = self.running(&request.name)?;
         let (stdout, stderr, _) = Self::so_far(&running);
         let at = request.offsets.unwrap_or_default();
-        if at.stdout > stdout.len() as u64 || at.stderr > stderr.len() as u64 {
+        let [out, err] = at.counts();
+        if out > stdout.len() as u64 || err > stderr.len() as u64 {
             return Err(refusal(Code::InvalidArgument, "INVALID_REQUEST", &[]));
         }
         let news = |_: &live::Input| {
             let answer = Self::poll(&running, &request);
-            !answer.output.is_empty() || answer.result.is_some()
+            !answer.outputs.is_empty() || answer.result.is_some()
         };
         let wait = request.wait.and_then(|wait| wait.try_into().ok());
         let mut input = running.input.subscribe();
@@ -340,7 +343,7 @@ impl ExecService for FakeServices {
     async fn resize_terminal(
         &self,
         request: Request<ResizeTerminalRequest>,
-    ) -> Result<Response<()>, Status> {
+    ) -> Result<Response<ResizeTerminalResponse>, Status> {
         let request = request.into_inner();
         let running = self.running(&request.name)?;
         if running.spec.terminal.is_none() {
@@ -348,6 +351,6 @@ impl ExecService for FakeServices {
         }
         let size = (request.rows, request.cols);
         running.input.send_modify(|input| input.sizes.push(size));
-        Ok(Response::new(()))
+        Ok(Response::new(ResizeTerminalResponse {}))
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use prost_types::Timestamp;
 use skilld_client::v1::file_service_server::FileService;
-use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectOutputsResponse, FileEntry, FileType, ListFilesRequest,
     ListFilesResponse, ReadFileRequest, ReadFileResponse, StageFilesHeader, StageFilesRequest,
@@ -25,9 +25,13 @@ impl FakeServices {
     /// Stages inputs by the rules of the API, without reading their bytes.
     fn bring(&self, request: &StageInputsRequest) -> Result<StageInputsResponse, Status> {
         let staged = request.inputs.iter().map(|input| {
-            let (from, size) = match input.source.clone().unwrap_or(Source::From(String::new())) {
-                Source::From(from) => (from, 7),
-                Source::Data(data) => (String::new(), data.len()),
+            let (from, size) = match input
+                .content
+                .clone()
+                .unwrap_or(Content::Source(String::new()))
+            {
+                Content::Source(from) => (from, 7),
+                Content::Data(data) => (String::new(), data.len()),
             };
             let kept = from.strip_prefix("workspace://work/.skilld/");
             let is_kept = |path| {
@@ -50,15 +54,15 @@ impl FakeServices {
                 &input.name
             };
             let base = source.rsplit('/').next().unwrap_or_default();
-            let path = match input.to.as_str() {
+            let path = match input.path.as_str() {
                 "" => format!("work/inputs/{base}"),
                 to => to.to_owned(),
             };
             Ok(StagedInput {
-                from,
+                source: from,
                 file: Some(StagedFile {
                     path,
-                    size: i64::try_from(size).expect("small"),
+                    size_bytes: i64::try_from(size).expect("small"),
                     ..Default::default()
                 }),
                 ..Default::default()
@@ -125,10 +129,10 @@ impl FileService for FakeServices {
             Ok((header, bytes)) => {
                 let mut state = self.lock();
                 let answer = StageFilesResponse {
-                    files_total: 1,
-                    bytes_total: i64::try_from(bytes.len()).expect("small"),
-                    skipped_total: i64::try_from(state.stage_skips.len()).expect("small"),
-                    skipped: state.stage_skips.clone(),
+                    file_count: 1,
+                    size_bytes: i64::try_from(bytes.len()).expect("small"),
+                    skipped_count: i64::try_from(state.stage_skips.len()).expect("small"),
+                    skipped_files: state.stage_skips.clone(),
                     ..Default::default()
                 };
                 state.staged.insert(header.path, bytes);
@@ -251,10 +255,10 @@ async fn receive(
 fn entry(state: &State, path: &str, bytes: &[u8]) -> FileEntry {
     FileEntry {
         path: path.to_owned(),
-        r#type: FileType::File.into(),
-        size: i64::try_from(bytes.len()).expect("small"),
+        file_type: FileType::File.into(),
+        size_bytes: i64::try_from(bytes.len()).expect("small"),
         mode: state.modes.get(path).copied().unwrap_or(0o644),
-        mtime: state.modified.get(path).map(|seconds| Timestamp {
+        modify_time: state.modified.get(path).map(|seconds| Timestamp {
             seconds: *seconds,
             nanos: 0,
         }),

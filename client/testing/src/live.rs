@@ -6,12 +6,15 @@
 use std::collections::BTreeMap;
 
 use futures::{Stream, StreamExt, stream};
-use skilld_client::v1::exec_event::{Closed, Event, Exited, Output, Started, output::Content};
-use skilld_client::v1::exec_result::{Outcome, Reason};
+use skilld_client::v1::ExitReason;
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{ClosedEvent, ExitedEvent, OutputEvent, StartedEvent};
 use skilld_client::v1::{
     ExecResult, ExecSpec, ExecState, OutputStream, StreamOffsets, WriteStdinRequest,
-    WriteStdinResponse, stdin::Source,
+    WriteStdinResponse,
 };
+use skilld_client::{Outcome, from_count, to_count};
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -54,8 +57,7 @@ pub fn is_live(spec: &ExecSpec) -> bool {
 }
 
 fn takes_input(spec: &ExecSpec) -> bool {
-    let source = spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref());
-    matches!(source, Some(Source::Open(true)))
+    spec.open_stdin
 }
 
 fn word(spec: &ExecSpec) -> &str {
@@ -66,16 +68,10 @@ fn word(spec: &ExecSpec) -> &str {
 
 /// Returns the output so far, and the result if the program has ended.
 pub fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecResult>) {
-    let ended = |outcome, reason: Reason| {
-        Some(ExecResult {
-            outcome: Some(outcome),
-            reason: reason.into(),
-            ..Default::default()
-        })
-    };
-    let exit = |code| ended(Outcome::ExitCode(code), Reason::Exited);
+    let ended = |outcome, reason| Some(ExecResult::new(reason, Some(outcome)));
+    let exit = |code| ended(Outcome::ExitCode(code), ExitReason::Exited);
     let killed = match input.killed {
-        true => ended(Outcome::Signal(15), Reason::KilledByClient),
+        true => ended(Outcome::Signal(15), ExitReason::KilledByClient),
         false => None,
     };
     match word(spec) {
@@ -137,7 +133,7 @@ pub fn errors(spec: &ExecSpec) -> Vec<u8> {
 /// Returns the events from an offset of stdout.
 pub fn events(name: String, running: &FakeExec, from: u64) -> impl Stream<Item = Event> + use<> {
     let spec = running.spec.clone();
-    let started = Event::Started(Started {
+    let started = Event::Started(StartedEvent {
         name,
         pid: 7,
         effective_spec: Some(spec.clone()),
@@ -159,22 +155,22 @@ pub fn events(name: String, running: &FakeExec, from: u64) -> impl Stream<Item =
             let mut events = Vec::new();
             let rest = bytes.get(usize::try_from(at).expect("small")..);
             for (index, piece) in rest.unwrap_or_default().chunks(64 * 1024).enumerate() {
-                events.push(Event::Output(Output {
+                events.push(Event::Output(OutputEvent {
                     stream: OutputStream::Stdout.into(),
-                    offset: at + index as u64 * 64 * 1024,
+                    offset: from_count(at + index as u64 * 64 * 1024),
                     content: Some(Content::Data(piece.to_vec().into())),
                     ..Default::default()
                 }));
             }
             let next = end.is_none().then_some(total);
             if let Some(result) = end {
-                events.push(Event::Exited(Exited {
+                events.push(Event::Exited(ExitedEvent {
                     result: Some(result),
                 }));
-                events.push(Event::Closed(Closed {
+                events.push(Event::Closed(ClosedEvent {
                     total: Some(StreamOffsets {
-                        stdout: total,
-                        stderr: 0,
+                        stdout_bytes: from_count(total),
+                        stderr_bytes: 0,
                     }),
                     ..Default::default()
                 }));
@@ -203,8 +199,8 @@ pub async fn write(
             return;
         }
         let committed = input.bytes.len() as u64;
-        let known = input.ids.get(&request.write_id).copied().unwrap_or(0);
-        let at = request.offset.unwrap_or(committed - known as u64);
+        let known = input.ids.get(&request.request_id).copied().unwrap_or(0);
+        let at = request.offset.map_or(committed - known as u64, to_count);
         let skip = committed.checked_sub(at);
         let Some(skip) = skip.and_then(|skip| usize::try_from(skip).ok()) else {
             outcome = Err(refusal(Code::OutOfRange, "INVALID_REQUEST", &[]));
@@ -222,13 +218,13 @@ pub async fn write(
         fits = fresh.len() <= room;
         let taken = fresh.get(..room.min(fresh.len())).unwrap_or_default();
         input.bytes.extend_from_slice(taken);
-        if !request.write_id.is_empty() {
-            *input.ids.entry(request.write_id.clone()).or_default() += taken.len();
+        if !request.request_id.is_empty() {
+            *input.ids.entry(request.request_id.clone()).or_default() += taken.len();
         }
         input.eof |= eof && fits;
         outcome = Ok(WriteStdinResponse {
-            committed_offset: input.bytes.len() as u64,
-            unwritten_bytes: (fresh.len() - taken.len()) as u64,
+            committed_offset: from_count(input.bytes.len() as u64),
+            unwritten_bytes: from_count((fresh.len() - taken.len()) as u64),
             eof_unwritten: eof && !input.eof,
         });
     });

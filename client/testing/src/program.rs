@@ -3,13 +3,16 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use skilld_client::v1::exec_event::{Closed, Event, Exited, Output, Started, output::Content};
-use skilld_client::v1::exec_result::{Outcome, Reason};
-use skilld_client::v1::spawn_failure::Stage;
+use skilld_client::v1::ExitReason;
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::spawn_failure::Step;
+use skilld_client::v1::{ClosedEvent, ExitedEvent, OutputEvent, StartedEvent};
 use skilld_client::v1::{
     EndedProcesses, ExecEvent, ExecResult, ExecSpec, FullDisk, OutputStream, SpawnFailure,
-    Stragglers, StreamOffsets, stdin::Source,
+    StragglerPolicy, StreamOffsets,
 };
+use skilld_client::{Outcome, from_count};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -31,31 +34,37 @@ impl Program {
         } else {
             spec.shell.split_whitespace().collect()
         };
-        let number = || words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+        let number = || {
+            words
+                .get(1)
+                .and_then(|word| word.parse().ok())
+                .unwrap_or(0_i32)
+        };
         let line = |text: String| vec![(OutputStream::Stdout, Bytes::from(text + "\n"))];
-        let exit = |code| ended(Some(Outcome::ExitCode(code)), Reason::Exited);
+        let exit = |code| ended(Some(Outcome::ExitCode(code)), ExitReason::Exited);
         match words.first().copied().unwrap_or_default() {
             "exit" => Self::new(Vec::new(), exit(number())),
             "timeout" => Self::new(
                 line("so far".into()),
-                ended(Some(Outcome::Signal(9)), Reason::Timeout),
+                ended(Some(Outcome::Signal(9)), ExitReason::Timeout),
             ),
             "segv" => Self::new(
                 Vec::new(),
-                ended(Some(Outcome::Signal(11)), Reason::Signaled),
+                ended(Some(Outcome::Signal(11)), ExitReason::Signaled),
             ),
             // A chain that goes on without the child that the kernel killed for memory.
             "oom" => Self::new(
                 line("done".into()),
                 exit(0).map(|result| ExecResult {
-                    oom_kills: number().unsigned_abs().into(),
+                    oom_kills: number().abs().into(),
                     ..result
                 }),
             ),
             "server" => Self::new(
                 line("started".into()),
                 exit(0).map(|result| ExecResult {
-                    ended_processes: (spec.stragglers() != Stragglers::Keep).then(ended_server),
+                    ended_processes: (spec.stragglers() != StragglerPolicy::Keep)
+                        .then(ended_server),
                     ..result
                 }),
             ),
@@ -82,27 +91,22 @@ impl Program {
                 pieces: line("started".into()),
                 result: None,
             },
-            "missing" => Self::not_started(Stage::Exec, 2, "ENOENT: missing"),
+            "missing" => Self::not_started(Step::Exec, 2, "ENOENT: missing"),
             "forbidden" => {
                 let why = "\"forbidden\" is /bin/f, which nobody permits";
-                Self::not_started(Stage::Program, 13, why)
+                Self::not_started(Step::Program, 13, why)
             }
             _ => Self::new(line(words.join(" ")), exit(0)),
         }
     }
 
-    fn not_started(stage: Stage, errno: i32, message: &str) -> Self {
+    fn not_started(stage: Step, errno: i32, message: &str) -> Self {
         let failure = SpawnFailure {
-            stage: stage.into(),
-            errno,
+            step: stage.into(),
+            error_number: errno,
             message: message.into(),
         };
-        let result = ExecResult {
-            reason: Reason::SpawnFailed.into(),
-            spawn_failure: Some(failure),
-            ..Default::default()
-        };
-        Self::new(Vec::new(), Some(result))
+        Self::new(Vec::new(), Some(ExecResult::spawn_failed(failure)))
     }
 
     fn new(pieces: Vec<(OutputStream, Bytes)>, result: Option<ExecResult>) -> Self {
@@ -112,14 +116,14 @@ impl Program {
     fn total(&self) -> StreamOffsets {
         let mut total = StreamOffsets::default();
         for (stream, data) in &self.pieces {
-            *end(&mut total, *stream) += data.len() as u64;
+            *end(&mut total, *stream) += from_count(data.len() as u64);
         }
         total
     }
 
     /// Returns the events for a reader that starts at `from`, without the end.
     pub(crate) fn events(&self, name: &str, spec: &ExecSpec, from: StreamOffsets) -> Vec<Event> {
-        let mut events = vec![Event::Started(Started {
+        let mut events = vec![Event::Started(StartedEvent {
             name: name.to_owned(),
             pid: 7,
             effective_spec: Some(spec.clone()),
@@ -128,14 +132,14 @@ impl Program {
         let mut at = StreamOffsets::default();
         for (stream, data) in &self.pieces {
             let start = *end(&mut at, *stream);
-            *end(&mut at, *stream) += data.len() as u64;
+            *end(&mut at, *stream) += from_count(data.len() as u64);
             let mut wanted = from;
             let skip = end(&mut wanted, *stream)
                 .saturating_sub(start)
-                .min(data.len() as u64);
+                .clamp(0, from_count(data.len() as u64));
             let rest = data.slice(usize::try_from(skip).expect("small")..);
             if !rest.is_empty() {
-                events.push(Event::Output(Output {
+                events.push(Event::Output(OutputEvent {
                     stream: (*stream).into(),
                     offset: start + skip,
                     content: Some(Content::Data(rest)),
@@ -148,7 +152,7 @@ impl Program {
 
     /// Returns the result of the program, which is killed if it does not end by itself.
     pub(crate) fn ended(&self) -> Option<ExecResult> {
-        let killed = || ended(Some(Outcome::Signal(15)), Reason::KilledByClient);
+        let killed = || ended(Some(Outcome::Signal(15)), ExitReason::KilledByClient);
         self.result.clone().or_else(killed)
     }
 
@@ -158,8 +162,8 @@ impl Program {
         let ended = result.as_mut();
         let ended_processes = ended.and_then(|result| result.ended_processes.take());
         [
-            Event::Exited(Exited { result }),
-            Event::Closed(Closed {
+            Event::Exited(ExitedEvent { result }),
+            Event::Closed(ClosedEvent {
                 total: Some(self.total()),
                 ended_processes,
             }),
@@ -169,24 +173,20 @@ impl Program {
 
 pub(crate) fn event(seq: usize, event: Event) -> ExecEvent {
     ExecEvent {
-        seq: seq as u64,
+        seq: from_count(seq as u64),
         event: Some(event),
     }
 }
 
-fn end(offsets: &mut StreamOffsets, stream: OutputStream) -> &mut u64 {
+fn end(offsets: &mut StreamOffsets, stream: OutputStream) -> &mut i64 {
     match stream {
-        OutputStream::Stderr => &mut offsets.stderr,
-        OutputStream::Stdout | OutputStream::Unspecified => &mut offsets.stdout,
+        OutputStream::Stderr => &mut offsets.stderr_bytes,
+        OutputStream::Stdout | OutputStream::Unspecified => &mut offsets.stdout_bytes,
     }
 }
 
-fn ended(outcome: Option<Outcome>, reason: Reason) -> Option<ExecResult> {
-    Some(ExecResult {
-        outcome,
-        reason: reason.into(),
-        ..Default::default()
-    })
+fn ended(outcome: Option<Outcome>, reason: ExitReason) -> Option<ExecResult> {
+    Some(ExecResult::new(reason, outcome))
 }
 
 /// Returns the process that a command leaves running.
@@ -230,8 +230,8 @@ fn flood() -> Vec<(OutputStream, Bytes)> {
 }
 
 fn stdin(spec: &ExecSpec) -> Vec<(OutputStream, Bytes)> {
-    match spec.stdin.as_ref().and_then(|stdin| stdin.source.clone()) {
-        Some(Source::Data(data)) => vec![(OutputStream::Stdout, data)],
-        Some(Source::Open(_)) | None => Vec::new(),
+    match spec.stdin_data.is_empty() {
+        true => Vec::new(),
+        false => vec![(OutputStream::Stdout, spec.stdin_data.clone())],
     }
 }

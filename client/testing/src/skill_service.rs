@@ -66,7 +66,7 @@ impl SkillService for FakeServices {
             }));
         }
         let mut skill = state.kit(&request.name)?.skill.clone();
-        if !request.packages {
+        if !request.check_packages {
             skill.missing_packages = None;
         }
         Ok(Response::new(skill))
@@ -87,9 +87,12 @@ impl SkillService for FakeServices {
             request.for_model && skill.is_some_and(|skill| skill.disable_model_invocation)
         };
         matches.retain(|found| !is_left_out(found));
-        let limit = usize::try_from(request.limit).unwrap_or_default();
+        let limit = usize::try_from(request.page_size).unwrap_or_default();
         matches.truncate(if limit == 0 { 25 } else { limit });
-        Ok(Response::new(SearchSkillsResponse { matches }))
+        Ok(Response::new(SearchSkillsResponse {
+            matches,
+            ..Default::default()
+        }))
     }
 
     async fn list_skill_files(
@@ -123,9 +126,12 @@ impl SkillService for FakeServices {
     ) -> Result<Response<Skill>, Status> {
         let mut messages = request.into_inner();
         let first = messages.message().await?.expect("a header");
+        let Some(publish_skill_request::Payload::Header(header)) = first.payload else {
+            return Err(invalid("header", "is missing"));
+        };
         while messages.message().await?.is_some() {}
         let problem = Problem {
-            severity: problem::Severity::Warning.into(),
+            severity: ProblemSeverity::Warning.into(),
             code: "skill.long_description".into(),
             subject: "/var/lib/skilld/skills/sha256/0f".into(),
             message: "use less".into(),
@@ -133,14 +139,14 @@ impl SkillService for FakeServices {
             ..Default::default()
         };
         Ok(Response::new(Skill {
-            name: match first.name.as_str() {
+            name: match header.name.as_str() {
                 "" => "skills/csv".to_owned(),
                 name => name.to_owned(),
             },
             version: "1.0".into(),
             digest: "sha256:0f".into(),
-            files: 2,
-            bytes: 2048,
+            file_count: 2,
+            size_bytes: 2048,
             state: SkillState::LoadedWithWarnings.into(),
             problems: vec![problem],
             ..Default::default()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use skilld_client::to_proto_value;
-use skilld_client::v1::skill_file::Kind;
+use skilld_client::v1::SkillFileKind;
 use skilld_client::v1::{
     ListSkillFilesRequest, ListSkillFilesResponse, ReadSkillFileRequest, Skill, SkillFile,
     SkillMatch, SkillState,
@@ -131,7 +131,7 @@ impl State {
         &self,
         request: &ListSkillFilesRequest,
     ) -> Result<ListSkillFilesResponse, Status> {
-        let kit = self.usable_kit(&request.name)?;
+        let kit = self.usable_kit(&request.parent)?;
         let folder = format!("{}/", request.path);
         let is_within = |path: &str| request.path.is_empty() || path.starts_with(&folder);
         let size = match kit.files.len() {
@@ -260,10 +260,10 @@ fn with_workspace_paths(skill: &str, bytes: Bytes) -> Bytes {
 
 fn described(path: &str, bytes: &Bytes) -> SkillFile {
     let kind = match path.split('/').next() {
-        Some("references") => Kind::Reference,
-        Some("assets") => Kind::Asset,
-        Some("scripts") => Kind::Script,
-        _ => Kind::Document,
+        Some("references") => SkillFileKind::Reference,
+        Some("assets") => SkillFileKind::Asset,
+        Some("scripts") => SkillFileKind::Script,
+        _ => SkillFileKind::Document,
     };
     let is_text = !bytes.contains(&0);
     let mime_type = match is_text {
@@ -274,7 +274,7 @@ fn described(path: &str, bytes: &Bytes) -> SkillFile {
     };
     SkillFile {
         path: path.to_owned(),
-        size: i64::try_from(bytes.len()).expect("small"),
+        size_bytes: i64::try_from(bytes.len()).expect("small"),
         mime_type: mime_type.into(),
         kind: kind.into(),
         sha256: sha256(bytes),

@@ -18,7 +18,7 @@ impl WorkspaceService for FakeServices {
         request: Request<CreateWorkspaceRequest>,
     ) -> Result<Response<Workspace>, Status> {
         let request = request.into_inner();
-        if request.pool == "full" {
+        if request.pool == "pools/full" {
             let mut details = error_details("POOL_EXHAUSTED", &[]);
             details.set_retry_info(Some(Duration::from_secs(3)));
             return Err(Status::with_error_details(
@@ -27,10 +27,11 @@ impl WorkspaceService for FakeServices {
                 details,
             ));
         }
-        if !request.allow_existing && self.lock().workspaces.contains_key(&request.name) {
+        let name = format!("workspaces/{}", request.workspace_id);
+        if !request.allow_existing && self.lock().workspaces.contains_key(&name) {
             let mut details = error_details("ID_TAKEN", &[]);
-            details.set_resource_info("skilld.dev/Workspace", &request.name, "", "it exists");
-            let message = format!("{} exists already", request.name);
+            details.set_resource_info("skilld.dev/Workspace", &name, "", "it exists");
+            let message = format!("{name} exists already");
             return Err(Status::with_error_details(
                 Code::AlreadyExists,
                 message,
@@ -38,7 +39,7 @@ impl WorkspaceService for FakeServices {
             ));
         }
         let workspace = Workspace {
-            name: request.name.clone(),
+            name: name.clone(),
             limits: request.limits,
             pool: request.pool,
             labels: request.labels,
@@ -46,10 +47,20 @@ impl WorkspaceService for FakeServices {
             state: WorkspaceState::Ready.into(),
             ..Default::default()
         };
-        self.lock()
-            .workspaces
-            .insert(request.name, workspace.clone());
+        self.lock().workspaces.insert(name, workspace.clone());
         Ok(Response::new(workspace))
+    }
+
+    async fn update_workspace(
+        &self,
+        request: Request<UpdateWorkspaceRequest>,
+    ) -> Result<Response<Workspace>, Status> {
+        let wanted = request.into_inner().workspace.unwrap_or_default();
+        let mut state = self.lock();
+        let missing = || refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]);
+        let known = state.workspaces.get_mut(&wanted.name).ok_or_else(missing)?;
+        known.labels = wanted.labels;
+        Ok(Response::new(known.clone()))
     }
 
     async fn get_workspace(
@@ -136,6 +147,7 @@ impl AdminService for FakeServices {
         };
         Ok(Response::new(ListPoolsResponse {
             pools: vec![pool("default", 3), pool("a-much-longer-name", 4)],
+            ..Default::default()
         }))
     }
 
@@ -150,7 +162,7 @@ impl AdminService for FakeServices {
         let request = request.into_inner();
         Ok(Response::new(Pool {
             name: request.name,
-            warm_target: request.warm_target,
+            warm_target: request.warm_target.unwrap_or_default(),
             ..Default::default()
         }))
     }
@@ -167,8 +179,8 @@ impl AdminService for FakeServices {
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
         Ok(Response::new(DrainResponse {
-            removed_workspaces: 2,
-            removed_containers: 5,
+            removed_workspace_count: 2,
+            removed_container_count: 5,
         }))
     }
 
@@ -179,10 +191,10 @@ impl AdminService for FakeServices {
         Ok(Response::new(UndrainResponse {}))
     }
 
-    async fn get_problems(
+    async fn list_problems(
         &self,
-        _: Request<GetProblemsRequest>,
-    ) -> Result<Response<GetProblemsResponse>, Status> {
-        Ok(Response::new(GetProblemsResponse::default()))
+        _: Request<ListProblemsRequest>,
+    ) -> Result<Response<ListProblemsResponse>, Status> {
+        Ok(Response::new(ListProblemsResponse::default()))
     }
 }

@@ -230,7 +230,7 @@ fn dated(path: &str, mode: u32, seconds: i64) -> Vec<CollectOutputsResponse> {
     let header = message(Payload::File(CollectedFile {
         path: path.into(),
         mode,
-        mtime: Some(Timestamp { seconds, nanos: 0 }),
+        modify_time: Some(Timestamp { seconds, nanos: 0 }),
         ..Default::default()
     }));
     let contents = file(path, b"x").into_iter().skip(1);
@@ -288,7 +288,7 @@ async fn a_directory_is_copied_without_its_path_and_merged() {
         modified, 1,
         "a directory that was there keeps its attributes"
     );
-    assert!(fake.collect_spec().directories);
+    assert!(fake.collect_spec().include_directories);
     // A name elsewhere is none of this copy.
     let elsewhere = [file("out/sites", b"x"), vec![summary()]].concat();
     fake.answer_collections(elsewhere);

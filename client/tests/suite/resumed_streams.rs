@@ -1,9 +1,10 @@
 //! `run_resuming`: whatever breaks and wherever, the events are those of an unbroken stream.
 
 use sha2::{Digest, Sha256};
-use skilld_client::v1::exec_event::{Event, output::Content};
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{
-    AttachExecRequest, ExecSpec, OutputStream, Reason, RunExecRequest, Workspace,
+    AttachExecRequest, ErrorReason, ExecSpec, OutputStream, RunExecRequest, Workspace,
 };
 use skilld_client::{Client, Error, ExecStream, RetryPolicy};
 use tonic::{Code, Status};
@@ -67,7 +68,7 @@ fn print(client: &Client) -> ExecStream {
 
 fn request(word: &str) -> RunExecRequest {
     RunExecRequest {
-        workspace: "w".into(),
+        parent: "w".into(),
         spec: Some(ExecSpec {
             argv: vec![word.into()],
             ..Default::default()
@@ -116,7 +117,7 @@ async fn a_stream_that_keeps_breaking_resumes_while_it_progresses() {
     let attached = fake.calls.requests::<AttachExecRequest>("AttachExec");
     let mut reached = 0;
     for request in attached {
-        let offset = request.offsets.unwrap_or_default().stdout;
+        let offset = request.offsets.unwrap_or_default().stdout_bytes;
         assert!(offset > reached, "{offset} after {reached}");
         reached = offset;
     }
@@ -161,7 +162,7 @@ async fn a_stream_gives_up_when_nothing_new_comes_and_says_where() {
         panic!("{error:?}");
     };
     assert_eq!((*stdout, *stderr), (65_536, 32_768));
-    assert_eq!(events.offsets().stdout, 65_536);
+    assert_eq!(events.offsets().stdout_bytes, 65_536);
     assert!(events.next().await.expect("no second error").is_none());
 }
 
@@ -171,14 +172,14 @@ async fn a_refusal_is_handed_over_at_once() {
     let client = fake.client().await;
     let mut events = print(&client);
     let error = events.next().await.expect_err("there is no workspace");
-    assert_eq!(error.reason(), Some(Reason::WorkspaceNotFound));
+    assert_eq!(error.reason(), Some(ErrorReason::WorkspaceNotFound));
     workspace(&fake);
     fake.calls.take();
     let dropped = [("oldest_offset", "7")];
     let dropped = refusal(Code::OutOfRange, "OUTPUT_DROPPED", &dropped);
     fake.calls.break_after(EVENTS, 2, Some(dropped));
     let error = read(&mut print(&client)).await.expect_err("refused");
-    assert_eq!(error.reason(), Some(Reason::OutputDropped));
+    assert_eq!(error.reason(), Some(ErrorReason::OutputDropped));
     assert_eq!(fake.calls.count(EVENTS), 1, "not tried again");
 }
 
@@ -196,8 +197,8 @@ async fn attaching_starts_at_the_offsets_given() {
     let mut events = client.attach_resuming(AttachExecRequest {
         name: "w/x".into(),
         offsets: Some(skilld_client::v1::StreamOffsets {
-            stdout: 1_000_000,
-            stderr: 300_000,
+            stdout_bytes: 1_000_000,
+            stderr_bytes: 300_000,
         }),
         ..Default::default()
     });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skilld_client::v1::{CreateWorkspaceRequest, Reason};
+use skilld_client::v1::{CreateWorkspaceRequest, ErrorReason};
 use skilld_client::{Client, Error};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -12,7 +12,7 @@ use skilld_testing::{Fake, refusal};
 async fn client(fake: &Fake) -> Client {
     let client = fake.client().await;
     let request = CreateWorkspaceRequest {
-        name: "w".into(),
+        workspace_id: "w".into(),
         ..Default::default()
     };
     client.create_workspace(request).await.expect("creates");
@@ -37,7 +37,7 @@ async fn repetition_ends_after_five_calls() {
     let refusals = (0..9).map(|_| refusal(Code::Unavailable, "ENGINE_UNAVAILABLE", &[]));
     fake.calls.refuse("GetWorkspace", refusals);
     let error = client.get_workspace("w").await.expect_err("unavailable");
-    assert_eq!(error.reason(), Some(Reason::EngineUnavailable));
+    assert_eq!(error.reason(), Some(ErrorReason::EngineUnavailable));
     assert_eq!(fake.calls.count("GetWorkspace"), 5);
 }
 

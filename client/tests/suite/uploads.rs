@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use skilld_client::v1::skipped_file::Reason;
+use skilld_client::v1::SkipReason;
 use skilld_client::v1::{self, SkippedFile};
 use skilld_client::{Error, TransferProgress, UploadTarget};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -34,7 +34,7 @@ async fn bytes_arrive_as_they_were_and_progress_counts_them() {
         .upload_path("w", &local, "inputs/x", progress)
         .await
         .expect("stages");
-    assert_eq!(answer.bytes_total, 3 * 1024 * 1024 + 5);
+    assert_eq!(answer.size_bytes, 3 * 1024 * 1024 + 5);
     assert_eq!(told.load(Ordering::Relaxed), 3 * 1024 * 1024 + 5);
     assert_eq!(fake.state.lock().staged["inputs/x"], data);
     client
@@ -127,7 +127,7 @@ async fn a_refusal_of_the_server_comes_through() {
         .upload_bytes("w", "skills/x", "no")
         .await
         .expect_err("read only");
-    assert_eq!(error.reason(), Some(v1::Reason::ReadOnly));
+    assert_eq!(error.reason(), Some(v1::ErrorReason::ReadOnly));
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn an_upload_keeps_links_and_names_what_it_leaves_out() {
     let _socket = UnixListener::bind(root.join("bin/socket")).expect("binds");
     fake.state.lock().stage_skips = vec![SkippedFile {
         path: "work/tree/up".into(),
-        reason: Reason::LinkTarget.into(),
+        reason: SkipReason::LinkTarget.into(),
     }];
     let answer = client
         .upload_path("w", &root, "work/tree/", TransferProgress::none())
@@ -191,16 +191,16 @@ async fn an_upload_keeps_links_and_names_what_it_leaves_out() {
     .map(|(name, link)| (name.to_owned(), link));
     assert_eq!(tar_entries(&staged), expected);
     let skipped: Vec<_> = answer
-        .skipped
+        .skipped_files
         .iter()
         .map(|file| (file.path.as_str(), file.reason()))
         .collect();
     let expected = [
-        ("work/tree/bin/socket", Reason::FileType),
-        ("work/tree/up", Reason::LinkTarget),
+        ("work/tree/bin/socket", SkipReason::FileType),
+        ("work/tree/up", SkipReason::LinkTarget),
     ];
     assert_eq!(
-        (skipped.as_slice(), answer.skipped_total),
+        (skipped.as_slice(), answer.skipped_count),
         (&expected[..], 2)
     );
 }

@@ -2,8 +2,8 @@
 
 use prost_types::Duration;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::spawn_failure::Stage;
-use skilld_client::v1::{ExecResult, ExecSpec, Reason, RunExecRequest, Stdin, stdin};
+use skilld_client::v1::spawn_failure::Step;
+use skilld_client::v1::{ErrorReason, ExecResult, ExecSpec, RunExecRequest};
 use skilld_client::{Error, ExecStream};
 
 use crate::call_context::CallContext;
@@ -36,7 +36,7 @@ pub(crate) async fn run_exec(
 ) -> ToolResult<FinishedExec> {
     let asked = spec.timeout;
     let events = call.tools.client.run_resuming(RunExecRequest {
-        workspace,
+        parent: workspace,
         exec_id,
         spec: Some(spec),
         ..RunExecRequest::default()
@@ -53,7 +53,7 @@ pub(crate) async fn run_exec(
 pub(crate) fn check_start(call: CallContext<'_>, result: Option<&ExecResult>) -> ToolResult<()> {
     let failure = result.and_then(|result| result.spawn_failure.as_ref());
     match failure {
-        Some(failure) if failure.stage() == Stage::Program => Err(ToolError::CommandRefused {
+        Some(failure) if failure.step() == Step::Program => Err(ToolError::CommandRefused {
             tool: call.tool,
             problem: format!("command {}", failure.message),
         }),
@@ -113,12 +113,12 @@ pub(crate) fn timeout_warning(
 /// running command with it; only a command that did not start may be tried in a new one, as `workspace_exec` does.
 pub(crate) fn translate_exec_error(error: Error, started: bool, call: &str) -> ToolError {
     match error.reason() {
-        Some(Reason::WorkspaceNotFound | Reason::WorkspaceNotReady | Reason::GuestLost)
-            if started =>
-        {
-            ToolError::WorkspaceLost
-        }
-        Some(Reason::IdTaken) => ToolError::CallIdTaken {
+        Some(
+            ErrorReason::WorkspaceNotFound
+            | ErrorReason::WorkspaceNotReady
+            | ErrorReason::GuestLost,
+        ) if started => ToolError::WorkspaceLost,
+        Some(ErrorReason::IdTaken) => ToolError::CallIdTaken {
             id: call.to_owned(),
         },
         _ => error.into(),
@@ -129,15 +129,8 @@ pub(crate) fn translate_exec_error(error: Error, started: bool, call: &str) -> T
 pub(crate) fn is_unknown_exec(error: &Error) -> bool {
     matches!(
         error.reason(),
-        Some(Reason::ExecNotFound | Reason::WorkspaceNotFound)
+        Some(ErrorReason::ExecNotFound | ErrorReason::WorkspaceNotFound)
     )
-}
-
-/// Returns a stdin that ends after a text.
-pub(crate) fn text_stdin(text: &str) -> Stdin {
-    Stdin {
-        source: Some(stdin::Source::Data(text.as_bytes().to_vec().into())),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use skilld_client::v1::OutputStream;
-use skilld_client::v1::exec_event::{Event, Output, output};
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::{OutputEvent, output_event};
 use skilld_common::text_decoding::is_cut_character;
 
 use crate::terminal_output::TerminalCleaner;
@@ -29,9 +30,7 @@ impl OutputStreams {
     pub(crate) fn take(&mut self, event: &Event) {
         match event {
             Event::Output(piece) => self.stream_mut(piece.stream()).push(output_bytes(piece)),
-            Event::Gap(gap) => self
-                .stream_mut(gap.stream())
-                .add_gap(gap.to.saturating_sub(gap.from)),
+            Event::Gap(gap) => self.stream_mut(gap.stream()).add_gap(gap.lost_bytes()),
             Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
         }
     }
@@ -51,10 +50,10 @@ impl OutputStreams {
 }
 
 /// Returns the bytes of a piece of output.
-pub(crate) fn output_bytes(piece: &Output) -> &[u8] {
+pub(crate) fn output_bytes(piece: &OutputEvent) -> &[u8] {
     match &piece.content {
-        Some(output::Content::Data(data)) => data,
-        Some(output::Content::Text(text)) => text.as_bytes(),
+        Some(output_event::Content::Data(data)) => data,
+        Some(output_event::Content::Text(text)) => text.as_bytes(),
         None => &[],
     }
 }

@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use skilld_client::v1::SkipReason;
 use skilld_client::v1::collect_outputs_response::Payload;
-use skilld_client::v1::skipped_file::Reason;
 use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, CollectSummary, CollectedFile, FileEnd,
 };
@@ -61,7 +61,10 @@ pub(crate) fn unsaved_warning(summary: &CollectSummary) -> Option<String> {
     let unsaved = |reason| {
         matches!(
             reason,
-            Reason::NotSaved | Reason::NotWhole | Reason::EmptyAfterFailure | Reason::QuotaExceeded
+            SkipReason::NotSaved
+                | SkipReason::NotWhole
+                | SkipReason::EmptyAfterFailure
+                | SkipReason::QuotaExceeded
         )
     };
     let paths = skipped_paths(summary, unsaved);
@@ -73,7 +76,7 @@ pub(crate) fn unread_warning(summary: &CollectSummary) -> Option<String> {
     let unread = |reason| {
         matches!(
             reason,
-            Reason::FileType | Reason::Permission | Reason::IoError | Reason::Depth
+            SkipReason::FileType | SkipReason::Permission | SkipReason::IoError | SkipReason::Depth
         )
     };
     let paths = skipped_paths(summary, unread);
@@ -86,10 +89,10 @@ pub(crate) fn unread_warning(summary: &CollectSummary) -> Option<String> {
 /// Returns the paths that a collection skipped for one of these reasons.
 pub(crate) fn skipped_paths(
     summary: &CollectSummary,
-    is_wanted: impl Fn(Reason) -> bool,
+    is_wanted: impl Fn(SkipReason) -> bool,
 ) -> Vec<&str> {
     summary
-        .skipped
+        .skipped_files
         .iter()
         .filter(|skipped| is_wanted(skipped.reason()))
         .map(|skipped| skipped.path.as_str())
@@ -103,8 +106,8 @@ pub(crate) fn join_paths(paths: &[&str]) -> String {
 
 /// Returns the warning for files that a command left, or may have left, where nothing collects them.
 pub(crate) fn outside_warning(summary: &CollectSummary) -> Option<String> {
-    let paths: Vec<&str> = summary.outside.iter().map(String::as_str).collect();
-    let left = match (paths.is_empty(), summary.outside_cut) {
+    let paths: Vec<&str> = summary.outside_paths.iter().map(String::as_str).collect();
+    let left = match (paths.is_empty(), summary.outside_paths_truncated) {
         (true, false) => return None,
         (true, true) => "perhaps left files".to_owned(),
         (false, false) => format!("left {}", join_paths(&paths)),

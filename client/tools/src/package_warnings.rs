@@ -1,6 +1,7 @@
 //! Warnings about software that a skill needs and that is not installed. They come when the skill is loaded, and, about
 //! its packages, when a run of it failed. Pure; every family adds them to its results.
 
+use skilld_client::short_id;
 use skilld_client::v1::{Problem, Skill, StagedSkill};
 use skilld_common::excerpts::{cut_chars, join_first};
 
@@ -28,7 +29,8 @@ pub(crate) fn describe_missing_packages(skill: &Skill) -> Option<String> {
             list_names(&missing.software)
         )
     });
-    let pools = match missing.pools.as_slice() {
+    let pools: Vec<String> = missing.pools.iter().map(|pool| short_id(pool)).collect();
+    let pools = match pools.as_slice() {
         [] => None,
         [pool] => Some(format!("The pool {} has all of it", one_line(pool))),
         pools => Some(format!("The pools {} have all of it", list_names(pools))),

@@ -322,7 +322,7 @@ async fn read_documents(
     let shares: Vec<(SkillFile, u64)> = files
         .into_iter()
         .map(|file| {
-            let mut size = u64::try_from(file.size).unwrap_or_default();
+            let mut size = u64::try_from(file.size_bytes).unwrap_or_default();
             if !file.encoding.is_empty() {
                 size = size.saturating_mul(UTF8_GROWTH_MAX);
             }
@@ -350,7 +350,7 @@ async fn read_document(
     file: SkillFile,
     share: u64,
 ) -> ToolResult<Option<SkillDoc>> {
-    let mut size = u64::try_from(file.size).unwrap_or_default();
+    let mut size = u64::try_from(file.size_bytes).unwrap_or_default();
     let (mut content, mut shown) = (String::new(), 0);
     if share > 0 {
         let max = usize::try_from(share).unwrap_or(usize::MAX);

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use skilld_client::Outcome;
 use skilld_client::v1::ExecResult;
-use skilld_client::v1::exec_result::{Outcome, Reason};
+use skilld_client::v1::ExitReason;
 
 use crate::exec_run::FinishedExec;
 use crate::run_warnings;
@@ -48,19 +49,20 @@ pub(crate) struct RunOutcome {
 impl From<&ExecResult> for RunOutcome {
     /// Creates the outcome without its output and its warnings.
     fn from(result: &ExecResult) -> Self {
-        let (exit_code, signal) = match result.outcome {
+        let (exit_code, signal) = match result.outcome() {
             Some(Outcome::ExitCode(code)) => (Some(code), None),
             Some(Outcome::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
-        let full_name = result.reason().as_str_name();
-        let name = full_name.strip_prefix("REASON_").unwrap_or(full_name);
-        let time = Duration::try_from(result.wall_time.unwrap_or_default()).unwrap_or_default();
+        let time = Duration::try_from(result.wall_duration.unwrap_or_default()).unwrap_or_default();
         Self {
-            reason: name.to_ascii_lowercase(),
+            reason: result.reason().short_name().to_ascii_lowercase(),
             exit_code,
             signal,
-            timed_out: matches!(result.reason(), Reason::Timeout | Reason::NoOutputTimeout),
+            timed_out: matches!(
+                result.reason(),
+                ExitReason::Timeout | ExitReason::NoOutputTimeout
+            ),
             duration_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             ..Self::default()
         }

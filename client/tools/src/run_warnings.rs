@@ -118,7 +118,8 @@ fn disk_warning(disk: &FullDisk) -> String {
 
 #[cfg(test)]
 mod tests {
-    use skilld_client::v1::exec_result::Outcome;
+    use skilld_client::Outcome;
+    use skilld_client::v1::ExitReason;
 
     use super::*;
     use crate::tool_definition::Family;
@@ -139,9 +140,8 @@ mod tests {
             (3, 137, "3 processes were killed for memory"),
         ] {
             let result = ExecResult {
-                outcome: Some(Outcome::ExitCode(code)),
                 oom_kills,
-                ..ExecResult::default()
+                ..ExecResult::new(ExitReason::Exited, Some(Outcome::ExitCode(code)))
             };
             let warnings = describe(&result);
             assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -153,9 +153,8 @@ mod tests {
     #[test]
     fn refused_forks_cause_a_warning_despite_exit_code_0() {
         let result = ExecResult {
-            outcome: Some(Outcome::ExitCode(0)),
             refused_forks: 3,
-            ..ExecResult::default()
+            ..ExecResult::new(ExitReason::Exited, Some(Outcome::ExitCode(0)))
         };
         let warnings = describe(&result);
         assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use skilld_client::Error;
 use skilld_client::v1::{
-    ArgStyle, CollectSpec, ExecSpec, OnDisconnect, Reason, SaveAsArtifacts, Script, ScriptCwd,
-    Skill,
+    CollectSpec, DisconnectPolicy, ErrorReason, ExecScript, ExecSpec, SaveAsArtifacts,
+    ScriptArgStyle, ScriptCwd, Skill,
 };
 
 use crate::call_context::{CallContext, ToolsetContext};
 use crate::command_limits;
-use crate::exec_run::{run_exec, text_stdin};
+use crate::exec_run::run_exec;
 use crate::host_environment::add_host_variables;
 use crate::output_collection::{self, ArtifactOwner};
 use crate::package_warnings::describe_staging_problems;
@@ -27,11 +27,11 @@ use crate::skill_staging::stage_command_skill;
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Names of the ways in which structured arguments become words; the first is the default.
-pub(crate) const ARG_STYLES: [(&str, ArgStyle); 4] = [
-    ("positional", ArgStyle::Positional),
-    ("named", ArgStyle::Named),
-    ("named_repeated", ArgStyle::NamedRepeated),
-    ("env", ArgStyle::Env),
+pub(crate) const ARG_STYLES: [(&str, ScriptArgStyle); 4] = [
+    ("positional", ScriptArgStyle::Positional),
+    ("named", ScriptArgStyle::Named),
+    ("named_repeated", ScriptArgStyle::NamedRepeated),
+    ("env", ScriptArgStyle::Env),
 ];
 /// Names of a script's working directories; the first is the default.
 const DIRECTORIES: [(&str, ScriptCwd); 3] = [
@@ -102,13 +102,13 @@ impl ScriptRunRequest {
         }
         command_limits::check_stdin("stdin", self.stdin.as_deref().unwrap_or_default())?;
         let args = parse_args(self.args.as_ref())?.into_iter();
-        let mut script = Script {
+        let mut script = ExecScript {
             path: self.path.trim().to_owned(),
             argv: self.argv.clone(),
             args: args
                 .map(|(key, value)| proto_json::to_script_arg(key, value))
                 .collect(),
-            ..Script::default()
+            ..ExecScript::default()
         };
         script.set_arg_style(choose("arg_style", &self.style, &ARG_STYLES)?);
         script.set_cwd(choose("cwd", &self.cwd, &DIRECTORIES)?);
@@ -120,12 +120,12 @@ impl ScriptRunRequest {
         };
         let mut spec = ExecSpec {
             script: Some(script),
-            stdin: self.stdin.as_deref().map(text_stdin),
+            stdin_data: self.stdin.clone().unwrap_or_default().into(),
             timeout: timeout.and_then(|timeout| timeout.try_into().ok()),
             ..ExecSpec::default()
         };
         // A client that cancels a call wants the script to end.
-        spec.set_on_disconnect(OnDisconnect::Kill);
+        spec.set_on_disconnect(DisconnectPolicy::Kill);
         Ok(spec)
     }
 }
@@ -251,7 +251,7 @@ async fn is_denied(call: CallContext<'_>, skill: &Skill, path: &str) -> ToolResu
             Ok(named) if !ids.is_disjoint(&bare_ids(&named)) => return Ok(true),
             Ok(_) => {}
             Err(error) => match error.reason() {
-                Some(Reason::SkillNotFound | Reason::InvalidRequest) => {}
+                Some(ErrorReason::SkillNotFound | ErrorReason::InvalidRequest) => {}
                 // A restriction must not be without effect.
                 Some(_) | None => return Err(error.into()),
             },
@@ -277,7 +277,7 @@ fn bare_id(name: &str) -> &str {
 /// out.
 fn build_environment(
     tools: &ToolsetContext,
-    script: &Script,
+    script: &ExecScript,
 ) -> (BTreeMap<String, String>, Vec<String>) {
     let of_arguments: BTreeSet<String> = script
         .args
@@ -302,6 +302,7 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
         save_as_artifacts: is_saved.then(|| SaveAsArtifacts {
             prefix: String::new(),
             scope: Some(call.session.scope()),
+            request_id: String::new(),
         }),
         skip_empty_after_failure: true,
         ..CollectSpec::default()
@@ -313,7 +314,7 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
         let (file, end) = (collected.file, collected.end.unwrap_or_default());
         WrittenFile {
             path: file.path,
-            size: file.size,
+            size: file.size_bytes,
             mime_type: file.mime_type,
             sha256: Some(end.sha256).filter(|sha256| !end.truncated && !sha256.is_empty()),
             artifact: Some(end.artifact).filter(|artifact| !artifact.is_empty()),
@@ -323,7 +324,7 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
     result.files.extend(fitting);
     let shown = result.files.len();
     result.limits_hit = summary.limits_hit || shown < received;
-    let matched = usize::try_from(summary.matched).unwrap_or_default();
+    let matched = usize::try_from(summary.matched_count).unwrap_or_default();
     let written = matched.max(received);
     let unlisted = (result.limits_hit && shown < written).then(|| {
         format!("{shown} of the {written} files that it wrote are listed; hidden files and caches are the last")
@@ -361,7 +362,7 @@ fn translate_error(
             problem: violation.description.clone(),
         };
     }
-    if error.reason() == Some(Reason::InvalidRequest) && !violations.is_empty() {
+    if error.reason() == Some(ErrorReason::InvalidRequest) && !violations.is_empty() {
         let problems = violations.iter().map(|violation| {
             let field = violation.field.trim_start_matches("spec.");
             format!("{field} {}", violation.description)

@@ -16,7 +16,7 @@ mod tool_arguments;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use skilld_client::v1::skill_file::Kind;
+use skilld_client::v1::SkillFileKind;
 
 pub(crate) use skill_load::load_skill_md;
 
@@ -76,7 +76,7 @@ static TOOLS: [BuiltinTool; 10] = [
     BuiltinTool::new::<PathsArguments, PathList>(
         "list_skill_scripts",
         "Lists the scripts of a skill that run_skill_script can run.",
-        |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "", |file| file.kind() == Kind::Script)),
+        |call, arguments| Box::pin(skill_files::list_paths(call, arguments, "", |file| file.kind() == SkillFileKind::Script)),
     )
     .addition(),
     BuiltinTool::new::<RunArguments, ScriptResult>(

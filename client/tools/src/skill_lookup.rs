@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt};
 use skilld_client::v1::{
-    GetSkillRequest, ListSkillsRequest, Reason, SearchSkillsRequest, Skill, SkillMatch, SkillState,
+    ErrorReason, GetSkillRequest, ListSkillsRequest, SearchSkillsRequest, Skill, SkillMatch,
+    SkillScoring, SkillState,
 };
 use skilld_client::{Error, short_id};
 
@@ -48,7 +49,7 @@ pub(crate) async fn find_skill_to_load(
 ) -> ToolResult<Skill> {
     let options = &context.tools.options;
     let request = GetSkillRequest {
-        packages: options.runs_commands(),
+        check_packages: options.runs_commands(),
         pool: options.pool.clone(),
         ..GetSkillRequest::default()
     };
@@ -145,13 +146,12 @@ pub(crate) async fn collect_found<T>(
         .await
 }
 
-/// Searches skills by words and returns at most `wanted` of those that this agent may see, best first. `compat` scores
-/// as Agent Zero does.
+/// Searches skills by words and returns at most `wanted` of those that this agent may see, best first.
 pub(crate) async fn search_skills(
     context: SessionContext<'_>,
     query: &str,
     wanted: usize,
-    compat: bool,
+    scoring: SkillScoring,
 ) -> ToolResult<Vec<(Skill, SkillMatch)>> {
     let tools = context.tools;
     let wanted = wanted.min(FOUND_MAX);
@@ -162,9 +162,10 @@ pub(crate) async fn search_skills(
     };
     let request = SearchSkillsRequest {
         query: query.to_owned(),
-        limit: i32::try_from(limit).unwrap_or_default(),
-        compat,
+        page_size: i32::try_from(limit).unwrap_or_default(),
+        scoring: scoring.into(),
         for_model: true,
+        page_token: String::new(),
     };
     let found = tools
         .client
@@ -292,7 +293,7 @@ pub(crate) async fn find_skills_by_words(
 ) -> ToolResult<Vec<Skill>> {
     let mut found = Vec::new();
     let mut names = BTreeSet::new();
-    for (skill, _) in search_skills(context, query, FOUND_MAX, false).await? {
+    for (skill, _) in search_skills(context, query, FOUND_MAX, SkillScoring::Relevance).await? {
         if names.insert(skill_id(&skill)) {
             found.push(skill);
         }
@@ -308,7 +309,7 @@ pub(crate) fn translate_skill_error(
 ) -> ToolError {
     let skill = reference.to_owned();
     match error.reason() {
-        Some(Reason::SkillNotFound) => {
+        Some(ErrorReason::SkillNotFound) => {
             let mut nearest_names = nearest_names(&error);
             nearest_names.retain(|near| {
                 let name = near.split_once('@').map_or(near.as_str(), |(name, _)| name);
@@ -319,22 +320,24 @@ pub(crate) fn translate_skill_error(
                 nearest_names,
             }
         }
-        Some(Reason::SkillInvalid) => ToolError::SkillUnusable {
+        Some(ErrorReason::SkillInvalid) => ToolError::SkillUnusable {
             skill,
             problem: metadata(&error, "problem").unwrap_or_else(|| error.to_string()),
         },
         // No skill can have such a name, or no version can be written so.
-        Some(Reason::InvalidRequest) => match error.failure().map(|failure| &failure.violations) {
-            Some(violations) if !violations.is_empty() => {
-                let problems = violations
-                    .iter()
-                    .map(|violation| format!("{} {}", violation.field, violation.description))
-                    .collect::<Vec<_>>()
-                    .join("; ");
-                ToolError::arguments(format!("{reference:?}: {problems}"))
+        Some(ErrorReason::InvalidRequest) => {
+            match error.failure().map(|failure| &failure.violations) {
+                Some(violations) if !violations.is_empty() => {
+                    let problems = violations
+                        .iter()
+                        .map(|violation| format!("{} {}", violation.field, violation.description))
+                        .collect::<Vec<_>>()
+                        .join("; ");
+                    ToolError::arguments(format!("{reference:?}: {problems}"))
+                }
+                Some(_) | None => ToolError::Daemon(error),
             }
-            Some(_) | None => ToolError::Daemon(error),
-        },
+        }
         Some(_) | None => ToolError::Daemon(error),
     }
 }

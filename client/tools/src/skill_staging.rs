@@ -1,8 +1,8 @@
 //! Stages skills in a session's workspace when a command is about to run. These are the loaded ones, whose folders
 //! prompts and results name, and the one that the command runs in. Staging what is there already changes nothing.
 
-use skilld_client::Error;
 use skilld_client::v1::{StageSkillsRequest, StagedSkill};
+use skilld_client::{Error, short_id};
 use tonic::Code;
 
 use crate::call_context::SessionContext;
@@ -114,7 +114,7 @@ fn is_of_skill(error: &Error) -> bool {
     !is_lost(error) && error.code().is_some_and(|code| codes.contains(&code))
 }
 
-/// Stages skills by one call; none without a call.
+/// Stages skills by one call; none without a call. The skills that it returns have the names of their folders.
 async fn request_staging(
     context: SessionContext<'_>,
     workspace: &str,
@@ -128,7 +128,11 @@ async fn request_staging(
         skills: references.iter().map(|&skill| skill.to_owned()).collect(),
         writable: context.tools.options.writable_skills,
     };
-    context.tools.client.stage_skills_with(request).await
+    let mut staged = context.tools.client.stage_skills_with(request).await?;
+    for skill in &mut staged {
+        skill.name = short_id(&skill.name);
+    }
+    Ok(staged)
 }
 
 /// Converts the daemon's error about a skill, with the names that the model may see.

@@ -233,7 +233,7 @@ impl ToolError {
         if let Self::Daemon(daemon) = self
             && let (Some(reason), Some(error)) = (daemon.reason(), error.as_object_mut())
         {
-            error.insert("reason".into(), reason.as_str_name().into());
+            error.insert("reason".into(), reason.error_info_name().into());
         }
         error
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceState};
+use skilld_client::v1::{CreateWorkspaceRequest, ErrorReason, WorkspaceState};
 
 use crate::session::Session;
 use crate::tool_error::{ToolError, ToolResult};
@@ -115,7 +115,7 @@ impl SessionWorkspaces {
 
     async fn create(&self, name: &str) -> ToolResult<()> {
         let request = CreateWorkspaceRequest {
-            name: name.to_owned(),
+            workspace_id: name.to_owned(),
             ..self.request.clone()
         };
         self.client.create_workspace(request).await?;
@@ -138,8 +138,8 @@ pub(crate) fn is_lost(error: &Error) -> bool {
         .failure()
         .and_then(|failure| failure.metadata.get("state"));
     match error.reason() {
-        Some(Reason::WorkspaceNotFound) => true,
-        Some(Reason::WorkspaceNotReady) => state.is_some_and(|state| state == "failed"),
+        Some(ErrorReason::WorkspaceNotFound) => true,
+        Some(ErrorReason::WorkspaceNotReady) => state.is_some_and(|state| state == "failed"),
         _ => false,
     }
 }

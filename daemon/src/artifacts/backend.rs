@@ -15,7 +15,7 @@ use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use skilld_common::excerpts::cut_chars;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tokio::sync::watch;
 
 use super::key;
@@ -426,15 +426,15 @@ fn storage_error(operation: StoreOperation, why: &'static str) -> Error {
 
 /// Returns `true` if the disk of a store of files had no space left for an operation.
 pub(super) fn is_disk_full(error: &Error) -> bool {
-    has_disk_fault(error, (DISK_FULL, Reason::StateDiskFull))
+    has_disk_fault(error, (DISK_FULL, ErrorReason::StateDiskFull))
 }
 
 /// Returns `true` if the disk of a store of files was read-only.
 fn is_disk_read_only(error: &Error) -> bool {
-    has_disk_fault(error, (DISK_READ_ONLY, Reason::StateDiskReadOnly))
+    has_disk_fault(error, (DISK_READ_ONLY, ErrorReason::StateDiskReadOnly))
 }
 
-fn has_disk_fault(error: &Error, (fault, reason): (&str, Reason)) -> bool {
+fn has_disk_fault(error: &Error, (fault, reason): (&str, ErrorReason)) -> bool {
     if let Error::Storage { why, .. } | Error::StorageUnsure { why, .. } = error {
         return *why == fault;
     }

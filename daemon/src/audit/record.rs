@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use skilld_proto::code_name;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tonic::{Code, Response};
 
 use super::argv_key::ExecDescription;
@@ -120,7 +120,7 @@ pub struct CallOutcome {
         serialize_with = "write_reason",
         skip_serializing_if = "Option::is_none"
     )]
-    pub reason: Option<Reason>,
+    pub reason: Option<ErrorReason>,
     /// Number of message bytes that the client sent.
     pub bytes_in: u64,
     /// Number of message bytes that the daemon sent.
@@ -226,8 +226,11 @@ fn write_code<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Err
     serializer.serialize_str(&code_name(*code))
 }
 
-fn write_reason<S: Serializer>(reason: &Option<Reason>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(reason.map_or("", Reason::error_info_name))
+fn write_reason<S: Serializer>(
+    reason: &Option<ErrorReason>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(reason.map_or("", ErrorReason::error_info_name))
 }
 
 fn write_microseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use futures::future::join_all;
 use serde_json::Value;
 use skilld_common::audit_chain::{ChainFault, ChainReport, verify_chain};
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -178,7 +178,7 @@ async fn a_decision_is_one_line_with_all_its_keys() {
     log.record(begin).await.expect("written");
     let refused = CallOutcome {
         code: Code::PermissionDenied,
-        reason: Some(Reason::PermissionDenied),
+        reason: Some(ErrorReason::PermissionDenied),
         bytes_in: 0,
         bytes_out: 0,
         duration: Duration::from_micros(90),

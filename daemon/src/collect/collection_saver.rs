@@ -8,9 +8,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures::Stream;
 use skilld_common::mime;
-use skilld_proto::v1 as pb;
 use skilld_proto::v1::collect_outputs_response::Payload;
-use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::{self as pb, SkipReason};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -42,6 +41,8 @@ type ClientMessage = Result<pb::CollectOutputsResponse>;
 pub struct SaveAs {
     prefix: String,
     scope: RequestedScope,
+    /// Idempotency key of the collection, which counts for each of its files.
+    request_id: Option<String>,
     /// Time since which an earlier attempt may have saved files; `None` without one.
     saved_since: Option<SystemTime>,
     /// Leaves out empty files, because the exec that wrote them failed.
@@ -117,6 +118,7 @@ impl SaveAs {
         Ok(Self {
             prefix: requested.prefix.clone(),
             scope,
+            request_id: Some(requested.request_id.clone()).filter(|id| !id.is_empty()),
             saved_since: None,
             skip_empty: false,
         })
@@ -250,7 +252,7 @@ impl CollectionSaver {
             }
             Err(reason) => {
                 let reason = if end.truncated {
-                    Reason::NotWhole
+                    SkipReason::NotWhole
                 } else {
                     reason
                 };
@@ -262,17 +264,19 @@ impl CollectionSaver {
 
     /// Returns the artifact name of a file, or the reason to skip it. A path that is not UTF-8 has none: its text form
     /// could be that of another file.
-    fn artifact_name(&self, file: &pb::CollectedFile) -> Result<ArtifactName, Reason> {
-        if file.size > self.limits.file_bytes {
-            return Err(Reason::NotWhole);
+    fn artifact_name(&self, file: &pb::CollectedFile) -> Result<ArtifactName, SkipReason> {
+        if file.size_bytes > self.limits.file_bytes {
+            return Err(SkipReason::NotWhole);
         }
-        if file.size == 0 && self.save_as.skip_empty {
-            return Err(Reason::EmptyAfterFailure);
+        if file.size_bytes == 0 && self.save_as.skip_empty {
+            return Err(SkipReason::EmptyAfterFailure);
         }
-        if !file.path_bytes.is_empty() {
-            return Err(Reason::NotSaved);
+        if !file.raw_path.is_empty() {
+            return Err(SkipReason::NotSaved);
         }
-        self.save_as.name(&file.path).map_err(|_| Reason::NotSaved)
+        self.save_as
+            .name(&file.path)
+            .map_err(|_| SkipReason::NotSaved)
     }
 
     /// Saves one file. Returns its end message, and `artifact://name@version` or the reason why it was not saved.
@@ -280,12 +284,13 @@ impl CollectionSaver {
         &mut self,
         name: &ArtifactName,
         mime_type: String,
-    ) -> Result<(pb::FileEnd, Result<String, Reason>), CollectionAbort> {
+    ) -> Result<(pb::FileEnd, Result<String, SkipReason>), CollectionAbort> {
         let (sender, receiver) = mpsc::channel(PIECES_MAX);
         let (artifacts, scope) = (self.artifacts.clone(), self.scope.clone());
         let save = SaveOptions {
             // The guest is not trusted to send a valid type.
             mime_type: Some(mime_type).filter(|text| mime::is_type(text)),
+            request_id: self.save_as.request_id.clone(),
             ..SaveOptions::default()
         };
         let saving = artifacts.save(&scope, name, save, file_bytes(receiver));
@@ -299,9 +304,9 @@ impl CollectionSaver {
                     tracing::warn!(error = %Chain(&error), "collected file was not saved");
                 }
                 Err(if matches!(error, Error::TenantQuota { .. }) {
-                    Reason::QuotaExceeded
+                    SkipReason::QuotaExceeded
                 } else {
-                    Reason::NotSaved
+                    SkipReason::NotSaved
                 })
             }
         };
@@ -382,7 +387,7 @@ impl SummaryLists {
         }
     }
 
-    fn add_skipped(&mut self, path: String, reason: Reason) {
+    fn add_skipped(&mut self, path: String, reason: SkipReason) {
         if self.skipped.len() < PATHS_MAX && self.reserve(&path) {
             self.skipped.push(pb::SkippedFile {
                 path,
@@ -394,19 +399,21 @@ impl SummaryLists {
     /// Moves the lists into a summary. The guest's own lists get the remaining size.
     fn move_into(&mut self, summary: &mut pb::CollectSummary) {
         summary.artifacts = std::mem::take(&mut self.artifacts);
-        summary.truncated.truncate(PATHS_MAX);
-        summary.truncated.retain(|path| self.reserve(path));
-        summary.skipped.truncate(PATHS_MAX);
-        summary.skipped.retain(|file| self.reserve(&file.path));
-        let outside = summary.outside.len();
-        summary.outside.truncate(PATHS_MAX);
-        summary.outside.retain(|path| self.reserve(path));
-        summary.outside_cut |= summary.outside.len() < outside;
+        summary.truncated_paths.truncate(PATHS_MAX);
+        summary.truncated_paths.retain(|path| self.reserve(path));
+        summary.skipped_files.truncate(PATHS_MAX);
+        summary
+            .skipped_files
+            .retain(|file| self.reserve(&file.path));
+        let outside = summary.outside_paths.len();
+        summary.outside_paths.truncate(PATHS_MAX);
+        summary.outside_paths.retain(|path| self.reserve(path));
+        summary.outside_paths_truncated |= summary.outside_paths.len() < outside;
         summary.unmatched_globs.truncate(PATHS_MAX);
         summary.unmatched_globs.retain(|glob| self.reserve(glob));
-        summary.skipped.append(&mut self.skipped);
-        summary.skipped.sort_by(|a, b| a.path.cmp(&b.path));
-        summary.skipped.truncate(PATHS_MAX);
+        summary.skipped_files.append(&mut self.skipped);
+        summary.skipped_files.sort_by(|a, b| a.path.cmp(&b.path));
+        summary.skipped_files.truncate(PATHS_MAX);
     }
 }
 
@@ -446,20 +453,20 @@ mod tests {
         let path = |number: usize| format!("{number}{}", "x".repeat(4000));
         let mut lists = SummaryLists::default();
         for number in 0..2000 {
-            lists.add_skipped(path(number), Reason::NotSaved);
+            lists.add_skipped(path(number), SkipReason::NotSaved);
         }
         let mut summary = pb::CollectSummary {
-            truncated: (0..2000).map(path).collect(),
-            skipped: (0..2000)
+            truncated_paths: (0..2000).map(path).collect(),
+            skipped_files: (0..2000)
                 .map(|number| pb::SkippedFile {
                     path: path(number),
-                    reason: Reason::Gone.into(),
+                    reason: SkipReason::Gone.into(),
                 })
                 .collect(),
             ..pb::CollectSummary::default()
         };
         lists.move_into(&mut summary);
-        assert!(!summary.skipped.is_empty());
+        assert!(!summary.skipped_files.is_empty());
         let bytes = summary.encoded_len();
         assert!(bytes <= PATHS_BYTES_MAX + (64 << 10), "{bytes}");
 
@@ -468,11 +475,11 @@ mod tests {
         let version = |number: usize| format!("artifact://results/plot-{number}.png@0");
         for number in 0..2000 {
             lists.add_artifact(&version(number));
-            lists.add_skipped(format!("out/tmp/{number}"), Reason::NotSaved);
+            lists.add_skipped(format!("out/tmp/{number}"), SkipReason::NotSaved);
         }
         let mut summary = pb::CollectSummary::default();
         lists.move_into(&mut summary);
-        let lists = (summary.artifacts.len(), summary.skipped.len());
+        let lists = (summary.artifacts.len(), summary.skipped_files.len());
         assert_eq!(lists, (PATHS_MAX, PATHS_MAX));
     }
 }

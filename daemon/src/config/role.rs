@@ -51,13 +51,13 @@ impl Role {
     }
 
     /// Returns the value of the API.
-    pub fn message(self) -> pb::Role {
+    pub fn message(self) -> pb::PrincipalRole {
         match self {
-            Self::Observer => pb::Role::Observer,
-            Self::User => pb::Role::User,
-            Self::Publisher => pb::Role::Publisher,
-            Self::TenantAdmin => pb::Role::TenantAdmin,
-            Self::Admin => pb::Role::Admin,
+            Self::Observer => pb::PrincipalRole::Observer,
+            Self::User => pb::PrincipalRole::User,
+            Self::Publisher => pb::PrincipalRole::Publisher,
+            Self::TenantAdmin => pb::PrincipalRole::TenantAdmin,
+            Self::Admin => pb::PrincipalRole::Admin,
         }
     }
 

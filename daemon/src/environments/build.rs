@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
-use skilld_proto::v1 as pb;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::{self as pb, StageFormat};
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -183,7 +182,7 @@ async fn stage_need(
     for (path, content) in files {
         let header = pb::StageFilesHeader {
             path: format!("{SOURCE_DIR}/{}", path.display()),
-            kind: Kind::File.into(),
+            format: StageFormat::File.into(),
             ..pb::StageFilesHeader::default()
         };
         let chunks: Vec<Bytes> = content

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use skilld_proto::Outcome;
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
-use skilld_proto::v1::spawn_failure::Stage;
+use skilld_proto::v1::ExitReason;
+use skilld_proto::v1::spawn_failure::Step;
 
 use crate::config::environments::EnvironmentOptions;
 use crate::error::{Chain, Error, Result};
@@ -78,17 +79,17 @@ pub(super) fn check_end(
         .trim();
     let (disk, memory) = (options.build_disk_bytes, options.build_memory_bytes());
     let ended_by = end.result.reason();
-    let limit_reason = if ended_by == Reason::Timeout {
+    let limit_reason = if ended_by == ExitReason::Timeout {
         let timeout = options.build_timeout;
         let limits = "(skills.build_timeout), or than execs.timeout_max";
         Some(format!(
             "the build took longer than {timeout:?} {limits}; its last message was: {last}"
         ))
-    } else if ended_by == Reason::DiskFull {
+    } else if ended_by == ExitReason::DiskFull {
         Some(format!(
             "the packages are larger than {disk} bytes (skills.build_disk)"
         ))
-    } else if ended_by == Reason::OutputLimit {
+    } else if ended_by == ExitReason::OutputLimit {
         Some(format!(
             "the packages are larger than {disk} bytes (skills.build_disk), or than all environments of the tenant may be \
              (environment_bytes)"
@@ -105,7 +106,7 @@ pub(super) fn check_end(
     } else {
         None
     };
-    let is_need = end.result.outcome == Some(Outcome::ExitCode(NEED_STATUS));
+    let is_need = end.result.outcome() == Some(Outcome::ExitCode(NEED_STATUS));
     let is_too_large = |refusal: &String| refusal.ends_with(BYTES_LIMIT_ADVICE);
     let is_permanent = limit_reason.is_some() || is_need || refusals.iter().any(is_too_large);
     let spawn_failure = end.result.spawn_failure.as_ref();
@@ -126,7 +127,7 @@ pub(super) fn check_end(
 /// Returns `true` if no process was started because the image has no such program.
 fn is_program_missing(result: &pb::ExecResult) -> bool {
     let failure = result.spawn_failure.as_ref();
-    failure.is_some_and(|failure| failure.stage() == Stage::Exec)
+    failure.is_some_and(|failure| failure.step() == Step::Exec)
 }
 
 #[cfg(test)]
@@ -134,13 +135,14 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn failure(reason: Reason, code: Option<i32>, stderr: &str, refusals: &[&str]) -> BuildFailure {
+    fn failure(
+        reason: ExitReason,
+        code: Option<i32>,
+        stderr: &str,
+        refusals: &[&str],
+    ) -> BuildFailure {
         let end = CommandEnd {
-            result: pb::ExecResult {
-                reason: reason.into(),
-                outcome: code.map(Outcome::ExitCode),
-                ..pb::ExecResult::default()
-            },
+            result: pb::ExecResult::new(reason, code.map(Outcome::ExitCode)),
             stderr_tail: stderr.as_bytes().to_vec(),
         };
         let options = Config::from_toml("")
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn index_faults_are_retried_soon_and_faults_of_a_need_are_not() {
-        let exited = Reason::Exited;
+        let exited = ExitReason::Exited;
         let need = failure(exited, Some(3), "x\nno such package: six\n\n", &[]);
         assert_eq!(need.reason(), "no such package: six");
         let fetch = failure(
@@ -166,7 +168,11 @@ mod tests {
         assert_eq!(fetch.reason(), "the build failed: 503; a.b answered 503");
         assert!(matches!(fetch, BuildFailure::Transient(_)));
         assert!(fetch.retention() < need.retention());
-        for reason in [Reason::Timeout, Reason::OutputLimit, Reason::DiskFull] {
+        for reason in [
+            ExitReason::Timeout,
+            ExitReason::OutputLimit,
+            ExitReason::DiskFull,
+        ] {
             let limit = failure(reason, None, "", &[]);
             assert!(matches!(limit, BuildFailure::Permanent(_)), "{limit:?}");
         }
@@ -178,7 +184,7 @@ mod tests {
             "uv pip failed: invalid peer certificate: UnknownIssuer",
             "a.b did not answer as it should (SELF_SIGNED_CERT_IN_CHAIN): request to https://a.b/c failed",
         ] {
-            let unknown = failure(Reason::Exited, Some(1), message, &[]);
+            let unknown = failure(ExitReason::Exited, Some(1), message, &[]);
             assert!(unknown.reason().contains("skills.package_ca_file"));
             assert!(matches!(unknown, BuildFailure::Transient(_)), "{unknown:?}");
         }
@@ -187,14 +193,14 @@ mod tests {
     #[test]
     fn an_image_without_python_and_each_limit_are_named() {
         for (reason, named) in [
-            (Reason::Timeout, "skills.build_timeout"),
-            (Reason::OutputLimit, "skills.build_disk"),
-            (Reason::DiskFull, "skills.build_disk"),
+            (ExitReason::Timeout, "skills.build_timeout"),
+            (ExitReason::OutputLimit, "skills.build_disk"),
+            (ExitReason::DiskFull, "skills.build_disk"),
         ] {
             let text = failure(reason, None, "", &[]);
             assert!(text.reason().contains(named), "{text:?}");
         }
-        let hung = failure(Reason::Timeout, None, "installing x\n", &[]);
+        let hung = failure(ExitReason::Timeout, None, "installing x\n", &[]);
         assert!(
             hung.reason()
                 .ends_with("its last message was: installing x")
@@ -203,12 +209,12 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_permanent_and_a_failed_fork_transient() {
-        let spawn_failed = |stage: Stage, message: &str| {
+        let spawn_failed = |stage: Step, message: &str| {
             let end = CommandEnd {
                 result: pb::ExecResult {
-                    reason: Reason::SpawnFailed.into(),
+                    reason: ExitReason::SpawnFailed.into(),
                     spawn_failure: Some(pb::SpawnFailure {
-                        stage: stage.into(),
+                        step: stage.into(),
                         message: message.to_owned(),
                         ..pb::SpawnFailure::default()
                     }),
@@ -219,12 +225,12 @@ mod tests {
             let config = Config::from_toml("").expect("defaults").config;
             check_end(&end, &config.skills.environments, &BTreeSet::new()).expect_err("a failure")
         };
-        let missing = spawn_failed(Stage::Exec, "ENOENT python3");
+        let missing = spawn_failed(Step::Exec, "ENOENT python3");
         assert!(
             matches!(missing, BuildFailure::Permanent(_))
                 && missing.reason().contains("no python3")
         );
-        let host = spawn_failed(Stage::Fork, "EAGAIN");
+        let host = spawn_failed(Step::Fork, "EAGAIN");
         assert!(matches!(host, BuildFailure::Transient(_)) && host.reason() == "EAGAIN");
     }
 }

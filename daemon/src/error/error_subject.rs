@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 
 use super::{Error, Violation};
 
@@ -29,7 +29,7 @@ impl Error {
             return violations.clone();
         }
         if let Self::Guest {
-            reason: Reason::InvalidRequest | Reason::OutputDropped,
+            reason: ErrorReason::InvalidRequest | ErrorReason::OutputDropped,
             message,
             metadata,
             ..
@@ -47,7 +47,7 @@ impl Error {
     pub(super) fn resource(&self) -> Option<(&'static str, Cow<'_, str>)> {
         if let Self::Guest {
             workspace,
-            reason: Reason::ExecNotFound,
+            reason: ErrorReason::ExecNotFound,
             metadata,
             ..
         } = self
@@ -60,25 +60,33 @@ impl Error {
             ));
         }
         self.resource_of_daemon()
-            .map(|(kind, name)| (kind, name.into()))
     }
 
     /// Returns type and name of a resource that the daemon has no record of, or that is taken.
-    fn resource_of_daemon(&self) -> Option<(&'static str, &str)> {
+    fn resource_of_daemon(&self) -> Option<(&'static str, Cow<'_, str>)> {
         if let Self::WorkspaceNotFound { name } = self {
-            Some(("skilld.dev/Workspace", name))
+            Some(("skilld.dev/Workspace", full_name("workspaces/", name)))
         } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {
-            Some(("skilld.dev/Skill", name))
+            Some(("skilld.dev/Skill", full_name("skills/", name)))
         } else if let Self::ArtifactNotFound { name, .. } = self {
-            Some(("skilld.dev/Artifact", name))
+            Some(("skilld.dev/Artifact", full_name("artifacts/", name)))
         } else if let Self::VersionTaken { name, .. } | Self::SkillReadOnly { name, .. } = self {
-            Some(("skilld.dev/Skill", name))
+            Some(("skilld.dev/Skill", full_name("skills/", name)))
         } else if let Self::PoolNotFound { name, .. } = self {
-            Some(("skilld.dev/Pool", name))
+            Some(("skilld.dev/Pool", full_name("pools/", name)))
         } else if let Self::IdTaken { name } = self {
-            Some(("skilld.dev/Resource", name))
+            Some(("skilld.dev/Resource", name.into()))
         } else {
             None
         }
+    }
+}
+
+/// Returns a resource name with its collection, whether or not the request gave it.
+pub(super) fn full_name<'a>(collection: &str, name: &'a str) -> Cow<'a, str> {
+    if name.starts_with(collection) {
+        name.into()
+    } else {
+        format!("{collection}{name}").into()
     }
 }

@@ -1,7 +1,7 @@
 //! Conversion of a guest's status to the daemon's error.
 
 use skilld_proto::ERROR_DOMAIN;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tonic::Status;
 use tonic_types::StatusExt;
 
@@ -22,11 +22,11 @@ impl Error {
             .error_info()
             .filter(|info| info.domain == ERROR_DOMAIN)
             .and_then(|info| {
-                let reason = Reason::from_error_info_name(&info.reason)?;
+                let reason = ErrorReason::from_error_info_name(&info.reason)?;
                 Some((reason, info.metadata.clone()))
             });
         match known {
-            Some((reason, mut metadata)) if reason != Reason::Internal => {
+            Some((reason, mut metadata)) if reason != ErrorReason::Internal => {
                 metadata.retain(|key, value| key.len() <= 64 && value.len() <= 4096);
                 Self::Guest {
                     workspace: workspace.to_owned(),

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
 
 use nix::errno::Errno;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tonic::Code;
 
 use super::Error;
@@ -85,11 +85,11 @@ impl HostFault {
         Error::io(operation, errno.into())
     }
 
-    fn kind(self) -> (Code, Reason) {
+    fn kind(self) -> (Code, ErrorReason) {
         match self {
-            Self::DiskFull => (Code::ResourceExhausted, Reason::StateDiskFull),
-            Self::DiskReadOnly => (Code::Unavailable, Reason::StateDiskReadOnly),
-            Self::TooManyFiles => (Code::ResourceExhausted, Reason::TooManyFiles),
+            Self::DiskFull => (Code::ResourceExhausted, ErrorReason::StateDiskFull),
+            Self::DiskReadOnly => (Code::Unavailable, ErrorReason::StateDiskReadOnly),
+            Self::TooManyFiles => (Code::ResourceExhausted, ErrorReason::TooManyFiles),
         }
     }
 }
@@ -104,8 +104,8 @@ impl Error {
     }
 
     /// Returns code and reason of a failed operation on the host.
-    pub(super) fn host_kind(source: &io::Error) -> (Code, Reason) {
-        HostFault::of(source).map_or((Code::Internal, Reason::Internal), HostFault::kind)
+    pub(super) fn host_kind(source: &io::Error) -> (Code, ErrorReason) {
+        HostFault::of(source).map_or((Code::Internal, ErrorReason::Internal), HostFault::kind)
     }
 
     /// Returns the message for clients. Details of the host go to the log.
@@ -136,17 +136,29 @@ mod tests {
             (
                 Errno::ENOSPC,
                 Code::ResourceExhausted,
-                Reason::StateDiskFull,
+                ErrorReason::StateDiskFull,
             ),
             (
                 Errno::EDQUOT,
                 Code::ResourceExhausted,
-                Reason::StateDiskFull,
+                ErrorReason::StateDiskFull,
             ),
-            (Errno::EROFS, Code::Unavailable, Reason::StateDiskReadOnly),
-            (Errno::EMFILE, Code::ResourceExhausted, Reason::TooManyFiles),
-            (Errno::ENFILE, Code::ResourceExhausted, Reason::TooManyFiles),
-            (Errno::EIO, Code::Internal, Reason::Internal),
+            (
+                Errno::EROFS,
+                Code::Unavailable,
+                ErrorReason::StateDiskReadOnly,
+            ),
+            (
+                Errno::EMFILE,
+                Code::ResourceExhausted,
+                ErrorReason::TooManyFiles,
+            ),
+            (
+                Errno::ENFILE,
+                Code::ResourceExhausted,
+                ErrorReason::TooManyFiles,
+            ),
+            (Errno::EIO, Code::Internal, ErrorReason::Internal),
         ];
         for (errno, code, reason) in cases {
             let system = || io::Error::from(errno);
@@ -159,7 +171,7 @@ mod tests {
                     source,
                 };
                 assert_eq!(error.kind(), (code, reason), "{error:?}");
-                let is_shortage = reason != Reason::Internal;
+                let is_shortage = reason != ErrorReason::Internal;
                 assert_eq!(error.retry_after().is_some(), is_shortage);
                 assert_eq!(!error.message().contains("/var"), is_shortage);
                 // The system's error does not name the disk.

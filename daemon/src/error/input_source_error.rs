@@ -1,7 +1,7 @@
 //! Errors of reading an input from its source.
 
 use nix::errno::Errno;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tonic::Code;
 
 /// Reason why an input cannot be read from its source.
@@ -53,18 +53,18 @@ impl InputSourceError {
         }
     }
 
-    pub(super) fn kind(&self) -> (Code, Reason) {
+    pub(super) fn kind(&self) -> (Code, ErrorReason) {
         match self {
-            Self::Forbidden(_) => (Code::PermissionDenied, Reason::PermissionDenied),
-            Self::Missing => (Code::NotFound, Reason::FileNotFound),
-            Self::Unreadable(_) => (Code::PermissionDenied, Reason::FilePermission),
+            Self::Forbidden(_) => (Code::PermissionDenied, ErrorReason::PermissionDenied),
+            Self::Missing => (Code::NotFound, ErrorReason::FileNotFound),
+            Self::Unreadable(_) => (Code::PermissionDenied, ErrorReason::FilePermission),
             Self::TooMany(_) | Self::TooLarge(_) => {
-                (Code::ResourceExhausted, Reason::LimitExceeded)
+                (Code::ResourceExhausted, ErrorReason::LimitExceeded)
             }
             Self::NotAFile | Self::Name(_) | Self::Changed => {
-                (Code::FailedPrecondition, Reason::WrongFileType)
+                (Code::FailedPrecondition, ErrorReason::WrongFileType)
             }
-            Self::Fetch(_) => (Code::FailedPrecondition, Reason::FetchFailed),
+            Self::Fetch(_) => (Code::FailedPrecondition, ErrorReason::FetchFailed),
         }
     }
 }

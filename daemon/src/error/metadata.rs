@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::error_subject::full_name;
 use super::{Error, InputSourceError};
 
 impl Error {
@@ -12,7 +13,10 @@ impl Error {
             | Self::SkillNotStaged { nearest, .. }
             | Self::ScriptNotFound { nearest, .. } => vec![("nearest", nearest.join(","))],
             Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],
-            Self::PoolNotFound { pools, .. } => vec![("pools", pools.join(","))],
+            Self::PoolNotFound { pools, .. } => {
+                let names = pools.iter().map(|pool| full_name("pools/", pool));
+                vec![("pools", names.collect::<Vec<_>>().join(","))]
+            }
             Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
             Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
             Self::GuestTooOld { field, generation } => vec![

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 
 use super::Error;
 
@@ -24,7 +24,7 @@ impl Error {
                 | Self::EngineUnavailable { .. }
                 | Self::Storage { .. }
         );
-        let is_quota = self.kind().1 == Reason::QuotaExceeded;
+        let is_quota = self.kind().1 == ErrorReason::QuotaExceeded;
         (ends_by_itself || is_quota || self.host_fault().is_some()).then_some(RETRY_AFTER)
     }
 }

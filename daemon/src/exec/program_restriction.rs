@@ -83,7 +83,7 @@ const LOADERS: [&str; 4] = [
 ];
 
 /// Denies launchers and loaders where programs are denied and none are listed as allowed.
-pub(super) fn deny_launchers(programs: &mut pb::Programs) {
+pub(super) fn deny_launchers(programs: &mut pb::ExecPrograms) {
     if programs.denied.is_empty() || !programs.allowed.is_empty() {
         return;
     }
@@ -115,9 +115,9 @@ mod tests {
     use super::*;
     use crate::workspace_paths::SkillFolder;
 
-    fn programs(allowed: &[&str], denied: &[&str]) -> pb::Programs {
+    fn programs(allowed: &[&str], denied: &[&str]) -> pb::ExecPrograms {
         let list = |entries: &[&str]| entries.iter().map(|entry| (*entry).to_owned()).collect();
-        pb::Programs {
+        pb::ExecPrograms {
             allowed: list(allowed),
             denied: list(denied),
         }

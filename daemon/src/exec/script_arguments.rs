@@ -36,9 +36,9 @@ pub struct CommandArguments {
 /// # Errors
 ///
 /// `Invalid` with all violations.
-pub fn build_script_arguments(script: &pb::Script) -> Result<CommandArguments> {
+pub fn build_script_arguments(script: &pb::ExecScript) -> Result<CommandArguments> {
     let mut builder = ArgumentsBuilder {
-        style: pb::ArgStyle::Unspecified,
+        style: pb::ScriptArgStyle::Unspecified,
         out: CommandArguments {
             argv: script.argv.clone(),
             env: Vec::new(),
@@ -46,7 +46,7 @@ pub fn build_script_arguments(script: &pb::Script) -> Result<CommandArguments> {
         variables: HashMap::new(),
         violations: Vec::new(),
     };
-    match pb::ArgStyle::try_from(script.arg_style) {
+    match pb::ScriptArgStyle::try_from(script.arg_style) {
         Ok(style) => builder.style = style,
         Err(_) => builder.add_violation(
             "spec.script.arg_style",
@@ -80,7 +80,7 @@ fn variable_name(key: &str) -> String {
 
 /// Builder that collects a script's arguments and variables, and the violations in them.
 struct ArgumentsBuilder {
-    style: pb::ArgStyle,
+    style: pb::ScriptArgStyle,
     out: CommandArguments,
     /// Variable name → argument key that uses it, to find collisions.
     variables: HashMap<String, String>,
@@ -134,10 +134,12 @@ impl ArgumentsBuilder {
         }
         self.out.env.push((name, value));
         match self.style {
-            pb::ArgStyle::Unspecified | pb::ArgStyle::Positional => self.push_positional(given),
-            pb::ArgStyle::Named => self.push_key_then_items(field, &arg.key, given),
-            pb::ArgStyle::NamedRepeated => self.push_key_per_item(&arg.key, given),
-            pb::ArgStyle::Env => {}
+            pb::ScriptArgStyle::Unspecified | pb::ScriptArgStyle::Positional => {
+                self.push_positional(given)
+            }
+            pb::ScriptArgStyle::Named => self.push_key_then_items(field, &arg.key, given),
+            pb::ScriptArgStyle::NamedRepeated => self.push_key_per_item(&arg.key, given),
+            pb::ScriptArgStyle::Env => {}
         }
     }
 

@@ -77,9 +77,9 @@ fn restricted_exec_loads_nothing_of_a_writable_skill() {
     let spec = pb::ExecSpec {
         argv: vec!["ls".to_owned()],
         skill: "csv-report".to_owned(),
-        programs: Some(pb::Programs {
+        programs: Some(pb::ExecPrograms {
             allowed: vec!["ls".to_owned()],
-            ..pb::Programs::default()
+            ..pb::ExecPrograms::default()
         }),
         ..pb::ExecSpec::default()
     };
@@ -181,7 +181,7 @@ fn placeholders_for_the_skill_folder_are_replaced_in_commands() {
     // Without a skill there is no folder to insert, and values of a script are passed unchanged.
     let request = resolve_spec(argv(&args), StartMode::Run).expect("good");
     assert_eq!(request.argv, args);
-    let script = pb::Script {
+    let script = pb::ExecScript {
         path: "scripts/report.py".into(),
         argv: vec!["{baseDir}".into()],
         ..Default::default()
@@ -316,10 +316,10 @@ fn every_path_of_a_skill_in_a_plugin_is_the_one_without_links() {
         assert_eq!(resolve(spec).cwd, expected, "{cwd}");
     }
     let script = pb::ExecSpec {
-        script: Some(pb::Script {
+        script: Some(pb::ExecScript {
             path: "scripts/x.py".into(),
             cwd: pb::ScriptCwd::ScriptDir.into(),
-            ..pb::Script::default()
+            ..pb::ExecScript::default()
         }),
         ..pb::ExecSpec::default()
     };
@@ -351,8 +351,8 @@ fn terminal_gets_a_default_size_and_type() {
         (request.spec.expect("spec").terminal, term)
     };
     assert_eq!(with(None, &[]), (None, None));
-    let (terminal, term) = with(Some(pb::Terminal::default()), &[]);
-    let expected = pb::Terminal {
+    let (terminal, term) = with(Some(pb::ExecTerminal::default()), &[]);
+    let expected = pb::ExecTerminal {
         rows: 24,
         cols: 80,
         term: "xterm-256color".into(),
@@ -361,7 +361,7 @@ fn terminal_gets_a_default_size_and_type() {
         (terminal, term.as_deref()),
         (Some(expected), Some("xterm-256color"))
     );
-    let given = pb::Terminal {
+    let given = pb::ExecTerminal {
         rows: 7,
         cols: 9,
         term: "vt100".into(),
@@ -446,17 +446,17 @@ fn effective_spec_contains_applied_defaults_and_maximums() {
         .spec
         .expect("spec");
     assert_eq!(effective.timeout.map(|timeout| timeout.seconds), Some(600));
-    assert_eq!(effective.on_full(), pb::OnFull::DropOldest);
-    assert_eq!(effective.stragglers(), pb::Stragglers::Kill);
+    assert_eq!(effective.on_full(), pb::OutputFullPolicy::DropOldest);
+    assert_eq!(effective.stragglers(), pb::StragglerPolicy::Kill);
     assert_eq!(
-        effective.retain.map(|retain| retain.stdout_bytes),
+        effective.retention.map(|retain| retain.stdout_bytes),
         Some(4 << 20)
     );
     let run = resolve_spec(shell("x"), StartMode::Run)
         .expect("good")
         .spec
         .expect("spec");
-    assert_eq!(run.on_full(), pb::OnFull::Block);
+    assert_eq!(run.on_full(), pb::OutputFullPolicy::Block);
     assert_eq!(run.timeout.map(|timeout| timeout.seconds), Some(300));
 }
 

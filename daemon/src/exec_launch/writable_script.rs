@@ -2,7 +2,7 @@
 
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::read_file_response::Payload;
-use skilld_proto::v1::{FileType, Reason};
+use skilld_proto::v1::{ErrorReason, FileType};
 
 use crate::error::{Error, Result};
 use crate::exec::script::{self, ScriptProgram};
@@ -28,7 +28,7 @@ pub(super) async fn find_writable_script(
     let mut stream = match opened {
         Ok(stream) => stream.into_inner(),
         Err(Error::Guest {
-            reason: Reason::FileNotFound,
+            reason: ErrorReason::FileNotFound,
             ..
         }) => {
             let files = list_files(grant, copy).await?;
@@ -39,7 +39,7 @@ pub(super) async fn find_writable_script(
             });
         }
         Err(Error::Guest {
-            reason: Reason::WrongFileType,
+            reason: ErrorReason::WrongFileType,
             ..
         }) => {
             return Err(script::invalid_path(format!(
@@ -47,7 +47,7 @@ pub(super) async fn find_writable_script(
             )));
         }
         Err(Error::Guest {
-            reason: Reason::PathEscapes,
+            reason: ErrorReason::PathEscapes,
             ..
         }) => {
             return Err(script::invalid_path(format!(
@@ -85,7 +85,7 @@ async fn list_files(grant: &WorkspaceGrant, copy: &str) -> Result<Vec<String>> {
     let beneath = files
         .iter()
         .take(script::SEARCHED_FILES_MAX as usize)
-        .filter(|entry| entry.r#type() == FileType::File)
+        .filter(|entry| entry.file_type() == FileType::File)
         .filter_map(|entry| entry.path.strip_prefix(copy)?.strip_prefix('/'));
     Ok(beneath.map(str::to_owned).collect())
 }

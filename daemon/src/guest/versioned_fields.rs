@@ -22,7 +22,7 @@ impl VersionedFields for pb::ExecSpec {
 
 impl VersionedFields for guest::WriteStdinRequest {
     fn unknown_to(&self, generation: u32) -> Option<&'static str> {
-        let field = if !self.write_id.is_empty() {
+        let field = if !self.request_id.is_empty() {
             Some("write_id")
         } else {
             self.wait.as_ref().map(|_| "wait")
@@ -51,14 +51,14 @@ mod tests {
     #[test]
     fn fields_unknown_to_an_old_guest_are_found() {
         let spec = pb::ExecSpec {
-            programs: Some(pb::Programs::default()),
+            programs: Some(pb::ExecPrograms::default()),
             ..pb::ExecSpec::default()
         };
         needs_the_second(&spec, "spec.programs");
         assert_eq!(pb::ExecSpec::default().unknown_to(1), None);
 
         let known = guest::WriteStdinRequest {
-            write_id: "a".into(),
+            request_id: "a".into(),
             ..guest::WriteStdinRequest::default()
         };
         needs_the_second(&known, "write_id");

@@ -38,7 +38,7 @@ impl InputStager {
         let entries = folder.listing.entries.len() + links.len();
         let header = guest::PutFilesHeader {
             file: Some(pb::StageFilesHeader {
-                kind: pb::stage_files_header::Kind::Tar.into(),
+                format: pb::StageFormat::Tar.into(),
                 path: to.to_owned(),
                 ..pb::StageFilesHeader::default()
             }),

@@ -302,8 +302,8 @@ impl SourcePacker<'_> {
             return None;
         }
         let entry = self.reader.stat_file(&before.path).await?;
-        let same = entry.r#type() == FileType::File
-            && u64::try_from(entry.size) == Ok(size)
+        let same = entry.file_type() == FileType::File
+            && u64::try_from(entry.size_bytes) == Ok(size)
             && is_unmodified(&entry, before);
         same.then(|| StagedInput {
             size,
@@ -322,7 +322,7 @@ impl SourcePacker<'_> {
 fn is_unmodified(entry: &FileEntry, staged: &record::InputRecord) -> bool {
     let changed = entry
         .change_time
-        .or(entry.mtime)
+        .or(entry.modify_time)
         .and_then(|time| std::time::SystemTime::try_from(time).ok());
     changed.is_some_and(|changed| unix_ms(changed) <= staged.time_ms)
 }

@@ -63,7 +63,7 @@ impl ReceivedListing {
             return broken("its workspace listed it without an end");
         }
         for entry in page.files {
-            if !entry.path_bytes.is_empty() || entry.path.len() > PATH_BYTES_MAX {
+            if !entry.raw_path.is_empty() || entry.path.len() > PATH_BYTES_MAX {
                 let shown = entry.path.chars().take(SHOWN_CHARS_MAX).collect();
                 return Err(InputSourceError::Name(shown));
             }
@@ -113,8 +113,8 @@ impl WorkspaceReader {
         }
         let entries = listing.entries;
         match entries.as_slice() {
-            [entry] if entry.path == path && entry.r#type() != FileType::Directory => {
-                if entry.r#type() == FileType::Other {
+            [entry] if entry.path == path && entry.file_type() != FileType::Directory => {
+                if entry.file_type() == FileType::Other {
                     return Err(fault(InputSourceError::NotAFile));
                 }
                 Ok(FoundWorkspacePath::File)
@@ -157,7 +157,7 @@ impl WorkspaceReader {
             let why = "it answered ReadFile without saying what the file is";
             return Err(Error::guest_lost(&self.workspace, why));
         };
-        let size = u64::try_from(entry.size).unwrap_or(0);
+        let size = u64::try_from(entry.size_bytes).unwrap_or(0);
         // A file that grows meanwhile may never end; bytes beyond its first size are not awaited.
         let bytes = stream::try_unfold((stream, size, lost), async |(mut stream, left, lost)| {
             if left == 0 {
@@ -193,7 +193,7 @@ fn folder_listing(path: &str, entries: Vec<pb::FileEntry>) -> FolderListing {
             .unwrap_or(&entry.path)
             .trim_start_matches('/')
             .to_owned();
-        let kind = match entry.r#type() {
+        let kind = match entry.file_type() {
             FileType::Directory => FolderEntry::Folder {
                 mode: entry.mode & 0o777,
             },
@@ -218,7 +218,7 @@ fn count_unlisted_folders(path: &str, entries: &[pb::FileEntry]) -> u64 {
     let folders = entries.iter().filter(|entry| {
         let below = entry.path.strip_prefix(path).unwrap_or(&entry.path);
         let depth = below.trim_start_matches('/').matches('/').count() + 1;
-        entry.r#type() == FileType::Directory
+        entry.file_type() == FileType::Directory
             && (entry.mode & FOLDER_READ != FOLDER_READ || depth >= LISTED_DEPTH_MAX)
             && !listed.contains(&entry.path)
     });
@@ -260,7 +260,7 @@ mod tests {
         );
         let long = "x".repeat(PATH_BYTES_MAX + 1);
         let mut named = page(&["a"], "");
-        named.files[0].path_bytes = vec![0xff].into();
+        named.files[0].raw_path = vec![0xff].into();
         let mut far = page(&["a"], "");
         far.files[0].link_target.clone_from(&long);
         for bad in [
@@ -297,7 +297,7 @@ mod tests {
         let entry = |path: &str, mode: u32, kind: FileType| pb::FileEntry {
             path: path.to_owned(),
             mode,
-            r#type: kind.into(),
+            file_type: kind.into(),
             ..pb::FileEntry::default()
         };
         let folder = |path: &str, mode| entry(path, mode, FileType::Directory);

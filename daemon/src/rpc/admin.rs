@@ -5,6 +5,7 @@ use skilld_proto::v1::admin_service_server::AdminService;
 use tonic::{Request, Response, Status};
 
 use super::SharedDependencies;
+use super::convert::page::Page;
 use super::convert::workspace::limits_message;
 use super::convert::{self, int32, int64};
 use crate::audit::{AuditLog, AuditState};
@@ -21,10 +22,8 @@ pub struct AdminRpc(pub SharedDependencies);
 
 impl AdminRpc {
     fn find_pool(&self, name: &str) -> Result<&std::sync::Arc<Pool>> {
-        let Some(id) = name.strip_prefix("pools/") else {
-            return Err(Error::invalid("name", "is not of the form pools/{pool}"));
-        };
-        self.0.registry.pool(Some(&convert::parse_id("name", id)?))
+        let id = convert::parse_pool_name("name", name)?;
+        self.0.registry.pool(Some(&id))
     }
 }
 
@@ -32,16 +31,16 @@ impl AdminRpc {
 impl AdminService for AdminRpc {
     async fn list_pools(
         &self,
-        _request: Request<pb::ListPoolsRequest>,
+        request: Request<pb::ListPoolsRequest>,
     ) -> Result<Response<pb::ListPoolsResponse>, Status> {
-        let pools = self
-            .0
-            .registry
-            .pools
-            .values()
-            .map(|pool| pool_message(pool))
-            .collect();
-        Ok(Response::new(pb::ListPoolsResponse { pools }))
+        let request = request.get_ref();
+        let page = Page::requested(request.page_size, &request.page_token)?;
+        let all = self.0.registry.pools.values();
+        let (pools, next_page_token) = page.take(all.map(|pool| pool_message(pool)));
+        Ok(Response::new(pb::ListPoolsResponse {
+            pools,
+            next_page_token,
+        }))
     }
 
     async fn get_pool(
@@ -60,8 +59,9 @@ impl AdminService for AdminRpc {
         let request = request.into_inner();
         let pool = self.find_pool(&request.name)?;
         let max = pool.config.max;
-        let target = usize::try_from(request.warm_target)
-            .ok()
+        let target = request
+            .warm_target
+            .and_then(|target| usize::try_from(target).ok())
             .filter(|target| *target <= max);
         let Some(target) = target else {
             let why = format!("must be 0 to {max}, the pool's maximum");
@@ -75,13 +75,18 @@ impl AdminService for AdminRpc {
         &self,
         request: Request<pb::DrainRequest>,
     ) -> Result<Response<pb::DrainResponse>, Status> {
-        let pb::DrainRequest { remove, execs } = *request.get_ref();
-        tracing::info!(remove, execs, "draining on request");
-        self.0.tasks.refuse(match execs || remove {
-            true => RefusedWork::Execs,
-            false => RefusedWork::Workspaces,
-        });
-        let (workspaces, containers) = if remove {
+        let pb::DrainRequest {
+            remove_workspaces,
+            refuse_execs,
+        } = *request.get_ref();
+        tracing::info!(remove_workspaces, refuse_execs, "draining on request");
+        self.0
+            .tasks
+            .refuse(match refuse_execs || remove_workspaces {
+                true => RefusedWork::Execs,
+                false => RefusedWork::Workspaces,
+            });
+        let (workspaces, containers) = if remove_workspaces {
             let registry = self.0.registry.clone();
             // It completes also when the caller goes away: a pool that is half removed does not fill itself again.
             let removal = self
@@ -95,8 +100,8 @@ impl AdminService for AdminRpc {
             (0, 0)
         };
         Ok(Response::new(pb::DrainResponse {
-            removed_workspaces: int32(workspaces),
-            removed_containers: int32(containers),
+            removed_workspace_count: int32(workspaces),
+            removed_container_count: int32(containers),
         }))
     }
 
@@ -121,10 +126,7 @@ impl AdminService for AdminRpc {
         let request = request.into_inner();
         let reference =
             ImageReference::parse(&request.image).map_err(|why| Error::invalid("image", why))?;
-        let pool = match request.pool.as_str() {
-            "" => None,
-            name => Some(convert::parse_id("pool", name)?),
-        };
+        let pool = convert::requested_pool(&request.pool)?;
         let registry = &self.0.registry;
         let template = &registry.pool(pool.as_deref())?.config;
         tracing::info!(image = %reference, pool = template.name, "checking an image");
@@ -132,10 +134,12 @@ impl AdminService for AdminRpc {
         Ok(Response::new(image_report_message(&report)))
     }
 
-    async fn get_problems(
+    async fn list_problems(
         &self,
-        _request: Request<pb::GetProblemsRequest>,
-    ) -> Result<Response<pb::GetProblemsResponse>, Status> {
+        request: Request<pb::ListProblemsRequest>,
+    ) -> Result<Response<pb::ListProblemsResponse>, Status> {
+        let request = request.get_ref();
+        let page = Page::requested(request.page_size, &request.page_token)?;
         let pools = self.0.registry.pools.values();
         let of_pools = pools.filter_map(|pool| pool.snapshot().problem);
         let mut problems: Vec<_> = of_pools.map(problem_message).collect();
@@ -155,7 +159,11 @@ impl AdminService for AdminRpc {
         problems.extend(audit.map(problem_message));
         let builds = self.0.environments.problems();
         problems.extend(convert::skill::problem_messages(&builds));
-        Ok(Response::new(pb::GetProblemsResponse { problems }))
+        let (problems, next_page_token) = page.take(problems.into_iter());
+        Ok(Response::new(pb::ListProblemsResponse {
+            problems,
+            next_page_token,
+        }))
     }
 }
 
@@ -166,14 +174,14 @@ fn problem_message(problem: DaemonProblem) -> pb::Problem {
         subject: problem.subject,
         message: problem.message,
         line: 0,
-        time: convert::timestamp_message(problem.time),
+        detect_time: convert::timestamp_message(problem.time),
     }
 }
 
-fn severity_message(is_error: bool) -> pb::problem::Severity {
+fn severity_message(is_error: bool) -> pb::ProblemSeverity {
     match is_error {
-        true => pb::problem::Severity::Error,
-        false => pb::problem::Severity::Warning,
+        true => pb::ProblemSeverity::Error,
+        false => pb::ProblemSeverity::Warning,
     }
 }
 
@@ -192,13 +200,13 @@ fn image_report_message(report: &ImageReport) -> pb::CheckImageResponse {
         image_id: image.id,
         size_bytes: int64(image.size_bytes),
         repo_digests: image.repo_digests,
-        start_time: has_run
+        start_duration: has_run
             .then(|| convert::duration_message(probes.boot_time))
             .flatten(),
-        programs: int32(probes.programs.len()),
+        program_count: int32(probes.programs.len()),
         python_version: probes.python.unwrap_or_default(),
-        python_packages: int32(probes.python_packages),
-        node_packages: int32(probes.node_packages),
+        python_package_count: int32(probes.python_packages),
+        node_package_count: int32(probes.node_packages),
     }
 }
 
@@ -221,7 +229,7 @@ fn audit_problem(audit: &AuditLog) -> Option<DaemonProblem> {
 fn pool_message(pool: &Pool) -> pb::Pool {
     let (config, stats) = (&pool.config, pool.snapshot());
     pb::Pool {
-        name: format!("pools/{}", config.name),
+        name: convert::pool_name(&config.name),
         image: config.image.clone(),
         image_id: pool
             .image()
@@ -229,7 +237,7 @@ fn pool_message(pool: &Pool) -> pb::Pool {
             .unwrap_or_default(),
         oci_runtime: config.oci_runtime.clone().unwrap_or_default(),
         warm_target: int32(stats.warm_target),
-        max: int32(config.max),
+        workspaces_max: int32(config.max),
         warm: int32(stats.warm),
         booting: int32(stats.booting),
         claimed: int32(stats.claimed),

@@ -19,6 +19,7 @@ pub mod exec;
 pub mod exec_io;
 pub mod file;
 pub mod input;
+pub mod page;
 pub mod skill;
 pub mod skill_content;
 pub mod skill_publish;
@@ -28,6 +29,7 @@ pub mod workspace;
 pub use violation_collector::ViolationCollector;
 
 const WORKSPACE_PREFIX: &str = "workspaces/";
+const POOL_PREFIX: &str = "pools/";
 
 /// Parses an id: `[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?`.
 ///
@@ -59,6 +61,37 @@ pub fn parse_workspace_name(field: &str, name: &str) -> Result<WorkspaceId> {
         ));
     };
     Ok(WorkspaceId::new(parse_id(field, rest)?))
+}
+
+/// Parses `pools/{pool}`.
+///
+/// # Errors
+/// [`Error::Invalid`] naming `field`.
+pub fn parse_pool_name(field: &str, name: &str) -> Result<String> {
+    let Some(id) = name.strip_prefix(POOL_PREFIX) else {
+        let form = "pools/{pool}";
+        return Err(Error::invalid(
+            field,
+            format!("{:?} is not of the form {form}", shown(name)),
+        ));
+    };
+    parse_id(field, id)
+}
+
+/// Parses the field `pool` of a request, which is empty for the default pool.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn requested_pool(name: &str) -> Result<Option<String>> {
+    match name {
+        "" => Ok(None),
+        name => parse_pool_name("pool", name).map(Some),
+    }
+}
+
+/// Returns the name of a pool.
+pub fn pool_name(pool: &str) -> String {
+    format!("{POOL_PREFIX}{pool}")
 }
 
 /// Returns the name of an exec in a workspace.

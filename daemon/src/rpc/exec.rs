@@ -75,7 +75,7 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let run = request.into_inner();
         let requested = RequestedExec {
-            workspace: &run.workspace,
+            workspace: &run.parent,
             exec_id: &run.exec_id,
             spec: run.spec,
             format: run.format,
@@ -102,7 +102,7 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let start = request.into_inner();
         let requested = RequestedExec {
-            workspace: &start.workspace,
+            workspace: &start.parent,
             exec_id: &start.exec_id,
             spec: start.spec,
             format: pb::OutputFormat::Unspecified.into(),
@@ -126,13 +126,13 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<Self::AttachExecStream>, Status> {
         let caller = Caller::of(&request)?;
         let attach = request.into_inner();
-        let format = wire::check_output_options(attach.format, attach.gaps)?;
+        let format = wire::check_attach(&attach)?;
         let (grant, exec_id) = self.resolve_exec(&caller, &attach.name).await?;
         let request = guest::AttachExecRequest {
             exec_id,
             offsets: attach.offsets,
             format: format.into(),
-            gaps: attach.gaps,
+            gap_policy: attach.gap_policy,
         };
         let attached = grant.call(grant.guest.clone().attach_exec(request)).await?;
         let stream = attached.into_inner();
@@ -151,6 +151,7 @@ impl ExecService for ExecRpc {
             exec_id,
             signal: signal.signal,
             target: signal.target,
+            request_id: signal.request_id,
         };
         Ok(grant.call(grant.guest.clone().signal_exec(request)).await?)
     }
@@ -163,7 +164,7 @@ impl ExecService for ExecRpc {
         let kill = request.into_inner();
         wire::check_kill_grace(kill.grace)?;
         let (grant, exec_id) = self.resolve_exec(&caller, &kill.name).await?;
-        let reason = pb::exec_result::Reason::KilledByClient.into();
+        let reason = pb::ExitReason::KilledByClient.into();
         let request = guest::KillExecRequest {
             exec_id,
             grace: kill.grace,
@@ -188,7 +189,7 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::ListExecsResponse>, Status> {
         let caller = Caller::of(&request)?;
         let list = request.into_inner();
-        let id = convert::parse_workspace_name("workspace", &list.workspace)?;
+        let id = convert::parse_workspace_name("parent", &list.parent)?;
         let (size, after) = exec_io::check_exec_page(list.page_size, &list.page_token)?;
         let workspace = self.0.registry.get(&caller, &id)?;
         let grant = workspace.grant().await?;
@@ -243,12 +244,11 @@ impl ExecService for ExecRpc {
     ) -> Result<Response<pb::WriteStdinResponse>, Status> {
         let caller = Caller::of(&request)?;
         let mut client = request.into_inner();
-        let first = upload::first_message(&mut client, &self.0, "name").await?;
-        let name = first.name.clone();
-        let checked = exec_io::check_first_write(first)?;
+        let first = upload::first_message(&mut client, &self.0, "header").await?;
+        let (name, checked) = exec_io::check_first_write(first)?;
         let (grant, exec_id) = self.resolve_exec(&caller, &name).await?;
         let first = guest::WriteStdinRequest { exec_id, ..checked };
-        let check = move |next| exec_io::check_next_write(next, &name);
+        let check = exec_io::check_next_write;
         let (stream, failure) = upload_stream(first, client, None, check);
         let mut guest = grant.guest.clone();
         let written = grant.call(guest.stream_stdin(stream));
@@ -268,7 +268,7 @@ impl ExecService for ExecRpc {
     async fn resize_terminal(
         &self,
         request: Request<pb::ResizeTerminalRequest>,
-    ) -> Result<Response<()>, Status> {
+    ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
         let caller = Caller::of(&request)?;
         let resize = request.into_inner();
         wire::check_terminal_size(resize.rows, resize.cols)?;
@@ -279,7 +279,8 @@ impl ExecService for ExecRpc {
             cols: resize.cols,
         };
         let mut guest = grant.guest.clone();
-        Ok(grant.call(guest.resize_terminal(request)).await?)
+        grant.call(guest.resize_terminal(request)).await?;
+        Ok(Response::new(pb::ResizeTerminalResponse {}))
     }
 
     async fn delete_exec(

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use skilld_proto::Outcome;
 use skilld_proto::v1 as pb;
+use skilld_proto::v1::ExitReason;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
@@ -123,12 +124,12 @@ impl ExecObserver {
         if self.is_repeated {
             return;
         }
-        let reason = result.reason().as_str_name().trim_start_matches("REASON_");
+        let reason = result.reason().short_name();
         self.reason = reason.to_lowercase();
         let (workspace, exec_id, reason) = (&self.workspace, &self.exec_id, &self.reason);
         let elapsed_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let outcome = result.outcome;
-        if outcome == Some(Outcome::ExitCode(0)) && result.reason() == Reason::Exited {
+        let outcome = result.outcome();
+        if outcome == Some(Outcome::ExitCode(0)) && result.reason() == ExitReason::Exited {
             tracing::info!(workspace, exec_id, reason, elapsed_ms, "exec ended");
             return;
         }
@@ -188,17 +189,17 @@ mod tests {
     }
 
     fn started() -> Event {
-        Event::Started(pb::exec_event::Started::default())
+        Event::Started(pb::StartedEvent::default())
     }
 
     #[test]
     fn repeated_request_counts_no_exec() {
         let earlier = SystemTime::now() - Duration::from_secs(1);
-        let repeated = Event::Started(pb::exec_event::Started {
+        let repeated = Event::Started(pb::StartedEvent {
             start_time: Some(earlier.into()),
-            ..pb::exec_event::Started::default()
+            ..pb::StartedEvent::default()
         });
-        let exited = Event::Exited(pb::exec_event::Exited::default());
+        let exited = Event::Exited(pb::ExitedEvent::default());
         assert_eq!(
             samples_after(vec![repeated, exited]),
             ["skilld_exec_start_seconds_count 0"]
@@ -208,13 +209,13 @@ mod tests {
     #[test]
     fn an_exec_is_counted_once_by_the_reason_of_its_end() {
         let result = pb::ExecResult {
-            reason: Reason::OomKilled.into(),
+            reason: ExitReason::OomKilled.into(),
             ..pb::ExecResult::default()
         };
-        let exited = Event::Exited(pb::exec_event::Exited {
+        let exited = Event::Exited(pb::ExitedEvent {
             result: Some(result),
         });
-        let closed = Event::Closed(pb::exec_event::Closed::default());
+        let closed = Event::Closed(pb::ClosedEvent::default());
         let samples = samples_after(vec![started(), exited, closed]);
         assert_eq!(
             samples,

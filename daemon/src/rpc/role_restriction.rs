@@ -47,7 +47,7 @@ mod tests {
             }),
             result: Some(pb::ExecResult {
                 spawn_failure: Some(pb::SpawnFailure {
-                    errno: 2,
+                    error_number: 2,
                     message: text(),
                     ..Default::default()
                 }),
@@ -65,7 +65,7 @@ mod tests {
         restrict_exec(Role::Observer, &mut seen);
         assert!(!format!("{seen:?}").contains("canary"), "{seen:?}");
         let result = seen.result.expect("still there");
-        assert_eq!(result.spawn_failure.expect("still there").errno, 2);
+        assert_eq!(result.spawn_failure.expect("still there").error_number, 2);
         assert_eq!(result.ended_processes.expect("still there").count, 1);
     }
 }

@@ -14,7 +14,7 @@ use super::convert::file::{
     GLOBS_MAX, SKILLS_MAX,
 };
 use super::convert::input::INPUTS_MAX;
-use super::convert::{duration_message, int64};
+use super::convert::{duration_message, int64, pool_name};
 use super::{ServiceDependencies, SharedDependencies};
 use crate::access::Caller;
 use crate::artifacts::{NAME_BYTES_MAX, SCOPE_BYTES_MAX};
@@ -110,8 +110,9 @@ impl ServerService for ServerInfoRpc {
         } = &*self.shared;
         let pools = config.pools.iter().map(|pool| pool.name.clone());
         let granted = pools.filter(|pool| caller.may_use_pool(pool));
+        let granted = granted.map(|pool| pool_name(&pool));
         let default_pool = match caller.may_use_pool(&config.default_pool) {
-            true => config.default_pool.clone(),
+            true => pool_name(&config.default_pool),
             false => String::new(),
         };
         Ok(Response::new(pb::ServerInfo {
@@ -180,7 +181,7 @@ fn server_limits(config: &Config) -> pb::ServerLimits {
         exec_kill_grace: duration_message(execs.kill_grace),
         exec_leak_grace: duration_message(LEAK_GRACE),
         exec_disconnect_grace: duration_message(execs.disconnect_grace),
-        heartbeat: duration_message(HEARTBEAT),
+        heartbeat_interval: duration_message(HEARTBEAT),
         ..file_limits(config)
     }
 }
@@ -212,7 +213,7 @@ fn file_limits(config: &Config) -> pb::ServerLimits {
         skills: int64(skills.options.skills_max),
         publish_bytes: int64(skills.options.bytes_max),
         concurrent_publishes: int64(skills.publishes_max),
-        skill_keep_unused: duration_message(skills.options.keep_unused),
+        unused_skill_retention: duration_message(skills.options.keep_unused),
         concurrent_saves: int64(artifacts.saves_max),
         stage_inputs: int64(INPUTS_MAX),
         stage_input_data_bytes: int64(DATA_BYTES_MAX),

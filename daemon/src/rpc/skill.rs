@@ -10,7 +10,7 @@ use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::skill_publish as changes;
-use super::convert::{skill as wire, skill_content};
+use super::convert::{self, skill as wire, skill_content};
 use super::missing_packages::find_missing_packages;
 use super::relay::{RelayedStream, relay_stream};
 use super::{
@@ -102,9 +102,9 @@ impl SkillService for SkillRpc {
         let read = skills.get(wanted.clone(), profile).await;
         let (skill, body) = read.map_err(Error::from)?;
         let mut message = wire::skill_message(&skill, body);
-        if request.packages {
-            let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-            let pool = self.0.registry.granted_pool(&caller, pool)?;
+        if request.check_packages {
+            let pool = convert::requested_pool(&request.pool)?;
+            let pool = self.0.registry.granted_pool(&caller, pool.as_deref())?;
             if skill.state != SkillState::Rejected {
                 let own = (&caller, &skills);
                 let wanted = (wanted, skill.plugin.is_some());
@@ -120,13 +120,15 @@ impl SkillService for SkillRpc {
         request: Request<pb::SearchSkillsRequest>,
     ) -> Result<Response<pb::SearchSkillsResponse>, Status> {
         let caller = Caller::of(&request)?;
-        let limit = skill_content::check_search_skills(request.get_ref())?;
+        let page = skill_content::check_search_skills(request.get_ref())?;
         let request = request.into_inner();
         let skills = self.0.skills.of(&caller);
-        let search = skills.search(request.query, limit, request.compat, request.for_model);
-        Ok(Response::new(skill_content::matches_message(
-            &search.await.map_err(Error::from)?,
-        )))
+        // One more than the page has says whether there is another one.
+        let most = page.start.saturating_add(page.size).saturating_add(1);
+        let of_agent_zero = request.scoring() == pb::SkillScoring::AgentZero;
+        let search = skills.search(request.query, most, of_agent_zero, request.for_model);
+        let found = search.await.map_err(Error::from)?;
+        Ok(Response::new(skill_content::matches_message(&found, page)))
     }
 
     async fn list_skill_files(
@@ -231,8 +233,8 @@ impl SkillService for SkillRpc {
         let caller = Caller::of(&request)?;
         let skill = skill_content::check_preflight_skill(request.get_ref())?;
         let request = request.into_inner();
-        let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-        let pool = self.0.registry.granted_pool(&caller, pool)?;
+        let pool = convert::requested_pool(&request.pool)?;
+        let pool = self.0.registry.granted_pool(&caller, pool.as_deref())?;
         let skills = self.0.skills.of(&caller);
         let needs = skills.needs(skill.clone()).await.map_err(Error::from)?;
         let needing = skills.environment_need(skill).await.map_err(Error::from)?;
@@ -241,7 +243,7 @@ impl SkillService for SkillRpc {
         let need = Arc::clone(&needing.environment_need);
         let packages = self.built_packages(caller.tenant(), needing, pool).await?;
         let image = pool.require_image()?;
-        let mut given = request.env;
+        let mut given = request.env_names;
         let of_image = ImageEnvironment::new(&image.env);
         given.extend(of_image.variables().map(|(name, _)| name.to_owned()));
         let unmet = preflight::find_unmet_needs(&needs, &inventory, packages.as_ref(), &given);
@@ -265,8 +267,8 @@ impl SkillService for SkillRpc {
         caller.require_whole_tenant()?;
         let request = request.into_inner();
         let (skill, replacing) = skill_content::check_prepare_skill(&request)?;
-        let pool = Some(request.pool.as_str()).filter(|pool| !pool.is_empty());
-        let pool = self.0.registry.granted_pool(&caller, pool)?;
+        let pool = convert::requested_pool(&request.pool)?;
+        let pool = self.0.registry.granted_pool(&caller, pool.as_deref())?;
         let skills = self.0.skills.of(&caller);
         if let Some(packages) = replacing {
             let remembered = skills.remember_packages(skill.clone(), packages).await;

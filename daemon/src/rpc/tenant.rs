@@ -3,18 +3,16 @@
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
-use prost::Message;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::tenant_service_server::TenantService;
 use tonic::{Request, Response, Status};
 
 use super::SharedDependencies;
+use super::convert::page::Page;
 use super::convert::{duration_message, int64, timestamp_message};
 use crate::access::{Caller, TenantLimits, TenantName};
 use crate::usage::{DAY_MS, UsageCounters};
 
-/// Size of a list of tenants, in bytes, from which on further tenants lack their days. A message may have 4 MiB.
-const WITH_DAYS_BYTES_MAX: usize = 1 << 20;
 /// Number of bytes of a GiB.
 const GIB: f64 = (1 << 30) as f64;
 
@@ -24,9 +22,9 @@ pub struct TenantRpc(pub SharedDependencies);
 
 #[tonic::async_trait]
 impl TenantService for TenantRpc {
-    async fn get_usage(
+    async fn get_tenant_usage(
         &self,
-        request: Request<pb::GetUsageRequest>,
+        request: Request<pb::GetTenantUsageRequest>,
     ) -> Result<Response<pb::TenantUsage>, Status> {
         let caller = Caller::of(&request)?;
         caller.require_whole_tenant()?;
@@ -35,21 +33,20 @@ impl TenantService for TenantRpc {
         Ok(Response::new(usage))
     }
 
-    async fn list_tenants(
+    async fn list_tenant_usages(
         &self,
-        _request: Request<pb::ListTenantsRequest>,
-    ) -> Result<Response<pb::ListTenantsResponse>, Status> {
+        request: Request<pb::ListTenantUsagesRequest>,
+    ) -> Result<Response<pb::ListTenantUsagesResponse>, Status> {
+        let request = request.get_ref();
+        let page = Page::requested(request.page_size, &request.page_token)?;
         self.0.registry.context.account_usage();
-        let (mut tenants, mut bytes) = (Vec::new(), 0);
-        for (tenant, limits) in self.0.access.tenants() {
-            let mut usage = self.usage_message(&tenant, &limits);
-            bytes += usage.encoded_len();
-            if bytes > WITH_DAYS_BYTES_MAX {
-                usage.days = Vec::new();
-            }
-            tenants.push(usage);
-        }
-        Ok(Response::new(pb::ListTenantsResponse { tenants }))
+        let all = self.0.access.tenants().into_iter();
+        let usage = all.map(|(tenant, limits)| self.usage_message(&tenant, &limits));
+        let (tenant_usages, next_page_token) = page.take(usage);
+        Ok(Response::new(pb::ListTenantUsagesResponse {
+            tenant_usages,
+            next_page_token,
+        }))
     }
 }
 
@@ -125,9 +122,9 @@ fn day_message((day, counters): (&u64, &UsageCounters)) -> Option<pb::DailyUsage
 fn counters_message(counters: &UsageCounters) -> pb::UsageCounters {
     let execs = counters.execs.iter();
     pb::UsageCounters {
-        workspace_time: duration_message(Duration::from_millis(counters.workspace_ms)),
+        workspace_duration: duration_message(Duration::from_millis(counters.workspace_ms)),
         memory_gib_seconds: counters.memory_byte_ms as f64 / GIB / 1e3,
-        cpu_time: duration_message(Duration::from_micros(counters.cpu_us)),
+        cpu_duration: duration_message(Duration::from_micros(counters.cpu_us)),
         execs: execs
             .map(|(reason, count)| pb::ExecCount {
                 reason: *reason,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{FutureExt, Stream, stream};
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tonic::Streaming;
@@ -184,17 +184,17 @@ fn stream_error(status: &tonic::Status) -> Error {
     let is_unpacked =
         status.code() == tonic::Code::ResourceExhausted && status.details().is_empty();
     let is_too_large = is_unpacked || status.code() == tonic::Code::OutOfRange;
-    if is_too_large || reason == Some(Reason::LimitExceeded) {
+    if is_too_large || reason == Some(ErrorReason::LimitExceeded) {
         return Error::limit_exceeded("a message of the stream", STREAM_MESSAGE_BYTES_MAX);
     }
     match reason {
-        Some(Reason::AuditUnavailable) => Error::AuditUnavailable {
+        Some(ErrorReason::AuditUnavailable) => Error::AuditUnavailable {
             why: "the record of this call was not written".to_owned(),
         },
-        Some(Reason::Deadline) => {
+        Some(ErrorReason::Deadline) => {
             Error::deadline("waiting for the request, or for the rest of a message")
         }
-        Some(Reason::QuotaExceeded) => arriving_bytes_error(),
+        Some(ErrorReason::QuotaExceeded) => arriving_bytes_error(),
         _ => Error::invalid("data", format!("the stream broke off: {message}")),
     }
 }

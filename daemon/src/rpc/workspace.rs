@@ -1,4 +1,4 @@
-//! WorkspaceService: creates, shows, renews and deletes workspaces.
+//! WorkspaceService: creates, shows, changes, renews and deletes workspaces.
 
 use std::sync::Arc;
 
@@ -82,6 +82,19 @@ impl WorkspaceService for WorkspaceRpc {
             workspaces: page,
             next_page_token: last.filter(|_| more).unwrap_or_default(),
         }))
+    }
+
+    async fn update_workspace(
+        &self,
+        request: Request<pb::UpdateWorkspaceRequest>,
+    ) -> Result<Response<pb::Workspace>, Status> {
+        let caller = Caller::of(&request)?;
+        let (id, labels) = wire::check_update_workspace(request.into_inner())?;
+        let workspace = self.0.registry.get(&caller, &id)?;
+        if let Some(labels) = labels {
+            workspace.set_labels(labels).await?;
+        }
+        Ok(Response::new(visible_message(&caller, &workspace)))
     }
 
     async fn renew_workspace(

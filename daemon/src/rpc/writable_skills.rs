@@ -72,10 +72,10 @@ async fn modification_time(grant: &WorkspaceGrant, path: &str) -> Result<Option<
     let listed = grant.call(client.list_files(request)).await?;
     let siblings = listed.into_inner().files;
     let folder = siblings.iter().find(|entry| entry.path == path);
-    let Some(folder) = folder.filter(|entry| entry.r#type() == FileType::Directory) else {
+    let Some(folder) = folder.filter(|entry| entry.file_type() == FileType::Directory) else {
         return Ok(None);
     };
-    let time = |entry: &FileEntry| SystemTime::try_from(entry.mtime?).ok();
+    let time = |entry: &FileEntry| SystemTime::try_from(entry.modify_time?).ok();
     let mut latest = time(folder);
     let mut request = guest::ListFilesRequest {
         path: path.to_owned(),

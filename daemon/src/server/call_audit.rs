@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use http::HeaderMap;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
-use skilld_proto::v1::{CollectOutputsRequest, Reason, RunExecRequest};
+use skilld_proto::v1::{CollectOutputsRequest, ErrorReason, RunExecRequest};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::methods::{AuditClass, MethodProperties};
+use super::methods::{AuditClass, MethodProperties, ResourceField};
 use crate::access::{ConnectionPeer, PeerAddress, Principal, TENANT_HEADER, TenantName};
 use crate::audit::{
     AuditFault, AuditLog, AuditPeer, AuditPrincipal, AuditRecord, BoundedText, CallOutcome,
@@ -28,6 +28,7 @@ pub(super) struct CallAudit {
     log: AuditLog,
     class: AuditClass,
     has_command: bool,
+    resource_field: ResourceField,
     start: Instant,
     record: AuditRecord,
     subject: OnceLock<CallSubject>,
@@ -65,6 +66,7 @@ impl CallAudit {
             log: log.clone(),
             class: method.audit,
             has_command: method.has_command,
+            resource_field: method.resource_field,
             start: Instant::now(),
             record: AuditRecord {
                 request_id: BoundedText::new(request_id),
@@ -129,9 +131,7 @@ impl CallAudit {
         message: &[u8],
     ) -> Option<impl Future<Output = Result<(), Error>> + Send + use<>> {
         let subject = CallSubject {
-            resource: last_field_1(message)
-                .filter(|text| is_resource(text))
-                .map(BoundedText::new),
+            resource: named_resource(message, self.resource_field).map(BoundedText::new),
             exec: self
                 .has_command
                 .then(|| self.describe_exec(message))
@@ -166,7 +166,7 @@ impl CallAudit {
     }
 
     /// Records the end of a call.
-    pub(super) fn end(&self, code: Code, reason: Option<Reason>) {
+    pub(super) fn end(&self, code: Code, reason: Option<ErrorReason>) {
         let outcome = self.outcome(code, reason);
         // A stream that has sent something was allowed, however it ended.
         let was_refused = outcome.bytes_out == 0 && reason.is_some_and(is_refusal);
@@ -176,7 +176,7 @@ impl CallAudit {
         }));
     }
 
-    fn outcome(&self, code: Code, reason: Option<Reason>) -> CallOutcome {
+    fn outcome(&self, code: Code, reason: Option<ErrorReason>) -> CallOutcome {
         CallOutcome {
             code,
             reason,
@@ -239,14 +239,14 @@ fn audit_peer(peer: Option<&ConnectionPeer>) -> AuditPeer {
 }
 
 /// Returns `true` if a call that fails for this reason was not allowed.
-fn is_refusal(reason: Reason) -> bool {
+fn is_refusal(reason: ErrorReason) -> bool {
     matches!(
         reason,
-        Reason::Unauthenticated
-            | Reason::PermissionDenied
-            | Reason::QuotaExceeded
-            | Reason::Draining
-            | Reason::AuditUnavailable
+        ErrorReason::Unauthenticated
+            | ErrorReason::PermissionDenied
+            | ErrorReason::QuotaExceeded
+            | ErrorReason::Draining
+            | ErrorReason::AuditUnavailable
     )
 }
 
@@ -254,22 +254,37 @@ fn is_resource(text: &str) -> bool {
     RESOURCE_KINDS.iter().any(|kind| text.starts_with(kind))
 }
 
-/// Returns the text of the last field 1 of a message, which is the one that a handler sees; `None` if the message has
-/// none, or is malformed.
-fn last_field_1(mut message: &[u8]) -> Option<String> {
-    let mut last = None;
+/// Returns the name of the resource that a request is about; `None` if it names none.
+fn named_resource(message: &[u8], field: ResourceField) -> Option<String> {
+    let mut values = values_of_field_1(message)?;
+    let text = match field {
+        ResourceField::Name | ResourceField::NewWorkspace => values.pop()?,
+        // Messages are merged as if their encodings followed each other.
+        ResourceField::Nested => values_of_field_1(&values.concat())?.pop()?,
+    };
+    let text = String::from_utf8(text).ok()?;
+    let name = match field {
+        ResourceField::NewWorkspace => format!("workspaces/{text}"),
+        ResourceField::Name | ResourceField::Nested => text,
+    };
+    is_resource(&name).then_some(name)
+}
+
+/// Returns the values of field 1 of a message, of which a handler sees the last one; `None` if the message is malformed.
+fn values_of_field_1(mut message: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut values = Vec::new();
     while !message.is_empty() {
         let (tag, wire_type) = decode_key(&mut message).ok()?;
         if tag == 1 && wire_type == WireType::LengthDelimited {
-            let mut text = String::new();
+            let mut bytes = Vec::new();
             let context = DecodeContext::default();
-            prost::encoding::string::merge(wire_type, &mut text, &mut message, context).ok()?;
-            last = Some(text);
+            prost::encoding::bytes::merge(wire_type, &mut bytes, &mut message, context).ok()?;
+            values.push(bytes);
         } else {
             skip_field(wire_type, tag, &mut message, DecodeContext::default()).ok()?;
         }
     }
-    last
+    Some(values)
 }
 
 /// Returns the tenant that a request names; `None` if it names none, or the name is malformed.
@@ -282,7 +297,7 @@ fn named_tenant(headers: &HeaderMap) -> Option<TenantName> {
 pub(super) struct AuditEndGuard {
     pub(super) call: SharedCallAudit,
     code: Option<Code>,
-    reason: Option<Reason>,
+    reason: Option<ErrorReason>,
 }
 
 impl AuditEndGuard {
@@ -329,7 +344,7 @@ mod tests {
             page_size: 7,
             ..pb::ListWorkspacesRequest::default()
         };
-        let resource = |bytes: Vec<u8>| last_field_1(&bytes).filter(|text| is_resource(text));
+        let resource = |bytes: Vec<u8>| named_resource(&bytes, ResourceField::Name);
         assert_eq!(
             resource(name.encode_to_vec()).as_deref(),
             Some("workspaces/job-7")
@@ -337,7 +352,8 @@ mod tests {
         assert_eq!(resource(search.encode_to_vec()), None);
         assert_eq!(resource(listing.encode_to_vec()), None);
         for malformed in [&b"\x0a\xff"[..], b"\xff", b"\x0a\x02\xff\xfe", b""] {
-            assert_eq!(last_field_1(malformed), None, "{malformed:?}");
+            let named = named_resource(malformed, ResourceField::Name);
+            assert_eq!(named, None, "{malformed:?}");
         }
     }
 
@@ -350,8 +366,38 @@ mod tests {
         let bytes = [decoy.encode_to_vec(), meant.encode_to_vec()].concat();
         let handled = pb::GetWorkspaceRequest::decode(&bytes[..]).expect("decodes");
         assert_eq!(handled.name, "workspaces/meant");
-        assert_eq!(last_field_1(&bytes), Some(handled.name));
+        let resource = |bytes: &[u8]| named_resource(bytes, ResourceField::Name);
+        assert_eq!(resource(&bytes), Some(handled.name));
         // The handler of a message whose end is malformed is never called.
-        assert_eq!(last_field_1(&[&bytes[..], b"\x0a\x7f"].concat()), None);
+        assert_eq!(resource(&[&bytes[..], b"\x0a\x7f"].concat()), None);
+    }
+
+    #[test]
+    fn uploads_name_their_resource_in_their_header() {
+        let upload = |workspace: &str, path: &str| {
+            let header = pb::StageFilesHeader {
+                workspace: workspace.to_owned(),
+                path: path.to_owned(),
+                ..pb::StageFilesHeader::default()
+            };
+            let payload = Some(pb::stage_files_request::Payload::Header(header));
+            pb::StageFilesRequest { payload }.encode_to_vec()
+        };
+        let resource = |bytes: &[u8]| named_resource(bytes, ResourceField::Nested);
+        assert_eq!(
+            resource(&upload("workspaces/w", "a")).as_deref(),
+            Some("workspaces/w")
+        );
+        // The handler merges repeated headers.
+        let twice = [upload("workspaces/w", "a"), upload("", "b")].concat();
+        let handled = pb::StageFilesRequest::decode(&twice[..]).expect("decodes");
+        let seen = handled.encode_to_vec();
+        assert_eq!(resource(&twice), resource(&seen));
+        let created = pb::CreateWorkspaceRequest {
+            workspace_id: "job-7".to_owned(),
+            ..pb::CreateWorkspaceRequest::default()
+        };
+        let named = named_resource(&created.encode_to_vec(), ResourceField::NewWorkspace);
+        assert_eq!(named.as_deref(), Some("workspaces/job-7"));
     }
 }

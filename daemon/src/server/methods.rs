@@ -1,10 +1,12 @@
-//! Table of all served methods, read from the embedded descriptors. Timeouts and the server's stop depend on it.
+//! Table of all served methods, from the embedded descriptors and the API's table of roles. Timeouts and the server's stop depend on it.
 
 use std::collections::{BTreeSet, HashMap};
 
 use prost::Message;
-use prost_types::FileDescriptorSet;
-use skilld_proto::v1::{Effect, FILE_DESCRIPTOR_SET, METHOD_EFFECTS, METHOD_ROLES};
+use prost_types::field_descriptor_proto::Type;
+use prost_types::{FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use skilld_proto::v1::FILE_DESCRIPTOR_SET;
+use skilld_proto::{Effect, find_method};
 
 use super::connections::CallPriority;
 use crate::access::{MethodAccess, Role};
@@ -26,10 +28,23 @@ pub(super) struct MethodProperties {
     pub(super) starts_exec: bool,
     /// `true` if the request has the command of an exec.
     pub(super) has_command: bool,
+    /// Place of the name of the resource in the request.
+    pub(super) resource_field: ResourceField,
     /// Access rule.
     pub(super) access: MethodAccess,
     /// Records in the audit log.
     pub(super) audit: AuditClass,
+}
+
+/// Place of the name of the resource that a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResourceField {
+    /// Field 1.
+    Name,
+    /// Field 1 of the message in field 1: a header, or a resource with new values.
+    Nested,
+    /// Field 1 is the id of a new workspace.
+    NewWorkspace,
 }
 
 /// Records of a method in the audit log.
@@ -48,13 +63,13 @@ pub(super) enum AuditClass {
 }
 
 impl AuditClass {
-    /// Returns the class of a method of skilld by its declared effect. Without one it is taken for a change.
-    fn of(effect: Option<i32>) -> Self {
-        match effect.and_then(|number| Effect::try_from(number).ok()) {
+    /// Returns the class of a method of skilld by its effect. Without one it is taken for a change.
+    fn of(effect: Option<Effect>) -> Self {
+        match effect {
             Some(Effect::Read) => Self::Read,
             Some(Effect::Release) => Self::Release,
             Some(Effect::ChangeIfSaved) => Self::ChangeIfSaved,
-            Some(Effect::Change | Effect::Unspecified) | None => Self::Change,
+            Some(Effect::Change) | None => Self::Change,
         }
     }
 }
@@ -99,6 +114,25 @@ const STARTS_EXEC: &str = "/skilld.v1.ExecService/RunExec";
 /// Methods whose requests have the command of an exec, in the same fields.
 const HAVE_COMMANDS: [&str; 2] = [STARTS_EXEC, "/skilld.v1.ExecService/StartExec"];
 
+/// Method whose request has the id of a workspace in place of a name.
+const CREATES_WORKSPACE: &str = "/skilld.v1.WorkspaceService/CreateWorkspace";
+
+/// Returns where requests of a method have the name of their resource.
+fn resource_field(file: &FileDescriptorProto, path: &str, input_type: &str) -> ResourceField {
+    let input = input_type.rsplit('.').next();
+    let message = file
+        .message_type
+        .iter()
+        .find(|message| message.name.as_deref() == input);
+    let mut fields = message.into_iter().flat_map(|message| &message.field);
+    let first = fields.find(|field| field.number() == 1);
+    match first.map(FieldDescriptorProto::r#type) {
+        _ if path == CREATES_WORKSPACE => ResourceField::NewWorkspace,
+        Some(Type::Message) => ResourceField::Nested,
+        _ => ResourceField::Name,
+    }
+}
+
 /// Table of all served methods by path.
 #[derive(Debug)]
 pub(super) struct MethodTable {
@@ -138,21 +172,18 @@ impl MethodTable {
         methods
     }
 
-    /// Adds the methods of a file set. `foreign_access` is `None` for skilld's own methods, which declare theirs.
+    /// Adds the methods of a file set. `foreign_access` is `None` for skilld's own methods, whose rules are in the API's table.
     fn add(&mut self, set: &FileDescriptorSet, foreign_access: Option<MethodAccess>) {
         let is_skilld = foreign_access.is_none();
-        let roles: HashMap<&str, i32> = METHOD_ROLES.iter().copied().collect();
-        let effects: HashMap<&str, i32> = METHOD_EFFECTS.iter().copied().collect();
         for file in &set.file {
             for service in &file.service {
                 let name = format!("{}.{}", file.package(), service.name());
                 for method in &service.method {
                     let path = format!("/{name}/{}", method.name());
-                    let declared = roles
-                        .get(path.as_str())
-                        .copied()
-                        .and_then(Role::from_number);
-                    let access = declared.map_or(MethodAccess::Undeclared, MethodAccess::Role);
+                    let declared = find_method(&path);
+                    let role =
+                        declared.and_then(|found| Role::from_number(found.required_role.into()));
+                    let access = role.map_or(MethodAccess::Undeclared, MethodAccess::Role);
                     let method = MethodProperties {
                         client_streams: method.client_streaming(),
                         server_streams: method.server_streaming(),
@@ -160,9 +191,10 @@ impl MethodTable {
                         is_resumable: RESUMABLE.contains(&path.as_str()),
                         starts_exec: path == STARTS_EXEC,
                         has_command: HAVE_COMMANDS.contains(&path.as_str()),
+                        resource_field: resource_field(file, &path, method.input_type()),
                         access: foreign_access.unwrap_or(access),
                         audit: match is_skilld {
-                            true => AuditClass::of(effects.get(path.as_str()).copied()),
+                            true => AuditClass::of(declared.map(|found| found.effect)),
                             false => AuditClass::Unrecorded,
                         },
                     };
@@ -243,7 +275,7 @@ mod tests {
         );
         assert_eq!(access(STARTS_EXEC), MethodAccess::Role(Role::User));
         let own = methods.by_path.values().filter(|method| method.is_skilld);
-        assert_eq!(own.count(), METHOD_ROLES.len());
+        assert_eq!(own.count(), skilld_proto::METHODS.len());
     }
 
     /// Returns the names of the methods of an audit class, sorted.
@@ -256,20 +288,6 @@ mod tests {
         let mut names: Vec<String> = methods.by_path.iter().filter_map(of_class).collect();
         names.sort_unstable();
         names
-    }
-
-    #[test]
-    fn every_method_declares_what_it_does() {
-        let effects: HashMap<&str, i32> = METHOD_EFFECTS.iter().copied().collect();
-        let methods = MethodTable::new();
-        let own = methods
-            .by_path
-            .iter()
-            .filter(|(_, method)| method.is_skilld);
-        for (path, _) in own {
-            let effect = effects.get(path.as_str()).copied().unwrap_or_default();
-            assert_ne!(effect, i32::from(Effect::Unspecified), "{path}");
-        }
     }
 
     #[test]
@@ -296,6 +314,7 @@ mod tests {
                 "StartExec",
                 "StreamStdin",
                 "Undrain",
+                "UpdateWorkspace",
                 "WriteStdin",
             ]
         );
@@ -321,7 +340,6 @@ mod tests {
                 "GetExec",
                 "GetPool",
                 "GetPrincipal",
-                "GetProblems",
                 "GetServerInfo",
                 "GetSkill",
                 "GetUsage",
@@ -331,6 +349,7 @@ mod tests {
                 "ListExecs",
                 "ListFiles",
                 "ListPools",
+                "ListProblems",
                 "ListSkillFiles",
                 "ListSkills",
                 "ListTenants",

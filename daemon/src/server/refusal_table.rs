@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,7 +41,7 @@ pub(super) struct RefusedCalls {
     /// without a window of their own.
     pub(super) peer: Option<(ConnectionOwner, Option<PrincipalKey>)>,
     /// Reason of the refusal; `None` if its status names none.
-    pub(super) reason: Option<Reason>,
+    pub(super) reason: Option<ErrorReason>,
 }
 
 /// Kind of a principal's credential, its tenant and its id. Ids are unique only within both.
@@ -122,7 +122,7 @@ impl RefusalTable {
         if window.count == PROMPT_REFUSALS_MAX + 1 {
             tracing::warn!(
                 peer = ?calls.peer,
-                reason = calls.reason.map(|reason| reason.as_str_name()),
+                reason = calls.reason.map(|reason| reason.error_info_name()),
                 "many calls are refused: answers to further ones without a valid credential are delayed"
             );
         }
@@ -237,7 +237,7 @@ mod tests {
             ConnectionOwner::Network(Ipv4Addr::from(number).into()),
             None,
         ));
-        let reason = Some(Reason::Unauthenticated);
+        let reason = Some(ErrorReason::Unauthenticated);
         RefusedCalls { peer, reason }
     }
 
@@ -329,13 +329,13 @@ mod tests {
     async fn calls_that_are_refused_for_different_reasons_share_no_record() {
         let dir = tempfile::tempdir().expect("directory");
         let (table, audit) = open_table(dir.path()).await;
-        for reason in [Reason::PermissionDenied, Reason::QuotaExceeded] {
+        for reason in [ErrorReason::PermissionDenied, ErrorReason::QuotaExceeded] {
             for _ in 0..5 {
                 let calls = RefusedCalls {
                     reason: Some(reason),
                     ..peer(1)
                 };
-                table.count(calls, || Some(record(reason.as_str_name())));
+                table.count(calls, || Some(record(reason.error_info_name())));
             }
         }
         table.end_windows(|_| true);
@@ -346,10 +346,10 @@ mod tests {
         }
         seen.sort();
         let expected = [
-            ("REASON_PERMISSION_DENIED", None),
-            ("REASON_PERMISSION_DENIED", Some(4)),
-            ("REASON_QUOTA_EXCEEDED", None),
-            ("REASON_QUOTA_EXCEEDED", Some(4)),
+            ("PERMISSION_DENIED", None),
+            ("PERMISSION_DENIED", Some(4)),
+            ("QUOTA_EXCEEDED", None),
+            ("QUOTA_EXCEEDED", Some(4)),
         ];
         assert_eq!(seen, expected.map(|(id, count)| (id.to_owned(), count)));
     }

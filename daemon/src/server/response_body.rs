@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, Response};
 use http_body::{Frame, SizeHint};
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::body::Body;
@@ -101,7 +101,7 @@ pub(super) fn revoked_error() -> Error {
 /// these connections, so such a status during the stop is the stop's.
 pub(super) fn is_lost_guest(headers: &HeaderMap) -> bool {
     let status = Status::from_header_map(headers);
-    status.is_some_and(|status| reason_of(&status) == Some(Reason::GuestLost))
+    status.is_some_and(|status| reason_of(&status) == Some(ErrorReason::GuestLost))
 }
 
 impl GuardedResponseBody {

@@ -1,6 +1,6 @@
 //! Tests of the ledger: days, restarts, bounds.
 
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::ExitReason;
 
 use super::*;
 
@@ -8,15 +8,15 @@ fn tenant() -> TenantName {
     TenantName::default()
 }
 
-fn ended(reason: Reason, user_ms: i32, sys_ms: i32) -> ExecResult {
+fn ended(reason: ExitReason, user_ms: i32, sys_ms: i32) -> ExecResult {
     let time = |ms: i32| prost_types::Duration {
         seconds: i64::from(ms / 1000),
         nanos: ms % 1000 * 1_000_000,
     };
     ExecResult {
         reason: reason.into(),
-        user_time: Some(time(user_ms)),
-        sys_time: Some(time(sys_ms)),
+        user_duration: Some(time(user_ms)),
+        system_duration: Some(time(sys_ms)),
         ..ExecResult::default()
     }
 }
@@ -55,12 +55,15 @@ fn usage_days_are_bounded_even_after_a_long_absence() {
 #[test]
 fn execs_are_counted_by_end_reason_with_processor_time() {
     let ledger = ledger(now_ms());
-    ledger.add_exec(&tenant(), &ended(Reason::Exited, 1500, 250));
-    ledger.add_exec(&tenant(), &ended(Reason::Exited, 0, 1));
-    ledger.add_exec(&tenant(), &ended(Reason::OomKilled, -5, 0));
+    ledger.add_exec(&tenant(), &ended(ExitReason::Exited, 1500, 250));
+    ledger.add_exec(&tenant(), &ended(ExitReason::Exited, 0, 1));
+    ledger.add_exec(&tenant(), &ended(ExitReason::OomKilled, -5, 0));
     let counters = ledger.read(&tenant()).since_start;
     assert_eq!(counters.cpu_us, 1_751_000, "a negative time counts as none");
-    let execs = [(Reason::Exited.into(), 2), (Reason::OomKilled.into(), 1)];
+    let execs = [
+        (ExitReason::Exited.into(), 2),
+        (ExitReason::OomKilled.into(), 1),
+    ];
     assert_eq!(counters.execs, BTreeMap::from(execs));
 }
 
@@ -82,7 +85,7 @@ fn bytes_of_calls_are_counted_once() {
 fn days_survive_a_restart_and_the_gap_is_filled_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = ledger(now_ms());
-    first.add_exec(&tenant(), &ended(Reason::Exited, 1, 0));
+    first.add_exec(&tenant(), &ended(ExitReason::Exited, 1, 0));
     first.meter(&tenant()).count_in(9);
     // The later daemons start and end in the past.
     let saved = now_ms() - 120_000;
@@ -102,7 +105,7 @@ fn days_survive_a_restart_and_the_gap_is_filled_once() {
         Exec {
             start_time: at(start_ms),
             end_time: at(end_ms),
-            result: Some(ended(Reason::Exited, 0, 0)),
+            result: Some(ended(ExitReason::Exited, 0, 0)),
             ..Exec::default()
         }
     };
@@ -112,7 +115,7 @@ fn days_survive_a_restart_and_the_gap_is_filled_once() {
     // This daemon has seen the end of an exec that it started itself.
     third.add_earlier_exec(&tenant(), &exec(saved + 60_000, saved + 60_001));
     let usage = third.read(&tenant());
-    let exited = Reason::Exited.into();
+    let exited = ExitReason::Exited.into();
     assert_eq!(usage.since_start.execs, BTreeMap::from([(exited, 1)]));
     let counted: u64 = usage.days.values().flat_map(|day| day.execs.values()).sum();
     assert_eq!(counted, 1 + 3);
@@ -141,7 +144,7 @@ fn a_guest_with_hostile_times_and_reasons_leaves_one_valid_day() {
         }),
         result: Some(ExecResult {
             reason: i32::MAX,
-            user_time: Some(prost_types::Duration {
+            user_duration: Some(prost_types::Duration {
                 seconds: i64::MAX,
                 nanos: i32::MIN,
             }),
@@ -169,7 +172,7 @@ fn a_guest_with_hostile_times_and_reasons_leaves_one_valid_day() {
             .all(|day| (today - 1..=today).contains(day))
     );
     let reasons: Vec<i32> = usage.since_start.execs.into_keys().collect();
-    assert_eq!(reasons, [i32::from(Reason::Unspecified)]);
+    assert_eq!(reasons, [i32::from(ExitReason::Unspecified)]);
 }
 
 #[test]

@@ -240,6 +240,10 @@ impl SlotActor {
                 let renewed = self.renew(idle, remaining).await;
                 answer(reply, renewed);
             }
+            SlotRequest::Labels { labels, reply } => {
+                let recorded = self.update_claim(|claim| claim.labels = labels).await;
+                answer(reply, recorded);
+            }
             SlotRequest::Skills { staged, reply } => {
                 let recorded = self.update_claim(|claim| claim.skills.extend(staged)).await;
                 answer(reply, recorded);

@@ -121,8 +121,8 @@ impl ListedExecs {
         } else if self.ended.len() < LISTED_MAX {
             let result = exec.result.as_ref().map(|result| pb::ExecResult {
                 reason: result.reason,
-                user_time: result.user_time,
-                sys_time: result.sys_time,
+                user_duration: result.user_duration,
+                system_duration: result.system_duration,
                 ..pb::ExecResult::default()
             });
             self.ended.push(pb::Exec {

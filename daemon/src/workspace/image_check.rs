@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::Outcome;
+use skilld_proto::v1::ExitReason;
 use tokio::time::Instant;
 
 use crate::config::PoolConfig;
@@ -205,8 +206,8 @@ fn describe_end(end: &CommandEnd) -> String {
         .last()
         .map(printable_line)
         .unwrap_or_default();
-    let outcome = match (result.reason(), result.outcome) {
-        (Reason::Timeout, _) => format!("it took longer than {PROBE_TIMEOUT:?}"),
+    let outcome = match (result.reason(), result.outcome()) {
+        (ExitReason::Timeout, _) => format!("it took longer than {PROBE_TIMEOUT:?}"),
         (_, Some(Outcome::ExitCode(code))) => format!("exit code {code}"),
         (_, Some(Outcome::Signal(signal))) => format!("signal {signal}"),
         (_, None) => "it has no result".to_owned(),

@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use skilld_proto::guest::v1 as guest;
-use skilld_proto::v1 as pb;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::{self as pb, ExitReason};
 use tokio::sync::oneshot;
 
 use crate::access::HeldUnit;
@@ -337,7 +336,7 @@ impl ExecEnd {
 
 /// End of an exec whose workspace ended before it.
 fn lost_end() -> ExecEnd {
-    let reason = Reason::WorkspaceLost.into();
+    let reason = ExitReason::WorkspaceLost.into();
     ExecEnd {
         start_time: None,
         result: pb::ExecResult {

@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt, stream};
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, SaveTarget};
 use skilld_proto::v1::save_artifact_request::Payload;
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 use tonic::{Code, Status};
 
 mod backend;
@@ -50,20 +50,22 @@ async fn load(
     }
     let artifact = reader.header().clone();
     assert_eq!(artifact.sha256, hex(&data));
-    assert_eq!(artifact.size, i64::try_from(data.len()).expect("small"));
+    assert_eq!(
+        artifact.size_bytes,
+        i64::try_from(data.len()).expect("small")
+    );
     Ok((artifact, data))
 }
 
 fn header(name: &str, header: pb::SaveArtifactHeader) -> pb::SaveArtifactRequest {
+    let name = name.to_owned();
     pb::SaveArtifactRequest {
-        name: name.to_owned(),
-        payload: Some(Payload::Header(header)),
+        payload: Some(Payload::Header(pb::SaveArtifactHeader { name, ..header })),
     }
 }
 
 fn data(bytes: Vec<u8>) -> pb::SaveArtifactRequest {
     pb::SaveArtifactRequest {
-        name: String::new(),
         payload: Some(Payload::Data(bytes.into())),
     }
 }
@@ -88,7 +90,7 @@ fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-fn check_refused<T: std::fmt::Debug>(refused: Result<T, Error>, code: Code, reason: Reason) {
+fn check_refused<T: std::fmt::Debug>(refused: Result<T, Error>, code: Code, reason: ErrorReason) {
     let error = refused.expect_err("must be refused");
     let failure = error.failure().unwrap_or_else(|| panic!("{error}"));
     assert_eq!(
@@ -219,7 +221,7 @@ async fn listings_and_deletions_follow_scope_and_version() {
     save(&server, "a", b"again").await.expect("saved");
     let versions = async |name: &str| {
         let request = pb::ListArtifactVersionsRequest {
-            name: name.to_owned(),
+            parent: name.to_owned(),
             scope: Some(scope("1")),
             ..Default::default()
         };
@@ -239,7 +241,7 @@ async fn listings_and_deletions_follow_scope_and_version() {
     };
     delete("a", Some(0)).await.expect("deleted");
     assert_eq!(versions("a").await.expect("listed"), [1]);
-    let absent = (Code::NotFound, Reason::ArtifactNotFound);
+    let absent = (Code::NotFound, ErrorReason::ArtifactNotFound);
     check_refused(delete("a", Some(0)).await, absent.0, absent.1);
     check_refused(load(&server, "a", Some(0)).await, absent.0, absent.1);
     delete("a", None).await.expect("deleted");
@@ -294,7 +296,7 @@ async fn hostile_names_are_refused_before_anything_is_written() {
         check_refused(
             status.map_err(Error::from),
             Code::InvalidArgument,
-            Reason::InvalidRequest,
+            ErrorReason::InvalidRequest,
         );
         let mut stub = server.client.artifacts();
         let request = pb::LoadArtifactRequest {
@@ -302,13 +304,13 @@ async fn hostile_names_are_refused_before_anything_is_written() {
             ..Default::default()
         };
         let loaded = stub.load_artifact(request).await.map_err(Error::from);
-        check_refused(loaded, Code::InvalidArgument, Reason::InvalidRequest);
+        check_refused(loaded, Code::InvalidArgument, ErrorReason::InvalidRequest);
         let request = pb::DeleteArtifactRequest {
             name: name.to_owned(),
             ..Default::default()
         };
         let deleted = stub.delete_artifact(request).await.map_err(Error::from);
-        check_refused(deleted, Code::InvalidArgument, Reason::InvalidRequest);
+        check_refused(deleted, Code::InvalidArgument, ErrorReason::InvalidRequest);
     }
     let far = pb::ArtifactScope {
         app: "x".repeat(257),
@@ -343,7 +345,11 @@ async fn save_over_a_limit_or_with_wrong_checksum_leaves_no_files() {
     let server = TestServer::start("artifacts.bytes_max = \"1MiB\"\n", &[]).await;
     let most = pattern(1 << 20);
     let too_many = save(&server, "a", &[most.as_slice(), b"x"].concat()).await;
-    check_refused(too_many, Code::ResourceExhausted, Reason::LimitExceeded);
+    check_refused(
+        too_many,
+        Code::ResourceExhausted,
+        ErrorReason::LimitExceeded,
+    );
     wait_until_empty(&server).await;
     let wrong = SaveTarget {
         sha256: hex(b"else"),
@@ -358,7 +364,7 @@ async fn save_over_a_limit_or_with_wrong_checksum_leaves_no_files() {
         .failure()
         .expect("typed")
         .clone();
-    assert_eq!(failure.reason, Some(Reason::ChecksumMismatch));
+    assert_eq!(failure.reason, Some(ErrorReason::ChecksumMismatch));
     assert_eq!(failure.metadata["sha256"], hex(&most));
     wait_until_empty(&server).await;
     assert_eq!(save(&server, "a", &most).await.expect("saved").version, 0);
@@ -385,7 +391,7 @@ async fn broken_or_invalid_upload_leaves_no_files() {
         let refused = send(&server, stream::iter(messages))
             .await
             .map_err(Error::from);
-        check_refused(refused, Code::InvalidArgument, Reason::InvalidRequest);
+        check_refused(refused, Code::InvalidArgument, ErrorReason::InvalidRequest);
         wait_until_empty(&server).await;
     }
     // A message larger than allowed.
@@ -393,7 +399,7 @@ async fn broken_or_invalid_upload_leaves_no_files() {
     check_refused(
         refused.map_err(Error::from),
         Code::ResourceExhausted,
-        Reason::LimitExceeded,
+        ErrorReason::LimitExceeded,
     );
     wait_until_empty(&server).await;
     // The client disconnects in the middle.
@@ -416,7 +422,7 @@ async fn silent_upload_times_out_and_leaves_no_files() {
     let refused = within(send(&server, stream::iter(some).chain(stream::pending())))
         .await
         .map_err(Error::from);
-    check_refused(refused, Code::DeadlineExceeded, Reason::Deadline);
+    check_refused(refused, Code::DeadlineExceeded, ErrorReason::Deadline);
     wait_until_empty(&server).await;
     assert!(server.stop().await);
 }
@@ -436,7 +442,7 @@ async fn save_during_a_stop_fails_with_draining_and_leaves_no_files() {
     check_refused(
         ended.map_err(Error::from),
         Code::Unavailable,
-        Reason::Draining,
+        ErrorReason::Draining,
     );
     assert_eq!(count_files(&server, ""), 0);
     assert!(server.stop().await);
@@ -465,7 +471,7 @@ async fn a_workspace_file_is_saved_without_passing_the_client() {
     };
     let saved = from("out/table.png").await.expect("saved");
     assert_eq!((saved.version, saved.sha256.clone()), (0, hex(&bytes)));
-    assert_eq!(saved.size, 9_000_001);
+    assert_eq!(saved.size_bytes, 9_000_001);
     assert_eq!(
         from("$OUTPUT_DIR/within")
             .await
@@ -475,7 +481,7 @@ async fn a_workspace_file_is_saved_without_passing_the_client() {
     );
     let empty = from("inputs/empty.csv").await.expect("an empty file");
     assert_eq!(
-        (empty.version, empty.size, empty.mime_type.as_str()),
+        (empty.version, empty.size_bytes, empty.mime_type.as_str()),
         (2, 0, "text/plain")
     );
     // The artifact survives the deletion of the workspace.
@@ -519,16 +525,40 @@ async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     let refused = client
         .save_artifact_from(wrong, &workspace, "out/table.png")
         .await;
-    check_refused(refused, Code::InvalidArgument, Reason::ChecksumMismatch);
+    check_refused(
+        refused,
+        Code::InvalidArgument,
+        ErrorReason::ChecksumMismatch,
+    );
     let refusals = [
-        ("out/none", Code::NotFound, Reason::FileNotFound),
-        ("out/dir", Code::FailedPrecondition, Reason::WrongFileType),
-        ("", Code::FailedPrecondition, Reason::WrongFileType),
-        ("out/fifo", Code::FailedPrecondition, Reason::WrongFileType),
-        ("out/link", Code::InvalidArgument, Reason::PathEscapes),
-        ("../etc/passwd", Code::InvalidArgument, Reason::PathEscapes),
-        ("/etc/passwd", Code::InvalidArgument, Reason::PathEscapes),
-        ("$HOME/x", Code::InvalidArgument, Reason::InvalidRequest),
+        ("out/none", Code::NotFound, ErrorReason::FileNotFound),
+        (
+            "out/dir",
+            Code::FailedPrecondition,
+            ErrorReason::WrongFileType,
+        ),
+        ("", Code::FailedPrecondition, ErrorReason::WrongFileType),
+        (
+            "out/fifo",
+            Code::FailedPrecondition,
+            ErrorReason::WrongFileType,
+        ),
+        ("out/link", Code::InvalidArgument, ErrorReason::PathEscapes),
+        (
+            "../etc/passwd",
+            Code::InvalidArgument,
+            ErrorReason::PathEscapes,
+        ),
+        (
+            "/etc/passwd",
+            Code::InvalidArgument,
+            ErrorReason::PathEscapes,
+        ),
+        (
+            "$HOME/x",
+            Code::InvalidArgument,
+            ErrorReason::InvalidRequest,
+        ),
     ];
     for (path, code, reason) in refusals {
         check_refused(from(path).await, code, reason);
@@ -536,7 +566,7 @@ async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     let nowhere = client
         .save_artifact_from(target("a"), "w-none", "out/x")
         .await;
-    check_refused(nowhere, Code::NotFound, Reason::WorkspaceNotFound);
+    check_refused(nowhere, Code::NotFound, ErrorReason::WorkspaceNotFound);
     let lonely = pb::SaveArtifactHeader {
         path: "out/x".into(),
         ..Default::default()
@@ -545,7 +575,7 @@ async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     check_refused(
         refused.map_err(Error::from),
         Code::InvalidArgument,
-        Reason::InvalidRequest,
+        ErrorReason::InvalidRequest,
     );
     // The daemon removes what it has written after the answer.
     wait_until_empty(&server).await;

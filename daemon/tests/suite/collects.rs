@@ -1,8 +1,7 @@
 //! Tests of collections that save artifacts, with a client, a whole server and the real guest.
 
 use skilld_client::{Error, UploadTarget};
-use skilld_proto::v1::skipped_file;
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 use tonic::Code;
 
 use crate::frozen_guests::FrozenGuests;
@@ -25,6 +24,7 @@ fn spec(globs: &[&str], prefix: &str) -> pb::CollectSpec {
                 user: "ada".to_owned(),
                 session: "s1".to_owned(),
             }),
+            request_id: String::new(),
         }),
         ..Default::default()
     }
@@ -67,10 +67,10 @@ async fn planned_collection_is_validated_before_the_exec_starts() {
     assert_eq!(fields(&error), expected);
     for outside in ["../*.txt", "/out/c.txt"] {
         let error = run(spec(&[outside], "")).await.expect_err("refused");
-        assert_eq!(fields(&error), [Reason::PathEscapes.as_str_name()]);
+        assert_eq!(fields(&error), [ErrorReason::PathEscapes.as_str_name()]);
     }
     let execs = server.client.list_execs(pb::ListExecsRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         ..Default::default()
     });
     assert_eq!(execs.await.expect("listed").execs, [], "nothing ran");
@@ -103,9 +103,9 @@ async fn failed_exec_saves_no_empty_artifact() {
     assert_eq!(summary.artifacts, ["artifact://out/x@0"]);
     let skipped = pb::SkippedFile {
         path: "out/r".to_owned(),
-        reason: skipped_file::Reason::EmptyAfterFailure.into(),
+        reason: pb::SkipReason::EmptyAfterFailure.into(),
     };
-    assert_eq!(summary.skipped, [skipped]);
+    assert_eq!(summary.skipped_files, [skipped]);
     // The caller must set `skip_empty_after_failure`.
     let summary = collected(&server, &workspace, asked(false)).await;
     assert_eq!(
@@ -212,13 +212,13 @@ async fn collection_that_saved_ends_with_aborted_at_a_stop() {
     assert!(clean);
     let error = ended.expect_err("stopped");
     let failure = (error.code(), error.reason());
-    assert_eq!(failure, (Some(Code::Aborted), Some(Reason::GuestLost)));
+    assert_eq!(failure, (Some(Code::Aborted), Some(ErrorReason::GuestLost)));
     assert!(error.to_string().contains("saving"), "{error}");
 }
 
 fn start_request(workspace: &str, id: String, spec: pb::ExecSpec) -> pb::StartExecRequest {
     pb::StartExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: id,
         spec: Some(spec),
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::output_event::Content;
+use skilld_proto::v1::{self as pb, ErrorReason};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -30,7 +30,7 @@ const HELD_BACK: Duration = Duration::from_secs(3);
 /// Returns a request to start a command that `bash` interprets.
 fn start_request(workspace: &str, id: &str, shell: &str) -> pb::StartExecRequest {
     pb::StartExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: id.to_owned(),
         spec: Some(pb::ExecSpec {
             shell: shell.to_owned(),
@@ -39,18 +39,18 @@ fn start_request(workspace: &str, id: &str, shell: &str) -> pb::StartExecRequest
     }
 }
 
-/// Returns a stdin that clients may write to.
-fn open_stdin() -> Option<pb::Stdin> {
-    Some(pb::Stdin {
-        source: Some(pb::stdin::Source::Open(true)),
-    })
+fn stdin_header(name: &str) -> pb::StreamStdinHeader {
+    pb::StreamStdinHeader {
+        name: name.to_owned(),
+        offset: None,
+    }
 }
 
 #[track_caller]
-fn check_refused(status: &Status, code: Code, reason: Reason) {
+fn check_refused(status: &Status, code: Code, reason: ErrorReason) {
     let details = status.get_error_details();
     let found = details.error_info().expect("ErrorInfo").reason.clone();
-    let expected = reason.as_str_name().trim_start_matches("REASON_");
+    let expected = reason.error_info_name();
     assert_eq!(
         (status.code(), found.as_str()),
         (code, expected),
@@ -66,7 +66,7 @@ async fn silent_stdin_stream_ends_at_the_upload_timeout() {
     let mut stub = server.client.execs();
     let written = within(stub.stream_stdin(ReceiverStream::new(receiver))).await;
     let status = written.expect_err("silent");
-    check_refused(&status, Code::DeadlineExceeded, Reason::Deadline);
+    check_refused(&status, Code::DeadlineExceeded, ErrorReason::Deadline);
     // The limit for the first message of a stream has another message.
     let message = status.message();
     assert!(message.contains("server.upload_timeout"), "{message}");
@@ -89,7 +89,7 @@ async fn an_exec_over_the_count_is_refused_naming_its_workspace() {
         .name;
     let second = server.client.execs().start_exec(start("second")).await;
     let status = second.expect_err("one exec runs");
-    check_refused(&status, Code::ResourceExhausted, Reason::QuotaExceeded);
+    check_refused(&status, Code::ResourceExhausted, ErrorReason::QuotaExceeded);
     let details = status.get_error_details();
     let violations = &details.quota_failure().expect("QuotaFailure").violations;
     let subjects: Vec<&str> = violations.iter().map(|one| one.subject.as_str()).collect();
@@ -156,7 +156,7 @@ async fn no_program_is_told_more_cores_than_the_host_has() {
         let pool = format!("pools.default.cpus = {cpus}\n");
         let server = TestServer::start_with_commands(&pool).await;
         let request = pb::RunExecRequest {
-            workspace: server.workspace().await,
+            parent: server.workspace().await,
             spec: Some(pb::ExecSpec {
                 shell: "echo $OMP_NUM_THREADS $GOMAXPROCS $PYTHON_CPU_COUNT".to_owned(),
                 ..pb::ExecSpec::default()
@@ -191,7 +191,7 @@ async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
     // HTTP/2 ends a connection on which too many small messages wait.
     for (id, bytes) in [("chunks", CHUNK_BYTES), ("lines", 9)] {
         let mut start = start_request(&workspace, id, "sleep 3600");
-        start.spec.get_or_insert_default().stdin = open_stdin();
+        start.spec.get_or_insert_default().open_stdin = true;
         let name = server.client.start_exec(start).await.expect("started").name;
         let (sender, receiver) = mpsc::channel::<pb::StreamStdinRequest>(1);
         let mut stub = server.client.execs();
@@ -204,7 +204,7 @@ async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
                 let size = if has_room { CHUNK_BYTES } else { bytes };
                 let name = if accepted == 0 { name.as_str() } else { "" };
                 let message = pb::StreamStdinRequest {
-                    name: name.to_owned(),
+                    header: (accepted == 0).then(|| stdin_header(&name)),
                     data: chunk.slice(..size),
                     ..pb::StreamStdinRequest::default()
                 };
@@ -240,11 +240,11 @@ async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
 async fn the_end_of_a_stream_is_not_the_end_of_stdin() {
     let server = TestServer::start_with_commands("").await;
     let mut start = start_request(&server.workspace().await, "cat", "cat");
-    start.spec.get_or_insert_default().stdin = open_stdin();
+    start.spec.get_or_insert_default().open_stdin = true;
     let name = server.client.start_exec(start).await.expect("started").name;
     for (text, eof) in [("a", false), ("b", true)] {
         let message = pb::StreamStdinRequest {
-            name: name.clone(),
+            header: Some(stdin_header(&name)),
             data: Bytes::from_static(text.as_bytes()),
             eof,
             ..pb::StreamStdinRequest::default()

@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures::{Stream, StreamExt, stream};
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, Failure};
-use skilld_proto::v1::skipped_file::Reason as SkipReason;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::SkipReason;
+use skilld_proto::v1::StageFormat;
 use skilld_proto::v1::stage_files_request::Payload;
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -19,9 +19,9 @@ mod uploads;
 use crate::server::{TestServer, wait_until, within};
 
 /// Returns a header without mode and checksum.
-fn header(kind: Kind, path: &str) -> pb::StageFilesHeader {
+fn header(kind: StageFormat, path: &str) -> pb::StageFilesHeader {
     pb::StageFilesHeader {
-        kind: kind.into(),
+        format: kind.into(),
         path: path.to_owned(),
         ..Default::default()
     }
@@ -29,16 +29,18 @@ fn header(kind: Kind, path: &str) -> pb::StageFilesHeader {
 
 /// Returns the first message of a StageFiles stream.
 fn header_message(workspace: &str, header: pb::StageFilesHeader) -> pb::StageFilesRequest {
+    let workspace = workspace.to_owned();
     pb::StageFilesRequest {
-        workspace: workspace.to_owned(),
-        payload: Some(Payload::Header(header)),
+        payload: Some(Payload::Header(pb::StageFilesHeader {
+            workspace,
+            ..header
+        })),
     }
 }
 
 /// Returns a data message of a StageFiles stream.
 fn data_message(bytes: &[u8]) -> pb::StageFilesRequest {
     pb::StageFilesRequest {
-        workspace: String::new(),
         payload: Some(Payload::Data(bytes.to_vec().into())),
     }
 }
@@ -99,7 +101,7 @@ async fn list_files(
     path: &str,
 ) -> Result<Vec<(String, i64)>, Status> {
     let request = pb::ListFilesRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         path: path.to_owned(),
         recursive: true,
         ..Default::default()
@@ -112,8 +114,8 @@ async fn list_files(
         .into_inner();
     let files = listed.files.into_iter();
     Ok(files
-        .filter(|file| file.r#type() == pb::FileType::File)
-        .map(|file| (file.path, file.size))
+        .filter(|file| file.file_type() == pb::FileType::File)
+        .map(|file| (file.path, file.size_bytes))
         .collect())
 }
 
@@ -186,7 +188,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn check_refused<T: std::fmt::Debug>(
     result: Result<T, Status>,
     code: Code,
-    reason: Reason,
+    reason: ErrorReason,
 ) -> Failure {
     let status = result.expect_err("must be refused");
     let error = Error::from(status);
@@ -229,14 +231,14 @@ async fn staged_file_is_listed_read_and_collected_byte_for_byte() {
     let bytes = pattern(3_000_000);
     let sha256 = hex(&Sha256::digest(&bytes));
     let header = pb::StageFilesHeader {
-        mode: 0o755,
+        mode: Some(0o755),
         sha256: sha256.clone(),
-        ..header(Kind::File, "inputs/deep/a.bin")
+        ..header(StageFormat::File, "inputs/deep/a.bin")
     };
     let staged = stage_file(&server, &workspace, header, &bytes)
         .await
         .expect("staged");
-    assert_eq!((staged.files_total, staged.bytes_total), (1, 3_000_000));
+    assert_eq!((staged.file_count, staged.size_bytes), (1, 3_000_000));
     let file = &staged.files[0];
     assert_eq!(
         (file.path.as_str(), file.mode),
@@ -266,7 +268,7 @@ async fn staged_file_is_listed_read_and_collected_byte_for_byte() {
         .await
         .expect("collected");
     assert_eq!(collected, [("work/inputs/deep/a.bin".to_owned(), bytes)]);
-    assert_eq!((summary.matched, summary.returned), (1, 1));
+    assert_eq!((summary.matched_count, summary.returned_count), (1, 1));
     assert!(server.stop().await);
 }
 
@@ -278,8 +280,8 @@ async fn archives_are_unpacked_and_collected() {
     let files: [(&str, &[u8]); 3] = [("a.txt", b"a"), ("b/c.bin", &big), ("b/empty", b"")];
     let tar = build_tar(&files);
     for (kind, dir, bytes) in [
-        (Kind::Tar, "out/plain", tar.clone()),
-        (Kind::TarGz, "out/gz", gzip(&tar)),
+        (StageFormat::Tar, "out/plain", tar.clone()),
+        (StageFormat::TarGz, "out/gz", gzip(&tar)),
     ] {
         let header = pb::StageFilesHeader {
             sha256: hex(&Sha256::digest(&bytes)),
@@ -288,7 +290,7 @@ async fn archives_are_unpacked_and_collected() {
         let staged = stage_file(&server, &workspace, header, &bytes)
             .await
             .expect("staged");
-        assert_eq!((staged.files_total, staged.bytes_total), (3, 700_001));
+        assert_eq!((staged.file_count, staged.size_bytes), (3, 700_001));
         let (collected, _) =
             collect_files(&server, &workspace, collect_spec(&[&format!("{dir}/**")]))
                 .await
@@ -304,15 +306,15 @@ async fn hostile_paths_are_rejected_with_their_reason() {
     let workspace = server.workspace().await;
     let invalid = Code::InvalidArgument;
     for (path, code, reason) in [
-        ("../x", invalid, Reason::PathEscapes),
-        ("work/../../x", invalid, Reason::PathEscapes),
-        ("/etc/passwd", invalid, Reason::PathEscapes),
-        ("$WORK_DIR/../../x", invalid, Reason::PathEscapes),
-        ("a\0b", invalid, Reason::InvalidRequest),
-        ("$NOPE/x", invalid, Reason::InvalidRequest),
-        (&"x".repeat(300), invalid, Reason::InvalidRequest),
+        ("../x", invalid, ErrorReason::PathEscapes),
+        ("work/../../x", invalid, ErrorReason::PathEscapes),
+        ("/etc/passwd", invalid, ErrorReason::PathEscapes),
+        ("$WORK_DIR/../../x", invalid, ErrorReason::PathEscapes),
+        ("a\0b", invalid, ErrorReason::InvalidRequest),
+        ("$NOPE/x", invalid, ErrorReason::InvalidRequest),
+        (&"x".repeat(300), invalid, ErrorReason::InvalidRequest),
     ] {
-        let staged = stage_file(&server, &workspace, header(Kind::File, path), b"x").await;
+        let staged = stage_file(&server, &workspace, header(StageFormat::File, path), b"x").await;
         check_refused(staged, code, reason);
         check_refused(
             read_file(&server, &workspace, path, 0, 0).await,
@@ -321,14 +323,26 @@ async fn hostile_paths_are_rejected_with_their_reason() {
         );
         check_refused(list_files(&server, &workspace, path).await, code, reason);
     }
-    let staged = stage_file(&server, &workspace, header(Kind::File, "skills/a/x"), b"x").await;
-    check_refused(staged, Code::FailedPrecondition, Reason::ReadOnly);
+    let staged = stage_file(
+        &server,
+        &workspace,
+        header(StageFormat::File, "skills/a/x"),
+        b"x",
+    )
+    .await;
+    check_refused(staged, Code::FailedPrecondition, ErrorReason::ReadOnly);
     let collected = collect_files(&server, &workspace, collect_spec(&["../*"])).await;
-    check_refused(collected, invalid, Reason::PathEscapes);
+    check_refused(collected, invalid, ErrorReason::PathEscapes);
     let missing = read_file(&server, &workspace, "work/none", 0, 0).await;
-    check_refused(missing, Code::NotFound, Reason::FileNotFound);
-    let unknown = stage_file(&server, "workspaces/none", header(Kind::File, "a"), b"x").await;
-    check_refused(unknown, Code::NotFound, Reason::WorkspaceNotFound);
+    check_refused(missing, Code::NotFound, ErrorReason::FileNotFound);
+    let unknown = stage_file(
+        &server,
+        "workspaces/none",
+        header(StageFormat::File, "a"),
+        b"x",
+    )
+    .await;
+    check_refused(unknown, Code::NotFound, ErrorReason::WorkspaceNotFound);
     assert_no_files(&server, &workspace, "work").await;
 }
 
@@ -353,12 +367,12 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let raw = tar_with_raw_entry;
-    let invalid = (Code::InvalidArgument, Reason::ArchiveInvalid);
+    let invalid = (Code::InvalidArgument, ErrorReason::ArchiveInvalid);
     for (name, bytes, expected) in [
         ("up", raw("../x", tar::EntryType::Regular), None),
         ("damaged", b"not a tar at all".repeat(100), Some(invalid)),
     ] {
-        let staged = stage_file(&server, &workspace, header(Kind::Tar, "out"), &bytes).await;
+        let staged = stage_file(&server, &workspace, header(StageFormat::Tar, "out"), &bytes).await;
         let status = staged.expect_err(name);
         let error = Error::from(status);
         if let Some(expected) = expected {
@@ -368,7 +382,10 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
                 "{name}"
             );
         } else {
-            let refusals = [Some(Reason::ArchiveInvalid), Some(Reason::PathEscapes)];
+            let refusals = [
+                Some(ErrorReason::ArchiveInvalid),
+                Some(ErrorReason::PathEscapes),
+            ];
             assert!(refusals.contains(&error.reason()), "{name}: {error:?}");
         }
         let left = list_files(&server, &workspace, "out").await;
@@ -382,11 +399,11 @@ async fn hostile_archives_are_refused_and_leave_nothing() {
     let staged = stage_file(
         &server,
         &workspace,
-        header(Kind::Tar, "out"),
+        header(StageFormat::Tar, "out"),
         &build_tar(&many),
     )
     .await;
-    check_refused(staged, Code::ResourceExhausted, Reason::LimitExceeded);
+    check_refused(staged, Code::ResourceExhausted, ErrorReason::LimitExceeded);
     assert_no_files(&server, &workspace, "out").await;
 }
 
@@ -399,17 +416,17 @@ async fn an_entry_that_is_not_unpacked_does_not_refuse_the_others() {
         ("/etc/x", tar::EntryType::Regular, SkipReason::Name),
     ] {
         let bytes = tar_with_raw_entry(name, kind);
-        let staged = stage_file(&server, &workspace, header(Kind::Tar, "out"), &bytes)
+        let staged = stage_file(&server, &workspace, header(StageFormat::Tar, "out"), &bytes)
             .await
             .expect("staged");
-        let [skipped] = staged.skipped.as_slice() else {
-            panic!("{:?}", staged.skipped);
+        let [skipped] = staged.skipped_files.as_slice() else {
+            panic!("{:?}", staged.skipped_files);
         };
         assert_eq!(
             (skipped.path.as_str(), skipped.reason()),
             (&*format!("out/{name}"), reason)
         );
-        assert_eq!(staged.files_total, 1);
+        assert_eq!(staged.file_count, 1);
         assert_eq!(staged.files[0].path, "out/good.txt");
     }
 }
@@ -425,7 +442,7 @@ async fn collect_limit_above_the_maximum_is_rejected_by_name() {
     let failure = check_refused(
         collect_files(&server, &workspace, spec).await,
         Code::InvalidArgument,
-        Reason::InvalidRequest,
+        ErrorReason::InvalidRequest,
     );
     assert!(
         failure.message.contains("spec.max_files") && failure.message.contains("50000"),
@@ -434,7 +451,7 @@ async fn collect_limit_above_the_maximum_is_rejected_by_name() {
     let (files, summary) = collect_files(&server, &workspace, collect_spec(&["out/**"]))
         .await
         .expect("collected");
-    assert_eq!((files.len(), summary.matched), (0, 0));
+    assert_eq!((files.len(), summary.matched_count), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -443,7 +460,7 @@ async fn globs_collect_what_they_spell_and_the_rest_is_named() {
     let workspace = server.workspace().await;
     let names = ["[slug].tsx", "a[1", "x{1}.csv"];
     let tar = build_tar(&names.map(|name| (name, name.as_bytes())));
-    stage_file(&server, &workspace, header(Kind::Tar, "out"), &tar)
+    stage_file(&server, &workspace, header(StageFormat::Tar, "out"), &tar)
         .await
         .expect("staged");
     let expected = names.map(|name| (format!("out/{name}"), name.as_bytes().to_vec()));
@@ -466,10 +483,14 @@ async fn changed_since_exec_requires_an_exec_of_the_same_workspace() {
     };
     let unknown = since(format!("{workspace}/execs/none"));
     let collected = collect_files(&server, &workspace, unknown).await;
-    check_refused(collected, Code::NotFound, Reason::ExecNotFound);
+    check_refused(collected, Code::NotFound, ErrorReason::ExecNotFound);
     let foreign = since("workspaces/other/execs/e1".to_owned());
     let collected = collect_files(&server, &workspace, foreign).await;
-    check_refused(collected, Code::InvalidArgument, Reason::InvalidRequest);
+    check_refused(
+        collected,
+        Code::InvalidArgument,
+        ErrorReason::InvalidRequest,
+    );
 }
 
 /// Returns a request that stages one input.
@@ -486,14 +507,19 @@ async fn input_is_linked_only_if_it_has_the_requested_digest() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let bytes = pattern(300_000);
-    stage_file(&server, &workspace, header(Kind::File, "work/a"), &bytes)
-        .await
-        .expect("staged");
+    stage_file(
+        &server,
+        &workspace,
+        header(StageFormat::File, "work/a"),
+        &bytes,
+    )
+    .await
+    .expect("staged");
     let sha256 = hex(&Sha256::digest(&bytes));
     let link = |from: &str, sha256: &str| {
         let input = pb::InputSpec {
-            source: Some(pb::input_spec::Source::From(from.to_owned())),
-            to: "work/link".to_owned(),
+            content: Some(pb::input_spec::Content::Source(from.to_owned())),
+            path: "work/link".to_owned(),
             mode: pb::StageMode::Link.into(),
             sha256: sha256.to_owned(),
             ..Default::default()
@@ -506,9 +532,9 @@ async fn input_is_linked_only_if_it_has_the_requested_digest() {
         (
             "workspace://work/a",
             &"0".repeat(64),
-            Reason::ChecksumMismatch,
+            ErrorReason::ChecksumMismatch,
         ),
-        ("workspace://work", &sha256, Reason::InvalidRequest),
+        ("workspace://work", &sha256, ErrorReason::InvalidRequest),
     ] {
         let refused = link(from, sha256).await.expect_err(from);
         assert_eq!(refused.reason(), Some(reason), "{refused}");

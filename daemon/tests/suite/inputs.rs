@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, SaveTarget};
-use skilld_proto::v1::input_spec::Source;
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::input_spec::Content;
+use skilld_proto::v1::{self as pb, ErrorReason};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn input(from: &str) -> pb::InputSpec {
     pb::InputSpec {
-        source: Some(Source::From(from.to_owned())),
+        content: Some(Content::Source(from.to_owned())),
         ..Default::default()
     }
 }
@@ -94,7 +94,7 @@ async fn list_work_files(server: &TestServer, workspace: &str) -> Vec<String> {
     let listed = server
         .client
         .list_files(pb::ListFilesRequest {
-            workspace: workspace.to_owned(),
+            parent: workspace.to_owned(),
             path: "work".into(),
             recursive: true,
             ..Default::default()
@@ -104,7 +104,7 @@ async fn list_work_files(server: &TestServer, workspace: &str) -> Vec<String> {
     listed
         .files
         .into_iter()
-        .filter(|file| file.r#type() == pb::FileType::File)
+        .filter(|file| file.file_type() == pb::FileType::File)
         .map(|file| file.path)
         .collect()
 }
@@ -124,7 +124,7 @@ async fn check_nothing_staged(server: &TestServer, workspace: &str) {
 fn check_refused<T: std::fmt::Debug>(
     answer: Result<T, Error>,
     code: Code,
-    reason: Reason,
+    reason: ErrorReason,
 ) -> String {
     let error = answer.expect_err("must be refused");
     assert_eq!(
@@ -236,7 +236,7 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
 
     // The record and the metadata file omit the query, which may contain a secret.
     let recorded = server.get_workspace(&workspace).await.inputs;
-    let mut from: Vec<&str> = recorded.iter().map(|input| input.from.as_str()).collect();
+    let mut from: Vec<&str> = recorded.iter().map(|input| input.source.as_str()).collect();
     from.sort_unstable_by_key(|from| from.len());
     assert_eq!(from, [web.url("/moved"), web.url("/data/table.csv?…")]);
     let slots = std::fs::read_dir(server.state_dir().join("slots")).expect("slots");
@@ -260,26 +260,26 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
 const OLDER: (&str, &str) = ("work/inputs/older", "older");
 
 /// References to what other sources do not have or do not permit, each with its code and reason.
-const UNAVAILABLE: [(&str, Code, Reason); 4] = [
+const UNAVAILABLE: [(&str, Code, ErrorReason); 4] = [
     (
         "workspace://work/nothing",
         Code::NotFound,
-        Reason::FileNotFound,
+        ErrorReason::FileNotFound,
     ),
     (
         "skill://nothing/SKILL.md",
         Code::NotFound,
-        Reason::SkillNotFound,
+        ErrorReason::SkillNotFound,
     ),
     (
         "artifact://nothing",
         Code::NotFound,
-        Reason::ArtifactNotFound,
+        ErrorReason::ArtifactNotFound,
     ),
     (
         "host:///etc/passwd",
         Code::PermissionDenied,
-        Reason::PermissionDenied,
+        ErrorReason::PermissionDenied,
     ),
 ];
 
@@ -289,7 +289,7 @@ async fn check_none_staged(
     workspace: &str,
     inputs: [pb::InputSpec; 2],
     code: Code,
-    reason: Reason,
+    reason: ErrorReason,
 ) {
     let answer = stage_inputs(server, workspace, inputs).await;
     let message = check_refused(answer, code, reason);
@@ -319,24 +319,28 @@ async fn a_failed_fetch_of_an_input_has_a_reason_and_leaves_nothing() {
     let uploaded = server.client.upload_bytes(&workspace, OLDER.0, OLDER.1);
     uploaded.await.expect("staged");
     let fine = pb::InputSpec {
-        to: OLDER.0.to_owned(),
+        path: OLDER.0.to_owned(),
         ..input(&web.url("/fine"))
     };
     let pinned = format!("/fine#sha256={}", "0".repeat(64));
     let of_the_server = [
-        ("/nothing", Code::NotFound, Reason::FileNotFound),
-        ("/long", Code::ResourceExhausted, Reason::LimitExceeded),
-        ("/broken", Code::FailedPrecondition, Reason::FetchFailed),
+        ("/nothing", Code::NotFound, ErrorReason::FileNotFound),
+        ("/long", Code::ResourceExhausted, ErrorReason::LimitExceeded),
+        (
+            "/broken",
+            Code::FailedPrecondition,
+            ErrorReason::FetchFailed,
+        ),
         (
             "/metadata",
             Code::PermissionDenied,
-            Reason::PermissionDenied,
+            ErrorReason::PermissionDenied,
         ),
-        ("/file", Code::FailedPrecondition, Reason::FetchFailed),
+        ("/file", Code::FailedPrecondition, ErrorReason::FetchFailed),
         (
             pinned.as_str(),
             Code::InvalidArgument,
-            Reason::ChecksumMismatch,
+            ErrorReason::ChecksumMismatch,
         ),
     ]
     .map(|(target, code, reason)| (web.url(target), code, reason));
@@ -349,7 +353,7 @@ async fn a_failed_fetch_of_an_input_has_a_reason_and_leaves_nothing() {
         sha256: "0".repeat(64),
         ..input(&web.url("/fine"))
     };
-    let (code, reason) = (Code::InvalidArgument, Reason::ChecksumMismatch);
+    let (code, reason) = (Code::InvalidArgument, ErrorReason::ChecksumMismatch);
     check_none_staged(&server, &workspace, [fine, wrong], code, reason).await;
     assert!(server.stop().await);
 }
@@ -370,7 +374,11 @@ async fn urls_of_callers_are_bounded_by_settings_of_their_own() {
         let workspace = server.workspace().await;
         for url in [&url, &by_name] {
             let answer = stage_inputs(&server, &workspace, [input(url)]).await;
-            let message = check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
+            let message = check_refused(
+                answer,
+                Code::PermissionDenied,
+                ErrorReason::PermissionDenied,
+            );
             assert!(message.contains(told), "{message}");
         }
         check_nothing_staged(&server, &workspace).await;
@@ -524,7 +532,10 @@ async fn stage_artifact(
         .expect("staged");
     let staged = inputs.first().expect("one");
     let path = staged.file.clone().expect("a file").path;
-    (staged.version, read_text(server, workspace, &path).await)
+    (
+        staged.version.expect("of an artifact"),
+        read_text(server, workspace, &path).await,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -544,7 +555,7 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
         ..input("artifact://none")
     };
     let answer = stage_inputs(&server, &workspace, [missing]).await;
-    check_refused(answer, Code::NotFound, Reason::ArtifactNotFound);
+    check_refused(answer, Code::NotFound, ErrorReason::ArtifactNotFound);
     // Without an earlier use, a pinned artifact is the newest version.
     assert_eq!(
         stage_artifact(&server, &workspace, from, true).await,
@@ -559,7 +570,7 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
     let server = server.restart(|_| {}).await;
     let elsewhere = pb::InputSpec {
         pin: true,
-        to: "work/copy".into(),
+        path: "work/copy".into(),
         ..input(from)
     };
     assert_eq!(
@@ -591,7 +602,7 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
     // Pins are in the daemon's record, which no command can change.
     let recorded = server.get_workspace(&workspace).await.inputs;
     assert!(
-        recorded.iter().any(|input| input.version == 0),
+        recorded.iter().any(|input| input.version == Some(0)),
         "{recorded:?}"
     );
     assert!(server.stop().await);

@@ -16,7 +16,8 @@ use skilld::shutdown::Tasks;
 use skilld::workspace::internal_pool::{InternalCommand, InternalPool};
 use skilld::workspace::registry::WorkspaceRegistry;
 use skilld::workspace::shared_slot_context::SharedSlotContext;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::Outcome;
+use skilld_proto::v1::ExitReason;
 use skilld_proto::v1::{ExecResult, StageFilesHeader};
 use skilld_tests::task_dir::TaskDir;
 
@@ -91,7 +92,7 @@ fn shell(text: &str) -> InternalCommand {
 }
 
 fn exit_code(result: &ExecResult) -> Option<i32> {
-    match result.outcome {
+    match result.outcome() {
         Some(Outcome::ExitCode(code)) => Some(code),
         _ => None,
     }
@@ -156,14 +157,14 @@ async fn output_and_time_of_a_command_of_the_daemon_are_bounded() {
     };
     let mut stdout = Vec::new();
     let end = slot.run(command, &mut stdout, |_| {}).await.expect("ran");
-    assert_eq!(end.result.reason(), Reason::OutputLimit);
+    assert_eq!(end.result.reason(), ExitReason::OutputLimit);
     assert_eq!(stdout.len(), 1000);
     let command = InternalCommand {
         timeout: Duration::from_millis(300),
         ..shell("sleep 1000")
     };
     let end = slot.run(command, &mut stdout, |_| {}).await.expect("ran");
-    assert_eq!(end.result.reason(), Reason::Timeout);
+    assert_eq!(end.result.reason(), ExitReason::Timeout);
     drop(slot);
     daemon.stop().await;
 }
@@ -183,7 +184,7 @@ async fn staged_file_is_readable_by_a_command_of_the_daemon() {
     };
     let data = stream::iter([Bytes::from_static(b"one "), Bytes::from_static(b"two")]);
     let staged = slot.stage_files(header, data).await.expect("staged");
-    assert_eq!(staged.bytes_total, 7);
+    assert_eq!(staged.size_bytes, 7);
     let mut stdout = Vec::new();
     let dir = daemon.context.slot_dir(slot.number());
     let command = InternalCommand {

@@ -99,7 +99,7 @@ const SHOWN: &[ReportedLimit] = &[
     ("fetch.timeout", "\"121s\"", |it| seconds(it.fetch_timeout), 121),
     ("skills.files_max", "5001", |it| it.skill_files, 5001),
     ("skills.bytes_max", "\"257MiB\"", |it| it.skill_bytes, 257 * MIB),
-    ("skills.keep_unused", "\"25h\"", |it| seconds(it.skill_keep_unused), 25 * 3600),
+    ("skills.keep_unused", "\"25h\"", |it| seconds(it.unused_skill_retention), 25 * 3600),
     ("artifacts.bytes_max", "\"2GiB\"", |it| it.artifact_bytes, 2048 * MIB),
 ];
 
@@ -118,7 +118,7 @@ const FIXED: &[FixedLimit] = &[
     ("exec_retain_after_exit_default", |it| seconds(it.exec_retain_after_exit_default), 30 * 60),
     ("exec_retain_after_exit_max", |it| seconds(it.exec_retain_after_exit_max), 24 * 3600),
     ("exec_leak_grace", |it| it.exec_leak_grace.map_or(0, |grace| grace.nanos.into()), 500_000_000),
-    ("heartbeat", |it| seconds(it.heartbeat), 15),
+    ("heartbeat", |it| seconds(it.heartbeat_interval), 15),
     ("stage_archive_entries", |it| it.stage_archive_entries, 50_000),
     ("collect_files_default", |it| it.collect_files_default, 100),
     ("collect_files_max", |it| it.collect_files_max, 50_000),

@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 use crate::server::{TestServer, wait_until};
 use skilld::engine::fake::EngineOperation;
 use skilld_client::{Error, RetryPolicy};
+use skilld_proto::v1::workspace_failure::Cause;
 use skilld_proto::v1::{
-    CreateWorkspaceRequest, ListWorkspacesRequest, Pool, Reason, Workspace, WorkspaceLimits,
-    WorkspaceState, workspace_failure::Cause,
+    CreateWorkspaceRequest, ErrorReason, ListWorkspacesRequest, Pool, Workspace, WorkspaceLimits,
+    WorkspaceState,
 };
 
 /// Returns a request for a workspace with this id.
 fn create_request(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: format!("workspaces/{id}"),
         ..Default::default()
     }
 }
@@ -65,7 +66,7 @@ async fn create_workspace_patiently(server: &TestServer, id: &str) {
         match server.client.create_workspace(create_request(id)).await {
             Ok(_) => Some(()),
             Err(error) => {
-                assert_eq!(error.reason(), Some(Reason::PoolExhausted), "{error}");
+                assert_eq!(error.reason(), Some(ErrorReason::PoolExhausted), "{error}");
                 None
             }
         }
@@ -87,7 +88,7 @@ async fn workspace_names(server: &TestServer) -> Vec<String> {
 }
 
 /// Returns the reason of a call that must fail.
-fn error_reason<T: std::fmt::Debug>(result: Result<T, Error>) -> Reason {
+fn error_reason<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorReason {
     let error = result.expect_err("refused");
     error
         .reason()
@@ -127,7 +128,7 @@ async fn queue_length_and_waiting_time_are_limited() {
     });
     for result in futures::future::join_all(waits).await {
         let error = result.expect_err("none is free");
-        assert_eq!(error.reason(), Some(Reason::PoolExhausted), "{error}");
+        assert_eq!(error.reason(), Some(ErrorReason::PoolExhausted), "{error}");
         let retry = error.failure().and_then(|failure| failure.retry_after);
         assert_eq!(
             retry,
@@ -150,7 +151,7 @@ async fn queue_length_and_waiting_time_are_limited() {
     deleted.expect("deleted");
     // Deletion and refill may take longer than the claim timeout; then a retry succeeds.
     if let Err(error) = created {
-        assert_eq!(error.reason(), Some(Reason::PoolExhausted), "{error}");
+        assert_eq!(error.reason(), Some(ErrorReason::PoolExhausted), "{error}");
         wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
         create_workspace(&server, "next").await;
     }
@@ -169,7 +170,7 @@ async fn lower_limits_get_their_own_container_and_higher_are_refused() {
     };
     assert_eq!(
         error_reason(server.client.create_workspace(with(100_000)).await),
-        Reason::LimitUnsupported
+        ErrorReason::LimitUnsupported
     );
     let small = server
         .client
@@ -206,7 +207,7 @@ async fn a_boot_without_a_guest_times_out_and_is_a_pool_problem() {
                 .create_workspace(create_request("in-vain"))
                 .await
         ),
-        Reason::PoolExhausted
+        ErrorReason::PoolExhausted
     );
     assert_eq!(
         workspace_names(&server).await.len(),
@@ -239,7 +240,7 @@ async fn an_absent_engine_stops_new_workspaces_but_not_running_ones() {
         .client
         .create_workspace(create_request("refused"))
         .await;
-    assert_eq!(error_reason(refused), Reason::EngineUnavailable);
+    assert_eq!(error_reason(refused), ErrorReason::EngineUnavailable);
     for name in [&first, &warm] {
         server
             .client
@@ -249,7 +250,7 @@ async fn an_absent_engine_stops_new_workspaces_but_not_running_ones() {
     }
     assert_eq!(
         error_reason(server.client.delete_workspace(&first).await),
-        Reason::EngineUnavailable
+        ErrorReason::EngineUnavailable
     );
     assert_eq!(
         server.get_workspace(&first).await.state(),
@@ -271,7 +272,7 @@ async fn an_absent_engine_stops_new_workspaces_but_not_running_ones() {
 
 fn list_request(workspace: &str) -> skilld_proto::v1::ListExecsRequest {
     skilld_proto::v1::ListExecsRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         ..Default::default()
     }
 }
@@ -299,16 +300,16 @@ async fn resize_and_drain_remove_surplus_containers() {
     let drained = server
         .client
         .drain(skilld_proto::v1::DrainRequest {
-            remove: true,
-            execs: true,
+            remove_workspaces: true,
+            refuse_execs: true,
         })
         .await
         .expect("drained");
-    assert_eq!(drained.removed_workspaces, 1);
+    assert_eq!(drained.removed_workspace_count, 1);
     assert_eq!(server.engine.container_ids(), Vec::<String>::new());
     assert_eq!(
         error_reason(server.client.create_workspace(create_request("late")).await),
-        Reason::Draining
+        ErrorReason::Draining
     );
     assert!(server.stop().await);
 }
@@ -319,7 +320,7 @@ async fn a_drain_refuses_by_its_extent_until_it_is_taken_back() {
     let workspace = server.workspace().await;
     let start_exec = async || {
         let request = skilld_proto::v1::StartExecRequest {
-            workspace: workspace.clone(),
+            parent: workspace.clone(),
             spec: Some(skilld_proto::v1::ExecSpec {
                 shell: "true".to_owned(),
                 ..skilld_proto::v1::ExecSpec::default()
@@ -329,20 +330,23 @@ async fn a_drain_refuses_by_its_extent_until_it_is_taken_back() {
         server.client.start_exec(request).await
     };
     for (remove, execs) in [(false, false), (false, true), (true, false)] {
-        let request = skilld_proto::v1::DrainRequest { remove, execs };
+        let request = skilld_proto::v1::DrainRequest {
+            remove_workspaces: remove,
+            refuse_execs: execs,
+        };
         server.client.drain(request).await.expect("draining");
         let created = server.client.create_workspace(create_request("w")).await;
-        assert_eq!(error_reason(created), Reason::Draining);
+        assert_eq!(error_reason(created), ErrorReason::Draining);
         match (remove, execs) {
             (false, false) => drop(start_exec().await.expect("existing ones go on")),
-            (false, true) => assert_eq!(error_reason(start_exec().await), Reason::Draining),
+            (false, true) => assert_eq!(error_reason(start_exec().await), ErrorReason::Draining),
             (true, _) => assert_eq!(server.engine.container_ids(), Vec::<String>::new()),
         }
         if execs {
             // A second operator, who asks for less.
             let less = skilld_proto::v1::DrainRequest::default();
             server.client.drain(less).await.expect("draining");
-            assert_eq!(error_reason(start_exec().await), Reason::Draining);
+            assert_eq!(error_reason(start_exec().await), ErrorReason::Draining);
         }
         wait_for_health(&server, false).await;
         server.client.undrain().await.expect("taken back");
@@ -372,7 +376,7 @@ async fn pool_without_warm_target_recovers_by_itself() {
         .client
         .create_workspace(create_request("fails"))
         .await;
-    assert_eq!(error_reason(failed), Reason::PoolExhausted);
+    assert_eq!(error_reason(failed), ErrorReason::PoolExhausted);
     server.engine.start_with_guest();
     // The pool recovers without a request.
     wait_for_pool(&server, "fine", |pool| pool.problem.is_empty()).await;
@@ -396,7 +400,7 @@ async fn failed_request_with_own_limits_does_not_affect_the_pool() {
     };
     assert_eq!(
         error_reason(server.client.create_workspace(own).await),
-        Reason::PoolExhausted
+        ErrorReason::PoolExhausted
     );
     let pool = server.client.get_pool("default").await.expect("pool");
     assert_eq!((pool.warm, pool.problem.as_str()), (1, ""));
@@ -416,7 +420,7 @@ async fn disk_limit_above_the_memory_limit_is_rejected() {
     };
     assert_eq!(
         error_reason(server.client.create_workspace(small.clone()).await),
-        Reason::LimitUnsupported
+        ErrorReason::LimitUnsupported
     );
     let mut fits = small;
     fits.limits.as_mut().expect("limits").disk_bytes = 32 << 20;

@@ -19,7 +19,7 @@ use skilld::skills::{
     Skill, SkillRef, SkillRoot, SkillState, Skills, SkillsOptions, StagedSkill, VersionSelector,
 };
 use skilld_proto::v1::publish_skill_request::Payload;
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 use skilld_tests::task_dir::TaskDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -283,7 +283,7 @@ async fn a_version_has_one_content_and_versions_live_side_by_side() {
         0o644,
     )]);
     let error = fixture.publish("csv", &other).await.expect_err("taken");
-    assert_eq!(error.kind(), (Code::AlreadyExists, Reason::IdTaken));
+    assert_eq!(error.kind(), (Code::AlreadyExists, ErrorReason::IdTaken));
     assert!(error.to_string().contains("version 1.0"), "{error}");
     fixture.publish_skill("csv", "2.0").await;
     assert_eq!(fixture.listed("csv").await.len(), 2);
@@ -309,7 +309,7 @@ async fn a_version_has_one_content_and_versions_live_side_by_side() {
         .publish("plain", &plain("b"))
         .await
         .expect_err("taken");
-    assert_eq!(error.kind().1, Reason::IdTaken);
+    assert_eq!(error.kind().1, ErrorReason::IdTaken);
 }
 
 #[tokio::test]
@@ -339,7 +339,7 @@ async fn published_versions_are_deleted_and_those_of_roots_are_not() {
     let error = delete(&fixture, "csv", VersionSelector::Version("1.0".to_owned()))
         .await
         .expect_err("gone");
-    assert_eq!(error.kind().1, Reason::SkillNotFound);
+    assert_eq!(error.kind().1, ErrorReason::SkillNotFound);
     assert!(error.to_string().contains("csv@2.0"), "{error}");
     delete(&fixture, "csv", VersionSelector::Digest(digests[1].clone()))
         .await
@@ -359,14 +359,17 @@ async fn published_versions_are_deleted_and_those_of_roots_are_not() {
         let error = delete(&fixture, "local", which)
             .await
             .expect_err("of a root");
-        assert_eq!(error.kind(), (Code::FailedPrecondition, Reason::ReadOnly));
+        assert_eq!(
+            error.kind(),
+            (Code::FailedPrecondition, ErrorReason::ReadOnly)
+        );
     }
     for (name, which) in [
         ("local", VersionSelector::Version("9".to_owned())),
         ("nothing", VersionSelector::All),
     ] {
         let error = delete(&fixture, name, which).await.expect_err("unknown");
-        assert_eq!(error.kind(), (Code::NotFound, Reason::SkillNotFound));
+        assert_eq!(error.kind(), (Code::NotFound, ErrorReason::SkillNotFound));
     }
 }
 
@@ -379,37 +382,37 @@ async fn an_archive_without_exactly_that_skill_leaves_nothing() {
         (
             "another name",
             skill("other", "1"),
-            Reason::InvalidRequest,
+            ErrorReason::InvalidRequest,
             "is named other",
         ),
         (
             "no document",
             tar_of([plain("a/x"), plain("README.md")]),
-            Reason::ArchiveInvalid,
+            ErrorReason::ArchiveInvalid,
             "no SKILL.md at its top",
         ),
         (
             "two skills",
             tar_of([("a/SKILL.md", front, 0o644), ("b/SKILL.md", front, 0o644)]),
-            Reason::ArchiveInvalid,
+            ErrorReason::ArchiveInvalid,
             "there is a/SKILL.md; there is b/SKILL.md",
         ),
         (
             "deeper than one folder",
             tar_of([("repo/skills/csv/SKILL.md", front, 0o644)]),
-            Reason::ArchiveInvalid,
+            ErrorReason::ArchiveInvalid,
             "there is skills/csv/SKILL.md",
         ),
         (
             "no front matter",
             tar_of([plain("SKILL.md")]),
-            Reason::SkillInvalid,
+            ErrorReason::SkillInvalid,
             "skill.",
         ),
         (
             "no archive",
             b"\x7fELF\0".to_vec(),
-            Reason::ArchiveInvalid,
+            ErrorReason::ArchiveInvalid,
             "neither tar",
         ),
         (
@@ -421,7 +424,7 @@ async fn an_archive_without_exactly_that_skill_leaves_nothing() {
                     .map(|name| (name.as_str(), b"".as_slice(), 0o644));
                 tar_of(files.chain([("SKILL.md", front, 0o644)]))
             },
-            Reason::SkillInvalid,
+            ErrorReason::SkillInvalid,
             "skill.too_many_files",
         ),
     ] {
@@ -484,7 +487,7 @@ async fn everything_that_rejects_a_skill_is_said_with_its_line() {
         .publish("csv", &archive)
         .await
         .expect_err("no description");
-    assert_eq!(error.kind().1, Reason::SkillInvalid);
+    assert_eq!(error.kind().1, ErrorReason::SkillInvalid);
     assert!(
         error.to_string().contains("skill.no_description"),
         "{error}"

@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::server::{StoppedServer, TestServer, wait_until, within};
 use skilld::engine::fake::{EngineOperation, FakeEngine};
 use skilld::engine::{ContainerLimits, ContainerSpec, Engine, LABEL_INSTANCE};
-use skilld_proto::v1::{CreateWorkspaceRequest, DrainRequest, Problem, Reason, WorkspaceState};
+use skilld_proto::v1::{
+    CreateWorkspaceRequest, DrainRequest, ErrorReason, Problem, WorkspaceState,
+};
 
 /// Delay of an engine call that hangs.
 const HANG: Duration = Duration::from_secs(3600);
@@ -24,7 +26,7 @@ async fn wait_until_warm(server: &TestServer, count: i32) {
 /// Returns a request for a workspace with this id.
 fn create_request(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: format!("workspaces/{id}"),
         ..Default::default()
     }
 }
@@ -255,7 +257,7 @@ async fn an_unremovable_container_is_quarantined_until_it_is_gone() {
     let deleted = within(server.client.delete_workspace(&stuck)).await;
     deleted.expect("gone, long before the engine removes it");
     let error = server.client.get_workspace(&stuck).await.expect_err("gone");
-    assert_eq!(error.reason(), Some(Reason::WorkspaceNotFound));
+    assert_eq!(error.reason(), Some(ErrorReason::WorkspaceNotFound));
     let problems = quarantine_problems(&server).await;
     assert_eq!(problems.len(), 1, "{problems:?}");
     let (number, uid) = (&record["number"], &record["uid"]);
@@ -279,12 +281,12 @@ async fn an_unremovable_container_is_quarantined_until_it_is_gone() {
     let kept = quarantine_problems(&server).await;
     assert_eq!(kept.len(), 1, "a restart does not forget it");
     assert_eq!(kept[0].subject, problem.subject);
-    assert_eq!(kept[0].time, problem.time);
+    assert_eq!(kept[0].detect_time, problem.detect_time);
     let refused = server
         .client
         .drain(DrainRequest {
-            remove: true,
-            execs: true,
+            remove_workspaces: true,
+            refuse_execs: true,
         })
         .await
         .expect_err("it is still there")
@@ -302,8 +304,8 @@ async fn an_unremovable_container_is_quarantined_until_it_is_gone() {
     // A removal that takes longer than the short timeout is repeated.
     wait_until("nothing is in the way", async || {
         let request = DrainRequest {
-            remove: true,
-            execs: true,
+            remove_workspaces: true,
+            refuse_execs: true,
         };
         server.client.drain(request).await.ok()
     })
@@ -342,7 +344,7 @@ async fn container_of_a_failed_workspace_counts_until_it_is_gone() {
     server.workspace().await;
     let created = server.client.create_workspace(create_request("more")).await;
     let error = created.expect_err("no room");
-    assert_eq!(error.reason(), Some(Reason::PoolExhausted));
+    assert_eq!(error.reason(), Some(ErrorReason::PoolExhausted));
 
     server
         .engine
@@ -412,7 +414,7 @@ async fn unavailable_engine_causes_no_quarantine() {
     for _ in 0..2 {
         let deleted = server.client.delete_workspace(&workspace).await;
         let error = deleted.expect_err("the engine is away");
-        assert_eq!(error.reason(), Some(Reason::EngineUnavailable));
+        assert_eq!(error.reason(), Some(ErrorReason::EngineUnavailable));
     }
     let pings = server.engine.call_count(EngineOperation::Ping);
     wait_until(

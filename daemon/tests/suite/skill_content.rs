@@ -5,10 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use skilld_client::Error;
-use skilld_proto::v1::skill_file::Kind;
+use skilld_proto::v1::SkillFileKind;
 use skilld_proto::v1::{
-    ListSkillFilesRequest, ListSkillFilesResponse, ReadSkillFileRequest, Reason,
-    SearchSkillsRequest, SkillFile,
+    ErrorReason, ListSkillFilesRequest, ListSkillFilesResponse, ReadSkillFileRequest,
+    SearchSkillsRequest, SkillFile, SkillScoring,
 };
 
 use crate::server::TestServer;
@@ -50,7 +50,7 @@ async fn refresh(server: &TestServer) {
 
 async fn list(server: &TestServer, page_size: i32, path: &str) -> Vec<SkillFile> {
     let mut request = ListSkillFilesRequest {
-        name: "docs".into(),
+        parent: "docs".into(),
         page_size,
         path: path.into(),
         ..Default::default()
@@ -97,7 +97,7 @@ async fn read(server: &TestServer, path: &str) -> Result<(SkillFile, Vec<u8>), E
 }
 
 /// Why a file was not read, and what is named instead.
-async fn refused(server: &TestServer, path: &str) -> (Reason, String) {
+async fn refused(server: &TestServer, path: &str) -> (ErrorReason, String) {
     let error = read(server, path).await.expect_err(path);
     let failure = error
         .failure()
@@ -136,8 +136,8 @@ async fn a_skills_files_are_listed_whole_in_order_and_by_pages() {
     for page_size in 1..=9 {
         assert_eq!(list(&server, page_size, "").await, all, "{page_size}");
     }
-    let kinds: Vec<Kind> = all.iter().map(SkillFile::kind).collect();
-    use Kind::{Asset, Document, Other, Reference, Script};
+    let kinds: Vec<SkillFileKind> = all.iter().map(SkillFile::kind).collect();
+    use SkillFileKind::{Asset, Document, Other, Reference, Script};
     assert_eq!(
         kinds,
         [
@@ -146,7 +146,7 @@ async fn a_skills_files_are_listed_whole_in_order_and_by_pages() {
     );
     let png = &all[1];
     assert_eq!(
-        (png.mime_type.as_str(), png.is_text, png.size),
+        (png.mime_type.as_str(), png.is_text, png.size_bytes),
         ("image/png", false, 11)
     );
     assert_eq!(png.sha256.len(), 64);
@@ -167,7 +167,7 @@ async fn a_file_is_read_byte_for_byte_whole_or_in_part() {
     );
     refresh(&server).await;
     let (file, bytes) = read(&server, "assets/large.bin").await.expect("read");
-    assert_eq!((file.size, bytes == large), (1_048_569, true));
+    assert_eq!((file.size_bytes, bytes == large), (1_048_569, true));
     let (_, bytes) = read(&server, "assets/logo.png").await.expect("read");
     assert_eq!(bytes, PNG);
     let (_, bytes) = read_part(&server, "assets/large.bin", 300_000, 600_000)
@@ -175,7 +175,10 @@ async fn a_file_is_read_byte_for_byte_whole_or_in_part() {
         .expect("read");
     assert!(bytes == large[300_000..900_000]);
     let (file, bytes) = read_part(&server, "data.csv", 4, 100).await.expect("read");
-    assert_eq!((file.size, bytes.as_slice()), (8, b"1,2\n".as_slice()));
+    assert_eq!(
+        (file.size_bytes, bytes.as_slice()),
+        (8, b"1,2\n".as_slice())
+    );
     let (_, bytes) = read_part(&server, "data.csv", i64::MAX, 0)
         .await
         .expect("read");
@@ -200,7 +203,7 @@ async fn served_text_names_the_skills_folder_in_the_workspace() {
     assert_eq!(skill.body, served);
     let (file, bytes) = read(&server, "references/paths.md").await.expect("read");
     assert_eq!(
-        (file.size, bytes.as_slice()),
+        (file.size_bytes, bytes.as_slice()),
         (i64::try_from(text.len()).expect("short"), text.as_bytes())
     );
 
@@ -221,7 +224,7 @@ async fn served_text_names_the_skills_folder_in_the_workspace() {
         let part = request("references/paths.md", offset, length);
         let mut reader = server.client.read_skill_file(part).await.expect("opened");
         assert_eq!(
-            reader.header().size,
+            reader.header().size_bytes,
             i64::try_from(served.len()).expect("short")
         );
         assert_eq!(reader.header().sha256, file.sha256);
@@ -252,30 +255,34 @@ async fn a_path_is_understood_as_documents_write_it() {
     ] {
         let (file, bytes) = read(&server, path).await.expect(path);
         assert_eq!(file.path, expected);
-        assert_eq!(i64::try_from(bytes.len()), Ok(file.size));
+        assert_eq!(i64::try_from(bytes.len()), Ok(file.size_bytes));
     }
     for (path, reason, nearest) in [
-        ("api.md", Reason::FileNotFound, "references/api.md"),
+        ("api.md", ErrorReason::FileNotFound, "references/api.md"),
         (
             "references/apj.md",
-            Reason::FileNotFound,
+            ErrorReason::FileNotFound,
             "references/api.md",
         ),
         // The child's.
-        ("child/own.md", Reason::FileNotFound, ""),
-        ("zzzzzzzzzz", Reason::FileNotFound, ""),
-        ("references", Reason::WrongFileType, ""),
+        ("child/own.md", ErrorReason::FileNotFound, ""),
+        ("zzzzzzzzzz", ErrorReason::FileNotFound, ""),
+        ("references", ErrorReason::WrongFileType, ""),
         // What staging puts beside the files is not there.
-        ("out/x", Reason::FileNotFound, ""),
-        (".venv", Reason::FileNotFound, ""),
-        ("../docs/SKILL.md", Reason::PathEscapes, ""),
-        ("references/../../../../etc/passwd", Reason::PathEscapes, ""),
-        ("/etc/passwd", Reason::PathEscapes, ""),
-        ("a\0b", Reason::InvalidRequest, ""),
-        ("a\\b", Reason::InvalidRequest, ""),
-        ("", Reason::InvalidRequest, ""),
-        (&"x".repeat(513), Reason::InvalidRequest, ""),
-        (&"x/".repeat(33), Reason::InvalidRequest, ""),
+        ("out/x", ErrorReason::FileNotFound, ""),
+        (".venv", ErrorReason::FileNotFound, ""),
+        ("../docs/SKILL.md", ErrorReason::PathEscapes, ""),
+        (
+            "references/../../../../etc/passwd",
+            ErrorReason::PathEscapes,
+            "",
+        ),
+        ("/etc/passwd", ErrorReason::PathEscapes, ""),
+        ("a\0b", ErrorReason::InvalidRequest, ""),
+        ("a\\b", ErrorReason::InvalidRequest, ""),
+        ("", ErrorReason::InvalidRequest, ""),
+        (&"x".repeat(513), ErrorReason::InvalidRequest, ""),
+        (&"x/".repeat(33), ErrorReason::InvalidRequest, ""),
     ] {
         let refused = refused(&server, path).await;
         assert_eq!(refused, (reason, nearest.to_owned()), "{path:?}");
@@ -294,7 +301,7 @@ async fn nothing_outside_of_a_skill_is_read() {
     refresh(&server).await;
     // The skill is used without them.
     for path in ["references/out.md", "pipe"] {
-        assert_eq!(refused(&server, path).await.0, Reason::FileNotFound);
+        assert_eq!(refused(&server, path).await.0, ErrorReason::FileNotFound);
     }
     assert!(server.stop().await);
 }
@@ -354,7 +361,7 @@ async fn documents_in_other_encodings_are_listed_and_read_as_text() {
         assert_eq!(String::from_utf8(bytes).as_deref(), Ok(text), "{path}");
         assert_eq!(reader.header().encoding, encoding, "{path}");
         assert_eq!(
-            reader.header().size,
+            reader.header().size_bytes,
             i64::try_from(text.len()).expect("small")
         );
     }
@@ -369,7 +376,7 @@ async fn a_listing_is_of_the_version_that_was_asked_for() {
     write(&skills_dir(&server).join("docs"), "data.csv", "other");
     refresh(&server).await;
     let new = list(&server, 0, "").await;
-    assert_eq!((old[2].size, new[2].size), (8, 5));
+    assert_eq!((old[2].size_bytes, new[2].size_bytes), (8, 5));
     let request = ReadSkillFileRequest {
         name: format!("docs@{}", before.digest),
         path: "data.csv".into(),
@@ -403,8 +410,11 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
     let search = async |query: &str, limit: i32, compat: bool| {
         let request = SearchSkillsRequest {
             query: query.into(),
-            limit,
-            compat,
+            page_size: limit,
+            scoring: match compat {
+                true => SkillScoring::AgentZero.into(),
+                false => SkillScoring::Relevance.into(),
+            },
             ..Default::default()
         };
         let answer = server.client.search_skills(request).await?;
@@ -436,7 +446,11 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
     ] {
         let error = search(query, limit, false).await.expect_err(query);
         let reason = error.failure().and_then(|failure| failure.reason);
-        assert_eq!(reason, Some(Reason::InvalidRequest), "{query:?} {limit}");
+        assert_eq!(
+            reason,
+            Some(ErrorReason::InvalidRequest),
+            "{query:?} {limit}"
+        );
     }
     let long = "x".repeat(1025);
     assert!(search(&long, 0, true).await.is_err());

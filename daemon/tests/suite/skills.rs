@@ -14,7 +14,7 @@ use skilld::skills::{
     Severity, Skill, SkillRef, SkillRoot, SkillState, Skills, SkillsOptions, StagedSkill,
     ValidationProfile,
 };
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 use skilld_tests::task_dir::TaskDir;
 
 mod clients;

@@ -11,7 +11,7 @@ use futures::stream;
 use skilld_client::{
     Client, Error, PackLimits, RetryPolicy, SaveTarget, SkillArchive, TransferProgress,
 };
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 use tonic::Code;
 
 /// Mounted tmpfs. Dropping it unmounts it.
@@ -101,16 +101,16 @@ impl Shortage {
     }
 
     /// Returns the expected gRPC code, error reason and problem code.
-    fn expected(self) -> (Code, Reason, &'static str) {
+    fn expected(self) -> (Code, ErrorReason, &'static str) {
         match self {
             Self::Bytes | Self::Inodes => (
                 Code::ResourceExhausted,
-                Reason::StateDiskFull,
+                ErrorReason::StateDiskFull,
                 "state.disk_full",
             ),
             Self::Writes => (
                 Code::Unavailable,
-                Reason::StateDiskReadOnly,
+                ErrorReason::StateDiskReadOnly,
                 "state.disk_read_only",
             ),
         }
@@ -148,20 +148,17 @@ async fn save(client: &Client, bytes: usize) -> Result<pb::Artifact, Error> {
 }
 
 async fn publish(client: &Client) -> Result<pb::Skill, Error> {
-    let message = |name: &str, payload| pb::PublishSkillRequest {
-        name: name.to_owned(),
+    use pb::publish_skill_request::Payload;
+    let message = |payload| pb::PublishSkillRequest {
         payload: Some(payload),
     };
-    let header = pb::PublishSkillHeader::default();
+    let header = pb::PublishSkillHeader {
+        name: "skills/x".to_owned(),
+        ..pb::PublishSkillHeader::default()
+    };
     let messages = [
-        message(
-            "skills/x",
-            pb::publish_skill_request::Payload::Header(header),
-        ),
-        message(
-            "",
-            pb::publish_skill_request::Payload::Data(vec![7; 64 << 10].into()),
-        ),
+        message(Payload::Header(header)),
+        message(Payload::Data(vec![7; 64 << 10].into())),
     ];
     let answer = client.skills().publish_skill(stream::iter(messages)).await;
     Ok(answer?.into_inner())
@@ -295,7 +292,7 @@ async fn check_shortage(shortage: Shortage) {
     })
     .await;
     let listed = pb::ListExecsRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         ..Default::default()
     };
     client.list_execs(listed).await.expect("it goes on");
@@ -395,7 +392,7 @@ async fn check_start(shortage: Shortage) {
     save(&client, 2 << 20).await.expect("there is room");
     wait_until("the guest has connected again", async || {
         let listed = pb::ListExecsRequest {
-            workspace: workspace.clone(),
+            parent: workspace.clone(),
             ..Default::default()
         };
         client.list_execs(listed).await.ok()

@@ -64,13 +64,11 @@ async fn run_with_canaries(server: &TestServer, workspace: &str) {
     let spec = pb::ExecSpec {
         argv: vec!["/bin/echo".to_owned(), text("argv")],
         env: BTreeMap::from([("SECRET".to_owned(), text("env"))]),
-        stdin: Some(pb::Stdin {
-            source: Some(pb::stdin::Source::Data(text("stdin").into_bytes().into())),
-        }),
+        stdin_data: text("stdin").into_bytes().into(),
         ..pb::ExecSpec::default()
     };
     let request = pb::RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(spec),
         ..pb::RunExecRequest::default()
     };
@@ -91,7 +89,7 @@ async fn a_call_adds_a_span_with_method_and_status_to_its_trace() {
     let server = TestServer::start(&traces(&endpoint, ""), &[]).await;
     let mut workspaces = server.client.workspaces();
     let create = pb::CreateWorkspaceRequest {
-        name: "workspaces/w".to_owned(),
+        workspace_id: "workspaces/w".to_owned(),
         ..pb::CreateWorkspaceRequest::default()
     };
     let create = in_trace(create, "01");

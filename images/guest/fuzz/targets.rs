@@ -22,8 +22,7 @@ use hyper::body::{Body, Frame};
 use prost_types::Duration as Span;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::guest::v1::guest_service_server::GuestServiceServer;
-use skilld_proto::v1;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::{self, StageFormat};
 use tempfile::TempDir;
 use tonic::codegen::{Bytes, Service as _, http};
 use tonic::{Code, Status};
@@ -278,13 +277,13 @@ pub fn archive(data: &[u8]) {
 fn unpack(first: u8, archive: &[u8]) -> (Code, u64, u64) {
     use prost::Message as _;
     let kind = if first & 1 == 0 {
-        Kind::Tar
+        StageFormat::Tar
     } else {
-        Kind::TarGz
+        StageFormat::TarGz
     };
     let header = wire::PutFilesHeader {
         file: Some(v1::StageFilesHeader {
-            kind: kind.into(),
+            format: kind.into(),
             path: "work/unpacked".to_owned(),
             ..Default::default()
         }),

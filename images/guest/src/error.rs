@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use nix::errno::Errno;
 use skilld_proto::ERROR_DOMAIN;
-use skilld_proto::v1::Reason;
+use skilld_proto::v1::ErrorReason as Reason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 

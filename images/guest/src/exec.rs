@@ -23,7 +23,7 @@ pub(crate) mod stdin;
 pub(crate) mod warm_up;
 pub(crate) mod writable_disks;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,8 +31,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::pty::Winsize;
 use nix::time::{ClockId, clock_gettime};
 use prost_types::Timestamp;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
@@ -65,6 +64,9 @@ pub(crate) enum ExecPhase {
     Closed,
 }
 
+/// Maximum number of remembered signals with a `request_id`, in case they are repeated.
+const SIGNALS_MAX: usize = 64;
+
 /// Message that signals or kills a running exec.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ExecControl {
@@ -74,7 +76,7 @@ pub(crate) enum ExecControl {
     },
     Kill {
         grace: Option<Duration>,
-        reason: Reason,
+        reason: ExitReason,
     },
 }
 
@@ -120,6 +122,8 @@ pub(crate) struct ExecState {
     pub(crate) gone: bool,
     /// Time of the most recent output.
     pub(crate) last_output: Option<Instant>,
+    /// Keys of the most recent signals with a `request_id`, newest first.
+    signals: VecDeque<String>,
     /// Positions of the current readers, by reader id.
     pub(crate) readers: HashMap<u64, RegisteredReader>,
     next_reader: u64,
@@ -144,7 +148,7 @@ impl Exec {
         stdin: Option<ExecStdin>,
         budget: &Arc<OutputBudget>,
     ) -> (Arc<Self>, mpsc::Receiver<ExecControl>) {
-        let retain = spec.retain.unwrap_or_default();
+        let retain = spec.retention.unwrap_or_default();
         let capacity = |bytes: i64| match u64::try_from(bytes) {
             Ok(bytes) if bytes > 0 => bytes.max(RETAIN_BYTES_MIN),
             _ => RETAIN_BYTES,
@@ -172,6 +176,7 @@ impl Exec {
                 terminal: None,
                 gone: false,
                 last_output: None,
+                signals: VecDeque::new(),
                 readers: HashMap::new(),
                 next_reader: 0,
                 blocked_since: None,
@@ -228,9 +233,29 @@ impl Exec {
     }
 
     /// Asks the exec's task for a kill without waiting. Does nothing if its queue is full or the task has ended.
-    pub(crate) fn try_kill(&self, reason: Reason) {
+    pub(crate) fn try_kill(&self, reason: ExitReason) {
         let grace = Some(Duration::ZERO);
         let _ended = self.controls.try_send(ExecControl::Kill { grace, reason });
+    }
+
+    /// Sends a signal to the exec's task, unless a signal with the same `request_id` was sent. An empty id is none.
+    /// Returns `false` if the leader has exited.
+    pub(crate) async fn send_signal(&self, request_id: &str, signal: ExecControl) -> bool {
+        // A caller that goes away while it waits for the permit leaves no id of a signal that was not sent.
+        let permit = self.controls.reserve().await;
+        let mut state = self.state();
+        if state.signals.iter().any(|known| known == request_id) {
+            return true;
+        }
+        let (Ok(permit), true) = (permit, state.phase < ExecPhase::Exited) else {
+            return false;
+        };
+        if !request_id.is_empty() {
+            state.signals.truncate(SIGNALS_MAX - 1);
+            state.signals.push_front(request_id.to_owned());
+        }
+        permit.send(signal);
+        true
     }
 
     /// Sends a control message to the exec's task. Returns `false` if the task has ended.
@@ -247,7 +272,7 @@ impl Exec {
 
     /// Returns how long the exec is kept after its end.
     pub(crate) fn retain_after_exit(&self) -> Duration {
-        let retain = self.spec.retain.as_ref();
+        let retain = self.spec.retention.as_ref();
         retain
             .and_then(|retain| retain.after_exit)
             .and_then(|after| Duration::try_from(after).ok())
@@ -293,14 +318,12 @@ impl ExecState {
 
     /// Returns the number of bytes that each stream has produced.
     pub(crate) fn total(&self) -> v1::StreamOffsets {
-        let [stdout, stderr] = self.windows.each_ref().map(OutputWindow::end);
-        v1::StreamOffsets { stdout, stderr }
+        v1::StreamOffsets::from_counts(self.windows.each_ref().map(OutputWindow::end))
     }
 
     /// Returns the offset of the first retained byte of each stream.
     fn oldest(&self) -> v1::StreamOffsets {
-        let [stdout, stderr] = self.windows.each_ref().map(OutputWindow::start);
-        v1::StreamOffsets { stdout, stderr }
+        v1::StreamOffsets::from_counts(self.windows.each_ref().map(OutputWindow::start))
     }
 }
 

@@ -20,10 +20,9 @@ use nix::sys::stat::{FileStat, fstatat};
 use sha2::{Digest, Sha256};
 use skilld_common::mime;
 use skilld_proto::v1::collect_outputs_response::Payload;
-use skilld_proto::v1::skipped_file::Reason;
 use skilld_proto::v1::{
     CollectFormat, CollectOutputsResponse, CollectSpec, CollectSummary, FileEnd, FileType,
-    SkippedFile,
+    SkipReason, SkippedFile,
 };
 use tonic::Status;
 use tonic::codegen::Bytes;
@@ -122,7 +121,7 @@ pub(crate) fn collect_outputs(
         guest: Arc::clone(guest),
         globs: Arc::new(GlobSet::new(&spec.globs)?),
         open_globs: OpenGlobs::new(spec.globs.len()),
-        with_directories: spec.directories,
+        with_directories: spec.include_directories,
         limits: CollectLimits {
             files: or(spec.max_files, FILES_DEFAULT),
             file_bytes: or(spec.max_file_bytes, FILE_BYTES_DEFAULT),
@@ -163,20 +162,20 @@ impl FileCollector {
         if let Some(span) = self.span {
             let found = StrayFiles::find(&self.guest.root, span).await;
             let paths = found.paths.iter().map(|path| message_path(path).0);
-            self.summary.outside = paths.collect();
-            self.summary.outside_cut = found.is_cut;
+            self.summary.outside_paths = paths.collect();
+            self.summary.outside_paths_truncated = found.is_cut;
         }
         self.summary.unmatched_globs = self.open_globs.unmatched(globs);
-        if self.summary.matched > 0 {
+        if self.summary.matched_count > 0 {
             for path in std::mem::take(&mut self.open_globs).into_unchanged() {
                 // What a glob names is in the list already.
                 if !self.globs.names(&path) {
-                    self.skip(&path, Reason::Unchanged);
+                    self.skip(&path, SkipReason::Unchanged);
                 }
             }
         }
-        self.summary.bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
-        self.summary.returned = i64::try_from(self.returned).unwrap_or(i64::MAX);
+        self.summary.sent_bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
+        self.summary.returned_count = i64::try_from(self.returned).unwrap_or(i64::MAX);
         let summary = std::mem::take(&mut self.summary);
         self.out.send(Payload::Summary(summary)).await
     }
@@ -223,7 +222,7 @@ impl FileCollector {
                 WalkStep::Closed { path, errno } => self.skip(&path, skip_reason(errno)),
                 WalkStep::TooDeep { path } => {
                     self.summary.limits_hit = true;
-                    self.skip(&path, Reason::Depth);
+                    self.skip(&path, SkipReason::Depth);
                 }
             }
             looked_at += 1;
@@ -284,23 +283,23 @@ impl FileCollector {
         });
         self.open_globs.record(&self.globs, path, is_changed);
         if !is_changed {
-            self.summary.unchanged += 1;
+            self.summary.unchanged_count += 1;
             if self.globs.names(path) {
-                self.skip(path, Reason::Unchanged);
+                self.skip(path, SkipReason::Unchanged);
             }
             return None;
         }
-        self.summary.matched += 1;
+        self.summary.matched_count += 1;
         if self.returned >= self.limits.files {
             self.summary.limits_hit = true;
-            self.skip(path, Reason::MaxFiles);
+            self.skip(path, SkipReason::MaxFiles);
             return None;
         }
         let found = match kind {
             FileType::Symlink => open_link(parent, name),
             FileType::File => open_file(parent, name),
             FileType::Directory => look_at_directory(parent, name),
-            FileType::Other | FileType::Unspecified => Err(Reason::FileType),
+            FileType::Other | FileType::Unspecified => Err(SkipReason::FileType),
         };
         found.map_err(|reason| self.skip(path, reason)).ok()
     }
@@ -320,7 +319,7 @@ impl FileCollector {
             };
             match appended {
                 Ok(()) => self.returned += 1,
-                Err(_) => self.skip(path, Reason::IoError),
+                Err(_) => self.skip(path, SkipReason::IoError),
             }
             self.send_archive(&mut archive, SLICE_BYTES).await?;
             self.archive = Some(archive);
@@ -334,7 +333,7 @@ impl FileCollector {
         } else {
             file.mime_type = "inode/directory".to_owned();
             file.is_directory = true;
-            file.size = 0;
+            file.size_bytes = 0;
         }
         self.out.send(Payload::File(file)).await
     }
@@ -350,7 +349,7 @@ impl FileCollector {
         let wanted = size.min(self.limits.file_bytes);
         if wanted > self.limits.total_bytes - self.bytes {
             self.summary.limits_hit = true;
-            self.skip(path, Reason::MaxTotalBytes);
+            self.skip(path, SkipReason::MaxTotalBytes);
             return Ok(());
         }
         let limited = wanted < size;
@@ -362,15 +361,15 @@ impl FileCollector {
             }
         };
         let Some(sent) = sent else {
-            self.skip(path, Reason::IoError);
+            self.skip(path, SkipReason::IoError);
             return Ok(());
         };
         self.returned += 1;
         self.bytes += sent.bytes;
         self.summary.limits_hit |= limited;
         let cut = limited || sent.short;
-        if cut && self.summary.truncated.len() < NAMED_MAX && self.reserve_name(path) {
-            self.summary.truncated.push(message_path(path).0);
+        if cut && self.summary.truncated_paths.len() < NAMED_MAX && self.reserve_name(path) {
+            self.summary.truncated_paths.push(message_path(path).0);
         }
         Ok(())
     }
@@ -459,10 +458,10 @@ impl FileCollector {
     }
 
     /// Adds a rejected file and its reason to the summary, as far as there is room.
-    fn skip(&mut self, path: &[u8], reason: Reason) {
-        if self.summary.skipped.len() < NAMED_MAX && self.reserve_name(path) {
+    fn skip(&mut self, path: &[u8], reason: SkipReason) {
+        if self.summary.skipped_files.len() < NAMED_MAX && self.reserve_name(path) {
             let (path, _) = message_path(path);
-            self.summary.skipped.push(SkippedFile {
+            self.summary.skipped_files.push(SkippedFile {
                 path,
                 reason: reason.into(),
             });

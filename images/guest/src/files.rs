@@ -76,12 +76,12 @@ pub(crate) fn file_entry(path: &[u8], stat: &FileStat, link_target: String) -> F
     let (path, path_bytes) = message_path(path);
     FileEntry {
         path,
-        r#type: file_type(stat).into(),
-        size: stat.st_size,
+        file_type: file_type(stat).into(),
+        size_bytes: stat.st_size,
         mode: permission_bits(stat),
-        mtime: modification_time(stat),
+        modify_time: modification_time(stat),
         link_target,
-        path_bytes,
+        raw_path: path_bytes,
         change_time: timestamp(stat.st_ctime, stat.st_ctime_nsec),
     }
 }

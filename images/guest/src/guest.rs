@@ -14,11 +14,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{getpid, pipe2, write};
-use skilld_common::names::is_resource_id;
+use skilld_common::names::{is_resource_id, staged_skill_folder};
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::stdin::Source;
+use skilld_proto::v1::{self, ExitReason};
 use tonic::codegen::Bytes;
 
 use crate::error::Error;
@@ -158,7 +156,7 @@ impl Guest {
         let launch = build_launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
         self.root.check_beneath(&launch.cwd)?;
         let (spawn_request, writer) = self.prepare_spawn(launch, &mut spec)?;
-        self.make_exec_directories(&id, &spec.skill);
+        self.make_exec_directories(&id, staged_skill_folder(&spec.skill));
         let name = format!("{}/execs/{id}", settings.workspace);
         let (exec, controls) = Exec::new(
             name,
@@ -207,7 +205,7 @@ impl Guest {
     }
 
     /// Opens stdin and assembles what the spawn needs. Moves the stdin data out of `spec`, because the effective spec
-    /// names the source of stdin without its bytes.
+    /// leaves them out.
     fn prepare_spawn(
         &self,
         mut launch: LaunchSpec,
@@ -217,18 +215,18 @@ impl Guest {
             .terminal
             .as_ref()
             .map(|terminal| terminal_size(terminal.rows, terminal.cols));
-        let given = match spec.stdin.as_mut().and_then(|stdin| stdin.source.as_mut()) {
-            Some(Source::Data(data)) => Some(Source::Data(std::mem::take(data))),
-            Some(Source::Open(open)) => Some(Source::Open(*open)),
-            None => None,
-        };
-        if terminal.is_some() && matches!(given, Some(Source::Data(_))) {
+        let data = std::mem::take(&mut spec.stdin_data);
+        if !data.is_empty() && (spec.open_stdin || terminal.is_some()) {
             return Err(Error::invalid(
-                "spec.stdin.data",
-                "cannot be given with a terminal",
+                "spec.stdin_data",
+                "cannot be given with open_stdin or a terminal",
             ));
         }
-        let (stdin, writer) = self.open_stdin(given, terminal.is_some())?;
+        let (stdin, writer) = match spec.open_stdin {
+            true => self.open_stdin(terminal.is_some())?,
+            false if data.is_empty() => (self.null_stdin()?, None),
+            false => (stdin_from_bytes(&data)?, None),
+        };
         launch.terminal = terminal.is_some();
         let request = SpawnRequest {
             launch,
@@ -248,30 +246,27 @@ impl Guest {
         }
     }
 
-    /// Opens the program's end of stdin and, if clients may write to it, the writer's end.
-    fn open_stdin(
-        &self,
-        source: Option<Source>,
-        terminal: bool,
-    ) -> Result<(OwnedFd, Option<ExecStdin>), Error> {
-        let failed = |errno| Error::file("stdin", errno);
-        let null = || self.null.try_clone().map_err(|_| failed(Errno::EMFILE));
-        match source {
-            None | Some(Source::Open(false)) => Ok((null()?, None)),
-            Some(Source::Open(true)) if terminal => Ok((null()?, Some(ExecStdin::terminal()))),
-            Some(Source::Data(data)) => Ok((stdin_from_bytes(&data)?, None)),
-            Some(Source::Open(true)) => {
-                let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
-                let writer = ExecStdin::pipe(writer).map_err(|_| failed(Errno::EMFILE))?;
-                Ok((reader, Some(writer)))
-            }
+    /// Opens the program's end of a stdin that clients may write to, and the writer's end.
+    fn open_stdin(&self, terminal: bool) -> Result<(OwnedFd, Option<ExecStdin>), Error> {
+        if terminal {
+            return Ok((self.null_stdin()?, Some(ExecStdin::terminal())));
         }
+        let failed = |errno| Error::file("stdin", errno);
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
+        let writer = ExecStdin::pipe(writer).map_err(|_| failed(Errno::EMFILE))?;
+        Ok((reader, Some(writer)))
+    }
+
+    /// Opens /dev/null for the program.
+    fn null_stdin(&self) -> Result<OwnedFd, Error> {
+        let copy = self.null.try_clone();
+        copy.map_err(|_| Error::file("stdin", Errno::EMFILE))
     }
 
     /// Kills all processes of an exec, kept stragglers included, and forgets the exec.
     pub(crate) async fn delete_exec(&self, id: &str) -> Result<(), Error> {
         let exec = self.host.find_exec(id)?;
-        let (grace, reason) = (None, Reason::KilledByClient);
+        let (grace, reason) = (None, ExitReason::KilledByClient);
         if exec.send_control(ExecControl::Kill { grace, reason }).await {
             exec.wait_until(|state| state.gone).await;
         }
@@ -280,7 +275,7 @@ impl Guest {
     }
 
     /// Kills all other processes and refuses new execs. Execs that still run end with `reason`.
-    pub(crate) async fn shutdown(&self, reason: Reason) {
+    pub(crate) async fn shutdown(&self, reason: ExitReason) {
         self.state().refusing = true;
         for exec in self.host.execs.list() {
             exec.try_kill(reason);

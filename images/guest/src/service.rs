@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use prost::Message;
+use skilld_proto::from_count;
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::guest::v1::guest_service_server::GuestService;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::signal_exec_request::Target as ApiTarget;
+use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -96,10 +96,10 @@ impl GuestRpcService {
         let offsets = request.offsets.unwrap_or_default();
         let options = AttachOptions {
             kind,
-            offsets: [offsets.stdout, offsets.stderr],
+            offsets: offsets.counts(),
             style: OutputReadOptions {
                 format: request.format(),
-                gaps: request.gaps(),
+                gap_policy: request.gap_policy(),
             },
             heartbeat: settings.heartbeat,
         };
@@ -129,7 +129,7 @@ impl GuestService for GuestRpcService {
             nonce: self.guest.nonce.clone(),
             running_execs: u32::try_from(self.guest.host.execs.running()).unwrap_or(u32::MAX),
             workspace: self.guest.workspace(),
-            idle_time: self
+            idle_duration: self
                 .guest
                 .host
                 .execs
@@ -199,12 +199,8 @@ impl GuestService for GuestRpcService {
         let exec = self.guest.host.find_exec(&request.exec_id)?;
         exec.wait_until(|state| state.phase != ExecPhase::Starting)
             .await;
-        let ended = exec.state().phase >= ExecPhase::Exited;
-        if ended
-            || !exec
-                .send_control(ExecControl::Signal { target, signal })
-                .await
-        {
+        let signal = ExecControl::Signal { target, signal };
+        if !exec.send_signal(&request.request_id, signal).await {
             let id = request.exec_id;
             return Err(Error::ExecNotRunning { id }.into());
         }
@@ -215,8 +211,8 @@ impl GuestService for GuestRpcService {
         let request = request.into_inner();
         let exec = self.guest.host.find_exec(&request.exec_id)?;
         let mut reason = request.reason();
-        if reason == Reason::Unspecified {
-            reason = Reason::KilledByClient;
+        if reason == ExitReason::Unspecified {
+            reason = ExitReason::KilledByClient;
         }
         let grace = request
             .grace
@@ -236,13 +232,13 @@ impl GuestService for GuestRpcService {
         let exec = self.guest.host.find_exec(&request.exec_id)?;
         let offsets = request.offsets.unwrap_or_default();
         let poll = PollRequest {
-            offsets: [offsets.stdout, offsets.stderr],
+            offsets: offsets.counts(),
             style: OutputReadOptions {
                 format: request.format(),
-                gaps: request.gaps(),
+                gap_policy: request.gap_policy(),
             },
             wait: positive_duration(request.wait).unwrap_or_default(),
-            settle: positive_duration(request.settle_time).unwrap_or_default(),
+            settle: positive_duration(request.settle_duration).unwrap_or_default(),
             bytes_max: usize::try_from(request.max_bytes).unwrap_or(usize::MAX),
         };
         Ok(Response::new(poll.answer(exec).await?))
@@ -256,8 +252,8 @@ impl GuestService for GuestRpcService {
         let exec = self.guest.host.find_exec(&request.exec_id)?;
         let written = stdin::write_stdin(&exec, StdinWrite::from_message(request)).await?;
         Ok(Response::new(v1::WriteStdinResponse {
-            committed_offset: written.committed,
-            unwritten_bytes: written.left,
+            committed_offset: from_count(written.committed),
+            unwritten_bytes: from_count(written.left),
             eof_unwritten: written.eof_left,
         }))
     }
@@ -271,7 +267,7 @@ impl GuestService for GuestRpcService {
         let _permit = permit.map_err(|_| Error::TooManyStreams { max })?;
         let committed_offset = stdin::stream_stdin(&self.guest.host, request.into_inner()).await?;
         Ok(Response::new(v1::WriteStdinResponse {
-            committed_offset,
+            committed_offset: from_count(committed_offset),
             unwritten_bytes: 0,
             eof_unwritten: false,
         }))
@@ -358,8 +354,8 @@ impl GuestService for GuestRpcService {
 
     async fn shutdown(&self, request: Request<wire::ShutdownRequest>) -> RpcResult<()> {
         let mut reason = request.get_ref().reason();
-        if reason == Reason::Unspecified {
-            reason = Reason::KilledByClient;
+        if reason == ExitReason::Unspecified {
+            reason = ExitReason::KilledByClient;
         }
         self.guest.shutdown(reason).await;
         Ok(Response::new(()))

@@ -1,5 +1,6 @@
-//! Compares the protobuf API with golden files of one line per field, enum value and rpc, so that every API change is a
-//! visible diff. After the first release, lines may only be added.
+//! Compares the protobuf API with golden files of one line per field, enum value, rpc and option of a file, so that every
+//! change of the API, and of the role that an rpc requires, is a visible diff. After the first release, lines may only be
+//! added.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,8 +9,11 @@ use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
-    FileDescriptorSet, ServiceDescriptorProto,
+    FileDescriptorSet, FileOptions, ServiceDescriptorProto,
 };
+use skilld_proto::find_method;
+
+use crate::methods::role_name;
 
 /// Returns the descriptors of all files of a package.
 fn package_files(package: &str) -> Vec<FileDescriptorProto> {
@@ -18,10 +22,13 @@ fn package_files(package: &str) -> Vec<FileDescriptorProto> {
     files.filter(|file| file.package() == package).collect()
 }
 
-/// Returns one line per message, field, enum value and rpc of a package.
+/// Returns one line per message, field, enum value, rpc and file option of a package.
 fn api_lines(package: &str) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for file in package_files(package) {
+        if let Some(options) = &file.options {
+            lines.extend(option_lines(file.name(), options));
+        }
         for message in &file.message_type {
             message_lines(package, message, &mut lines);
         }
@@ -33,6 +40,30 @@ fn api_lines(package: &str) -> BTreeSet<String> {
         }
     }
     lines
+}
+
+/// Returns one line per option of a file on which generated code depends.
+fn option_lines(file: &str, options: &FileOptions) -> Vec<String> {
+    let named = [
+        ("csharp_namespace", &options.csharp_namespace),
+        ("go_package", &options.go_package),
+        ("java_outer_classname", &options.java_outer_classname),
+        ("java_package", &options.java_package),
+        ("objc_class_prefix", &options.objc_class_prefix),
+        ("php_class_prefix", &options.php_class_prefix),
+        ("php_metadata_namespace", &options.php_metadata_namespace),
+        ("php_namespace", &options.php_namespace),
+        ("ruby_package", &options.ruby_package),
+        ("swift_prefix", &options.swift_prefix),
+    ];
+    let line = |option: &str, value: String| format!("{file} {option} = {value}");
+    let texts = named.into_iter().filter_map(|(option, value)| {
+        let value = value.as_deref()?;
+        Some(line(option, format!("{value:?}")))
+    });
+    let multiple = options.java_multiple_files;
+    let multiple = multiple.map(|value| line("java_multiple_files", value.to_string()));
+    texts.chain(multiple).collect()
 }
 
 fn message_lines(scope: &str, message: &DescriptorProto, lines: &mut BTreeSet<String>) {
@@ -114,32 +145,49 @@ fn service_lines(package: &str, service: &ServiceDescriptorProto, lines: &mut BT
             let stream = if streams { "stream " } else { "" };
             format!("{stream}{}", name.trim_start_matches('.'))
         };
+        let path = format!("/{package}.{}/{}", service.name(), method.name());
+        // The guest's rpcs have no roles.
+        let access = find_method(&path)
+            .map(|method| format!(" role {} effect {:?}", role_name(method), method.effect));
         lines.insert(format!(
-            "{package}.{}.{}({}) returns ({})",
+            "{package}.{}.{}({}) returns ({}){}",
             service.name(),
             method.name(),
             side(method.client_streaming(), method.input_type()),
             side(method.server_streaming(), method.output_type()),
+            access.unwrap_or_default(),
         ));
     }
 }
 
+/// Returns the lines that only one of two lists has, those of the first with `-` and those of the second with `+`.
+fn diff_lines(golden: &BTreeSet<String>, now: &BTreeSet<String>) -> String {
+    let gone = golden.difference(now).map(|line| format!("- {line}\n"));
+    let new = now.difference(golden).map(|line| format!("+ {line}\n"));
+    gone.chain(new).collect()
+}
+
+/// Returns the golden file of a package.
+fn golden_path(package: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(format!("{package}.txt"))
+}
+
+fn read_golden_lines(package: &str) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(golden_path(package)).unwrap_or_default();
+    text.lines().map(ToOwned::to_owned).collect()
+}
+
 /// Compares a package with its golden file, or rewrites the file if UPDATE_GOLDEN is set.
 fn check_golden_file(package: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(format!("{package}.txt"));
     let now = api_lines(package);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         let text: String = now.iter().map(|line| format!("{line}\n")).collect();
-        std::fs::write(&path, text).expect("writes");
+        std::fs::write(golden_path(package), text).expect("writes");
         return;
     }
-    let golden_text = std::fs::read_to_string(&path).unwrap_or_default();
-    let golden: BTreeSet<String> = golden_text.lines().map(ToOwned::to_owned).collect();
-    let gone = golden.difference(&now).map(|line| format!("- {line}\n"));
-    let new = now.difference(&golden).map(|line| format!("+ {line}\n"));
-    let diff: String = gone.chain(new).collect();
+    let diff = diff_lines(&read_golden_lines(package), &now);
     assert!(
         diff.is_empty(),
         "the API of {package} changed:\n{diff}\
@@ -159,40 +207,82 @@ fn guest_protocol_matches_its_golden_file() {
 }
 
 #[test]
+fn a_lowered_role_is_a_change_of_the_golden_file() {
+    let golden = api_lines("skilld.v1");
+    let lower = |line: &String| {
+        let is_drain = line.starts_with("skilld.v1.AdminService.Drain(");
+        line.replace(
+            "role ADMIN",
+            if is_drain { "role USER" } else { "role ADMIN" },
+        )
+    };
+    let now = golden.iter().map(lower).collect();
+    let call =
+        "skilld.v1.AdminService.Drain(skilld.v1.DrainRequest) returns (skilld.v1.DrainResponse)";
+    assert_eq!(
+        diff_lines(&golden, &now),
+        format!("- {call} role ADMIN effect Release\n+ {call} role USER effect Release\n")
+    );
+}
+
+#[test]
+fn the_api_has_no_extensions() {
+    for package in ["skilld.v1", "skilld.guest.v1"] {
+        for file in package_files(package) {
+            assert_eq!(file.extension, [], "{}", file.name());
+            // What options of our own would extend.
+            let options = "google/protobuf/descriptor.proto".to_owned();
+            assert!(!file.dependency.contains(&options), "{}", file.name());
+            for message in &file.message_type {
+                let ranges = &message.extension_range;
+                assert!(
+                    message.extension.is_empty() && ranges.is_empty(),
+                    "{}",
+                    message.name()
+                );
+            }
+        }
+    }
+}
+
+/// Returns the name of the text in field 1 of a message, or in field 1 of the message there; the audit log reads it.
+fn first_text<'a>(files: &'a [FileDescriptorProto], type_name: &str) -> &'a str {
+    let name = type_name.rsplit('.').next().unwrap_or(type_name);
+    let mut messages = files.iter().flat_map(|file| &file.message_type);
+    let message = messages.find(|message| message.name() == name);
+    let message = message.unwrap_or_else(|| panic!("{type_name} is not in the package"));
+    let field = message.field.iter().find(|field| field.number() == 1);
+    let field = field.unwrap_or_else(|| panic!("{type_name} has no field 1"));
+    match field.r#type() {
+        Type::Message => first_text(files, field.type_name()),
+        _ => field.name(),
+    }
+}
+
+#[test]
 fn requests_for_a_workspace_name_it_in_field_1() {
     let files = package_files("skilld.v1");
-    let first = |input: &str| {
-        let name = input.rsplit('.').next().unwrap_or(input);
-        let request = files
-            .iter()
-            .flat_map(|file| &file.message_type)
-            .find(|message| message.name() == name)
-            .unwrap_or_else(|| panic!("{input} is not in the package"));
-        let field = request.field.iter().find(|field| field.number() == 1);
-        field
-            .map(|field| field.name().to_owned())
-            .unwrap_or_default()
-    };
     let mut checked = 0;
     for service in files.iter().flat_map(|file| &file.service) {
         if !["WorkspaceService", "ExecService", "FileService"].contains(&service.name()) {
             continue;
         }
-        for method in service
-            .method
-            .iter()
-            .filter(|method| method.name() != "ListWorkspaces")
-        {
-            let field = first(method.input_type());
+        let methods = service.method.iter();
+        for method in methods.filter(|method| method.name() != "ListWorkspaces") {
+            let expected: &[&str] = match method.name() {
+                "CreateWorkspace" => &["workspace_id"],
+                _ => &["workspace", "name", "parent"],
+            };
+            let field = first_text(&files, method.input_type());
             assert!(
-                field == "workspace" || field == "name",
+                expected.contains(&field),
                 "field 1 of {} is {field:?}",
                 method.input_type()
             );
             checked += 1;
         }
     }
-    assert_eq!(checked, 22, "rpcs of a workspace");
+    assert_eq!(checked, 23, "rpcs of a workspace");
 }
 
 #[test]

@@ -5,16 +5,16 @@ use std::path::Path;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// Returns the values of `skilld.v1.Reason` without their prefix, sorted.
+/// Returns the values of `skilld.v1.ErrorReason` without their prefix, sorted.
 fn list_api_reasons() -> Vec<String> {
     let set = FileDescriptorSet::decode(skilld_proto::ALL_DESCRIPTORS).expect("decodes");
     let files = set.file.iter().filter(|file| file.package() == "skilld.v1");
     let mut enums = files.flat_map(|file| &file.enum_type);
-    let reasons = enums.find(|kind| kind.name() == "Reason");
-    let values = &reasons.expect("skilld.v1 has the enum Reason").value;
+    let reasons = enums.find(|kind| kind.name() == "ErrorReason");
+    let values = &reasons.expect("skilld.v1 has the enum ErrorReason").value;
     let mut names: Vec<_> = values
         .iter()
-        .filter_map(|value| value.name().strip_prefix("REASON_"))
+        .filter_map(|value| value.name().strip_prefix("ERROR_REASON_"))
         .filter(|name| *name != "UNSPECIFIED")
         .map(str::to_owned)
         .collect();

@@ -2,11 +2,10 @@
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
-use skilld_client::v1::preflight_finding::Kind;
-use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ListSkillFilesRequest, PreflightSkillRequest, PrepareSkillRequest,
-    Problem, Skill, SkillFile, SkillState, prepare_skill_response,
+    CreateWorkspaceRequest, ListSkillFilesRequest, NeedKind, PreflightSkillRequest,
+    PrepareSkillRequest, Problem, ProblemSeverity, Skill, SkillFile, SkillState,
+    prepare_skill_response,
 };
 
 use crate::report::{one_line, problem_line};
@@ -69,7 +68,7 @@ pub(crate) async fn check_skill(client: &Client, skill: &Skill) -> SkillReport {
             .map_or(state, |named| named.state());
     }
     let mut problems: Vec<&Problem> = skill.problems.iter().collect();
-    problems.sort_by_key(|problem| problem.severity() != Severity::Error);
+    problems.sort_by_key(|problem| problem.severity() != ProblemSeverity::Error);
     let mut report = SkillReport {
         name: one_line(reference),
         version: one_line(&skill.version),
@@ -104,11 +103,11 @@ async fn examine(client: &Client, name: &str, report: &mut SkillReport) -> Resul
     };
     for finding in client.preflight_skill(request).await?.findings {
         let list = match finding.severity() {
-            Severity::Error => &mut report.lacks,
-            Severity::Warning | Severity::Unspecified => &mut report.may_lack,
+            ProblemSeverity::Error => &mut report.lacks,
+            ProblemSeverity::Warning | ProblemSeverity::Unspecified => &mut report.may_lack,
         };
         let mut missing = one_line(&finding.name);
-        if finding.kind() == Kind::Network {
+        if finding.kind() == NeedKind::Network {
             missing = format!("a network ({missing})");
         }
         if !list.contains(&missing) {
@@ -148,7 +147,7 @@ async fn prepare(client: &Client, name: &str) -> Result<EnvironmentState> {
 async fn list_files(client: &Client, name: &str) -> Result<Vec<SkillFile>> {
     let mut files = Vec::new();
     let mut request = ListSkillFilesRequest {
-        name: name.to_owned(),
+        parent: name.to_owned(),
         ..Default::default()
     };
     loop {

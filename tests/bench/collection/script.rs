@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use skilld_client::v1::exec_result::Reason as EndReason;
-use skilld_client::v1::skill_file::Kind;
-use skilld_client::v1::{ExecSpec, Reason, Script, ScriptCwd, SkillFile};
+use skilld_client::v1::{
+    ErrorReason, ExecScript, ExecSpec, ExitReason as EndReason, ScriptCwd, SkillFile, SkillFileKind,
+};
 use skilld_client::{Client, Error};
 use skilld_tests::exec::{Outcome, run};
 
@@ -38,7 +38,7 @@ pub(crate) enum ScriptOutcome {
 pub(crate) fn is_candidate(file: &SkillFile) -> bool {
     let is_marker = file.path.ends_with("__init__.py");
     let is_executable = file.mode & 0o111 != 0;
-    file.is_text && !is_marker && (file.kind() == Kind::Script || is_executable)
+    file.is_text && !is_marker && (file.kind() == SkillFileKind::Script || is_executable)
 }
 
 /// Runs a script with `--help` and no stdin. Returns `None` for a file that is not executable and has no known
@@ -49,7 +49,7 @@ pub(crate) async fn try_script(
     skill: &str,
     file: &SkillFile,
 ) -> Result<Option<ScriptOutcome>> {
-    let mut script = Script {
+    let mut script = ExecScript {
         path: file.path.clone(),
         argv: vec!["--help".to_owned()],
         ..Default::default()
@@ -64,7 +64,7 @@ pub(crate) async fn try_script(
     match run(client, workspace, spec).await {
         Ok(outcome) => Ok(Some(judge(&outcome))),
         Err(error) => match error.downcast_ref::<Error>().and_then(Error::failure) {
-            Some(failure) if failure.reason == Some(Reason::InvalidRequest) => {
+            Some(failure) if failure.reason == Some(ErrorReason::InvalidRequest) => {
                 let why = "its first line names no known interpreter".to_owned();
                 Ok((file.mode & 0o111 != 0).then_some(ScriptOutcome::Broken(why)))
             }
@@ -116,20 +116,15 @@ fn judge(outcome: &Outcome) -> ScriptOutcome {
 
 #[cfg(test)]
 mod tests {
+    use skilld_client::Outcome as End;
     use skilld_client::v1::ExecResult;
-    use skilld_client::v1::exec_result::Outcome as End;
 
     use super::*;
 
     fn ended(code: i32, stderr: &str) -> Outcome {
-        let mut result = ExecResult {
-            outcome: Some(End::ExitCode(code)),
-            ..Default::default()
-        };
-        result.set_reason(EndReason::Exited);
         Outcome {
             stderr: stderr.as_bytes().to_vec(),
-            result,
+            result: ExecResult::new(EndReason::Exited, Some(End::ExitCode(code))),
             ..Default::default()
         }
     }
@@ -172,7 +167,7 @@ mod tests {
 
     #[test]
     fn scripts_are_found_by_kind_or_mode() {
-        let file = |path: &str, kind: Kind, mode: u32, is_text: bool| {
+        let file = |path: &str, kind: SkillFileKind, mode: u32, is_text: bool| {
             let mut file = SkillFile {
                 path: path.to_owned(),
                 mode,
@@ -182,10 +177,20 @@ mod tests {
             file.set_kind(kind);
             is_candidate(&file)
         };
-        assert!(file("scripts/a.py", Kind::Script, 0o644, true));
-        assert!(file("run", Kind::Other, 0o755, true));
-        assert!(!file("scripts/__init__.py", Kind::Script, 0o644, true));
-        assert!(!file("bin/program", Kind::Other, 0o755, false));
-        assert!(!file("references/a.md", Kind::Reference, 0o644, true));
+        assert!(file("scripts/a.py", SkillFileKind::Script, 0o644, true));
+        assert!(file("run", SkillFileKind::Other, 0o755, true));
+        assert!(!file(
+            "scripts/__init__.py",
+            SkillFileKind::Script,
+            0o644,
+            true
+        ));
+        assert!(!file("bin/program", SkillFileKind::Other, 0o755, false));
+        assert!(!file(
+            "references/a.md",
+            SkillFileKind::Reference,
+            0o644,
+            true
+        ));
     }
 }

@@ -3,8 +3,10 @@
 use anyhow::{Context, Result};
 use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{ExecSpec, ExecState, OnFull, Reason, Retain, StreamOffsets};
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{
+    ErrorReason, ExecRetention, ExecSpec, ExecState, OutputFullPolicy, StreamOffsets,
+};
 use skilld_tests::exec::{argv, attach, attach_in_turn, open_events, shell, start, workspace};
 use skilld_tests::large_package::LargePackage;
 use skilld_tests::{Daemon, Options, usage, wait};
@@ -32,7 +34,7 @@ async fn outputs_larger_than_memory_keep_daemon_and_guest_small() -> Result<()> 
 
     let bytes = OUTPUT_BYTES.to_string();
     let mut spec = argv(["sh", "-c", r#"yes | head -c "$1""#, "sh", &bytes]);
-    spec.set_on_full(OnFull::DropOldest);
+    spec.set_on_full(OutputFullPolicy::DropOldest);
     let exec = start(client, &name, "", spec).await?;
     let mut events = open_events(client, &exec.name).await?;
     let mut read = 0;
@@ -76,9 +78,9 @@ async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
     let client = &daemon.client;
     let workspace = workspace(client).await?.name;
     let spec = ExecSpec {
-        retain: Some(Retain {
+        retention: Some(ExecRetention {
             stdout_bytes: i64::try_from(RETAINED_BYTES)? + 1,
-            ..Retain::default()
+            ..ExecRetention::default()
         }),
         ..shell(&format!("yes | head -c {RETAINED_BYTES}"))
     };
@@ -95,7 +97,7 @@ async fn stalled_readers_keep_the_daemon_small() -> Result<()> {
             let opened = wait::until("there is room for an answer", DEADLINE, async || {
                 let mut events = open_events(&other, &name).await?;
                 match events.next().await {
-                    Err(error) if error.reason() == Some(Reason::QuotaExceeded) => Ok(None),
+                    Err(error) if error.reason() == Some(ErrorReason::QuotaExceeded) => Ok(None),
                     event => Ok(event?.map(|_| events)),
                 }
             });

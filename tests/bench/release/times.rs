@@ -9,8 +9,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{ListExecsRequest, OnFull, Reason, RunExecRequest, WorkspaceState};
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{
+    ErrorReason, ListExecsRequest, OutputFullPolicy, RunExecRequest, WorkspaceState,
+};
 use skilld_tests::exec::{argv, open_events, run, shell, start, stdout, workspace, zeros};
 use skilld_tests::{Daemon, Options, docker, processes, wait};
 
@@ -68,7 +70,7 @@ async fn time_calls(client: &Client, workspaces: &[String; 2]) -> Result<[Durati
     for _ in 0..CALLS {
         for (workspace, times) in workspaces.iter().zip(&mut times) {
             let request = ListExecsRequest {
-                workspace: workspace.to_owned(),
+                parent: workspace.to_owned(),
                 ..ListExecsRequest::default()
             };
             let begin = Instant::now();
@@ -134,7 +136,7 @@ async fn time_loss(daemon: &Daemon) -> Result<Duration> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let request = RunExecRequest {
-        workspace: name.clone(),
+        parent: name.clone(),
         spec: Some(shell("echo begun; sleep 1000")),
         ..RunExecRequest::default()
     };
@@ -149,7 +151,7 @@ async fn time_loss(daemon: &Daemon) -> Result<Duration> {
             Err(error) => break error,
         }
     };
-    assert_eq!(error.reason(), Some(Reason::GuestLost), "{error}");
+    assert_eq!(error.reason(), Some(ErrorReason::GuestLost), "{error}");
     wait::until("the workspace has failed", DEADLINE, async || {
         let state = client.get_workspace(&name).await?.state();
         Ok((state == WorkspaceState::Failed).then_some(()))
@@ -178,7 +180,7 @@ const SLOWER_MAX: u32 = 3;
 /// Runs an exec with a reader, and returns the time until the reader had everything.
 async fn time_reader(client: &Client, workspace: &str) -> Result<Duration> {
     let begin = Instant::now();
-    let exec = start(client, workspace, "", zeros(WIDE, OnFull::Block)).await?;
+    let exec = start(client, workspace, "", zeros(WIDE, OutputFullPolicy::Block)).await?;
     let mut events = open_events(client, &exec.name).await?;
     let mut read = 0;
     while let Some(event) = events.next().await? {
@@ -201,7 +203,13 @@ async fn stalled_readers_slow_no_other_one() -> Result<()> {
     daemon.warm(1).await?;
     let first = time_reader(client, &name).await?;
     let quiet = first.min(time_reader(client, &name).await?);
-    let noisy = start(client, &name, "", zeros(10 * WIDE, OnFull::DropOldest)).await?;
+    let noisy = start(
+        client,
+        &name,
+        "",
+        zeros(10 * WIDE, OutputFullPolicy::DropOldest),
+    )
+    .await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
         let mut events = open_events(client, &noisy.name).await?;

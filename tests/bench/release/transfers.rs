@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail};
 use skilld_client::SaveTarget;
 use skilld_client::v1::{
-    ArtifactScope, ExecSpec, LoadArtifactRequest, StartExecRequest, Stdin, StreamStdinRequest,
-    stdin,
+    ArtifactScope, ExecSpec, LoadArtifactRequest, StartExecRequest, StreamStdinHeader,
+    StreamStdinRequest,
 };
 use skilld_tests::exec::{shell, workspace};
 use skilld_tests::{Daemon, usage};
@@ -35,7 +35,7 @@ async fn a_large_artifact_is_streamed_with_constant_memory() -> Result<()> {
     let before = usage::forget_peak(pid)?;
     let bytes = tokio::io::repeat(7).take(ARTIFACT_BYTES);
     let saved = client.save_artifact(target("large"), bytes).await?;
-    assert_eq!(u64::try_from(saved.size)?, ARTIFACT_BYTES);
+    assert_eq!(u64::try_from(saved.size_bytes)?, ARTIFACT_BYTES);
     let grown = usage::peak(pid)?.saturating_sub(before);
     assert!(grown < DAEMON_GROWTH_MAX, "saving took {grown} bytes");
 
@@ -60,11 +60,10 @@ async fn unread_stdin_of_1_gib_costs_no_memory() -> Result<()> {
     let _alone = alone().await;
     let daemon = Daemon::start_with(options()?).await?;
     let workspace = workspace(&daemon.client).await?.name;
-    let source = Some(stdin::Source::Open(true));
     let request = StartExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         spec: Some(ExecSpec {
-            stdin: Some(Stdin { source }),
+            open_stdin: true,
             ..shell("sleep 1000")
         }),
         ..StartExecRequest::default()
@@ -79,12 +78,18 @@ async fn unread_stdin_of_1_gib_costs_no_memory() -> Result<()> {
         before.push(usage::forget_peak(pid)?);
     }
     let chunks = (1 << 30) / CHUNK;
-    let message = StreamStdinRequest {
+    let mut messages = vec![
+        StreamStdinRequest {
+            data: vec![b'x'; CHUNK].into(),
+            ..StreamStdinRequest::default()
+        };
+        chunks
+    ];
+    messages[0].header = Some(StreamStdinHeader {
         name: name.clone(),
-        data: vec![b'x'; CHUNK].into(),
-        ..StreamStdinRequest::default()
-    };
-    let messages = futures::stream::iter(std::iter::repeat_n(message, chunks));
+        offset: None,
+    });
+    let messages = futures::stream::iter(messages);
     let mut stub = daemon.client.execs();
     // The call ends only when the program does.
     tokio::select! {

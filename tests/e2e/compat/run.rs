@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use skilld_client::v1::{
     CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ExecSpec, StageSkillsRequest,
-    Stdin, stdin,
 };
 use skilld_client::{Client, TransferProgress};
 use skilld_tests::exec::{Outcome, argv, run, shell};
@@ -48,7 +47,7 @@ async fn run_steps(client: &Client, case: &Case, workspace: &str, target: &Path)
     let prepare = case.folder.join("prepare.py");
     if prepare.is_file() {
         let spec = ExecSpec {
-            stdin: Some(stdin_of(std::fs::read(prepare)?)),
+            stdin_data: std::fs::read(prepare)?.into(),
             ..argv(["python3", "-", "/workspace/work/inputs"])
         };
         let outcome = run(client, workspace, spec).await?;
@@ -77,7 +76,7 @@ async fn run_steps(client: &Client, case: &Case, workspace: &str, target: &Path)
             .collect_to_dir(request, target, TransferProgress::none())
             .await?;
         ensure!(
-            collected.summary.matched > 0,
+            collected.summary.matched_count > 0,
             "the output {glob:?} matches no file"
         );
     }
@@ -105,7 +104,7 @@ async fn stage_skills(client: &Client, case: &Case, workspace: &str) -> Result<(
 async fn run_step(client: &Client, workspace: &str, step: &Step) -> Result<()> {
     let spec = ExecSpec {
         skill: step.skill.clone(),
-        stdin: step.stdin.clone().map(|text| stdin_of(text.into_bytes())),
+        stdin_data: step.stdin.clone().unwrap_or_default().into(),
         ..shell(&step.command)
     };
     let outcome = run(client, workspace, spec).await?;
@@ -159,12 +158,6 @@ async fn upload(client: &Client, workspace: &str, local: &Path, target: &str) ->
         .await
         .with_context(|| format!("send {} to {target}", local.display()))?;
     Ok(())
-}
-
-fn stdin_of(data: Vec<u8>) -> Stdin {
-    Stdin {
-        source: Some(stdin::Source::Data(data.into())),
-    }
 }
 
 /// Returns the end of a command for an error, with the ends of its output.

@@ -27,7 +27,7 @@ async fn save(client: &Client, data: &'static [u8]) -> Result<i64, Error> {
 /// Returns all versions with their bytes.
 async fn versions(client: &Client) -> Result<Vec<(i64, Vec<u8>)>> {
     let request = ListArtifactVersionsRequest {
-        name: NAME.to_owned(),
+        parent: NAME.to_owned(),
         ..Default::default()
     };
     let listed = client.list_artifact_versions(request).await;
@@ -84,7 +84,7 @@ const VERSION_BYTES: usize = 4 * 4096;
 async fn wait_for_usage(daemon: &Daemon, versions: usize, contents: usize) -> Result<()> {
     let expected = contents + versions * VERSION_BYTES;
     wait::until("the bytes are right", DEADLINE, async || {
-        let resources = daemon.client.get_usage().await?.resources;
+        let resources = daemon.client.get_tenant_usage().await?.resources;
         let usage = resources.iter().find(|it| it.resource == "artifact_bytes");
         let used = usage.context("artifact_bytes")?.used;
         Ok((usize::try_from(used)? == expected).then_some(()))

@@ -33,7 +33,7 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
     daemon.warm(1).await?;
     let container = daemon.container(&workspace)?;
     let request = RunExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         spec: Some(exec::shell("echo started; sleep 1000")),
         ..RunExecRequest::default()
     };
@@ -44,7 +44,7 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
     // The exec's own timeout of an hour is far away.
     assert_eq!(
         read_until_broken(&mut events).await?,
-        ("Aborted".into(), "REASON_GUEST_LOST".into())
+        ("Aborted".into(), "GUEST_LOST".into())
     );
     let failed = wait::until("the workspace has failed", DEADLINE, async || {
         let now = client.get_workspace(&workspace).await?;
@@ -63,15 +63,12 @@ async fn a_removed_container_fails_its_workspace() -> Result<()> {
     let refused = expect_status(Err::<(), skilld_client::Error>(error))?;
     assert_eq!(
         refused,
-        (
-            "FailedPrecondition".into(),
-            "REASON_WORKSPACE_NOT_READY".into()
-        )
+        ("FailedPrecondition".into(), "WORKSPACE_NOT_READY".into())
     );
     assert_eq!(run_shell(client, &neighbour, "echo fine").await?, "fine\n");
     client.delete_workspace(&workspace).await?;
     let gone = expect_status(client.get_workspace(&workspace).await)?;
-    assert_eq!(gone.1, "REASON_WORKSPACE_NOT_FOUND");
+    assert_eq!(gone.1, "WORKSPACE_NOT_FOUND");
     daemon.stop().await
 }
 
@@ -124,7 +121,7 @@ async fn a_claim_never_gets_a_dead_container() -> Result<()> {
             Err(error) => {
                 let refused = expect_status(Err::<(), skilld_client::Error>(error.downcast()?))?;
                 assert!(
-                    ["REASON_GUEST_LOST", "REASON_WORKSPACE_NOT_READY"].contains(&&*refused.1),
+                    ["GUEST_LOST", "WORKSPACE_NOT_READY"].contains(&&*refused.1),
                     "{refused:?}"
                 );
             }

@@ -43,8 +43,8 @@ async fn serves(state_dir: &Path, env: &[(&str, &str)]) -> Result<()> {
     .await?;
     client
         .drain(DrainRequest {
-            remove: true,
-            execs: true,
+            remove_workspaces: true,
+            refuse_execs: true,
         })
         .await?;
     let pid = i32::try_from(child.id().context("it has ended")?)?;

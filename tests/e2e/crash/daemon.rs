@@ -3,11 +3,11 @@
 use anyhow::{Context, Result};
 use skilld_client::{Client, MessageStream, RetryPolicy};
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::Outcome;
 use skilld_proto::v1::{
-    AttachExecRequest, ExecEvent, ExecResult, ExecSpec, ListWorkspacesRequest, Reason,
-    RunExecRequest, Stdin, StreamOffsets, Terminal, WorkspaceState, WriteStdinRequest, stdin,
+    AttachExecRequest, ErrorReason, ExecEvent, ExecResult, ExecSpec, ExecTerminal,
+    ListWorkspacesRequest, RunExecRequest, StreamOffsets, WorkspaceState, WriteStdinRequest,
 };
+use skilld_proto::{Outcome, from_count, to_count};
 use skilld_tests::docker::{LABEL_INSTANCE, Sleeper};
 use skilld_tests::exec::{self, stdout};
 use skilld_tests::{Daemon, Options, docker};
@@ -30,7 +30,7 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
     let before = containers(&daemon).await?;
 
     let request = RunExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         exec_id: "count".to_owned(),
         spec: Some(exec::shell(COUNT)),
         ..RunExecRequest::default()
@@ -56,7 +56,7 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
         .iter()
         .map(|skill| skill.name.as_str())
         .collect();
-    assert_eq!(skills, ["text-stats"]);
+    assert_eq!(skills, ["skills/text-stats"]);
     assert_eq!(
         containers(&daemon).await?,
         before,
@@ -70,12 +70,12 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
 
     run_shell(&client, &workspace, "touch stop").await?;
     let name = format!("{workspace}/execs/count");
-    let reading = rest(&client, &name, output.len() as u64);
+    let reading = rest(&client, &name, i64::try_from(output.len())?);
     let (rest, total, result) = with_deadline("the exec ends", reading).await?;
     output.extend(rest);
     check_count(&output)?;
-    assert_eq!(total.stdout, output.len() as u64);
-    assert_eq!(result.outcome, Some(Outcome::ExitCode(7)));
+    assert_eq!(to_count(total.stdout_bytes), output.len() as u64);
+    assert_eq!(result.outcome(), Some(Outcome::ExitCode(7)));
     daemon.stop().await
 }
 
@@ -102,13 +102,13 @@ async fn until_broken(events: &mut MessageStream<ExecEvent>) -> Result<Vec<u8>> 
 async fn rest(
     client: &Client,
     name: &str,
-    offset: u64,
+    offset: i64,
 ) -> Result<(Vec<u8>, StreamOffsets, ExecResult)> {
     let request = AttachExecRequest {
         name: name.to_owned(),
         offsets: Some(StreamOffsets {
-            stdout: offset,
-            stderr: 0,
+            stdout_bytes: offset,
+            stderr_bytes: 0,
         }),
         ..AttachExecRequest::default()
     };
@@ -136,7 +136,7 @@ async fn a_resuming_stream_outlives_a_killed_daemon() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
     let mut events = daemon.client.run_resuming(RunExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         spec: Some(exec::shell(COUNT)),
         ..RunExecRequest::default()
     });
@@ -158,7 +158,11 @@ async fn a_resuming_stream_outlives_a_killed_daemon() -> Result<()> {
 
 /// Starts a `cat` with an open stdin, and returns its name once it prints what it reads, and nothing else: a terminal
 /// does not show the typed keys.
-async fn start_cat(client: &Client, workspace: &str, terminal: Option<Terminal>) -> Result<String> {
+async fn start_cat(
+    client: &Client,
+    workspace: &str,
+    terminal: Option<ExecTerminal>,
+) -> Result<String> {
     let hide_keys = if terminal.is_some() {
         "stty -echo; "
     } else {
@@ -166,9 +170,7 @@ async fn start_cat(client: &Client, workspace: &str, terminal: Option<Terminal>)
     };
     let spec = ExecSpec {
         terminal,
-        stdin: Some(Stdin {
-            source: Some(stdin::Source::Open(true)),
-        }),
+        open_stdin: true,
         ..exec::shell(&format!("{hide_keys}echo ready; exec cat"))
     };
     let name = exec::start(client, workspace, "", spec).await?.name;
@@ -195,11 +197,11 @@ fn line_writes(
     };
     [
         WriteStdinRequest {
-            offset: Some(offset as u64),
+            offset: Some(from_count(offset as u64)),
             ..write(by_offset)
         },
         WriteStdinRequest {
-            write_id: line.trim_end().to_owned(),
+            request_id: line.trim_end().to_owned(),
             ..write(by_id)
         },
     ]
@@ -209,7 +211,7 @@ fn line_writes(
 async fn keys_typed_around_a_crash_are_written_once() -> Result<()> {
     let mut daemon = Daemon::start().await?;
     let workspace = exec::workspace(&daemon.client).await?.name;
-    let terminal = Some(Terminal::default());
+    let terminal = Some(ExecTerminal::default());
     let execs = [
         start_cat(&daemon.client, &workspace, terminal).await?,
         start_cat(&daemon.client, &workspace, None).await?,
@@ -256,7 +258,7 @@ async fn keys_typed_around_a_crash_are_written_once() -> Result<()> {
             ..WriteStdinRequest::default()
         };
         let ended = daemon.client.write_stdin(end).await?;
-        assert_eq!(ended.committed_offset, typed.len() as u64);
+        assert_eq!(to_count(ended.committed_offset), typed.len() as u64);
         let reading = exec::attach(&daemon.client, name, StreamOffsets::default());
         let outcome = with_deadline("cat ends", reading).await?;
         let expected = format!("ready\n{typed}").replace('\n', newline);
@@ -368,7 +370,7 @@ async fn damaged_slots_are_cleaned_and_the_others_go_on() -> Result<()> {
     );
     let unknown = daemon.client.get_workspace(&bad).await;
     let reason = unknown.expect_err("it has no record").reason();
-    assert_eq!(reason, Some(Reason::WorkspaceNotFound));
+    assert_eq!(reason, Some(ErrorReason::WorkspaceNotFound));
     let now = containers(&daemon).await?;
     assert!(now.contains(&kept) && !now.contains(&lost), "{now:?}");
     assert!(docker::pid(&lost).await.is_err(), "its container is left");

@@ -36,10 +36,10 @@ async fn a_lack_of_descriptors_has_a_reason_and_costs_no_container() -> Result<(
     for _ in 0..3 {
         let claimed = client.create_workspace(CreateWorkspaceRequest::default());
         let refused = expect_status(claimed.await)?;
-        let expected = ("ResourceExhausted".into(), "REASON_TOO_MANY_FILES".into());
+        let expected = ("ResourceExhausted".into(), "TOO_MANY_FILES".into());
         assert_eq!(refused, expected);
     }
-    let problems = client.problems().await?;
+    let problems = client.list_problems(Default::default()).await?.problems;
     let short = problems
         .iter()
         .find(|problem| problem.code == "state.too_many_files");
@@ -59,7 +59,7 @@ async fn a_lack_of_descriptors_has_a_reason_and_costs_no_container() -> Result<(
     );
     daemon.warm(1).await?;
     wait::until("the problem is over", DEADLINE, async || {
-        let problems = client.problems().await?;
+        let problems = client.list_problems(Default::default()).await?.problems;
         let over = problems
             .iter()
             .all(|problem| !problem.code.starts_with("state."));

@@ -7,10 +7,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::{Client, MessageStream, RetryPolicy};
-use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{
-    AttachExecRequest, ExecEvent, ExecState, OnDisconnect, PollExecRequest, RunExecRequest, Stdin,
-    StreamOffsets, StreamStdinRequest, WriteStdinRequest, stdin,
+    AttachExecRequest, DisconnectPolicy, ExecEvent, ExecState, ExitReason, PollExecRequest,
+    RunExecRequest, StreamOffsets, StreamStdinHeader, StreamStdinRequest, WriteStdinRequest,
 };
 use skilld_tests::{Daemon, Options, docker, exec, usage, wait};
 use tokio_stream::wrappers::ReceiverStream;
@@ -22,7 +21,7 @@ const ASK: &str =
     "echo begun; read -rN 4 half; echo heard; read -r line; echo \"$half $line\"; exit 5";
 
 fn draining() -> (String, String) {
-    ("Unavailable".into(), "REASON_DRAINING".into())
+    ("Unavailable".into(), "DRAINING".into())
 }
 
 #[tokio::test]
@@ -48,7 +47,7 @@ async fn drain_and_stop_end_streams_and_leave_execs_running() -> Result<()> {
     let (typist, typed) = tokio::sync::mpsc::channel(1);
     typist
         .send(StreamStdinRequest {
-            name: name.clone(),
+            header: header(&name, None),
             data: b"half".to_vec().into(),
             ..StreamStdinRequest::default()
         })
@@ -86,7 +85,7 @@ async fn drain_and_stop_end_streams_and_leave_execs_running() -> Result<()> {
     assert_eq!(attached?, draining(), "AttachExec");
     assert_eq!(polled?, draining(), "PollExec");
     // Some of it was written, so nobody may just send it again.
-    let aborted = ("Aborted".to_owned(), "REASON_GUEST_LOST".to_owned());
+    let aborted = ("Aborted".to_owned(), "GUEST_LOST".to_owned());
     assert_eq!(typed?, aborted, "StreamStdin");
     ended?;
 
@@ -97,11 +96,9 @@ async fn drain_and_stop_end_streams_and_leave_execs_running() -> Result<()> {
 
 fn ask(workspace: &str) -> RunExecRequest {
     let mut spec = exec::shell(ASK);
-    spec.stdin = Some(Stdin {
-        source: Some(stdin::Source::Open(true)),
-    });
+    spec.open_stdin = true;
     RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: "ask".to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
@@ -116,12 +113,10 @@ async fn start_tied_exec(
     text: &str,
 ) -> Result<MessageStream<ExecEvent>> {
     let mut spec = exec::shell(text);
-    spec.stdin = Some(Stdin {
-        source: Some(stdin::Source::Open(true)),
-    });
-    spec.set_on_disconnect(OnDisconnect::Kill);
+    spec.open_stdin = true;
+    spec.set_on_disconnect(DisconnectPolicy::Kill);
     let request = RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: "tied".to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
@@ -184,10 +179,7 @@ async fn a_stop_kills_no_exec_while_another_call_is_blocked() -> Result<()> {
     };
     let (written, ended) = tokio::join!(blocked, ending);
     let command = ended?;
-    assert_eq!(
-        written?,
-        ("Aborted".to_owned(), "REASON_GUEST_LOST".to_owned())
-    );
+    assert_eq!(written?, ("Aborted".to_owned(), "GUEST_LOST".to_owned()));
     check_runs(command)?;
     drop(events);
     daemon.restart().await?;
@@ -241,7 +233,7 @@ async fn a_slow_guest_at_a_start_loses_no_workspace_and_no_exec() -> Result<()> 
         let name = format!("{workspace}/execs/tied");
         Ok(daemon.client.get_exec(&name).await?.result)
     });
-    assert_eq!(ended.await?.reason(), Reason::KilledByClient);
+    assert_eq!(ended.await?.reason(), ExitReason::KilledByClient);
     let spec = exec::shell("echo here");
     let outcome = exec::run(&daemon.client, &slow, spec).await?;
     assert_eq!(outcome.text(), "here\n");
@@ -253,8 +245,8 @@ fn poll(name: &str) -> PollExecRequest {
     PollExecRequest {
         name: name.to_owned(),
         offsets: Some(StreamOffsets {
-            stdout: 12,
-            stderr: 0,
+            stdout_bytes: 12,
+            stderr_bytes: 0,
         }),
         wait: Some(prost_types::Duration {
             seconds: 60,
@@ -264,11 +256,15 @@ fn poll(name: &str) -> PollExecRequest {
     }
 }
 
+fn header(name: &str, offset: Option<i64>) -> Option<StreamStdinHeader> {
+    let name = name.to_owned();
+    Some(StreamStdinHeader { name, offset })
+}
+
 /// Checks that the exec still waits and takes the rest of its line.
 async fn goes_on(daemon: &Daemon, name: &str) -> Result<()> {
     let rest = StreamStdinRequest {
-        name: name.to_owned(),
-        offset: Some(4),
+        header: header(name, Some(4)),
         data: b"line\n".to_vec().into(),
         ..StreamStdinRequest::default()
     };

@@ -98,7 +98,7 @@ async fn crash_at(point: &str, times: u32) -> Result<()> {
     run_shell(&client, NEIGHBOUR, "echo mine > file").await?;
     let mut counting = client
         .run_exec(RunExecRequest {
-            workspace: NEIGHBOUR.to_owned(),
+            parent: NEIGHBOUR.to_owned(),
             exec_id: "count".to_owned(),
             spec: Some(exec::shell("echo 1; read -r < <(sleep 1); echo 2; exit 3")),
             ..RunExecRequest::default()
@@ -192,7 +192,7 @@ async fn collected_once(daemon: &Daemon) -> Result<()> {
 
 async fn create(client: &Client, name: &str) -> Result<Workspace> {
     let request = CreateWorkspaceRequest {
-        name: name.to_owned(),
+        workspace_id: name.to_owned(),
         request_id: format!("the one for {name}"),
         ..CreateWorkspaceRequest::default()
     };

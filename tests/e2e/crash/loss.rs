@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::{Client, MessageStream, RetryPolicy};
-use skilld_proto::v1::exec_result::Outcome;
+use skilld_proto::Outcome;
 use skilld_proto::v1::workspace_failure::Cause;
 use skilld_proto::v1::{ExecEvent, RunExecRequest, StreamOffsets, Workspace, WorkspaceState};
 use skilld_tests::proxy::Proxy;
@@ -20,7 +20,7 @@ use crate::crash::{
 /// Starts [`COUNT`], waits until it prints, and returns its further events.
 async fn counting(client: &Client, workspace: &str) -> Result<MessageStream<ExecEvent>> {
     let request = RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: "count".to_owned(),
         spec: Some(exec::shell(COUNT)),
         ..RunExecRequest::default()
@@ -56,8 +56,8 @@ async fn all_hear(
     };
     let asked = with_deadline("a call reports the loss", asked);
     let ((_, streamed), asked) = tokio::try_join!(read_until_broken(events), asked)?;
-    assert_eq!(streamed, "REASON_GUEST_LOST");
-    let reasons = ["REASON_GUEST_LOST", "REASON_WORKSPACE_NOT_READY"];
+    assert_eq!(streamed, "GUEST_LOST");
+    let reasons = ["GUEST_LOST", "WORKSPACE_NOT_READY"];
     assert!(reasons.contains(&asked.as_str()), "{asked}");
     Ok(())
 }
@@ -77,7 +77,7 @@ async fn counted(client: &Client, workspace: &str) -> Result<()> {
     let reading = exec::attach(client, &name, StreamOffsets::default());
     let outcome = with_deadline("the exec ends", reading).await?;
     check_count(&outcome.stdout)?;
-    assert_eq!(outcome.result.outcome, Some(Outcome::ExitCode(7)));
+    assert_eq!(outcome.result.outcome(), Some(Outcome::ExitCode(7)));
     Ok(())
 }
 
@@ -108,7 +108,7 @@ async fn a_paused_container_is_reported_and_recovers() -> Result<()> {
         "it is not lost"
     );
     let refused = refused_call(&client, &workspace).await?;
-    assert_eq!(refused, "REASON_GUEST_LOST");
+    assert_eq!(refused, "GUEST_LOST");
 
     // A start does not take it for ended either.
     daemon.crash().await?;
@@ -119,7 +119,7 @@ async fn a_paused_container_is_reported_and_recovers() -> Result<()> {
         WorkspaceState::Ready
     );
     let refused = refused_call(&client, &workspace).await?;
-    assert_eq!(refused, "REASON_GUEST_LOST");
+    assert_eq!(refused, "GUEST_LOST");
 
     docker::unpause(&container).await?;
     reachable(&client, &workspace).await?;
@@ -202,7 +202,7 @@ async fn a_guest_that_hangs_is_noticed() -> Result<()> {
     let pid = Pid::from_raw(container_pid.context("it runs")?);
     kill(pid, Signal::SIGSTOP)?;
     let (_, reason) = read_until_broken(&mut events).await?;
-    assert_eq!(reason, "REASON_GUEST_LOST");
+    assert_eq!(reason, "GUEST_LOST");
     kill(pid, Signal::SIGCONT)?;
     reachable(client, &workspace).await?;
     counted(client, &workspace).await?;

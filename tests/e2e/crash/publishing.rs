@@ -96,14 +96,15 @@ async fn publish(client: &Client, version: &str) -> Result<Skill> {
         ("csv/SKILL.md", front.as_bytes(), 0o644),
         ("csv/bin/run.sh", version.as_bytes(), 0o755),
     ])?;
-    let message = |payload| PublishSkillRequest {
+    let header = PublishSkillHeader {
         name: "skills/csv".to_owned(),
-        payload: Some(payload),
+        ..PublishSkillHeader::default()
     };
-    let messages = [
-        message(Payload::Header(PublishSkillHeader::default())),
-        message(Payload::Data(archive.into())),
-    ];
+    let messages = [Payload::Header(header), Payload::Data(archive.into())].map(|payload| {
+        PublishSkillRequest {
+            payload: Some(payload),
+        }
+    });
     let published = client.skills().publish_skill(stream::iter(messages)).await;
     Ok(published?.into_inner())
 }

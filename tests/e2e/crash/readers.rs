@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
-use skilld_proto::v1::{AttachExecRequest, ExecSpec, Retain, StreamOffsets};
+use skilld_proto::v1::{AttachExecRequest, ExecRetention, ExecSpec, StreamOffsets};
 use skilld_tests::{Daemon, Options, exec};
 
 use crate::crash::{expect_status, with_deadline};
@@ -24,9 +24,9 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
     let workspace = exec::workspace(client).await?.name;
     let name = format!("{workspace}/execs/much");
     let spec = ExecSpec {
-        retain: Some(Retain {
+        retention: Some(ExecRetention {
             stdout_bytes: i64::try_from(OUTPUT)? + 1,
-            ..Retain::default()
+            ..ExecRetention::default()
         }),
         ..exec::shell(&format!("yes 0123456789abcde | head -c {OUTPUT}"))
     };
@@ -87,7 +87,7 @@ async fn stalled_readers_lose_their_permits_to_one_that_reads() -> Result<()> {
         let status = expect_status(Err::<(), _>(error))?;
         assert_eq!(
             status,
-            ("ResourceExhausted".into(), "REASON_QUOTA_EXCEEDED".into())
+            ("ResourceExhausted".into(), "QUOTA_EXCEEDED".into())
         );
     }
     let readers = CLIENTS * STREAMS;

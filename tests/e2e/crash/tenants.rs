@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::Client;
-use skilld_proto::v1::{Reason, TenantUsage};
+use skilld_proto::v1::{ErrorReason, TenantUsage};
 use skilld_tests::{Daemon, Options, docker, exec, usage, wait};
 
 use crate::crash::{DEADLINE, expect_status};
@@ -44,7 +44,7 @@ fn ended_execs(usage: &TenantUsage) -> i64 {
 
 async fn wait_for_held(client: &Client, resource: &str, amount: i64) -> Result<()> {
     wait::until(resource, DEADLINE, async || {
-        let usage = client.get_usage().await?;
+        let usage = client.get_tenant_usage().await?;
         Ok((held(&usage, resource) == Some(amount)).then_some(()))
     })
     .await?;
@@ -63,7 +63,7 @@ async fn held_amounts_are_exact_after_the_daemon_was_killed() -> Result<()> {
     }
     exec::run(&client, &first, exec::shell("true")).await?;
     wait_for_held(&client, "execs", 3).await?;
-    let before = client.get_usage().await?;
+    let before = client.get_tenant_usage().await?;
     let limits = client
         .get_workspace(&first)
         .await?
@@ -75,7 +75,7 @@ async fn held_amounts_are_exact_after_the_daemon_was_killed() -> Result<()> {
     daemon.crash().await?;
     daemon.restart().await?;
     let client = daemon.client.clone();
-    let after = client.get_usage().await?;
+    let after = client.get_tenant_usage().await?;
     // Execs of a guest that answers late are counted after the first answer.
     assert_eq!(held_all(&after)[..3], held_all(&before)[..3]);
     wait_for_held(&client, "execs", 3).await?;
@@ -84,7 +84,7 @@ async fn held_amounts_are_exact_after_the_daemon_was_killed() -> Result<()> {
     let refused = client.create_workspace(Default::default()).await;
     let quota = (
         String::from("ResourceExhausted"),
-        Reason::QuotaExceeded.as_str_name().to_owned(),
+        ErrorReason::QuotaExceeded.error_info_name().to_owned(),
     );
     assert_eq!(expect_status(refused)?, quota);
     exec::start(&client, &second, "x4", exec::shell("sleep 600")).await?;
@@ -98,7 +98,7 @@ async fn held_amounts_are_exact_after_the_daemon_was_killed() -> Result<()> {
     client.kill_exec(&format!("{first}/execs/x1")).await?;
     wait_for_held(&client, "execs", 3).await?;
     client.delete_workspace(&second).await?;
-    let usage = client.get_usage().await?;
+    let usage = client.get_tenant_usage().await?;
     let expected = [1, limits.memory_bytes, limits.cpu_millis, 1];
     assert_eq!(held_all(&usage), expected.map(Some), "after a delete");
     docker::remove(&daemon.container(&first)?).await?;
@@ -131,7 +131,7 @@ async fn an_exec_that_ends_without_a_daemon_is_released_and_counted() -> Result<
     wait_for_held(&client, "execs", 0).await?;
     // The killed daemon had not written the first one; the guest still knew both.
     wait::until("both execs are counted", DEADLINE, async || {
-        Ok((ended_execs(&client.get_usage().await?) == 2).then_some(()))
+        Ok((ended_execs(&client.get_tenant_usage().await?) == 2).then_some(()))
     })
     .await?;
     exec::start(&client, &workspace, "y", exec::shell("true")).await?;

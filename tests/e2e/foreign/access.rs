@@ -107,7 +107,7 @@ async fn buf_calls_over_tls_with_a_token() -> Result<()> {
         let principal: Value = serde_json::from_str(&output(&mut command).await?)?;
         assert_eq!(
             (&principal["id"], &principal["role"]),
-            (&json!("buf"), &json!("ROLE_OBSERVER"))
+            (&json!("buf"), &json!("PRINCIPAL_ROLE_OBSERVER"))
         );
     }
     shared.daemon.stop().await
@@ -154,7 +154,12 @@ async fn skillctl_does_what_docs_access_shows() -> Result<()> {
     check_log(&log.await?)?;
 
     // The operator, on the socket.
-    let tenants = shared.daemon.client.list_tenants().await?.tenants;
+    let tenants = shared
+        .daemon
+        .client
+        .list_tenant_usages(Default::default())
+        .await?
+        .tenant_usages;
     let names: Vec<&str> = tenants
         .iter()
         .map(|tenant| tenant.tenant.as_str())

@@ -54,7 +54,7 @@ def main():
 
     principal = call("AccessService/GetPrincipal")
     workspace = call("WorkspaceService/CreateWorkspace")
-    events = call("ExecService/RunExec", workspace=workspace.name, spec={"shell": "echo hello"})
+    events = call("ExecService/RunExec", parent=workspace.name, spec={"shell": "echo hello"})
     output = b"".join(event.output.data for event in events if event.WhichOneof("event") == "output")
     call("WorkspaceService/DeleteWorkspace", name=workspace.name)
     try:
@@ -74,7 +74,6 @@ def main():
             {
                 "id": principal.id,
                 "tenant": principal.tenant,
-                "via": principal.via,
                 "workspace_tenant": workspace.tenant,
                 "output": output.decode(),
                 "details": details,

@@ -55,7 +55,8 @@ class Server:
 
 
 def stage(server, workspace, path, data):
-    header = {"workspace": workspace, "header": {"kind": "KIND_FILE", "path": path, "sha256": hashlib.sha256(data).hexdigest()}}
+    digest = hashlib.sha256(data).hexdigest()
+    header = {"header": {"workspace": workspace, "format": "STAGE_FORMAT_FILE", "path": path, "sha256": digest}}
     chunks = [{"data": data[at : at + 262144]} for at in range(0, len(data), 262144)]
     return server.call("FileService/StageFiles", [header, *chunks])
 
@@ -63,7 +64,7 @@ def stage(server, workspace, path, data):
 def run(server, workspace, spec, on_first_output=None):
     """Runs a spec and calls a function when the first piece of output comes; returns exit code and output per stream."""
     output, result, closed, kinds = {1: b"", 2: b""}, None, None, []
-    for event in server.call("ExecService/RunExec", {"workspace": workspace, "spec": spec}):
+    for event in server.call("ExecService/RunExec", {"parent": workspace, "spec": spec}):
         kind = event.WhichOneof("event")
         kinds.append(kind)
         if kind == "output":
@@ -77,7 +78,8 @@ def run(server, workspace, spec, on_first_output=None):
         elif kind == "closed":
             closed = event.closed.total
     assert kinds[0] == "started" and kinds[-2:] == ["exited", "closed"] or "exited" in kinds, kinds
-    assert (closed.stdout, closed.stderr) == (len(output[1]), len(output[2])), "Closed says another size"
+    assert (closed.stdout_bytes, closed.stderr_bytes) == (len(output[1]), len(output[2])), "Closed says another size"
+    assert result.success == (result.exit_code == 0), result
     return result.exit_code, output[1].decode(), output[2].decode()
 
 
@@ -94,7 +96,7 @@ def collect(server, workspace, globs):
             assert hashlib.sha256(files[current]).hexdigest() == message.file_end.sha256, current
         else:
             summary = message.summary
-    assert summary.returned == len(files) and not summary.limits_hit, summary
+    assert summary.returned_count == len(files) and not summary.limits_hit, summary
     return files
 
 
@@ -106,12 +108,12 @@ def main():
     with open(table, "rb") as file:
         data = file.read()
 
-    workspace = server.call("WorkspaceService/CreateWorkspace", {"name": f"workspaces/foreign-{version}-{os.getpid()}"})
+    workspace = server.call("WorkspaceService/CreateWorkspace", {"workspace_id": f"foreign-{version}-{os.getpid()}"})
     name = workspace.name
-    staged = server.call("FileService/StageSkills", {"workspace": name, "skills": ["csv-report"]})
+    staged = server.call("FileService/StageSkills", {"workspace": name, "skills": ["skills/csv-report"]})
     written = stage(server, name, "inputs/sales.csv", data)
     spec = {
-        "skill": "csv-report",
+        "skill": "skills/csv-report",
         "argv": ["python", "scripts/csv_report.py", "--group-by", "region", "--sum", "revenue", "inputs/sales.csv"],
     }
     code, stdout, stderr = run(server, name, spec)
@@ -136,8 +138,8 @@ def main():
             {
                 "services": services,
                 "version": info.version,
-                "skill": [staged.skills[0].name, staged.skills[0].files],
-                "staged": [[file.path, file.size, file.sha256] for file in written.files],
+                "skill": [staged.skills[0].name, staged.skills[0].file_count],
+                "staged": [[file.path, file.size_bytes, file.sha256] for file in written.files],
                 "stdout": stdout,
                 "lines": lines,
                 "files": {path: content.decode() for path, content in files.items()},

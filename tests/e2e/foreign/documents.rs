@@ -25,6 +25,7 @@ README.md | From any language | readme_typed_from_top_to_bottom_does_what_it_sho
 README.md | Clean up | readme_typed_from_top_to_bottom_does_what_it_shows
 docs/access.md | | not run: changes files of the host; skillctl_does_what_docs_access_shows runs the commands with files of its own
 docs/access.md | Tokens for one workspace | not run: wants a daemon of its own; skillctl_does_what_docs_access_shows runs the commands
+docs/api.md | Make a call | not run: readme_typed_from_top_to_bottom_does_what_it_shows makes these calls
 docs/artifacts.md | Artifacts with skillctl | docs_artifacts_typed_whole_does_what_it_shows
 docs/artifacts.md | Artifacts with grpcurl | docs_artifacts_typed_whole_does_what_it_shows
 docs/audit.md | Rotation | not run: reads the logs of the host; the tests of skillctl pipe a log to it

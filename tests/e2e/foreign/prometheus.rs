@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use skilld_client::v1::{CreateWorkspaceRequest, Reason};
+use skilld_client::v1::{CreateWorkspaceRequest, ErrorReason};
 use skilld_tests::exec::{run, shell};
 use skilld_tests::http_page::fetch_page;
 use skilld_tests::{Daemon, Options, binaries, expect_refusal, wait};
@@ -156,7 +156,7 @@ async fn use_daemon(daemon: &Daemon) -> Result<()> {
     // The pool boots its next container, so this request waits for it.
     daemon.client.create_workspace(create()).await?;
     let refused = daemon.client.create_workspace(create()).await;
-    expect_refusal(refused, Reason::QuotaExceeded)?;
+    expect_refusal(refused, ErrorReason::QuotaExceeded)?;
     run(&daemon.client, &workspace, shell("true")).await?;
     Ok(())
 }

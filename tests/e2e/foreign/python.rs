@@ -41,7 +41,7 @@ fn check(saw: &Value, table: &[u8]) -> Result<()> {
         let name = json!(format!("skilld.v1.{service}"));
         assert!(services.contains(&name), "{service} is not listed");
     }
-    assert_eq!(saw["skill"][0], "csv-report");
+    assert_eq!(saw["skill"][0], "skills/csv-report");
     let digest: String = Sha256::digest(table)
         .iter()
         .map(|byte| format!("{byte:02x}"))

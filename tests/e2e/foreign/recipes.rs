@@ -130,7 +130,7 @@ impl Place {
         daemon
             .client
             .create_workspace(CreateWorkspaceRequest {
-                name: "workspaces/my-session".to_owned(),
+                workspace_id: "my-session".to_owned(),
                 ..CreateWorkspaceRequest::default()
             })
             .await?;
@@ -261,7 +261,7 @@ fn check_calls(printed: &str) -> Result<()> {
         .collect::<Result<_, _>>()?;
     let found = |pointer: &str| answers.iter().find_map(|answer| answer.pointer(pointer));
     assert_eq!(found("/name"), Some(&"workspaces/my-session".into()));
-    assert_eq!(found("/skills/0/name"), Some(&"python-math".into()));
+    assert_eq!(found("/skills/0/name"), Some(&"skills/python-math".into()));
     let texts = answers
         .iter()
         .filter_map(|answer| answer.pointer("/output/text")?.as_str());
@@ -280,7 +280,7 @@ fn check_texts(printed: &str) -> Result<()> {
         let text = answer.pointer("/output/text").and_then(Value::as_str);
         streamed += text.unwrap_or_default();
         if answer.get("nextOffsets").is_some() {
-            let pieces = answer["output"].as_array().into_iter().flatten();
+            let pieces = answer["outputs"].as_array().into_iter().flatten();
             polled.push(pieces.filter_map(|piece| piece["text"].as_str()).collect());
         }
     }
@@ -338,17 +338,20 @@ async fn docs_exec_typed_whole_does_what_it_shows() -> Result<()> {
     has_all(
         calls,
         &[
-            "\"open\": true",
+            "\"openStdin\": true",
             "\"committedOffset\": \"10\"",
-            "REASON_EXITED",
+            "EXIT_REASON_EXITED",
         ],
     );
     let generated = printed["Python, generated code"].trim_end();
-    assert_eq!(generated, "exit code 3, 700000 bytes sorted, REASON_EXITED");
+    assert_eq!(
+        generated,
+        "exit code 3, 700000 bytes sorted, EXIT_REASON_EXITED"
+    );
     let reflected = printed["Python, by reflection"].trim_end();
     assert_eq!(
         reflected,
-        "['step 1', 'step 2', 'step 3'] REASON_KILLED_BY_CLIENT"
+        "['step 1', 'step 2', 'step 3'] EXIT_REASON_KILLED_BY_CLIENT"
     );
     place.daemon.stop().await
 }

@@ -6,8 +6,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use skilld_client::v1::{
-    ArtifactScope, DeleteArtifactRequest, ListArtifactVersionsRequest, ListArtifactsRequest,
-    LoadArtifactRequest, Reason,
+    ArtifactScope, DeleteArtifactRequest, ErrorReason, ListArtifactVersionsRequest,
+    ListArtifactsRequest, LoadArtifactRequest,
 };
 use skilld_client::{Client, RetryPolicy, SaveTarget};
 use skilld_tests::exec::{run, shell, workspace};
@@ -210,7 +210,7 @@ async fn pages(client: &Client, expected: &[&str]) -> Result<()> {
 /// Lists the versions from 10 on.
 async fn saved_last(client: &Client, name: &str) -> Result<Vec<i64>> {
     let request = ListArtifactVersionsRequest {
-        name: name.to_owned(),
+        parent: name.to_owned(),
         page_token: "9".to_owned(),
         ..Default::default()
     };
@@ -305,10 +305,10 @@ async fn an_unreachable_bucket_is_reported_and_recovers() -> Result<()> {
     drop(s3);
     let listed = client.list_artifacts(ListArtifactsRequest::default());
     let listed = tokio::time::timeout(LIMIT, listed).await?;
-    expect_refusal(listed, Reason::StorageUnavailable)?;
+    expect_refusal(listed, ErrorReason::StorageUnavailable)?;
     let saved = client.save_artifact(target("a"), tokio::io::repeat(7).take(1 << 20));
     let saved = tokio::time::timeout(LIMIT, saved).await?;
-    expect_refusal(saved, Reason::StorageUnavailable)?;
+    expect_refusal(saved, ErrorReason::StorageUnavailable)?;
     let service = "skilld.v1.ArtifactService";
     wait::until("health says so", LIMIT, async || {
         Ok((!client.is_serving(service).await?).then_some(()))

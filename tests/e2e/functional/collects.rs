@@ -16,8 +16,9 @@ use skilld::artifacts::{
 use skilld::config::Config;
 use skilld::shutdown::Tasks;
 use skilld_client::v1::collect_outputs_response::Payload;
-use skilld_client::v1::skipped_file::Reason as Skipped;
-use skilld_client::v1::{CollectOutputsRequest, CollectSpec, Reason, SaveAsArtifacts};
+use skilld_client::v1::{
+    CollectOutputsRequest, CollectSpec, ErrorReason, SaveAsArtifacts, SkipReason as Skipped,
+};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{collect, globs};
 use skilld_tests::{Daemon, docker};
@@ -34,6 +35,7 @@ fn saved<const N: usize>(patterns: [&str; N], prefix: &str) -> CollectSpec {
                 user: "ada".to_owned(),
                 session: "s1".to_owned(),
             }),
+            ..SaveAsArtifacts::default()
         }),
         ..globs(patterns)
     }
@@ -211,7 +213,7 @@ async fn a_guest_that_is_lost_leaves_whole_artifacts_only() -> Result<()> {
             Err(error) => break error,
         }
     };
-    assert_eq!(lost.reason(), Some(Reason::GuestLost), "{lost}");
+    assert_eq!(lost.reason(), Some(ErrorReason::GuestLost), "{lost}");
     let store = Store::of(&daemon.state_dir()).await?;
     let there = count_saved(&store).await?;
     ensure!((1..9).contains(&there), "{there}");

@@ -9,8 +9,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use skilld_client::Client;
-use skilld_client::v1::input_spec::Source;
-use skilld_client::v1::{ExecSpec, InputSpec, Reason, RunExecRequest, StageInputsRequest};
+use skilld_client::v1::input_spec::Content;
+use skilld_client::v1::{ErrorReason, ExecSpec, InputSpec, RunExecRequest, StageInputsRequest};
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::files::{collect, globs, put, read};
 use skilld_tests::{Daemon, DefaultDaemon, Options, expect_refusal};
@@ -76,8 +76,8 @@ async fn no_name_is_ever_shell_text() -> Result<()> {
         let odd = text.replace('/', ":");
         put(client, &name, &format!("work/{odd}"), "bytes").await?;
         let from = |from: String, to: String| InputSpec {
-            source: Some(Source::From(from)),
-            to,
+            content: Some(Content::Source(from)),
+            path: to,
             ..InputSpec::default()
         };
         let inputs = vec![
@@ -87,8 +87,8 @@ async fn no_name_is_ever_shell_text() -> Result<()> {
             ),
             from(format!("skill://s/{odd}"), format!("work/skill/{odd}")),
             InputSpec {
-                source: Some(Source::Data("data".into())),
-                to: format!("out/{odd}"),
+                content: Some(Content::Data("data".into())),
+                path: format!("out/{odd}"),
                 ..InputSpec::default()
             },
         ];
@@ -106,12 +106,12 @@ async fn no_name_is_ever_shell_text() -> Result<()> {
         ..shell("true")
     };
     let request = RunExecRequest {
-        workspace: name.clone(),
+        parent: name.clone(),
         spec: Some(bad),
         ..RunExecRequest::default()
     };
     let answer = client.run_exec(request).await.map(drop);
-    expect_refusal(answer, Reason::InvalidRequest)?;
+    expect_refusal(answer, ErrorReason::InvalidRequest)?;
     let look = shell("find /workspace /tmp -name pwned | wc -l");
     assert_eq!(run(client, &name, look).await?.text(), "0\n");
     daemon.stop().await
@@ -127,7 +127,7 @@ async fn a_command_cannot_rewrite_what_is_on_record_or_poison_a_skill() -> Resul
     let name = workspace(client).await?.name;
     client.stage_skills(&name, &["s"]).await?;
     let data = InputSpec {
-        source: Some(Source::Data("input".into())),
+        content: Some(Content::Data("input".into())),
         name: "a.txt".to_owned(),
         ..InputSpec::default()
     };
@@ -148,9 +148,9 @@ echo $n"#;
     // An input cannot take its place either, nor what is in a folder that is staged.
     for to in ["metadata.json", "/workspace/./metadata.json", "./"] {
         let spec = InputSpec {
-            source: Some(Source::Data("{}".into())),
+            content: Some(Content::Data("{}".into())),
             name: "metadata.json".to_owned(),
-            to: to.to_owned(),
+            path: to.to_owned(),
             ..InputSpec::default()
         };
         let request = StageInputsRequest {
@@ -159,7 +159,7 @@ echo $n"#;
             ..StageInputsRequest::default()
         };
         let answer = client.stage_inputs(request).await;
-        let failure = expect_refusal(answer, Reason::ReadOnly)?;
+        let failure = expect_refusal(answer, ErrorReason::ReadOnly)?;
         assert!(failure.message.contains("only the daemon"), "{failure:?}");
     }
     let view = client.get_workspace(&name).await?;

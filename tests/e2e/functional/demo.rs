@@ -99,7 +99,7 @@ async fn a_skill_reports_on_a_users_file() -> Result<()> {
 
     // The report was written through the skill's link `out`; the skill itself is as it was.
     let request = ListFilesRequest {
-        workspace: made.name.clone(),
+        parent: made.name.clone(),
         path: "skills/csv-report".to_owned(),
         recursive: true,
         ..ListFilesRequest::default()

@@ -7,8 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceLimits};
+use skilld_client::v1::{
+    CreateWorkspaceRequest, ErrorReason, ExitReason as Ended, WorkspaceLimits,
+};
 use skilld_client::{Client, RetryPolicy};
 use skilld_tests::disks::loop_devices;
 use skilld_tests::exec::{run, shell, shell_stdout, sized, workspace};
@@ -98,7 +99,7 @@ async fn a_full_disk_is_reported_and_hurts_nobody_else() -> Result<()> {
             put(client, &full, "out/large", vec![1; 8 << 20])
                 .await
                 .and(put(client, &full, "out/file", "x").await),
-            Reason::DiskFull,
+            ErrorReason::DiskFull,
         )?;
         put(client, &other, "work/x", vec![1; 8 << 20]).await?;
         run(client, &full, shell("rm -rf $WORK_DIR/* $OUTPUT_DIR/*")).await?;
@@ -147,7 +148,7 @@ async fn a_request_has_its_own_size_or_is_refused() -> Result<()> {
             inodes,
             ..WorkspaceLimits::default()
         };
-        let failure = expect_refusal(sized(client, limits).await, Reason::LimitUnsupported)?;
+        let failure = expect_refusal(sized(client, limits).await, ErrorReason::LimitUnsupported)?;
         assert_eq!(
             failure.metadata.get("field").map(String::as_str),
             Some(field)

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use skilld_client::Client;
-use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{
-    ExecSpec, PrepareSkillRequest, PreparedSkill, StagedSkill, prepare_skill_response,
+    ExecSpec, PrepareSkillRequest, PreparedSkill, ProblemSeverity, StagedSkill,
+    prepare_skill_response,
 };
 use skilld_tests::exec::{run, shell, start, workspace};
 use skilld_tests::package_index::{MAKE_WHEELS, make_packages};
@@ -173,7 +173,7 @@ async fn commands_find_the_packages_of_their_skill_offline() -> Result<()> {
     let skill = stage(client, &name, "letters").await?;
     assert_eq!(skill.problems, []);
     let staged = skill.environment.context("an environment")?;
-    assert_eq!((staged.packages_total, staged.packages.len()), (2, 0));
+    assert_eq!((staged.package_count, staged.packages.len()), (2, 0));
     let (_, prepared) = prepare(client, "letters").await?;
     let built = prepared.environment.context("the environment")?;
     assert_eq!(built.path, staged.path);
@@ -394,7 +394,10 @@ async fn preparing_where_nothing_is_built_is_an_error() -> Result<()> {
             anyhow::bail!("{:?}", result.problems);
         };
         let subject = problem.subject.as_str();
-        assert_eq!((problem.severity(), subject), (Severity::Error, skill));
+        assert_eq!(
+            (problem.severity(), subject),
+            (ProblemSeverity::Error, skill)
+        );
     }
     daemon.stop().await
 }
@@ -457,7 +460,7 @@ async fn a_lost_wheelhouse_is_a_problem_and_workspaces_still_start() -> Result<(
         stage(client, &name, "plain").await?;
         assert_eq!(output(client, &name, "plain", "echo ran").await?, "ran\n");
     }
-    let problems = client.problems().await?;
+    let problems = client.list_problems(Default::default()).await?.problems;
     let codes: Vec<_> = problems.iter().map(|problem| &problem.code).collect();
     let expected = "environment.wheelhouse_unusable";
     ensure!(codes.iter().any(|code| *code == expected), "{codes:?}");

@@ -7,10 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
-use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ExecSpec, ExecState, ListExecsRequest, Reason, RunExecRequest,
-    SignalExecRequest, StreamOffsets,
+    CreateWorkspaceRequest, ErrorReason, ExecSpec, ExecState, ExitReason as Ended,
+    ListExecsRequest, RunExecRequest, SignalExecRequest, StreamOffsets,
 };
 use skilld_tests::exec::{argv, attach, run, shell, shell_stdout, start};
 use skilld_tests::{Daemon, DefaultDaemon, Options, docker, expect_refusal};
@@ -192,16 +191,17 @@ async fn exit_codes_and_signals_are_data() -> Result<()> {
         let outcome = run(client, &name, shell(&format!("exit {code}"))).await?;
         let ended = (outcome.exit_code(), outcome.signal(), outcome.reason());
         assert_eq!(ended, (Some(code), None, Ended::Exited));
+        assert_eq!(outcome.result.success, code == 0);
     }
     for signal in [1, 9, 11, 15] {
         let outcome = run(client, &name, shell(&format!("kill -{signal} $$"))).await?;
-        let ended = (outcome.exit_code(), outcome.signal(), outcome.reason());
-        assert_eq!(ended, (None, Some(signal), Ended::Signaled));
+        let ended = (outcome.result.exit_code, outcome.signal(), outcome.reason());
+        assert_eq!(ended, (128 + signal, Some(signal), Ended::Signaled));
     }
     let outcome = run(client, &name, shell("echo out; echo err >&2; echo more")).await?;
     assert_eq!(outcome.text(), "out\nmore\n");
     assert_eq!(outcome.error_text(), "err\n");
-    assert_eq!((outcome.total.stdout, outcome.total.stderr), (9, 4));
+    assert_eq!(outcome.total.counts(), [9, 4]);
     // Without stdin a program is at its end at once.
     let outcome = run(client, &name, shell("wc -c; readlink /proc/self/fd/0")).await?;
     assert_eq!(outcome.text(), "0\n/dev/null\n");
@@ -213,7 +213,7 @@ async fn an_exec_id_starts_one_program() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     let request = |text: &str| RunExecRequest {
-        workspace: name.clone(),
+        parent: name.clone(),
         exec_id: "once".to_owned(),
         spec: Some(shell(text)),
         ..RunExecRequest::default()
@@ -229,7 +229,7 @@ async fn an_exec_id_starts_one_program() -> Result<()> {
     let count = run(client, &name, shell("cat $WORK_DIR/count")).await?;
     assert_eq!(count.text(), "x\n");
     let other = client.run_exec(request("echo something else")).await;
-    expect_refusal(other, Reason::IdTaken)?;
+    expect_refusal(other, ErrorReason::IdTaken)?;
     daemon.stop().await
 }
 
@@ -241,7 +241,7 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
         start(client, &name, id, argv(["sleep", "1000"])).await?;
     }
     let mut request = ListExecsRequest {
-        workspace: name.clone(),
+        parent: name.clone(),
         page_size: 2,
         ..ListExecsRequest::default()
     };
@@ -273,14 +273,17 @@ async fn execs_are_listed_in_the_order_of_their_start() -> Result<()> {
         (ended.signal(), ended.reason()),
         (Some(15), Ended::Signaled)
     );
-    expect_refusal(client.signal_exec(signal).await, Reason::ExecNotRunning)?;
+    expect_refusal(
+        client.signal_exec(signal).await,
+        ErrorReason::ExecNotRunning,
+    )?;
     assert_eq!(
         client.get_exec(&names[0]).await?.state(),
         ExecState::Running
     );
     expect_refusal(
         client.get_exec(&format!("{name}/execs/none")).await,
-        Reason::ExecNotFound,
+        ErrorReason::ExecNotFound,
     )?;
     daemon.stop().await
 }

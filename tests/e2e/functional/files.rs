@@ -3,7 +3,7 @@
 //! Docker: a file that the daemon stages and one that a command makes are the same files of a container, with its user.
 
 use anyhow::{Result, ensure};
-use skilld_client::v1::{FileEntry, FileType, ListFilesRequest, Reason};
+use skilld_client::v1::{ErrorReason, FileEntry, FileType, ListFilesRequest};
 use skilld_client::{Client, UploadTarget};
 use skilld_tests::exec::{run, shell};
 use skilld_tests::files::{put, read, sha256, stage, tar};
@@ -16,7 +16,7 @@ async fn list(
     recursive: bool,
 ) -> Result<Vec<FileEntry>> {
     let mut request = ListFilesRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         path: path.to_owned(),
         recursive,
         page_size: 3,
@@ -40,7 +40,7 @@ async fn a_staged_file_has_its_bytes_mode_and_place() -> Result<()> {
     let client = &daemon.client;
     let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
     let target = UploadTarget {
-        mode: 0o750,
+        mode: Some(0o750),
         ..UploadTarget::file(&name, "inputs/deep/er/data.bin")
     };
     let staged = stage(client, target, data.clone()).await?;
@@ -49,8 +49,8 @@ async fn a_staged_file_has_its_bytes_mode_and_place() -> Result<()> {
         (file.path.as_str(), file.mode),
         ("work/inputs/deep/er/data.bin", 0o750)
     );
-    assert_eq!((file.size, &file.sha256), (3_000_000, &sha256(&data)));
-    assert_eq!((staged.files_total, staged.bytes_total), (1, 3_000_000));
+    assert_eq!((file.size_bytes, &file.sha256), (3_000_000, &sha256(&data)));
+    assert_eq!((staged.file_count, staged.size_bytes), (1, 3_000_000));
     let commands =
         "cd $INPUTS_DIR/deep/er; stat -c '%a %s %U' data.bin; sha256sum <data.bin; ls -A";
     let seen = run(client, &name, shell(commands)).await?;
@@ -83,7 +83,7 @@ async fn directories_are_listed_with_the_type_and_size_of_each_entry() -> Result
     let files = list(client, &name, "$OUTPUT_DIR", true).await?;
     let seen: Vec<(&str, FileType)> = files
         .iter()
-        .map(|file| (file.path.as_str(), file.r#type()))
+        .map(|file| (file.path.as_str(), file.file_type()))
         .collect();
     assert_eq!(
         seen,
@@ -96,15 +96,18 @@ async fn directories_are_listed_with_the_type_and_size_of_each_entry() -> Result
             ("out/link", FileType::Symlink),
         ]
     );
-    assert_eq!(files[0].path_bytes, b"out/bad\xff".as_slice());
-    assert_eq!((files[3].size, files[3].mode), (5, 0o640));
-    assert_eq!(files[2].mtime.map(|time| time.seconds), Some(1_700_000_000));
+    assert_eq!(files[0].raw_path, b"out/bad\xff".as_slice());
+    assert_eq!((files[3].size_bytes, files[3].mode), (5, 0o640));
+    assert_eq!(
+        files[2].modify_time.map(|time| time.seconds),
+        Some(1_700_000_000)
+    );
     assert_eq!(files[5].link_target, "/etc/passwd");
     let flat = list(client, &name, "out", false).await?;
     assert_eq!(flat.len(), 4, "{flat:?}");
     let one = list(client, &name, "out/d/b", false).await?;
     assert_eq!(
-        (one.len(), one[0].path.as_str(), one[0].size),
+        (one.len(), one[0].path.as_str(), one[0].size_bytes),
         (1, "out/d/b", 5)
     );
     let root: Vec<String> = list(client, &name, "", false)
@@ -114,11 +117,11 @@ async fn directories_are_listed_with_the_type_and_size_of_each_entry() -> Result
         .collect();
     assert_eq!(root, ["metadata.json", "out", "runs", "skills", "work"]);
     for (path, reason) in [
-        ("out/none", Reason::FileNotFound),
-        ("../etc", Reason::PathEscapes),
+        ("out/none", ErrorReason::FileNotFound),
+        ("../etc", ErrorReason::PathEscapes),
     ] {
         let request = ListFilesRequest {
-            workspace: name.clone(),
+            parent: name.clone(),
             path: path.to_owned(),
             ..ListFilesRequest::default()
         };
@@ -139,7 +142,7 @@ async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
         ..UploadTarget::file(&name, "work/data")
     };
     let answer = stage(client, target, "new").await;
-    let failure = expect_refusal(answer, Reason::ChecksumMismatch)?;
+    let failure = expect_refusal(answer, ErrorReason::ChecksumMismatch)?;
     assert_eq!(failure.metadata.get("sha256"), Some(&sha256(b"new")));
     let archive = tar(&[("a", b"a", 0o644)])?;
     let target = UploadTarget {
@@ -147,7 +150,7 @@ async fn a_wrong_checksum_leaves_the_old_file() -> Result<()> {
         ..UploadTarget::tar(&name, "work")
     };
     let answer = stage(client, target, archive).await;
-    expect_refusal(answer, Reason::ChecksumMismatch)?;
+    expect_refusal(answer, ErrorReason::ChecksumMismatch)?;
     assert_eq!(read(client, &name, "work/data").await?, b"old");
     assert_eq!(run(client, &name, look()).await?.text(), before);
     daemon.stop().await

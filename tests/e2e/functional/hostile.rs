@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use skilld_client::v1::skipped_file::Reason as Skipped;
-use skilld_client::v1::{CollectFormat, CollectSpec, ListFilesRequest, Reason};
+use skilld_client::v1::{
+    CollectFormat, CollectSpec, ErrorReason, ListFilesRequest, SkipReason as Skipped,
+};
 use skilld_client::{Client, UploadTarget};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{collect, globs, put, stage, tar};
@@ -100,7 +101,7 @@ for odd in (b'two\nlines', b'\xff\xfe', b'n' * 255, b' ', b'-rf', b'...'): open(
             ..wanted.clone()
         };
         let got = tokio::time::timeout(IN_TIME, collect(client, &name, wanted)).await??;
-        assert_eq!(got.summary.returned, 14);
+        assert_eq!(got.summary.returned_count, 14);
         assert_eq!(got.skipped(), expected.into());
     }
     daemon.stop().await
@@ -125,7 +126,7 @@ async fn too_deep_and_too_many_end_in_time_and_bother_no_neighbour() -> Result<(
     assert_eq!(skipped, [Skipped::Depth]);
     assert!(got.summary.limits_hit && got.files.is_empty());
     let request = ListFilesRequest {
-        workspace: name.clone(),
+        parent: name.clone(),
         recursive: true,
         ..ListFilesRequest::default()
     };
@@ -140,8 +141,11 @@ async fn too_deep_and_too_many_end_in_time_and_bother_no_neighbour() -> Result<(
     ensure!(count > 90_000, "{count} files");
     let work = collect(client, &name, globs(["work/many/*"]));
     let got = beside(client, &neighbour, work).await?;
-    assert_eq!((got.summary.matched, got.summary.returned), (count, 100));
-    assert_eq!(got.summary.skipped.len(), 1000);
+    assert_eq!(
+        (got.summary.matched_count, got.summary.returned_count),
+        (count, 100)
+    );
+    assert_eq!(got.summary.skipped_files.len(), 1000);
     // Nothing fits any more, which is said and leaves nothing.
     let full = put(client, &name, "work/one-more", "x").await;
     ensure!(full.is_err(), "{full:?}");
@@ -161,7 +165,7 @@ async fn an_existing_link_leads_no_archive_out_of_the_workspace() -> Result<()> 
     for path in ["away/x", "up/x"] {
         let archive = tar(&[(path, b"evil", 0o644)])?;
         let answer = stage(client, UploadTarget::tar(&name, "work"), archive).await;
-        expect_refusal(answer, Reason::PathEscapes).with_context(|| path.to_owned())?;
+        expect_refusal(answer, ErrorReason::PathEscapes).with_context(|| path.to_owned())?;
     }
     let files = run(client, &name, shell("ls -A /tmp")).await?;
     assert_eq!(files.text(), "");

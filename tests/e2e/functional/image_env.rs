@@ -3,7 +3,7 @@
 //! Docker: the variables come from a real image's configuration and reach real commands.
 
 use anyhow::{Context, Result};
-use skilld_client::v1::{CheckImageRequest, ExecSpec, Programs};
+use skilld_client::v1::{CheckImageRequest, ExecPrograms, ExecSpec};
 use skilld_tests::exec::{argv, run, shell, shell_stdout, workspace};
 use skilld_tests::test_image::TestImage;
 use skilld_tests::{Daemon, Options};
@@ -41,7 +41,7 @@ ENV PATH=/usr/lib/git-core:/workspace/work/bin:$PATH
     assert_eq!(found, "/usr/lib/git-core/git-add\n");
 
     // A restricted command gets only the directories of the image.
-    let programs = Some(Programs {
+    let programs = Some(ExecPrograms {
         allowed: vec!["env".to_owned(), "git-add".to_owned()],
         denied: Vec::new(),
     });

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
-use skilld_client::v1::problem::Severity;
-use skilld_client::v1::{CheckImageRequest, CheckImageResponse, CreateWorkspaceRequest};
+use skilld_client::v1::{
+    CheckImageRequest, CheckImageResponse, CreateWorkspaceRequest, ProblemSeverity,
+};
 use skilld_tests::test_image::{TEST_LABEL, TestImage, remove_image};
 use skilld_tests::{Daemon, Options, docker, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -57,7 +58,7 @@ fn errors(answer: &CheckImageResponse) -> Vec<&str> {
     answer
         .findings
         .iter()
-        .filter(|finding| finding.severity() == Severity::Error)
+        .filter(|finding| finding.severity() == ProblemSeverity::Error)
         .map(|finding| finding.code.as_str())
         .collect()
 }
@@ -80,11 +81,11 @@ async fn an_image_is_checked_as_a_pool_would_use_it() -> Result<()> {
     assert!(answer.usable, "{answer:?}");
     assert!(answer.python_version.starts_with("3."), "{answer:?}");
     assert!(
-        answer.programs > 100 && answer.python_packages > 0,
+        answer.program_count > 100 && answer.python_package_count > 0,
         "{answer:?}"
     );
     assert!(
-        answer.size_bytes > 0 && answer.start_time.is_some(),
+        answer.size_bytes > 0 && answer.start_duration.is_some(),
         "{answer:?}"
     );
     let pool = daemon.client.get_pool("default").await?;
@@ -313,7 +314,7 @@ async fn a_private_image_is_pulled_with_docker_client_credentials() -> Result<()
         ..CreateWorkspaceRequest::default()
     };
     let workspace = daemon.client.create_workspace(request).await?;
-    assert_eq!(workspace.pool, "private");
+    assert_eq!(workspace.pool, "pools/private");
     let pulled = format!("{}@{}", registry.name, registry.digest);
     let found = docker::connect()?.inspect_image(&pulled).await?;
     assert_eq!(found.id, Some(pool.image_id));
@@ -333,7 +334,11 @@ async fn a_pull_without_credentials_is_a_problem_of_its_pool_only() -> Result<()
     let daemon = Daemon::start_with(with_private_pool(&image, dir.path())).await?;
     let client = &daemon.client;
     let problem = wait::until("the pull fails", LIMIT, async || {
-        let mut problems = client.problems().await?.into_iter();
+        let mut problems = client
+            .list_problems(Default::default())
+            .await?
+            .problems
+            .into_iter();
         Ok(problems.find(|problem| problem.code == "pool.image_pull_failed"))
     })
     .await?;
@@ -353,7 +358,7 @@ async fn a_pull_without_credentials_is_a_problem_of_its_pool_only() -> Result<()
     .await?;
     // The failed pull is a problem until the pool has learned of the other one's end.
     wait::until("no problem is left", LIMIT, async || {
-        let problems = client.problems().await?;
+        let problems = client.list_problems(Default::default()).await?.problems;
         let mut subjects = problems.iter().map(|problem| problem.subject.as_str());
         Ok(subjects
             .all(|subject| subject != "pools/private")

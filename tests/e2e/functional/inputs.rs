@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
-use skilld_client::v1::input_spec::Source;
-use skilld_client::v1::{InputSpec, Reason, StageInputsRequest, StageMode, StagedInput};
+use skilld_client::v1::input_spec::Content;
+use skilld_client::v1::{ErrorReason, InputSpec, StageInputsRequest, StageMode, StagedInput};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::files::{put, read, sha256};
 use skilld_tests::{Daemon, DefaultDaemon, Options, expect_refusal};
@@ -17,15 +17,15 @@ use tempfile::TempDir;
 
 fn reference(from: &str, to: &str) -> InputSpec {
     InputSpec {
-        source: Some(Source::From(from.to_owned())),
-        to: to.to_owned(),
+        content: Some(Content::Source(from.to_owned())),
+        path: to.to_owned(),
         ..InputSpec::default()
     }
 }
 
 fn bytes(name: &str, data: &'static [u8]) -> InputSpec {
     InputSpec {
-        source: Some(Source::Data(data.into())),
+        content: Some(Content::Data(data.into())),
         name: name.to_owned(),
         ..InputSpec::default()
     }
@@ -106,10 +106,10 @@ async fn inputs_arrive_from_every_source_with_their_bytes() -> Result<()> {
         ]
     );
     let file = staged[1].file.as_ref().context("a file")?;
-    assert_eq!((file.size, file.mode), (8, 0o644));
+    assert_eq!((file.size_bytes, file.mode), (8, 0o644));
     assert_eq!(file.sha256, sha256(b"a,b\n1,2\n"));
     let folder = &staged[2];
-    assert_eq!((folder.files_total, folder.bytes_total), (3, 6));
+    assert_eq!((folder.file_count, folder.size_bytes), (3, 6));
     assert!(folder.note.contains("left out 1"), "{}", folder.note);
 
     let seen = run(
@@ -132,7 +132,7 @@ async fn inputs_arrive_from_every_source_with_their_bytes() -> Result<()> {
     let recorded: Vec<_> = view
         .inputs
         .iter()
-        .map(|input| (input.path.as_str(), input.from.as_str()))
+        .map(|input| (input.path.as_str(), input.source.as_str()))
         .collect();
     assert!(
         recorded.contains(&("work/set", at("set").as_str())),
@@ -150,25 +150,25 @@ async fn a_reference_or_place_that_leads_out_is_refused() -> Result<()> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     for (from, to, reason) in [
-        ("host://etc/passwd", "", Reason::InvalidRequest),
-        ("file:///etc/passwd", "", Reason::InvalidRequest),
-        ("workspace://../x", "", Reason::PathEscapes),
-        ("skill://../../etc/passwd", "", Reason::InvalidRequest),
-        ("skill://text-stats/../../x", "", Reason::PathEscapes),
-        ("workspace://work", "../x", Reason::PathEscapes),
+        ("host://etc/passwd", "", ErrorReason::InvalidRequest),
+        ("file:///etc/passwd", "", ErrorReason::InvalidRequest),
+        ("workspace://../x", "", ErrorReason::PathEscapes),
+        ("skill://../../etc/passwd", "", ErrorReason::InvalidRequest),
+        ("skill://text-stats/../../x", "", ErrorReason::PathEscapes),
+        ("workspace://work", "../x", ErrorReason::PathEscapes),
         (
             "workspace://work",
             "inputs/../../../etc/x",
-            Reason::PathEscapes,
+            ErrorReason::PathEscapes,
         ),
-        ("workspace://work", "skills/x", Reason::ReadOnly),
+        ("workspace://work", "skills/x", ErrorReason::ReadOnly),
     ] {
         let staged = stage(client, &name, [reference(from, to)]).await;
         expect_refusal(staged, reason).with_context(|| format!("{from} → {to}"))?;
     }
     // The configuration lists no directory of the host.
     let staged = stage(client, &name, [reference("host:///etc/passwd", "")]).await;
-    let failure = expect_refusal(staged, Reason::PermissionDenied)?;
+    let failure = expect_refusal(staged, ErrorReason::PermissionDenied)?;
     assert!(
         failure.message.contains("files.host_roots"),
         "{}",

@@ -3,8 +3,7 @@
 //! Docker: the kernel enforces them on programs in a container, within the limits of the container itself.
 
 use anyhow::Result;
-use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecLimits, ExecSpec};
+use skilld_client::v1::{ExecLimits, ExecSpec, ExitReason as Ended};
 use skilld_tests::DefaultDaemon;
 use skilld_tests::exec::{Outcome, argv, run, shell, start};
 

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
-use skilld_client::v1::spawn_failure::Stage;
-use skilld_client::v1::{ExecSpec, Programs};
+use skilld_client::v1::spawn_failure::Step;
+use skilld_client::v1::{ExecPrograms, ExecSpec};
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::{Daemon, Options};
 use tempfile::TempDir;
@@ -80,7 +80,7 @@ async fn plugin_programs_run_while_programs_are_restricted() -> Result<()> {
     let physical = format!("{PLUGIN}/skills/deploy/bin/hello");
     let restricted = |allowed: &[&str], program: &str| {
         in_skill(ExecSpec {
-            programs: Some(Programs {
+            programs: Some(ExecPrograms {
                 allowed: allowed.iter().map(|&entry| entry.to_owned()).collect(),
                 denied: Vec::new(),
             }),
@@ -110,7 +110,7 @@ async fn plugin_programs_run_while_programs_are_restricted() -> Result<()> {
             .spawn_failure
             .clone()
             .with_context(|| format!("{program} ran: {outcome:?}"))?;
-        assert_eq!(failure.stage(), Stage::Program, "{failure:?}");
+        assert_eq!(failure.step(), Step::Program, "{failure:?}");
         assert!(failure.message.contains(why), "{program}: {failure:?}");
     }
     // What the plugin shares is as read-only as the skill.

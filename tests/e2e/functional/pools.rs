@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::join_all;
-use skilld_client::v1::{CreateWorkspaceRequest, Reason};
+use skilld_client::v1::{CreateWorkspaceRequest, ErrorReason};
 use skilld_tests::exec::{run, shell, workspace};
 use skilld_tests::{Daemon, Options, expect_refusal, wait};
 
@@ -29,11 +29,14 @@ async fn a_pool_is_resized_within_its_maximum() -> Result<()> {
     for wrong in [-1, 4] {
         expect_refusal(
             client.resize_pool("default", wrong).await,
-            Reason::InvalidRequest,
+            ErrorReason::InvalidRequest,
         )?;
     }
-    let failure = expect_refusal(client.resize_pool("none", 1).await, Reason::PoolNotFound)?;
-    assert_eq!(failure.metadata["pools"], "default");
+    let failure = expect_refusal(
+        client.resize_pool("none", 1).await,
+        ErrorReason::PoolNotFound,
+    )?;
+    assert_eq!(failure.metadata["pools"], "pools/default");
     daemon.stop().await
 }
 
@@ -52,12 +55,12 @@ async fn an_unknown_pool_is_answered_with_those_that_exist() -> Result<()> {
     };
     let failure = expect_refusal(
         client.create_workspace(request("nope")).await,
-        Reason::PoolNotFound,
+        ErrorReason::PoolNotFound,
     )?;
-    assert_eq!(failure.metadata["pools"], "default,other");
+    assert_eq!(failure.metadata["pools"], "pools/default,pools/other");
     // A pool without warm containers makes one for who asks.
     let made = client.create_workspace(request("other")).await?;
-    assert_eq!(made.pool, "other");
+    assert_eq!(made.pool, "pools/other");
     daemon.stop().await
 }
 

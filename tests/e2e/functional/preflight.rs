@@ -4,9 +4,10 @@
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
-use skilld_client::v1::preflight_finding::Kind;
-use skilld_client::v1::problem::Severity;
-use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, PreflightSkillResponse, Reason};
+use skilld_client::v1::{
+    ErrorReason, NeedKind, PreflightFinding, PreflightSkillRequest, PreflightSkillResponse,
+    ProblemSeverity,
+};
 use skilld_tests::{Daemon, Options, binaries, expect_refusal};
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,9 +58,9 @@ fn request(name: &str) -> PreflightSkillRequest {
     }
 }
 
-fn row(finding: &PreflightFinding) -> (Kind, &str, bool, &str) {
+fn row(finding: &PreflightFinding) -> (NeedKind, &str, bool, &str) {
     assert!(!finding.message.is_empty());
-    let error = finding.severity() == Severity::Error;
+    let error = finding.severity() == ProblemSeverity::Error;
     (finding.kind(), &finding.name, error, &finding.source)
 }
 
@@ -79,24 +80,27 @@ async fn software_missing_from_the_image_is_reported_before_any_run() -> Result<
     assert_eq!(
         found,
         [
-            (Kind::Interpreter, "ruby", true, "scripts/a.rb:1"),
+            (NeedKind::Interpreter, "ruby", true, "scripts/a.rb:1"),
             (
-                Kind::PythonPackage,
+                NeedKind::PythonPackage,
                 "no-such-package",
                 true,
                 "requirements.txt:2"
             ),
-            (Kind::NodePackage, "no-such", true, "package.json"),
-            (Kind::PythonPackage, "torch", false, "scripts/b.py:1"),
+            (NeedKind::NodePackage, "no-such", true, "package.json"),
+            (NeedKind::PythonPackage, "torch", false, "scripts/b.py:1"),
         ]
     );
     let pool = PreflightSkillRequest {
         pool: "none".to_owned(),
         ..request("fits")
     };
-    expect_refusal(client.preflight_skill(pool).await, Reason::PoolNotFound)?;
+    expect_refusal(
+        client.preflight_skill(pool).await,
+        ErrorReason::PoolNotFound,
+    )?;
     let unknown = client.preflight_skill(request("nothing")).await;
-    expect_refusal(unknown, Reason::SkillNotFound)?;
+    expect_refusal(unknown, ErrorReason::SkillNotFound)?;
     daemon.stop().await
 }
 

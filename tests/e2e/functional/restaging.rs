@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecSpec, Reason, StreamOffsets};
+use skilld_client::v1::{ErrorReason, ExecSpec, ExitReason as Ended, StreamOffsets};
 use skilld_tests::exec::{attach, run, shell, start, workspace};
 use skilld_tests::{Daemon, Options, wait};
 use tempfile::TempDir;
@@ -105,7 +104,11 @@ async fn commands_keep_their_version_through_restagings_up_to_a_bound() -> Resul
     // One more would keep too many copies. What is staged already is none.
     let refused = stage(&first).await.expect_err("too many copies");
     let failure = refused.failure().context("a refusal of the daemon")?;
-    assert_eq!(failure.reason, Some(Reason::QuotaExceeded), "{failure:?}");
+    assert_eq!(
+        failure.reason,
+        Some(ErrorReason::QuotaExceeded),
+        "{failure:?}"
+    );
     assert!(failure.message.contains("replaced versions"), "{failure:?}");
     assert!(stage(&second).await?[0].unchanged);
     assert_eq!(replaced(&dir)?, REPLACED_MAX);

@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    ExecLimits, ExecSpec, ExecState, FullDisk, StreamOffsets, WorkspaceLimits,
+    ExecLimits, ExecSpec, ExecState, ExitReason as Ended, FullDisk, StreamOffsets, WorkspaceLimits,
 };
 use skilld_tests::DefaultDaemon;
 use skilld_tests::exec::{argv, attach, run, shell, start};
@@ -196,7 +195,7 @@ async fn a_result_says_what_was_used_and_what_was_in_force() -> Result<()> {
     let time = |given: Option<prost_types::Duration>| {
         Duration::try_from(given.unwrap_or_default()).unwrap_or_default()
     };
-    let (user, sys) = (time(result.user_time), time(result.sys_time));
+    let (user, sys) = (time(result.user_duration), time(result.system_duration));
     // The kernel divides the time between the two by samples, so only the program's own figures bound it.
     assert!(user > Duration::ZERO, "{result:?}");
     assert!(sys >= Duration::from_millis(200), "{result:?}");

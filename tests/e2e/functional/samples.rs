@@ -6,9 +6,8 @@ use anyhow::{Context, Result};
 use prost_types::value::Kind;
 use serde_json::{Value, json};
 use skilld_client::Client;
-use skilld_client::v1::stdin::Source;
 use skilld_client::v1::{
-    ArgStyle, ExecSpec, ListSkillsRequest, Script, ScriptArg, ScriptCwd, SkillState, Stdin,
+    ExecScript, ExecSpec, ListSkillsRequest, ScriptArg, ScriptArgStyle, ScriptCwd, SkillState,
 };
 use skilld_tests::DefaultDaemon;
 use skilld_tests::exec::{Outcome, run, shell};
@@ -46,11 +45,11 @@ fn script(skill: &str, path: &str, argv: &[&str], options: &[(&str, &str)]) -> E
     });
     ExecSpec {
         skill: skill.to_owned(),
-        script: Some(Script {
+        script: Some(ExecScript {
             path: path.to_owned(),
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             args: args.collect(),
-            arg_style: ArgStyle::Named.into(),
+            arg_style: ScriptArgStyle::Named.into(),
             cwd: ScriptCwd::SkillRoot.into(),
         }),
         ..Default::default()
@@ -58,9 +57,8 @@ fn script(skill: &str, path: &str, argv: &[&str], options: &[(&str, &str)]) -> E
 }
 
 fn with_stdin(spec: ExecSpec, bytes: &str) -> ExecSpec {
-    let source = Some(Source::Data(bytes.as_bytes().to_vec().into()));
     ExecSpec {
-        stdin: Some(Stdin { source }),
+        stdin_data: bytes.as_bytes().to_vec().into(),
         ..spec
     }
 }
@@ -92,7 +90,9 @@ async fn stage_samples(skills: &[&str]) -> Result<(DefaultDaemon, String)> {
     let (daemon, name) = DefaultDaemon::with_workspace().await?;
     let client = &daemon.client;
     let staged = client.stage_skills(&name, skills).await?;
-    let names = staged.iter().map(|skill| skill.name.as_str());
+    let names = staged
+        .iter()
+        .map(|skill| skill.name.trim_start_matches("skills/"));
     assert!(names.eq(skills.iter().copied()), "{staged:?}");
     let inputs =
         "cd $INPUTS_DIR; printf '# One\\n## Two\\n' >doc.md; printf 'a \\r\\nb\\r\\n' >dos.txt

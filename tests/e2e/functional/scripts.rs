@@ -7,8 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecSpec, Script, Stdin, stdin};
+use skilld_client::v1::{ExecScript, ExecSpec, ExitReason as Ended};
 use skilld_tests::exec::{run, workspace};
 use skilld_tests::{Daemon, Options};
 use tempfile::TempDir;
@@ -62,7 +61,7 @@ fn root() -> Result<TempDir> {
 fn script(path: &str) -> ExecSpec {
     ExecSpec {
         skill: "kit".to_owned(),
-        script: Some(Script {
+        script: Some(ExecScript {
             path: path.to_owned(),
             ..Default::default()
         }),
@@ -85,9 +84,8 @@ async fn an_interpreter_is_chosen_by_file_type_never_by_mode() -> Result<()> {
     let outcome = run(client, &name, script("scripts/named")).await?;
     assert_eq!(outcome.text(), "by its first line\n", "{outcome:?}");
     // No interpreter is known for it, so the kernel starts it by its first line, with its own path.
-    let source = Some(stdin::Source::Data("apple\ncherry\n".into()));
     let direct = ExecSpec {
-        stdin: Some(Stdin { source }),
+        stdin_data: "apple\ncherry\n".into(),
         ..script("scripts/select")
     };
     let outcome = run(client, &name, direct).await?;

@@ -22,8 +22,8 @@ async fn the_engine_shown_is_the_one_that_runs_the_containers() -> Result<()> {
     let name = docker::engine_name().await?;
     assert_eq!((engine.name.as_str(), engine.available), (name, true));
     assert!(engine.oci_runtimes.contains(&"runc".to_owned()));
-    assert_eq!(daemon.info.pools, ["default"]);
-    assert_eq!(daemon.info.default_pool, "default");
+    assert_eq!(daemon.info.pools, ["pools/default"]);
+    assert_eq!(daemon.info.default_pool, "pools/default");
     let digest = &daemon.info.seccomp_digest;
     assert!(digest.starts_with("sha256:"), "{digest}");
     daemon.stop().await

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{AttachExecRequest, ExecEvent, ExecState, OnDisconnect, RunExecRequest};
+use skilld_client::v1::{
+    AttachExecRequest, DisconnectPolicy, ExecEvent, ExecState, ExitReason as Ended, RunExecRequest,
+};
 use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{shell, workspace};
 use skilld_tests::{Daemon, Options, wait};
@@ -22,12 +23,12 @@ async fn stream(
     client: &Client,
     ws: &str,
     id: &str,
-    then: OnDisconnect,
+    then: DisconnectPolicy,
 ) -> Result<MessageStream<ExecEvent>> {
     let mut spec = shell("echo up; sleep 1000");
     spec.set_on_disconnect(then);
     let request = RunExecRequest {
-        workspace: ws.to_owned(),
+        parent: ws.to_owned(),
         exec_id: id.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
@@ -58,9 +59,9 @@ async fn leave_and_return(grace: Duration) -> Result<bool> {
     let daemon = Daemon::start_with(options).await?;
     let client = &daemon.client;
     let ws = workspace(client).await?.name;
-    let left = stream(client, &ws, "left", OnDisconnect::Kill).await?;
-    let back = stream(client, &ws, "back", OnDisconnect::Kill).await?;
-    let kept = stream(client, &ws, "kept", OnDisconnect::Keep).await?;
+    let left = stream(client, &ws, "left", DisconnectPolicy::Kill).await?;
+    let back = stream(client, &ws, "back", DisconnectPolicy::Kill).await?;
+    let kept = stream(client, &ws, "kept", DisconnectPolicy::Keep).await?;
     let disconnected = Instant::now();
     drop((left, back, kept));
     let request = AttachExecRequest {

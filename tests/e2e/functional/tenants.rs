@@ -8,10 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use skilld_client::{Client, Error};
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::Reason;
 use skilld_proto::v1::{
-    ExecResult, ExecSpec, ExecState, RunExecRequest, Stdin, TenantUsage, UsageCounters,
-    WriteStdinRequest, stdin,
+    ExecResult, ExecSpec, ExecState, ExitReason, RunExecRequest, TenantUsage, UsageCounters,
+    WriteStdinRequest,
 };
 use skilld_tests::{Daemon, Options, exec, wait};
 
@@ -39,7 +38,7 @@ fn held_execs(usage: &TenantUsage) -> Option<i64> {
 
 async fn wait_for_held(client: &Client, amount: i64) -> Result<()> {
     wait::until("the execs are counted", COUNTED_WITHIN, async || {
-        let usage = client.get_usage().await?;
+        let usage = client.get_tenant_usage().await?;
         Ok((held_execs(&usage) == Some(amount)).then_some(()))
     })
     .await
@@ -53,7 +52,7 @@ fn check_refused<T>(answer: Result<T>, used: &str) -> Result<()> {
         .downcast::<Error>()?;
     assert_eq!(
         error.reason(),
-        Some(skilld_proto::v1::Reason::QuotaExceeded)
+        Some(skilld_proto::v1::ErrorReason::QuotaExceeded)
     );
     let failure = error.failure().context("details")?;
     let metadata = &failure.metadata;
@@ -90,7 +89,7 @@ async fn fifty_clients_at_once_never_exceed_a_quota_of_execs() -> Result<()> {
         }
     }
     assert_eq!((started.len(), refused), (5, CLIENTS - 5));
-    assert_eq!(held_execs(&client.get_usage().await?), Some(5));
+    assert_eq!(held_execs(&client.get_tenant_usage().await?), Some(5));
     // The end of one makes room for one.
     client.kill_exec(started.first().context("five")?).await?;
     wait_for_held(client, 4).await?;
@@ -101,7 +100,7 @@ async fn fifty_clients_at_once_never_exceed_a_quota_of_execs() -> Result<()> {
     // The end of a workspace gives back all of its execs.
     client.delete_workspace(first).await?;
     client.delete_workspace(second).await?;
-    assert_eq!(held_execs(&client.get_usage().await?), Some(0));
+    assert_eq!(held_execs(&client.get_tenant_usage().await?), Some(0));
     daemon.stop().await
 }
 
@@ -112,12 +111,10 @@ async fn an_exec_counts_until_its_end_whatever_its_client_does() -> Result<()> {
     let client = &daemon.client;
     let workspace = exec::workspace(client).await?.name;
     let run = |id: &str, text: &str| RunExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         exec_id: id.to_owned(),
         spec: Some(ExecSpec {
-            stdin: Some(Stdin {
-                source: Some(stdin::Source::Open(true)),
-            }),
+            open_stdin: true,
             ..exec::shell(text)
         }),
         ..RunExecRequest::default()
@@ -156,20 +153,24 @@ async fn a_repeated_request_takes_no_second_unit_even_at_the_limit() -> Result<(
         assert_eq!(again.state(), ExecState::Running);
         let again = exec::start(client, &workspace, "ended", exec::shell("exit 3")).await?;
         assert_eq!(again.state(), ExecState::Closed);
-        assert_eq!(held_execs(&client.get_usage().await?), Some(1));
+        assert_eq!(held_execs(&client.get_tenant_usage().await?), Some(1));
     }
     let full = exec::start(client, &workspace, "new", exec::shell("true")).await;
     check_refused(full, "1")?;
-    let counters = client.get_usage().await?.since_start.context("counters")?;
+    let counters = client
+        .get_tenant_usage()
+        .await?
+        .since_start
+        .context("counters")?;
     assert_eq!(
-        count_of(&counters, Reason::Exited),
+        count_of(&counters, ExitReason::Exited),
         1,
         "repetitions do not count"
     );
     daemon.stop().await
 }
 
-fn count_of(counters: &UsageCounters, reason: Reason) -> i64 {
+fn count_of(counters: &UsageCounters, reason: ExitReason) -> i64 {
     let found = counters.execs.iter().find(|it| it.reason() == reason);
     found.map_or(0, |it| it.count)
 }
@@ -181,7 +182,7 @@ fn micros(time: Option<prost_types::Duration>) -> Result<u128> {
 /// Runs shell text, and returns its result and the bytes of its output.
 async fn run(client: &Client, workspace: &str, text: &str) -> Result<(ExecResult, usize)> {
     let request = RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(exec::shell(text)),
         ..RunExecRequest::default()
     };
@@ -202,34 +203,42 @@ async fn usage_counters_add_up_for_known_execs() -> Result<()> {
     let daemon = start(files.path(), 5).await?;
     let client = &daemon.client;
     let workspace = exec::workspace(client).await?.name;
-    let before = client.get_usage().await?.since_start.context("counters")?;
+    let before = client
+        .get_tenant_usage()
+        .await?
+        .since_start
+        .context("counters")?;
     let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done";
     let (mut cpu, mut bytes) = (0, 0);
     for text in [busy, "head -c 300000 /dev/zero", "exit 7"] {
         let (result, output) = run(client, &workspace, text).await?;
-        cpu += micros(result.user_time)? + micros(result.sys_time)?;
+        cpu += micros(result.user_duration)? + micros(result.system_duration)?;
         bytes += output;
     }
     assert_eq!(bytes, 300_005);
     exec::start(client, &workspace, "d", exec::argv(["sleep", "600"])).await?;
     let killed = client.kill_exec(&format!("{workspace}/execs/d")).await?;
     let result = killed.result.context("a result")?;
-    cpu += micros(result.user_time)? + micros(result.sys_time)?;
-    let ran = client.get_usage().await?.since_start.context("counters")?;
+    cpu += micros(result.user_duration)? + micros(result.system_duration)?;
+    let ran = client
+        .get_tenant_usage()
+        .await?
+        .since_start
+        .context("counters")?;
     let out = ran.bytes_out - before.bytes_out;
     assert!((300_005..320_000).contains(&out), "{out}");
     wait_for_held(client, 0).await?;
     let usage = wait::until("all are counted", COUNTED_WITHIN, async || {
-        let usage = client.get_usage().await?;
+        let usage = client.get_tenant_usage().await?;
         let execs = usage.since_start.iter().flat_map(|it| it.execs.iter());
         Ok((execs.map(|it| it.count).sum::<i64>() == 4).then_some(usage))
     })
     .await?;
     let after = usage.since_start.context("counters")?;
-    assert_eq!(count_of(&after, Reason::Exited), 3);
-    assert_eq!(count_of(&after, Reason::KilledByClient), 1);
+    assert_eq!(count_of(&after, ExitReason::Exited), 3);
+    assert_eq!(count_of(&after, ExitReason::KilledByClient), 1);
     assert!(cpu > 0);
-    assert_eq!(micros(after.cpu_time)?, cpu);
+    assert_eq!(micros(after.cpu_duration)?, cpu);
     let counters = usage.days.iter().flat_map(|day| day.counters.iter());
     let counts = counters.flat_map(|it| it.execs.iter()).map(|it| it.count);
     assert_eq!(counts.sum::<i64>(), 4, "the days add up to the same");

@@ -3,13 +3,13 @@
 //! Docker: the terminals are those of the container's own devpts, and seccomp refuses to type into one.
 
 use anyhow::{Context, Result};
-use skilld_client::v1::{ExecSpec, Terminal};
+use skilld_client::v1::{ExecSpec, ExecTerminal};
 use skilld_tests::DefaultDaemon;
 use skilld_tests::exec::{argv, run, shell};
 
 fn terminal(spec: ExecSpec) -> ExecSpec {
     ExecSpec {
-        terminal: Some(Terminal::default()),
+        terminal: Some(ExecTerminal::default()),
         ..spec
     }
 }
@@ -29,7 +29,7 @@ async fn a_terminal_in_a_container_has_the_requested_size_and_name() -> Result<(
     assert_eq!((effective.rows, effective.cols), (24, 80));
     assert_eq!(effective.term, "xterm-256color");
     let spec = ExecSpec {
-        terminal: Some(Terminal {
+        terminal: Some(ExecTerminal {
             rows: 7,
             cols: 10_000,
             term: "vt100".to_owned(),

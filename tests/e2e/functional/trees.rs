@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use skilld_client::v1::exec_result::{Outcome, Reason as Ended};
+use skilld_client::Outcome;
 use skilld_client::v1::signal_exec_request::Target;
-use skilld_client::v1::{SignalExecRequest, StreamOffsets};
+use skilld_client::v1::{ExitReason as Ended, SignalExecRequest, StreamOffsets};
 use skilld_tests::exec::{WATCHED, attach, run, shell, start};
 use skilld_tests::{Daemon, DefaultDaemon, processes, wait};
 
@@ -42,9 +42,9 @@ async fn kill_minus_one_invents_no_exit_of_another_exec() -> Result<()> {
             let outcome = attach(client, &exec.name, StreamOffsets::default()).await?;
             let result = &outcome.result;
             // Who was hit is told with the signal, or nobody knows any more; an exit is never made up.
-            let hit = result.outcome == Some(Outcome::Signal(9));
+            let hit = result.outcome() == Some(Outcome::Signal(9));
             let known = hit && outcome.reason() == Ended::Signaled;
-            let lost = result.outcome.is_none() && outcome.reason() == Ended::WorkspaceLost;
+            let lost = result.outcome().is_none() && outcome.reason() == Ended::WorkspaceLost;
             assert!(known || lost, "{}: {result:?}", exec.name);
             assert_eq!(outcome.text(), "up\n");
         }
@@ -88,8 +88,8 @@ async fn signals_reach_the_leader_its_group_or_the_tree() -> Result<()> {
         let said = async |lines: usize| {
             wait::until("they have spoken", PATIENCE, async || {
                 let exec = client.get_exec(&exec.name).await?;
-                let total = exec.total.context("no total")?.stdout;
-                Ok((total >= u64::try_from(lines * 3)?).then_some(()))
+                let total = exec.total.context("no total")?.stdout_bytes;
+                Ok((total >= i64::try_from(lines * 3)?).then_some(()))
             })
             .await
         };
@@ -99,6 +99,7 @@ async fn signals_reach_the_leader_its_group_or_the_tree() -> Result<()> {
                 name: exec.name.clone(),
                 signal: 10,
                 target: target.into(),
+                ..SignalExecRequest::default()
             })
             .await?;
         // What else were to come would have come with it.

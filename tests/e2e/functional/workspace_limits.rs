@@ -3,7 +3,7 @@
 //! Docker: the kernel enforces the limits of memory, processes, disk and inodes on a container's cgroup and tmpfs.
 
 use anyhow::{Result, ensure};
-use skilld_client::v1::{CreateWorkspaceRequest, Reason, WorkspaceLimits};
+use skilld_client::v1::{CreateWorkspaceRequest, ErrorReason, WorkspaceLimits};
 use skilld_client::{Client, UploadTarget};
 use skilld_tests::exec::{argv, run, shell};
 use skilld_tests::files::{put, read, stage, tar};
@@ -86,13 +86,13 @@ async fn higher_limits_than_the_pools_are_refused() -> Result<()> {
         };
         let failure = expect_refusal(
             client.create_workspace(request).await,
-            Reason::LimitUnsupported,
+            ErrorReason::LimitUnsupported,
         )?;
         assert_eq!(failure.metadata["field"], field);
     }
     expect_refusal(
         client.get_workspace("large").await,
-        Reason::WorkspaceNotFound,
+        ErrorReason::WorkspaceNotFound,
     )?;
     daemon.stop().await
 }
@@ -118,7 +118,7 @@ async fn a_full_disk_refuses_what_is_staged_and_keeps_what_was_there() -> Result
     put(client, &name, "work/kept", "kept").await?;
     let before = contents(client, &name).await?;
     let large = vec![1; 9 << 20];
-    let full = Reason::DiskFull;
+    let full = ErrorReason::DiskFull;
     expect_refusal(put(client, &name, "work/large", large.clone()).await, full)?;
     expect_refusal(put(client, &name, "work/kept", large.clone()).await, full)?;
     let archive = tar(&[

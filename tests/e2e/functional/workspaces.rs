@@ -8,10 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use skilld_client::v1::create_workspace_request::Expiry;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_result::Reason as Ended;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ExecEvent, ListWorkspacesRequest, Reason, RenewWorkspaceRequest,
-    RunExecRequest, Workspace, WorkspaceState,
+    CreateWorkspaceRequest, ErrorReason, ExecEvent, ExitReason as Ended, ListWorkspacesRequest,
+    RenewWorkspaceRequest, RunExecRequest, Workspace, WorkspaceState,
 };
 use skilld_client::{Client, MessageStream};
 use skilld_tests::exec::{shell, start, workspace};
@@ -25,7 +24,7 @@ const EXPIRES_IN_S: [u64; 3] = [3, 30, 60];
 
 pub(crate) fn named(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         ..CreateWorkspaceRequest::default()
     }
 }
@@ -48,7 +47,7 @@ fn seconds(seconds: i64) -> Option<prost_types::Duration> {
 async fn gone(client: &Client, name: &str) -> Result<()> {
     wait::until("a workspace is gone", GONE_WITHIN, async || {
         match client.get_workspace(name).await {
-            Err(error) if error.reason() == Some(Reason::WorkspaceNotFound) => Ok(Some(())),
+            Err(error) if error.reason() == Some(ErrorReason::WorkspaceNotFound) => Ok(Some(())),
             _ => Ok(None),
         }
     })
@@ -72,7 +71,7 @@ async fn a_workspace_reports_its_properties() -> Result<()> {
         .await?;
     assert_eq!(
         (made.pool.as_str(), made.image.as_str()),
-        ("default", "skilld/base:latest")
+        ("pools/default", "skilld/base:latest")
     );
     assert_eq!(
         (made.idle_timeout, made.max_lifetime),
@@ -198,10 +197,13 @@ async fn a_deleted_workspace_leaves_no_container() -> Result<()> {
         !daemon.containers().await?.contains(mine),
         "its container is still there"
     );
-    expect_refusal(client.get_workspace(&name).await, Reason::WorkspaceNotFound)?;
+    expect_refusal(
+        client.get_workspace(&name).await,
+        ErrorReason::WorkspaceNotFound,
+    )?;
     expect_refusal(
         client.delete_workspace(&name).await,
-        Reason::WorkspaceNotFound,
+        ErrorReason::WorkspaceNotFound,
     )?;
     client.delete_workspace_if_exists(&name).await?;
     daemon.stop().await
@@ -254,7 +256,7 @@ async fn expire_soon(client: &Client, name: &str) -> Result<()> {
         };
         match client.renew_workspace(request).await {
             Ok(_) => return Ok(()),
-            Err(error) if error.reason() == Some(Reason::InvalidRequest) => {}
+            Err(error) if error.reason() == Some(ErrorReason::InvalidRequest) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -281,7 +283,7 @@ async fn an_exec_is_told_whether_its_workspace_expired_or_was_deleted() -> Resul
     ] {
         let name = daemon.claim(named(id)).await?;
         let request = RunExecRequest {
-            workspace: name.clone(),
+            parent: name.clone(),
             spec: Some(shell("setsid sleep 1000 & sleep 1000")),
             ..RunExecRequest::default()
         };
@@ -329,7 +331,7 @@ async fn a_workspace_can_be_renewed_up_to_its_maximum() -> Result<()> {
     assert_eq!(renewed.idle_timeout, seconds(90));
     assert!(ends_after(&renewed, before, 80)?, "{renewed:?}");
     let capped = client.renew_workspace(renew(100_000_000, 1)).await;
-    let failure = expect_refusal(capped, Reason::InvalidRequest)?;
+    let failure = expect_refusal(capped, ErrorReason::InvalidRequest)?;
     assert_eq!(failure.violations[0].field, "idle_timeout");
     // The maximum counts from the creation.
     let created = SystemTime::try_from(made.create_time.context("no create_time")?)?;

@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, ExecSpec, InputSpec, Reason, Script, StageInputsRequest,
+    CreateWorkspaceRequest, ErrorReason, ExecScript, ExecSpec, InputSpec, StageInputsRequest,
     StageSkillsRequest, StagedSkill, WorkspaceLimits,
 };
 use skilld_client::{Client, Error};
@@ -61,9 +61,9 @@ fn in_skill(text: &str) -> ExecSpec {
 fn script(path: &str) -> ExecSpec {
     ExecSpec {
         skill: "notes".to_owned(),
-        script: Some(Script {
+        script: Some(ExecScript {
             path: path.to_owned(),
-            ..Script::default()
+            ..ExecScript::default()
         }),
         ..ExecSpec::default()
     }
@@ -124,8 +124,8 @@ cat /workspace/out/x $WORK_DIR/y; readlink -f inputs; python3 -m venv --without-
     let request = StageInputsRequest {
         workspace: one.clone(),
         inputs: vec![InputSpec {
-            source: Some(Source::From("skill://notes/scripts/".to_owned())),
-            to: "work/copy".to_owned(),
+            content: Some(Content::Source("skill://notes/scripts/".to_owned())),
+            path: "work/copy".to_owned(),
             ..InputSpec::default()
         }],
         ..StageInputsRequest::default()
@@ -217,7 +217,7 @@ async fn a_writable_skill_uses_disk_and_changes_nothing_if_too_large() -> Result
     };
     let small = client.create_workspace(small).await?.name;
     stage(client, &small, false).await?;
-    expect_refusal(stage(client, &small, true).await, Reason::DiskFull)?;
+    expect_refusal(stage(client, &small, true).await, ErrorReason::DiskFull)?;
     let text = "stat -c %s data.bin; readlink /workspace/skills/notes; ls -A /workspace/work/.skills /workspace/.stage";
     let left = run(client, &small, in_skill(text)).await?;
     assert_eq!(left.text(), "5242880\n", "{left:?}");
@@ -243,20 +243,20 @@ async fn restaging_repairs_a_writable_skill_that_a_command_replaced() -> Result<
     let name = workspace(client).await?.name;
     stage(client, &name, true).await?;
     let attacks = [
-        ("rm -r $copy", Reason::FileNotFound),
-        ("rm -r $copy && ln -s / $copy", Reason::InvalidRequest),
+        ("rm -r $copy", ErrorReason::FileNotFound),
+        ("rm -r $copy && ln -s / $copy", ErrorReason::InvalidRequest),
         (
             "rm -r $copy && ln -s ../../../../.. $copy",
-            Reason::InvalidRequest,
+            ErrorReason::InvalidRequest,
         ),
-        ("rm -r $copy && mkfifo $copy", Reason::InvalidRequest),
+        ("rm -r $copy && mkfifo $copy", ErrorReason::InvalidRequest),
         (
             "rm -r $copy/scripts && ln -s /etc $copy/scripts",
-            Reason::InvalidRequest,
+            ErrorReason::InvalidRequest,
         ),
         (
             "rm $copy/scripts/add.py && mkfifo $copy/scripts/add.py",
-            Reason::InvalidRequest,
+            ErrorReason::InvalidRequest,
         ),
     ];
     for (number, (attack, reason)) in attacks.into_iter().enumerate() {
@@ -283,7 +283,7 @@ async fn restaging_repairs_a_writable_skill_that_a_command_replaced() -> Result<
     }
     // Copies can't be made where a link leads out, and the read-only skill still can.
     output(client, &name, shell("rm -r .skills && ln -s / .skills")).await?;
-    expect_refusal(stage(client, &name, true).await, Reason::PathEscapes)?;
+    expect_refusal(stage(client, &name, true).await, ErrorReason::PathEscapes)?;
     stage(client, &name, false).await?;
     assert_eq!(
         output(client, &name, in_skill("cat scripts/old.sh | wc -l")).await?,

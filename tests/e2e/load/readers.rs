@@ -3,10 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::exec_result::Outcome;
-use skilld_client::v1::{Exec, ExecEvent, ExecState, OnFull, Retain, StreamOffsets};
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{
+    Exec, ExecEvent, ExecRetention, ExecState, OutputFullPolicy, StreamOffsets,
+};
 use skilld_client::{Client, MessageStream};
+use skilld_client::{Outcome, to_count};
 use skilld_tests::exec::{argv, attach, open_events, run, shell, start, workspace, zeros};
 use skilld_tests::{Daemon, wait};
 
@@ -26,7 +28,7 @@ async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
         match event.event.context("an empty event")? {
             Event::Output(output) => {
                 ensure!(
-                    output.offset == read + lost,
+                    to_count(output.offset) == read + lost,
                     "{} after {read} + {lost}",
                     output.offset
                 );
@@ -35,7 +37,7 @@ async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
                 };
                 read += u64::try_from(data.len())?;
             }
-            Event::Gap(gap) => lost += gap.to - gap.from,
+            Event::Gap(gap) => lost += gap.lost_bytes(),
             Event::Closed(_) => closed = true,
             Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) => {}
         }
@@ -46,7 +48,7 @@ async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
 
 /// Runs an exec with a reader, who must get all of its output.
 async fn run_with_reader(client: &Client, workspace: &str) -> Result<()> {
-    let exec = start(client, workspace, "", zeros(WIDE, OnFull::Block)).await?;
+    let exec = start(client, workspace, "", zeros(WIDE, OutputFullPolicy::Block)).await?;
     let reading = async { drain(open_events(client, &exec.name).await?).await };
     let (read, lost) = with_deadline("another exec is read", reading).await?;
     ensure!(
@@ -77,7 +79,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let text =
         "until [ -e $WORK_DIR/attached ]; do sleep 0.05; done; exec head -c \"$1\" /dev/zero";
     let mut spec = argv(["bash", "-c", text, "bash", &NOISY.to_string()]);
-    spec.set_on_full(OnFull::DropOldest);
+    spec.set_on_full(OutputFullPolicy::DropOldest);
     let noisy = start(client, &name, "", spec).await?;
     let mut stalled = Vec::new();
     for _ in 0..STALLED {
@@ -91,12 +93,12 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let (read, lost) = with_deadline("the reader that reads has all", reading).await?;
     assert_eq!(read + lost, NOISY);
     let ended = closed(client, &noisy.name).await?;
-    let outcome = ended.result.and_then(|result| result.outcome);
+    let outcome = ended.result.and_then(|result| result.outcome());
     assert_eq!(outcome, Some(Outcome::ExitCode(0)));
     run_with_reader(client, &name).await?;
 
     // With BLOCK the exec that is not read waits, and only it.
-    let waits = start(client, &name, "", zeros(WIDE, OnFull::Block)).await?;
+    let waits = start(client, &name, "", zeros(WIDE, OutputFullPolicy::Block)).await?;
     let mut idle = open_events(client, &waits.name).await?;
     idle.next().await?.context("Started")?;
     let reader = open_events(client, &waits.name).await?;
@@ -104,7 +106,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let waiting = client.get_exec(&waits.name).await?;
     assert_eq!(waiting.state(), ExecState::Running);
     assert!(
-        waiting.total.context("total")?.stdout < 32 * MIB,
+        to_count(waiting.total.context("total")?.stdout_bytes) < 32 * MIB,
         "{waiting:?}"
     );
     // It goes on when the one that does not read is gone, and nothing was lost.
@@ -137,10 +139,10 @@ async fn readers_at_different_offsets_get_the_same_bytes() -> Result<()> {
     let expected = text.as_bytes();
     for count in [1, 10, 100] {
         let mut spec = argv(["python3", "-c", LINES, &lines.to_string()]);
-        spec.set_on_full(OnFull::Block);
-        spec.retain = Some(Retain {
+        spec.set_on_full(OutputFullPolicy::Block);
+        spec.retention = Some(ExecRetention {
             stdout_bytes: i64::try_from(bytes)?,
-            ..Retain::default()
+            ..ExecRetention::default()
         });
         let exec = start(client, &name, "", spec).await?;
         let first = read_at(client, &exec.name, vec![0; count], expected).await?;
@@ -161,7 +163,7 @@ async fn readers_at_different_offsets_get_the_same_bytes() -> Result<()> {
 /// Reads from all offsets at the same time, checks every byte, and returns the number of bytes.
 async fn read_at(client: &Client, name: &str, offsets: Vec<u64>, expected: &[u8]) -> Result<u64> {
     let readers = offsets.into_iter().map(|stdout| async move {
-        let offsets = StreamOffsets { stdout, stderr: 0 };
+        let offsets = StreamOffsets::from_counts([stdout, 0]);
         let outcome = attach(client, name, offsets).await?;
         let wanted = &expected[usize::try_from(stdout)?..];
         ensure!(

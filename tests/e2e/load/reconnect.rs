@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
-use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::exec_event::{Event, Output};
-use skilld_client::v1::exec_result::Outcome;
-use skilld_client::v1::{RunExecRequest, StreamOffsets};
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{OutputEvent, RunExecRequest, StreamOffsets};
 use skilld_client::{Client, RetryPolicy};
+use skilld_client::{Outcome, to_count};
 use skilld_tests::Daemon;
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::proxy::Proxy;
@@ -53,7 +53,7 @@ async fn a_stream_over_broken_connections_loses_no_byte() -> Result<()> {
     daemon.warm(1).await?;
 
     let mut events = client.run_resuming(RunExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         spec: Some(argv(["python3", "-c", PROGRAM, &PIECES.to_string()])),
         ..RunExecRequest::default()
     });
@@ -77,10 +77,7 @@ async fn a_stream_over_broken_connections_loses_no_byte() -> Result<()> {
     let sums = run(&daemon.client, &workspace, shell("cat sums")).await?;
     assert_eq!(seen.sums().join(" "), sums.text());
     let each = PIECES * PIECE_BYTES;
-    let total = StreamOffsets {
-        stdout: each,
-        stderr: each,
-    };
+    let total = StreamOffsets::from_counts([each, each]);
     assert_eq!((seen.total, events.offsets()), (Some(total), total));
     assert_eq!(seen.outcome, Some(Outcome::ExitCode(0)));
     assert_eq!((cuts, crashed), (DISCONNECTS, true));
@@ -105,7 +102,7 @@ impl ReceivedOutput {
             Event::Gap(gap) => anyhow::bail!("a gap: {gap:?}"),
             Event::Exited(end) => {
                 assert_eq!(self.outcome, None, "a second Exited");
-                self.outcome = end.result.and_then(|result| result.outcome);
+                self.outcome = end.result.and_then(|result| result.outcome());
             }
             Event::Closed(end) => self.total = end.total,
             Event::Started(_) | Event::Heartbeat(_) => {}
@@ -113,12 +110,12 @@ impl ReceivedOutput {
         Ok(())
     }
 
-    fn output(&mut self, output: &Output) -> Result<()> {
+    fn output(&mut self, output: &OutputEvent) -> Result<()> {
         let index = usize::try_from(output.stream - 1)?;
         let Some(Content::Data(data)) = &output.content else {
             anyhow::bail!("not bytes: {output:?}");
         };
-        assert_eq!(output.offset, self.lengths[index]);
+        assert_eq!(to_count(output.offset), self.lengths[index]);
         self.sums[index].update(data);
         self.lengths[index] += u64::try_from(data.len())?;
         Ok(())

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use skilld_client::Client;
-use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::{ExecSpec, ExecState, ListExecsRequest, StreamOffsets};
+use skilld_proto::v1::{ExecSpec, ExecState, ExitReason, ListExecsRequest, StreamOffsets};
 use skilld_tests::exec::{self, attach, run, shell, start};
 use skilld_tests::{Daemon, DefaultDaemon, Options, processes, wait};
 
@@ -74,7 +73,7 @@ async fn busy(daemon: &Daemon, workspace: &str) -> Result<()> {
 /// Makes one call that the guest has to answer.
 async fn list_execs(client: &Client, workspace: &str) -> Result<()> {
     let request = ListExecsRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         ..ListExecsRequest::default()
     };
     let listed = async { Ok(client.list_execs(request).await?) };
@@ -203,7 +202,7 @@ async fn a_killed_bomb_spares_the_other_exec_and_the_guest_answers() -> Result<(
         });
         let exec = killed.await?;
         let result = exec.result.context("no result")?;
-        assert_eq!(result.reason(), Reason::KilledByClient);
+        assert_eq!(result.reason(), ExitReason::KilledByClient);
         assert_eq!(processes::list_commands(&daemon, &both[0])?, [OTHER]);
     }
     assert_eq!(client.get_exec(&other).await?.state(), ExecState::Running);
@@ -247,7 +246,7 @@ async fn a_bomb_ends_at_its_timeout_and_spares_the_other_exec() -> Result<()> {
         attach(client, &bomb, StreamOffsets::default()).await
     })
     .await?;
-    assert_eq!(outcome.reason(), Reason::Timeout);
+    assert_eq!(outcome.reason(), ExitReason::Timeout);
     wait::until("nothing is left of it", DEADLINE, async || {
         let left = processes::list_commands(&daemon, &both[0])?;
         Ok((left == [OTHER]).then_some(()))

@@ -6,8 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, future, stream};
 use skilld_client::Client;
-use skilld_client::v1::exec_result::Reason as Ended;
-use skilld_client::v1::{ExecState, ListExecsRequest};
+use skilld_client::v1::{ExecState, ExitReason as Ended, ListExecsRequest};
 use skilld_tests::exec::{argv, run, shell, shell_stdout, workspace};
 use skilld_tests::{Daemon, usage, wait};
 
@@ -124,7 +123,7 @@ async fn ask(client: &Client, name: &str, over: &AtomicBool, answers: &AtomicUsi
 
 fn list(name: &str, page_size: i32) -> ListExecsRequest {
     ListExecsRequest {
-        workspace: name.to_owned(),
+        parent: name.to_owned(),
         page_size,
         ..ListExecsRequest::default()
     }

@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result};
 use skilld_client::Client;
-use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::{Exec, ExecState};
+use skilld_proto::v1::{Exec, ExecState, ExitReason};
 use skilld_tests::exec::{run, shell, start, workspace};
 use skilld_tests::{Daemon, Options, processes, wait};
 
@@ -52,7 +51,7 @@ async fn a_fork_bomb_is_gone_when_its_kill_is_answered() -> Result<()> {
         let killed = kill(client, &exec).await?;
         assert_eq!(processes::list_commands(&daemon, &name)?, [""; 0]);
         let result = killed.result.context("no result")?;
-        assert_eq!(result.reason(), Reason::KilledByClient, "{result:?}");
+        assert_eq!(result.reason(), ExitReason::KilledByClient, "{result:?}");
         let outcome = run(client, &name, shell("echo back")).await?;
         assert_eq!(outcome.text(), "back\n", "{outcome:?}");
     }

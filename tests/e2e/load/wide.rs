@@ -1,11 +1,10 @@
 //! Output that exceeds the memory of the container: none of it has to fit in.
 
 use anyhow::{Context, Result, ensure};
-use skilld_client::Client;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::exec_result::Outcome;
-use skilld_client::v1::{AttachExecRequest, Exec, ExecState, OnFull};
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{AttachExecRequest, Exec, ExecState, OutputFullPolicy};
+use skilld_client::{Client, Outcome, to_count};
 use skilld_tests::exec::{argv, start, workspace};
 use skilld_tests::{Daemon, wait};
 
@@ -40,19 +39,19 @@ async fn output_larger_than_the_containers_memory_reports_each_gap() -> Result<(
         "sh",
         &BYTES.to_string(),
     ]);
-    spec.set_on_full(OnFull::DropOldest);
+    spec.set_on_full(OutputFullPolicy::DropOldest);
     let exec = start(client, &name, "", spec).await?;
     let reading = read_some(client, &exec.name);
     with_deadline("a client has read its part", reading).await?;
     let ended = ended(client, &exec.name).await?;
 
     let total = ended.total.context("no total")?;
-    assert_eq!((total.stdout, total.stderr), (BYTES, 0));
+    assert_eq!(total.counts(), [BYTES, 0]);
     let result = ended.result.context("no result")?;
-    assert_eq!(result.outcome, Some(Outcome::ExitCode(0)));
-    let kept = ended.oldest.context("no oldest")?.stdout;
+    assert_eq!(result.outcome(), Some(Outcome::ExitCode(0)));
+    let [kept, _] = ended.oldest.context("no oldest")?.counts();
     assert_eq!(BYTES - kept, WINDOW, "the window holds its size");
-    assert_eq!(result.dropped_bytes.context("dropped")?.stdout, kept);
+    assert_eq!(result.dropped_bytes.context("dropped")?.counts(), [kept, 0]);
     daemon.stop().await
 }
 
@@ -72,7 +71,11 @@ async fn read_some(client: &Client, name: &str) -> Result<()> {
                 let Some(Content::Data(data)) = output.content else {
                     anyhow::bail!("no bytes");
                 };
-                ensure!(output.offset == at, "{} follows {at}", output.offset);
+                ensure!(
+                    to_count(output.offset) == at,
+                    "{} follows {at}",
+                    output.offset
+                );
                 let first = usize::try_from(at % 2)?;
                 ensure!(
                     data == expected[first..first + data.len()],
@@ -82,8 +85,9 @@ async fn read_some(client: &Client, name: &str) -> Result<()> {
                 read += u64::try_from(data.len())?;
             }
             Event::Gap(gap) => {
-                ensure!(gap.from == at && gap.to > at, "{gap:?} follows {at}");
-                at = gap.to;
+                let follows = to_count(gap.start_offset) == at && gap.lost_bytes() > 0;
+                ensure!(follows, "{gap:?} follows {at}");
+                at += gap.lost_bytes();
             }
             Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) => {}
             // The program was faster than the reader.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
-    CreateWorkspaceRequest, CreateWorkspaceTokenRequest, ExecSpec, InputSpec, Reason,
+    CreateWorkspaceRequest, CreateWorkspaceTokenRequest, ErrorReason, ExecSpec, InputSpec,
     StageInputsRequest,
 };
 use skilld_tests::exec::{run, shell};
@@ -65,7 +65,7 @@ async fn fetch_input(client: &skilld_client::Client, workspace: &str) -> Result<
     let request = StageInputsRequest {
         workspace: workspace.to_owned(),
         inputs: vec![InputSpec {
-            source: Some(Source::From(url)),
+            content: Some(Content::Source(url)),
             ..InputSpec::default()
         }],
         ..StageInputsRequest::default()
@@ -84,7 +84,7 @@ async fn call_with_wrong_token(
     let wrong = format!("{id}{}", secret.chars().rev().collect::<String>());
     tokio::fs::write(shared.path("token"), &wrong).await?;
     let refused = shared.connect().await?.get_workspace(workspace).await;
-    expect_refusal(refused, Reason::Unauthenticated)?;
+    expect_refusal(refused, ErrorReason::Unauthenticated)?;
     tokio::fs::write(shared.path("token"), token).await?;
     Ok(wrong)
 }
@@ -103,7 +103,7 @@ async fn no_secret_of_a_caller_reaches_log_audit_metrics_or_container() -> Resul
     let token = shared.create_token("planter", "tenant_admin").await?;
     let client = shared.connect().await?;
     let request = CreateWorkspaceRequest {
-        name: "workspaces/visible-name".to_owned(),
+        workspace_id: "visible-name".to_owned(),
         env: environment("workspace-value"),
         ..CreateWorkspaceRequest::default()
     };
@@ -126,7 +126,8 @@ async fn no_secret_of_a_caller_reaches_log_audit_metrics_or_container() -> Resul
     ensure!(inspected.status.success(), "docker inspect failed");
     let addresses = shared.daemon.metrics_addresses();
     let metrics = fetch_page(addresses.first().context("no metrics")?, "/metrics").await?;
-    let problems = format!("{:?}", shared.daemon.client.problems().await?);
+    let listed = shared.daemon.client.list_problems(Default::default());
+    let problems = format!("{:?}", listed.await?);
     client.delete_workspace(&workspace).await?;
     // Records of a stop and of an adoption are written, too.
     shared.daemon.crash().await?;

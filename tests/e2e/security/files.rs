@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use skilld_client::{Client, Error, SaveTarget, TransferProgress, v1::Reason};
-use skilld_proto::v1::skipped_file::Reason as SkipReason;
+use skilld_client::{Client, Error, SaveTarget, TransferProgress, v1::ErrorReason};
 use skilld_proto::v1::{
     ArtifactScope, CollectOutputsRequest, CollectSpec, CreateWorkspaceRequest, ReadFileRequest,
+    SkipReason,
 };
 use skilld_tests::{Daemon, DefaultDaemon, exec, expect_refusal, wait};
 
@@ -58,13 +58,13 @@ async fn a_link_reaches_only_the_container() -> Result<()> {
                 .err()
                 .with_context(|| format!("{path} was read"))?
                 .reason();
-            assert_eq!(reason, Some(Reason::PathEscapes), "{path}");
+            assert_eq!(reason, Some(ErrorReason::PathEscapes), "{path}");
         }
         let written = client
             .upload_bytes(&workspace, &format!("work/{link}/x"), "x")
             .await;
         let reason = written.err().context("written")?.reason();
-        assert_eq!(reason, Some(Reason::PathEscapes), "write beneath {link}");
+        assert_eq!(reason, Some(ErrorReason::PathEscapes), "beneath {link}");
     }
     // A file of that name takes the link's place and leaves what it points to alone.
     client.upload_bytes(&workspace, "work/host", "mine").await?;
@@ -166,7 +166,7 @@ async fn collect_skips_what_is_not_a_file() -> Result<()> {
     let collected = tokio::time::timeout(DEADLINE, collected).await??;
     let summary = &collected.summary;
     let skipped: BTreeMap<&str, SkipReason> = summary
-        .skipped
+        .skipped_files
         .iter()
         .map(|file| (file.path.as_str(), file.reason()))
         .collect();
@@ -176,13 +176,13 @@ async fn collect_skips_what_is_not_a_file() -> Result<()> {
         ("out/socket", SkipReason::FileType),
     ]);
     assert_eq!(skipped, expected);
-    assert_eq!(summary.truncated, ["out/sparse"]);
+    assert_eq!(summary.truncated_paths, ["out/sparse"]);
     assert!(summary.limits_hit);
     assert_eq!(collected.bytes, 5 + (1 << 20));
     for (path, reason) in [
-        ("out/fifo", Reason::WrongFileType),
-        ("out/socket", Reason::WrongFileType),
-        ("out/closed", Reason::FilePermission),
+        ("out/fifo", ErrorReason::WrongFileType),
+        ("out/socket", ErrorReason::WrongFileType),
+        ("out/closed", ErrorReason::FilePermission),
     ] {
         let refused = read(client, &workspace, path).await.err().context(path)?;
         assert_eq!(refused.reason(), Some(reason), "{path}: {refused}");

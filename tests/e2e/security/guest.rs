@@ -6,8 +6,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::Client;
-use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::{AttachExecRequest, RunExecRequest, WorkspaceState};
+use skilld_proto::v1::{AttachExecRequest, ExitReason, RunExecRequest, WorkspaceState};
 use skilld_tests::exec::{self, WATCHED, stdout};
 use skilld_tests::{Daemon, DefaultDaemon, docker, wait};
 
@@ -54,7 +53,7 @@ async fn a_command_cannot_end_or_stop_the_guest() -> Result<()> {
     let outcome = exec::run(client, &workspace, spec).await?;
     assert_eq!(
         outcome.result.reason(),
-        Reason::Timeout,
+        ExitReason::Timeout,
         "{:?}",
         outcome.result
     );
@@ -185,7 +184,7 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
     let at_peace = "test ! -e /run/skilld/guest.sock && echo gone";
     assert_eq!(sh(&daemon.client, &workspace, at_peace).await?, "gone\n");
     let request = RunExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         exec_id: "impostor".to_owned(),
         spec: Some(python(IMPOSTOR, &[], "")),
         ..RunExecRequest::default()
@@ -212,7 +211,7 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
         Ok(Some(client.get_exec(&name).await?).filter(|exec| exec.result.is_some()))
     })
     .await?;
-    let bytes = ended.total.unwrap_or_default().stdout;
+    let bytes = ended.total.unwrap_or_default().stdout_bytes;
     let said = read_all(client, &name, bytes).await?.replace("ready\n", "");
     // At least one of the four came first, and none was told a byte.
     assert!(said.contains("True 0\n"), "{said}");
@@ -228,7 +227,7 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
 }
 
 /// Returns the stdout of an ended exec.
-async fn read_all(client: &Client, name: &str, bytes: u64) -> Result<String> {
+async fn read_all(client: &Client, name: &str, bytes: i64) -> Result<String> {
     let request = AttachExecRequest {
         name: name.to_owned(),
         ..AttachExecRequest::default()
@@ -238,6 +237,6 @@ async fn read_all(client: &Client, name: &str, bytes: u64) -> Result<String> {
     while let Some(event) = events.next().await? {
         text.extend_from_slice(stdout(&event));
     }
-    assert_eq!(text.len() as u64, bytes);
+    assert_eq!(i64::try_from(text.len())?, bytes);
     Ok(String::from_utf8(text)?)
 }

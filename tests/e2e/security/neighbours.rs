@@ -98,7 +98,7 @@ async fn a_lock_on_a_staged_file_stays_in_its_workspace() -> Result<()> {
         client.stage_skills(workspace, &["text-stats"]).await?;
     }
     let request = RunExecRequest {
-        workspace: first.clone(),
+        parent: first.clone(),
         exec_id: "holder".to_owned(),
         spec: Some(python(LOCK, &paths, "hold")),
         ..RunExecRequest::default()

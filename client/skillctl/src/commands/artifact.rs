@@ -172,7 +172,7 @@ fn artifact_row(artifact: &Message) -> [String; 5] {
     [
         bare_name(artifact),
         artifact.version.to_string(),
-        value_formats::format_size(artifact.size),
+        value_formats::format_size(artifact.size_bytes),
         artifact.mime_type.clone(),
         value_formats::format_time(artifact.create_time.as_ref()),
     ]
@@ -192,7 +192,7 @@ impl List {
 impl Versions {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListArtifactVersionsRequest {
-            name: resource_name(&self.name),
+            parent: resource_name(&self.name),
             scope: Some(self.scope.into()),
             ..Default::default()
         };
@@ -249,7 +249,7 @@ impl Load {
         };
         let artifact = client.load_artifact(request).await?;
         let name = bare_name(artifact.header());
-        let total = u64::try_from(artifact.header().size).ok();
+        let total = u64::try_from(artifact.header().size_bytes).ok();
         let to_stdout = self.file.as_os_str() == "-";
         if to_stdout && output::is_json() {
             return print_download(artifact, &name).await;

@@ -8,7 +8,7 @@ use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
     ArtifactScope, CollectFormat, CollectOutputsRequest, CollectSpec, CollectSummary,
-    SaveAsArtifacts, SkippedFile, skipped_file,
+    SaveAsArtifacts, SkipReason, SkippedFile,
 };
 use skilld_client::{Client, CollectedFiles};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -85,6 +85,7 @@ impl Save {
                 user: self.user,
                 session: self.session,
             }),
+            request_id: String::new(),
         })
     }
 }
@@ -124,12 +125,12 @@ impl Collect {
             }
             Some(file) => {
                 let summary = collect_archive(client, request, file).await?;
-                (summary.matched, is_whole(&summary))
+                (summary.matched_count, is_whole(&summary))
             }
             None => {
                 let collected = collect_to_dir(client, request, &self.to).await?;
                 print_collected(&collected)?;
-                (collected.summary.matched, is_complete(&collected))
+                (collected.summary.matched_count, is_complete(&collected))
             }
         };
         if matched == 0 {
@@ -216,28 +217,28 @@ fn is_whole(summary: &CollectSummary) -> bool {
     let saved = |skipped: &SkippedFile| {
         !matches!(
             skipped.reason(),
-            skipped_file::Reason::NotSaved | skipped_file::Reason::QuotaExceeded
+            SkipReason::NotSaved | SkipReason::QuotaExceeded
         )
     };
-    summary.matched > 0
+    summary.matched_count > 0
         && !summary.limits_hit
-        && summary.truncated.is_empty()
-        && summary.skipped.iter().all(saved)
+        && summary.truncated_paths.is_empty()
+        && summary.skipped_files.iter().all(saved)
 }
 
 fn warn_about_summary(summary: &CollectSummary) {
-    for path in &summary.truncated {
+    for path in &summary.truncated_paths {
         output::note!(
             "cut {path}: it is over --max-file-bytes or the daemon's limit for one file; \
              `skillctl cp` copies one file whole"
         );
     }
-    skip_notes::note_skipped_entries(&summary.skipped, summary.skipped.len());
-    for path in &summary.outside {
+    skip_notes::note_skipped_entries(&summary.skipped_files, summary.skipped_files.len());
+    for path in &summary.outside_paths {
         output::note!("not collected: {path} is outside of out/ and work/");
     }
-    if summary.outside_cut {
-        let files = if summary.outside.is_empty() {
+    if summary.outside_paths_truncated {
+        let files = if summary.outside_paths.is_empty() {
             "files"
         } else {
             "more files"
@@ -247,7 +248,7 @@ fn warn_about_summary(summary: &CollectSummary) {
     for glob in &summary.unmatched_globs {
         output::note!("no file matches {glob}");
     }
-    if summary.matched == 0 && summary.unmatched_globs.is_empty() {
+    if summary.matched_count == 0 && summary.unmatched_globs.is_empty() {
         output::note!("no file matches");
     }
 }
@@ -274,10 +275,10 @@ async fn collect_archive(
     } else {
         let partial = PartialFile::create(file, NEW_FILE_MODE)?;
         let summary = copy_archive(client, request, &mut partial.writer()?).await?;
-        if summary.matched > 0 {
+        if summary.matched_count > 0 {
             partial.install()?;
         }
-        let text = format!("{} ({} files)\n", file.display(), summary.returned);
+        let text = format!("{} ({} files)\n", file.display(), summary.returned_count);
         output::print_message(&summary, &text)?;
         summary
     };

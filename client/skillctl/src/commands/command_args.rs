@@ -4,8 +4,7 @@ use clap::{Args, ValueEnum};
 use prost_types::Duration;
 use serde_json::Value as Json;
 use skilld_client::to_proto_value;
-use skilld_client::v1::stdin::Source;
-use skilld_client::v1::{ArgStyle, ExecSpec, Script, ScriptArg, ScriptCwd, Stdin};
+use skilld_client::v1::{ExecScript, ExecSpec, ScriptArg, ScriptArgStyle, ScriptCwd};
 
 use crate::output::value_formats;
 
@@ -33,7 +32,7 @@ pub(crate) struct CommandArgs {
     command: Vec<String>,
 }
 
-/// Command line's form of `ArgStyle`.
+/// Command line's form of `ScriptArgStyle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ArgStyleValue {
     Positional,
@@ -61,11 +60,10 @@ impl CommandArgs {
         timeout: Option<Duration>,
         stdin: bool,
     ) -> ExecSpec {
-        let source = Some(Source::Open(true));
         let mut spec = ExecSpec {
             env: value_formats::to_map(env),
             timeout,
-            stdin: stdin.then_some(Stdin { source }),
+            open_stdin: stdin,
             ..Default::default()
         };
         let Some(path) = self.script else {
@@ -76,17 +74,17 @@ impl CommandArgs {
             }
             return spec;
         };
-        let mut script = Script {
+        let mut script = ExecScript {
             path,
             argv: self.command,
             args: self.args,
             ..Default::default()
         };
         script.set_arg_style(match self.arg_style {
-            ArgStyleValue::Positional => ArgStyle::Positional,
-            ArgStyleValue::Named => ArgStyle::Named,
-            ArgStyleValue::NamedRepeated => ArgStyle::NamedRepeated,
-            ArgStyleValue::Env => ArgStyle::Env,
+            ArgStyleValue::Positional => ScriptArgStyle::Positional,
+            ArgStyleValue::Named => ScriptArgStyle::Named,
+            ArgStyleValue::NamedRepeated => ScriptArgStyle::NamedRepeated,
+            ArgStyleValue::Env => ScriptArgStyle::Env,
         });
         script.set_cwd(match self.script_cwd {
             ScriptCwdValue::Work => ScriptCwd::Workspace,

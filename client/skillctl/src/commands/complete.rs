@@ -98,7 +98,7 @@ fn execs_or_workspaces(
             return Ok(offers(list_workspaces(&client).await?));
         };
         let request = ListExecsRequest {
-            workspace,
+            parent: workspace,
             page_size: NAMES_MAX,
             ..Default::default()
         };

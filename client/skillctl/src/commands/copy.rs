@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::json;
-use skilld_client::v1::{CollectOutputsRequest, ReadFileRequest, Reason};
+use skilld_client::v1::{CollectOutputsRequest, ErrorReason, ReadFileRequest};
 use skilld_client::{Client, CollectedFiles, Error, FileReader};
 
 use crate::commands::collect::{self, CopyLimits};
@@ -136,7 +136,7 @@ async fn copy_out(
     };
     let copied = match client.read_file(request).await {
         Ok(reader) if to_stdout => {
-            let total = u64::try_from(reader.header().size).ok();
+            let total = u64::try_from(reader.header().size_bytes).ok();
             write_download(reader, path, total, &mut tokio::io::stdout()).await?;
             return Ok(0);
         }
@@ -169,7 +169,7 @@ async fn copy_out(
 }
 
 fn is_directory(error: &Error) -> bool {
-    error.reason() == Some(Reason::WrongFileType)
+    error.reason() == Some(ErrorReason::WrongFileType)
 }
 
 /// Copies a file out of a workspace; it gets its local name when it is complete.
@@ -184,9 +184,9 @@ async fn copy_file_out(
         mode => mode,
     };
     let partial = PartialFile::create(place, mode)?;
-    let total = u64::try_from(file.size).ok();
+    let total = u64::try_from(file.size_bytes).ok();
     let (_, bytes) = write_download(reader, path, total, &mut partial.writer()?).await?;
-    if let Some(Ok(modified)) = file.mtime.map(SystemTime::try_from) {
+    if let Some(Ok(modified)) = file.modify_time.map(SystemTime::try_from) {
         partial.set_modified(modified)?;
     }
     partial.install()?;
@@ -237,7 +237,7 @@ async fn copy_directory_out(
     Ok(CopyOutcome {
         files: copied.files.len() + copied.links.len(),
         bytes: copied.bytes,
-        skipped: copied.skipped.len() + copied.summary.skipped.len(),
+        skipped: copied.skipped.len() + copied.summary.skipped_files.len(),
         complete: collect::is_complete(&copied),
     })
 }
@@ -246,8 +246,12 @@ async fn copy_directory_out(
 /// link, which a copy does not follow.
 fn check_copied(copied: &CollectedFiles, path: &str) -> anyhow::Result<()> {
     let here = copied.skipped.iter().map(|skipped| &skipped.path);
-    let there = copied.summary.skipped.iter().map(|skipped| &skipped.path);
-    if copied.summary.matched == 0 || here.chain(there).any(|skipped| skipped == path) {
+    let there = copied
+        .summary
+        .skipped_files
+        .iter()
+        .map(|skipped| &skipped.path);
+    if copied.summary.matched_count == 0 || here.chain(there).any(|skipped| skipped == path) {
         bail!("{path} was not copied: copy a directory by its own path, without links in it");
     }
     Ok(())

@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
-use skilld_client::v1::{ExecSpec, ExecState, RunExecRequest, StartExecRequest, Stragglers};
+use skilld_client::v1::{ExecSpec, ExecState, RunExecRequest, StartExecRequest, StragglerPolicy};
 use skilld_client::{Client, short_id};
 
 use crate::commands::command_args::CommandArgs;
@@ -116,7 +116,7 @@ impl Exec {
         let spec = self.spec();
         if self.detach {
             let request = StartExecRequest {
-                workspace: self.id,
+                parent: self.id,
                 exec_id: self.exec_id,
                 spec: Some(spec),
             };
@@ -131,7 +131,7 @@ impl Exec {
             .as_ref()
             .map(|terminal| (terminal.rows, terminal.cols));
         let events = client.run_resuming(RunExecRequest {
-            workspace: self.id,
+            parent: self.id,
             exec_id: self.exec_id,
             spec: Some(spec),
             ..Default::default()
@@ -176,8 +176,8 @@ impl Exec {
             skill: self.skill.clone(),
             cwd: cwd.to_owned(),
             stragglers: match self.keep_processes {
-                true => Stragglers::Keep.into(),
-                false => Stragglers::Unspecified.into(),
+                true => StragglerPolicy::Keep.into(),
+                false => StragglerPolicy::Unspecified.into(),
             },
             terminal: self
                 .terminal

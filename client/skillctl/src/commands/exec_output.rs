@@ -7,10 +7,10 @@ use anyhow::bail;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use prost_types::Duration;
-use skilld_client::v1::exec_event::{Event, Exited};
-use skilld_client::v1::stdin::Source;
+use skilld_client::v1::ExitedEvent;
+use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::{
-    AttachExecRequest, Exec, ExecState, PollExecRequest, PollExecResponse, Stragglers,
+    AttachExecRequest, Exec, ExecState, PollExecRequest, PollExecResponse, StragglerPolicy,
     StreamOffsets,
 };
 use skilld_client::{Client, short_id};
@@ -139,8 +139,7 @@ impl Attach {
     fn input(&self, client: &Client, exec: &Exec) -> anyhow::Result<AttachInput> {
         let name = short_id(&exec.name);
         let spec = exec.effective_spec.as_ref();
-        let source = spec.and_then(|spec| spec.stdin.as_ref()?.source.as_ref());
-        if !matches!(source, Some(Source::Open(true))) {
+        if !spec.is_some_and(|spec| spec.open_stdin) {
             bail!("{name} was started without -i and takes no input: leave out -i to follow it");
         }
         if spec.and_then(|spec| spec.terminal.as_ref()).is_none() {
@@ -177,18 +176,20 @@ impl Logs {
             ..Default::default()
         });
         // A program that never stops printing must not keep this one.
-        while poller.offsets().stdout < total.stdout || poller.offsets().stderr < total.stderr {
+        while poller.offsets().stdout_bytes < total.stdout_bytes
+            || poller.offsets().stderr_bytes < total.stderr_bytes
+        {
             let Some(answer) = poller.next().await? else {
                 break;
             };
-            let nothing = answer.output.is_empty() && answer.gaps.is_empty();
+            let nothing = answer.outputs.is_empty() && answer.gaps.is_empty();
             follower.write_answer(answer).await?;
             if nothing {
                 break;
             }
         }
         let result = exec.result;
-        let exited = Event::Exited(Exited { result });
+        let exited = Event::Exited(ExitedEvent { result });
         follower.write_event(&exited).await?;
         follower.print_transcript(&exec.name, false)?;
         Ok(0)
@@ -201,7 +202,7 @@ impl Poll {
             name: self.exec,
             offsets: Some(self.offset),
             wait: self.wait,
-            settle_time: self.settle,
+            settle_duration: self.settle,
             max_bytes: self.max_bytes.map_or(Ok(0), i32::try_from)?,
             ..Default::default()
         };
@@ -212,7 +213,7 @@ impl Poll {
         let next = answer.next_offsets.unwrap_or_default();
         let state = polled_state(&answer);
         let mut search = RoomReportSearch::default();
-        answer.output.iter().for_each(|piece| search.add(piece));
+        answer.outputs.iter().for_each(|piece| search.add(piece));
         let warnings = answer
             .result
             .as_ref()
@@ -222,8 +223,8 @@ impl Poll {
         follower.write_answer(answer).await?;
         output::note!(
             "{state}; go on with --offset {},{}",
-            next.stdout,
-            next.stderr
+            next.stdout_bytes,
+            next.stderr_bytes
         );
         warnings.iter().for_each(|note| output::print_note(note));
         Ok(0)
@@ -248,7 +249,7 @@ impl Wait {
         }
         // Only a closed exec knows which processes were ended with it. Its code is known without that.
         let spec = exec.effective_spec.as_ref();
-        let ends_none = spec.is_some_and(|spec| spec.stragglers() == Stragglers::Keep);
+        let ends_none = spec.is_some_and(|spec| spec.stragglers() == StragglerPolicy::Keep);
         for _ in 0..CLOSE_LOOKS {
             if ends_none || exec.state() == ExecState::Closed {
                 break;

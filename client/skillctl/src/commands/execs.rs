@@ -5,9 +5,7 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::v1::signal_exec_request::Target;
-use skilld_client::v1::{
-    Exec as Message, ExecState, ListExecsRequest, SignalExecRequest, stdin::Source,
-};
+use skilld_client::v1::{Exec as Message, ExecState, ListExecsRequest, SignalExecRequest};
 use skilld_client::{Client, short_id};
 use skilld_common::excerpts::cut_chars;
 
@@ -65,7 +63,7 @@ pub(crate) struct Kill {
 impl Ps {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListExecsRequest {
-            workspace: self.id,
+            parent: self.id,
             ..Default::default()
         };
         let all = client.read_all_pages(request).await?;
@@ -85,7 +83,7 @@ fn exec_row(exec: &Message) -> [String; 7] {
         value_formats::format_relative_time(exec.start_time.as_ref()),
         value_formats::format_duration(run_time(exec).as_ref()),
         stdin_source(exec).to_owned(),
-        value_formats::format_bytes(total.stdout + total.stderr),
+        value_formats::format_bytes(total.counts().iter().sum()),
         command_line(exec),
     ]
 }
@@ -93,7 +91,7 @@ fn exec_row(exec: &Message) -> [String; 7] {
 /// Returns the run time of an exec; of a running one, so far.
 fn run_time(exec: &Message) -> Option<prost_types::Duration> {
     match &exec.result {
-        Some(result) => result.wall_time,
+        Some(result) => result.wall_duration,
         None => {
             let start = SystemTime::try_from(exec.start_time?).ok()?;
             let ran = SystemTime::now().duration_since(start).ok()?;
@@ -105,14 +103,13 @@ fn run_time(exec: &Message) -> Option<prost_types::Duration> {
 /// Returns the source of an exec's stdin, in a word. Nothing can be written to an exec that has ended.
 fn stdin_source(exec: &Message) -> &'static str {
     let spec = exec.effective_spec.as_ref();
-    let source = spec.and_then(|spec| spec.stdin.as_ref()?.source.as_ref());
-    let has_ended = exec.result.is_some();
-    match (spec.and_then(|spec| spec.terminal.as_ref()), source) {
-        (Some(_), _) | (None, Some(Source::Open(true))) if has_ended => "closed",
-        (Some(_), _) => "terminal",
-        (None, Some(Source::Open(true))) => "open",
-        (None, Some(Source::Data(_))) => "given",
-        (None, Some(Source::Open(false)) | None) => "none",
+    let has_terminal = spec.is_some_and(|spec| spec.terminal.is_some());
+    let is_open = spec.is_some_and(|spec| spec.open_stdin);
+    match exec.result.is_some() {
+        true if has_terminal || is_open => "closed",
+        false if has_terminal => "terminal",
+        false if is_open => "open",
+        true | false => "none",
     }
 }
 
@@ -122,7 +119,7 @@ pub(crate) fn exec_state(exec: &Message) -> String {
         Some(ended) if exec_result::end_reason(ended).is_none() => {
             format!("exit {}", exec_result::exit_code(ended))
         }
-        Some(ended) => value_formats::enum_words(ended.reason().as_str_name(), "REASON_"),
+        Some(ended) => value_formats::enum_words(ended.reason().short_name(), ""),
         None => value_formats::enum_words(exec.state().as_str_name(), "EXEC_STATE_"),
     }
 }
@@ -156,6 +153,7 @@ impl Signal {
             name: self.exec,
             signal: self.signal,
             target: target.into(),
+            ..SignalExecRequest::default()
         };
         let exec = client.signal_exec(request).await?;
         output::print_message(&exec, "")

@@ -44,7 +44,7 @@ pub(crate) struct Cat {
 impl Ls {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListFilesRequest {
-            workspace: self.id,
+            parent: self.id,
             path: self.path,
             recursive: self.recursive,
             ..Default::default()
@@ -55,8 +55,8 @@ impl Ls {
         let row = |file: &FileEntry| {
             [
                 file_mode(file),
-                file.size.to_string(),
-                value_formats::format_time(file.mtime.as_ref()),
+                file.size_bytes.to_string(),
+                value_formats::format_time(file.modify_time.as_ref()),
                 file_name(file),
             ]
         };
@@ -66,7 +66,7 @@ impl Ls {
 
 /// Returns type and permission bits of a file in the form of `ls -l`: `drwxr-xr-x`.
 fn file_mode(file: &FileEntry) -> String {
-    let kind = match file.r#type() {
+    let kind = match file.file_type() {
         FileType::Directory => 'd',
         FileType::Symlink => 'l',
         FileType::File => '-',
@@ -86,7 +86,7 @@ fn file_mode(file: &FileEntry) -> String {
 
 /// Returns the path of a file as `ls -F` prints it: a slash after a directory, the target after a link.
 fn file_name(file: &FileEntry) -> String {
-    let slash = if file.r#type() == FileType::Directory {
+    let slash = if file.file_type() == FileType::Directory {
         "/"
     } else {
         ""

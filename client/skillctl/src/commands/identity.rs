@@ -1,8 +1,8 @@
 //! `skillctl whoami` and `skillctl workspace token`: shows who the caller is, and creates tokens for one workspace.
 
 use clap::{Args, ValueEnum};
-use skilld_client::v1::principal::Via;
-use skilld_client::v1::{CreateWorkspaceTokenRequest, Principal, Role};
+use skilld_client::v1::CredentialKind;
+use skilld_client::v1::{CreateWorkspaceTokenRequest, Principal, PrincipalRole};
 use skilld_client::{Client, workspace_name};
 
 use crate::output::{self, value_formats};
@@ -41,8 +41,8 @@ impl WorkspaceToken {
     /// Creates the token and prints it to stdout, alone.
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let role = match self.role {
-            WorkspaceTokenRole::Observer => Role::Observer,
-            WorkspaceTokenRole::User => Role::User,
+            WorkspaceTokenRole::Observer => PrincipalRole::Observer,
+            WorkspaceTokenRole::User => PrincipalRole::User,
         };
         let request = CreateWorkspaceTokenRequest {
             workspace: workspace_name(&self.id),
@@ -57,18 +57,18 @@ impl WorkspaceToken {
 }
 
 fn principal_details(principal: &Principal) -> String {
-    let via = match principal.via() {
-        Via::Unspecified => "unknown",
-        Via::None => "nothing: the daemon does not authenticate callers",
-        Via::Peer => "user of the host",
-        Via::Certificate => "client certificate",
-        Via::Token => "token",
-        Via::Jwt => "JSON web token",
-        Via::WorkspaceToken => "token for one workspace",
+    let via = match principal.credential_kind() {
+        CredentialKind::Unspecified => "unknown",
+        CredentialKind::NotRequired => "nothing: the daemon does not authenticate callers",
+        CredentialKind::Peer => "user of the host",
+        CredentialKind::Certificate => "client certificate",
+        CredentialKind::Token => "token",
+        CredentialKind::Jwt => "JSON web token",
+        CredentialKind::WorkspaceToken => "token for one workspace",
     };
     let role_name = principal.role().as_str_name();
     let role = role_name
-        .strip_prefix("ROLE_")
+        .strip_prefix("PRINCIPAL_ROLE_")
         .unwrap_or(role_name)
         .to_lowercase();
     let mut fields = vec![

@@ -59,16 +59,16 @@ fn image_details(answer: &CheckImageResponse) -> String {
         fields.push(("size", value_formats::format_size(answer.size_bytes)));
         fields.push(("digests", answer.repo_digests.join(", ")));
     }
-    if answer.start_time.is_some() {
-        let start = value_formats::format_duration(answer.start_time.as_ref());
+    if answer.start_duration.is_some() {
+        let start = value_formats::format_duration(answer.start_duration.as_ref());
         let python = match answer.python_version.as_str() {
             "" => "does not run".to_owned(),
-            version => format!("{version}, {} packages", answer.python_packages),
+            version => format!("{version}, {} packages", answer.python_package_count),
         };
         fields.push(("started in", start));
-        fields.push(("programs", answer.programs.to_string()));
+        fields.push(("programs", answer.program_count.to_string()));
         fields.push(("python", python));
-        fields.push(("node", format!("{} packages", answer.node_packages)));
+        fields.push(("node", format!("{} packages", answer.node_package_count)));
     }
     output::text_fields(&fields)
 }
@@ -79,7 +79,7 @@ fn finding_table(answer: &CheckImageResponse) -> String {
     }
     let rows = answer.findings.iter().map(|finding| {
         [
-            value_formats::enum_words(finding.severity().as_str_name(), "SEVERITY_"),
+            value_formats::enum_words(finding.severity().as_str_name(), "PROBLEM_SEVERITY_"),
             finding.code.clone(),
             finding.message.clone(),
         ]

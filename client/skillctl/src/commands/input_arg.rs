@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
     ArtifactScope, InputSpec, StageFilesResponse, StageInputsRequest, StageMode,
 };
@@ -173,8 +173,8 @@ pub(crate) fn references_request(
         .filter_map(|input| match input {
             Input::Local(_) => None,
             Input::Reference { from, to } => Some(InputSpec {
-                source: Some(Source::From(from.clone())),
-                to: to.clone(),
+                content: Some(Content::Source(from.clone())),
+                path: to.clone(),
                 mode: mode.into(),
                 ..InputSpec::default()
             }),
@@ -205,8 +205,8 @@ impl LocalInput {
             .upload_path(workspace, &self.path, &self.target, bar.progress())
             .await?;
         drop(bar);
-        let total = usize::try_from(staged.skipped_total).unwrap_or_default();
-        skip_notes::note_skipped_entries(&staged.skipped, total);
+        let total = usize::try_from(staged.skipped_count).unwrap_or_default();
+        skip_notes::note_skipped_entries(&staged.skipped_files, total);
         Ok(staged)
     }
 }

@@ -136,7 +136,7 @@ impl RunJob<'_> {
         let client = self.client;
         let (start, pool) = (Instant::now(), run.pool);
         let request = CreateWorkspaceRequest {
-            name: self.workspace.clone(),
+            workspace_id: self.workspace.clone(),
             pool: pool.clone(),
             limits: run.size.request(),
             ..Default::default()
@@ -224,7 +224,7 @@ impl RunJob<'_> {
         let request = PreflightSkillRequest {
             name: skill.to_owned(),
             pool: pool.to_owned(),
-            env: env.iter().map(|(name, _)| name.clone()).collect(),
+            env_names: env.iter().map(|(name, _)| name.clone()).collect(),
         };
         let checking = self.client.preflight_skill(request);
         if let Ok(answer) = self.interrupt.race(checking).await? {
@@ -242,9 +242,9 @@ impl RunJob<'_> {
     ) -> anyhow::Result<FollowOutcome> {
         let start = Instant::now();
         let client = self.client;
-        let has_stdin = spec.stdin.is_some();
+        let has_stdin = spec.open_stdin;
         let events = client.run_resuming(RunExecRequest {
-            workspace: self.workspace.clone(),
+            parent: self.workspace.clone(),
             spec: Some(spec),
             ..Default::default()
         });

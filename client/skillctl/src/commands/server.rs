@@ -2,7 +2,7 @@
 
 use clap::Args;
 use skilld_client::v1::{
-    DrainRequest, GetProblemsResponse, ListPoolsResponse, Pool as Message, ServerInfo,
+    DrainRequest, ListPoolsRequest, ListProblemsRequest, Pool as Message, ServerInfo,
 };
 use skilld_client::{Client, short_id};
 
@@ -60,8 +60,7 @@ pub(crate) async fn undrain(client: &Client) -> anyhow::Result<u8> {
 
 /// Prints the pools.
 async fn list_pools(client: &Client) -> anyhow::Result<u8> {
-    let pools = client.list_pools().await?;
-    let answer = ListPoolsResponse { pools };
+    let answer = client.read_all_pages(ListPoolsRequest::default()).await?;
     let id = |pool: &Message| short_id(&pool.name);
     output::print_list(&answer, &answer.pools, id, POOL_HEADER, pool_row)
 }
@@ -85,7 +84,7 @@ fn pool_row(pool: &Message) -> [String; 8] {
         pool.booting.to_string(),
         pool.claimed.to_string(),
         pool.waiting.to_string(),
-        pool.max.to_string(),
+        pool.workspaces_max.to_string(),
         pool.image.clone(),
         pool.problem.clone(),
     ]
@@ -114,6 +113,7 @@ fn server_details(info: &ServerInfo) -> String {
     let files = limits.collect_files_max;
     let file_bytes = value_formats::format_size(limits.collect_file_bytes_max);
     let total_bytes = value_formats::format_size(limits.collect_total_bytes_max);
+    let pools: Vec<String> = info.pools.iter().map(|pool| short_id(pool)).collect();
     let engine_text = format!("{name} {version} (API {api}, cgroup v{cgroup}{available})");
     let collect = format!("at most {files} files, {file_bytes} each, {total_bytes} in all");
     output::text_fields(&[
@@ -126,8 +126,8 @@ fn server_details(info: &ServerInfo) -> String {
         ("engine", engine_text),
         ("runtimes", engine.oci_runtimes.join(", ")),
         ("features", info.features.join(", ")),
-        ("pools", info.pools.join(", ")),
-        ("default pool", info.default_pool.clone()),
+        ("pools", pools.join(", ")),
+        ("default pool", short_id(&info.default_pool)),
         ("guest", format!("{guest} (generation {generation})")),
         ("seccomp", info.seccomp_digest.clone()),
         ("workspaces", format!("at most {workspaces}")),
@@ -140,21 +140,23 @@ fn server_details(info: &ServerInfo) -> String {
 
 /// Prints the problems of the daemon; returns the exit code.
 pub(crate) async fn print_problems(client: &Client) -> anyhow::Result<u8> {
-    let problems = client.problems().await?;
-    skill::print_problems(&GetProblemsResponse { problems })
+    let problems = client
+        .read_all_pages(ListProblemsRequest::default())
+        .await?;
+    skill::print_problems(&problems)
 }
 
 impl Drain {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = DrainRequest {
-            remove: self.remove,
-            execs: self.execs,
+            remove_workspaces: self.remove,
+            refuse_execs: self.execs,
         };
         let done = client.drain(request).await?;
         let text = match (self.remove, self.execs) {
             (true, _) => format!(
                 "drained; removed {} workspaces and {} containers\n",
-                done.removed_workspaces, done.removed_containers
+                done.removed_workspace_count, done.removed_container_count
             ),
             (false, true) => "draining: no new workspaces, no new execs\n".to_owned(),
             (false, false) => "draining: no new workspaces\n".to_owned(),

@@ -104,7 +104,8 @@ fn description_summary(description: &str) -> String {
 /// Returns each problem of a skill or root as a line of text.
 pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
     let lines = problems.iter().map(|problem| {
-        let severity = value_formats::enum_words(problem.severity().as_str_name(), "SEVERITY_");
+        let severity =
+            value_formats::enum_words(problem.severity().as_str_name(), "PROBLEM_SEVERITY_");
         let line = match problem.line {
             0 => String::new(),
             line => format!(":{line}"),
@@ -122,14 +123,14 @@ pub(crate) fn problem_lines(problems: &[Problem]) -> Vec<String> {
 }
 
 fn skill_details(skill: &Message) -> String {
-    let size = value_formats::format_size(skill.bytes);
+    let size = value_formats::format_size(skill.size_bytes);
     let mut fields = vec![
         ("name", short_id(&skill.name)),
         ("description", one_line(&skill.description)),
         ("version", skill.version.clone()),
         ("state", skill_state(skill)),
         ("digest", skill.digest.clone()),
-        ("size", format!("{} files, {size}", skill.files)),
+        ("size", format!("{} files, {size}", skill.file_count)),
         ("root", skill.root.clone()),
         ("tags", skill.tags.join(", ")),
         ("author", skill.author.clone()),

@@ -5,10 +5,10 @@ use clap_complete::engine::ArgValueCompleter;
 use prost::Name;
 use serde_json::{Map, Value, json};
 use skilld_client::v1::{
-    Reason, StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest,
+    ErrorReason, StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest,
     StageSkillsResponse, StagedInput, StagedSkill,
 };
-use skilld_client::{Client, Error};
+use skilld_client::{Client, Error, short_id};
 
 use crate::commands::artifact::Scope;
 use crate::commands::complete;
@@ -77,7 +77,7 @@ impl Stage {
 
     /// Adds the names of all skills that do not exist to the error of a staging, which names the first of them.
     async fn name_all_missing(&self, client: &Client, error: Error) -> anyhow::Error {
-        let is_missing = |error: &Error| error.reason() == Some(Reason::SkillNotFound);
+        let is_missing = |error: &Error| error.reason() == Some(ErrorReason::SkillNotFound);
         let mut missing = Vec::new();
         if is_missing(&error) && self.skill.len() > 1 {
             for skill in &self.skill {
@@ -175,8 +175,8 @@ pub(crate) fn print_skill_problems(skills: &[StagedSkill]) {
 
 /// Describes one staged skill for people.
 fn skill_line(skill: &StagedSkill) -> String {
-    let size = value_formats::format_size(skill.bytes);
-    let (name, path, files) = (&skill.name, &skill.path, skill.files);
+    let size = value_formats::format_size(skill.size_bytes);
+    let (name, path, files) = (short_id(&skill.name), &skill.path, skill.file_count);
     let writable = match (skill.writable, skill.modified) {
         (_, true) => ", writable, changed by commands",
         (true, false) => ", writable",
@@ -187,9 +187,9 @@ fn skill_line(skill: &StagedSkill) -> String {
 
 /// Describes a local file or directory that was sent, for people.
 pub(crate) fn local_line(local: &LocalInput, staged: &StageFilesResponse) -> String {
-    let size = value_formats::format_size(staged.bytes_total);
+    let size = value_formats::format_size(staged.size_bytes);
     let (from, to) = (local.path.display(), input_arg::in_workspace(&local.target));
-    format!("{from} → {to} ({} files, {size})\n", staged.files_total)
+    format!("{from} → {to} ({} files, {size})\n", staged.file_count)
 }
 
 /// Describes a local file or directory that was sent, for programs.
@@ -197,9 +197,9 @@ pub(crate) fn local_json(local: &LocalInput, staged: &StageFilesResponse) -> Val
     json!({
         "from": local.path.display().to_string(),
         "to": input_arg::in_workspace(&local.target),
-        "files": staged.files_total,
-        "bytes": staged.bytes_total,
-        "skipped": staged.skipped_total,
+        "files": staged.file_count,
+        "bytes": staged.size_bytes,
+        "skipped": staged.skipped_count,
     })
 }
 
@@ -213,8 +213,8 @@ fn reference_line(staged: &StagedInput) -> String {
     } else {
         format!(
             "{} files, {}",
-            staged.files_total,
-            value_formats::format_size(staged.bytes_total)
+            staged.file_count,
+            value_formats::format_size(staged.size_bytes)
         )
     };
     let note = if staged.note.is_empty() {
@@ -222,5 +222,5 @@ fn reference_line(staged: &StagedInput) -> String {
     } else {
         format!("; {}", staged.note)
     };
-    format!("{} → {path} ({what}{note})\n", staged.from)
+    format!("{} → {path} ({what}{note})\n", staged.source)
 }

@@ -3,7 +3,8 @@
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::Client;
-use skilld_client::v1::{Reason, WriteStdinResponse};
+use skilld_client::from_count;
+use skilld_client::v1::{ErrorReason, WriteStdinResponse};
 
 use crate::commands::complete;
 use crate::output;
@@ -40,12 +41,13 @@ impl Stdin {
         if self.eof {
             match writer.end().await {
                 // What has taken everything and ended since waits for no end of file.
-                Err(error) if copied > 0 && error.reason() == Some(Reason::ExecNotRunning) => {}
+                Err(error) if copied > 0 && error.reason() == Some(ErrorReason::ExecNotRunning) => {
+                }
                 ended => ended?,
             }
         }
         let written = WriteStdinResponse {
-            committed_offset: writer.offset().unwrap_or_default(),
+            committed_offset: from_count(writer.offset().unwrap_or_default()),
             ..WriteStdinResponse::default()
         };
         output::print_message(&written, "")

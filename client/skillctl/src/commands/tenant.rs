@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use clap::Args;
 use skilld_client::Client;
-use skilld_client::v1::{ResourceUsage, TenantUsage, UsageCounters};
+use skilld_client::v1::{ListTenantUsagesRequest, ResourceUsage, TenantUsage, UsageCounters};
 
 use crate::commands::command_group::command_group;
 use crate::output::{self, value_formats};
@@ -28,21 +28,31 @@ pub(crate) struct TenantShow {
 
 /// Prints the usage of the caller's tenant.
 pub(crate) async fn print_own_usage(client: &Client) -> anyhow::Result<u8> {
-    print_usage(&client.get_usage().await?)
+    print_usage(&client.get_tenant_usage().await?)
 }
 
 /// Prints the tenants.
 async fn list_tenants(client: &Client) -> anyhow::Result<u8> {
-    let answer = client.list_tenants().await?;
+    let answer = client
+        .read_all_pages(ListTenantUsagesRequest::default())
+        .await?;
     let id = |tenant: &TenantUsage| tenant.tenant.clone();
-    output::print_list(&answer, &answer.tenants, id, TENANT_HEADER, tenant_row)
+    output::print_list(
+        &answer,
+        &answer.tenant_usages,
+        id,
+        TENANT_HEADER,
+        tenant_row,
+    )
 }
 
 impl TenantShow {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
-        let answer = client.list_tenants().await?;
+        let answer = client
+            .read_all_pages(ListTenantUsagesRequest::default())
+            .await?;
         let found = answer
-            .tenants
+            .tenant_usages
             .into_iter()
             .find(|tenant| tenant.tenant == self.name)
             .with_context(|| {
@@ -114,7 +124,7 @@ fn print_usage(usage: &TenantUsage) -> anyhow::Result<u8> {
             .execs
             .iter()
             .map(|execs| {
-                let reason = execs.reason().as_str_name().trim_start_matches("REASON_");
+                let reason = execs.reason().short_name();
                 format!("{} {}", execs.count, reason.to_lowercase())
             })
             .collect::<Vec<_>>()
@@ -128,9 +138,9 @@ fn period_row((period, used): (String, &UsageCounters)) -> [String; 8] {
     let execs: i64 = used.execs.iter().map(|execs| execs.count).sum();
     [
         period,
-        value_formats::format_duration(used.workspace_time.as_ref()),
+        value_formats::format_duration(used.workspace_duration.as_ref()),
         format!("{:.3} GiB h", used.memory_gib_seconds / 3600.0),
-        value_formats::format_duration(used.cpu_time.as_ref()),
+        value_formats::format_duration(used.cpu_duration.as_ref()),
         execs.to_string(),
         value_formats::format_size(used.bytes_in),
         value_formats::format_size(used.bytes_out),

@@ -1,5 +1,6 @@
-//! `skillctl workspace`: create, list, get, renew, delete.
+//! `skillctl workspace`: create, list, get, label, renew, delete.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use skilld_client::v1::create_workspace_request::Expiry;
 use skilld_client::v1::{
     CreateWorkspaceRequest, ListWorkspacesRequest, RenewWorkspaceRequest, Workspace as Message,
 };
-use skilld_client::{Client, short_id, workspace_name};
+use skilld_client::{Client, short_id};
 
 use crate::commands::command_group::command_group;
 use crate::commands::identity::WorkspaceToken;
@@ -18,13 +19,14 @@ use crate::commands::{complete, remove};
 use crate::output::{self, value_formats};
 
 command_group! {
-    /// Create, list, look at, renew and delete workspaces.
+    /// Create, list, look at, label, renew and delete workspaces.
     #[command(after_help = "Example:\n  id=$(skillctl workspace create --idle-timeout 1h)")]
     Workspace {
         Create(Create),
         #[command(visible_alias = "ls")]
         List(List),
         Get(Get),
+        Label(Label),
         Renew(Renew),
         Token(WorkspaceToken),
         #[command(visible_alias = "rm")]
@@ -83,6 +85,34 @@ pub(crate) struct Get {
     id: String,
 }
 
+/// Set and remove labels of a workspace; the others stay.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillctl workspace label job-7 team=reports stage-")]
+pub(crate) struct Label {
+    #[arg(add = ArgValueCompleter::new(complete::offer_workspaces))]
+    id: String,
+    /// KEY=VALUE sets a label, KEY- removes it.
+    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = parse_label_change)]
+    changes: Vec<LabelChange>,
+}
+
+/// Change of one label; without a value it is removed.
+#[derive(Clone, Debug)]
+struct LabelChange {
+    key: String,
+    value: Option<String>,
+}
+
+fn parse_label_change(text: &str) -> Result<LabelChange, String> {
+    let (key, value) = match (text.split_once('='), text.strip_suffix('-')) {
+        (Some((key, value)), _) => (key, Some(value.to_owned())),
+        (None, Some(key)) => (key, None),
+        (None, None) => return Err("must be KEY=VALUE, or KEY- to remove the label".into()),
+    };
+    let key = key.to_owned();
+    Ok(LabelChange { key, value })
+}
+
 /// Restart a workspace's idle timeout, and change it or move the end of its life if asked.
 #[derive(Debug, Args)]
 #[command(
@@ -120,7 +150,7 @@ impl Get {
 impl Create {
     async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = CreateWorkspaceRequest {
-            name: self.id.as_deref().map(workspace_name).unwrap_or_default(),
+            workspace_id: self.id.unwrap_or_default(),
             pool: self.pool,
             labels: value_formats::to_map(&self.label),
             idle_timeout: self.idle_timeout,
@@ -149,13 +179,27 @@ impl List {
             [
                 id(workspace),
                 workspace_state(workspace),
-                workspace.pool.clone(),
+                short_id(&workspace.pool),
                 value_formats::format_relative_time(workspace.create_time.as_ref()),
                 value_formats::format_relative_time(workspace.expire_time.as_ref()),
                 skill_names(workspace),
             ]
         };
         output::print_list(&all, &all.workspaces, id, header, row)
+    }
+}
+
+impl Label {
+    async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let mut labels = client.get_workspace(&self.id).await?.labels;
+        for LabelChange { key, value } in self.changes {
+            match value {
+                Some(value) => drop(labels.insert(key, value)),
+                None => drop(labels.remove(&key)),
+            }
+        }
+        let workspace = client.update_workspace(&self.id, labels).await?;
+        output::print_message(&workspace, &format!("{}\n", pairs(&workspace.labels)))
     }
 }
 
@@ -192,15 +236,16 @@ fn workspace_state(workspace: &Message) -> String {
 }
 
 fn skill_names(workspace: &Message) -> String {
-    let names = workspace.skills.iter().map(|skill| skill.name.as_str());
+    let names = workspace.skills.iter().map(|skill| short_id(&skill.name));
     names.collect::<Vec<_>>().join(",")
 }
 
+fn pairs(map: &BTreeMap<String, String>) -> String {
+    let pairs = map.iter().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
 fn workspace_details(workspace: &Message) -> String {
-    let pairs = |map: &std::collections::BTreeMap<String, String>| {
-        let pairs = map.iter().map(|(key, value)| format!("{key}={value}"));
-        pairs.collect::<Vec<_>>().join(" ")
-    };
     let limits = workspace.limits.unwrap_or_default();
     let limits = format!(
         "memory {}, cpu {} m, pids {}, disk {}, inodes {}",
@@ -217,7 +262,7 @@ fn workspace_details(workspace: &Message) -> String {
         ("id", short_id(&workspace.name)),
         ("state", workspace_state(workspace)),
         ("failure", failure),
-        ("pool", workspace.pool.clone()),
+        ("pool", short_id(&workspace.pool)),
         ("image", workspace.image.clone()),
         ("created", time(&workspace.create_time)),
         (

@@ -10,6 +10,7 @@ const API_WORDS: &[(&str, &str)] = &[
     ("workspaces/{workspace}/execs/{exec}", "ID/EXEC"),
     ("workspaces/{workspace}", "ID"),
     ("skills/{skill}", "NAME"),
+    ("pools/{pool}", "POOL"),
     (
         "stage it with StageSkills",
         "stage it with `skillctl stage ID --skill NAME`",
@@ -41,7 +42,7 @@ const API_WORDS: &[(&str, &str)] = &[
     ("spec.max_file_bytes", "--max-file-bytes"),
     ("spec.max_total_bytes", "--max-total-bytes"),
     ("spec.save_as_artifacts.prefix", "--prefix"),
-    ("settle_time:", "--settle:"),
+    ("settle_duration:", "--settle:"),
     ("max_bytes:", "--max-bytes:"),
 ];
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use skilld_client::v1::Reason;
+use skilld_client::v1::ErrorReason;
 use skilld_client::{Failure, code_name};
 
 use crate::output::{self, daemon_message};
@@ -107,7 +107,7 @@ fn add_failure(fields: &mut Map<String, Value>, failure: &Failure) {
         .violations
         .iter()
         .map(|violation| json!({"field": violation.field, "description": violation.description}));
-    let reason = failure.reason.map(Reason::error_info_name);
+    let reason = failure.reason.map(ErrorReason::error_info_name);
     let retry_after = failure.retry_after.map(|wait| wait.as_secs_f64());
     fields.insert("code".into(), code_name(failure.code).into());
     fields.insert("reason".into(), reason.into());
@@ -134,64 +134,64 @@ pub(crate) fn is_terminal_gone(error: &anyhow::Error) -> bool {
 fn next_command(error: &anyhow::Error) -> Option<&'static str> {
     let failure = error.downcast_ref::<skilld_client::Error>()?.failure()?;
     match failure.reason? {
-        Reason::SkillNotFound => Some("`skillctl skill list` shows all skills"),
-        Reason::SkillInvalid => Some("`skillctl skill show NAME` lists its problems"),
-        Reason::WorkspaceNotFound => Some("`skillctl workspace list` shows all workspaces"),
-        Reason::ExecNotFound | Reason::ExecNotRunning | Reason::StdinClosed => {
+        ErrorReason::SkillNotFound => Some("`skillctl skill list` shows all skills"),
+        ErrorReason::SkillInvalid => Some("`skillctl skill show NAME` lists its problems"),
+        ErrorReason::WorkspaceNotFound => Some("`skillctl workspace list` shows all workspaces"),
+        ErrorReason::ExecNotFound | ErrorReason::ExecNotRunning | ErrorReason::StdinClosed => {
             Some("`skillctl ps ID` shows a workspace's execs")
         }
-        Reason::PoolNotFound => Some("`skillctl pool list` shows all pools"),
-        Reason::PoolExhausted => Some(
+        ErrorReason::PoolNotFound => Some("`skillctl pool list` shows all pools"),
+        ErrorReason::PoolExhausted => Some(
             "`skillctl pool list` shows how full it is, `skillctl pool resize NAME N` keeps more warm",
         ),
         // Only of a skill's files nearest ones are named, or that there are none.
-        Reason::FileNotFound if failure.metadata.contains_key("nearest") => {
+        ErrorReason::FileNotFound if failure.metadata.contains_key("nearest") => {
             Some("`skillctl skill files NAME` shows what there is")
         }
-        Reason::FileNotFound => Some("`skillctl ls ID PATH` shows what is there"),
-        Reason::ArtifactNotFound => Some(
+        ErrorReason::FileNotFound => Some("`skillctl ls ID PATH` shows what is there"),
+        ErrorReason::ArtifactNotFound => Some(
             "`skillctl artifact list` and `skillctl artifact versions NAME` show what there is in a scope",
         ),
-        Reason::IdTaken if names_workspace(failure) => Some(
+        ErrorReason::IdTaken if names_workspace(failure) => Some(
             "--allow-existing takes the workspace that exists; without --id the workspace gets a new id",
         ),
-        Reason::InvalidRequest if is_long_command(failure) => Some(LONG_COMMAND),
-        Reason::DiskFull => Some(POOL_LIMITS),
-        Reason::LimitUnsupported if is_size(failure) => Some(POOL_LIMITS),
-        Reason::Unauthenticated => Some(
+        ErrorReason::InvalidRequest if is_long_command(failure) => Some(LONG_COMMAND),
+        ErrorReason::DiskFull => Some(POOL_LIMITS),
+        ErrorReason::LimitUnsupported if is_size(failure) => Some(POOL_LIMITS),
+        ErrorReason::Unauthenticated => Some(
             "--token-file, SKILLD_TOKEN, or a context (`skillctl context --help`) has the credential",
         ),
-        Reason::PermissionDenied => Some("`skillctl whoami` shows your tenant and role"),
-        Reason::QuotaExceeded if failure.is_tenant_quota() => {
+        ErrorReason::PermissionDenied => Some("`skillctl whoami` shows your tenant and role"),
+        ErrorReason::QuotaExceeded if failure.is_tenant_quota() => {
             Some("`skillctl usage` shows your quotas and what is held")
         }
-        Reason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
-        Reason::Unspecified
-        | Reason::InvalidRequest
-        | Reason::IdTaken
-        | Reason::WorkspaceNotReady
-        | Reason::LimitUnsupported
-        | Reason::PathEscapes
-        | Reason::ReadOnly
-        | Reason::OutputDropped
-        | Reason::QuotaExceeded
-        | Reason::Draining
-        | Reason::GuestLost
-        | Reason::Internal
-        | Reason::NotImplemented
-        | Reason::ArchiveInvalid
-        | Reason::ChecksumMismatch
-        | Reason::WrongFileType
-        | Reason::Deadline
-        | Reason::FilePermission
-        | Reason::LimitExceeded
-        | Reason::StorageUnavailable
-        | Reason::StateDiskFull
-        | Reason::StateDiskReadOnly
-        | Reason::TooManyFiles
-        | Reason::FetchFailed
-        | Reason::AuthenticationOff
-        | Reason::AuditUnavailable => None,
+        ErrorReason::EngineUnavailable => Some("`skillctl problems` shows what the daemon knows"),
+        ErrorReason::Unspecified
+        | ErrorReason::InvalidRequest
+        | ErrorReason::IdTaken
+        | ErrorReason::WorkspaceNotReady
+        | ErrorReason::LimitUnsupported
+        | ErrorReason::PathEscapes
+        | ErrorReason::ReadOnly
+        | ErrorReason::OutputDropped
+        | ErrorReason::QuotaExceeded
+        | ErrorReason::Draining
+        | ErrorReason::GuestLost
+        | ErrorReason::Internal
+        | ErrorReason::NotImplemented
+        | ErrorReason::ArchiveInvalid
+        | ErrorReason::ChecksumMismatch
+        | ErrorReason::WrongFileType
+        | ErrorReason::Deadline
+        | ErrorReason::FilePermission
+        | ErrorReason::LimitExceeded
+        | ErrorReason::StorageUnavailable
+        | ErrorReason::StateDiskFull
+        | ErrorReason::StateDiskReadOnly
+        | ErrorReason::TooManyFiles
+        | ErrorReason::FetchFailed
+        | ErrorReason::AuthenticationOff
+        | ErrorReason::AuditUnavailable => None,
     }
 }
 

@@ -4,9 +4,11 @@ use std::pin::{Pin, pin};
 use std::time::Instant;
 
 use serde_json::{Map, Value};
-use skilld_client::v1::exec_event::{Event, Output as Piece};
+use skilld_client::from_count;
+use skilld_client::v1::OutputEvent as Piece;
+use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::{
-    ExecEvent, ExecResult, OutputStream, PollExecResponse, Reason, StreamOffsets,
+    ErrorReason, ExecEvent, ExecResult, OutputStream, PollExecResponse, StreamOffsets,
 };
 use skilld_client::{Client, Error, ExecStream, short_id};
 use tokio::io::{AsyncWriteExt, Stderr, Stdout};
@@ -290,7 +292,7 @@ impl<'a> EventFollower<'a> {
     /// Prints the gaps and the output that a poll brought.
     pub(crate) async fn write_answer(&mut self, answer: PollExecResponse) -> anyhow::Result<()> {
         let gaps = answer.gaps.into_iter().map(Event::Gap);
-        for event in gaps.chain(answer.output.into_iter().map(Event::Output)) {
+        for event in gaps.chain(answer.outputs.into_iter().map(Event::Output)) {
             self.write_event(&event).await?;
         }
         Ok(())
@@ -307,9 +309,9 @@ impl<'a> EventFollower<'a> {
             Event::Gap(gap) => {
                 let stream =
                     value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
-                let lost = gap.to.saturating_sub(gap.from);
+                let lost = gap.lost_bytes();
                 output::note!("{lost} bytes of {stream} are lost: they were not read in time");
-                *self.reached_on(gap.stream()) = gap.to;
+                *self.reached_on(gap.stream()) = gap.end_offset;
             }
             Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
         }
@@ -324,7 +326,8 @@ impl<'a> EventFollower<'a> {
             self.stdout.write_all(bytes).await?;
         }
         // It is taken, and will be written even if this program does not wait.
-        *self.reached_on(piece.stream()) = piece.offset + bytes.len() as u64;
+        *self.reached_on(piece.stream()) =
+            piece.offset.saturating_add(from_count(bytes.len() as u64));
         if piece.stream() == OutputStream::Stderr {
             self.stderr.flush().await
         } else {
@@ -332,10 +335,10 @@ impl<'a> EventFollower<'a> {
         }
     }
 
-    fn reached_on(&mut self, stream: OutputStream) -> &mut u64 {
+    fn reached_on(&mut self, stream: OutputStream) -> &mut i64 {
         match stream {
-            OutputStream::Stderr => &mut self.reached.stderr,
-            OutputStream::Stdout | OutputStream::Unspecified => &mut self.reached.stdout,
+            OutputStream::Stderr => &mut self.reached.stderr_bytes,
+            OutputStream::Stdout | OutputStream::Unspecified => &mut self.reached.stdout_bytes,
         }
     }
 }
@@ -368,7 +371,7 @@ fn note_detached(name: &str, at: StreamOffsets) {
     ));
     output::note!(
         "{name} goes on; `skillctl attach -i {name} --offset {}` returns to it",
-        at.stdout
+        at.stdout_bytes
     );
 }
 
@@ -376,7 +379,7 @@ fn note_detached(name: &str, at: StreamOffsets) {
 async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
     match client.kill_exec(name).await {
         Ok(_) => Ok(()),
-        Err(error) if error.reason() == Some(Reason::ExecNotFound) => Ok(()),
+        Err(error) if error.reason() == Some(ErrorReason::ExecNotFound) => Ok(()),
         Err(error) => Err(error),
     }
 }

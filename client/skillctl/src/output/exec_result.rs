@@ -1,8 +1,9 @@
 //! Exit codes and messages for the end of an exec.
 
+use skilld_client::Outcome;
+use skilld_client::v1::ExitReason;
 use skilld_client::v1::exec_event::Event;
-use skilld_client::v1::exec_result::{Outcome, Reason};
-use skilld_client::v1::spawn_failure::Stage;
+use skilld_client::v1::spawn_failure::Step;
 use skilld_client::v1::{ExecResult, FullDisk, SpawnFailure};
 
 use crate::output::{error_report, signal_names, value_formats};
@@ -35,57 +36,53 @@ pub(crate) fn take_ending(result: &mut Option<ExecResult>, event: &Event) {
 /// Returns the exit code for an ended exec: the program's own, 128 and the signal that ended it, a shell's code for a
 /// program that it cannot start, or that of a failure of skilld.
 pub(crate) fn exit_code(result: &ExecResult) -> u8 {
-    match (&result.outcome, &result.spawn_failure) {
-        (_, Some(failure)) => spawn_code(failure),
-        (Some(Outcome::ExitCode(code)), None) => u8::try_from(*code).unwrap_or(1),
-        (Some(Outcome::Signal(signal)), None) => u8::try_from(128 + signal).unwrap_or(1),
-        (None, None) => error_report::NO_PROGRAM,
-    }
-}
-
-fn spawn_code(failure: &SpawnFailure) -> u8 {
-    match (failure.stage(), failure.errno) {
-        (Stage::Exec, ENOENT) => 127,
-        (Stage::Exec | Stage::Program | Stage::Cwd, _) => 126,
-        (_, _) => error_report::NO_PROGRAM,
+    let is_of_skilld = match &result.spawn_failure {
+        Some(failure) => !matches!(failure.step(), Step::Exec | Step::Program | Step::Cwd),
+        None => result.outcome().is_none(),
+    };
+    match is_of_skilld {
+        true => error_report::NO_PROGRAM,
+        false => u8::try_from(result.exit_code).unwrap_or(1),
     }
 }
 
 /// Returns the reason of the end in words; `None` if the exec ended by itself.
 pub(crate) fn end_reason(result: &ExecResult) -> Option<String> {
-    let wall = value_formats::format_duration(result.wall_time.as_ref());
-    let how = match &result.outcome {
-        Some(Outcome::Signal(signal)) => format!(" ({})", signal_names::signal_name(*signal)),
+    let wall = value_formats::format_duration(result.wall_duration.as_ref());
+    let how = match result.outcome() {
+        Some(Outcome::Signal(signal)) => format!(" ({})", signal_names::signal_name(signal)),
         Some(Outcome::ExitCode(_)) | None => String::new(),
     };
     Some(match result.reason() {
-        Reason::Exited | Reason::Unspecified => return None,
-        Reason::Signaled => format!("the program was killed by a signal{how}"),
-        Reason::Timeout => {
+        ExitReason::Exited | ExitReason::Unspecified => return None,
+        ExitReason::Signaled => format!("the program was killed by a signal{how}"),
+        ExitReason::Timeout => {
             format!(
                 "killed{how}: it ran into its timeout after {wall}; see --timeout of `exec` and `run`"
             )
         }
-        Reason::NoOutputTimeout => format!(
+        ExitReason::NoOutputTimeout => format!(
             "killed{how}: it printed nothing for longer than its client allows; let it report its progress"
         ),
-        Reason::OomKilled => {
+        ExitReason::OomKilled => {
             format!("killed{how}: the workspace's memory is used up; {MORE_MEMORY}")
         }
-        Reason::PidsLimit => {
+        ExitReason::PidsLimit => {
             format!("the workspace's limit of processes was reached: {FEWER_PROCESSES}")
         }
-        Reason::OutputLimit => {
+        ExitReason::OutputLimit => {
             format!("killed{how}: it printed more than its client allows; let it write into a file")
         }
-        Reason::DiskFull => "the program failed while there was no room for its files".to_owned(),
-        Reason::KilledByClient => format!("killed{how} on request"),
-        Reason::WorkspaceExpired => format!("killed{how}: the workspace expired"),
-        Reason::WorkspaceLost => "the workspace was lost".to_owned(),
-        Reason::SpawnFailed => match &result.spawn_failure {
+        ExitReason::DiskFull => {
+            "the program failed while there was no room for its files".to_owned()
+        }
+        ExitReason::KilledByClient => format!("killed{how} on request"),
+        ExitReason::WorkspaceExpired => format!("killed{how}: the workspace expired"),
+        ExitReason::WorkspaceLost => "the workspace was lost".to_owned(),
+        ExitReason::SpawnFailed => match &result.spawn_failure {
             Some(failure) => format!(
                 "could not start the program ({}): {}",
-                value_formats::enum_words(failure.stage().as_str_name(), "STAGE_"),
+                value_formats::enum_words(failure.step().as_str_name(), "STEP_"),
                 failure.message
             ),
             None => "could not start the program".to_owned(),
@@ -111,7 +108,7 @@ pub(crate) fn warnings(result: &ExecResult, reports_no_room: bool) -> Vec<String
 /// goes on without a killed child can exit with 0.
 fn oom_warning(result: &ExecResult) -> Option<String> {
     let killed = match (result.oom_kills, result.reason()) {
-        (0, _) | (_, Reason::OomKilled) => return None,
+        (0, _) | (_, ExitReason::OomKilled) => return None,
         (1, _) => "1 process was".to_owned(),
         (kills, _) => format!("{kills} processes were"),
     };
@@ -123,7 +120,7 @@ fn oom_warning(result: &ExecResult) -> Option<String> {
 
 /// Returns a warning if the workspace's limit refused processes while an exec ran that did not fail for it.
 fn fork_warning(result: &ExecResult) -> Option<String> {
-    let is_silent = result.refused_forks > 0 && result.reason() != Reason::PidsLimit;
+    let is_silent = result.refused_forks > 0 && result.reason() != ExitReason::PidsLimit;
     is_silent.then(|| {
         format!(
             "the workspace reached its limit of processes while this ran, whatever the exit code says: \
@@ -166,18 +163,14 @@ mod tests {
 
     use super::*;
 
-    fn result(outcome: Outcome, reason: Reason) -> ExecResult {
-        ExecResult {
-            outcome: Some(outcome),
-            reason: reason.into(),
-            ..Default::default()
-        }
+    fn result(outcome: Outcome, reason: ExitReason) -> ExecResult {
+        ExecResult::new(reason, Some(outcome))
     }
 
     #[test]
     fn the_programs_own_code_is_passed_on() {
         for code in [0, 1, 2, 77, 255] {
-            let result = result(Outcome::ExitCode(code), Reason::Exited);
+            let result = result(Outcome::ExitCode(code), ExitReason::Exited);
             assert_eq!(i32::from(exit_code(&result)), code);
             assert_eq!(end_reason(&result), None);
         }
@@ -185,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_killed_program_is_128_and_its_signal_with_a_reason() {
-        let result = result(Outcome::Signal(9), Reason::Timeout);
+        let result = result(Outcome::Signal(9), ExitReason::Timeout);
         assert_eq!(exit_code(&result), 137);
         let reason = end_reason(&result).expect("has a reason");
         assert!(
@@ -201,10 +194,10 @@ mod tests {
             ..result(Outcome::ExitCode(0), reason)
         };
         for (kills, begin) in [(1, "1 process was killed"), (3, "3 processes were killed")] {
-            let found = warnings(&killed(kills, Reason::Exited), false).concat();
+            let found = warnings(&killed(kills, ExitReason::Exited), false).concat();
             assert!(found.starts_with(begin), "{found}");
         }
-        for (kills, reason) in [(0, Reason::Exited), (1, Reason::OomKilled)] {
+        for (kills, reason) in [(0, ExitReason::Exited), (1, ExitReason::OomKilled)] {
             assert!(warnings(&killed(kills, reason), false).is_empty());
         }
     }
@@ -215,9 +208,9 @@ mod tests {
             refused_forks,
             ..result(Outcome::ExitCode(0), reason)
         };
-        let found = warnings(&refused(4, Reason::Exited), false).concat();
+        let found = warnings(&refused(4, ExitReason::Exited), false).concat();
         assert!(found.ends_with(FEWER_PROCESSES), "{found}");
-        for (forks, reason) in [(0, Reason::Exited), (4, Reason::PidsLimit)] {
+        for (forks, reason) in [(0, ExitReason::Exited), (4, ExitReason::PidsLimit)] {
             assert!(warnings(&refused(forks, reason), false).is_empty());
         }
     }
@@ -225,11 +218,11 @@ mod tests {
     #[test]
     fn ends_for_a_limit_name_a_way_out() {
         for (reason, advice) in [
-            (Reason::Timeout, "--timeout"),
-            (Reason::NoOutputTimeout, "let it report its progress"),
-            (Reason::OomKilled, MORE_MEMORY),
-            (Reason::PidsLimit, FEWER_PROCESSES),
-            (Reason::OutputLimit, "let it write into a file"),
+            (ExitReason::Timeout, "--timeout"),
+            (ExitReason::NoOutputTimeout, "let it report its progress"),
+            (ExitReason::OomKilled, MORE_MEMORY),
+            (ExitReason::PidsLimit, FEWER_PROCESSES),
+            (ExitReason::OutputLimit, "let it write into a file"),
         ] {
             let reason = end_reason(&result(Outcome::Signal(9), reason)).expect("has a reason");
             assert!(reason.contains(advice), "{reason}");
@@ -244,7 +237,7 @@ mod tests {
         };
         let ended = ExecResult {
             full_disks: vec![full("/tmp"), full("/workspace")],
-            ..result(Outcome::ExitCode(0), Reason::Exited)
+            ..result(Outcome::ExitCode(0), ExitReason::Exited)
         };
         // The output adds nothing to what the result names.
         let found = warnings(&ended, true);
@@ -260,7 +253,7 @@ mod tests {
                 count: 3,
                 command_lines: vec!["a".into(), "b".into()],
             }),
-            ..result(Outcome::ExitCode(0), Reason::Exited)
+            ..result(Outcome::ExitCode(0), ExitReason::Exited)
         };
         let said = warnings(&ended, false).concat();
         assert!(said.starts_with("3 processes ") && said.contains("(a; b; …)"));
@@ -268,26 +261,26 @@ mod tests {
 
     #[test]
     fn a_program_that_did_not_run_has_a_code_that_says_so() {
-        let failed = |stage: Stage, errno| ExecResult {
-            reason: Reason::SpawnFailed.into(),
+        let failed = |stage: Step, errno| ExecResult {
+            reason: ExitReason::SpawnFailed.into(),
             spawn_failure: Some(SpawnFailure {
-                stage: stage.into(),
-                errno,
+                step: stage.into(),
+                error_number: errno,
                 message: "ENOENT: no-such-program".into(),
             }),
             ..Default::default()
         };
         for (stage, errno, code) in [
-            (Stage::Exec, ENOENT, 127),
-            (Stage::Exec, 13, 126),
-            (Stage::Cwd, ENOENT, 126),
-            (Stage::Program, 13, 126),
-            (Stage::Fork, 11, 125),
+            (Step::Exec, ENOENT, 127),
+            (Step::Exec, 13, 126),
+            (Step::Cwd, ENOENT, 126),
+            (Step::Program, 13, 126),
+            (Step::Fork, 11, 125),
         ] {
             assert_eq!(exit_code(&failed(stage, errno)), code, "{stage:?} {errno}");
         }
         assert_eq!(exit_code(&ExecResult::default()), 125, "lost");
-        let reason = end_reason(&failed(Stage::Exec, ENOENT)).expect("has a reason");
+        let reason = end_reason(&failed(Step::Exec, ENOENT)).expect("has a reason");
         assert!(reason.contains("no-such-program"), "{reason}");
     }
 }

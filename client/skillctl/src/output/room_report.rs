@@ -1,8 +1,8 @@
 //! Searches an exec's output for a report that a file system is full. Only the output has it if the program's temporary
 //! files are gone at its end.
 
+use skilld_client::v1::OutputEvent;
 use skilld_client::v1::OutputStream;
-use skilld_client::v1::exec_event::Output;
 
 use crate::output::transcript::output_bytes;
 
@@ -21,7 +21,7 @@ pub(crate) struct RoomReportSearch {
 
 impl RoomReportSearch {
     /// Searches the next piece of output.
-    pub(crate) fn add(&mut self, piece: &Output) {
+    pub(crate) fn add(&mut self, piece: &OutputEvent) {
         if self.is_found {
             return;
         }
@@ -37,12 +37,12 @@ impl RoomReportSearch {
 
 #[cfg(test)]
 mod tests {
-    use skilld_client::v1::exec_event::output::Content;
+    use skilld_client::v1::output_event::Content;
 
     use super::*;
 
-    fn piece(stream: OutputStream, text: &str) -> Output {
-        Output {
+    fn piece(stream: OutputStream, text: &str) -> OutputEvent {
+        OutputEvent {
             stream: stream.into(),
             content: Some(Content::Text(text.to_owned())),
             ..Default::default()

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use skilld_client::SkippedFile;
-use skilld_client::v1::skipped_file::Reason;
+use skilld_client::v1::SkipReason;
 use skilld_client::v1::{self, StageFilesResponse};
 
 use crate::output;
@@ -28,8 +28,8 @@ pub(crate) fn note_skipped_entries(skipped: &[v1::SkippedFile], total: usize) {
 
 /// Fails if an upload lacks what could not be read. Other kinds of files are left out on purpose.
 pub(crate) fn check_readable(staged: &StageFilesResponse) -> anyhow::Result<()> {
-    let skipped = staged.skipped.iter();
-    let mut unreadable = skipped.filter(|file| file.reason() == Reason::Permission);
+    let skipped = staged.skipped_files.iter();
+    let mut unreadable = skipped.filter(|file| file.reason() == SkipReason::Permission);
     let Some(first) = unreadable.next() else {
         return Ok(());
     };
@@ -51,28 +51,28 @@ fn print_notes(notes: impl Iterator<Item = String>, total: usize) {
 }
 
 /// Returns why a file was left out, and what to do where that helps.
-fn describe_reason(reason: Reason) -> &'static str {
+fn describe_reason(reason: SkipReason) -> &'static str {
     match reason {
-        Reason::FileType => "it is a FIFO, a socket or a device",
-        Reason::MaxFiles => {
+        SkipReason::FileType => "it is a FIFO, a socket or a device",
+        SkipReason::MaxFiles => {
             "there are more files than --max-files, or than the daemon collects at once; copy it by itself"
         }
-        Reason::MaxTotalBytes => {
+        SkipReason::MaxTotalBytes => {
             "it does not fit into --max-total-bytes, or into what the daemon collects at once; copy it by itself"
         }
-        Reason::Permission => "its mode or owner does not allow reading it",
-        Reason::Gone => "it was removed meanwhile",
-        Reason::IoError => "it cannot be read",
-        Reason::Depth => "it lies too deep",
-        Reason::NotWhole => "it was cut, so it is no artifact",
-        Reason::NotSaved => "it could not be saved as an artifact",
-        Reason::EmptyAfterFailure => "it is empty and the command failed, so it is no artifact",
-        Reason::Unchanged => "the command did not change it",
-        Reason::QuotaExceeded => {
+        SkipReason::Permission => "its mode or owner does not allow reading it",
+        SkipReason::Gone => "it was removed meanwhile",
+        SkipReason::IoError => "it cannot be read",
+        SkipReason::Depth => "it lies too deep",
+        SkipReason::NotWhole => "it was cut, so it is no artifact",
+        SkipReason::NotSaved => "it could not be saved as an artifact",
+        SkipReason::EmptyAfterFailure => "it is empty and the command failed, so it is no artifact",
+        SkipReason::Unchanged => "the command did not change it",
+        SkipReason::QuotaExceeded => {
             "the quota of artifacts is used up; see `skillctl usage`, and delete artifacts"
         }
-        Reason::LinkTarget => "it is a link without a usable target",
-        Reason::Name => "its name in the archive is absolute or too long",
-        Reason::Unspecified => "the daemon gave no reason",
+        SkipReason::LinkTarget => "it is a link without a usable target",
+        SkipReason::Name => "its name in the archive is absolute or too long",
+        SkipReason::Unspecified => "the daemon gave no reason",
     }
 }

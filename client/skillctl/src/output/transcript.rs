@@ -1,8 +1,10 @@
 //! Transcript of an exec for one JSON object: its output and its end.
 
 use serde_json::{Map, Value, json};
-use skilld_client::v1::exec_event::{Event, Gap, Output, output::Content};
+use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{ExecResult, OutputStream};
+use skilld_client::v1::{GapEvent, OutputEvent};
 
 use crate::output::{exec_result, proto_json, value_formats};
 
@@ -11,7 +13,7 @@ use crate::output::{exec_result, proto_json, value_formats};
 const STREAM_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Returns the bytes of a piece of output.
-pub(crate) fn output_bytes(piece: &Output) -> &[u8] {
+pub(crate) fn output_bytes(piece: &OutputEvent) -> &[u8] {
     match &piece.content {
         Some(Content::Data(data)) => data,
         Some(Content::Text(text)) => text.as_bytes(),
@@ -43,7 +45,7 @@ impl Transcript {
     }
 
     /// Adds one piece of output.
-    pub(crate) fn add_output(&mut self, piece: &Output) {
+    pub(crate) fn add_output(&mut self, piece: &OutputEvent) {
         let bytes = output_bytes(piece);
         let stream = match piece.stream() {
             OutputStream::Stderr => &mut self.stderr,
@@ -55,10 +57,10 @@ impl Transcript {
     }
 
     /// Adds lost output.
-    pub(crate) fn add_gap(&mut self, gap: &Gap) {
+    pub(crate) fn add_gap(&mut self, gap: &GapEvent) {
         let stream = value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
         self.gaps
-            .push(json!({"stream": stream, "from": gap.from, "to": gap.to}));
+            .push(json!({"stream": stream, "from": gap.start_offset, "to": gap.end_offset}));
     }
 
     /// Returns `true` if any output was collected.
@@ -101,8 +103,8 @@ fn whole_characters(bytes: &[u8], truncated: bool) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn piece(stream: OutputStream, data: &[u8]) -> Output {
-        Output {
+    fn piece(stream: OutputStream, data: &[u8]) -> OutputEvent {
+        OutputEvent {
             stream: stream.into(),
             content: Some(Content::Data(data.to_vec().into())),
             ..Default::default()

@@ -46,8 +46,8 @@ pub(crate) fn parse_offsets(text: &str) -> Result<StreamOffsets, String> {
             .map_err(|_| "write for instance 4096 or 4096,0".to_owned())
     };
     Ok(StreamOffsets {
-        stdout: number(stdout)?,
-        stderr: number(stderr)?,
+        stdout_bytes: number(stdout)?,
+        stderr_bytes: number(stderr)?,
     })
 }
 

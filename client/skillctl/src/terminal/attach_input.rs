@@ -5,7 +5,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use skilld_client::v1::{Reason, ResizeTerminalRequest};
+use skilld_client::v1::{ErrorReason, ResizeTerminalRequest};
 use skilld_client::{Client, Error, StdinWriter};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -91,11 +91,11 @@ fn is_over(error: &Error) -> bool {
     matches!(
         error.reason(),
         Some(
-            Reason::ExecNotRunning
-                | Reason::StdinClosed
-                | Reason::ExecNotFound
-                | Reason::WorkspaceNotFound
-                | Reason::WorkspaceNotReady
+            ErrorReason::ExecNotRunning
+                | ErrorReason::StdinClosed
+                | ErrorReason::ExecNotFound
+                | ErrorReason::WorkspaceNotFound
+                | ErrorReason::WorkspaceNotReady
         )
     )
 }

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use prost_types::Timestamp;
 use skilld_client::v1::collect_outputs_response::Payload;
 use skilld_client::v1::{
-    CollectOutputsResponse, CollectSummary, FileEntry, ListFilesResponse, Skill, Stragglers,
+    CollectOutputsResponse, CollectSummary, FileEntry, ListFilesResponse, Skill, StragglerPolicy,
     Workspace, WorkspaceFailure, WorkspaceState,
 };
 use tokio::process::Command;
@@ -122,7 +122,7 @@ async fn processes_ended_with_a_command_are_noted_unless_kept() {
     let words = ["exec", "w", "--id", "k", "--keep-processes", "server"];
     let output = run(&fake, &words).await;
     assert_eq!(text(&output.stderr), "");
-    assert_eq!(fake.exec("k").spec.stragglers(), Stragglers::Keep);
+    assert_eq!(fake.exec("k").spec.stragglers(), StragglerPolicy::Keep);
 }
 
 #[tokio::test]
@@ -297,7 +297,7 @@ async fn files_of_any_time_are_listed() {
     let times = [-62_135_596_800, -1, 0, 253_402_300_800, 99_999_999_999_999];
     let files = times.iter().map(|seconds| FileEntry {
         path: "out/f".into(),
-        mtime: Some(Timestamp {
+        modify_time: Some(Timestamp {
             seconds: *seconds,
             nanos: 0,
         }),
@@ -422,9 +422,9 @@ async fn files_that_nothing_collects_are_noted() {
         (vec![], false, ""),
     ] {
         let summary = CollectSummary {
-            matched: 1,
-            outside: outside.into_iter().map(str::to_owned).collect(),
-            outside_cut: is_cut,
+            matched_count: 1,
+            outside_paths: outside.into_iter().map(str::to_owned).collect(),
+            outside_paths_truncated: is_cut,
             ..Default::default()
         };
         fake.answer_collections(vec![CollectOutputsResponse {

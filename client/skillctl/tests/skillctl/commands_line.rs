@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use skilld_client::v1::problem::Severity;
+use skilld_client::v1::ProblemSeverity;
 use skilld_client::v1::{
-    ArtifactScope, CollectOutputsResponse, CollectSummary, GetProblemsResponse,
-    ListArtifactsRequest, ListSkillsResponse, Problem, Skill, collect_outputs_response,
+    ArtifactScope, CollectOutputsResponse, CollectSummary, ListArtifactsRequest,
+    ListProblemsResponse, ListSkillsResponse, Problem, Skill, collect_outputs_response,
 };
 use skilld_tests::pty::Pty;
 use tokio::io::AsyncWriteExt;
@@ -199,8 +199,8 @@ async fn problems_of_skills_and_of_the_daemon_fail_for_errors_only() {
     let fake = fake();
     for (severities, code) in [
         (vec![], 0),
-        (vec![Severity::Warning], 0),
-        (vec![Severity::Warning, Severity::Error], 1),
+        (vec![ProblemSeverity::Warning], 0),
+        (vec![ProblemSeverity::Warning, ProblemSeverity::Error], 1),
     ] {
         let problems: Vec<Problem> = severities
             .iter()
@@ -220,8 +220,11 @@ async fn problems_of_skills_and_of_the_daemon_fail_for_errors_only() {
             ..Default::default()
         };
         fake.calls.reply("ListSkills", [listed]);
-        let found = GetProblemsResponse { problems };
-        fake.calls.reply("GetProblems", [found]);
+        let found = ListProblemsResponse {
+            problems,
+            ..Default::default()
+        };
+        fake.calls.reply("ListProblems", [found]);
         for words in [["problems"].as_slice(), &["skill", "problems"]] {
             let output = run(&fake, words).await;
             assert_eq!(output.status.code(), Some(code), "{words:?} {severities:?}");

@@ -17,7 +17,7 @@ fn text_file(path: &str, text: &str) -> Vec<CollectOutputsResponse> {
     let size = i64::try_from(text.len()).expect("small");
     let file = CollectedFile {
         path: path.into(),
-        size,
+        size_bytes: size,
         mime_type: "application/json".into(),
         is_text: true,
         ..Default::default()
@@ -46,8 +46,8 @@ async fn the_largest_results_fit_into_a_message() {
     let wild = "\"\\\u{1}\n".repeat(1 << 20);
     let collected = |artifacts: Vec<String>| {
         let summary = CollectSummary {
-            matched: 2,
-            returned: 2,
+            matched_count: 2,
+            returned_count: 2,
             artifacts,
             ..Default::default()
         };

@@ -5,8 +5,8 @@ use std::process::Output;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
+use skilld_client::v1::SkipReason;
 use skilld_client::v1::collect_outputs_response::Payload;
-use skilld_client::v1::skipped_file::Reason;
 use skilld_client::v1::{
     CollectOutputsResponse, CollectSummary, SkippedFile, StageFilesHeader, StageFilesRequest,
     stage_files_request,
@@ -66,8 +66,9 @@ async fn a_copied_file_keeps_mode_and_time_in_both_directions() {
     for words in [["cp", "m.sh", "w:work/m.sh"], ["stage", "w", "m.sh"]] {
         assert!(run(&fake, &words).await.status.success());
         let header = last_header(&fake);
-        let seconds = header.mtime.map(|time| time.seconds);
-        assert_eq!((header.mode & 0o700, seconds), (0o700, Some(OLD)));
+        let seconds = header.modify_time.map(|time| time.seconds);
+        let mode = header.mode.expect("is sent");
+        assert_eq!((mode & 0o700, seconds), (0o700, Some(OLD)));
     }
 }
 
@@ -169,7 +170,7 @@ async fn nothing_is_made_for_what_is_no_directory_or_gone() {
         .lock()
         .staged
         .insert("out/pipe/x".into(), b"1".to_vec());
-    let summary = |matched, skipped: &[Reason]| {
+    let summary = |matched, skipped: &[SkipReason]| {
         let skipped = skipped
             .iter()
             .map(|reason| SkippedFile {
@@ -178,13 +179,13 @@ async fn nothing_is_made_for_what_is_no_directory_or_gone() {
             })
             .collect();
         vec![message(Payload::Summary(CollectSummary {
-            matched,
-            skipped,
+            matched_count: matched,
+            skipped_files: skipped,
             ..Default::default()
         }))]
     };
     for (collected, note) in [
-        (summary(1, &[Reason::FileType]), "it is a FIFO"),
+        (summary(1, &[SkipReason::FileType]), "it is a FIFO"),
         (summary(0, &[]), "no file matches"),
     ] {
         fake.answer_collections(collected);
@@ -254,7 +255,7 @@ async fn one_link_or_socket_refuses_no_upload() {
     let _socket = std::os::unix::net::UnixListener::bind(tree.join("socket")).expect("binds");
     fake.state.lock().stage_skips = vec![SkippedFile {
         path: "work/proj/odd".into(),
-        reason: Reason::LinkTarget.into(),
+        reason: SkipReason::LinkTarget.into(),
     }];
     for words in [
         vec!["cp", "proj", "w:work/proj"],
@@ -290,7 +291,7 @@ async fn an_unreadable_local_file_fails_the_copy_of_the_others() {
         // The superuser reads every file, so the daemon's answer has it here.
         fake.state.lock().stage_skips = vec![SkippedFile {
             path: "work/proj/secret".into(),
-            reason: Reason::Permission.into(),
+            reason: SkipReason::Permission.into(),
         }];
     }
     std::fs::write(fake.path("last"), "1").expect("writes");
@@ -327,7 +328,7 @@ async fn a_glob_without_a_match_is_named() {
     let fake = fake();
     let unmatched = |matched| -> Vec<CollectOutputsResponse> {
         vec![message(Payload::Summary(CollectSummary {
-            matched,
+            matched_count: matched,
             unmatched_globs: vec!["work/*.log".into()],
             ..Default::default()
         }))]

@@ -1,7 +1,7 @@
 //! `skillctl image check`: what it prints of an image, and its exit code.
 
 use prost_types::Duration;
-use skilld_client::v1::problem::Severity;
+use skilld_client::v1::ProblemSeverity;
 use skilld_client::v1::{CheckImageResponse, ImageFinding};
 use skilld_testing::Fake;
 
@@ -21,26 +21,26 @@ async fn run(fake: &Fake, words: &[&str]) -> (Option<i32>, String, String) {
 #[tokio::test]
 async fn image_check_prints_its_findings_and_fails_for_an_error() {
     let fake = fake();
-    let finding = |severity: Severity, code: &str, message: &str| ImageFinding {
+    let finding = |severity: ProblemSeverity, code: &str, message: &str| ImageFinding {
         severity: severity.into(),
         code: code.into(),
         message: message.into(),
     };
     let missing = "uv is missing: scripts that name their packages do not run";
-    let missing = finding(Severity::Warning, "image.program_missing", missing);
+    let missing = finding(ProblemSeverity::Warning, "image.program_missing", missing);
     let checked = CheckImageResponse {
         findings: vec![missing.clone()],
         usable: true,
         image_id: "sha256:0123".into(),
         size_bytes: 300 << 20,
-        start_time: Some(Duration {
+        start_duration: Some(Duration {
             seconds: 0,
             nanos: 620_000_000,
         }),
-        programs: 914,
+        program_count: 914,
         python_version: "3.13.5".into(),
-        python_packages: 41,
-        node_packages: 12,
+        python_package_count: 41,
+        node_package_count: 12,
         ..Default::default()
     };
     fake.calls.reply("CheckImage", [checked]);
@@ -58,7 +58,11 @@ warning   image.program_missing  uv is missing: scripts that name their packages
 ";
     assert_eq!(found, expected);
     assert_eq!(said, "skillctl: my/tools:1 is usable\n");
-    let broken = finding(Severity::Error, "image.no_bash", "bash does not work");
+    let broken = finding(
+        ProblemSeverity::Error,
+        "image.no_bash",
+        "bash does not work",
+    );
     let checked = CheckImageResponse {
         findings: vec![broken, missing],
         ..Default::default()

@@ -1,8 +1,8 @@
 //! Polling, and what else is done to execs that are there.
 
 use prost_types::Timestamp;
-use skilld_client::v1::exec_event::output::Content;
-use skilld_client::v1::{ExecState, KillExecRequest, OutputStream, PollExecRequest, Reason};
+use skilld_client::v1::output_event::Content;
+use skilld_client::v1::{ErrorReason, ExecState, KillExecRequest, OutputStream, PollExecRequest};
 use tonic::{Code, Status};
 
 use crate::commands::{fake, skillctl};
@@ -39,7 +39,7 @@ async fn a_poller_gets_each_byte_once_and_the_end() {
     let (mut stdout, mut stderr, mut last) = (Vec::new(), Vec::new(), None);
     while let Some(answer) = poller.next().await.expect("polls") {
         assert!(last.is_none_or(|last: bool| !last), "one after the last");
-        for piece in &answer.output {
+        for piece in &answer.outputs {
             let Some(Content::Data(data)) = &piece.content else {
                 panic!("bytes were asked for");
             };
@@ -49,7 +49,7 @@ async fn a_poller_gets_each_byte_once_and_the_end() {
             }
         }
         assert_eq!(answer.next_offsets, Some(poller.offsets()));
-        last = Some(answer.output.is_empty());
+        last = Some(answer.outputs.is_empty());
         assert_eq!(answer.state(), ExecState::Closed);
         assert!(answer.result.is_some());
     }
@@ -73,7 +73,7 @@ async fn a_poll_is_not_repeated_when_the_server_says_no() {
         };
         let error = client.poll_exec(request).await.expect_err("refused");
         assert_eq!(error.code(), Some(code));
-        assert_eq!(error.reason(), Some(Reason::OutputDropped));
+        assert_eq!(error.reason(), Some(ErrorReason::OutputDropped));
     }
     assert_eq!(fake.calls.count("PollExec"), 3, "one of each code");
 }
@@ -107,7 +107,7 @@ async fn poll_prints_what_there_is_and_where_to_go_on() {
     let requests = fake.calls.requests::<PollExecRequest>("PollExec");
     let asked = requests.last().expect("polled");
     assert_eq!(asked.wait.expect("is set").seconds, 2);
-    assert_eq!(asked.settle_time.expect("is set").nanos, 10_000_000);
+    assert_eq!(asked.settle_duration.expect("is set").nanos, 10_000_000);
 }
 
 #[tokio::test]

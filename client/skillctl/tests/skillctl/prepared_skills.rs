@@ -2,8 +2,8 @@
 
 use std::process::Output;
 
+use skilld_client::v1::ProblemSeverity;
 use skilld_client::v1::prepare_skill_response::Payload;
-use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{PrepareSkillRequest, PrepareSkillResponse, PreparedSkill, Problem};
 use skilld_testing::Fake;
 
@@ -92,7 +92,7 @@ async fn prepare_names_added_packages_also_after_a_failure() {
 
 #[tokio::test]
 async fn prepare_succeeds_unless_a_problem_is_more_than_a_warning() {
-    for (severity, expected) in [(Severity::Warning, 0), (Severity::Error, 1)] {
+    for (severity, expected) in [(ProblemSeverity::Warning, 0), (ProblemSeverity::Error, 1)] {
         let fake = Fake::start();
         let problems = vec![Problem {
             severity: severity.into(),

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Output;
 
-use skilld_client::v1::problem::Severity;
+use skilld_client::v1::ProblemSeverity;
 use skilld_client::v1::{DeleteSkillRequest, Problem, RefreshSkillsResponse};
 use tonic::Code;
 
@@ -141,7 +141,7 @@ async fn skillctl_deletes_one_version_or_all_when_told_so() {
 async fn skillctl_refresh_fails_when_not_all_is_there() {
     let fake = Fake::start();
     let answer = |problems| RefreshSkillsResponse {
-        loaded: 3,
+        loaded_count: 3,
         problems,
         ..Default::default()
     };
@@ -152,9 +152,9 @@ async fn skillctl_refresh_fails_when_not_all_is_there() {
         (Some(0), "3 loaded, 0 rejected, 0 shadowed\n")
     );
     for (severity, problem, expected) in [
-        (Severity::Warning, "root.skill_skipped", 0),
-        (Severity::Warning, "root.pending", 1),
-        (Severity::Error, "root.unreachable", 1),
+        (ProblemSeverity::Warning, "root.skill_skipped", 0),
+        (ProblemSeverity::Warning, "root.pending", 1),
+        (ProblemSeverity::Error, "root.unreachable", 1),
     ] {
         let found = Problem {
             severity: severity.into(),

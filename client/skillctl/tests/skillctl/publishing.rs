@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sha2::{Digest, Sha256};
 use skilld_client::v1::publish_skill_request::Payload;
-use skilld_client::v1::{PublishSkillRequest, Reason};
+use skilld_client::v1::{ErrorReason, PublishSkillRequest};
 use skilld_client::{Error, PackLimits, SkillArchive, TransferProgress};
 use tempfile::TempDir;
 use tonic::Code;
@@ -59,7 +59,7 @@ pub(crate) fn published(fake: &Fake) -> Vec<(String, String, Vec<u8>)> {
         for message in messages {
             match message.payload {
                 Some(Payload::Header(header)) => {
-                    name = message.name;
+                    name = header.name;
                     sha256 = header.sha256;
                 }
                 Some(Payload::Data(data)) => bytes.extend_from_slice(&data),
@@ -527,7 +527,7 @@ async fn a_publish_is_repeated_only_when_nothing_was_started() {
         .await;
     assert_eq!(
         error.expect_err("refused").reason(),
-        Some(Reason::PermissionDenied)
+        Some(ErrorReason::PermissionDenied)
     );
     assert_eq!(fake.calls.count("PublishSkill"), 1);
 }

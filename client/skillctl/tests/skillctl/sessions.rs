@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use skilld_client::v1::{ExecState, Terminal, stdin::Source};
+use skilld_client::v1::{ExecState, ExecTerminal};
 use skilld_tests::pty::Pty;
 use tonic::Code;
 
@@ -52,14 +52,13 @@ async fn every_key_goes_to_the_program_and_its_code_is_ours() {
     let mut pty = session(&fake).await;
     {
         let spec = fake.exec("x").spec;
-        let terminal = Terminal {
+        let terminal = ExecTerminal {
             rows: 24,
             cols: 80,
             term: "test-256".into(),
         };
         assert_eq!(spec.terminal, Some(terminal));
-        let source = spec.stdin.and_then(|stdin| stdin.source);
-        assert_eq!(source, Some(Source::Open(true)));
+        assert!(spec.open_stdin);
         assert!(spec.timeout.expect("is set").seconds > 24 * 3600);
     }
     // One by one, and those that our own kernel would act on among them: Ctrl-C, -Z, -\, -D, -S, -Q, -V.

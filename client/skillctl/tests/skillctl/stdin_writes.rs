@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skilld_client::v1::{
-    ExecSpec, Reason, ResizeTerminalRequest, StartExecRequest, Stdin, Terminal, WriteStdinRequest,
-    stdin::Source,
+    ErrorReason, ExecSpec, ExecTerminal, ResizeTerminalRequest, StartExecRequest, WriteStdinRequest,
 };
 use skilld_client::{Client, Error};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -20,20 +19,18 @@ use skilld_testing::{DEADLINE, Fake, noise};
 async fn start(client: &Client, words: &[&str]) {
     let spec = ExecSpec {
         argv: words.iter().map(|word| (*word).to_owned()).collect(),
-        stdin: Some(Stdin {
-            source: Some(Source::Open(true)),
-        }),
+        open_stdin: true,
         ..Default::default()
     };
     let request = StartExecRequest {
-        workspace: "w".into(),
+        parent: "w".into(),
         exec_id: "x".into(),
         spec: Some(spec),
     };
     client.start_exec(request).await.expect("starts");
 }
 
-fn write(offset: Option<u64>, data: &'static [u8]) -> WriteStdinRequest {
+fn write(offset: Option<i64>, data: &'static [u8]) -> WriteStdinRequest {
     WriteStdinRequest {
         name: "w/x".into(),
         offset,
@@ -43,7 +40,7 @@ fn write(offset: Option<u64>, data: &'static [u8]) -> WriteStdinRequest {
 }
 
 /// Returns the offset and the length of each write, and whether it was the last.
-fn writes(fake: &Fake) -> Vec<(Option<u64>, usize, bool)> {
+fn writes(fake: &Fake) -> Vec<(Option<i64>, usize, bool)> {
     let requests = fake.calls.requests::<WriteStdinRequest>("WriteStdin");
     requests
         .iter()
@@ -77,7 +74,7 @@ async fn a_write_with_an_id_is_repeated_and_written_once() {
         start(&client, &["cat"]).await;
         fake.state.lock().faults.extend([fault, fault]);
         let known = WriteStdinRequest {
-            write_id: "one".into(),
+            request_id: "one".into(),
             ..write(None, b"abcdef")
         };
         let answer = client.write_stdin(known).await;
@@ -163,7 +160,7 @@ async fn bytes_that_an_exec_already_has_are_not_written_again() {
         .write(Bytes::from_static(b"x"))
         .await
         .expect_err("after the end");
-    assert_eq!(error.reason(), Some(Reason::StdinClosed));
+    assert_eq!(error.reason(), Some(ErrorReason::StdinClosed));
     let gap = client.write_stdin(write(Some(800_000), b"x")).await;
     assert!(gap.is_err());
 }
@@ -202,11 +199,11 @@ async fn a_terminals_last_size_is_set_through_a_broken_connection() {
     let mut fake = fake();
     let direct = fake.client().await;
     let request = StartExecRequest {
-        workspace: "w".into(),
+        parent: "w".into(),
         exec_id: "x".into(),
         spec: Some(ExecSpec {
             argv: vec!["bash".into()],
-            terminal: Some(Terminal::default()),
+            terminal: Some(ExecTerminal::default()),
             ..Default::default()
         }),
     };

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use skilld_client::v1::{Skill, SkillMatch, SkillState};
+use skilld_client::v1::{Skill, SkillMatch, SkillScoring, SkillState};
 
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::prompt::untrusted_text::{clean, one_line};
@@ -114,7 +114,9 @@ pub(super) async fn search_skills(call: CallContext<'_>, query: &str, offset: u6
             "query is empty: the method search needs some words",
         ));
     }
-    let found = skill_lookup::search_skills(call.context, query, FOUND_MAX, true).await?;
+    let found =
+        skill_lookup::search_skills(call.context, query, FOUND_MAX, SkillScoring::AgentZero)
+            .await?;
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     let describe = |(skill, found): &(Skill, SkillMatch), detail| SkillLine {
         score: Some(found.score),

@@ -103,7 +103,7 @@ pub(crate) async fn load_skill(call: CallContext<'_>, name: &str) -> CallResult 
     let total = files.len();
     let entries = files.into_iter().map(|file| FileEntry {
         path: file.path,
-        size: file.size,
+        size: file.size_bytes,
         binary: !file.is_text,
     });
     let files: Vec<FileEntry> = take_fitting(entries, ENTRIES_BYTES_MAX, json_bytes).collect();

@@ -111,7 +111,7 @@ fn last_quoted(text: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use skilld_client::v1::Script;
+    use skilld_client::v1::ExecScript;
 
     use super::*;
 
@@ -186,7 +186,7 @@ mod tests {
             (ScriptCwd::SkillRoot, true),
             (ScriptCwd::ScriptDir, true),
         ] {
-            let mut script = Script::default();
+            let mut script = ExecScript::default();
             script.set_cwd(cwd);
             let spec = ExecSpec {
                 script: Some(script),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
-use skilld_client::v1::{Skill, SkillMatch};
+use skilld_client::v1::{Skill, SkillMatch, SkillScoring};
 
 use super::skill_version_resolution::is_loaded;
 use super::tool_arguments::{ListArguments, SearchArguments};
@@ -72,7 +72,13 @@ pub(super) async fn list_skills(call: CallContext<'_>, arguments: Value) -> Call
     let skills = match query {
         "" => skill_lookup::list_skills(call.context).await?,
         words => {
-            let found = skill_lookup::search_skills(call.context, words, FOUND_MAX, false).await?;
+            let found = skill_lookup::search_skills(
+                call.context,
+                words,
+                FOUND_MAX,
+                SkillScoring::Relevance,
+            )
+            .await?;
             found.into_iter().map(|(skill, _)| skill).collect()
         }
     };
@@ -97,7 +103,9 @@ pub(super) async fn search_skills(call: CallContext<'_>, arguments: Value) -> Ca
         .filter(|limit| *limit > 0)
         .unwrap_or(FOUND_DEFAULT);
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-    let found = skill_lookup::search_skills(call.context, &search.query, wanted, false).await?;
+    let found =
+        skill_lookup::search_skills(call.context, &search.query, wanted, SkillScoring::Relevance)
+            .await?;
     let page = SkillListPage::new(&found, search.offset, FoundSkill::new, json_bytes);
     let list = page
         .into_list(|next| format!("the others: the same call with offset {next}, or more words"));

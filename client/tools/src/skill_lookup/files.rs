@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use skilld_client::Error;
-use skilld_client::v1::skill_file::Kind;
-use skilld_client::v1::{ListSkillFilesRequest, ReadSkillFileRequest, Reason, Skill, SkillFile};
+use skilld_client::v1::SkillFileKind;
+use skilld_client::v1::{
+    ErrorReason, ListSkillFilesRequest, ReadSkillFileRequest, Skill, SkillFile,
+};
 
 use super::{nearest_names, pinned_reference, skill_id, translate_skill_error};
 use crate::call_context::ToolsetContext;
@@ -26,13 +28,13 @@ pub(crate) async fn list_files(
     folder: &str,
 ) -> ToolResult<Vec<SkillFile>> {
     let request = ListSkillFilesRequest {
-        name: reference.to_owned(),
+        parent: reference.to_owned(),
         path: folder.to_owned(),
         ..ListSkillFilesRequest::default()
     };
     match tools.client.read_all_pages(request).await {
         Ok(all) => Ok(all.files),
-        Err(error) if error.reason() == Some(Reason::FileNotFound) => Ok(Vec::new()),
+        Err(error) if error.reason() == Some(ErrorReason::FileNotFound) => Ok(Vec::new()),
         Err(error) => Err(translate_skill_error(&tools.options, error, reference)),
     }
 }
@@ -43,7 +45,7 @@ pub(crate) async fn list_documents(
     reference: &str,
 ) -> ToolResult<Vec<SkillFile>> {
     let mut files = list_readable_files(tools, reference).await?;
-    files.retain(|file| file.kind() != Kind::Script);
+    files.retain(|file| file.kind() != SkillFileKind::Script);
     Ok(files)
 }
 
@@ -59,7 +61,10 @@ pub(crate) async fn list_readable_files(
 
 fn is_readable(file: &SkillFile) -> bool {
     let name = file.path.rsplit('/').next().unwrap_or_default();
-    let kind = matches!(file.kind(), Kind::Document | Kind::Reference | Kind::Script);
+    let kind = matches!(
+        file.kind(),
+        SkillFileKind::Document | SkillFileKind::Reference | SkillFileKind::Script
+    );
     kind && file.is_text && !name.eq_ignore_ascii_case("SKILL.md") && !name.starts_with('.')
 }
 
@@ -85,7 +90,7 @@ pub(crate) async fn find_shared_files(
             Ok(file) if !file.binary && file.path.starts_with("../") => {
                 let shared = SkillFile {
                     path: file.path,
-                    size: file.size,
+                    size_bytes: file.size,
                     is_text: true,
                     ..SkillFile::default()
                 };
@@ -203,7 +208,7 @@ async fn read_part(
     Ok(FileContent {
         path: file.path,
         mime_type: file.mime_type,
-        size: file.size,
+        size: file.size_bytes,
         sha256: file.sha256,
         encoding: file.encoding,
         binary: !is_text,
@@ -247,14 +252,14 @@ pub(crate) fn translate_file_error(
     path: &str,
 ) -> ToolError {
     match error.reason() {
-        Some(Reason::FileNotFound) => ToolError::FileNotFound {
+        Some(ErrorReason::FileNotFound) => ToolError::FileNotFound {
             path: path.to_owned(),
             nearest_names: nearest_names(&error),
         },
-        Some(Reason::PathEscapes) => ToolError::arguments(format!(
+        Some(ErrorReason::PathEscapes) => ToolError::arguments(format!(
             "{path:?} leads out of the skill: paths are relative to its root"
         )),
-        Some(Reason::WrongFileType) => {
+        Some(ErrorReason::WrongFileType) => {
             ToolError::arguments(format!("{path:?} is a folder, not a file"))
         }
         Some(_) | None => translate_skill_error(options, error, reference),

@@ -5,7 +5,7 @@
 //!
 //! The limits of this are in docs/tools-trpc.md: what an allowed program runs by itself is not seen.
 
-use skilld_client::v1::{ExecSpec, Programs};
+use skilld_client::v1::{ExecPrograms, ExecSpec};
 use skilld_common::names::base_name;
 
 use crate::call_context::CallContext;
@@ -114,7 +114,7 @@ fn restrict_command(
 
 /// Returns the lists for the daemon; `None` if commands are not restricted. `skill` is the one that the command runs
 /// in.
-pub(super) fn list_programs(options: &ToolOptions, skill: Option<&str>) -> Option<Programs> {
+pub(super) fn list_programs(options: &ToolOptions, skill: Option<&str>) -> Option<ExecPrograms> {
     // Without a skill an entry in its folder leads nowhere. It is not left out: an empty list would permit everything.
     let root = match skill {
         Some(skill) => format!("/workspace/skills/{skill}"),
@@ -124,7 +124,7 @@ pub(super) fn list_programs(options: &ToolOptions, skill: Option<&str>) -> Optio
         true => format!("{root}/{entry}"),
         false => entry.clone(),
     };
-    is_active(options).then(|| Programs {
+    is_active(options).then(|| ExecPrograms {
         allowed: options.allowed_commands.iter().map(absolute).collect(),
         denied: options.denied_commands.iter().map(absolute).collect(),
     })

@@ -1,6 +1,6 @@
 //! Translates errors about fields of the daemon's requests into errors about the tool's arguments.
 
-use skilld_client::v1::Reason;
+use skilld_client::v1::ErrorReason;
 
 use crate::tool_error::ToolError;
 
@@ -69,7 +69,7 @@ impl<'a> FieldErrorTranslator<'a> {
         };
         let shown = failure.metadata.get("path").cloned().unwrap_or_default();
         let problem = match failure.reason {
-            Some(Reason::InvalidRequest) if is_of_arguments(failure) => {
+            Some(ErrorReason::InvalidRequest) if is_of_arguments(failure) => {
                 let violations = failure.violations.iter();
                 let problems = violations.map(|fault| {
                     let argument = self.argument_name(&fault.field);
@@ -77,14 +77,14 @@ impl<'a> FieldErrorTranslator<'a> {
                 });
                 problems.collect::<Vec<_>>().join("; ")
             }
-            Some(Reason::PathEscapes) if self.globs.contains(&shown) => {
+            Some(ErrorReason::PathEscapes) if self.globs.contains(&shown) => {
                 let argument = self.globs_argument;
                 format!("{argument} {shown:?}: leads out of the workspace")
             }
-            Some(Reason::PathEscapes) => {
+            Some(ErrorReason::PathEscapes) => {
                 format!("{shown:?} leads out of the workspace: paths are relative to it")
             }
-            Some(Reason::ReadOnly) => {
+            Some(ErrorReason::ReadOnly) => {
                 format!("{shown:?} is read-only: write to work/ or out/ instead")
             }
             _ => return error,

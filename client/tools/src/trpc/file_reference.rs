@@ -5,9 +5,9 @@
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use skilld_client::v1::{
-    LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, Reason, WorkspaceSkill,
+    ErrorReason, LoadArtifactRequest, ReadFileRequest, ReadSkillFileRequest, WorkspaceSkill,
 };
-use skilld_client::{Error, split_version, workspace_name};
+use skilld_client::{Error, short_id, split_version, workspace_name};
 
 use crate::call_context::SessionContext;
 use crate::skill_file_path::SkillFilePath;
@@ -172,7 +172,12 @@ pub(super) async fn open_reference(
                 .await
                 .map_err(|error| translate_error(error, asked))?;
             let (header, data) = artifact.into_parts();
-            Ok(OpenFile::new(asked, header.size, &header.mime_type, data))
+            Ok(OpenFile::new(
+                asked,
+                header.size_bytes,
+                &header.mime_type,
+                data,
+            ))
         }
         FileReference::Skill(skill, path) => {
             let visible = skill_lookup::resolve_reference(context, skill).await?;
@@ -238,7 +243,7 @@ async fn open_workspace_file(
     let (header, data) = file
         .map_err(|error| translate_error(error, asked))?
         .into_parts();
-    Ok(OpenFile::new(asked, header.size, "", data))
+    Ok(OpenFile::new(asked, header.size_bytes, "", data))
 }
 
 /// File of a skill.
@@ -308,12 +313,17 @@ async fn open_skill_file(
         .await
         .map_err(|error| match error.reason() {
             // As it was asked for, skill and all.
-            Some(Reason::FileNotFound) => translate_error(error, asked),
+            Some(ErrorReason::FileNotFound) => translate_error(error, asked),
             _ => skill_lookup::translate_file_error(&tools.options, error, file.skill, file.path),
         });
     let (header, data) = read?.into_parts();
     let found = file.found(&header.path);
-    let mut opened = OpenFile::new(&found.reference(), header.size, &header.mime_type, data);
+    let mut opened = OpenFile::new(
+        &found.reference(),
+        header.size_bytes,
+        &header.mime_type,
+        data,
+    );
     opened.encoding.clone_from(&header.encoding);
     Ok((opened, found.workspace_path()))
 }
@@ -348,7 +358,9 @@ async fn open_staged_file(
         Some(_) | None => file,
     };
     let all_staged = staged_skills(context).await?;
-    let staged = all_staged.iter().find(|staged| staged.name == file.skill);
+    let staged = all_staged
+        .iter()
+        .find(|staged| short_id(&staged.name) == file.skill);
     let opened = open_current_file(context, file, staged, &visible, asked).await;
     match opened {
         Err(error) if staged.is_some() => {
@@ -364,7 +376,7 @@ async fn staged_skills(context: SessionContext<'_>) -> ToolResult<Vec<WorkspaceS
     let name = workspace_name(&context.session.workspace_id());
     match context.tools.client.get_workspace(&name).await {
         Ok(workspace) => Ok(workspace.skills),
-        Err(error) if error.reason() == Some(Reason::WorkspaceNotFound) => Ok(Vec::new()),
+        Err(error) if error.reason() == Some(ErrorReason::WorkspaceNotFound) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }
 }
@@ -384,7 +396,9 @@ async fn open_loaded_file(
     let (mut opened, mut similar) = (Vec::new(), Vec::new());
     for skill in loaded.iter().rev().take(SKILLS_SEARCHED_MAX) {
         let file = SkillFile::new(skill, folder, path);
-        let staged = all_staged.iter().find(|staged| staged.name == *skill);
+        let staged = all_staged
+            .iter()
+            .find(|staged| short_id(&staged.name) == *skill);
         match open_current_file(context, file, staged, skill, asked).await {
             Ok(file) if folder == SkillFolder::Plugin || path.starts_with("../") => {
                 return Ok(file);
@@ -415,16 +429,18 @@ async fn open_loaded_file(
 
 fn translate_error(error: Error, asked: &str) -> ToolError {
     match error.reason() {
-        Some(Reason::FileNotFound | Reason::WorkspaceNotFound | Reason::ArtifactNotFound) => {
-            ToolError::FileNotFound {
-                path: asked.to_owned(),
-                nearest_names: skill_lookup::nearest_names(&error),
-            }
-        }
-        Some(Reason::PathEscapes) => {
+        Some(
+            ErrorReason::FileNotFound
+            | ErrorReason::WorkspaceNotFound
+            | ErrorReason::ArtifactNotFound,
+        ) => ToolError::FileNotFound {
+            path: asked.to_owned(),
+            nearest_names: skill_lookup::nearest_names(&error),
+        },
+        Some(ErrorReason::PathEscapes) => {
             ToolError::arguments(format!("{asked:?} leads out of the workspace"))
         }
-        Some(Reason::WrongFileType) => {
+        Some(ErrorReason::WrongFileType) => {
             ToolError::arguments(format!("{asked:?} is a folder, not a file"))
         }
         _ => error.into(),

@@ -2,8 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use skilld_client::v1::input_spec::Source;
-use skilld_client::v1::{InputSpec, Reason, StageInputsRequest, StageMode, StagedInput};
+use skilld_client::v1::input_spec::Content;
+use skilld_client::v1::{ErrorReason, InputSpec, StageInputsRequest, StageMode, StagedInput};
 use skilld_client::{Error, split_version};
 
 use super::field_error_translator::FieldErrorTranslator;
@@ -47,8 +47,8 @@ impl InputArgument {
             false => StageMode::Copy,
         };
         InputSpec {
-            source: Some(Source::From(self.reference())),
-            to: match is_default {
+            content: Some(Content::Source(self.reference())),
+            path: match is_default {
                 true => String::new(),
                 false => relative_to_workspace(&to).into_owned(),
             },
@@ -64,8 +64,8 @@ impl From<StagedInput> for StagedFile {
         let file = staged.file.unwrap_or_default();
         Self {
             name: file.path,
-            original_name: staged.from,
-            size_bytes: u64::try_from(file.size.max(staged.bytes_total)).unwrap_or_default(),
+            original_name: staged.source,
+            size_bytes: u64::try_from(file.size_bytes.max(staged.size_bytes)).unwrap_or_default(),
             sha256: file.sha256,
             unchanged: staged.unchanged,
             note: staged.note,
@@ -91,7 +91,7 @@ pub(super) async fn stage_arguments(
         let mut sources = inputs.iter().map(|input| input.from.trim());
         let of_skill = sources.find(|from| from.starts_with("skill://"));
         match (daemon.reason(), of_skill) {
-            (Some(Reason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
+            (Some(ErrorReason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
                 "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
                  the file with read_file"
             )),
@@ -108,9 +108,9 @@ pub(super) async fn stage_inputs(
 ) -> ToolResult<Vec<StagedFile>> {
     let sources: Vec<String> = inputs
         .iter()
-        .filter_map(|input| match &input.source {
-            Some(Source::From(from)) => Some(from.clone()),
-            Some(Source::Data(_)) | None => None,
+        .filter_map(|input| match &input.content {
+            Some(Content::Source(from)) => Some(from.clone()),
+            Some(Content::Data(_)) | None => None,
         })
         .collect();
     let request = StageInputsRequest {
@@ -139,8 +139,8 @@ pub(super) fn translate_missing(error: Error, sources: &[String]) -> ToolError {
         !name.is_empty() && failure.message.contains(name)
     };
     let path = match failure.reason {
-        Some(Reason::FileNotFound) => failure.metadata.get("path").or(sources.first()),
-        Some(Reason::ArtifactNotFound) => sources.iter().find(is_named).or(sources.first()),
+        Some(ErrorReason::FileNotFound) => failure.metadata.get("path").or(sources.first()),
+        Some(ErrorReason::ArtifactNotFound) => sources.iter().find(is_named).or(sources.first()),
         _ => return error.into(),
     };
     ToolError::FileNotFound {

@@ -1,7 +1,8 @@
 //! Takes the output that a call hands over from polls. Each byte is handed over once, in whole characters, in no more
 //! lines than requested, and without what is for a terminal.
 
-use skilld_client::v1::exec_event::Output;
+use skilld_client::to_count;
+use skilld_client::v1::OutputEvent;
 use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
 
 use super::remembered_commands::SessionCommand;
@@ -64,11 +65,11 @@ impl OutputDelivery {
         is_full: bool,
     ) {
         for gap in &answer.gaps {
-            self.lost += gap.to.saturating_sub(gap.from);
-            *offset_mut(command, gap.stream()) = gap.to;
+            self.lost += gap.lost_bytes();
+            *offset_mut(command, gap.stream()) = to_count(gap.end_offset);
         }
         let goes_on = is_full || answer.state() != ExecState::Closed;
-        for (index, piece) in answer.output.iter().enumerate() {
+        for (index, piece) in answer.outputs.iter().enumerate() {
             let data = output_bytes(piece);
             let is_tail = self.is_tail;
             let mut end = count_within_lines(data, &mut self.lines);
@@ -84,7 +85,8 @@ impl OutputDelivery {
             };
             stream.push(data.get(start..end).unwrap_or_default());
             self.lost += start as u64;
-            *offset_mut(command, piece.stream()) = piece.offset.saturating_add(end as u64);
+            *offset_mut(command, piece.stream()) =
+                to_count(piece.offset).saturating_add(end as u64);
             if self.more {
                 break;
             }
@@ -167,8 +169,10 @@ impl StreamDelivery {
 }
 
 fn is_last(answer: &PollExecResponse, index: usize, stream: OutputStream) -> bool {
-    let later = answer.output.get(index + 1..).unwrap_or_default();
-    !later.iter().any(|piece: &Output| piece.stream() == stream)
+    let later = answer.outputs.get(index + 1..).unwrap_or_default();
+    !later
+        .iter()
+        .any(|piece: &OutputEvent| piece.stream() == stream)
 }
 
 /// Returns the length of the bytes that belong to `lines` lines, and counts them down.
@@ -197,22 +201,23 @@ fn offset_mut(command: &mut SessionCommand, stream: OutputStream) -> &mut u64 {
 #[cfg(test)]
 mod tests {
     use skilld_client::v1::ExecResult;
-    use skilld_client::v1::exec_event::{Gap, output::Content};
+    use skilld_client::v1::GapEvent;
+    use skilld_client::v1::output_event::Content;
 
     use super::*;
 
-    fn piece(stream: OutputStream, offset: u64, data: &[u8]) -> Output {
-        Output {
+    fn piece(stream: OutputStream, offset: u64, data: &[u8]) -> OutputEvent {
+        OutputEvent {
             stream: stream.into(),
-            offset,
+            offset: i64::try_from(offset).expect("small"),
             content: Some(Content::Data(data.to_vec().into())),
-            ..Output::default()
+            ..OutputEvent::default()
         }
     }
 
     fn stdout(offset: u64, data: &[u8]) -> PollExecResponse {
         PollExecResponse {
-            output: vec![piece(OutputStream::Stdout, offset, data)],
+            outputs: vec![piece(OutputStream::Stdout, offset, data)],
             ..PollExecResponse::default()
         }
     }
@@ -242,7 +247,7 @@ mod tests {
         let mut running = SessionCommand::default();
         let mut answer = stdout(0, b"1\n2\n3\n");
         let other = piece(OutputStream::Stderr, 0, b"e\n");
-        answer.output.push(other);
+        answer.outputs.push(other);
         let handed = deliver_output(&mut running, &answer, Some(2), false);
         assert_eq!((handed.stdout.as_str(), handed.more), ("1\n2\n", true));
         assert_eq!((running.stdout, running.stderr), (4, 0));
@@ -254,7 +259,7 @@ mod tests {
     fn a_line_of_one_stream_is_not_torn_by_the_other() {
         let mut running = SessionCommand::default();
         let mut first = stdout(0, b"abc");
-        first.output.push(piece(OutputStream::Stderr, 0, b"err\n"));
+        first.outputs.push(piece(OutputStream::Stderr, 0, b"err\n"));
         let first = deliver_output(&mut running, &first, None, false);
         assert_eq!((&*first.stdout, &*first.stderr), ("abc", "err\n"));
         let second = deliver_output(&mut running, &stdout(3, b"def\n"), None, false);
@@ -319,10 +324,10 @@ mod tests {
     fn lost_output_bytes_are_counted() {
         let mut running = SessionCommand::default();
         let mut answer = stdout(10, b"x");
-        answer.gaps.push(Gap {
+        answer.gaps.push(GapEvent {
             stream: OutputStream::Stdout.into(),
-            from: 0,
-            to: 10,
+            start_offset: 0,
+            end_offset: 10,
         });
         let handed = deliver_output(&mut running, &answer, None, false);
         assert_eq!((handed.stdout.as_str(), handed.lost), ("x", 10));

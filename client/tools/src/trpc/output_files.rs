@@ -163,6 +163,7 @@ impl CollectPlan {
             save_as_artifacts: self.save.clone().map(|prefix| SaveAsArtifacts {
                 prefix,
                 scope: Some(context.session.scope()),
+                request_id: String::new(),
             }),
             ..CollectSpec::default()
         }
@@ -230,7 +231,7 @@ fn convert_file(collected: CollectedOutput, other_text: &str) -> Option<OutputFi
         });
     }
     let end = end?;
-    let size_bytes = u64::try_from(file.size).unwrap_or_default();
+    let size_bytes = u64::try_from(file.size_bytes).unwrap_or_default();
     let is_cut = end.truncated || (text.len() as u64) < size_bytes;
     let (content, note) = match file.is_text {
         false if decode_shown(&text, false).is_some() => (None, Some(other_text)),

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use skilld_client::v1::Reason;
+use skilld_client::v1::ErrorReason;
 use skilld_client::{Error, SaveTarget};
 
 use super::run_result::{ArtifactFile, artifacts_delta};
@@ -73,7 +73,7 @@ pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> Ca
         version: saved.version,
         reference: artifact.reference,
         mime_type: saved.mime_type,
-        size_bytes: u64::try_from(saved.size).unwrap_or_default(),
+        size_bytes: u64::try_from(saved.size_bytes).unwrap_or_default(),
         sha256: saved.sha256,
     };
     Ok(ToolAnswer::with(&result, delta))
@@ -82,11 +82,11 @@ pub(super) async fn save_artifact(call: CallContext<'_>, arguments: Value) -> Ca
 fn translate_error(error: Error, path: &str) -> ToolError {
     match error.reason() {
         // A session that has run nothing has no files.
-        Some(Reason::WorkspaceNotFound) => ToolError::FileNotFound {
+        Some(ErrorReason::WorkspaceNotFound) => ToolError::FileNotFound {
             path: path.to_owned(),
             nearest_names: Vec::new(),
         },
-        Some(Reason::WrongFileType) => {
+        Some(ErrorReason::WrongFileType) => {
             ToolError::arguments(format!("path {path:?} is a folder, not a file"))
         }
         _ => input_staging::translate_missing(error, &[path.to_owned()]),

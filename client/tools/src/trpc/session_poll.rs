@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use skilld_client::to_count;
 use skilld_client::v1::{
-    AttachExecRequest, ExecResult, ExecSpec, ExecState, PollExecRequest, PollExecResponse, Reason,
-    StreamOffsets, WriteStdinResponse,
+    AttachExecRequest, ErrorReason, ExecResult, ExecSpec, ExecState, PollExecRequest,
+    PollExecResponse, StreamOffsets, WriteStdinResponse,
 };
 use skilld_client::{Error, short_id};
 use tonic::Code;
@@ -127,7 +128,7 @@ pub(super) struct PollTarget {
 impl PollTarget {
     /// Records what the command has taken of a write.
     pub(super) fn record_write(&mut self, written: &WriteStdinResponse) {
-        self.unwritten = written.unwritten_bytes;
+        self.unwritten = to_count(written.unwritten_bytes);
         // Unwritten bytes imply that the end was not taken either.
         if written.eof_unwritten && written.unwritten_bytes == 0 {
             let warning = "the end of its input was not taken: give eof again when it reads again";
@@ -240,16 +241,13 @@ async fn take_output(
         let room = left.max(ANSWER_BYTES_MIN);
         let request = PollExecRequest {
             name: poll.name.clone(),
-            offsets: Some(StreamOffsets {
-                stdout: command.stdout,
-                stderr: command.stderr,
-            }),
+            offsets: Some(StreamOffsets::from_counts([command.stdout, command.stderr])),
             wait: wait.try_into().ok(),
             max_bytes: i32::try_from(room).unwrap_or_default(),
             ..PollExecRequest::default()
         };
         let answer = context.tools.client.poll_exec(request).await?;
-        let lengths = answer.output.iter().map(|piece| output_bytes(piece).len());
+        let lengths = answer.outputs.iter().map(|piece| output_bytes(piece).len());
         let is_full = lengths.sum::<usize>() >= room;
         delivery.take(command, &answer, is_full);
         answers += 1;
@@ -280,10 +278,7 @@ async fn wait_until_closed(
     // Polls hand its output over.
     let mut events = context.tools.client.attach_resuming(AttachExecRequest {
         name: poll.name.clone(),
-        offsets: Some(StreamOffsets {
-            stdout: command.stdout,
-            stderr: command.stderr,
-        }),
+        offsets: Some(StreamOffsets::from_counts([command.stdout, command.stderr])),
         ..AttachExecRequest::default()
     });
     while events.next().await?.is_some() {}
@@ -362,8 +357,8 @@ pub(super) fn translate_session_error(error: Error, id: &str) -> ToolError {
     let id = id.to_owned();
     let problem = match error.reason() {
         _ if is_unknown_exec(&error) => return ToolError::UnknownExec { id },
-        Some(Reason::ExecNotRunning) => "it has ended, or its input has",
-        Some(Reason::StdinClosed) => "its stdin is closed",
+        Some(ErrorReason::ExecNotRunning) => "it has ended, or its input has",
+        Some(ErrorReason::StdinClosed) => "its stdin is closed",
         _ => return error.into(),
     };
     ToolError::ExecNotRunning { id, problem }

@@ -108,7 +108,7 @@ pub(super) async fn write_stdin(call: CallContext<'_>, arguments: Value) -> Call
             name: request.name.clone(),
             data: text.into_bytes().into(),
             eof: asked.eof,
-            write_id: call.exec_id(),
+            request_id: call.exec_id(),
             wait: request.wait.max(TYPE_WAIT_MIN).try_into().ok(),
             ..WriteStdinRequest::default()
         };
@@ -168,14 +168,11 @@ pub(super) async fn kill_session(call: CallContext<'_>, arguments: Value) -> Cal
 /// Moves the offsets to the last bytes of each stream, from which the end of its text is taken. Returns the number of
 /// bytes that were left out.
 fn skip_to_tail(command: &mut SessionCommand, killed: &Exec, bytes_max: usize) -> u64 {
-    let total = killed.total.unwrap_or_default();
+    let [stdout, stderr] = killed.total.unwrap_or_default().counts();
     let printed = (bytes_max / 2).saturating_mul(PRINTED_PER_TEXT) as u64;
     let half = printed.min(STREAM_TAIL_MAX);
     let mut skipped: u64 = 0;
-    for (offset, total) in [
-        (&mut command.stdout, total.stdout),
-        (&mut command.stderr, total.stderr),
-    ] {
+    for (offset, total) in [(&mut command.stdout, stdout), (&mut command.stderr, stderr)] {
         let start = total.saturating_sub(half).max(*offset);
         skipped = skipped.saturating_add(start - *offset);
         *offset = start;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use skilld_client::v1::{
-    ExecSpec, OnFull, Reason, StartExecRequest, Stdin, Terminal, WriteStdinRequest, stdin,
+    ErrorReason, ExecSpec, ExecTerminal, OutputFullPolicy, StartExecRequest, WriteStdinRequest,
 };
 
 use super::prepared_run::PreparedRun;
@@ -12,9 +12,7 @@ use super::remembered_commands::{SessionCommand, exec_name};
 use super::session_poll::{PollTarget, SessionPollRequest, answer_poll};
 use super::{add_warnings, decode};
 use crate::call_context::{CallContext, CallResult, ToolsetContext};
-use crate::exec_run::{
-    check_start, is_unknown_exec, text_stdin, timeout_warning, translate_exec_error,
-};
+use crate::exec_run::{check_start, is_unknown_exec, timeout_warning, translate_exec_error};
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Default wait of the first call for output, in milliseconds; trpc-agent-go's.
@@ -41,17 +39,17 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
     };
     if run.eof && !run.tty {
         // Nothing can follow: no need to type it.
-        spec.stdin = Some(text_stdin(&run.stdin));
+        spec.stdin_data = run.stdin.clone().into();
         typed = InitialStdin::default();
     }
     make_interactive(call.tools, &mut spec, run.timeout, run.tty);
     let translator = plan.error_translator();
     let request = StartExecRequest {
-        workspace,
+        parent: workspace,
         exec_id: prepared.exec_id,
         spec: Some(spec),
     };
-    let name = exec_name(&request.workspace, &request.exec_id);
+    let name = exec_name(&request.parent, &request.exec_id);
     let command =
         SessionCommand::read(call.state, &request.exec_id).unwrap_or_else(|| SessionCommand {
             plan: Some(plan.clone()),
@@ -86,12 +84,10 @@ pub(super) fn make_interactive(
     timeout: i64,
     tty: bool,
 ) {
-    spec.stdin.get_or_insert(Stdin {
-        source: Some(stdin::Source::Open(true)),
-    });
-    spec.terminal = tty.then(Terminal::default);
+    spec.open_stdin = spec.stdin_data.is_empty();
+    spec.terminal = tty.then(ExecTerminal::default);
     // A model that reads no output must not block the program; lost output is reported.
-    spec.set_on_full(OnFull::DropOldest);
+    spec.set_on_full(OutputFullPolicy::DropOldest);
     if timeout <= 0 {
         let whole = tools.options.session_timeout.unwrap_or(UNLIMITED);
         let idle = tools.options.session_idle_timeout;
@@ -134,7 +130,7 @@ pub(super) async fn start_command(
         name: started.name,
         data: typed.text.as_bytes().to_vec().into(),
         eof: typed.eof,
-        write_id,
+        request_id: write_id,
         wait: TYPE_WAIT.try_into().ok(),
         ..WriteStdinRequest::default()
     };
@@ -142,7 +138,7 @@ pub(super) async fn start_command(
         Ok(written) => touched.record_write(&written),
         Err(error) => match error.reason() {
             // It ended without reading: no fault of its result.
-            Some(Reason::ExecNotRunning | Reason::StdinClosed) => {}
+            Some(ErrorReason::ExecNotRunning | ErrorReason::StdinClosed) => {}
             _ if is_unknown_exec(&error) => return Err(ToolError::WorkspaceLost),
             _ => {
                 let warning = format!("nobody knows how much of its stdin was written: {error}");

@@ -11,7 +11,7 @@ use super::decode;
 use super::prepared_run::PreparedRun;
 use super::run_result::{RunResult, artifacts_delta};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
-use crate::exec_run::{run_exec, text_stdin};
+use crate::exec_run::run_exec;
 use crate::output_collection::failure_warning;
 use crate::run_outcome::RunOutcome;
 
@@ -20,8 +20,7 @@ pub(super) async fn run_command(call: CallContext<'_>, arguments: Value) -> Call
     let reference = prepared.look_up(call).await?;
     let workspace = prepared.stage(call, &reference).await?;
     let PreparedRun { plan, mut spec, .. } = prepared;
-    let stdin = &prepared.arguments.stdin;
-    spec.stdin = (!stdin.is_empty()).then(|| text_stdin(stdin));
+    spec.stdin_data = prepared.arguments.stdin.clone().into();
     spec.planned_collect = plan.planned_spec(call.context);
     let finished = run_exec(call, workspace, prepared.exec_id, spec)
         .await

@@ -4,8 +4,8 @@
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use skilld_client::UploadTarget;
-use skilld_client::v1::input_spec::Source;
-use skilld_client::v1::{InputSpec, Reason, StageMode};
+use skilld_client::v1::input_spec::Content;
+use skilld_client::v1::{ErrorReason, InputSpec, StageMode};
 use tonic::Code;
 
 use super::input_staging::stage_inputs;
@@ -75,8 +75,8 @@ impl<'a> UploadInput<'a> {
             bytes: 0,
             data: None,
         };
-        item.spec.source = Some(match &upload.content {
-            UploadContent::Reference(from) => Source::From(from.clone()),
+        item.spec.content = Some(match &upload.content {
+            UploadContent::Reference(from) => Content::Source(from.clone()),
             UploadContent::ProviderId(id) => {
                 return Err(format!(
                     "{name}: the provider has it as {id:?}; only the host can fetch it"
@@ -86,11 +86,11 @@ impl<'a> UploadInput<'a> {
                 item.spec.sha256 = HEXLOWER.encode(&Sha256::digest(data));
                 item.spec.set_mode(StageMode::Link);
                 item.data = Some(data);
-                Source::From(format!("workspace://{}", item.large_path()))
+                Content::Source(format!("workspace://{}", item.large_path()))
             }
             UploadContent::Bytes(data) => {
                 item.bytes = data.len();
-                Source::Data(data.clone().into())
+                Content::Data(data.clone().into())
             }
         });
         item.spec.name = name;
@@ -175,7 +175,7 @@ async fn send_large(context: SessionContext<'_>, path: &str, data: &[u8]) -> Too
 /// Returns `true` for a large file that was not sent, or that a command has changed.
 fn is_missing(error: &ToolError) -> bool {
     if let ToolError::Daemon(error) = error {
-        return error.reason() == Some(Reason::ChecksumMismatch);
+        return error.reason() == Some(ErrorReason::ChecksumMismatch);
     }
     matches!(error, ToolError::FileNotFound { .. })
 }
@@ -195,8 +195,8 @@ fn is_of_input(error: &ToolError) -> bool {
         Code::PermissionDenied,
     ];
     match error.reason() {
-        Some(Reason::WorkspaceNotFound | Reason::WorkspaceNotReady) => false,
-        Some(Reason::LimitExceeded) => true,
+        Some(ErrorReason::WorkspaceNotFound | ErrorReason::WorkspaceNotReady) => false,
+        Some(ErrorReason::LimitExceeded) => true,
         _ => error.code().is_some_and(|code| codes.contains(&code)),
     }
 }

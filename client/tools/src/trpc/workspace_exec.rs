@@ -15,7 +15,7 @@ use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
 use super::skill_exec::{InitialStdin, YIELD_MS, make_interactive, start_command};
 use super::{add_warnings, command_policy, decode};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
-use crate::exec_run::{run_exec, text_stdin};
+use crate::exec_run::run_exec;
 use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::loaded_references;
 use crate::run_outcome::RunOutcome;
@@ -84,7 +84,7 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
         return Ok(answer);
     }
     let exec_id = call.exec_id();
-    spec.stdin = (!asked.stdin.is_empty()).then(|| text_stdin(&asked.stdin));
+    spec.stdin_data = asked.stdin.clone().into();
     let finished = call.in_workspace(|workspace| {
         let (exec_id, spec) = (exec_id.clone(), spec.clone());
         async move {
@@ -170,12 +170,12 @@ async fn start_session(
         let name = exec_name(&workspace, &exec_id);
         let command = SessionCommand::read(call.state, &exec_id).unwrap_or_default();
         let request = StartExecRequest {
-            workspace,
+            parent: workspace,
             exec_id: exec_id.clone(),
             spec: Some(spec.clone()),
         };
         async move {
-            let staging = stage_for_command(call.context, &request.workspace, skill).await?;
+            let staging = stage_for_command(call.context, &request.parent, skill).await?;
             let mut touched = start_command(call, request, command, typed).await?;
             // How it ends is not known yet.
             let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);

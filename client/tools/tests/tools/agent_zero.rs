@@ -5,7 +5,9 @@ mod load_method;
 
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use skilld_client::v1::{ArgStyle, Problem, ScriptCwd, SearchSkillsRequest, SkillState};
+use skilld_client::v1::{
+    Problem, ScriptArgStyle, ScriptCwd, SearchSkillsRequest, SkillScoring, SkillState,
+};
 use skilld_tools::state::agent_zero::{list, scope};
 use skilld_tools::state::merge;
 use skilld_tools::{Family, Profile, ToolOptions};
@@ -225,7 +227,7 @@ async fn search_scores_as_the_other_system() {
     assert!(
         searches
             .iter()
-            .all(|search| search.compat && search.limit == 25)
+            .all(|search| search.scoring() == SkillScoring::AgentZero && search.page_size == 25)
     );
 }
 
@@ -461,12 +463,12 @@ fn run(arguments: &Value) -> Value {
 async fn arguments_reach_the_daemon_as_data_in_their_order() {
     let (fake, mut talk) = conversation(options()).await;
     for (given, style) in [
-        (json!(null), ArgStyle::Positional),
-        (json!(""), ArgStyle::Positional),
-        (json!("positional"), ArgStyle::Positional),
-        (json!(" NAMED "), ArgStyle::Named),
-        (json!("named_repeated"), ArgStyle::NamedRepeated),
-        (json!("env"), ArgStyle::Env),
+        (json!(null), ScriptArgStyle::Positional),
+        (json!(""), ScriptArgStyle::Positional),
+        (json!("positional"), ScriptArgStyle::Positional),
+        (json!(" NAMED "), ScriptArgStyle::Named),
+        (json!("named_repeated"), ScriptArgStyle::NamedRepeated),
+        (json!("env"), ScriptArgStyle::Env),
     ] {
         for args in [
             json!({"z-a": true, "a": 1.0, "m": ["x", null], "o": {"k": "😀"}}),

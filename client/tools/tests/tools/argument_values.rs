@@ -273,12 +273,12 @@ async fn a_place_in_the_workspace_has_one_notation_for_every_argument() {
         let mut requests = fake.calls.requests::<StageInputsRequest>("StageInputs");
         let request = requests.pop().expect("inputs");
         fake.calls.take();
-        let from = skilld_client::v1::input_spec::Source::From("workspace://out/a.txt".into());
+        let from = skilld_client::v1::input_spec::Content::Source("workspace://out/a.txt".into());
         let [input] = request.inputs.as_slice() else {
             panic!("{request:?}")
         };
-        assert_eq!(input.source, Some(from), "{place}");
-        assert_eq!(input.to, "work/inputs/", "{place}");
+        assert_eq!(input.content, Some(from), "{place}");
+        assert_eq!(input.path, "work/inputs/", "{place}");
     }
     let all = json!({"skill": "notes", "command": "hello", "output_files": "/workspace"});
     talk.ok("skill_run", all).await;

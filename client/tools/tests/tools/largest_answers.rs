@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use skilld_client::v1;
-use skilld_client::v1::skipped_file::Reason;
+use skilld_client::v1::SkipReason;
 use skilld_testing::Fake;
 use skilld_testing::mcp::McpServer;
 use skilld_testing::skills::Kit;
@@ -75,20 +75,20 @@ fn collection() -> Vec<v1::CollectOutputsResponse> {
         |prefix: &str| -> Vec<String> { names().map(|name| format!("{prefix}{name}")).collect() };
     let skipped = names().map(|name| v1::SkippedFile {
         path: format!("out/skipped-{name}"),
-        reason: Reason::MaxTotalBytes.into(),
+        reason: SkipReason::MaxTotalBytes.into(),
     });
     let mut artifacts = all("artifact://out/");
     for artifact in &mut artifacts {
         artifact.push_str("@0");
     }
     let summary = summary(v1::CollectSummary {
-        matched: 5000,
-        returned: 600,
+        matched_count: 5000,
+        returned_count: 600,
         limits_hit: true,
-        skipped: skipped.collect(),
+        skipped_files: skipped.collect(),
         artifacts,
-        unchanged: 100,
-        outside: all("/tmp/"),
+        unchanged_count: 100,
+        outside_paths: all("/tmp/"),
         unmatched_globs: all("out/missing-"),
         ..Default::default()
     });

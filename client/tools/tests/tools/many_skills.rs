@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use skilld_client::v1::SearchSkillsRequest;
+use skilld_client::v1::{SearchSkillsRequest, SkillScoring};
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
 use skilld_tools::Family;
@@ -157,7 +157,8 @@ async fn a_query_finds_one_skill_among_thousands() {
     assert!(
         searches
             .iter()
-            .all(|search| search.query == "length-1234" && !search.compat)
+            .all(|search| search.query == "length-1234"
+                && search.scoring() != SkillScoring::AgentZero)
     );
     let words = talk.refused("skill_list", json!({"query": "of the"})).await;
     assert_eq!(words.0, "INVALID_ARGUMENTS");

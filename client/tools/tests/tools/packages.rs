@@ -92,7 +92,10 @@ async fn loading_a_skill_says_which_of_its_packages_are_not_installed() {
         let quiet = talk.ok(tool, arguments).await.to_string();
         assert!(!quiet.contains("packages"), "{family:?}: {quiet}");
         let asked = fake.calls.requests::<GetSkillRequest>("GetSkill");
-        let of_packages: Vec<_> = asked.iter().filter(|request| request.packages).collect();
+        let of_packages: Vec<_> = asked
+            .iter()
+            .filter(|request| request.check_packages)
+            .collect();
         assert_eq!(of_packages.len(), 2, "{family:?}: {asked:?}");
         assert!(
             of_packages.iter().all(|request| request.pool == "office"),
@@ -126,7 +129,7 @@ async fn packages_do_not_matter_where_no_command_can_run() {
         assert!(!said.contains("not installed"), "{family:?}: {said}");
         let asked = fake.calls.requests::<GetSkillRequest>("GetSkill");
         assert!(
-            !asked.is_empty() && asked.iter().all(|request| !request.packages),
+            !asked.is_empty() && asked.iter().all(|request| !request.check_packages),
             "{asked:?}"
         );
     }

@@ -218,8 +218,8 @@ async fn files_that_a_result_does_not_list_are_counted() {
         let (fake, mut talk) = conversation(family).await;
         let files = (0..1000).flat_map(|number| file(&format!("work/{number:04}"), b"x", 1, true));
         let summary = summary(v1::CollectSummary {
-            matched: 5000,
-            returned: 1000,
+            matched_count: 5000,
+            returned_count: 1000,
             limits_hit: true,
             ..Default::default()
         });

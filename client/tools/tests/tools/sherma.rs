@@ -634,7 +634,7 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
     let keys: Vec<&str> = script.args.iter().map(|arg| arg.key.as_str()).collect();
     assert_eq!(keys, ["b", "a"]);
     assert_eq!(script.args[0].literal, "1.0");
-    assert_eq!(script.arg_style(), skilld_client::v1::ArgStyle::Named);
+    assert_eq!(script.arg_style(), skilld_client::v1::ScriptArgStyle::Named);
 }
 
 #[tokio::test]

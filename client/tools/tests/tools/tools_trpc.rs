@@ -195,7 +195,7 @@ pub(crate) fn file(
     use v1::collect_outputs_response::Payload;
     let file = v1::CollectedFile {
         path: path.into(),
-        size,
+        size_bytes: size,
         mime_type: if is_text {
             "text/plain"
         } else {

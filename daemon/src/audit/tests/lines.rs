@@ -31,7 +31,7 @@ proptest! {
     ) {
         let outcome = CallOutcome {
             code: Code::Internal,
-            reason: Some(Reason::Internal),
+            reason: Some(ErrorReason::Internal),
             bytes_in: bytes,
             bytes_out: bytes,
             duration: Duration::from_micros(micros),
@@ -114,7 +114,7 @@ fn the_longest_record_fits_into_a_line() {
         exec: Some(key.describe(&[name])),
         stage: CallStage::Refusal(CallOutcome {
             code: Code::FailedPrecondition,
-            reason: Some(Reason::StorageUnavailable),
+            reason: Some(ErrorReason::StorageUnavailable),
             bytes_in: u64::MAX,
             bytes_out: u64::MAX,
             duration: Duration::MAX,

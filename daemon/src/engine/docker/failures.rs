@@ -196,7 +196,11 @@ mod tests {
             &DockerError::IOError { err },
         );
         let (_, reason) = error.kind();
-        assert_eq!(reason, skilld_proto::v1::Reason::TooManyFiles, "{error}");
+        assert_eq!(
+            reason,
+            skilld_proto::v1::ErrorReason::TooManyFiles,
+            "{error}"
+        );
     }
 
     /// Returns the message of an error response with this text.

@@ -96,7 +96,7 @@ async fn a_disk_that_would_use_up_the_reserve_is_a_full_disk() {
         .expect_err("refused");
     let text = crate::error::Chain(&error).to_string();
     assert!(text.contains("workspaces.disk_reserve"), "{text}");
-    assert_eq!(error.kind().1, skilld_proto::v1::Reason::StateDiskFull);
+    assert_eq!(error.kind().1, skilld_proto::v1::ErrorReason::StateDiskFull);
 }
 
 #[tokio::test]

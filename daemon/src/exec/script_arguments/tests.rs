@@ -22,8 +22,8 @@ fn literal(key: &str, text: &str) -> pb::ScriptArg {
     }
 }
 
-fn script(style: pb::ArgStyle, args: Vec<pb::ScriptArg>) -> pb::Script {
-    pb::Script {
+fn script(style: pb::ScriptArgStyle, args: Vec<pb::ScriptArg>) -> pb::ExecScript {
+    pb::ExecScript {
         path: "x.py".to_owned(),
         args,
         arg_style: style.into(),
@@ -32,7 +32,7 @@ fn script(style: pb::ArgStyle, args: Vec<pb::ScriptArg>) -> pb::Script {
 }
 
 /// Returns the fields that are rejected.
-fn violations(script: &pb::Script) -> Vec<String> {
+fn violations(script: &pb::ExecScript) -> Vec<String> {
     match build_script_arguments(script) {
         Err(Error::Invalid(violations)) => {
             violations.into_iter().map(|fault| fault.field).collect()
@@ -128,11 +128,11 @@ fn each_kind_of_value_is_converted_by_the_argument_style() {
         let json: Value = serde_json::from_str(text).expect(text);
         let repeated = if *repeated == "=" { named } else { repeated };
         for (style, expected) in [
-            (pb::ArgStyle::Unspecified, positional),
-            (pb::ArgStyle::Positional, positional),
-            (pb::ArgStyle::Named, named),
-            (pb::ArgStyle::NamedRepeated, repeated),
-            (pb::ArgStyle::Env, &"-"),
+            (pb::ScriptArgStyle::Unspecified, positional),
+            (pb::ScriptArgStyle::Positional, positional),
+            (pb::ScriptArgStyle::Named, named),
+            (pb::ScriptArgStyle::NamedRepeated, repeated),
+            (pb::ScriptArgStyle::Env, &"-"),
         ] {
             let builder =
                 build_script_arguments(&script(style, vec![arg("my_key", &json)])).expect(text);
@@ -154,14 +154,16 @@ fn numbers_and_literals_keep_their_value() {
         "12345678901234567890123",
         "1E+5",
     ] {
-        let builder =
-            build_script_arguments(&script(pb::ArgStyle::Positional, vec![literal("n", text)]));
+        let builder = build_script_arguments(&script(
+            pb::ScriptArgStyle::Positional,
+            vec![literal("n", text)],
+        ));
         assert_eq!(builder.expect(text).argv, [text]);
     }
     for text in [
         "x", "01", "1.", ".5", "1e", " 1", "1 ", "0x10", "NaN", "--a", "-", "1;id",
     ] {
-        let script = script(pb::ArgStyle::Positional, vec![literal("n", text)]);
+        let script = script(pb::ScriptArgStyle::Positional, vec![literal("n", text)]);
         assert_eq!(
             violations(&script),
             ["spec.script.args[0].literal"],
@@ -173,7 +175,7 @@ fn numbers_and_literals_keep_their_value() {
 #[test]
 fn arguments_keep_their_order_after_argv() {
     let mut given = script(
-        pb::ArgStyle::Named,
+        pb::ScriptArgStyle::Named,
         ["z", "a", "m"].map(|key| arg(key, &json!(key))).into(),
     );
     given.argv = ["sub", "--", "-x"].map(str::to_owned).into();
@@ -201,12 +203,12 @@ fn invalid_keys_and_colliding_variables_are_rejected() {
         "ä",
         long.as_str(),
     ] {
-        let script = script(pb::ArgStyle::Named, vec![arg(key, &json!(1))]);
+        let script = script(pb::ScriptArgStyle::Named, vec![arg(key, &json!(1))]);
         assert_eq!(violations(&script), ["spec.script.args[0].key"], "{key:?}");
     }
     for (one, other) in [("a-b", "a_b"), ("Ab", "aB"), ("same", "same")] {
         let both = vec![arg(one, &json!(1)), arg(other, &json!(2))];
-        let script = script(pb::ArgStyle::Env, both);
+        let script = script(pb::ScriptArgStyle::Env, both);
         assert_eq!(
             violations(&script),
             ["spec.script.args[1].key"],
@@ -217,7 +219,10 @@ fn invalid_keys_and_colliding_variables_are_rejected() {
 
 #[test]
 fn list_items_that_begin_with_a_dash_are_rejected() {
-    let script = script(pb::ArgStyle::Named, vec![arg("x", &json!(["a", "--rm"]))]);
+    let script = script(
+        pb::ScriptArgStyle::Named,
+        vec![arg("x", &json!(["a", "--rm"]))],
+    );
     assert_eq!(violations(&script), ["spec.script.args[0].value"]);
 }
 
@@ -244,7 +249,7 @@ fn all_violations_are_reported_together() {
         arg("nul_in_list", &json!(["a\0b"])),
         arg("nul_in_object", &json!({"a": "b\0"})),
     ];
-    let script = script(pb::ArgStyle::Named, args);
+    let script = script(pb::ScriptArgStyle::Named, args);
     let expected = [
         "spec.script.args[0].literal",
         "spec.script.args[1].value",
@@ -261,10 +266,10 @@ fn all_violations_are_reported_together() {
 fn counts_and_styles_are_bounded() {
     let many = (0..257).map(|n| arg(&format!("k{n}"), &json!(n))).collect();
     assert_eq!(
-        violations(&script(pb::ArgStyle::Env, many)),
+        violations(&script(pb::ScriptArgStyle::Env, many)),
         ["spec.script.args"]
     );
-    let mut odd = script(pb::ArgStyle::Env, vec![]);
+    let mut odd = script(pb::ScriptArgStyle::Env, vec![]);
     odd.arg_style = 99;
     assert_eq!(violations(&odd), ["spec.script.arg_style"]);
 }

@@ -6,7 +6,7 @@ fn scripted(path: &str, cwd: pb::ScriptCwd) -> pb::ExecSpec {
     let text = Kind::StringValue("a b; id".into());
     pb::ExecSpec {
         skill: "csv-report".into(),
-        script: Some(pb::Script {
+        script: Some(pb::ExecScript {
             path: path.into(),
             argv: vec!["sub".into()],
             args: vec![pb::ScriptArg {
@@ -14,7 +14,7 @@ fn scripted(path: &str, cwd: pb::ScriptCwd) -> pb::ExecSpec {
                 value: Some(prost_types::Value { kind: Some(text) }),
                 literal: String::new(),
             }],
-            arg_style: pb::ArgStyle::Named.into(),
+            arg_style: pb::ScriptArgStyle::Named.into(),
             cwd: cwd.into(),
         }),
         ..Default::default()

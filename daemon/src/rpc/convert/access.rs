@@ -61,21 +61,21 @@ pub fn check_create_workspace_token(
 
 /// Makes the message of a principal.
 pub fn principal_message(principal: &Principal) -> pb::Principal {
-    use pb::principal::Via;
-    let via = match principal.via {
-        CredentialKind::None => Via::None,
-        CredentialKind::Peer => Via::Peer,
-        CredentialKind::Certificate => Via::Certificate,
-        CredentialKind::Token => Via::Token,
-        CredentialKind::WebToken => Via::Jwt,
-        CredentialKind::WorkspaceToken => Via::WorkspaceToken,
+    use pb::CredentialKind as Kind;
+    let kind = match principal.via {
+        CredentialKind::None => Kind::NotRequired,
+        CredentialKind::Peer => Kind::Peer,
+        CredentialKind::Certificate => Kind::Certificate,
+        CredentialKind::Token => Kind::Token,
+        CredentialKind::WebToken => Kind::Jwt,
+        CredentialKind::WorkspaceToken => Kind::WorkspaceToken,
     };
     let workspace = principal.workspace.as_ref();
     pb::Principal {
         id: principal.id.clone(),
         tenant: principal.tenant.to_string(),
         role: principal.role.message().into(),
-        via: via.into(),
+        credential_kind: kind.into(),
         workspace: workspace
             .map(|bound| format!("workspaces/{}", bound.id))
             .unwrap_or_default(),

@@ -53,7 +53,7 @@ pub fn check_save_header(first: pb::SaveArtifactRequest) -> Result<SaveRequest> 
         ));
     };
     let mut violations = ViolationCollector::default();
-    let name = check_name(&mut violations, &first.name);
+    let name = check_name(&mut violations, "header.name", &header.name);
     let scope = check_scope(&mut violations, "header.scope", header.scope.as_ref());
     if !header.mime_type.is_empty() && !mime::is_type(&header.mime_type) {
         let rule = format_args!(
@@ -129,7 +129,7 @@ pub fn check_list_artifact_versions(
     request: &pb::ListArtifactVersionsRequest,
 ) -> Result<(ArtifactSelector, Option<u64>, usize)> {
     let mut violations = ViolationCollector::default();
-    let name = check_name(&mut violations, &request.name);
+    let name = check_name(&mut violations, "parent", &request.parent);
     let scope = check_scope(&mut violations, "scope", request.scope.as_ref());
     let size = violations.page_size(request.page_size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
     let token = violations.page_token(&request.page_token);
@@ -155,7 +155,7 @@ pub fn check_selector(
     version: Option<i64>,
 ) -> Result<ArtifactSelector> {
     let mut violations = ViolationCollector::default();
-    let name = check_name(&mut violations, name);
+    let name = check_name(&mut violations, "name", name);
     let scope = check_scope(&mut violations, "scope", scope);
     let version = version.map(|version| violations.not_negative("version", version));
     Ok(ArtifactSelector {
@@ -165,12 +165,16 @@ pub fn check_selector(
     })
 }
 
-fn check_name(violations: &mut ViolationCollector, name: &str) -> Option<ArtifactName> {
+fn check_name(
+    violations: &mut ViolationCollector,
+    field: &str,
+    name: &str,
+) -> Option<ArtifactName> {
     let Some(name) = name.strip_prefix(NAME_PREFIX) else {
-        violations.add("name", "is not of the form artifacts/{name}");
+        violations.add(field, "is not of the form artifacts/{name}");
         return None;
     };
-    violations.take(ArtifactName::parse("name", name))
+    violations.take(ArtifactName::parse(field, name))
 }
 
 fn check_scope(
@@ -194,7 +198,7 @@ pub fn artifact_message(artifact: &Artifact) -> pb::Artifact {
             session: artifact.scope.session().to_owned(),
         }),
         version: int64(artifact.version),
-        size: int64(artifact.size),
+        size_bytes: int64(artifact.size),
         mime_type: artifact.mime_type.clone(),
         sha256: artifact.sha256.clone(),
         create_time: timestamp_message(artifact.create_time),
@@ -223,6 +227,7 @@ mod tests {
     #[test]
     fn all_faults_of_a_save_are_reported_at_once() {
         let header = pb::SaveArtifactHeader {
+            name: "artifacts/../x".into(),
             scope: Some(pb::ArtifactScope {
                 app: "a\0".into(),
                 user: "u".repeat(257),
@@ -235,12 +240,11 @@ mod tests {
             request_id: "é".into(),
         };
         let request = pb::SaveArtifactRequest {
-            name: "artifacts/../x".into(),
             payload: Some(Payload::Header(header)),
         };
         let found = fields(check_save_header(request).expect_err("faults"));
         let expected = [
-            "name",
+            "header.name",
             "header.scope.app",
             "header.scope.user",
             "header.mime_type",
@@ -253,10 +257,7 @@ mod tests {
 
     #[test]
     fn data_has_to_follow_a_header_in_small_messages() {
-        let message = |payload| pb::SaveArtifactRequest {
-            name: "artifacts/x".into(),
-            payload,
-        };
+        let message = |payload| pb::SaveArtifactRequest { payload };
         let data = |bytes: usize| Some(Payload::Data(vec![0; bytes].into()));
         assert_eq!(
             fields(check_save_header(message(data(1))).expect_err("no header")),
@@ -279,21 +280,20 @@ mod tests {
 
     #[test]
     fn a_path_out_of_the_workspace_has_its_own_reason() {
-        let header = pb::SaveArtifactHeader {
-            workspace: "workspaces/w".into(),
-            path: "../etc/passwd".into(),
-            ..pb::SaveArtifactHeader::default()
-        };
         let request = |name: &str| pb::SaveArtifactRequest {
-            name: name.into(),
-            payload: Some(Payload::Header(header.clone())),
+            payload: Some(Payload::Header(pb::SaveArtifactHeader {
+                name: name.into(),
+                workspace: "workspaces/w".into(),
+                path: "../etc/passwd".into(),
+                ..pb::SaveArtifactHeader::default()
+            })),
         };
         let error = check_save_header(request("artifacts/a")).expect_err("leads out");
         assert!(matches!(error, Error::PathEscapes { .. }), "{error}");
         // Violations come first.
         assert_eq!(
             fields(check_save_header(request("a")).expect_err("malformed")),
-            ["name"]
+            ["header.name"]
         );
     }
 
@@ -316,7 +316,7 @@ mod tests {
         );
         let versions_with = |token: &str| {
             check_list_artifact_versions(&pb::ListArtifactVersionsRequest {
-                name: "artifacts/a".into(),
+                parent: "artifacts/a".into(),
                 page_token: token.into(),
                 page_size: 1001,
                 ..pb::ListArtifactVersionsRequest::default()

@@ -1,10 +1,10 @@
 //! Conversion of skills' environments to messages.
 
 use skilld_common::unix_time::from_unix_ms;
-use skilld_proto::v1 as pb;
 use skilld_proto::v1::prepare_skill_response::Payload;
-use skilld_proto::v1::skill_package::Kind;
+use skilld_proto::v1::{self as pb, PackageKind};
 
+use super::page::keep_fitting;
 use super::{int64, skill, timestamp_message};
 use crate::exec::SkillEnvironment;
 use crate::skills::environments::environment_record::{BuiltPackage, EnvironmentRecord};
@@ -16,9 +16,9 @@ pub fn environment_summary(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     pb::SkillEnvironment {
         need: record.key.need.clone(),
         path: mounted_environment(record).path(),
-        packages_total: int64((report.packages.len() + report.node_packages.len()) as u64),
-        files: int64(record.files),
-        bytes: int64(record.bytes),
+        package_count: int64((report.packages.len() + report.node_packages.len()) as u64),
+        file_count: int64(record.files),
+        size_bytes: int64(record.bytes),
         create_time: timestamp_message(from_unix_ms(record.create_time_ms)),
         ..pb::SkillEnvironment::default()
     }
@@ -30,22 +30,22 @@ fn environment_message(record: &EnvironmentRecord) -> pb::SkillEnvironment {
     let python = report
         .packages
         .iter()
-        .map(|package| package_message(Kind::Python, package));
+        .map(|package| package_message(PackageKind::Python, package));
     let node = report
         .node_packages
         .iter()
-        .map(|package| package_message(Kind::Node, package));
+        .map(|package| package_message(PackageKind::Node, package));
     let provided = report
         .provided
         .iter()
-        .map(|package| package_message(Kind::Python, package));
+        .map(|package| package_message(PackageKind::Python, package));
     let node_provided = report
         .node_provided
         .iter()
-        .map(|package| package_message(Kind::Node, package));
+        .map(|package| package_message(PackageKind::Node, package));
     pb::SkillEnvironment {
-        packages: skill::keep_fitting(python.chain(node)),
-        image_packages: skill::keep_fitting(provided.chain(node_provided)),
+        packages: keep_fitting(python.chain(node)),
+        image_packages: keep_fitting(provided.chain(node_provided)),
         ..environment_summary(record)
     }
 }
@@ -81,7 +81,7 @@ pub fn mounted_environment(record: &EnvironmentRecord) -> SkillEnvironment {
     }
 }
 
-fn package_message(kind: Kind, package: &BuiltPackage) -> pb::SkillPackage {
+fn package_message(kind: PackageKind, package: &BuiltPackage) -> pb::SkillPackage {
     pb::SkillPackage {
         kind: kind.into(),
         name: package.name.clone(),
@@ -117,7 +117,7 @@ mod tests {
             ..EnvironmentRecord::default()
         };
         let summary = environment_summary(&record);
-        assert_eq!(summary.packages_total, 2000);
+        assert_eq!(summary.package_count, 2000);
         assert!(summary.encoded_len() < 1024, "{}", summary.encoded_len());
         let whole = environment_message(&record);
         assert!(!whole.packages.is_empty() && !whole.image_packages.is_empty());

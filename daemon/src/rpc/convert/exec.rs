@@ -1,14 +1,15 @@
 //! Checks of exec requests, without a look at the workspace. `crate::exec` resolves the checked spec in a workspace,
 //! and checks there what depends on it: the working directory, and lengths once placeholders are replaced.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use prost::Message;
 use sha2::{Digest, Sha256};
 use skilld_proto::v1 as pb;
 
-use super::violation_collector::environment_bytes;
+use super::exec_io::check_offsets;
+use super::skill::{SKILL_PREFIX, skill_name};
+use super::violation_collector::{environment_bytes, shown};
 use super::{ViolationCollector, file};
 use crate::config::ExecConfig;
 use crate::error::Result;
@@ -62,7 +63,7 @@ pub struct RequestedExec<'a> {
 /// `Invalid` with every violation; otherwise `PathEscapes`.
 pub fn check_exec(requested: RequestedExec<'_>, config: &ExecConfig) -> Result<ExecRequest> {
     let mut violations = ViolationCollector::default();
-    let workspace = violations.workspace_name("workspace", requested.workspace);
+    let workspace = violations.workspace_name("parent", requested.workspace);
     let is_new = requested.exec_id.is_empty();
     let exec_id = match requested.exec_id {
         "" => Some(uuid::Uuid::now_v7().to_string()),
@@ -101,37 +102,54 @@ fn check_spec(
     mut spec: pb::ExecSpec,
     config: &ExecConfig,
 ) -> pb::ExecSpec {
-    if let Cow::Owned(folder) = skills::staged_folder(&spec.skill) {
-        spec.skill = folder;
-    }
+    check_skill(violations, &mut spec);
     spec.shell = normalise_shell_text(&spec.shell);
     check_command(violations, &spec);
     violations.environment("spec.env", &spec.env, ENV_MAX, ENV_BYTES_MAX);
-    if !spec.skill.is_empty() && !is_skill_name(&spec.skill) {
+    check_stdin(violations, &spec);
+    check_terminal(violations, &spec);
+    violations.positive_duration("spec.timeout", spec.timeout);
+    violations.positive_duration("spec.no_output_timeout", spec.no_output_timeout);
+    check_limits(violations, spec.limits.as_ref());
+    check_retain(violations, spec.retention.as_ref(), config);
+    violations.known_enum::<pb::OutputFullPolicy>("spec.on_full", spec.on_full);
+    violations.known_enum::<pb::DisconnectPolicy>("spec.on_disconnect", spec.on_disconnect);
+    violations.known_enum::<pb::StragglerPolicy>("spec.stragglers", spec.stragglers);
+    check_programs(violations, spec.programs.as_ref());
+    spec
+}
+
+/// Checks the name of the skill, and replaces it by that of its folder in the workspace.
+fn check_skill(violations: &mut ViolationCollector, spec: &mut pb::ExecSpec) {
+    if spec.skill.is_empty() {
+        return;
+    }
+    let Some(name) = spec.skill.strip_prefix(SKILL_PREFIX) else {
+        let form = "skills/{skill}";
+        let message = format_args!("{:?} is not of the form {form}", shown(&spec.skill));
+        return violations.add("spec.skill", message);
+    };
+    let folder = skills::staged_folder(name);
+    if !is_skill_name(&folder) {
         violations.add(
             "spec.skill",
             "can be no skill's name: it needs a letter or digit, and has no control characters and no part `..`",
         );
     }
-    if let Some(pb::stdin::Source::Data(data)) =
-        spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref())
-        && data.len() > STDIN_BYTES_MAX
-    {
-        let bytes = data.len();
+    spec.skill = skill_name(&folder);
+}
+
+fn check_stdin(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
+    let bytes = spec.stdin_data.len();
+    if bytes > STDIN_BYTES_MAX {
         let message =
             format_args!("{bytes} bytes; at most {STDIN_BYTES_MAX}: stage a file instead");
-        violations.add("spec.stdin.data", message);
+        violations.add("spec.stdin_data", message);
     }
-    check_terminal(violations, &spec);
-    violations.positive_duration("spec.timeout", spec.timeout);
-    violations.positive_duration("spec.no_output_timeout", spec.no_output_timeout);
-    check_limits(violations, spec.limits.as_ref());
-    check_retain(violations, spec.retain.as_ref(), config);
-    violations.known_enum::<pb::OnFull>("spec.on_full", spec.on_full);
-    violations.known_enum::<pb::OnDisconnect>("spec.on_disconnect", spec.on_disconnect);
-    violations.known_enum::<pb::Stragglers>("spec.stragglers", spec.stragglers);
-    check_programs(violations, spec.programs.as_ref());
-    spec
+    if bytes > 0 && spec.open_stdin {
+        let message = "is given with open_stdin: write it with StreamStdin";
+        violations.add("spec.stdin_data", message);
+    }
 }
 
 /// Returns a shell text as bash reads it: with the line ends of Linux, and without a byte order mark. `argv` stays as
@@ -204,7 +222,7 @@ fn check_word(violations: &mut ViolationCollector, field: impl Fn() -> String, t
 fn check_script(
     violations: &mut ViolationCollector,
     spec: &pb::ExecSpec,
-    script: &pb::Script,
+    script: &pb::ExecScript,
     env_bytes: usize,
 ) {
     if spec.skill.is_empty() {
@@ -249,11 +267,10 @@ fn check_terminal(violations: &mut ViolationCollector, spec: &pb::ExecSpec) {
         let message = format_args!("must be at most {TERM_BYTES_MAX} bytes of `[A-Za-z0-9._+-]`");
         violations.add("spec.terminal.term", message);
     }
-    let stdin = spec.stdin.as_ref().and_then(|stdin| stdin.source.as_ref());
-    if matches!(stdin, Some(pb::stdin::Source::Data(_))) {
+    if !spec.stdin_data.is_empty() {
         violations.add(
-            "spec.stdin.data",
-            "cannot be given with a terminal, which is its program's stdin: use stdin.open and WriteStdin",
+            "spec.stdin_data",
+            "cannot be given with a terminal, which is its program's stdin: use open_stdin and WriteStdin",
         );
     }
 }
@@ -288,14 +305,14 @@ fn check_limits(violations: &mut ViolationCollector, limits: Option<&pb::ExecLim
 
 fn check_retain(
     violations: &mut ViolationCollector,
-    retain: Option<&pb::Retain>,
+    retain: Option<&pb::ExecRetention>,
     config: &ExecConfig,
 ) {
     let Some(retain) = retain else { return };
     let max = config.retain_bytes_max();
-    violations.number_or("spec.retain.stdout_bytes", retain.stdout_bytes, 0, max);
-    violations.number_or("spec.retain.stderr_bytes", retain.stderr_bytes, 0, max);
-    let field = "spec.retain.after_exit";
+    violations.number_or("spec.retention.stdout_bytes", retain.stdout_bytes, 0, max);
+    violations.number_or("spec.retention.stderr_bytes", retain.stderr_bytes, 0, max);
+    let field = "spec.retention.after_exit";
     let after_exit = violations.positive_duration(field, retain.after_exit);
     if after_exit.is_some_and(|after_exit| after_exit > RETAIN_AFTER_EXIT_MAX) {
         let max = humantime::format_duration(RETAIN_AFTER_EXIT_MAX);
@@ -304,7 +321,7 @@ fn check_retain(
 }
 
 /// Checks the lists of programs. An entry that names no program would permit or deny nothing without a message.
-fn check_programs(violations: &mut ViolationCollector, programs: Option<&pb::Programs>) {
+fn check_programs(violations: &mut ViolationCollector, programs: Option<&pb::ExecPrograms>) {
     let Some(programs) = programs else { return };
     for (list, entries) in [("allowed", &programs.allowed), ("denied", &programs.denied)] {
         let field = format!("spec.programs.{list}");
@@ -326,14 +343,15 @@ fn check_programs(violations: &mut ViolationCollector, programs: Option<&pb::Pro
     }
 }
 
-/// Checks the format of an output stream and the handling of gaps in it.
+/// Checks the format of an output stream, its offsets, and the handling of gaps in it.
 ///
 /// # Errors
 /// `Invalid` with every violation.
-pub fn check_output_options(format: i32, gaps: i32) -> Result<pb::OutputFormat> {
+pub fn check_attach(request: &pb::AttachExecRequest) -> Result<pb::OutputFormat> {
     let mut violations = ViolationCollector::default();
-    let format = violations.known_enum("format", format);
-    violations.known_enum::<pb::Gaps>("gaps", gaps);
+    let format = violations.known_enum("format", request.format);
+    violations.known_enum::<pb::GapPolicy>("gap_policy", request.gap_policy);
+    check_offsets(&mut violations, request.offsets);
     violations.finish_with(format)
 }
 
@@ -347,6 +365,7 @@ pub fn check_signal(request: &pb::SignalExecRequest) -> Result<()> {
         violations.add("signal", "must be 1 to 64");
     }
     violations.known_enum::<pb::signal_exec_request::Target>("target", request.target);
+    violations.request_id("request_id", &request.request_id);
     violations.finish()
 }
 
@@ -433,7 +452,7 @@ mod tests {
     fn script(path: &str) -> pb::ExecSpec {
         pb::ExecSpec {
             skill: "s".into(),
-            script: Some(pb::Script {
+            script: Some(pb::ExecScript {
                 path: path.into(),
                 ..Default::default()
             }),
@@ -556,7 +575,7 @@ mod tests {
                 open_files: -1,
                 ..Default::default()
             }),
-            retain: Some(pb::Retain {
+            retention: Some(pb::ExecRetention {
                 stdout_bytes: i64::MAX,
                 ..Default::default()
             }),
@@ -579,7 +598,7 @@ mod tests {
             "spec.skill",
             "spec.timeout",
             "spec.limits.open_files",
-            "spec.retain.stdout_bytes",
+            "spec.retention.stdout_bytes",
             "spec.on_full",
             "spec.planned_collect.globs",
         ];
@@ -605,22 +624,21 @@ mod tests {
         assert_eq!(faults(argv(&hostile)), ["spec.argv"]);
         let large = "x".repeat(ARG_BYTES_MAX);
         assert_eq!(faults(argv(&[large.as_str(); 9])), ["spec.argv"]);
-        let data = pb::stdin::Source::Data(vec![0; STDIN_BYTES_MAX + 1].into());
-        let stdin = Some(pb::Stdin { source: Some(data) });
-        assert_eq!(
-            faults(pb::ExecSpec {
-                stdin,
-                ..argv(&["x"])
-            }),
-            ["spec.stdin.data"]
-        );
+        let with_stdin = |bytes, open_stdin| pb::ExecSpec {
+            stdin_data: vec![0; bytes].into(),
+            open_stdin,
+            ..argv(&["x"])
+        };
+        let large = faults(with_stdin(STDIN_BYTES_MAX + 1, false));
+        assert_eq!(large, ["spec.stdin_data"]);
+        assert_eq!(faults(with_stdin(1, true)), ["spec.stdin_data"]);
     }
 
     #[test]
     fn a_list_of_programs_has_names_and_absolute_paths() {
         let with = |entries: &[&str]| {
             let list: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
-            let programs = Some(pb::Programs {
+            let programs = Some(pb::ExecPrograms {
                 allowed: list.clone(),
                 denied: list,
             });
@@ -644,7 +662,7 @@ mod tests {
     #[test]
     fn a_terminal_has_a_size_and_a_name_and_no_other_stdin() {
         let with = |rows, cols, term: &str| pb::ExecSpec {
-            terminal: Some(pb::Terminal {
+            terminal: Some(pb::ExecTerminal {
                 rows,
                 cols,
                 term: term.into(),
@@ -665,13 +683,11 @@ mod tests {
             ]
         );
         assert_eq!(faults(with(1, 1, &"x".repeat(65))), ["spec.terminal.term"]);
-        let data = pb::stdin::Source::Data(b"x".to_vec().into());
-        let stdin = Some(pb::Stdin { source: Some(data) });
         let both = pb::ExecSpec {
-            stdin,
+            stdin_data: "x".into(),
             ..with(1, 1, "")
         };
-        assert_eq!(faults(both), ["spec.stdin.data"]);
+        assert_eq!(faults(both), ["spec.stdin_data"]);
         assert!(check_terminal_size(1, 10_000).is_ok());
         for (rows, cols) in [(0, 1), (1, 0), (10_001, 1), (1, u32::MAX)] {
             assert!(check_terminal_size(rows, cols).is_err(), "{rows} {cols}");

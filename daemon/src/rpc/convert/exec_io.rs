@@ -32,7 +32,9 @@ const STREAM_BYTES_MAX: usize = 256 << 10;
 /// `Invalid` with every violation.
 pub fn check_exec_page(size: i32, token: &str) -> Result<(u32, String)> {
     let mut violations = ViolationCollector::default();
-    let size = violations.number_or("page_size", size, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX);
+    let size = violations
+        .number_or("page_size", size, PAGE_SIZE_DEFAULT, u32::MAX)
+        .min(PAGE_SIZE_MAX);
     let after = match violations.page_token(token) {
         "" => None,
         token => violations.id("page_token", token),
@@ -57,8 +59,10 @@ pub fn check_poll(poll: &pb::PollExecRequest) -> Result<guest::PollExecRequest> 
         POLL_BYTES_MAX,
     );
     violations.known_enum::<pb::OutputFormat>("format", poll.format);
-    violations.known_enum::<pb::Gaps>("gaps", poll.gaps);
-    let settle = violations.duration_within("settle_time", poll.settle_time, zero, SETTLE_MAX);
+    check_offsets(&mut violations, poll.offsets);
+    violations.known_enum::<pb::GapPolicy>("gap_policy", poll.gap_policy);
+    let settle =
+        violations.duration_within("settle_duration", poll.settle_duration, zero, SETTLE_MAX);
     violations.finish()?;
     Ok(guest::PollExecRequest {
         exec_id: String::new(),
@@ -66,8 +70,8 @@ pub fn check_poll(poll: &pb::PollExecRequest) -> Result<guest::PollExecRequest> 
         wait: duration_message(wait.unwrap_or_default()),
         max_bytes,
         format: poll.format,
-        gaps: poll.gaps,
-        settle_time: duration_message(settle.unwrap_or(SETTLE_DEFAULT)),
+        gap_policy: poll.gap_policy,
+        settle_duration: duration_message(settle.unwrap_or(SETTLE_DEFAULT)),
     })
 }
 
@@ -79,61 +83,80 @@ pub fn check_write(write: pb::WriteStdinRequest) -> Result<guest::WriteStdinRequ
     let mut violations = ViolationCollector::default();
     violations.take(parse_exec_name("name", &write.name));
     violations.bytes_at_most("data", write.data.len(), WRITE_BYTES_MAX);
-    if !write.write_id.is_empty() {
-        violations.id("write_id", &write.write_id);
-        if write.offset.is_some() {
-            violations.add("write_id", "is given instead of an offset");
-        }
+    violations.request_id("request_id", &write.request_id);
+    if !write.request_id.is_empty() && write.offset.is_some() {
+        violations.add("request_id", "is given instead of an offset");
     }
+    let offset = check_offset(&mut violations, "offset", write.offset);
     let wait = violations.duration_within("wait", write.wait, Duration::ZERO, POLL_WAIT_MAX);
     violations.finish()?;
     Ok(guest::WriteStdinRequest {
         exec_id: String::new(),
-        offset: write.offset,
+        offset,
         data: write.data,
         eof: write.eof,
-        write_id: write.write_id,
+        request_id: write.request_id,
         wait: wait.and_then(duration_message),
     })
 }
 
-/// Checks the first message of a StreamStdin and converts it, without the exec's id.
+/// Checks the first message of a StreamStdin. Returns the exec's name, and the write without the exec's id.
 ///
 /// # Errors
 /// `Invalid` with every violation.
-pub fn check_first_write(first: pb::StreamStdinRequest) -> Result<guest::WriteStdinRequest> {
+pub fn check_first_write(
+    first: pb::StreamStdinRequest,
+) -> Result<(String, guest::WriteStdinRequest)> {
     let mut violations = ViolationCollector::default();
-    violations.take(parse_exec_name("name", &first.name));
+    let header = first.header.unwrap_or_default();
+    violations.take(parse_exec_name("header.name", &header.name));
+    let offset = check_offset(&mut violations, "header.offset", header.offset);
     violations.bytes_at_most("data", first.data.len(), STREAM_BYTES_MAX);
     violations.finish()?;
-    Ok(stream_write(first))
+    let write = guest::WriteStdinRequest {
+        offset,
+        data: first.data,
+        eof: first.eof,
+        ..guest::WriteStdinRequest::default()
+    };
+    Ok((header.name, write))
 }
 
-/// Checks a later message of a StreamStdin and converts it. Its name is empty or that of the first message.
+/// Checks an offset of stdin.
+fn check_offset(
+    violations: &mut ViolationCollector,
+    field: &str,
+    offset: Option<i64>,
+) -> Option<u64> {
+    offset.map(|offset| violations.not_negative(field, offset))
+}
+
+/// Checks the offsets of both output streams.
+pub(super) fn check_offsets(
+    violations: &mut ViolationCollector,
+    offsets: Option<pb::StreamOffsets>,
+) {
+    let offsets = offsets.unwrap_or_default();
+    violations.not_negative("offsets.stdout_bytes", offsets.stdout_bytes);
+    violations.not_negative("offsets.stderr_bytes", offsets.stderr_bytes);
+}
+
+/// Checks a later message of a StreamStdin and converts it.
 ///
 /// # Errors
 /// `Invalid` with every violation.
-pub fn check_next_write(
-    next: pb::StreamStdinRequest,
-    name: &str,
-) -> Result<guest::WriteStdinRequest> {
+pub fn check_next_write(next: pb::StreamStdinRequest) -> Result<guest::WriteStdinRequest> {
     let mut violations = ViolationCollector::default();
-    if !next.name.is_empty() && next.name != name {
-        violations.add("name", "differs from the first message's");
+    if next.header.is_some() {
+        violations.add("header", "comes in the first message only");
     }
     violations.bytes_at_most("data", next.data.len(), STREAM_BYTES_MAX);
     violations.finish()?;
-    Ok(stream_write(next))
-}
-
-fn stream_write(message: pb::StreamStdinRequest) -> guest::WriteStdinRequest {
-    guest::WriteStdinRequest {
-        exec_id: String::new(),
-        offset: message.offset,
-        data: message.data,
-        eof: message.eof,
+    Ok(guest::WriteStdinRequest {
+        data: next.data,
+        eof: next.eof,
         ..guest::WriteStdinRequest::default()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -154,22 +177,25 @@ mod tests {
         let request = check_poll(&asked).expect("good");
         assert_eq!(request.max_bytes, 64 << 10);
         assert_eq!(request.wait, seconds(0));
-        let settle = Duration::try_from(request.settle_time.expect("set")).expect("positive");
+        let settle = Duration::try_from(request.settle_duration.expect("set")).expect("positive");
         assert_eq!(settle, Duration::from_millis(75));
 
         let longest = pb::PollExecRequest {
             wait: seconds(60),
             max_bytes: 1 << 20,
-            settle_time: seconds(10),
+            settle_duration: seconds(10),
             ..asked.clone()
         };
         let request = check_poll(&longest).expect("good");
         assert_eq!((request.wait, request.max_bytes), (seconds(60), 1 << 20));
         let at_once = pb::PollExecRequest {
-            settle_time: seconds(0),
+            settle_duration: seconds(0),
             ..asked
         };
-        assert_eq!(check_poll(&at_once).expect("good").settle_time, seconds(0));
+        assert_eq!(
+            check_poll(&at_once).expect("good").settle_duration,
+            seconds(0)
+        );
 
         let wrong = pb::PollExecRequest {
             name: "nonsense".into(),
@@ -177,14 +203,21 @@ mod tests {
             wait: seconds(61),
             max_bytes: -1,
             format: 99,
-            gaps: 99,
-            settle_time: seconds(11),
+            gap_policy: 99,
+            settle_duration: seconds(11),
         };
         let Err(Error::Invalid(violations)) = check_poll(&wrong) else {
             panic!("must be refused")
         };
         let fields: Vec<_> = violations.iter().map(|fault| &*fault.field).collect();
-        let all = ["name", "wait", "max_bytes", "format", "gaps", "settle_time"];
+        let all = [
+            "name",
+            "wait",
+            "max_bytes",
+            "format",
+            "gaps",
+            "settle_duration",
+        ];
         assert_eq!(fields, all);
     }
 
@@ -209,33 +242,39 @@ mod tests {
             fields(check_write(single("x", (1 << 20) + 1))),
             ["name", "data"]
         );
-        let known = |write_id: &str, wait| pb::WriteStdinRequest {
-            write_id: write_id.into(),
+        let known = |request_id: &str, wait| pb::WriteStdinRequest {
+            request_id: request_id.into(),
             wait: seconds(wait),
             ..single(name, 1)
         };
         let checked = check_write(known("call-1", 60)).expect("good");
-        assert_eq!((&*checked.write_id, checked.wait), ("call-1", seconds(60)));
-        assert_eq!(fields(check_write(known("A", 61))), ["write_id", "wait"]);
+        assert_eq!(
+            (&*checked.request_id, checked.wait),
+            ("call-1", seconds(60))
+        );
+        assert_eq!(fields(check_write(known("é", 61))), ["request_id", "wait"]);
         let both = pb::WriteStdinRequest {
             offset: Some(0),
             ..known("a", 0)
         };
-        assert_eq!(fields(check_write(both)), ["write_id"]);
-        let message = |name: &str, bytes| pb::StreamStdinRequest {
-            name: name.into(),
+        assert_eq!(fields(check_write(both)), ["request_id"]);
+        let message = |header, bytes| pb::StreamStdinRequest {
+            header,
             data: data(bytes),
             ..Default::default()
         };
-        assert_eq!(fields(check_first_write(message(name, 256 << 10))), [""; 0]);
+        let header = |name: &str, offset| {
+            let name = name.into();
+            Some(pb::StreamStdinHeader { name, offset })
+        };
         let large = (256 << 10) + 1;
-        assert_eq!(
-            fields(check_first_write(message("", large))),
-            ["name", "data"]
-        );
-        assert_eq!(fields(check_next_write(message("", 1), name)), [""; 0]);
-        assert_eq!(fields(check_next_write(message(name, 1), name)), [""; 0]);
-        let other = message("workspaces/w/execs/f", large);
-        assert_eq!(fields(check_next_write(other, name)), ["name", "data"]);
+        let first = |message| fields(check_first_write(message).map(|(_, write)| write));
+        assert_eq!(first(message(header(name, None), large - 1)), [""; 0]);
+        let faults = first(message(header("", Some(-1)), large));
+        assert_eq!(faults, ["header.name", "header.offset", "data"]);
+        let next = |message| fields(check_next_write(message));
+        assert_eq!(next(message(None, 1)), [""; 0]);
+        let repeated = message(header(name, None), large);
+        assert_eq!(next(repeated), ["header", "data"]);
     }
 }

@@ -3,9 +3,8 @@
 use std::ops::RangeInclusive;
 
 use skilld_proto::guest::v1 as guest;
-use skilld_proto::v1 as pb;
-use skilld_proto::v1::stage_files_header::Kind;
 use skilld_proto::v1::stage_files_request::Payload;
+use skilld_proto::v1::{self as pb, StageFormat};
 
 use super::{ViolationCollector, check_upload_data, environment, int64, parse_exec_name};
 use crate::collect::SaveAs;
@@ -71,7 +70,7 @@ pub fn check_stage_skills(
     let mut skills: Vec<SkillRef> = Vec::new();
     for (index, text) in request.skills.iter().enumerate().take(SKILLS_MAX) {
         let field = format!("skills[{index}]");
-        let parsed = SkillRef::parse(&field, text).map_err(Error::from);
+        let parsed = super::skill::check_skill_name(&field, text);
         let Some(skill) = violations.take(parsed) else {
             continue;
         };
@@ -88,11 +87,11 @@ pub fn staged_skills_message(
     skills: &[(StagedSkill, StagedEnvironment)],
 ) -> pb::StageSkillsResponse {
     let messages = skills.iter().map(|(skill, environment)| pb::StagedSkill {
-        name: skill.name.clone(),
+        name: super::skill::skill_name(&skill.name),
         digest: format!("sha256:{}", skill.digest),
         path: format!("{}/{}", workspace_paths::SKILLS_DIR, skill.name),
-        files: int64(skill.files),
-        bytes: int64(skill.bytes),
+        file_count: int64(skill.files),
+        size_bytes: int64(skill.bytes),
         unchanged: skill.unchanged,
         writable: skill.writable_path.is_some(),
         modified: skill.is_modified,
@@ -123,7 +122,6 @@ pub fn check_stage_files(
     config: &FilesConfig,
 ) -> Result<(WorkspaceId, guest::PutFilesHeader)> {
     let mut violations = ViolationCollector::default();
-    let workspace = violations.workspace_name("workspace", &first.workspace);
     let mut header = match first.payload {
         Some(Payload::Header(header)) => header,
         Some(Payload::Data(_)) | None => {
@@ -131,27 +129,28 @@ pub fn check_stage_files(
             pb::StageFilesHeader::default()
         }
     };
-    let kind = violations.known_enum("header.kind", header.kind);
-    let is_archive = matches!(kind, Some(Kind::Tar | Kind::TarGz));
+    let workspace = violations.workspace_name("header.workspace", &header.workspace);
+    let format = violations.known_enum("header.format", header.format);
+    let is_archive = matches!(format, Some(StageFormat::Tar | StageFormat::TarGz));
     header.path = violations
         .take(resolve_target(&header.path, is_archive))
         .unwrap_or_default();
-    if is_archive && header.mode != 0 {
+    if is_archive && header.mode.is_some() {
         violations.add(
             "header.mode",
             "is for FILE only: an archive has modes of its own",
         );
-    } else if header.mode & !PERMISSION_BITS != 0 {
+    } else if header.mode.unwrap_or_default() & !PERMISSION_BITS != 0 {
         let message = "must be permission bits, at most 0777: set-id and sticky bits are refused";
         violations.add("header.mode", message);
     }
     header.sha256 = violations.sha256("header.sha256", &header.sha256);
-    if is_archive && header.mtime.is_some() {
+    if is_archive && header.modify_time.is_some() {
         let message = "is for FILE only: an archive has times of its own";
-        violations.add("header.mtime", message);
+        violations.add("header.modify_time", message);
     }
     // A file may have any time where it comes from. Its contents matter more, as those of an archive's entry do.
-    header.mtime = header.mtime.filter(|mtime| {
+    header.modify_time = header.modify_time.filter(|mtime| {
         TIMESTAMP_SECONDS.contains(&mtime.seconds) && (0..1_000_000_000).contains(&mtime.nanos)
     });
     let workspace = violations.finish_with(workspace)?;
@@ -197,7 +196,7 @@ pub fn check_list_files(
     request: &pb::ListFilesRequest,
 ) -> Result<(WorkspaceId, guest::ListFilesRequest)> {
     let mut violations = ViolationCollector::default();
-    let workspace = violations.workspace_name("workspace", &request.workspace);
+    let workspace = violations.workspace_name("parent", &request.parent);
     let path = violations.take(workspace_paths::resolve_path(
         "path",
         &request.path,
@@ -339,10 +338,11 @@ fn check_collect_spec(
         let message = "is for FILES only: an archive is one stream";
         violations.add(field.clone(), message);
     }
-    if spec.directories {
+    if spec.include_directories {
         let message = "is not for save_as_artifacts: a directory has no bytes";
         violations.add(directories_field, message);
     }
+    violations.request_id(&format!("{field}.request_id"), &requested.request_id);
     violations.take(SaveAs::parse(&field, requested))
 }
 
@@ -397,9 +397,12 @@ mod tests {
     }
 
     fn first(header: pb::StageFilesHeader) -> pb::StageFilesRequest {
+        let workspace = "workspaces/w".to_owned();
         pb::StageFilesRequest {
-            workspace: "workspaces/w".to_owned(),
-            payload: Some(Payload::Header(header)),
+            payload: Some(Payload::Header(pb::StageFilesHeader {
+                workspace,
+                ..header
+            })),
         }
     }
 
@@ -422,7 +425,7 @@ mod tests {
     fn a_staged_file_is_resolved_and_bounded() {
         let sha256 = "A".repeat(64);
         let given = pb::StageFilesHeader {
-            mode: 0o755,
+            mode: Some(0o755),
             sha256: sha256.clone(),
             ..header("inputs/a.csv")
         };
@@ -435,7 +438,7 @@ mod tests {
         let file = header.file.expect("file");
         assert_eq!(
             (file.path.as_str(), file.mode),
-            ("work/inputs/a.csv", 0o755)
+            ("work/inputs/a.csv", Some(0o755))
         );
         assert_eq!(file.sha256, sha256.to_lowercase());
     }
@@ -443,10 +446,10 @@ mod tests {
     #[test]
     fn paths_that_may_not_be_written_have_their_reason() {
         let stage = |path: &str| refused(check_stage_files(first(header(path)), &CONFIG));
-        assert_eq!(stage("../x"), ["REASON_PATH_ESCAPES"]);
-        assert_eq!(stage("/etc/passwd"), ["REASON_PATH_ESCAPES"]);
-        assert_eq!(stage("skills/a/x"), ["REASON_READ_ONLY"]);
-        assert_eq!(stage("$SKILLS_DIR"), ["REASON_READ_ONLY"]);
+        assert_eq!(stage("../x"), ["ERROR_REASON_PATH_ESCAPES"]);
+        assert_eq!(stage("/etc/passwd"), ["ERROR_REASON_PATH_ESCAPES"]);
+        assert_eq!(stage("skills/a/x"), ["ERROR_REASON_READ_ONLY"]);
+        assert_eq!(stage("$SKILLS_DIR"), ["ERROR_REASON_READ_ONLY"]);
         assert_eq!(stage("a\0"), ["header.path"]);
         assert_eq!(stage(""), ["header.path"]);
         assert_eq!(stage("."), ["header.path"]);
@@ -455,27 +458,27 @@ mod tests {
     #[test]
     fn every_violation_of_a_header_is_reported_at_once() {
         let bad = pb::StageFilesHeader {
-            kind: 99,
-            mode: 0o4755,
+            workspace: "nope".to_owned(),
+            format: 99,
+            mode: Some(0o4755),
             sha256: "x".to_owned(),
             path: "$NOPE/x".to_owned(),
             ..Default::default()
         };
         let request = pb::StageFilesRequest {
-            workspace: "nope".to_owned(),
-            ..first(bad)
+            payload: Some(Payload::Header(bad)),
         };
         let expected = [
-            "workspace",
-            "header.kind",
+            "header.workspace",
+            "header.format",
             "header.path",
             "header.mode",
             "header.sha256",
         ];
         assert_eq!(refused(check_stage_files(request, &CONFIG)), expected);
         let tar = pb::StageFilesHeader {
-            kind: Kind::Tar.into(),
-            mode: 0o644,
+            format: StageFormat::Tar.into(),
+            mode: Some(0o644),
             ..header("")
         };
         assert_eq!(
@@ -483,13 +486,13 @@ mod tests {
             ["header.mode"]
         );
         let tar = pb::StageFilesHeader {
-            kind: Kind::Tar.into(),
-            mtime: Some(prost_types::Timestamp::default()),
+            format: StageFormat::Tar.into(),
+            modify_time: Some(prost_types::Timestamp::default()),
             ..header("")
         };
         assert_eq!(
             refused(check_stage_files(first(tar), &CONFIG)),
-            ["header.mtime"]
+            ["header.modify_time"]
         );
     }
 
@@ -507,12 +510,12 @@ mod tests {
         ] {
             let mtime = Some(prost_types::Timestamp { seconds, nanos });
             let header = pb::StageFilesHeader {
-                kind: Kind::File.into(),
-                mtime,
+                format: StageFormat::File.into(),
+                modify_time: mtime,
                 ..header("out/x")
             };
             let (_, request) = check_stage_files(first(header), &CONFIG).expect("staged");
-            let kept = request.file.expect("a header").mtime;
+            let kept = request.file.expect("a header").modify_time;
             assert_eq!(kept, mtime.filter(|_| is_kept), "{seconds}.{nanos}");
         }
     }
@@ -520,7 +523,6 @@ mod tests {
     #[test]
     fn data_messages_are_bounded() {
         let data = |len: usize| pb::StageFilesRequest {
-            workspace: String::new(),
             payload: Some(Payload::Data(vec![0; len].into())),
         };
         assert!(check_stage_data(data(DATA_BYTES_MAX)).is_ok());
@@ -576,7 +578,10 @@ mod tests {
         for name in ["app/[[...slug]]/page.tsx", "x{1", "a\\", "[ä]"] {
             assert_eq!(collected(spec(&[name])).expect(name).globs, [name]);
         }
-        assert_eq!(refused(collected(spec(&["../*"]))), ["REASON_PATH_ESCAPES"]);
+        assert_eq!(
+            refused(collected(spec(&["../*"]))),
+            ["ERROR_REASON_PATH_ESCAPES"]
+        );
         assert_eq!(
             refused(collected(spec(&[&"x".repeat(1025)]))),
             ["spec.globs[0]"]
@@ -604,7 +609,7 @@ mod tests {
         };
         assert!(collected(save.clone()).is_ok());
         let directories = pb::CollectSpec {
-            directories: true,
+            include_directories: true,
             ..save.clone()
         };
         assert_eq!(refused(collected(directories)), ["spec.directories"]);
@@ -630,7 +635,7 @@ mod tests {
         };
         assert_eq!(refused(check_read_file(&read)), ["offset", "length"]);
         let list = pb::ListFilesRequest {
-            workspace: "workspaces/w".to_owned(),
+            parent: "workspaces/w".to_owned(),
             path: "/workspace/out/".to_owned(),
             ..Default::default()
         };

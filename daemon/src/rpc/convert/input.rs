@@ -1,7 +1,7 @@
 //! Conversion of StageInputs requests and answers: references of inputs and their targets.
 
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::input_spec::Source as Given;
+use skilld_proto::v1::input_spec::Content as Given;
 
 use super::file::DATA_BYTES_MAX;
 use super::{ViolationCollector, int64};
@@ -51,12 +51,12 @@ fn check_input(
 ) -> Option<InputSpec> {
     let at = |name: &str| format!("{field}.{name}");
     let mode = violations.known_enum(&at("mode"), spec.mode);
-    let target = violations.take(parse_target(&at("to"), &spec.to));
+    let target = violations.take(parse_target(&at("path"), &spec.path));
     let sha256 = violations.sha256(&at("sha256"), &spec.sha256);
     violations.bytes_at_most(&at("name"), spec.name.len(), NAME_BYTES_MAX);
-    let (from, source) = match spec.source {
-        Some(Given::From(from)) => {
-            let source = violations.take(parse_source(&at("from"), &from));
+    let (from, source) = match spec.content {
+        Some(Given::Source(from)) => {
+            let source = violations.take(parse_source(&at("source"), &from));
             (from, source)
         }
         Some(Given::Data(data)) if data.len() > DATA_BYTES_MAX => {
@@ -68,7 +68,7 @@ fn check_input(
         }
         Some(Given::Data(data)) => (String::new(), Some(InputSource::Data(data))),
         None => {
-            violations.add(at("from"), "is missing: give `from` or `data`");
+            violations.add(at("source"), "is missing: give `source` or `data`");
             return None;
         }
     };
@@ -198,17 +198,17 @@ pub fn staged_inputs_message(
             pb::StageMode::Copy
         };
         pb::StagedInput {
-            from: input.from.clone(),
+            source: input.from.clone(),
             file: Some(pb::StagedFile {
                 path: staged.path,
-                size: int64(staged.size),
+                size_bytes: int64(staged.size),
                 mode: staged.mode,
                 sha256: staged.sha256,
             }),
             mode: mode.into(),
-            version: staged.version.map_or(0, int64),
-            files_total: int64(staged.files),
-            bytes_total: int64(staged.bytes),
+            version: staged.version.map(int64),
+            file_count: int64(staged.files),
+            size_bytes: int64(staged.bytes),
             unchanged: staged.unchanged,
             note: staged.note,
         }

@@ -4,7 +4,8 @@ use prost::Message;
 use skilld_proto::json::to_proto_struct;
 use skilld_proto::v1 as pb;
 
-use super::{ViolationCollector, int32, int64, timestamp_message};
+use super::page::keep_fitting;
+use super::{ViolationCollector, int32, int64, shown, timestamp_message};
 use crate::error::{Error, Result};
 use crate::skills::{
     Listing, PageCursor, Problem, Requires, Severity, Skill, SkillRef, SkillState,
@@ -16,6 +17,8 @@ const PAGE_MAX: usize = 1000;
 
 /// Maximum size of the skills of one page, in bytes: front matter may be long, and messages have a limit.
 const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Collection of skills, before their names.
+pub(super) const SKILL_PREFIX: &str = "skills/";
 /// Maximum size of one skill without its body, in bytes. A larger one is sent without its card or its raw front matter.
 const SKILL_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of problems in one answer. If there are more, the last one gives their number.
@@ -66,7 +69,7 @@ fn profile(violations: &mut ViolationCollector, given: i32) -> ValidationProfile
 /// `Invalid`.
 pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, ValidationProfile)> {
     let mut violations = ViolationCollector::default();
-    let skill = violations.take(check_skill_name(&request.name));
+    let skill = violations.take(check_skill_name("name", &request.name));
     let profile = profile(&mut violations, request.profile);
     Ok((violations.finish_with(skill)?, profile))
 }
@@ -75,24 +78,15 @@ pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, Valid
 ///
 /// # Errors
 /// `Invalid`.
-pub(super) fn check_skill_name(name: &str) -> Result<SkillRef> {
-    let Some(skill) = name.strip_prefix("skills/") else {
-        return Err(Error::invalid("name", "is not of the form skills/{skill}"));
+pub(super) fn check_skill_name(field: &str, name: &str) -> Result<SkillRef> {
+    let Some(skill) = name.strip_prefix(SKILL_PREFIX) else {
+        let form = "skills/{skill}";
+        return Err(Error::invalid(
+            field,
+            format!("{:?} is not of the form {form}", shown(name)),
+        ));
     };
-    Ok(SkillRef::parse("name", skill)?)
-}
-
-/// Returns the first messages that together fit into an answer, at least one.
-pub(super) fn keep_fitting<M: Message>(messages: impl Iterator<Item = M>) -> Vec<M> {
-    let (mut taken, mut bytes) = (Vec::new(), 0);
-    for message in messages {
-        bytes += message.encoded_len();
-        if bytes > PAGE_BYTES_MAX && !taken.is_empty() {
-            break;
-        }
-        taken.push(message);
-    }
-    taken
+    Ok(SkillRef::parse(field, skill)?)
 }
 
 /// Makes one page of a listing. A page of large skills is shorter than requested.
@@ -134,11 +128,16 @@ pub fn refreshed_message(listing: &Listing) -> pb::RefreshSkillsResponse {
         int32(skills.filter(|skill| of.contains(&skill.state)).count())
     };
     pb::RefreshSkillsResponse {
-        loaded: count(&[SkillState::Loaded, SkillState::LoadedWithWarnings]),
-        rejected: count(&[SkillState::Rejected]),
-        shadowed: count(&[SkillState::Shadowed]),
+        loaded_count: count(&[SkillState::Loaded, SkillState::LoadedWithWarnings]),
+        rejected_count: count(&[SkillState::Rejected]),
+        shadowed_count: count(&[SkillState::Shadowed]),
         problems: problem_messages(&listing.problems),
     }
+}
+
+/// Returns the resource name of a skill, which is also its folder in a workspace.
+pub(super) fn skill_name(skill: &str) -> String {
+    format!("{SKILL_PREFIX}{skill}")
 }
 
 /// Makes the message of one skill.
@@ -152,7 +151,7 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
     };
     let content = skill.content.as_ref();
     let mut wire = pb::Skill {
-        name: format!("skills/{}", skill.name),
+        name: skill_name(&skill.name),
         digest: content
             .map(|content| format!("sha256:{}", content.digest))
             .unwrap_or_default(),
@@ -163,8 +162,8 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
         aliases: skill.aliases.clone(),
         plugin: skill.plugin_name().to_owned(),
         source: skill.source.clone(),
-        files: content.map_or(0, |content| int64(content.files)),
-        bytes: content.map_or(0, |content| int64(content.bytes)),
+        file_count: content.map_or(0, |content| int64(content.files)),
+        size_bytes: content.map_or(0, |content| int64(content.bytes)),
         tags: front.tags.clone(),
         author: front.author.clone(),
         license: front.license.clone(),
@@ -173,7 +172,7 @@ pub fn skill_message(skill: &Skill, body: String) -> pb::Skill {
         allowed_tools: front.allowed_tools.clone().unwrap_or_default(),
         restricts_tools: front.allowed_tools.is_some(),
         triggers: front.triggers.clone(),
-        requires: Some(requires(&front.requires)),
+        needs: Some(requires(&front.requires)),
         card: front
             .card
             .as_ref()
@@ -209,7 +208,7 @@ fn shorten(skill: &mut pb::Skill) {
         left_out.join(" and ")
     );
     skill.problems.push(pb::Problem {
-        severity: pb::problem::Severity::Warning.into(),
+        severity: pb::ProblemSeverity::Warning.into(),
         code: "skill.shortened".to_owned(),
         subject: skill.source.clone(),
         message,
@@ -217,8 +216,8 @@ fn shorten(skill: &mut pb::Skill) {
     });
 }
 
-fn requires(requires: &Requires) -> pb::SkillRequirements {
-    pb::SkillRequirements {
+fn requires(requires: &Requires) -> pb::SkillNeeds {
+    pb::SkillNeeds {
         bins: requires.bins.clone(),
         any_bins: requires.any_bins.clone(),
         env: requires.env.clone(),
@@ -240,7 +239,7 @@ pub fn problem_messages(problems: &[Problem]) -> Vec<pb::Problem> {
     let more = problems.len().saturating_sub(shown.len());
     if more > 0 {
         shown.push(pb::Problem {
-            severity: pb::problem::Severity::Warning.into(),
+            severity: pb::ProblemSeverity::Warning.into(),
             code: "skill.more_problems".to_owned(),
             message: format!("and {more} more problems; ListSkills has those of each skill"),
             ..pb::Problem::default()
@@ -250,10 +249,10 @@ pub fn problem_messages(problems: &[Problem]) -> Vec<pb::Problem> {
 }
 
 /// Converts a severity.
-pub(super) fn severity_message(severity: Severity) -> pb::problem::Severity {
+pub(super) fn severity_message(severity: Severity) -> pb::ProblemSeverity {
     match severity {
-        Severity::Warning => pb::problem::Severity::Warning,
-        Severity::Error => pb::problem::Severity::Error,
+        Severity::Warning => pb::ProblemSeverity::Warning,
+        Severity::Error => pb::ProblemSeverity::Error,
     }
 }
 
@@ -264,7 +263,7 @@ fn problem_message(problem: &Problem) -> pb::Problem {
         subject: problem.subject.clone(),
         message: problem.message.clone(),
         line: int32(problem.line),
-        time: None,
+        detect_time: None,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Conversion of requests that search skills, read their files and preflight them, and of their answers.
 
-use skilld_proto::v1 as pb;
-use skilld_proto::v1::preflight_finding::Kind as Missing;
-use skilld_proto::v1::skill_file::Kind as WireKind;
+use skilld_proto::v1::SkillFileKind as WireKind;
+use skilld_proto::v1::{self as pb, NeedKind as Missing};
 
+use super::page::{Page, keep_fitting};
 use super::{ViolationCollector, int64, shown, skill as wire};
 use crate::error::Result;
 use crate::skills::preflight::{NeedKind, UnmetNeed};
@@ -50,22 +50,24 @@ pub struct FileReadRequest {
     pub workspace_paths: bool,
 }
 
-/// Checks a `SearchSkillsRequest`. Returns the maximum number of matches.
+/// Checks a `SearchSkillsRequest`. Returns the page of matches.
 ///
 /// # Errors
 /// `Invalid`.
-pub fn check_search_skills(request: &pb::SearchSkillsRequest) -> Result<usize> {
+pub fn check_search_skills(request: &pb::SearchSkillsRequest) -> Result<Page> {
     let mut violations = ViolationCollector::default();
     if request.query.len() > QUERY_BYTES_MAX {
         violations.add("query", format!("must be at most {QUERY_BYTES_MAX} bytes"));
     }
-    let limit = violations.number_or("limit", request.limit, LIMIT_DEFAULT, LIMIT_MAX);
+    let size = violations.page_size(request.page_size, LIMIT_DEFAULT, LIMIT_MAX);
+    violations.known_enum::<pb::SkillScoring>("scoring", request.scoring);
+    let page = Page::begin(&mut violations, size, &request.page_token);
     violations.finish()?;
-    Ok(limit)
+    Ok(page)
 }
 
-/// Makes the answer of a search: the best matches that fit into a message.
-pub fn matches_message(found: &[SearchMatch]) -> pb::SearchSkillsResponse {
+/// Makes the answer of a search: one page of the matches.
+pub fn matches_message(found: &[SearchMatch], page: Page) -> pb::SearchSkillsResponse {
     let one = |found: &SearchMatch| pb::SkillMatch {
         skill: Some(wire::skill_message(&found.skill, String::new())),
         score: found.score,
@@ -75,8 +77,10 @@ pub fn matches_message(found: &[SearchMatch]) -> pb::SearchSkillsResponse {
             .map(|field| (*field).to_owned())
             .collect(),
     };
+    let (matches, next_page_token) = page.take(found.iter().map(one));
     pb::SearchSkillsResponse {
-        matches: wire::keep_fitting(found.iter().map(one)),
+        matches,
+        next_page_token,
     }
 }
 
@@ -86,7 +90,7 @@ pub fn matches_message(found: &[SearchMatch]) -> pb::SearchSkillsResponse {
 /// `Invalid`; `LeavesSkill` for its path.
 pub fn check_list_skill_files(request: &pb::ListSkillFilesRequest) -> Result<FileListingRequest> {
     let mut violations = ViolationCollector::default();
-    let skill = violations.take(wire::check_skill_name(&request.name));
+    let skill = violations.take(wire::check_skill_name("parent", &request.parent));
     let size = violations.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX);
     let after = violations.page_token(&request.page_token);
     let folder = violations
@@ -114,7 +118,7 @@ pub fn files_message(manifest: &Manifest, page: &FileListingRequest) -> pb::List
         })
         .take(page.size + 1)
         .collect();
-    let files = wire::keep_fitting(wanted.iter().take(page.size).map(|one| file_message(one)));
+    let files = keep_fitting(wanted.iter().take(page.size).map(|one| file_message(one)));
     let last = files.last().filter(|_| files.len() < wanted.len());
     pb::ListSkillFilesResponse {
         next_page_token: last.map(|file| file.path.clone()).unwrap_or_default(),
@@ -128,7 +132,7 @@ pub fn files_message(manifest: &Manifest, page: &FileListingRequest) -> pb::List
 /// `Invalid`; `LeavesSkill` for its path.
 pub fn check_read_skill_file(request: &pb::ReadSkillFileRequest) -> Result<FileReadRequest> {
     let mut violations = ViolationCollector::default();
-    let skill = violations.take(wire::check_skill_name(&request.name));
+    let skill = violations.take(wire::check_skill_name("name", &request.name));
     let offset = violations.not_negative("offset", request.offset);
     let length = violations.not_negative("length", request.length);
     let path = violations.take(workspace_paths::normalise_path_in_plugin(
@@ -159,7 +163,7 @@ pub fn file_message(file: &SkillFile) -> pb::SkillFile {
     };
     pb::SkillFile {
         path: file.path.clone(),
-        size: int64(file.size),
+        size_bytes: int64(file.size),
         mode: file.mode,
         mime_type: file.mime_type.to_owned(),
         kind: kind.into(),
@@ -175,9 +179,9 @@ pub fn file_message(file: &SkillFile) -> pb::SkillFile {
 /// `Invalid`.
 pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<SkillRef> {
     let mut violations = ViolationCollector::default();
-    let skill = violations.take(wire::check_skill_name(&request.name));
+    let skill = violations.take(wire::check_skill_name("name", &request.name));
     let long = |name: &String| name.len() > ENV_NAME_BYTES_MAX;
-    if request.env.len() > ENV_MAX || request.env.iter().any(long) {
+    if request.env_names.len() > ENV_MAX || request.env_names.iter().any(long) {
         let message = format!("must be at most {ENV_MAX} names of {ENV_NAME_BYTES_MAX} bytes");
         violations.add("env", message);
     }
@@ -193,7 +197,7 @@ pub fn check_prepare_skill(
     request: &pb::PrepareSkillRequest,
 ) -> Result<(SkillRef, Option<AddedPackages>)> {
     let mut violations = ViolationCollector::default();
-    let skill = violations.take(wire::check_skill_name(&request.name));
+    let skill = violations.take(wire::check_skill_name("name", &request.name));
     let mut added = AddedPackages::default();
     let mut add = |field: &str, given: &[String], is_node: bool| {
         if given.len() > ADDED_PACKAGES_MAX {
@@ -281,9 +285,13 @@ mod tests {
             fields: vec!["name"],
         };
         let all: Vec<SearchMatch> = (0..100).map(|n| found(format!("s{n}"))).collect();
-        let answer = matches_message(&all);
+        let page = Page {
+            start: 0,
+            size: 100,
+        };
+        let answer = matches_message(&all, page);
         assert!(answer.encoded_len() < MESSAGE_BYTES_MAX);
-        assert_eq!(answer.matches.len(), 5);
+        assert_eq!((answer.matches.len(), &*answer.next_page_token), (5, "5"));
         let best = answer.matches.first().and_then(|one| one.skill.as_ref());
         assert_eq!(best.map(|skill| skill.name.as_str()), Some("skills/s0"));
     }
@@ -300,7 +308,7 @@ mod tests {
         }
         let manifest = Manifest::read(dir.path()).expect("readable");
         let (mut request, mut seen) = (pb::ListSkillFilesRequest::default(), Vec::new());
-        request.name = "skills/s".to_owned();
+        request.parent = "skills/s".to_owned();
         request.page_size = 10_000;
         loop {
             let answer =

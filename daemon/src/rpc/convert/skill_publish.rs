@@ -1,9 +1,8 @@
 //! Checks of PublishSkill and DeleteSkill requests.
 
 use bytes::Bytes;
-use skilld_proto::v1 as pb;
-use skilld_proto::v1::publish_skill_header::Kind as WireKind;
 use skilld_proto::v1::publish_skill_request::Payload;
+use skilld_proto::v1::{self as pb, SkillArchiveFormat};
 
 use super::{ViolationCollector, check_upload_data};
 use crate::error::Result;
@@ -27,16 +26,6 @@ pub struct PublishRequest {
 /// `Invalid`.
 pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
     let mut violations = ViolationCollector::default();
-    let name = match first.name.as_str() {
-        "" => Some(String::new()),
-        name => published_id(name),
-    };
-    if name.is_none() {
-        violations.add(
-            "name",
-            "is not of the form skills/{skill}, without a version; the name needs a letter or digit",
-        );
-    }
     let default = pb::PublishSkillHeader::default();
     let header = match &first.payload {
         Some(Payload::Header(header)) => header,
@@ -45,11 +34,21 @@ pub fn publish(first: &pb::PublishSkillRequest) -> Result<PublishRequest> {
             &default
         }
     };
-    let kind = match violations.known_enum("header.kind", header.kind) {
-        Some(WireKind::Tar) => Some(ArchiveKind::Tar),
-        Some(WireKind::TarGz) => Some(ArchiveKind::TarGz),
-        Some(WireKind::Zip) => Some(ArchiveKind::Zip),
-        None | Some(WireKind::Unspecified) => None,
+    let name = match header.name.as_str() {
+        "" => Some(String::new()),
+        name => published_id(name),
+    };
+    if name.is_none() {
+        violations.add(
+            "header.name",
+            "is not of the form skills/{skill}, without a version; the name needs a letter or digit",
+        );
+    }
+    let kind = match violations.known_enum("header.format", header.format) {
+        Some(SkillArchiveFormat::Tar) => Some(ArchiveKind::Tar),
+        Some(SkillArchiveFormat::TarGz) => Some(ArchiveKind::TarGz),
+        Some(SkillArchiveFormat::Zip) => Some(ArchiveKind::Zip),
+        None | Some(SkillArchiveFormat::Unspecified) => None,
     };
     let sha256 = violations.sha256("header.sha256", &header.sha256);
     Ok(PublishRequest {
@@ -176,9 +175,11 @@ mod tests {
             ("skills/acme:csv", None),
             ("csv", None),
         ] {
-            let header = pb::PublishSkillHeader::default();
-            let request = pb::PublishSkillRequest {
+            let header = pb::PublishSkillHeader {
                 name: name.to_owned(),
+                ..pb::PublishSkillHeader::default()
+            };
+            let request = pb::PublishSkillRequest {
                 payload: Some(Payload::Header(header)),
             };
             let name = publish(&request).ok().map(|request| request.name);
@@ -189,9 +190,9 @@ mod tests {
     #[test]
     fn all_faults_of_a_header_are_reported_at_once() {
         let request = pb::PublishSkillRequest {
-            name: "skills/csv@1".to_owned(),
             payload: Some(Payload::Header(pb::PublishSkillHeader {
-                kind: 99,
+                name: "skills/csv@1".to_owned(),
+                format: 99,
                 sha256: "xyz".to_owned(),
             })),
         };
@@ -199,19 +200,14 @@ mod tests {
             panic!("it was taken");
         };
         let fields: Vec<&str> = faults.iter().map(|fault| fault.field.as_str()).collect();
-        assert_eq!(fields, ["name", "header.kind", "header.sha256"]);
+        assert_eq!(fields, ["header.name", "header.format", "header.sha256"]);
     }
 
     #[test]
     fn an_archive_follows_its_header_in_small_messages() {
-        let field = |payload| {
-            let name = String::new();
-            match data(pb::PublishSkillRequest { name, payload }) {
-                Err(Error::Invalid(faults)) => {
-                    faults.into_iter().map(|fault| fault.field).collect()
-                }
-                taken => taken.map(|_| String::new()).expect("another error"),
-            }
+        let field = |payload| match data(pb::PublishSkillRequest { payload }) {
+            Err(Error::Invalid(faults)) => faults.into_iter().map(|fault| fault.field).collect(),
+            taken => taken.map(|_| String::new()).expect("another error"),
         };
         let bytes = |count: usize| Some(Payload::Data(vec![0; count].into()));
         let header = Payload::Header(pb::PublishSkillHeader::default());

@@ -137,9 +137,10 @@ impl ViolationCollector {
         }
     }
 
-    /// Checks the size of a page; 0 means `default`.
+    /// Checks the size of a page; 0 means `default`, and more than `max` means `max`.
     pub fn page_size(&mut self, value: i32, default: usize, max: usize) -> usize {
-        self.number_or("page_size", value, default, max)
+        self.number_or("page_size", value, default, usize::MAX)
+            .min(max)
     }
 
     // === Durations ===

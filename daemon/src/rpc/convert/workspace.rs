@@ -7,8 +7,12 @@ use prost::Message;
 use skilld_common::unix_time::from_unix_ms;
 use skilld_proto::v1 as pb;
 
+use super::skill::skill_name;
 use super::violation_collector::shown;
-use super::{ViolationCollector, duration_message, int64, parse_id, sha256_hex, timestamp_message};
+use super::{
+    ViolationCollector, duration_message, int64, parse_id, pool_name, requested_pool, sha256_hex,
+    timestamp_message,
+};
 use crate::access::Caller;
 use crate::config::WorkspaceConfig;
 use crate::engine::ContainerLimits;
@@ -53,17 +57,17 @@ pub fn check_create_workspace(
     use pb::create_workspace_request::Expiry;
     let mut violations = ViolationCollector::default();
     let retry_key = retry_key(&mut violations, &request);
-    if request.name.is_empty() && request.allow_existing {
-        violations.add("allow_existing", "needs a name");
+    if request.workspace_id.is_empty() && request.allow_existing {
+        violations.add("allow_existing", "needs workspace_id");
     }
-    let id = if request.name.is_empty() {
+    let id = if request.workspace_id.is_empty() {
         Some(WorkspaceId::new(uuid::Uuid::now_v7().to_string()))
     } else {
-        violations.workspace_name("name", &request.name)
+        violations
+            .id("workspace_id", &request.workspace_id)
+            .map(WorkspaceId::new)
     };
-    let pool = Some(request.pool.as_str())
-        .filter(|pool| !pool.is_empty())
-        .and_then(|pool| violations.id("pool", pool));
+    let pool = violations.take(requested_pool(&request.pool)).flatten();
     check_labels(&mut violations, &request.labels);
     violations.environment("env", &request.env, ENV_MAX, ENV_BYTES_MAX);
     let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
@@ -92,7 +96,7 @@ pub fn check_create_workspace(
         creator: caller.principal().id.clone(),
         quotas: caller.limits().clone(),
         id: violations.finish_with(id)?,
-        named: !request.name.is_empty(),
+        named: !request.workspace_id.is_empty(),
         request: retry_key,
         pool,
         labels: request.labels,
@@ -200,6 +204,28 @@ pub fn check_renew_workspace(
     })
 }
 
+/// Checks an `UpdateWorkspaceRequest`. Returns the workspace and its new labels, or `None` to leave them.
+///
+/// # Errors
+/// `Invalid` with every violation.
+pub fn check_update_workspace(
+    request: pb::UpdateWorkspaceRequest,
+) -> Result<(WorkspaceId, Option<BTreeMap<String, String>>)> {
+    let mut violations = ViolationCollector::default();
+    let workspace = request.workspace.unwrap_or_default();
+    let id = violations.workspace_name("workspace.name", &workspace.name);
+    let paths = request.update_mask.unwrap_or_default().paths;
+    let is_unknown = |path: &&String| !["labels", "*"].contains(&path.as_str());
+    if let Some(path) = paths.iter().find(is_unknown) {
+        let message = format_args!("{:?} cannot be changed; `labels` can", shown(path));
+        violations.add("update_mask", message);
+    }
+    check_labels(&mut violations, &workspace.labels);
+    let is_named = !paths.is_empty() || !workspace.labels.is_empty();
+    let labels = is_named.then_some(workspace.labels);
+    Ok((violations.finish_with(id)?, labels))
+}
+
 /// Checks a `ListWorkspacesRequest`. Returns the page's size and the id after which it begins.
 ///
 /// # Errors
@@ -232,10 +258,10 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
     let failure = view.failure.as_ref().map(|failure| pb::WorkspaceFailure {
         cause: cause_message(failure.cause).into(),
         message: failure.message.clone(),
-        time: timestamp_message(failure.time),
+        fail_time: timestamp_message(failure.time),
     });
     let mut message = pb::Workspace {
-        pool: record.pool.clone(),
+        pool: pool_name(&record.pool),
         state: state.into(),
         expire_time: lease.and_then(|lease| timestamp_message(lease.expire_time())),
         idle_timeout: lease.and_then(|lease| duration_message(lease.idle_timeout())),
@@ -264,7 +290,7 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
             .skills
             .iter()
             .map(|(name, skill)| pb::WorkspaceSkill {
-                name: name.clone(),
+                name: skill_name(name),
                 digest: skill.digest.clone(),
                 writable: skill.writable_path.is_some(),
             })
@@ -278,8 +304,8 @@ pub fn workspace_message(view: &SlotSnapshot) -> pb::Workspace {
 fn input_message(input: &record::InputRecord) -> pb::WorkspaceInput {
     pb::WorkspaceInput {
         path: input.path.clone(),
-        from: input.from.clone(),
-        version: input.version.map_or(0, int64),
+        source: input.from.clone(),
+        version: input.version.map(int64),
         sha256: input.sha256.clone(),
         stage_time: timestamp_message(from_unix_ms(input.time_ms)),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use skilld_proto::guest::v1 as pb;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::ExitReason;
 use tokio::time::Instant;
 
 use super::reconnect::GuestWait;
@@ -127,9 +127,9 @@ impl SlotActor {
         if let Some(link) = self.link.take() {
             let mut guest = link.client;
             let reason = if self.expired {
-                Reason::WorkspaceExpired
+                ExitReason::WorkspaceExpired
             } else {
-                Reason::KilledByClient
+                ExitReason::KilledByClient
             };
             let asked = guest.shutdown(pb::ShutdownRequest {
                 reason: reason.into(),

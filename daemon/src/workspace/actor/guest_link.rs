@@ -76,7 +76,7 @@ impl SlotActor {
             return Some(Duration::ZERO);
         }
         let since = hello
-            .idle_time
+            .idle_duration
             .and_then(|idle| Duration::try_from(idle).ok());
         Some(since.unwrap_or(Duration::MAX))
     }

@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use prost::Message;
 use skilld_proto::guest::{GENERATION, v1 as pb};
-use skilld_proto::v1::{ExecSpec, Programs};
+use skilld_proto::v1::{ExecPrograms, ExecSpec};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -95,7 +95,7 @@ impl tower::Service<Request<Body>> for IdleGuest {
             }
             tokio::time::sleep(delay).await;
             let hello = pb::HelloResponse {
-                idle_time: LONG.try_into().ok(),
+                idle_duration: LONG.try_into().ok(),
                 ..pb::HelloResponse::default()
             };
             let mut message = BytesMut::new();
@@ -482,7 +482,7 @@ fn unknown_fields_are_not_sent_to_an_old_guest() {
     on_a_clock_of_its_own(async |dir| {
         let bench = bench(&dir).await;
         let asked = ExecSpec {
-            programs: Some(Programs::default()),
+            programs: Some(ExecPrograms::default()),
             ..ExecSpec::default()
         };
         for generation in [1, GENERATION] {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
+use skilld_proto::v1::ExitReason;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tonic::Streaming;
 
@@ -50,7 +51,8 @@ pub struct CommandEnd {
 impl CommandEnd {
     /// Returns `true` if the command exited by itself with code 0.
     pub fn is_success(&self) -> bool {
-        self.result.reason() == Reason::Exited && self.result.outcome == Some(Outcome::ExitCode(0))
+        self.result.reason() == ExitReason::Exited
+            && self.result.outcome() == Some(Outcome::ExitCode(0))
     }
 }
 
@@ -100,19 +102,16 @@ impl InternalSlot {
 
     fn start_request(&self, command: InternalCommand) -> Result<guest::StartExecRequest> {
         let exec_id = uuid::Uuid::now_v7().to_string();
-        let stdin = command.stdin.map(|data| pb::Stdin {
-            source: Some(pb::stdin::Source::Data(data)),
-        });
         let spec = pb::ExecSpec {
             argv: command.argv,
             env: command.env,
-            stdin,
+            stdin_data: command.stdin.unwrap_or_default(),
             timeout: prost_types::Duration::try_from(command.timeout).ok(),
             limits: Some(pb::ExecLimits {
                 output_bytes: i64::try_from(command.output_bytes_max).unwrap_or(i64::MAX),
                 ..pb::ExecLimits::default()
             }),
-            on_disconnect: pb::OnDisconnect::Kill.into(),
+            on_disconnect: pb::DisconnectPolicy::Kill.into(),
             ..pb::ExecSpec::default()
         };
         let (no_env, no_skills) = (BTreeMap::new(), BTreeMap::new());
@@ -182,12 +181,12 @@ struct CommandOutput {
 impl CommandOutput {
     async fn take_piece(
         &mut self,
-        piece: pb::exec_event::Output,
+        piece: pb::OutputEvent,
         stdout: &mut (impl AsyncWrite + Unpin),
         on_stderr: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let stream = piece.stream();
-        let Some(pb::exec_event::output::Content::Data(data)) = piece.content else {
+        let Some(pb::output_event::Content::Data(data)) = piece.content else {
             return Ok(());
         };
         let left = self.left.checked_sub(data.len() as u64);

@@ -35,7 +35,7 @@ async fn create_workspace(
     id: &str,
 ) -> Result<pb::Workspace, skilld_client::Error> {
     let request = pb::CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: format!("workspaces/{id}"),
         env: [("SECRET".to_owned(), "canary-env".to_owned())].into(),
         ..pb::CreateWorkspaceRequest::default()
     };
@@ -44,7 +44,7 @@ async fn create_workspace(
 
 async fn run(client: &Client, workspace: &str) {
     let request = pb::RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(pb::ExecSpec {
             argv: vec!["/bin/echo".to_owned(), "canary-argument".to_owned()],
             env: [("KEY".to_owned(), "canary-value".to_owned())].into(),
@@ -152,7 +152,7 @@ async fn the_end_of_a_call_names_what_it_created() {
     };
     run(&admin, &workspace).await;
     let start = pb::StartExecRequest {
-        workspace: workspace.clone(),
+        parent: workspace.clone(),
         exec_id: "own-id".to_owned(),
         spec: spec(),
     };
@@ -296,12 +296,12 @@ async fn a_call_for_another_tenant_is_recorded_with_both_tenants() {
     };
     let admin = connect(&for_b("admin")).await;
     // A call without a resource.
-    admin.get_usage().await.expect("an admin may");
+    admin.get_tenant_usage().await.expect("an admin may");
     create(&admin, "w").await.expect("an admin may");
     let user = connect(&for_b("user")).await;
-    user.get_usage().await.expect_err("a user may not");
+    user.get_tenant_usage().await.expect_err("a user may not");
     let own = server.client("a", "admin").await;
-    own.get_usage().await.expect("served");
+    own.get_tenant_usage().await.expect("served");
     let files = server.stop_keeping_files().await;
     let mut found: Vec<[Value; 4]> = lines(&path)
         .into_iter()
@@ -386,11 +386,11 @@ async fn a_full_disk_refuses_uploads_with_the_reason() {
     fill_disk(&server);
     let refused = wait_until("an upload is refused", async || {
         let header = pb::stage_files_request::Payload::Header(pb::StageFilesHeader {
+            workspace: "workspaces/w".to_owned(),
             path: "work/x".to_owned(),
             ..Default::default()
         });
         let upload = pb::StageFilesRequest {
-            workspace: "workspaces/w".to_owned(),
             payload: Some(header),
         };
         let uploads = futures::stream::iter([upload]);
@@ -416,7 +416,7 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
         let problems = admin.problems().await.expect("a read is never refused");
         let unwritable = |problem: &&pb::Problem| problem.code == "audit.unwritable";
         let problem = problems.iter().find(unwritable)?;
-        Some(problem.time.expect("a time"))
+        Some(problem.detect_time.expect("a time"))
     };
     // The short line of a recovery may fit into the last bytes of the disk, and the next record fails again.
     let refused = wait_until("a change is refused and the problem lasts", async || {
@@ -437,7 +437,7 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
     .await;
     assert_eq!(
         refused.reason(),
-        Some(pb::Reason::AuditUnavailable),
+        Some(pb::ErrorReason::AuditUnavailable),
         "{refused}"
     );
     admin
@@ -450,7 +450,7 @@ async fn a_full_disk_refuses_changes_and_permits_reads_and_deletions() {
             Ok(_) => return Some(()),
             Err(error) => error.reason(),
         };
-        assert_eq!(reason, Some(pb::Reason::AuditUnavailable));
+        assert_eq!(reason, Some(pb::ErrorReason::AuditUnavailable));
         None
     })
     .await;

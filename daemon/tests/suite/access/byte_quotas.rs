@@ -43,7 +43,7 @@ fn check_refusal(error: &Error, used: i64, limit: i64) {
 #[track_caller]
 fn check_refusal_within(error: &Error, used: RangeInclusive<i64>, limit: i64) {
     let failure = error.failure().unwrap_or_else(|| panic!("{error}"));
-    let reason = Some(pb::Reason::QuotaExceeded);
+    let reason = Some(pb::ErrorReason::QuotaExceeded);
     assert_eq!(
         (failure.code, failure.reason),
         (Code::ResourceExhausted, reason),
@@ -103,16 +103,16 @@ async fn a_repeated_save_needs_no_room_beside_the_first_one() {
     let user = server.client("a", "user").await;
     let save = async |request_id: &str, bytes: &'static [u8]| {
         let header = pb::SaveArtifactHeader {
+            name: "artifacts/a".to_owned(),
             scope: Some(pb::ArtifactScope::default()),
             request_id: request_id.to_owned(),
             ..pb::SaveArtifactHeader::default()
         };
-        let message = |name: &str, payload| pb::SaveArtifactRequest {
-            name: name.to_owned(),
+        let message = |payload| pb::SaveArtifactRequest {
             payload: Some(payload),
         };
-        let header = message("artifacts/a", Payload::Header(header));
-        let data = message("", Payload::Data(bytes.into()));
+        let header = message(Payload::Header(header));
+        let data = message(Payload::Data(bytes.into()));
         let messages = futures::stream::iter([header, data]);
         let saved = user.artifacts().save_artifact(messages).await;
         saved.map(tonic::Response::into_inner).map_err(Error::from)
@@ -129,10 +129,10 @@ async fn a_repeated_save_needs_no_room_beside_the_first_one() {
         set_quotas(&server, &keys, resource, limit).await;
         assert_eq!(save("key", b"first").await.expect(resource), first);
         let refused = save("other", b"first").await.expect_err("another save");
-        assert_eq!(refused.reason(), Some(pb::Reason::QuotaExceeded));
+        assert_eq!(refused.reason(), Some(pb::ErrorReason::QuotaExceeded));
         for bytes in [&b"other"[..], b"firstborn"] {
             let refused = save("key", bytes).await.expect_err("other bytes");
-            assert_eq!(refused.reason(), Some(pb::Reason::InvalidRequest));
+            assert_eq!(refused.reason(), Some(pb::ErrorReason::InvalidRequest));
         }
         assert_eq!(usage(&user, resource).await, (limit, Some(limit)));
     }

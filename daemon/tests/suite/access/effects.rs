@@ -1,7 +1,8 @@
 //! The effect that each rpc declares: while the audit log cannot be written, exactly the changes are refused.
 
 use skilld_client::Client;
-use skilld_proto::v1::{self as pb, Effect, METHOD_EFFECTS};
+use skilld_proto::v1 as pb;
+use skilld_proto::{Effect, METHODS};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -23,12 +24,13 @@ async fn start_with_full_disk() -> (AccessServer, Client) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_audit_disk_refuses_exactly_the_declared_changes() {
     let (server, admin) = start_with_full_disk().await;
-    for (path, effect) in METHOD_EFFECTS {
+    for method in METHODS {
+        let path = method.path;
         if path.ends_with("/Drain") {
             // If the disk has room for its record, it ends the server.
             continue;
         }
-        if *effect == i32::from(Effect::Change) {
+        if method.effect == Effect::Change {
             // The last free bytes may take a few records.
             wait_until(&format!("{path} is refused"), async || {
                 let code = call(admin.channel(), path).await;
@@ -52,6 +54,7 @@ async fn collect(client: &Client, is_saved: bool) -> Result<(), Status> {
     let saved = pb::SaveAsArtifacts {
         prefix: String::new(),
         scope: Some(scope),
+        request_id: String::new(),
     };
     let request = pb::CollectOutputsRequest {
         workspace: "workspaces/w".to_owned(),

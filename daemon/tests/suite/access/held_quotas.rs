@@ -137,10 +137,13 @@ async fn a_connection_counts_for_every_tenant_that_calls_on_it() {
     let server = AccessServer::start().await;
     set_quotas(&server, "connections = 1", "connections", 1).await;
     let channel = server.client("b", "admin").await;
-    let answer = channel.list_tenants().await.expect("listed");
-    let connections = |list: &pb::ListTenantsResponse, tenant: &str| {
+    let answer = channel
+        .list_tenant_usages(pb::ListTenantUsagesRequest::default())
+        .await
+        .expect("listed");
+    let connections = |list: &pb::ListTenantUsagesResponse, tenant: &str| {
         let tenant = list
-            .tenants
+            .tenant_usages
             .iter()
             .find(|it| it.tenant == tenant)
             .expect("tenant");
@@ -152,19 +155,22 @@ async fn a_connection_counts_for_every_tenant_that_calls_on_it() {
     };
     assert_eq!(connections(&answer, "b"), 1);
     // An admin of `b` that names `a` takes no connection of `a`.
-    let mut request = tonic::Request::new(pb::GetUsageRequest {});
+    let mut request = tonic::Request::new(pb::GetTenantUsageRequest {});
     let name = "a".parse().expect("metadata");
     request.metadata_mut().insert("skilld-tenant", name);
     let usage = channel
         .tenants()
-        .get_usage(request)
+        .get_tenant_usage(request)
         .await
         .expect("in the name of a");
     assert_eq!(usage.into_inner().tenant, "a");
     wait_until(
         "the connections that set the quota have ended",
         async || {
-            let list = channel.list_tenants().await.expect("listed");
+            let list = channel
+                .list_tenant_usages(pb::ListTenantUsagesRequest::default())
+                .await
+                .expect("listed");
             (connections(&list, "a") == 0).then_some(())
         },
     )
@@ -207,8 +213,8 @@ async fn set_quotas_as_b(server: &AccessServer, keys: &str) {
     let text = tenants_text("admin").replace("[tenants.a]\n", &format!("[tenants.a]\n{keys}\n"));
     install(&server.path("tenants.toml"), &text, 0o644);
     let admin = server.client("b", "admin").await;
-    let limit = |list: pb::ListTenantsResponse| {
-        let first = list.tenants.into_iter().next().expect("tenant a");
+    let limit = |list: pb::ListTenantUsagesResponse| {
+        let first = list.tenant_usages.into_iter().next().expect("tenant a");
         let found = first
             .resources
             .into_iter()
@@ -216,7 +222,10 @@ async fn set_quotas_as_b(server: &AccessServer, keys: &str) {
         found.expect("connections").limit
     };
     wait_until("the quota is in force", async || {
-        let list = admin.list_tenants().await.expect("listed");
+        let list = admin
+            .list_tenant_usages(pb::ListTenantUsagesRequest::default())
+            .await
+            .expect("listed");
         (limit(list) == Some(0)).then_some(())
     })
     .await;

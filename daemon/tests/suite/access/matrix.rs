@@ -4,7 +4,8 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use skilld_client::{Client, ConnectOptions, Transport};
-use skilld_proto::v1::{CreateWorkspaceTokenRequest, FILE_DESCRIPTOR_SET, METHOD_ROLES, Role};
+use skilld_proto::find_method;
+use skilld_proto::v1::{CreateWorkspaceTokenRequest, FILE_DESCRIPTOR_SET, PrincipalRole};
 use skilld_tests::authority::Validity;
 use skilld_tests::web_tokens::claims;
 use tonic::{Code, Status};
@@ -23,9 +24,11 @@ fn all_methods() -> Vec<Method> {
         for service in &file.service {
             for method in &service.method {
                 let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
-                let declared = METHOD_ROLES.iter().find(|(declared, _)| *declared == path);
-                let (_, role) = declared.unwrap_or_else(|| panic!("{path} declares no role"));
-                methods.push((path, *role));
+                let declared = find_method(&path);
+                let role = declared
+                    .unwrap_or_else(|| panic!("{path} declares no role"))
+                    .required_role;
+                methods.push((path, role.into()));
             }
         }
     }
@@ -226,12 +229,12 @@ async fn no_rpc_but_health_works_without_a_credential() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_token_has_at_most_the_highest_configured_role() {
     for (line, highest) in [
-        ("", Role::User),
-        ("role_max = \"publisher\"\n", Role::Publisher),
-        ("role_max = \"admin\"\n", Role::Admin),
+        ("", PrincipalRole::User),
+        ("role_max = \"publisher\"\n", PrincipalRole::Publisher),
+        ("role_max = \"admin\"\n", PrincipalRole::Admin),
     ] {
         let server = AccessServer::start_with_role_max(line).await;
-        for (claimed, expected) in [("admin", highest), ("observer", Role::Observer)] {
+        for (claimed, expected) in [("admin", highest), ("observer", PrincipalRole::Observer)] {
             let token = server.issuer.sign("k1", &claims("a", claimed, 600));
             let client = connect(&server.with_token(token)).await;
             let principal = client.get_principal().await.expect("known");

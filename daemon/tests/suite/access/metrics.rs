@@ -127,7 +127,7 @@ async fn run_exec(user: &Client, workspace: &str) {
         ..pb::ExecSpec::default()
     };
     let request = pb::RunExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(spec.clone()),
         ..pb::RunExecRequest::default()
     };
@@ -139,7 +139,7 @@ async fn run_exec(user: &Client, workspace: &str) {
         .into_inner();
     while stream.message().await.expect("events").is_some() {}
     let request = pb::StartExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         spec: Some(spec),
         ..pb::StartExecRequest::default()
     };
@@ -169,7 +169,7 @@ async fn claim_from_all_sources(server: &AccessServer, scrapes: &mut Scrapes) {
     let (queued, ()) = tokio::join!(create(&user, "queued"), seen);
     queued.expect("a container by way of the queue");
     let request = pb::CreateWorkspaceRequest {
-        name: "workspaces/booted".to_owned(),
+        workspace_id: "workspaces/booted".to_owned(),
         limits: Some(pb::WorkspaceLimits {
             cpu_millis: 100,
             ..pb::WorkspaceLimits::default()
@@ -292,7 +292,7 @@ async fn every_documented_metric_changes_with_what_it_counts() {
 async fn every_quota_of_an_amount_has_a_gauge() {
     let server = AccessServer::start_with_metrics().await;
     let user = server.client("a", "user").await;
-    let usage = user.get_usage().await.expect("usage");
+    let usage = user.get_tenant_usage().await.expect("usage");
     let mut scrapes = Scrapes::begin(&server).await;
     let page = scrapes.scrape().await;
     let samples: BTreeSet<&str> = page

@@ -29,7 +29,7 @@ pub(super) async fn set_quotas(server: &AccessServer, keys: &str, resource: &str
 
 /// Returns the used amount and the limit of a resource.
 pub(super) async fn usage(client: &Client, resource: &str) -> (i64, Option<i64>) {
-    let usage = client.get_usage().await.expect("usage");
+    let usage = client.get_tenant_usage().await.expect("usage");
     let found = usage
         .resources
         .into_iter()
@@ -41,7 +41,7 @@ pub(super) async fn usage(client: &Client, resource: &str) -> (i64, Option<i64>)
 /// Creates a workspace without waiting for a container.
 pub(super) async fn create(client: &Client, id: &str) -> Result<pb::Workspace, Status> {
     let request = pb::CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: format!("workspaces/{id}"),
         ..pb::CreateWorkspaceRequest::default()
     };
     let answer = client.workspaces().create_workspace(request).await;

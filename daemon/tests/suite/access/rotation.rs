@@ -23,7 +23,7 @@ const STREAMS: usize = 100;
 /// Claims a workspace of a name and returns it.
 async fn claim(client: &Client, id: &str) -> String {
     let request = pb::CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: format!("workspaces/{id}"),
         ..pb::CreateWorkspaceRequest::default()
     };
     client
@@ -479,7 +479,7 @@ async fn web_tokens_of_wrong_issuer_key_algorithm_or_time_are_refused() {
     }
     let client = connect(&server.with_token(sign(&good))).await;
     let principal = client.get_principal().await.expect("valid");
-    let expected = ("a-user", pb::Role::User);
+    let expected = ("a-user", pb::PrincipalRole::User);
     assert_eq!((principal.id.as_str(), principal.role()), expected);
     assert!(server.stop().await);
 }

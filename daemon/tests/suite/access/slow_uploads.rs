@@ -30,9 +30,11 @@ struct SlowUploads {
 impl SlowUploads {
     async fn begin(&mut self, client: &Client, name: &str) {
         let (sender, receiver) = mpsc::channel(1);
-        let header = pb::SaveArtifactHeader::default();
-        let first = pb::SaveArtifactRequest {
+        let header = pb::SaveArtifactHeader {
             name: format!("artifacts/{name}"),
+            ..pb::SaveArtifactHeader::default()
+        };
+        let first = pb::SaveArtifactRequest {
             payload: Some(pb::save_artifact_request::Payload::Header(header)),
         };
         sender.send(first).await.expect("open");
@@ -44,9 +46,11 @@ impl SlowUploads {
         });
 
         let (sender, receiver) = mpsc::channel(1);
-        let header = pb::PublishSkillHeader::default();
-        let first = pb::PublishSkillRequest {
+        let header = pb::PublishSkillHeader {
             name: format!("skills/{name}"),
+            ..pb::PublishSkillHeader::default()
+        };
+        let first = pb::PublishSkillRequest {
             payload: Some(pb::publish_skill_request::Payload::Header(header)),
         };
         sender.send(first).await.expect("open");

@@ -14,7 +14,7 @@ pub(crate) async fn claim(
     id: &str,
 ) -> Result<pb::Workspace, skilld_client::Error> {
     let request = pb::CreateWorkspaceRequest {
-        name: format!("workspaces/{id}"),
+        workspace_id: format!("workspaces/{id}"),
         ..pb::CreateWorkspaceRequest::default()
     };
     client.create_workspace(request).await
@@ -23,7 +23,7 @@ pub(crate) async fn claim(
 /// Writes a file into a workspace and returns nothing.
 pub(crate) async fn write_file(client: &Client, workspace: &str, text: &str) {
     let request = pb::StartExecRequest {
-        workspace: workspace.to_owned(),
+        parent: workspace.to_owned(),
         exec_id: "write".to_owned(),
         spec: Some(pb::ExecSpec {
             shell: format!("printf '{text}' > out/file; sleep 3600"),
@@ -182,7 +182,7 @@ async fn move_execs(client: &Client, workspace: &str, exec: &str, refusals: &mut
         refusals,
         client,
         execs.run_exec(pb::RunExecRequest {
-            workspace: workspace.to_owned(),
+            parent: workspace.to_owned(),
             spec: spec(),
             ..Default::default()
         })
@@ -191,7 +191,7 @@ async fn move_execs(client: &Client, workspace: &str, exec: &str, refusals: &mut
         refusals,
         client,
         execs.start_exec(pb::StartExecRequest {
-            workspace: workspace.to_owned(),
+            parent: workspace.to_owned(),
             spec: spec(),
             ..Default::default()
         })
@@ -221,8 +221,12 @@ async fn move_execs(client: &Client, workspace: &str, exec: &str, refusals: &mut
             ..Default::default()
         })
     );
-    let stdin = pb::StreamStdinRequest {
+    let header = pb::StreamStdinHeader {
         name: exec.to_owned(),
+        offset: None,
+    };
+    let stdin = pb::StreamStdinRequest {
+        header: Some(header),
         ..Default::default()
     };
     attempt!(
@@ -271,7 +275,7 @@ async fn move_running_execs(client: &Client, workspace: &str, exec: &str, refusa
         refusals,
         client,
         execs.list_execs(pb::ListExecsRequest {
-            workspace: workspace.to_owned(),
+            parent: workspace.to_owned(),
             ..Default::default()
         })
     );
@@ -294,7 +298,7 @@ async fn move_files_in(client: &Client, workspace: &str, refusals: &mut Refusals
     };
     attempt!(refusals, client, files.stage_skills(skill));
     let input = pb::InputSpec {
-        source: Some(pb::input_spec::Source::From("artifact://x".to_owned())),
+        content: Some(pb::input_spec::Content::Source("artifact://x".to_owned())),
         ..Default::default()
     };
     let inputs = pb::StageInputsRequest {
@@ -304,11 +308,11 @@ async fn move_files_in(client: &Client, workspace: &str, refusals: &mut Refusals
     };
     attempt!(refusals, client, files.stage_inputs(inputs));
     let header = pb::stage_files_request::Payload::Header(pb::StageFilesHeader {
+        workspace: workspace.to_owned(),
         path: "work/x".to_owned(),
         ..Default::default()
     });
     let upload = pb::StageFilesRequest {
-        workspace: workspace.to_owned(),
         payload: Some(header),
     };
     attempt!(
@@ -320,7 +324,7 @@ async fn move_files_in(client: &Client, workspace: &str, refusals: &mut Refusals
         refusals,
         client,
         files.list_files(pb::ListFilesRequest {
-            workspace: workspace.to_owned(),
+            parent: workspace.to_owned(),
             path: "out".to_owned(),
             ..Default::default()
         })
@@ -348,12 +352,12 @@ async fn move_files_out(client: &Client, workspace: &str, refusals: &mut Refusal
     };
     attempt!(refusals, client, files.collect_outputs(collect));
     let header = pb::save_artifact_request::Payload::Header(pb::SaveArtifactHeader {
+        name: "artifacts/stolen".to_owned(),
         workspace: workspace.to_owned(),
         path: "out/file".to_owned(),
         ..Default::default()
     });
     let save = pb::SaveArtifactRequest {
-        name: "artifacts/stolen".to_owned(),
         payload: Some(header),
     };
     attempt!(
@@ -368,6 +372,14 @@ async fn move_files_out(client: &Client, workspace: &str, refusals: &mut Refusal
     attempt!(refusals, client, access.create_workspace_token(token));
 }
 
+/// Returns the header of an upload of the artifact `report`.
+fn report_header() -> pb::save_artifact_request::Payload {
+    pb::save_artifact_request::Payload::Header(pb::SaveArtifactHeader {
+        name: "artifacts/report".to_owned(),
+        ..pb::SaveArtifactHeader::default()
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn artifacts_of_one_tenant_do_not_exist_for_the_other() {
     let server = AccessServer::start().await;
@@ -376,10 +388,9 @@ async fn artifacts_of_one_tenant_do_not_exist_for_the_other() {
         server.client("b", "user").await,
     );
     let save = async |client: &Client, data: &'static str| {
-        let header = pb::save_artifact_request::Payload::Header(pb::SaveArtifactHeader::default());
+        let header = report_header();
         let data = pb::save_artifact_request::Payload::Data(data.into());
         let message = |payload| pb::SaveArtifactRequest {
-            name: "artifacts/report".to_owned(),
             payload: Some(payload),
         };
         let stream = futures::stream::iter([message(header), message(data)]);
@@ -473,10 +484,8 @@ async fn nothing_is_created_in_a_tenant_that_is_not_configured() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    let header = pb::save_artifact_request::Payload::Header(pb::SaveArtifactHeader::default());
     let save = pb::SaveArtifactRequest {
-        name: "artifacts/report".to_owned(),
-        payload: Some(header),
+        payload: Some(report_header()),
     };
     let mut artifacts = admin.artifacts();
     let saved = artifacts.save_artifact(futures::stream::iter([save]));
@@ -530,14 +539,14 @@ async fn an_observer_sees_no_command_and_no_environment() {
         server.client("a", "observer").await,
     );
     let request = pb::CreateWorkspaceRequest {
-        name: "workspaces/w".to_owned(),
+        workspace_id: "workspaces/w".to_owned(),
         env: [("SECRET".to_owned(), "canary".to_owned())].into(),
         ..Default::default()
     };
     user.create_workspace(request).await.expect("claimed");
     write_file(&user, "workspaces/w", "canary").await;
     let request = pb::StartExecRequest {
-        workspace: "workspaces/w".to_owned(),
+        parent: "workspaces/w".to_owned(),
         spec: Some(pb::ExecSpec {
             argv: vec!["true".to_owned()],
             cwd: "work/canary".to_owned(),
@@ -547,8 +556,8 @@ async fn an_observer_sees_no_command_and_no_environment() {
     };
     user.start_exec(request).await.expect("it fails to start");
     let input = pb::InputSpec {
-        to: "work/inputs/canary".to_owned(),
-        source: Some(pb::input_spec::Source::Data(b"x".to_vec().into())),
+        path: "work/inputs/canary".to_owned(),
+        content: Some(pb::input_spec::Content::Data(b"x".to_vec().into())),
         ..Default::default()
     };
     let inputs = pb::StageInputsRequest {
@@ -558,7 +567,7 @@ async fn an_observer_sees_no_command_and_no_environment() {
     };
     user.files().stage_inputs(inputs).await.expect("staged");
     let request = pb::ListExecsRequest {
-        workspace: "workspaces/w".to_owned(),
+        parent: "workspaces/w".to_owned(),
         ..Default::default()
     };
     let seen = [

@@ -12,8 +12,11 @@ use crate::server::wait_until;
 
 /// Returns the usage of tenant `a`, which `admin` of another tenant reads so that the call itself does not count.
 async fn usage_of_a(admin: &Client) -> pb::TenantUsage {
-    let list = admin.list_tenants().await.expect("listed");
-    let mut tenants = list.tenants.into_iter();
+    let list = admin
+        .list_tenant_usages(pb::ListTenantUsagesRequest::default())
+        .await
+        .expect("listed");
+    let mut tenants = list.tenant_usages.into_iter();
     tenants.find(|it| it.tenant == "a").expect("tenant a")
 }
 
@@ -31,7 +34,7 @@ async fn workspaces_count_from_their_creation_to_their_end() {
     let admin = server.client("b", "admin").await;
     let user = server.client("a", "user").await;
     assert_eq!(
-        to_duration(since_start(&admin).await.workspace_time),
+        to_duration(since_start(&admin).await.workspace_duration),
         Duration::ZERO
     );
     let begin = Instant::now();
@@ -39,7 +42,7 @@ async fn workspaces_count_from_their_creation_to_their_end() {
     let created = Instant::now();
     let memory = workspace.limits.expect("limits").memory_bytes;
     wait_until("the time grows", async || {
-        let time = to_duration(since_start(&admin).await.workspace_time);
+        let time = to_duration(since_start(&admin).await.workspace_duration);
         (time >= Duration::from_millis(300)).then_some(())
     })
     .await;
@@ -49,7 +52,7 @@ async fn workspaces_count_from_their_creation_to_their_end() {
         .expect("deleted");
     let at_most = begin.elapsed();
     let counters = since_start(&admin).await;
-    let time = to_duration(counters.workspace_time);
+    let time = to_duration(counters.workspace_duration);
     // Times are of whole milliseconds.
     let bounds = at_least - Duration::from_millis(2)..=at_most + Duration::from_millis(2);
     assert!(bounds.contains(&time), "{time:?} is not in {bounds:?}");
@@ -58,8 +61,8 @@ async fn workspaces_count_from_their_creation_to_their_end() {
     let expected = gib * time.as_secs_f64();
     assert!((counters.memory_gib_seconds - expected).abs() < 1e-9);
     assert_eq!(
-        since_start(&admin).await.workspace_time,
-        counters.workspace_time,
+        since_start(&admin).await.workspace_duration,
+        counters.workspace_duration,
         "it has ended"
     );
     assert!(server.stop().await);
@@ -72,6 +75,7 @@ async fn saved_artifacts_count_as_stored() {
     let user = server.client("a", "user").await;
     for size in [1000, 234] {
         let header = pb::SaveArtifactHeader {
+            name: "artifacts/file".to_owned(),
             scope: Some(pb::ArtifactScope {
                 app: "app".to_owned(),
                 user: "user".to_owned(),
@@ -84,7 +88,6 @@ async fn saved_artifacts_count_as_stored() {
             pb::save_artifact_request::Payload::Data(vec![7; size].into()),
         ];
         let messages = payloads.map(|payload| pb::SaveArtifactRequest {
-            name: "artifacts/file".to_owned(),
             payload: Some(payload),
         });
         user.artifacts()

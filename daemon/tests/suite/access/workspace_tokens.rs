@@ -23,7 +23,7 @@ async fn a_workspace_token_opens_its_workspace_and_nothing_else() {
     let principal = agent.get_principal().await.expect("known");
     assert_eq!(
         (principal.workspace.as_str(), principal.role()),
-        ("workspaces/own", pb::Role::User)
+        ("workspaces/own", pb::PrincipalRole::User)
     );
     assert!(principal.expire_time.is_some());
     write_file(&agent, "workspaces/own", "x").await;
@@ -127,7 +127,7 @@ async fn a_workspace_token_reaches_no_artifact_via_its_workspace() {
     let input = |from: &str| pb::StageInputsRequest {
         workspace: workspace.clone(),
         inputs: vec![pb::InputSpec {
-            source: Some(pb::input_spec::Source::From(from.to_owned())),
+            content: Some(pb::input_spec::Content::Source(from.to_owned())),
             ..Default::default()
         }],
         ..Default::default()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use skilld::skills::held_bytes::measure_held_bytes;
 use skilld_client::{Client, Error, SaveTarget};
-use skilld_proto::v1::{self as pb, Reason};
+use skilld_proto::v1::{self as pb, ErrorReason};
 
 use super::harness::AccessServer;
 use super::quotas::{set_quotas, usage};
@@ -50,7 +50,7 @@ async fn delete_skill(client: &Client, name: &str) {
 /// Starts a command that runs for long. Returns its name.
 pub(super) async fn start_sleep(client: &Client) -> String {
     let start = pb::StartExecRequest {
-        workspace: WORKSPACE.to_owned(),
+        parent: WORKSPACE.to_owned(),
         spec: Some(pb::ExecSpec {
             argv: vec!["/bin/sleep".to_owned(), "1000".to_owned()],
             ..pb::ExecSpec::default()
@@ -75,7 +75,7 @@ async fn start_with_two_versions() -> (AccessServer, Client) {
 #[track_caller]
 fn check_refused<T: std::fmt::Debug>(answer: Result<T, Error>, resource: &str) {
     let error = answer.expect_err("over the quota");
-    assert_eq!(error.reason(), Some(Reason::QuotaExceeded), "{error}");
+    assert_eq!(error.reason(), Some(ErrorReason::QuotaExceeded), "{error}");
     assert!(error.to_string().contains(resource), "{error}");
 }
 
@@ -104,8 +104,8 @@ async fn collect_outputs(client: &Client, glob: &str, prefix: String) -> pb::Col
 
 async fn stage_input(client: &Client, round: usize) {
     let input = pb::InputSpec {
-        source: Some(pb::input_spec::Source::Data(vec![7; 100].into())),
-        to: format!("work/inputs/{round}-{}", "x".repeat(200)),
+        content: Some(pb::input_spec::Content::Data(vec![7; 100].into())),
+        path: format!("work/inputs/{round}-{}", "x".repeat(200)),
         ..pb::InputSpec::default()
     };
     let request = pb::StageInputsRequest {
@@ -127,7 +127,7 @@ impl Refusals {
         let Err(error) = answer else {
             return;
         };
-        assert_eq!(error.reason(), Some(Reason::QuotaExceeded), "{error}");
+        assert_eq!(error.reason(), Some(ErrorReason::QuotaExceeded), "{error}");
         let text = error.to_string();
         let quota = BYTE_QUOTAS
             .into_iter()
@@ -321,12 +321,12 @@ async fn processes_that_are_kept_keep_their_version_of_a_skill() {
     };
     let one = stage("1.0").await;
     let start = pb::StartExecRequest {
-        workspace: "workspaces/w".to_owned(),
+        parent: "workspaces/w".to_owned(),
         spec: Some(pb::ExecSpec {
             argv: ["/bin/sh", "-c", "sleep 1000 > /dev/null 2>&1 &"]
                 .map(str::to_owned)
                 .into(),
-            stragglers: pb::Stragglers::Keep.into(),
+            stragglers: pb::StragglerPolicy::Keep.into(),
             ..pb::ExecSpec::default()
         }),
         ..pb::StartExecRequest::default()
@@ -389,11 +389,11 @@ async fn a_collection_saves_no_more_artifacts_than_its_quota_permits() {
     let saved = ["artifact://out/1@0", "artifact://out/2@0"];
     assert_eq!(summary.artifacts, saved);
     let skipped: Vec<_> = summary
-        .skipped
+        .skipped_files
         .iter()
         .map(|file| (file.path.as_str(), file.reason()))
         .collect();
-    let refused = pb::skipped_file::Reason::QuotaExceeded;
+    let refused = pb::SkipReason::QuotaExceeded;
     assert_eq!(skipped, [("out/3", refused)]);
     assert_eq!(usage(&user, "artifacts").await, (2, Some(2)));
     assert!(server.stop().await);

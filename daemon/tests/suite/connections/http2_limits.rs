@@ -131,7 +131,7 @@ async fn compressed_requests_are_accepted_within_the_message_limit() {
     let mut workspaces =
         WorkspaceServiceClient::new(channel.clone()).send_compressed(CompressionEncoding::Gzip);
     let request = pb::CreateWorkspaceRequest {
-        name: "x".repeat(5 << 20),
+        workspace_id: "x".repeat(5 << 20),
         ..pb::CreateWorkspaceRequest::default()
     };
     let created = within(workspaces.create_workspace(request)).await;

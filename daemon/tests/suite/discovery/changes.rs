@@ -275,7 +275,11 @@ async fn a_root_that_cannot_be_read_is_in_lists_problems_and_health() {
         .expect("refreshed")
         .into_inner();
     assert_eq!(
-        (refreshed.loaded, refreshed.rejected, refreshed.shadowed),
+        (
+            refreshed.loaded_count,
+            refreshed.rejected_count,
+            refreshed.shadowed_count
+        ),
         (1, 0, 0)
     );
     assert!(refreshed.problems.is_empty());

@@ -58,7 +58,7 @@ async fn a_directory_copied_in_and_out_again_is_the_same() {
         .upload_path(&workspace, &tree, "work/tree", none())
         .await
         .expect("staged");
-    assert_eq!((staged.files_total, staged.skipped_total), (4, 0));
+    assert_eq!((staged.file_count, staged.skipped_count), (4, 0));
     let request = pb::CollectOutputsRequest {
         workspace,
         spec: Some(pb::CollectSpec {

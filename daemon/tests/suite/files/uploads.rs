@@ -8,10 +8,10 @@ async fn upload_with_wrong_checksum_leaves_no_files() {
     let workspace = server.workspace().await;
     let header = pb::StageFilesHeader {
         sha256: "0".repeat(64),
-        ..header(Kind::File, "work/a")
+        ..header(StageFormat::File, "work/a")
     };
     let staged = stage_file(&server, &workspace, header, b"bytes").await;
-    check_refused(staged, Code::InvalidArgument, Reason::ChecksumMismatch);
+    check_refused(staged, Code::InvalidArgument, ErrorReason::ChecksumMismatch);
     assert_no_files(&server, &workspace, "work").await;
 }
 
@@ -21,7 +21,10 @@ async fn cancelled_upload_leaves_no_files() {
     let workspace = server.workspace().await;
     let (sender, receiver) = mpsc::channel(4);
     sender
-        .send(header_message(&workspace, header(Kind::File, "work/part")))
+        .send(header_message(
+            &workspace,
+            header(StageFormat::File, "work/part"),
+        ))
         .await
         .expect("open");
     sender
@@ -52,9 +55,14 @@ async fn wait_until_empty(server: &TestServer, workspace: &str) {
             (!files.iter().any(others)).then_some(())
         })
         .await;
-        stage_file(server, workspace, header(Kind::File, "out/next"), b"x")
-            .await
-            .expect("staged");
+        stage_file(
+            server,
+            workspace,
+            header(StageFormat::File, "out/next"),
+            b"x",
+        )
+        .await
+        .expect("staged");
         let read = read_file(server, workspace, "out/next", 0, 0).await;
         assert_eq!(read.expect("read"), b"x");
     }
@@ -65,20 +73,20 @@ async fn invalid_message_ends_the_upload_and_leaves_no_files() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;
     let good = data_message(&pattern(1 << 20));
-    let invalid = (Code::InvalidArgument, Reason::InvalidRequest);
-    let too_large = (Code::ResourceExhausted, Reason::LimitExceeded);
+    let invalid = (Code::InvalidArgument, ErrorReason::InvalidRequest);
+    let too_large = (Code::ResourceExhausted, ErrorReason::LimitExceeded);
     for (bad, (code, reason)) in [
         (data_message(&vec![0; (1 << 20) + 1]), invalid),
         // Above the maximum message size.
         (data_message(&vec![0; 2 << 20]), too_large),
         (
-            header_message(&workspace, header(Kind::File, "work/part")),
+            header_message(&workspace, header(StageFormat::File, "work/part")),
             invalid,
         ),
         (pb::StageFilesRequest::default(), invalid),
     ] {
         let messages = vec![
-            header_message(&workspace, header(Kind::File, "work/part")),
+            header_message(&workspace, header(StageFormat::File, "work/part")),
             good.clone(),
             good.clone(),
             bad,
@@ -88,7 +96,7 @@ async fn invalid_message_ends_the_upload_and_leaves_no_files() {
         wait_until_empty(&server, &workspace).await;
     }
     let none = send_messages(&server, stream::empty()).await;
-    check_refused(none, Code::InvalidArgument, Reason::InvalidRequest);
+    check_refused(none, Code::InvalidArgument, ErrorReason::InvalidRequest);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,14 +106,14 @@ async fn error_of_the_guest_is_returned_while_the_client_still_sends() {
     // A stream that never ends.
     let chunk = data_message(&pattern(600_000));
     let sent = [
-        header_message(&workspace, header(Kind::File, "work/a")),
+        header_message(&workspace, header(StageFormat::File, "work/a")),
         chunk.clone(),
         chunk,
     ];
     let endless = stream::iter(sent).chain(stream::pending());
     // Answered while the stream is open.
     let staged = within(send_messages(&server, endless)).await;
-    check_refused(staged, Code::ResourceExhausted, Reason::LimitExceeded);
+    check_refused(staged, Code::ResourceExhausted, ErrorReason::LimitExceeded);
     wait_until_empty(&server, &workspace).await;
 }
 
@@ -115,7 +123,10 @@ async fn open_upload_fails_with_draining_at_a_stop() {
     let workspace = server.workspace().await;
     let (sender, receiver) = mpsc::channel(1);
     sender
-        .send(header_message(&workspace, header(Kind::File, "work/a")))
+        .send(header_message(
+            &workspace,
+            header(StageFormat::File, "work/a"),
+        ))
         .await
         .expect("open");
     let mut stub = server.client.files();
@@ -134,7 +145,7 @@ async fn open_upload_fails_with_draining_at_a_stop() {
     };
     let (uploaded, clean) = tokio::join!(upload, sending);
     assert!(clean);
-    check_refused(uploaded, Code::Unavailable, Reason::Draining);
+    check_refused(uploaded, Code::Unavailable, ErrorReason::Draining);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +155,10 @@ async fn silent_upload_times_out_and_leaves_no_files() {
     for begun in [false, true] {
         let (sender, receiver) = mpsc::channel(4);
         if begun {
-            let opened = sender.send(header_message(&workspace, header(Kind::File, "work/a")));
+            let opened = sender.send(header_message(
+                &workspace,
+                header(StageFormat::File, "work/a"),
+            ));
             opened.await.expect("open");
             sender.send(data_message(b"half")).await.expect("open");
         }
@@ -152,7 +166,7 @@ async fn silent_upload_times_out_and_leaves_no_files() {
         let mut stub = server.client.files();
         let uploaded = within(stub.stage_files(ReceiverStream::new(receiver))).await;
         let waited = asked.elapsed();
-        let failure = check_refused(uploaded, Code::DeadlineExceeded, Reason::Deadline);
+        let failure = check_refused(uploaded, Code::DeadlineExceeded, ErrorReason::Deadline);
         // The limit for the first message of a stream has another message.
         let message = failure.message;
         assert!(message.contains("server.upload_timeout"), "{message}");
@@ -160,7 +174,7 @@ async fn silent_upload_times_out_and_leaves_no_files() {
         drop(sender);
     }
     let request = pb::ListFilesRequest {
-        workspace,
+        parent: workspace,
         path: "work".to_owned(),
         ..Default::default()
     };
@@ -182,7 +196,10 @@ async fn complete_upload_at_a_stop_never_fails_with_unavailable() {
             .collect();
         let archive = build_tar(&files);
         let (asked, is_asked) = tokio::sync::oneshot::channel();
-        let mut messages = vec![header_message(&workspace, header(Kind::Tar, "work/many"))];
+        let mut messages = vec![header_message(
+            &workspace,
+            header(StageFormat::Tar, "work/many"),
+        )];
         messages.extend(archive.chunks(1 << 20).map(data_message));
         let last = stream::once(async move {
             asked.send(()).expect("awaited");

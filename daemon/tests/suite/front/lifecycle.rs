@@ -64,9 +64,11 @@ async fn begin_upload(
     JoinHandle<Result<(), Status>>,
 ) {
     let (sender, receiver) = mpsc::channel(1);
-    let header = pb::SaveArtifactHeader::default();
-    let first = pb::SaveArtifactRequest {
+    let header = pb::SaveArtifactHeader {
         name: "artifacts/a".to_owned(),
+        ..pb::SaveArtifactHeader::default()
+    };
+    let first = pb::SaveArtifactRequest {
         payload: Some(pb::save_artifact_request::Payload::Header(header)),
     };
     sender.send(first).await.expect("open");

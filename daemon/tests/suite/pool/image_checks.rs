@@ -1,7 +1,7 @@
 //! Tests of CheckImage with the fake engine and the real guest. The engine's containers have this host's programs.
 
 use skilld::engine::ImageInfo;
-use skilld_proto::v1::problem::Severity;
+use skilld_proto::v1::ProblemSeverity;
 use skilld_proto::v1::{CheckImageRequest, CheckImageResponse};
 
 use super::*;
@@ -23,7 +23,7 @@ fn error_codes(answer: &CheckImageResponse) -> Vec<&str> {
     answer
         .findings
         .iter()
-        .filter(|finding| finding.severity() == Severity::Error)
+        .filter(|finding| finding.severity() == ProblemSeverity::Error)
         .map(|finding| finding.code.as_str())
         .collect()
 }
@@ -41,8 +41,8 @@ async fn image_is_checked_in_a_container_of_which_nothing_is_left() {
     assert!(answer.usable);
     assert!(answer.image_id.starts_with("sha256:"));
     assert_eq!(answer.size_bytes, 100 << 20);
-    assert!(answer.start_time.is_some());
-    assert!(answer.programs > 10, "{answer:?}");
+    assert!(answer.start_duration.is_some());
+    assert!(answer.program_count > 10, "{answer:?}");
     assert_eq!(
         answer.python_version.is_empty(),
         !has_python(&answer),
@@ -50,8 +50,9 @@ async fn image_is_checked_in_a_container_of_which_nothing_is_left() {
     );
     // The check neither takes a warm slot nor is visible.
     assert_eq!(workspace_names(&server).await, Vec::<String>::new());
-    let pools = server.client.list_pools().await.expect("pools");
-    assert_eq!(pools.len(), 1);
+    let request = skilld_proto::v1::ListPoolsRequest::default();
+    let answer = server.client.list_pools(request).await.expect("pools");
+    assert_eq!(answer.pools.len(), 1);
     let removed = async || {
         wait_until("the container of the check is gone", async || {
             (server.engine.container_ids() == before).then_some(())
@@ -87,7 +88,10 @@ async fn faults_of_an_image_are_findings_and_start_no_container() {
         .await
         .expect("checked");
     assert_eq!(error_codes(&answer), ["image.missing"]);
-    assert_eq!((answer.image_id.as_str(), answer.start_time), ("", None));
+    assert_eq!(
+        (answer.image_id.as_str(), answer.start_duration),
+        ("", None)
+    );
     server.engine.describe_image(ImageInfo {
         reference: "an/image:2".to_owned(),
         id: "sha256:2".to_owned(),
@@ -123,10 +127,14 @@ async fn image_check_refuses_what_is_no_image_or_no_pool() {
     let server = TestServer::start("", &[]).await;
     for image in ["", "../containers/x", "a b"] {
         let refused = check_image(&server, image, "").await;
-        assert_eq!(error_reason(refused), Reason::InvalidRequest, "{image:?}");
+        assert_eq!(
+            error_reason(refused),
+            ErrorReason::InvalidRequest,
+            "{image:?}"
+        );
     }
     let refused = check_image(&server, "an/image:1", "nope").await;
-    assert_eq!(error_reason(refused), Reason::PoolNotFound);
+    assert_eq!(error_reason(refused), ErrorReason::PoolNotFound);
     assert!(server.stop().await);
 }
 
@@ -149,7 +157,7 @@ async fn number_of_image_checks_at_once_is_limited() {
         ended = futures::future::join(check(), check()) => panic!("they wait: {ended:?}"),
         refused = third => refused,
     };
-    assert_eq!(error_reason(refused), Reason::QuotaExceeded);
+    assert_eq!(error_reason(refused), ErrorReason::QuotaExceeded);
     // A check whose client has gone gives its turn back.
     server.engine.start_with_guest();
     wait_until("a check has its turn", async || check().await.ok()).await;

@@ -3,7 +3,7 @@
 
 use skilld::engine::fake::FakeEngine;
 use skilld_client::Failure;
-use skilld_proto::v1::{Problem, problem::Severity};
+use skilld_proto::v1::{Problem, ProblemSeverity};
 
 use super::*;
 
@@ -60,15 +60,17 @@ async fn wait_for_problem(server: &TestServer, subject: &str, code: &str) -> Pro
 async fn missing_image_of_another_pool_leaves_the_daemon_serving() {
     let server = start_without(&[SECOND_IMAGE], SECOND_POOL, |_| {}).await;
     let problem = wait_for_problem(&server, "pools/second", "pool.image_missing").await;
-    assert_eq!(problem.severity(), Severity::Warning);
+    assert_eq!(problem.severity(), ProblemSeverity::Warning);
     let expected = "image example/second:1 cannot be used: the engine does not have it; run `docker pull example/second:1` (with Podman `podman pull`), \
                     or set `pull = \"missing\"` for its pool";
     assert_eq!(problem.message, expected);
     let failure = refused_claim(&server, "second").await;
-    assert_eq!(failure.reason, Some(Reason::PoolExhausted));
+    assert_eq!(failure.reason, Some(ErrorReason::PoolExhausted));
     assert!(failure.retry_after.is_some());
-    let pools = server.client.list_pools().await.expect("pools");
-    let states: Vec<_> = pools
+    let request = skilld_proto::v1::ListPoolsRequest::default();
+    let answer = server.client.list_pools(request).await.expect("pools");
+    let states: Vec<_> = answer
+        .pools
         .iter()
         .map(|pool| {
             (
@@ -108,7 +110,7 @@ async fn daemon_serves_while_the_image_of_its_default_pool_is_pulled() {
     let toml = format!("pools.default.pull = \"missing\"\n{SECOND_POOL}");
     let server = start_without(&[DEFAULT_IMAGE], &toml, FakeEngine::hold_pulls).await;
     let problem = wait_for_problem(&server, "pools/default", "pool.image_pulling").await;
-    assert_eq!(problem.severity(), Severity::Warning);
+    assert_eq!(problem.severity(), ProblemSeverity::Warning);
     let failure = refused_claim(&server, "").await;
     let expected = "pool default has no container free: the image skilld/base:latest is not there yet: \
                     `skillctl problems` says why";
@@ -173,7 +175,7 @@ async fn pinned_digest_must_be_one_of_the_image() {
     });
     let server = server.restart(|_| {}).await;
     let problem = wait_for_problem(&server, "pools/second", "pool.image_unusable").await;
-    assert_eq!(problem.severity(), Severity::Error);
+    assert_eq!(problem.severity(), ProblemSeverity::Error);
     let expected = format!(
         "image {pinned} cannot be used: it has {}, not {} as configured: pull that digest, or correct the configuration",
         digest("2"),

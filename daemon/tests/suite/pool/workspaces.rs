@@ -41,7 +41,7 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
     for taken in [create_request("same"), create_request("same"), two] {
         let answer = server.client.create_workspace(taken).await;
         let error = answer.expect_err("taken");
-        assert_eq!(error.reason(), Some(Reason::IdTaken), "{error}");
+        assert_eq!(error.reason(), Some(ErrorReason::IdTaken), "{error}");
         let failure = error.failure().expect("a status");
         assert_eq!(failure.resource.as_deref(), Some("workspaces/same"));
     }
@@ -58,7 +58,7 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
     };
     assert_eq!(
         error_reason(server.client.create_workspace(long).await),
-        Reason::InvalidRequest
+        ErrorReason::InvalidRequest
     );
     let other = CreateWorkspaceRequest {
         labels: BTreeMap::from([("a".into(), "b".into())]),
@@ -66,7 +66,7 @@ async fn name_is_exclusive_and_a_retry_returns_the_same_workspace() {
     };
     assert_eq!(
         error_reason(server.client.create_workspace(other.clone()).await),
-        Reason::IdTaken
+        ErrorReason::IdTaken
     );
     let existing = CreateWorkspaceRequest {
         allow_existing: true,
@@ -97,7 +97,7 @@ async fn workspace_with_a_dead_container_fails_and_stays_listed() {
     assert_eq!(lost.failure.expect("failure").cause(), Cause::ContainerLost);
     assert_eq!(
         error_reason(server.client.list_execs(list_request(&name)).await),
-        Reason::WorkspaceNotReady
+        ErrorReason::WorkspaceNotReady
     );
     wait_until("the pool replaces the warm container", async || {
         let now = server.engine.container_ids();
@@ -123,7 +123,7 @@ async fn failed_workspace_is_removed_after_its_retention() {
     wait_until("the workspace is gone", async || {
         let found = server.client.get_workspace(&name).await;
         let reason = found.err().and_then(|error| error.reason());
-        (reason == Some(Reason::WorkspaceNotFound)).then_some(())
+        (reason == Some(ErrorReason::WorkspaceNotFound)).then_some(())
     })
     .await;
     wait_until("nothing of them is left", async || {
@@ -268,7 +268,7 @@ async fn idle_time_counts_from_the_end_of_the_last_exec() {
     create_workspace(&server, "busy").await;
     let started = Instant::now();
     let start = StartExecRequest {
-        workspace: "workspaces/busy".into(),
+        parent: "workspaces/busy".into(),
         // Ends shortly before the second check of the idle time.
         spec: Some(ExecSpec {
             argv: ["sleep", "1.8"].map(str::to_owned).to_vec(),
@@ -306,7 +306,7 @@ async fn idle_time_counts_from_the_end_of_the_last_exec() {
 
 /// Makes a request while the container of its workspace dies and the engine takes long to remove it. Returns its
 /// reason, and `true` if the container still existed when the answer came.
-async fn request_while_removing() -> (Reason, bool) {
+async fn request_while_removing() -> (ErrorReason, bool) {
     // The daemon waits for the removal for longer than it lasts.
     let server = TestServer::start("engine.remove_timeout = \"80s\"\n", &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
@@ -333,11 +333,11 @@ async fn requests_fail_with_guest_lost_before_container_removal() {
     for _ in 0..ROUNDS {
         let (reason, exists) = request_while_removing().await;
         assert!(exists, "the request waited for the removal");
-        if reason == Reason::GuestLost {
+        if reason == ErrorReason::GuestLost {
             return;
         }
         // The daemon had noticed the loss before the request came.
-        assert_eq!(reason, Reason::WorkspaceNotReady);
+        assert_eq!(reason, ErrorReason::WorkspaceNotReady);
     }
     panic!("no request came before the daemon noticed the loss");
 }

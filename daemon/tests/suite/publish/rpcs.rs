@@ -2,20 +2,19 @@
 
 use super::*;
 
-fn header(kind: pb::publish_skill_header::Kind, sha256: &str) -> Payload {
+fn header(name: &str, format: pb::SkillArchiveFormat, sha256: &str) -> Payload {
     Payload::Header(pb::PublishSkillHeader {
-        kind: kind.into(),
+        name: format!("skills/{name}"),
+        format: format.into(),
         sha256: sha256.to_owned(),
     })
 }
 
 fn messages(name: &str, sha256: &str, archive: &[u8]) -> Vec<pb::PublishSkillRequest> {
     let message = |payload| pb::PublishSkillRequest {
-        name: String::new(),
         payload: Some(payload),
     };
-    let mut first = message(header(pb::publish_skill_header::Kind::Unspecified, sha256));
-    first.name = format!("skills/{name}");
+    let first = message(header(name, pb::SkillArchiveFormat::Unspecified, sha256));
     let data = archive
         .chunks(700)
         .map(|piece| message(Payload::Data(piece.to_vec().into())));
@@ -54,7 +53,10 @@ async fn the_api_publishes_and_deletes_skills() {
         .into_inner();
     assert_eq!(published.name, "skills/csv");
     assert_eq!(published.state(), pb::SkillState::Loaded);
-    assert_eq!((published.files, published.version.as_str()), (2, "1.0"));
+    assert_eq!(
+        (published.file_count, published.version.as_str()),
+        (2, "1.0")
+    );
     let got = server.client.get_skill("csv@1.0").await.expect("there");
     assert_eq!(
         (got.digest.as_str(), got.body.as_str()),
@@ -73,7 +75,11 @@ async fn the_api_publishes_and_deletes_skills() {
         .expect("refreshed")
         .into_inner();
     assert_eq!(
-        (refreshed.loaded, refreshed.rejected, refreshed.shadowed),
+        (
+            refreshed.loaded_count,
+            refreshed.rejected_count,
+            refreshed.shadowed_count
+        ),
         (2, 0, 0)
     );
 
@@ -122,7 +128,7 @@ async fn an_unusable_entry_is_left_out_and_named_in_the_answer() {
             .expect("published")
             .into_inner();
         assert_eq!(published.state(), pb::SkillState::LoadedWithWarnings);
-        assert_eq!(published.files, 2);
+        assert_eq!(published.file_count, 2);
         let [problem] = published.problems.as_slice() else {
             panic!("{:?}", published.problems);
         };
@@ -221,11 +227,10 @@ async fn uploads_that_lie_end_early_or_fall_silent_leave_nothing() {
     };
     let mut twice = messages("csv", "", &archive);
     twice[1] = pb::PublishSkillRequest {
-        name: String::new(),
-        payload: Some(header(pb::publish_skill_header::Kind::Tar, "")),
+        payload: Some(header("csv", pb::SkillArchiveFormat::Tar, "")),
     };
     let mut wrong_kind = messages("csv", "", &archive);
-    wrong_kind[0].payload = Some(header(pb::publish_skill_header::Kind::Zip, ""));
+    wrong_kind[0].payload = Some(header("csv", pb::SkillArchiveFormat::Zip, ""));
     let invalid = (Code::InvalidArgument, "INVALID_REQUEST");
     let archive_invalid = (Code::InvalidArgument, "ARCHIVE_INVALID");
     let limit_exceeded = (Code::ResourceExhausted, "LIMIT_EXCEEDED");

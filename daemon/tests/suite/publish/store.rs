@@ -38,7 +38,7 @@ async fn unused_content_leaves_the_store_and_used_content_stays() {
     // What is gone can be had again where it still is.
     let pinned = format!("csv@sha256:{}", digests[0]);
     let error = fixture.stage("s2", &pinned).await.expect_err("gone");
-    assert_eq!(error.kind().1, Reason::SkillNotFound);
+    assert_eq!(error.kind().1, ErrorReason::SkillNotFound);
     fixture.publish_skill("csv", "1.0").await;
     fixture.stage("s2", &pinned).await.expect("staged");
     // What a root had stays for a time after its last use, whoever asks, and across a restart.
@@ -211,7 +211,7 @@ async fn altered_files_of_the_store_are_never_staged() {
     assert_eq!(fixture.script("s2", "local"), "echo 1.0\n");
     // What is nowhere else says so, until it is published again.
     let error = fixture.stage("s2", "csv").await.expect_err("damaged");
-    assert_eq!(error.kind().1, Reason::SkillInvalid);
+    assert_eq!(error.kind().1, ErrorReason::SkillInvalid);
     let listed = fixture.listed("csv").await;
     assert_eq!(listed[0].state, SkillState::Rejected);
     assert_eq!(listed[0].problems[0].code, "skill.damaged");
@@ -346,7 +346,7 @@ async fn concurrent_publish_delete_stage_and_collect_corrupt_nothing() {
             };
             let deleted = fixture.skills.delete("csv".to_owned(), which).await;
             if let Err(error) = deleted.map_err(Error::from) {
-                assert_eq!(error.kind().1, Reason::SkillNotFound, "{error}");
+                assert_eq!(error.kind().1, ErrorReason::SkillNotFound, "{error}");
             }
         }
     };
@@ -366,8 +366,10 @@ async fn concurrent_publish_delete_stage_and_collect_corrupt_nothing() {
                     );
                 }
                 Err(error) => {
-                    let absent =
-                        matches!(error.kind().1, Reason::SkillNotFound | Reason::SkillInvalid);
+                    let absent = matches!(
+                        error.kind().1,
+                        ErrorReason::SkillNotFound | ErrorReason::SkillInvalid
+                    );
                     assert!(absent && name == "csv", "{name}: {error}");
                 }
             }
@@ -420,7 +422,7 @@ async fn a_file_that_is_read_is_there_until_it_is_open() {
                     assert_eq!((text.as_str(), file.size), ("echo 1.0\n", 9));
                 }
                 // Collected before it was asked for; anything else would be our fault.
-                Err(error) => assert_eq!(error.kind().1, Reason::SkillNotFound, "{error}"),
+                Err(error) => assert_eq!(error.kind().1, ErrorReason::SkillNotFound, "{error}"),
             }
         }
         opened

@@ -51,7 +51,7 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
         async move { client.stage_skills(&workspace, &[name]).await }
     };
     let staged = stage("csv").await.expect("staged");
-    assert_eq!((staged[0].files, staged[0].unchanged), (1, false));
+    assert_eq!((staged[0].file_count, staged[0].unchanged), (1, false));
     assert_eq!(staged[0].path, "/workspace/skills/csv");
     assert!(stage("csv").await.expect("staged")[0].unchanged);
     let seen = server.get_workspace(&workspace).await;
@@ -59,13 +59,13 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
     assert_eq!(seen.skills[0].digest, staged[0].digest);
 
     let error = stage("csw").await.expect_err("unknown");
-    assert_eq!(error.reason(), Some(Reason::SkillNotFound));
+    assert_eq!(error.reason(), Some(ErrorReason::SkillNotFound));
     let nearest = error
         .failure()
         .and_then(|failure| failure.metadata.get("nearest"));
     assert_eq!(nearest.map(String::as_str), Some("csv"));
     let error = stage("broken").await.expect_err("rejected");
-    assert_eq!(error.reason(), Some(Reason::SkillInvalid));
+    assert_eq!(error.reason(), Some(ErrorReason::SkillInvalid));
     assert!(server.stop().await);
 }
 
@@ -91,7 +91,7 @@ async fn clients_use_a_skill_by_the_name_that_it_writes() {
         .stage_skills(&workspace, &["数据报表", id])
         .await;
     let error = both.expect_err("named twice");
-    assert_eq!(error.reason(), Some(Reason::InvalidRequest));
+    assert_eq!(error.reason(), Some(ErrorReason::InvalidRequest));
     let search = async |for_model: bool| {
         let request = pb::SearchSkillsRequest {
             query: "表格".to_owned(),

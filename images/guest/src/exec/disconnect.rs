@@ -5,8 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::watch;
 
 use super::host::ExecHost;
@@ -28,7 +27,7 @@ impl DisconnectGuard {
         exec: &Arc<Exec>,
         grace: Duration,
     ) -> Option<Self> {
-        if exec.spec.on_disconnect() != v1::OnDisconnect::Kill {
+        if exec.spec.on_disconnect() != v1::DisconnectPolicy::Kill {
             return None;
         }
         let mut state = exec.state();
@@ -76,7 +75,7 @@ async fn kill_after_grace(host: Arc<ExecHost>, exec: Arc<Exec>, mut left: Durati
                 left = left.saturating_sub(begin.elapsed());
             }
             () = tokio::time::sleep(left) => {
-                let reason = Reason::KilledByClient;
+                let reason = ExitReason::KilledByClient;
                 exec.send_control(ExecControl::Kill { grace: None, reason }).await;
                 return;
             }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures::Stream;
 use prost_types::Timestamp;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_event::{Closed, Event, Exited, Heartbeat, Started};
+use skilld_proto::from_count;
+use skilld_proto::v1::exec_event::Event;
+use skilld_proto::v1::{self, ClosedEvent, ExitedEvent, HeartbeatEvent, StartedEvent};
 use tokio::sync::watch;
 use tonic::Status;
 
@@ -63,7 +64,7 @@ pub(crate) fn attach_reader(
     options: AttachOptions,
 ) -> Result<impl Stream<Item = Result<v1::ExecEvent, Status>> + Send, Error> {
     let changed = exec.changed.subscribe();
-    output_piece::check_offsets(&exec.state(), options.offsets, options.style.gaps)?;
+    output_piece::check_offsets(&exec.state(), options.offsets, options.style.gap_policy)?;
     let format = options.style.format;
     let guard = ReaderGuard::register(Arc::clone(&exec), options.kind, format, options.offsets);
     let reader = EventReader {
@@ -96,7 +97,7 @@ impl EventReader {
             });
             let wait = tokio::time::timeout(patience, self.changed.changed());
             if wait.await.is_err() && held.is_none() {
-                return Some(self.seal(Ok(Event::Heartbeat(Heartbeat {}))));
+                return Some(self.seal(Ok(Event::Heartbeat(HeartbeatEvent {}))));
             }
         }
         None
@@ -106,7 +107,7 @@ impl EventReader {
     fn seal(&mut self, event: Result<Event, Error>) -> Result<v1::ExecEvent, Status> {
         match event {
             Ok(event) => Ok(v1::ExecEvent {
-                seq: self.sequence_number(),
+                seq: from_count(self.sequence_number()),
                 event: Some(event),
             }),
             Err(error) => {
@@ -151,7 +152,7 @@ impl EventReader {
         if exited && reached {
             self.sent = LastSentEvent::Exited;
             let result = state.result();
-            return Some(Ok(Event::Exited(Exited { result })));
+            return Some(Ok(Event::Exited(ExitedEvent { result })));
         }
         for stream in [self.turn, 1 - self.turn] {
             if let Some(event) = self.output_event(&state, stream) {
@@ -165,7 +166,7 @@ impl EventReader {
         }
         if state.phase == ExecPhase::Closed && self.sent == LastSentEvent::Exited {
             self.sent = LastSentEvent::Closed;
-            let closed = Closed {
+            let closed = ClosedEvent {
                 total: Some(state.total()),
                 ended_processes: state.ended_processes.clone(),
             };
@@ -184,7 +185,7 @@ impl EventReader {
 
     /// Builds the Started event.
     fn started_event(&self, state: &ExecState) -> Event {
-        Event::Started(Started {
+        Event::Started(StartedEvent {
             name: self.exec.name.clone(),
             pid: state.pid,
             effective_spec: Some(self.exec.spec.clone()),

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::v1::ExitReason;
 
 use crate::sys::ExitStatus;
 
@@ -121,7 +121,7 @@ impl ExhaustionDetector {
         exit: ExitStatus,
         before: StartSnapshot,
         is_disk_full: bool,
-    ) -> Option<Reason> {
+    ) -> Option<ExitReason> {
         let killed = exit.signaled && exit.code == nix::libc::SIGKILL;
         let failed = !exit.signaled && exit.code != 0;
         if !killed && !failed {
@@ -133,11 +133,11 @@ impl ExhaustionDetector {
         let grew =
             |before: Option<u64>, now: Option<u64>| before.zip(now).is_some_and(|(b, n)| n > b);
         if (alone || theirs) && grew(before.oom, now.oom) {
-            Some(Reason::OomKilled)
+            Some(ExitReason::OomKilled)
         } else if failed && grew(before.pids, now.pids) {
-            Some(Reason::PidsLimit)
+            Some(ExitReason::PidsLimit)
         } else if failed && is_disk_full {
-            Some(Reason::DiskFull)
+            Some(ExitReason::DiskFull)
         } else {
             None
         }
@@ -218,18 +218,18 @@ mod tests {
             assert_eq!((reason(FAILED), reason(KILLED)), (None, None));
             // A full disk kills nothing either.
             let on_full_disk = |exit| detector.reason(exit, before, true);
-            let full = Some(Reason::DiskFull);
+            let full = Some(ExitReason::DiskFull);
             assert_eq!((on_full_disk(FAILED), on_full_disk(KILLED)), (full, None));
 
             write(cgroup.path(), &layout, 4, 11);
             // The pids limit kills nothing, so a killed process was not ended by it.
             assert_eq!(
                 (reason(FAILED), reason(KILLED)),
-                (Some(Reason::PidsLimit), None)
+                (Some(ExitReason::PidsLimit), None)
             );
 
             write(cgroup.path(), &layout, 5, 11);
-            let oom = Some(Reason::OomKilled);
+            let oom = Some(ExitReason::OomKilled);
             assert_eq!((reason(FAILED), reason(KILLED)), (oom, oom));
             // A success, and a signal of the program's own.
             let success = ExitStatus { code: 0, ..FAILED };

@@ -1,9 +1,9 @@
 //! Pieces of output that readers take from a window: bytes or text from an offset on, or the gap before them. Event
 //! streams and polls deliver the same pieces.
 
-use skilld_proto::v1;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_event::{Gap, Output};
+use skilld_proto::from_count;
+use skilld_proto::v1::output_event::Content;
+use skilld_proto::v1::{self, GapEvent, OutputEvent};
 
 use super::{ExecPhase, ExecState, STREAMS};
 use crate::error::Error;
@@ -18,28 +18,28 @@ const CHARACTER_BYTES_MAX: usize = 4;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputReadOptions {
     pub(crate) format: v1::OutputFormat,
-    pub(crate) gaps: v1::Gaps,
+    pub(crate) gap_policy: v1::GapPolicy,
 }
 
 /// Piece of output, or a gap in it.
 #[derive(Debug)]
 pub(crate) enum OutputPiece {
-    Output(Output),
-    Gap(Gap),
+    Output(OutputEvent),
+    Gap(GapEvent),
 }
 
 /// Refuses offsets at which a reader cannot start.
 pub(crate) fn check_offsets(
     state: &ExecState,
     offsets: [u64; 2],
-    gaps: v1::Gaps,
+    gaps: v1::GapPolicy,
 ) -> Result<(), Error> {
     for (stream, (window, offset)) in state.windows.iter().zip(offsets).enumerate() {
         if offset > window.end() {
             let problem = "lies beyond the end of the output";
             return Err(Error::invalid("offsets", problem));
         }
-        if offset < window.start() && gaps == v1::Gaps::Refuse {
+        if offset < window.start() && gaps == v1::GapPolicy::Refuse {
             return Err(output_dropped(stream, window.start()));
         }
     }
@@ -64,11 +64,15 @@ pub(crate) fn take_piece(
     }
     if from < window.start() {
         let to = window.start();
-        if style.gaps == v1::Gaps::Refuse {
+        if style.gap_policy == v1::GapPolicy::Refuse {
             return Err(output_dropped(stream, to));
         }
-        let stream = api_stream;
-        return Ok(Some((OutputPiece::Gap(Gap { stream, from, to }), to)));
+        let gap = GapEvent {
+            stream: api_stream,
+            start_offset: from_count(from),
+            end_offset: from_count(to),
+        };
+        return Ok(Some((OutputPiece::Gap(gap), to)));
     }
     let text = style.format == v1::OutputFormat::Text;
     let (content, length, replaced) = if text {
@@ -92,11 +96,11 @@ pub(crate) fn take_piece(
         return Ok(None);
     }
     let next = from + length as u64;
-    let output = Output {
+    let output = OutputEvent {
         stream: api_stream,
-        offset: from,
+        offset: from_count(from),
         content: Some(content),
-        next_offset: if text { next } else { 0 },
+        next_offset: if text { from_count(next) } else { 0 },
         replaced,
     };
     Ok(Some((OutputPiece::Output(output), next)))

@@ -45,7 +45,7 @@ impl PollRequest {
         let mut changed = exec.changed.subscribe();
         {
             let mut state = exec.state();
-            output_piece::check_offsets(&state, self.offsets, self.style.gaps)?;
+            output_piece::check_offsets(&state, self.offsets, self.style.gap_policy)?;
             state.acknowledge(self.offsets);
         }
         let (kind, format) = (ReaderRpc::Poll, self.style.format);
@@ -115,15 +115,14 @@ impl PollRequest {
                 match piece {
                     OutputPiece::Output(output) => {
                         left -= usize::try_from(after - *at).unwrap_or(left).min(left);
-                        response.output.push(output);
+                        response.outputs.push(output);
                     }
                     OutputPiece::Gap(gap) => response.gaps.push(gap),
                 }
                 *at = after;
             }
         }
-        let [stdout, stderr] = next;
-        response.next_offsets = Some(v1::StreamOffsets { stdout, stderr });
+        response.next_offsets = Some(v1::StreamOffsets::from_counts(next));
         response.set_state(state.phase.to_api_state());
         response.result = state.result();
         Ok(response)

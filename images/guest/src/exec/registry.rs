@@ -291,7 +291,7 @@ impl ExecRegistry {
 /// Empties the windows of an ended exec. Returns `false` if it is BLOCKing and has a reader, which may lose nothing.
 fn empty_windows(exec: &Exec) -> bool {
     let mut state = exec.state();
-    if exec.spec.on_full() == v1::OnFull::Block && !state.readers.is_empty() {
+    if exec.spec.on_full() == v1::OutputFullPolicy::Block && !state.readers.is_empty() {
         return false;
     }
     state.windows.iter_mut().for_each(OutputWindow::empty);

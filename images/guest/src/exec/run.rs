@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
+use skilld_proto::from_count;
+use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::mpsc;
 
 use super::deadlines::{ExecDeadlines, deadline_after, sleep_until};
@@ -47,7 +47,7 @@ struct RunningExec {
     /// Resource counters before the start.
     before: StartSnapshot,
     /// First reason for which skilld ended the exec; `None` if it did not.
-    cause: Option<Reason>,
+    cause: Option<ExitReason>,
     /// Disks that had no room when the command reported that.
     full_disks: Vec<v1::FullDisk>,
     /// Output bytes left until the limit.
@@ -90,7 +90,7 @@ pub(crate) async fn run_exec(
                     .ok()
                     .filter(|l| *l > 0)
                     .unwrap_or(u64::MAX),
-                block: spec.on_full() == v1::OnFull::Block,
+                block: spec.on_full() == v1::OutputFullPolicy::Block,
                 draining: false,
                 host: Arc::clone(&host),
                 exec: Arc::clone(&exec),
@@ -104,7 +104,7 @@ pub(crate) async fn run_exec(
             run.tree.release(&host);
         }
         Err(result) => {
-            let lost = result.reason() == Reason::WorkspaceLost;
+            let lost = result.reason() == ExitReason::WorkspaceLost;
             record_exit(&host, &exec, result);
             record_output_end(&host, &exec);
             if lost {
@@ -242,8 +242,8 @@ impl RunningExec {
         if count > self.output_left {
             let keep = usize::try_from(self.output_left).unwrap_or(usize::MAX);
             self.scratch.truncate(keep);
-            if self.cause != Some(Reason::OutputLimit) {
-                self.terminate(Reason::OutputLimit, self.settings.kill_grace);
+            if self.cause != Some(ExitReason::OutputLimit) {
+                self.terminate(ExitReason::OutputLimit, self.settings.kill_grace);
             }
         }
         self.output_left -= count.min(self.output_left);
@@ -321,8 +321,8 @@ impl RunningExec {
         let ran_out = || self.host.exhaustion.reason(exit, self.before, is_disk_full);
         let cause = self.cause.or_else(ran_out);
         let result = v1::ExecResult {
-            oom_kills: self.host.exhaustion.oom_kills(self.before),
-            refused_forks: self.host.exhaustion.refused_forks(self.before),
+            oom_kills: from_count(self.host.exhaustion.oom_kills(self.before)),
+            refused_forks: from_count(self.host.exhaustion.refused_forks(self.before)),
             full_disks: std::mem::take(&mut self.full_disks),
             ..exited_result(exit, wall, cause)
         };
@@ -342,8 +342,8 @@ impl RunningExec {
             self.deadlines = ExecDeadlines::default();
             self.tree.forget_leader(&self.host);
             let result = v1::ExecResult {
-                oom_kills: self.host.exhaustion.oom_kills(self.before),
-                refused_forks: self.host.exhaustion.refused_forks(self.before),
+                oom_kills: from_count(self.host.exhaustion.oom_kills(self.before)),
+                refused_forks: from_count(self.host.exhaustion.refused_forks(self.before)),
                 ..lost_leader_result(self.cause, self.started.elapsed())
             };
             record_exit(&self.host, &self.exec, result);
@@ -392,7 +392,7 @@ impl RunningExec {
     }
 
     /// Sends SIGTERM to the whole tree, and SIGKILL after the grace.
-    fn terminate(&mut self, reason: Reason, grace: Duration) {
+    fn terminate(&mut self, reason: ExitReason, grace: Duration) {
         if self.tree.is_empty {
             return;
         }
@@ -427,14 +427,14 @@ impl RunningExec {
     fn on_deadline(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.deadlines.timeout) {
-            self.terminate(Reason::Timeout, self.settings.kill_grace);
+            self.terminate(ExitReason::Timeout, self.settings.kill_grace);
         }
         if due(self.deadlines.silence) {
             if self.is_blocked() {
                 // The program is not silent; it waits for a reader.
                 self.reset_silence_deadline();
             } else {
-                self.terminate(Reason::NoOutputTimeout, self.settings.kill_grace);
+                self.terminate(ExitReason::NoOutputTimeout, self.settings.kill_grace);
             }
         }
         if due(self.deadlines.kill) {
@@ -450,7 +450,7 @@ impl RunningExec {
     }
 
     fn keeps_stragglers(&self) -> bool {
-        self.exec.spec.stragglers() == v1::Stragglers::Keep
+        self.exec.spec.stragglers() == v1::StragglerPolicy::Keep
     }
 
     /// Releases the processes that outlived the leader, or records and kills them.

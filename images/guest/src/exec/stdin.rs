@@ -283,7 +283,7 @@ impl<'a> StdinWrite<'a> {
         let wait = message.wait.and_then(|wait| Duration::try_from(wait).ok());
         Self {
             offset: message.offset,
-            id: &message.write_id,
+            id: &message.request_id,
             data: &message.data,
             eof: message.eof,
             until: wait.map(|wait| deadline_after(Instant::now(), wait)),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use proptest::prelude::*;
+use skilld_proto::to_count;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_event::output::Content;
+use skilld_proto::v1::output_event::Content;
 
 use super::output_piece::{self, OutputPiece, OutputReadOptions};
 use super::reader_backpressure::{ReaderGuard, ReaderRpc};
@@ -53,7 +54,7 @@ struct Model {
 
 const STYLE: OutputReadOptions = OutputReadOptions {
     format: v1::OutputFormat::Bytes,
-    gaps: v1::Gaps::Accept,
+    gap_policy: v1::GapPolicy::Accept,
 };
 
 impl Model {
@@ -61,7 +62,7 @@ impl Model {
         let budget = OutputBudget::new(budget_max);
         let bytes = i64::try_from(capacity).expect("small");
         let spec = v1::ExecSpec {
-            retain: Some(v1::Retain {
+            retention: Some(v1::ExecRetention {
                 stdout_bytes: bytes,
                 stderr_bytes: bytes,
                 after_exit: None,
@@ -165,15 +166,16 @@ impl Model {
                     panic!("bytes");
                 };
                 let whole = usize::try_from(from).expect("small");
-                assert_eq!(output.offset, from);
+                assert_eq!(to_count(output.offset), from);
                 assert!(!data.is_empty() && data.len() <= most.min(CHUNK_BYTES));
                 assert!(written[whole..].starts_with(&data), "other bytes");
                 assert_eq!(next, from + data.len() as u64);
             }
             OutputPiece::Gap(gap) => {
                 assert!(!self.block, "a reader that is waited for loses nothing");
-                assert_eq!((gap.from, gap.to), (from, state.windows[stream].start()));
-                assert_eq!(next, gap.to);
+                let lost = [gap.start_offset, gap.end_offset].map(to_count);
+                assert_eq!(lost, [from, state.windows[stream].start()]);
+                assert_eq!(next, lost[1]);
             }
         }
         at[stream] = next;

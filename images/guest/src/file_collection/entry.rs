@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
-use skilld_proto::v1::skipped_file::Reason;
-use skilld_proto::v1::{CollectedFile, FileType};
+use skilld_proto::v1::{CollectedFile, FileType, SkipReason};
 
 use crate::files::{file_type, message_path, modification_time, permission_bits};
 
@@ -20,7 +19,7 @@ pub(super) enum CollectedEntry {
 }
 
 /// Reads a symbolic link.
-pub(super) fn open_link(parent: BorrowedFd<'_>, name: &[u8]) -> Result<CollectedEntry, Reason> {
+pub(super) fn open_link(parent: BorrowedFd<'_>, name: &[u8]) -> Result<CollectedEntry, SkipReason> {
     let target = readlinkat(parent, name).map_err(skip_reason)?;
     let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(skip_reason)?;
     Ok(CollectedEntry::Link(stat, target.as_bytes().to_vec()))
@@ -30,24 +29,24 @@ pub(super) fn open_link(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Collected
 pub(super) fn look_at_directory(
     parent: BorrowedFd<'_>,
     name: &[u8],
-) -> Result<CollectedEntry, Reason> {
+) -> Result<CollectedEntry, SkipReason> {
     let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(skip_reason)?;
     if file_type(&stat) == FileType::Directory {
         Ok(CollectedEntry::Directory(stat))
     } else {
-        Err(Reason::FileType)
+        Err(SkipReason::FileType)
     }
 }
 
 /// Opens a file without waiting, even if a command has replaced it by a FIFO since it was listed.
-pub(super) fn open_file(parent: BorrowedFd<'_>, name: &[u8]) -> Result<CollectedEntry, Reason> {
+pub(super) fn open_file(parent: BorrowedFd<'_>, name: &[u8]) -> Result<CollectedEntry, SkipReason> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = openat(parent, name, flags, Mode::empty()).map_err(skip_reason)?;
     let stat = fstat(&file).map_err(skip_reason)?;
     if file_type(&stat) == FileType::File {
         Ok(CollectedEntry::File(stat, file.into()))
     } else {
-        Err(Reason::FileType)
+        Err(SkipReason::FileType)
     }
 }
 
@@ -56,22 +55,22 @@ pub(super) fn describe_file(path: &[u8], stat: &FileStat) -> CollectedFile {
     let (path, path_bytes) = message_path(path);
     CollectedFile {
         path,
-        size: stat.st_size,
+        size_bytes: stat.st_size,
         mode: permission_bits(stat),
-        mtime: modification_time(stat),
-        path_bytes,
+        modify_time: modification_time(stat),
+        raw_path: path_bytes,
         ..Default::default()
     }
 }
 
 /// Returns why a file is skipped after a failed system call.
-pub(super) fn skip_reason(errno: Errno) -> Reason {
+pub(super) fn skip_reason(errno: Errno) -> SkipReason {
     #[expect(clippy::wildcard_enum_match_arm, reason = "errno is an open set")]
     match errno {
-        Errno::ENOENT => Reason::Gone,
-        Errno::EACCES | Errno::EPERM => Reason::Permission,
+        Errno::ENOENT => SkipReason::Gone,
+        Errno::EACCES | Errno::EPERM => SkipReason::Permission,
         // A command has replaced the listed file, directory or link by something else.
-        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO | Errno::EINVAL => Reason::FileType,
-        _ => Reason::IoError,
+        Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO | Errno::EINVAL => SkipReason::FileType,
+        _ => SkipReason::IoError,
     }
 }

@@ -69,7 +69,7 @@ async fn read_page(walk: &mut DirectoryWalk, size: usize) -> Result<ListFilesRes
         else {
             continue;
         };
-        bytes += entry.path.len() + entry.path_bytes.len() + entry.link_target.len() + 64;
+        bytes += entry.path.len() + entry.raw_path.len() + entry.link_target.len() + 64;
         response.files.push(entry);
         last = path;
         if response.files.len().is_multiple_of(SLICE) {

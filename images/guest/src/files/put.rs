@@ -9,8 +9,9 @@ use flate2::write::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1::put_files_request::Payload;
 use skilld_proto::guest::v1::{PutFilesHeader, PutFilesRequest};
-use skilld_proto::v1::stage_files_header::Kind;
-use skilld_proto::v1::{SkippedFile, StageFilesHeader, StageFilesResponse, StagedFile};
+use skilld_proto::v1::{
+    SkippedFile, StageFilesHeader, StageFilesResponse, StageFormat, StagedFile,
+};
 use tokio::sync::oneshot;
 use tonic::codegen::Bytes;
 use tonic::{Status, Streaming};
@@ -63,17 +64,17 @@ async fn receive_upload(
     let file = header.file.clone().unwrap_or_default();
     let path = normalise_path(&file.path)?;
     check_writable(&path)?;
-    let kind = file.kind();
-    let (base, received) = match kind {
-        Kind::Unspecified | Kind::File => {
+    let format = file.format();
+    let (base, received) = match format {
+        StageFormat::Unspecified | StageFormat::File => {
             let staging = || StagingDirectory::new(root, cleared);
             let received = receive_file(staging, &mut stream, &header, &file, &path).await?;
             (Vec::new(), received)
         }
-        Kind::Tar | Kind::TarGz => {
+        StageFormat::Tar | StageFormat::TarGz => {
             let staging = StagingDirectory::new(root, cleared)?;
             let unpacker = TarUnpacker::new(staging, archive_limits(&header));
-            let received = receive_archive(&mut stream, unpacker, kind, &file.sha256).await?;
+            let received = receive_archive(&mut stream, unpacker, format, &file.sha256).await?;
             (path, received)
         }
     };
@@ -148,10 +149,10 @@ async fn receive_file(
     if path.is_empty() {
         return Err(Error::invalid("path", "must name a file").into());
     }
-    if file.mode & !0o777 != 0 {
+    let mode = file.mode.unwrap_or(0o644);
+    if mode & !0o777 != 0 {
         return Err(Error::invalid("mode", "must be permission bits only").into());
     }
-    let mode = if file.mode == 0 { 0o644 } else { file.mode };
     let limit = archive_limits(header).bytes;
     let mut staging = staging()?;
     let mut writing = staging.create(path)?;
@@ -168,7 +169,7 @@ async fn receive_file(
         }
     }
     let mtime = file
-        .mtime
+        .modify_time
         .and_then(|mtime| SystemTime::try_from(mtime).ok());
     let written = writing.finish(path, mode, mtime)?;
     check_sha256(&file.sha256, &written.sha256)?;
@@ -184,11 +185,11 @@ async fn receive_file(
 async fn receive_archive(
     stream: &mut UploadStream,
     mut unpacker: TarUnpacker,
-    kind: Kind,
+    kind: StageFormat,
     wanted: &str,
 ) -> Result<UnpackedArchive, Status> {
     let mut sha256 = Sha256::new();
-    if kind == Kind::Tar {
+    if kind == StageFormat::Tar {
         while let Some(data) = next_chunk(stream).await? {
             for slice in data.chunks(TAR_SLICE) {
                 sha256.update(slice);
@@ -237,7 +238,7 @@ fn describe_entries(
 ) -> StageFilesResponse {
     let display = |path: &[u8]| String::from_utf8_lossy(&join_path(base, path)).into_owned();
     let mut response = StageFilesResponse {
-        skipped_total: skipped.total,
+        skipped_count: skipped.total,
         ..StageFilesResponse::default()
     };
     let mut bytes = 0;
@@ -245,7 +246,7 @@ fn describe_entries(
         let path = display(&path);
         bytes += path.len() + 16;
         if bytes < SKIPPED_BYTES_MAX {
-            response.skipped.push(SkippedFile {
+            response.skipped_files.push(SkippedFile {
                 path,
                 reason: reason.into(),
             });
@@ -261,14 +262,14 @@ fn describe_entries(
             }
         };
         let size = i64::try_from(size).unwrap_or(i64::MAX);
-        response.files_total += 1;
-        response.bytes_total += size;
+        response.file_count += 1;
+        response.size_bytes += size;
         let path = display(path);
         bytes += path.len() + 128;
         if response.files.len() < LISTED_MAX && bytes < ANSWER_BYTES_MAX {
             response.files.push(StagedFile {
                 path,
-                size,
+                size_bytes: size,
                 mode,
                 sha256,
             });

@@ -9,7 +9,7 @@ use std::io;
 use std::time::SystemTime;
 
 use skilld_common::tar_reader::{TarEntry, TarEntryKind, TarEvent, TarReader};
-use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::SkipReason;
 
 use super::staging::{FinishedFile, StagedFileWriter, StagingDirectory};
 use crate::error::Error;
@@ -43,7 +43,7 @@ pub(crate) type StagedEntries = BTreeMap<Vec<u8>, StagedEntry>;
 #[derive(Debug, Default)]
 pub(crate) struct SkippedEntries {
     /// First ones, by their paths relative to the target directory.
-    pub(crate) named: Vec<(Vec<u8>, Reason)>,
+    pub(crate) named: Vec<(Vec<u8>, SkipReason)>,
     /// Number of all.
     pub(crate) total: i64,
 }
@@ -175,7 +175,7 @@ impl TarUnpacker {
                 })
             }
             TarEntryKind::Other(_) => {
-                self.skip(path, Reason::FileType);
+                self.skip(path, SkipReason::FileType);
                 Ok(())
             }
         }
@@ -184,7 +184,7 @@ impl TarUnpacker {
     /// Makes a symbolic link, whatever its target is.
     fn add_symbolic_link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), Error> {
         if !is_link_target(target) {
-            self.skip(path, Reason::LinkTarget);
+            self.skip(path, SkipReason::LinkTarget);
             return Ok(());
         }
         let name = self.staging.link(&path, target)?;
@@ -198,7 +198,7 @@ impl TarUnpacker {
         let target = clean_path(target).ok().and_then(Result::ok);
         let earlier = target.and_then(|target| self.entries.get(&target));
         let Some(StagedEntry::File(file)) = earlier else {
-            self.skip(path, Reason::LinkTarget);
+            self.skip(path, SkipReason::LinkTarget);
             return Ok(());
         };
         let file = file.clone();
@@ -210,7 +210,7 @@ impl TarUnpacker {
     }
 
     /// Leaves an entry out.
-    fn skip(&mut self, mut path: Vec<u8>, reason: Reason) {
+    fn skip(&mut self, mut path: Vec<u8>, reason: SkipReason) {
         self.skipped.total += 1;
         if self.skipped.named.len() < SKIPPED_MAX {
             path.truncate(PATH_MAX);

@@ -7,8 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1::skipped_file::Reason;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::{SkipReason, StageFormat};
 use tar::{Builder, EntryType, Header};
 
 use crate::files::{header, sha256};
@@ -72,8 +71,16 @@ async fn archives_of_real_tar_unpack_as_they_were() {
         .current_dir(&source)
         .status();
     assert!(made.expect("bash").success());
-    for (format, kind) in [("gnu", Kind::Tar), ("pax", Kind::Tar), ("gnu", Kind::TarGz)] {
-        let flags = if kind == Kind::TarGz { "-cz" } else { "-c" };
+    for (format, kind) in [
+        ("gnu", StageFormat::Tar),
+        ("pax", StageFormat::Tar),
+        ("gnu", StageFormat::TarGz),
+    ] {
+        let flags = if kind == StageFormat::TarGz {
+            "-cz"
+        } else {
+            "-c"
+        };
         let output = std::process::Command::new("tar")
             .args([flags, "--format", format, "."])
             .current_dir(&source)
@@ -83,8 +90,8 @@ async fn archives_of_real_tar_unpack_as_they_were() {
         let mut request = header(kind, &base);
         request.file.as_mut().expect("a file").sha256 = sha256(&output.stdout);
         let put = guest.put(request, &output.stdout).await.expect("unpacks");
-        assert_eq!(put.files_total, 5, "{put:?}");
-        assert_eq!(put.bytes_total, 100_000 + 3 + 2);
+        assert_eq!(put.file_count, 5, "{put:?}");
+        assert_eq!(put.size_bytes, 100_000 + 3 + 2);
         assert!(put.files.is_sorted_by_key(|file| file.path.clone()));
         let place = guest.workspace().join(base);
         let same = std::process::Command::new("diff")
@@ -110,7 +117,10 @@ async fn archives_of_real_tar_unpack_as_they_were() {
 /// Uploads an archive, plain and compressed, and checks that it is refused for this reason and leaves nothing.
 async fn check(guest: &Guest, name: &str, bytes: &[u8], expected: &str) {
     let before = guest.tree();
-    for (kind, bytes) in [(Kind::Tar, bytes.to_vec()), (Kind::TarGz, gzip(bytes))] {
+    for (kind, bytes) in [
+        (StageFormat::Tar, bytes.to_vec()),
+        (StageFormat::TarGz, gzip(bytes)),
+    ] {
         let refused = guest
             .put(header(kind, "work/x"), &bytes)
             .await
@@ -187,12 +197,12 @@ async fn links_are_kept_wherever_they_lead() {
     ];
     let plain = archive(&entries);
     let packed = gzip(&plain);
-    for (kind, bytes) in [(Kind::Tar, plain), (Kind::TarGz, packed)] {
+    for (kind, bytes) in [(StageFormat::Tar, plain), (StageFormat::TarGz, packed)] {
         let put = guest
             .put(header(kind, "work/x"), &bytes)
             .await
             .expect("unpacks");
-        let counts = (put.files_total, put.bytes_total, put.skipped_total);
+        let counts = (put.file_count, put.size_bytes, put.skipped_count);
         assert_eq!(counts, (5, 8, 0));
     }
     let place = guest.workspace().join("work/x");
@@ -238,24 +248,27 @@ async fn special_and_badly_named_entries_are_left_out_and_named() {
         file("later", "text"),
     ];
     let put = guest
-        .put(header(Kind::Tar, "work/x"), &archive(&entries))
+        .put(header(StageFormat::Tar, "work/x"), &archive(&entries))
         .await
         .expect("unpacks");
-    let skipped = put.skipped.iter().map(|it| (it.path.as_str(), it.reason()));
+    let skipped = put
+        .skipped_files
+        .iter()
+        .map(|it| (it.path.as_str(), it.reason()));
     let expected = [
-        ("work/x/pipe", Reason::FileType),
-        ("work/x/null", Reason::FileType),
-        ("work/x/disk", Reason::FileType),
-        ("work/x/odd", Reason::FileType),
-        ("work/x/empty", Reason::LinkTarget),
-        ("work/x/hard", Reason::LinkTarget),
-        ("work/x/climbs", Reason::LinkTarget),
-        ("work/x//tmp/x", Reason::Name),
-        (&format!("work/x/{long}"), Reason::Name),
-        (&format!("work/x/{deep}"), Reason::Depth),
+        ("work/x/pipe", SkipReason::FileType),
+        ("work/x/null", SkipReason::FileType),
+        ("work/x/disk", SkipReason::FileType),
+        ("work/x/odd", SkipReason::FileType),
+        ("work/x/empty", SkipReason::LinkTarget),
+        ("work/x/hard", SkipReason::LinkTarget),
+        ("work/x/climbs", SkipReason::LinkTarget),
+        ("work/x//tmp/x", SkipReason::Name),
+        (&format!("work/x/{long}"), SkipReason::Name),
+        (&format!("work/x/{deep}"), SkipReason::Depth),
     ];
     assert_eq!(skipped.collect::<Vec<_>>(), expected);
-    assert_eq!((put.skipped_total, put.files_total), (10, 1));
+    assert_eq!((put.skipped_count, put.file_count), (10, 1));
     assert_eq!(
         fs::read(guest.workspace().join("work/x/later")).expect("there"),
         b"text"
@@ -265,10 +278,10 @@ async fn special_and_badly_named_entries_are_left_out_and_named() {
         .map(|number| special(EntryType::Fifo, &format!("pipe{number}")))
         .collect();
     let put = guest
-        .put(header(Kind::Tar, "work/y"), &archive(&many))
+        .put(header(StageFormat::Tar, "work/y"), &archive(&many))
         .await
         .expect("unpacks");
-    assert_eq!((put.skipped.len(), put.skipped_total), (1000, 1500));
+    assert_eq!((put.skipped_files.len(), put.skipped_count), (1000, 1500));
 }
 
 #[tokio::test]
@@ -291,14 +304,17 @@ async fn a_sparse_file_does_not_refuse_the_others() {
             .expect("tar");
         let base = format!("work/{format}");
         let put = guest
-            .put(header(Kind::Tar, &base), &output.stdout)
+            .put(header(StageFormat::Tar, &base), &output.stdout)
             .await
             .expect("unpacks");
-        let skipped = put.skipped.iter().map(|it| (it.path.as_str(), it.reason()));
+        let skipped = put
+            .skipped_files
+            .iter()
+            .map(|it| (it.path.as_str(), it.reason()));
         let holes = format!("{base}/holes");
         assert_eq!(
             skipped.collect::<Vec<_>>(),
-            [(holes.as_str(), Reason::FileType)]
+            [(holes.as_str(), SkipReason::FileType)]
         );
         let last = fs::read(guest.workspace().join(base).join("last"));
         assert_eq!(last.expect("there"), b"text\n");
@@ -323,7 +339,9 @@ async fn modes_and_times_of_an_upload_are_kept() {
             .output()
             .expect("tar");
         let base = format!("work/new/{format}");
-        let put = guest.put(header(Kind::Tar, &base), &output.stdout).await;
+        let put = guest
+            .put(header(StageFormat::Tar, &base), &output.stdout)
+            .await;
         put.expect("unpacks");
         let stat = |path: &str| {
             let stat = fs::metadata(guest.workspace().join(&base).join(path)).expect("there");
@@ -339,15 +357,15 @@ async fn modes_and_times_of_an_upload_are_kept() {
     }
     // A directory that exists keeps its own.
     let own = archive(&[entry(EntryType::Directory, b"./", b"", b"", 0o711)]);
-    let put = guest.put(header(Kind::Tar, "out"), &own).await;
+    let put = guest.put(header(StageFormat::Tar, "out"), &own).await;
     put.expect("unpacks");
     let mode = fs::metadata(guest.workspace().join("out"))
         .expect("there")
         .mode();
     assert_eq!(mode & 0o7777, 0o755);
 
-    let mut single = header(Kind::File, "work/single");
-    single.file.as_mut().expect("a file").mtime = Some(prost_types::Timestamp {
+    let mut single = header(StageFormat::File, "work/single");
+    single.file.as_mut().expect("a file").modify_time = Some(prost_types::Timestamp {
         seconds: 5,
         nanos: 7,
     });
@@ -374,7 +392,7 @@ async fn limits_of_archives_hold() {
     let guest = Guest::start().await;
     let before = guest.tree();
     let many: Vec<Vec<u8>> = (0..50).map(|n| file(&format!("f{n}"), "x")).collect();
-    let mut request = header(Kind::Tar, "work");
+    let mut request = header(StageFormat::Tar, "work");
     request.entries_max = 49;
     let refused = guest
         .put(request, &archive(&many))
@@ -388,17 +406,17 @@ async fn limits_of_archives_hold() {
     huge.set_path("huge").expect("a name");
     huge.set_cksum();
     let refused = guest
-        .put(header(Kind::Tar, "work"), huge.as_bytes())
+        .put(header(StageFormat::Tar, "work"), huge.as_bytes())
         .await
         .expect_err("too large");
     assert_eq!(reason(&refused), "LIMIT_EXCEEDED");
     // A bomb of zeros, stopped at the limit.
     let bomb = gzip(&archive(&[file("bomb", &"\0".repeat(20_000_000))]));
-    let mut request = header(Kind::TarGz, "work");
+    let mut request = header(StageFormat::TarGz, "work");
     request.bytes_max = 10_000_000;
     let refused = guest.put(request, &bomb).await.expect_err("a bomb");
     assert_eq!(reason(&refused), "LIMIT_EXCEEDED");
-    let mut request = header(Kind::Tar, "work");
+    let mut request = header(StageFormat::Tar, "work");
     request.file.as_mut().expect("a file").sha256 = sha256(b"other");
     let refused = guest
         .put(request, &archive(&many))
@@ -406,7 +424,7 @@ async fn limits_of_archives_hold() {
         .expect_err("a wrong sum");
     assert_eq!(reason(&refused), "CHECKSUM_MISMATCH");
     let refused = guest
-        .put(header(Kind::TarGz, "work"), b"not gzip at all")
+        .put(header(StageFormat::TarGz, "work"), b"not gzip at all")
         .await
         .expect_err("garbage");
     assert_eq!(reason(&refused), "ARCHIVE_INVALID");
@@ -422,10 +440,10 @@ async fn the_last_of_equal_names_wins_and_set_id_bits_go() {
         entry(EntryType::Symlink, b"in/link", b"../same", b"", 0o777),
     ];
     let put = guest
-        .put(header(Kind::Tar, "out"), &archive(&entries))
+        .put(header(StageFormat::Tar, "out"), &archive(&entries))
         .await
         .expect("unpacks");
-    assert_eq!((put.files_total, put.bytes_total), (2, 6));
+    assert_eq!((put.file_count, put.size_bytes), (2, 6));
     let path = guest.workspace().join("out/same");
     assert_eq!(fs::read(&path).expect("there"), b"second");
     assert_eq!(
@@ -445,7 +463,9 @@ async fn a_conflict_with_what_is_there_moves_nothing() {
     fs::write(guest.workspace().join("out/c"), "old").expect("made");
     let before = guest.tree();
     let check = async |entries: &[Vec<u8>], expected: &str| {
-        let refused = guest.put(header(Kind::Tar, "out"), &archive(entries)).await;
+        let refused = guest
+            .put(header(StageFormat::Tar, "out"), &archive(entries))
+            .await;
         assert_eq!(reason(&refused.expect_err("a conflict")), expected);
         assert_eq!(guest.tree(), before);
     };
@@ -453,7 +473,7 @@ async fn a_conflict_with_what_is_there_moves_nothing() {
     check(&[file("a", "x"), file("c/d", "x")], "WRONG_FILE_TYPE").await;
     let refused = guest
         .put(
-            header(Kind::Tar, ""),
+            header(StageFormat::Tar, ""),
             &archive(&[file("a", "x"), file("skills/x", "x")]),
         )
         .await;
@@ -479,11 +499,11 @@ async fn twenty_thousand_files_unpack_and_ten_thousand_are_named() {
     }
     let bytes = builder.into_inner().expect("in memory");
     let put = guest
-        .put(header(Kind::Tar, "work/many"), &bytes)
+        .put(header(StageFormat::Tar, "work/many"), &bytes)
         .await
         .expect("unpacks");
     assert_eq!(
-        (put.files_total, put.bytes_total, put.files.len()),
+        (put.file_count, put.size_bytes, put.files.len()),
         (12_000, 48_000, 10_000)
     );
     assert_eq!(
@@ -508,7 +528,7 @@ async fn a_failed_archive_leaves_what_was_there_before() {
 /// Uploads an archive and checks that it is refused and leaves the workspace as it was.
 async fn check_at(guest: &Guest, name: &str, base: &str, bytes: &[u8]) {
     let before = guest.tree();
-    let refused = guest.put(header(Kind::Tar, base), bytes).await;
+    let refused = guest.put(header(StageFormat::Tar, base), bytes).await;
     refused.expect_err(name);
     assert_eq!(guest.tree(), before, "{name}");
 }

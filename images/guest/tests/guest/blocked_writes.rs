@@ -3,8 +3,9 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::ExitReason;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -92,7 +93,7 @@ async fn unread_stdin_of_1_gib_is_held_back_at_the_client() {
     assert_ended(answer);
     assert_eq!(
         killed.result.expect("a result").reason(),
-        Reason::KilledByClient
+        ExitReason::KilledByClient
     );
 }
 
@@ -105,7 +106,10 @@ async fn an_exec_that_ignores_large_stdin_ends_normally() {
     let (answer, seen) = tokio::join!(stream(&guest, messages), all(&guest, "ignore"));
     assert_ended(answer);
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
-    assert_eq!((seen.reason(), &*seen.stdout()), (Reason::Exited, "fine\n"));
+    assert_eq!(
+        (seen.reason(), &*seen.stdout()),
+        (ExitReason::Exited, "fine\n")
+    );
 }
 
 #[tokio::test]

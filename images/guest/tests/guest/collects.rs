@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
 use skilld_proto::v1::collect_outputs_response::Payload;
-use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::{self, SkipReason};
 use tonic::Status;
 
 use crate::files::sha256;
@@ -102,11 +101,15 @@ async fn files_come_whole_in_path_order_with_what_they_are() {
     assert!(!got.files[3].0.is_text);
     let summary = &got.summary;
     assert_eq!(
-        (summary.matched, summary.returned, summary.bytes),
+        (
+            summary.matched_count,
+            summary.returned_count,
+            summary.sent_bytes
+        ),
         (6, 5, 700_016)
     );
-    assert_eq!(summary.skipped[0].path, "out/fifo");
-    assert_eq!(summary.skipped[0].reason(), Reason::FileType);
+    assert_eq!(summary.skipped_files[0].path, "out/fifo");
+    assert_eq!(summary.skipped_files[0].reason(), SkipReason::FileType);
     assert!(!summary.limits_hit);
 
     let everything = collect(&guest, spec(&["**/*.md"]))
@@ -137,23 +140,34 @@ async fn limits_cut_the_answer_and_say_so() {
     few.max_files = 2;
     let got = collect(&guest, few).await.expect("collected");
     assert_eq!(got.paths(), ["out/a", "out/b"]);
-    assert_eq!((got.summary.matched, got.summary.returned), (4, 2));
+    assert_eq!(
+        (got.summary.matched_count, got.summary.returned_count),
+        (4, 2)
+    );
     assert!(got.summary.limits_hit);
-    assert_eq!(got.summary.skipped[1].reason(), Reason::MaxFiles);
+    assert_eq!(got.summary.skipped_files[1].reason(), SkipReason::MaxFiles);
 
     let mut short = spec(&["out/*"]);
     short.max_file_bytes = 10;
     let got = collect(&guest, short).await.expect("collected");
     assert!(got.files.iter().all(|(file, bytes, end)| {
-        file.size == 1000 && bytes.len() == 10 && end.as_ref().is_some_and(|end| end.truncated)
+        file.size_bytes == 1000
+            && bytes.len() == 10
+            && end.as_ref().is_some_and(|end| end.truncated)
     }));
-    assert_eq!(got.summary.truncated, ["out/a", "out/b", "out/c", "out/d"]);
+    assert_eq!(
+        got.summary.truncated_paths,
+        ["out/a", "out/b", "out/c", "out/d"]
+    );
 
     let mut total = spec(&["out/*"]);
     total.max_total_bytes = 2500;
     let got = collect(&guest, total).await.expect("collected");
     assert_eq!(got.paths(), ["out/a", "out/b"]);
-    assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
+    assert_eq!(
+        got.summary.skipped_files[0].reason(),
+        SkipReason::MaxTotalBytes
+    );
 
     for globs in [&["/etc/*"][..], &["../*"], &[]] {
         let refused = collect(&guest, spec(globs)).await.expect_err("bad");
@@ -183,12 +197,16 @@ async fn a_limit_cuts_hidden_files_and_caches_first() {
     ];
     assert_eq!(got.paths(), expected);
     let summary = got.summary;
-    assert_eq!((summary.matched, summary.returned), (155, 6));
+    assert_eq!((summary.matched_count, summary.returned_count), (155, 6));
     assert!(summary.limits_hit);
-    let skipped: Vec<&str> = summary.skipped.iter().map(|it| it.path.as_str()).collect();
+    let skipped: Vec<&str> = summary
+        .skipped_files
+        .iter()
+        .map(|it| it.path.as_str())
+        .collect();
     assert_eq!(skipped.len(), 149);
     assert_eq!(skipped.last(), Some(&"work/web/__pycache__/app.pyc"));
-    assert_eq!(summary.skipped[0].reason(), Reason::MaxFiles);
+    assert_eq!(summary.skipped_files[0].reason(), SkipReason::MaxFiles);
 
     // Also by their size.
     fs::write(guest.workspace().join("work/.big"), vec![0; 900]).expect("made");
@@ -198,7 +216,7 @@ async fn a_limit_cuts_hidden_files_and_caches_first() {
     let got = collect(&guest, small).await.expect("collected");
     assert_eq!(got.paths().first(), Some(&"work/a.txt"));
     assert!(got.paths().contains(&"work/result"), "{:?}", got.paths());
-    assert_eq!(got.summary.skipped[0].path, "work/.big");
+    assert_eq!(got.summary.skipped_files[0].path, "work/.big");
 }
 
 #[tokio::test]
@@ -208,7 +226,7 @@ async fn directories_come_with_modes_and_times_if_they_are_wanted() {
                   touch -d @1577836800 site/uploads";
     guest.sh("make", script).await;
     let wanted = v1::CollectSpec {
-        directories: true,
+        include_directories: true,
         ..spec(&["out/site"])
     };
     let got = collect(&guest, wanted.clone()).await.expect("collected");
@@ -221,11 +239,17 @@ async fn directories_come_with_modes_and_times_if_they_are_wanted() {
     assert_eq!(got.paths(), expected);
     let (uploads, bytes, end) = &got.files[3];
     assert!(uploads.is_directory && bytes.is_empty() && end.is_none());
-    let mtime = uploads.mtime.map(|mtime| mtime.seconds);
+    let mtime = uploads.modify_time.map(|mtime| mtime.seconds);
     assert_eq!((uploads.mode, mtime), (0o750, Some(1_577_836_800)));
-    assert_eq!((uploads.size, &*uploads.mime_type), (0, "inode/directory"));
+    assert_eq!(
+        (uploads.size_bytes, &*uploads.mime_type),
+        (0, "inode/directory")
+    );
     assert!(!got.files[2].0.is_directory);
-    assert_eq!((got.summary.matched, got.summary.returned), (4, 4));
+    assert_eq!(
+        (got.summary.matched_count, got.summary.returned_count),
+        (4, 4)
+    );
 
     let mut archive = wanted;
     archive.format = v1::CollectFormat::Tar.into();
@@ -273,7 +297,10 @@ async fn archives_hold_the_same_files() {
         let mut wanted = spec(&["out/**"]);
         wanted.format = format.into();
         let got = collect(&guest, wanted).await.expect("collected");
-        assert_eq!((got.summary.matched, got.summary.returned), (4, 4));
+        assert_eq!(
+            (got.summary.matched_count, got.summary.returned_count),
+            (4, 4)
+        );
         let place = tempfile::tempdir().expect("a directory");
         fs::write(place.path().join("t"), &got.archive).expect("written");
         let tar = std::process::Command::new("tar")
@@ -311,26 +338,26 @@ async fn changed_since_exec_leaves_out_what_was_there() {
     let got = collect(&guest, wanted.clone()).await.expect("collected");
     // What its children wrote within the leak grace counts, too.
     assert_eq!(got.paths(), ["out/back", "out/late", "out/new", "out/same"]);
-    assert_eq!(got.summary.matched, 4);
+    assert_eq!(got.summary.matched_count, 4);
     // Files that are in none of the directories that globs collect.
     let outside = ["/workspace/images/new", "/workspace/top"];
-    assert_eq!(got.summary.outside, outside);
-    assert!(!got.summary.outside_cut);
+    assert_eq!(got.summary.outside_paths, outside);
+    assert!(!got.summary.outside_paths_truncated);
     // What a later one made or changed is not its own.
     let later = "sleep 0.02; echo x > out/later; echo x >> out/new; echo x > top2";
     guest.sh("later", later).await;
     wanted.until_exec_end = true;
     let got = collect(&guest, wanted.clone()).await.expect("collected");
     assert_eq!(got.paths(), ["out/back", "out/late", "out/same"]);
-    assert_eq!(got.summary.outside, outside);
+    assert_eq!(got.summary.outside_paths, outside);
     wanted.until_exec_end = false;
     let got = collect(&guest, wanted.clone()).await.expect("collected");
-    assert_eq!(got.summary.matched, 5);
+    assert_eq!(got.summary.matched_count, 5);
     let outside = ["/workspace/images/new", "/workspace/top", "/workspace/top2"];
-    assert_eq!(got.summary.outside, outside);
+    assert_eq!(got.summary.outside_paths, outside);
     // Without an exec there is no time to compare with.
     let all = collect(&guest, spec(&["out/*"])).await.expect("collected");
-    assert_eq!(all.summary.outside, [""; 0]);
+    assert_eq!(all.summary.outside_paths, [""; 0]);
     wanted.changed_since_exec = "workspaces/test/execs/none".to_owned();
     let refused = collect(&guest, wanted).await.expect_err("unknown");
     assert_eq!(reason(&refused), "EXEC_NOT_FOUND");
@@ -354,12 +381,15 @@ async fn unchanged_files_are_counted_and_literal_globs_name_them() {
         ["out/d/new"],
         "a directory means what is in it"
     );
-    assert_eq!((got.summary.matched, got.summary.unchanged), (1, 2));
+    assert_eq!(
+        (got.summary.matched_count, got.summary.unchanged_count),
+        (1, 2)
+    );
     let skipped = v1::SkippedFile {
         path: "out/old".to_owned(),
-        reason: Reason::Unchanged.into(),
+        reason: SkipReason::Unchanged.into(),
     };
-    assert_eq!(got.summary.skipped, [skipped]);
+    assert_eq!(got.summary.skipped_files, [skipped]);
     assert_eq!(got.summary.unmatched_globs, ["out/none"]);
     assert!(!got.summary.limits_hit);
     // Of a pattern that matches old files only the first one is named, beside others that match new ones.
@@ -367,11 +397,16 @@ async fn unchanged_files_are_counted_and_literal_globs_name_them() {
     patterns.changed_since_exec = "workspaces/test/execs/exec".to_owned();
     let got = collect(&guest, patterns).await.expect("collected");
     assert_eq!(got.paths(), ["out/d/new"]);
-    let skipped: Vec<_> = got.summary.skipped.iter().map(|file| &*file.path).collect();
+    let skipped: Vec<_> = got
+        .summary
+        .skipped_files
+        .iter()
+        .map(|file| &*file.path)
+        .collect();
     assert_eq!(skipped, ["out/d/old", "out/old"]);
     let all = collect(&guest, spec(&["out"])).await.expect("collected");
     assert_eq!(all.paths(), ["out/d/new", "out/d/old", "out/old"]);
-    assert_eq!(all.summary.unchanged, 0, "no exec was named");
+    assert_eq!(all.summary.unchanged_count, 0, "no exec was named");
 }
 
 #[tokio::test]
@@ -383,8 +418,8 @@ async fn a_tree_that_is_too_deep_is_skipped_and_said() {
     wanted.max_files = 1000;
     let got = collect(&guest, wanted).await.expect("collected");
     assert!(got.summary.limits_hit);
-    assert_eq!(got.summary.skipped.len(), 1);
-    assert_eq!(got.summary.skipped[0].reason(), Reason::Depth);
+    assert_eq!(got.summary.skipped_files.len(), 1);
+    assert_eq!(got.summary.skipped_files[0].reason(), SkipReason::Depth);
     assert!((120..140).contains(&got.files.len()), "{}", got.files.len());
 }
 
@@ -402,7 +437,7 @@ async fn ten_thousand_small_files_come_complete() {
     let mut wanted = spec(&["out/**"]);
     wanted.max_files = 20_000;
     let got = collect(&guest, wanted).await.expect("collected");
-    assert_eq!(got.summary.returned, 10_000);
+    assert_eq!(got.summary.returned_count, 10_000);
     assert!(got.paths().is_sorted());
 }
 
@@ -438,7 +473,7 @@ async fn a_file_that_shrinks_while_it_is_read_is_said_to_be_cut() {
             }
         }
         let summary = summary.expect("a summary");
-        assert_eq!(summary.truncated, ["out/big"], "{format:?}");
+        assert_eq!(summary.truncated_paths, ["out/big"], "{format:?}");
         assert!(!summary.limits_hit);
         if format == v1::CollectFormat::Files {
             assert!(sent < SIZE, "{sent}");

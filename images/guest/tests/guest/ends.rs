@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::{self, ExitReason};
 use tonic::{Code, Status, Streaming};
 
 use crate::support::{
@@ -58,7 +58,7 @@ async fn deleting_an_exec_kills_its_tree_and_keeps_its_id_taken() {
     let seen = read.expect("ends well");
     assert_eq!(
         (seen.reason(), &*seen.stdout()),
-        (Reason::KilledByClient, "begun\n")
+        (ExitReason::KilledByClient, "begun\n")
     );
     assert!(!alive(&child), "nothing is left of it");
     assert_refused(
@@ -81,7 +81,7 @@ async fn deleting_an_exec_kills_its_tree_and_keeps_its_id_taken() {
     let script = "setsid sleep 100 > /dev/null 2>&1 & echo $! > kept";
     let mut request = guest.request("ended", &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
-        spec.set_stragglers(v1::Stragglers::Keep);
+        spec.set_stragglers(v1::StragglerPolicy::Keep);
     }
     guest.run(request).await;
     let kept = written(&guest, "kept").await;
@@ -139,7 +139,7 @@ async fn run_abandoned(guest: &Guest, id: &str) -> Streaming<v1::ExecEvent> {
     let script = "echo up; sleep 1000";
     let mut request = guest.request(id, &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
-        spec.set_on_disconnect(v1::OnDisconnect::Kill);
+        spec.set_on_disconnect(v1::DisconnectPolicy::Kill);
     }
     let mut client = guest.client.clone();
     let mut stream = client.run_exec(request).await.expect("runs").into_inner();
@@ -163,7 +163,7 @@ async fn ends(guest: &Guest, id: &str) {
         exec_id: id.to_owned(),
         wait: duration(10_000),
         max_bytes: 1 << 20,
-        settle_time: duration(10_000),
+        settle_duration: duration(10_000),
         ..Default::default()
     };
     loop {
@@ -175,7 +175,7 @@ async fn ends(guest: &Guest, id: &str) {
             .expect("polled")
             .into_inner();
         if let Some(result) = answer.result {
-            assert_eq!(result.reason(), Reason::KilledByClient);
+            assert_eq!(result.reason(), ExitReason::KilledByClient);
             return;
         }
         assert!(begin.elapsed() < DEADLINE, "never ended");
@@ -243,7 +243,7 @@ async fn a_disconnect_keeps_an_exec_by_default() {
     // One without any stream is nobody's loss either.
     let mut request = guest.request("alone", &["sleep", "100"]);
     if let Some(spec) = &mut request.spec {
-        spec.set_on_disconnect(v1::OnDisconnect::Kill);
+        spec.set_on_disconnect(v1::DisconnectPolicy::Kill);
     }
     start(&guest, request).await.expect("started");
     tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -285,7 +285,7 @@ async fn times_beyond_every_clock_are_just_far_away() {
     if let Some(spec) = &mut request.spec {
         spec.timeout = longest;
         spec.no_output_timeout = longest;
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             after_exit: longest,
             ..Default::default()
         });
@@ -317,14 +317,14 @@ async fn a_refused_attach_is_no_stream_that_broke() {
     let guest = Guest::start().await;
     let mut request = guest.request("alone", &["sleep", "100"]);
     if let Some(spec) = &mut request.spec {
-        spec.set_on_disconnect(v1::OnDisconnect::Kill);
+        spec.set_on_disconnect(v1::DisconnectPolicy::Kill);
     }
     start(&guest, request).await.expect("started");
     let beyond = wire::AttachExecRequest {
         exec_id: "alone".to_owned(),
         offsets: Some(v1::StreamOffsets {
-            stdout: 1,
-            stderr: 0,
+            stdout_bytes: 1,
+            stderr_bytes: 0,
         }),
         ..Default::default()
     };

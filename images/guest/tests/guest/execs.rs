@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
-use skilld_proto::v1::spawn_failure::Stage;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::spawn_failure::Step;
+use skilld_proto::v1::{self, ExitReason, StageFormat};
 use tonic::Code;
 
 use crate::files::header;
@@ -14,7 +13,7 @@ use crate::kills::kill;
 use crate::support::{Guest, SeenEvents, in_time, reason, until};
 
 fn wall_time(seen: &SeenEvents) -> Duration {
-    let wall = seen.result.as_ref().and_then(|result| result.wall_time);
+    let wall = seen.result.as_ref().and_then(|result| result.wall_duration);
     Duration::try_from(wall.expect("a time")).expect("a duration")
 }
 
@@ -23,7 +22,7 @@ async fn outcomes_are_the_programs_own() {
     let guest = Guest::start().await;
     let seen = guest.run(guest.request("true", &["true"])).await;
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
-    assert_eq!(seen.reason(), Reason::Exited);
+    assert_eq!(seen.reason(), ExitReason::Exited);
     assert!(wall_time(&seen) > Duration::ZERO);
     assert!(seen.started.expect("started").pid > 1);
     assert!(seen.result.expect("a result").peak_memory_bytes > 0);
@@ -34,14 +33,14 @@ async fn outcomes_are_the_programs_own() {
     assert_eq!(
         seen.total,
         Some(v1::StreamOffsets {
-            stdout: 4,
-            stderr: 4
+            stdout_bytes: 4,
+            stderr_bytes: 4
         })
     );
 
     let seen = guest.sh("signal", "kill -9 $$").await;
     assert_eq!(seen.outcome(), Outcome::Signal(9));
-    assert_eq!(seen.reason(), Reason::Signaled);
+    assert_eq!(seen.reason(), ExitReason::Signaled);
 }
 
 #[tokio::test]
@@ -59,7 +58,9 @@ async fn wall_time_counts_from_the_spawn() {
 #[tokio::test]
 async fn files_made_by_commands_and_the_guest_are_readable_by_all() {
     let guest = Guest::start().await;
-    let put = guest.put(header(Kind::File, "made/by/guest"), b"x").await;
+    let put = guest
+        .put(header(StageFormat::File, "made/by/guest"), b"x")
+        .await;
     put.expect("put");
     let text = "umask; mkdir d; echo x > f; stat -c %a d f made made/by made/by/guest";
     let seen = guest.sh("modes", text).await;
@@ -75,8 +76,7 @@ async fn a_command_gets_what_it_was_given_and_nothing_else() {
     );
     request.env.push("A=1".to_owned());
     if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Data(b"from stdin".as_slice().into()));
-        spec.stdin = Some(v1::Stdin { source });
+        spec.stdin_data = b"from stdin".as_slice().into();
     }
     let seen = guest.run(request).await;
     let out = seen.stdout();
@@ -97,8 +97,7 @@ async fn a_command_gets_what_it_was_given_and_nothing_else() {
         .expect("started")
         .effective_spec
         .expect("a spec");
-    let nothing = v1::stdin::Source::Data(Default::default());
-    assert_eq!(spec.stdin.expect("stdin").source, Some(nothing));
+    assert!(spec.stdin_data.is_empty());
 
     let script = "grep -E 'SigBlk|SigIgn|NoNewPrivs' /proc/self/status; ps -o pid=,sid= -p $$";
     let seen = guest.sh("state", script).await;
@@ -122,8 +121,7 @@ async fn large_stdin_and_large_specs_arrive_whole() {
     let mut request = guest.request("wc", &["wc", "-c"]);
     let data = vec![b'x'; 1 << 20];
     if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Data(data.into()));
-        spec.stdin = Some(v1::Stdin { source });
+        spec.stdin_data = data.into();
     }
     let seen = guest.run(request).await;
     assert_eq!(seen.stdout(), "1048576\n", "{:?}", seen.result);
@@ -147,26 +145,26 @@ async fn spawn_failures_report_their_step_and_errno() {
             request.cwd = cwd.to_owned();
         }
         let seen = guest.run(request).await;
-        assert_eq!(seen.reason(), Reason::SpawnFailed);
+        assert_eq!(seen.reason(), ExitReason::SpawnFailed);
         let failure = seen
             .result
             .and_then(|result| result.spawn_failure)
             .expect("a failure");
         assert_eq!(
-            (failure.stage(), failure.errno),
+            (failure.step(), failure.error_number),
             (stage, errno),
             "{failure:?}"
         );
         assert!(failure.message.starts_with(name), "{failure:?}");
         assert_eq!(seen.started.expect("started").pid, 0);
     };
-    check("none", &["no-such-program"], None, Stage::Exec, 2, "ENOENT").await;
-    check("path", &["./nothing"], None, Stage::Exec, 2, "ENOENT").await;
-    check("mode", &["./plain"], None, Stage::Exec, 13, "EACCES").await;
-    check("format", &["./garbage"], None, Stage::Exec, 8, "ENOEXEC").await;
-    check("cwd", &["true"], Some("/nowhere"), Stage::Cwd, 2, "ENOENT").await;
+    check("none", &["no-such-program"], None, Step::Exec, 2, "ENOENT").await;
+    check("path", &["./nothing"], None, Step::Exec, 2, "ENOENT").await;
+    check("mode", &["./plain"], None, Step::Exec, 13, "EACCES").await;
+    check("format", &["./garbage"], None, Step::Exec, 8, "ENOEXEC").await;
+    check("cwd", &["true"], Some("/nowhere"), Step::Cwd, 2, "ENOENT").await;
     let long = "z".repeat(200_000);
-    check("big", &["true", &long], None, Stage::Exec, 7, "E2BIG").await;
+    check("big", &["true", &long], None, Step::Exec, 7, "E2BIG").await;
 
     let started = guest
         .client
@@ -174,7 +172,10 @@ async fn spawn_failures_report_their_step_and_errno() {
         .start_exec(guest.request("absent", &["no-such"]))
         .await;
     let exec = started.expect("an exec").into_inner();
-    assert_eq!(exec.result.expect("a result").reason(), Reason::SpawnFailed);
+    assert_eq!(
+        exec.result.expect("a result").reason(),
+        ExitReason::SpawnFailed
+    );
 }
 
 #[tokio::test]
@@ -319,7 +320,7 @@ async fn an_exec_with_stragglers_counts_as_kept_from_its_end_on() {
     let script = "sleep 1000 < /dev/null > /dev/null 2>&1 &";
     let mut request = guest.request("c", &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
-        spec.stragglers = v1::Stragglers::Keep.into();
+        spec.stragglers = v1::StragglerPolicy::Keep.into();
     }
     guest.run(request).await;
     let list = wire::ListExecsRequest {
@@ -345,14 +346,18 @@ async fn a_missing_working_directory_is_named_whatever_the_program() {
         let mut request = guest.request(id, &[program]);
         request.cwd = format!("{workspace}/work/none/below");
         if restricted && let Some(spec) = &mut request.spec {
-            spec.programs = Some(v1::Programs::default());
+            spec.programs = Some(v1::ExecPrograms::default());
         }
         let seen = guest.run(request).await;
         let failure = seen
             .result
             .and_then(|result| result.spawn_failure)
             .expect("a failure");
-        assert_eq!((failure.stage(), failure.errno), (Stage::Cwd, 2), "{id}");
+        assert_eq!(
+            (failure.step(), failure.error_number),
+            (Step::Cwd, 2),
+            "{id}"
+        );
         let expected = format!("{workspace}/work/none/below: {workspace}/work/none is missing");
         assert!(failure.message.ends_with(&expected), "{failure:?}");
     }
@@ -379,8 +384,7 @@ async fn stdin_arrives_whole_whatever_pipes_a_tenant_holds() {
     for bytes in [9 * 1024, 64 * 1024] {
         let mut request = guest.request(&format!("wc{bytes}"), &["wc", "-c"]);
         if let Some(spec) = &mut request.spec {
-            let source = Some(v1::stdin::Source::Data(vec![b'x'; bytes].into()));
-            spec.stdin = Some(v1::Stdin { source });
+            spec.stdin_data = vec![b'x'; bytes].into();
         }
         // The guest does not wait for a program.
         let seen = in_time("the end", guest.run(request)).await;

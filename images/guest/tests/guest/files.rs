@@ -5,9 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
 use skilld_proto::v1::read_file_response::Payload;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::{self, StageFormat};
 use tonic::Status;
 
 use crate::support::{Guest, reason};
@@ -81,10 +80,10 @@ impl Guest {
     }
 }
 
-pub(crate) fn header(kind: Kind, path: &str) -> wire::PutFilesHeader {
+pub(crate) fn header(kind: StageFormat, path: &str) -> wire::PutFilesHeader {
     wire::PutFilesHeader {
         file: Some(v1::StageFilesHeader {
-            kind: kind.into(),
+            format: kind.into(),
             path: path.to_owned(),
             ..Default::default()
         }),
@@ -104,13 +103,13 @@ pub(crate) fn sha256(data: &[u8]) -> String {
 async fn a_file_goes_in_and_comes_out() {
     let guest = Guest::start().await;
     let data: Vec<u8> = (0..=250).cycle().take(3_000_000).collect();
-    let mut file = header(Kind::File, "work/inputs/deep/er/a.bin");
+    let mut file = header(StageFormat::File, "work/inputs/deep/er/a.bin");
     if let Some(file) = &mut file.file {
-        file.mode = 0o755;
+        file.mode = Some(0o755);
         file.sha256 = sha256(&data);
     }
     let put = guest.put(file, &data).await.expect("put");
-    assert_eq!((put.files_total, put.bytes_total), (1, 3_000_000));
+    assert_eq!((put.file_count, put.size_bytes), (1, 3_000_000));
     assert_eq!(put.files[0].path, "work/inputs/deep/er/a.bin");
     assert_eq!(put.files[0].sha256, sha256(&data));
     let path = guest.workspace().join("work/inputs/deep/er/a.bin");
@@ -135,14 +134,14 @@ async fn a_file_goes_in_and_comes_out() {
     );
     assert!(
         guest
-            .put(header(Kind::File, "out/empty"), b"")
+            .put(header(StageFormat::File, "out/empty"), b"")
             .await
             .is_ok()
     );
     assert_eq!(guest.read("out/empty", 0, 0).await.expect("read"), b"");
     // Again, over it.
     guest
-        .put(header(Kind::File, path), b"new")
+        .put(header(StageFormat::File, path), b"new")
         .await
         .expect("put");
     assert_eq!(guest.read(path, 0, 0).await.expect("read"), b"new");
@@ -160,7 +159,7 @@ async fn refused_uploads_leave_nothing() {
     let before = guest.tree();
     let check = async |path: &str, expected: &str| {
         let refused = guest
-            .put(header(Kind::File, path), b"data")
+            .put(header(StageFormat::File, path), b"data")
             .await
             .expect_err(path);
         assert_eq!(reason(&refused), expected, "{path}");
@@ -178,19 +177,19 @@ async fn refused_uploads_leave_nothing() {
     check("a\0b", "INVALID_REQUEST").await;
     check(&"x".repeat(300), "INVALID_REQUEST").await;
 
-    let mut wrong = header(Kind::File, "out/sum");
+    let mut wrong = header(StageFormat::File, "out/sum");
     wrong.file.as_mut().expect("a file").sha256 = sha256(b"other");
     let refused = guest.put(wrong, b"data").await.expect_err("a wrong sum");
     assert_eq!(reason(&refused), "CHECKSUM_MISMATCH");
-    let mut large = header(Kind::File, "out/large");
+    let mut large = header(StageFormat::File, "out/large");
     large.bytes_max = 10;
     let refused = guest
         .put(large, b"more than ten")
         .await
         .expect_err("too large");
     assert_eq!(reason(&refused), "LIMIT_EXCEEDED");
-    let mut setuid = header(Kind::File, "out/setuid");
-    setuid.file.as_mut().expect("a file").mode = 0o4755;
+    let mut setuid = header(StageFormat::File, "out/setuid");
+    setuid.file.as_mut().expect("a file").mode = Some(0o4755);
     let refused = guest.put(setuid, b"x").await.expect_err("set-id");
     assert_eq!(reason(&refused), "INVALID_REQUEST");
     assert_eq!(guest.tree(), before);
@@ -207,7 +206,7 @@ async fn a_stream_that_breaks_off_leaves_nothing() {
     let call = async move { client.put_files(stream).await };
     let mut call = Box::pin(call);
     for payload in [
-        Payload::Header(header(Kind::File, "out/never")),
+        Payload::Header(header(StageFormat::File, "out/never")),
         Payload::Data(vec![0; 1000].into()),
     ] {
         let message = wire::PutFilesRequest {
@@ -235,7 +234,7 @@ async fn names_that_a_command_took_are_passed_over() {
     for name in 0..100 {
         fs::create_dir_all(stage.join(name.to_string())).expect("made");
     }
-    let header = header(Kind::File, "out/late");
+    let header = header(StageFormat::File, "out/late");
     guest.put(header, b"content").await.expect("staged");
     assert_eq!(
         guest.read("out/late", 0, 0).await.expect("read"),
@@ -301,9 +300,9 @@ async fn lists_are_sorted_paged_and_follow_no_link() {
     };
     let flat = ask("out", false, 0, String::new()).await.expect("a list");
     assert_eq!(paths(&flat), ["out/a", "out/a.d", "out/k", "out/link"]);
-    assert_eq!(flat.files[2].size, 5);
+    assert_eq!(flat.files[2].size_bytes, 5);
     assert_eq!(flat.files[3].link_target, "/etc");
-    assert_eq!(flat.files[3].r#type(), v1::FileType::Symlink);
+    assert_eq!(flat.files[3].file_type(), v1::FileType::Symlink);
     let all = [
         "out/a",
         "out/a.d",

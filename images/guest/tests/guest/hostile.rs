@@ -14,10 +14,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
 use skilld_proto::v1::collect_outputs_response::Payload;
-use skilld_proto::v1::skipped_file::Reason;
-use skilld_proto::v1::stage_files_header::Kind;
+use skilld_proto::v1::{self, SkipReason, StageFormat};
 
 use crate::collects::{collect, spec};
 use crate::files::header;
@@ -79,11 +77,13 @@ async fn a_directory_swapped_with_a_link_never_leads_outside() {
                 inside += 1;
             }
         }
-        for skipped in &got.summary.skipped {
-            let known = [Reason::FileType, Reason::Gone];
+        for skipped in &got.summary.skipped_files {
+            let known = [SkipReason::FileType, SkipReason::Gone];
             assert!(known.contains(&skipped.reason()), "{skipped:?}");
         }
-        let put = guest.put(header(Kind::File, "out/d/new"), b"new").await;
+        let put = guest
+            .put(header(StageFormat::File, "out/d/new"), b"new")
+            .await;
         staged += usize::from(put.is_ok());
         stop.store(true, Ordering::Relaxed);
     }
@@ -111,10 +111,10 @@ async fn a_file_that_grows_while_it_is_read_ends_where_it_was_opened() {
                 .await
                 .expect("collected");
             for (file, bytes, end) in got.files {
-                let size = u64::try_from(file.size).expect("a size");
+                let size = u64::try_from(file.size_bytes).expect("a size");
                 assert!(bytes.len() as u64 <= size, "more than it was");
                 assert!(!end.expect("an end").truncated);
-                sizes.push(file.size);
+                sizes.push(file.size_bytes);
             }
         }
         sizes
@@ -137,10 +137,10 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
         .expect("collected");
     assert_eq!(got.paths(), ["out/a-hole", "out/small"]);
     assert_eq!(
-        (got.files[0].0.size, got.files[0].1.len()),
+        (got.files[0].0.size_bytes, got.files[0].1.len()),
         (1 << 40, 1 << 20)
     );
-    assert_eq!(got.summary.truncated, ["out/a-hole"]);
+    assert_eq!(got.summary.truncated_paths, ["out/a-hole"]);
     assert!(got.summary.limits_hit);
     let mut skipped = spec(&["out/*"]);
     skipped.max_file_bytes = 1 << 41;
@@ -149,7 +149,10 @@ async fn a_sparse_tebibyte_costs_no_more_than_its_limit() {
         .await
         .expect("collected");
     assert_eq!(got.paths(), ["out/small"]);
-    assert_eq!(got.summary.skipped[0].reason(), Reason::MaxTotalBytes);
+    assert_eq!(
+        got.summary.skipped_files[0].reason(),
+        SkipReason::MaxTotalBytes
+    );
 }
 
 /// A command can set the modification time of a file, but not its change time.
@@ -197,9 +200,9 @@ async fn an_archive_holds_any_name() {
     let latin = got
         .files
         .iter()
-        .find(|(file, ..)| !file.path_bytes.is_empty());
+        .find(|(file, ..)| !file.raw_path.is_empty());
     let (latin, ..) = latin.expect("a name that is not text");
-    assert_eq!(&*latin.path_bytes, b"out/latin \xfc \xff");
+    assert_eq!(&*latin.raw_path, b"out/latin \xfc \xff");
     assert_eq!(latin.path, "out/latin \u{fffd} \u{fffd}");
     let mut wanted = spec(&["out/*"]);
     wanted.format = v1::CollectFormat::Tar.into();
@@ -266,7 +269,7 @@ async fn count_answers_during(guest: &Guest, wanted: v1::CollectSpec) -> usize {
         while let Some(message) = stream.message().await.expect("a message") {
             match message.payload.expect("a payload") {
                 Payload::Data(data) => received += data.len(),
-                Payload::Summary(summary) => returned = summary.returned,
+                Payload::Summary(summary) => returned = summary.returned_count,
                 Payload::File(_) | Payload::FileEnd(_) => {}
             }
         }
@@ -354,9 +357,11 @@ async fn uploaded_files_are_collected_with_their_bytes_and_modes() {
     for turn in 0..24 {
         let tree = trees().new_tree(&mut runner).expect("a tree").current();
         let base = format!("work/{turn}");
-        let put = guest.put(header(Kind::Tar, &base), &tar(&tree)).await;
+        let put = guest
+            .put(header(StageFormat::Tar, &base), &tar(&tree))
+            .await;
         let staged = put.unwrap_or_else(|status| panic!("{status}: {tree:?}"));
-        assert_eq!(usize::try_from(staged.files_total), Ok(tree.len()));
+        assert_eq!(usize::try_from(staged.file_count), Ok(tree.len()));
         let got = collect(&guest, unlimited(&[&format!("{base}/**")]))
             .await
             .expect("collected");
@@ -373,8 +378,8 @@ async fn uploaded_files_are_collected_with_their_bytes_and_modes() {
         wanted.format = v1::CollectFormat::Tar.into();
         let archive = collect(&guest, wanted).await.expect("collected").archive;
         let back = format!("out/{turn}");
-        let again = guest.put(header(Kind::Tar, &back), &archive).await;
-        assert_eq!(again.expect("staged").files_total, staged.files_total);
+        let again = guest.put(header(StageFormat::Tar, &back), &archive).await;
+        assert_eq!(again.expect("staged").file_count, staged.file_count);
         for (name, (mode, contents)) in &tree {
             let path = guest.workspace().join(&back).join(&base).join(name);
             assert!(fs::read(&path).expect("there") == *contents, "{name}");

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::{self, ExitReason};
 
 use crate::support::{
-    Guest, SeenEvents, alive, configuration, duration, in_time, reason, until, with_longer_times,
+    Guest, SeenEvents, alive, configuration, duration, in_time, until, with_longer_times,
 };
 
 /// Longest grace of a kill, in milliseconds.
@@ -17,7 +17,7 @@ pub(crate) async fn kill(guest: &Guest, id: &str, grace: u64) -> v1::Exec {
     let request = wire::KillExecRequest {
         exec_id: id.to_owned(),
         grace: duration(grace),
-        reason: Reason::Unspecified.into(),
+        reason: ExitReason::Unspecified.into(),
     };
     let mut client = guest.client.clone();
     let killed = in_time("the answer to a kill", client.kill_exec(request)).await;
@@ -62,7 +62,7 @@ async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
         let begin = Instant::now();
         let seen = guest.run(request).await;
         let took = begin.elapsed();
-        assert_eq!(seen.reason(), Reason::Timeout);
+        assert_eq!(seen.reason(), ExitReason::Timeout);
         let file = guest.workspace().join(id);
         let pid = std::fs::read_to_string(file).unwrap_or_default();
         if !pid.ends_with('\n') {
@@ -72,7 +72,7 @@ async fn a_timeout_ends_the_whole_tree_and_keeps_the_output() {
         assert_eq!(seen.out, b"before\n");
         // The timeout and the grace.
         let least = Duration::from_millis(timeout + 200);
-        let wall = seen.result.and_then(|result| result.wall_time);
+        let wall = seen.result.and_then(|result| result.wall_duration);
         let wall = Duration::try_from(wall.expect("a time")).expect("positive");
         assert!(wall >= least && wall <= took, "{wall:?} of {took:?}");
         // Every process of the exec holds its output, so the stream ends when none is left.
@@ -96,7 +96,7 @@ async fn kill_answers_when_nothing_is_left() {
     assert!(!alive(&pid));
     assert_eq!(
         exec.result.expect("a result").reason(),
-        Reason::KilledByClient
+        ExitReason::KilledByClient
     );
 
     // The answer does not wait for the end of the grace, which is not before the deadline.
@@ -106,8 +106,8 @@ async fn kill_answers_when_nothing_is_left() {
         .expect("started");
     let exec = kill(&guest, "tame", GRACE_MAX).await;
     let result = exec.result.expect("a result");
-    assert_eq!(result.outcome, Some(Outcome::Signal(15)));
-    assert_eq!(result.reason(), Reason::KilledByClient);
+    assert_eq!(result.outcome(), Some(Outcome::Signal(15)));
+    assert_eq!(result.reason(), ExitReason::KilledByClient);
 }
 
 #[tokio::test]
@@ -131,8 +131,8 @@ async fn a_kill_leaves_nothing_that_a_handler_of_sigterm_has_started() {
     let (first, second) = tokio::join!(kill(&guest, "wild", GRACE_MAX), second);
     for exec in [first, second] {
         let result = exec.result.expect("a result");
-        assert_eq!(result.outcome, Some(Outcome::Signal(9)));
-        assert_eq!(result.reason(), Reason::KilledByClient);
+        assert_eq!(result.outcome(), Some(Outcome::Signal(9)));
+        assert_eq!(result.reason(), ExitReason::KilledByClient);
     }
 }
 
@@ -149,7 +149,7 @@ async fn a_timeout_leaves_nothing_that_a_sigterm_handler_started() {
             spec.timeout = duration(millis);
         }
         let seen = guest.run(request).await;
-        assert_eq!(seen.reason(), Reason::Timeout);
+        assert_eq!(seen.reason(), ExitReason::Timeout);
         let pids = SPAWNED.map(|name| {
             let file = guest.workspace().join(format!("{id}{name}"));
             std::fs::read_to_string(file).unwrap_or_default()
@@ -185,7 +185,7 @@ async fn a_background_child_that_holds_the_pipe_does_not_delay_exited() {
 #[tokio::test]
 async fn a_background_child_is_killed_after_its_grace_or_kept() {
     let guest = Guest::start().await;
-    let leave = async |id: &str, stragglers: v1::Stragglers| {
+    let leave = async |id: &str, stragglers: v1::StragglerPolicy| {
         let mut request = guest.request(id, &["bash", "-c", STRAGGLERS, id]);
         if let Some(spec) = &mut request.spec {
             spec.stragglers = stragglers.into();
@@ -199,8 +199,8 @@ async fn a_background_child_is_killed_after_its_grace_or_kept() {
         ]
     };
     for (id, stragglers) in [
-        ("default", v1::Stragglers::Unspecified),
-        ("kill", v1::Stragglers::Kill),
+        ("default", v1::StragglerPolicy::Unspecified),
+        ("kill", v1::StragglerPolicy::Kill),
     ] {
         let begin = Instant::now();
         let killed = leave(id, stragglers).await;
@@ -210,7 +210,7 @@ async fn a_background_child_is_killed_after_its_grace_or_kept() {
         assert!(!killed.iter().any(|pid| alive(pid)), "{killed:?}");
     }
 
-    let kept = leave("keep", v1::Stragglers::Keep).await;
+    let kept = leave("keep", v1::StragglerPolicy::Keep).await;
     assert!(kept.iter().all(|pid| alive(pid)), "{kept:?}");
     kill(&guest, "keep", 0).await;
     assert!(!kept.iter().any(|pid| alive(pid)), "{kept:?}");
@@ -237,7 +237,7 @@ async fn the_end_names_the_processes_that_ended_with_the_command() {
     let result = exec.result.expect("a result");
     assert_eq!(
         (result.reason(), result.ended_processes),
-        (Reason::Exited, Some(ended))
+        (ExitReason::Exited, Some(ended))
     );
 }
 
@@ -248,13 +248,13 @@ async fn the_end_names_no_process_that_stays_or_ended_for_a_reason() {
     let mut kept = guest.request("kept", &["bash", "-c", SERVERS]);
     let mut late = guest.request("late", &["bash", "-c", "setsid sleep 1000 & sleep 1000"]);
     if let (Some(kept), Some(late)) = (&mut kept.spec, &mut late.spec) {
-        kept.set_stragglers(v1::Stragglers::Keep);
+        kept.set_stragglers(v1::StragglerPolicy::Keep);
         late.timeout = duration(500);
     }
     let kept = in_time("the end of a command with servers", guest.run(kept)).await;
-    assert_eq!((kept.reason(), kept.ended), (Reason::Exited, None));
+    assert_eq!((kept.reason(), kept.ended), (ExitReason::Exited, None));
     let late = in_time("the timeout", guest.run(late)).await;
-    assert_eq!((late.reason(), late.ended), (Reason::Timeout, None));
+    assert_eq!((late.reason(), late.ended), (ExitReason::Timeout, None));
 }
 
 #[tokio::test]
@@ -272,7 +272,7 @@ async fn silence_and_output_have_limits() {
             spec.no_output_timeout = duration(silence);
         }
         let seen = guest.run(silent).await;
-        assert_eq!(seen.reason(), Reason::NoOutputTimeout);
+        assert_eq!(seen.reason(), ExitReason::NoOutputTimeout);
         seen.out == b"1\n2\n" && seen.err == b"a\nb\n"
     })
     .await;
@@ -287,7 +287,7 @@ async fn silence_and_output_have_limits() {
         });
     }
     let seen = guest.run(loud).await;
-    assert_eq!(seen.reason(), Reason::OutputLimit);
+    assert_eq!(seen.reason(), ExitReason::OutputLimit);
     assert_eq!(seen.out.len() + seen.err.len(), 100_001);
     for (bytes, line) in [(&seen.out, b"123456789\n"), (&seen.err, b"abcdefghi\n")] {
         assert!(!bytes.is_empty() && line.repeat(10_001).starts_with(bytes));
@@ -303,34 +303,4 @@ async fn silence_and_output_have_limits() {
         });
     }
     assert_eq!(guest.run(files).await.stdout(), "77\n5\n9\n");
-}
-
-#[tokio::test]
-async fn signals_reach_whom_they_are_for() {
-    let guest = Guest::start().await;
-    let mut client = guest.client.clone();
-    let script = "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.02; done";
-    let request = guest.request("sig", &["bash", "-c", script]);
-    let mut stream = client.run_exec(request).await.expect("runs").into_inner();
-    let mut seen = SeenEvents::default();
-    seen.take_until(&mut stream, "ready", |seen| seen.out == b"ready\n")
-        .await;
-    let signal = |signal| wire::SignalExecRequest {
-        exec_id: "sig".to_owned(),
-        signal,
-        ..Default::default()
-    };
-    client.signal_exec(signal(10)).await.expect("sent");
-    seen.take_until(&mut stream, "usr1", |seen| seen.out == b"ready\nusr1\n")
-        .await;
-    client.signal_exec(signal(15)).await.expect("sent");
-    while let Some(event) = stream.message().await.expect("an event") {
-        seen.take(event);
-    }
-    assert_eq!(seen.outcome(), Outcome::Signal(15));
-    assert_eq!(seen.reason(), Reason::Signaled);
-    let late = client.signal_exec(signal(15)).await.expect_err("over");
-    assert_eq!(reason(&late), "EXEC_NOT_RUNNING");
-    let bad = client.signal_exec(signal(65)).await.expect_err("no signal");
-    assert_eq!(reason(&bad), "INVALID_REQUEST");
 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_result::Outcome;
+use skilld_proto::{Outcome, to_count};
 use tonic::Code;
 
 use crate::support::{
@@ -55,11 +55,11 @@ async fn a_slow_reader_of_a_blocking_exec_loses_nothing() {
         ],
     );
     if let Some(spec) = &mut request.spec {
-        let retain = v1::Retain {
+        let retain = v1::ExecRetention {
             stdout_bytes: 100_000,
             ..Default::default()
         };
-        spec.retain = Some(retain);
+        spec.retention = Some(retain);
     }
     let mut client = guest.client.clone();
     let stream = client.run_exec(request).await.expect("runs").into_inner();
@@ -92,7 +92,7 @@ async fn output_in_flight_on_a_broken_stream_is_retained() {
     let (mut total, mut same) = (0, 0);
     while same < 10 || total == 0 {
         let exec = client.get_exec(get.clone()).await.expect("there");
-        let now = exec.into_inner().total.expect("offsets").stdout;
+        let now = exec.into_inner().total.expect("offsets").stdout_bytes;
         same = if now == total { same + 1 } else { 0 };
         total = now;
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -114,7 +114,7 @@ async fn a_blocking_exec_without_a_reader_waits_and_loses_nothing() {
         &["bash", "-c", "head -c 3000000 /dev/zero; echo x > done"],
     );
     if let Some(spec) = &mut request.spec {
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: 70_000,
             ..Default::default()
         });
@@ -130,7 +130,7 @@ async fn a_blocking_exec_without_a_reader_waits_and_loses_nothing() {
             .await
             .expect("there")
             .into_inner();
-        total = exec.total.expect("offsets").stdout;
+        total = exec.total.expect("offsets").stdout_bytes;
     }
     assert_eq!(total, 70_000);
     assert!(!guest.workspace().join("done").exists());
@@ -149,8 +149,8 @@ async fn drop_oldest_reports_a_gap_with_offsets() {
         &["bash", "-c", "head -c 1000000 /dev/zero; echo -n end"],
     );
     if let Some(spec) = &mut request.spec {
-        spec.on_full = v1::OnFull::DropOldest.into();
-        spec.retain = Some(v1::Retain {
+        spec.on_full = v1::OutputFullPolicy::DropOldest.into();
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: 70_000,
             ..Default::default()
         });
@@ -167,13 +167,13 @@ async fn drop_oldest_reports_a_gap_with_offsets() {
             .expect("there")
             .into_inner();
     }
-    assert_eq!(exec.total.expect("offsets").stdout, 1_000_003);
-    assert_eq!(exec.oldest.expect("offsets").stdout, 930_003);
+    assert_eq!(exec.total.expect("offsets").stdout_bytes, 1_000_003);
+    assert_eq!(exec.oldest.expect("offsets").stdout_bytes, 930_003);
     let dropped = exec
         .result
         .and_then(|result| result.dropped_bytes)
         .expect("a count");
-    assert_eq!(dropped.stdout, 930_003);
+    assert_eq!(dropped.stdout_bytes, 930_003);
     let seen = SeenEvents::all(guest.attach("drop", 0).await)
         .await
         .expect("ends well");
@@ -183,7 +183,7 @@ async fn drop_oldest_reports_a_gap_with_offsets() {
 
     let refuse = wire::AttachExecRequest {
         exec_id: "drop".to_owned(),
-        gaps: v1::Gaps::Refuse.into(),
+        gap_policy: v1::GapPolicy::Refuse.into(),
         ..Default::default()
     };
     let refused = client.attach_exec(refuse).await.expect_err("dropped");
@@ -217,8 +217,8 @@ async fn a_broken_connection_changes_nothing_for_the_exec() {
     while let Some(event) = stream.message().await.expect("an event") {
         match event.event.expect("an event") {
             Event::Output(output) => {
-                assert_eq!(output.offset, first.out.len() as u64);
-                let Some(v1::exec_event::output::Content::Data(data)) = output.content else {
+                assert_eq!(to_count(output.offset), first.out.len() as u64);
+                let Some(v1::output_event::Content::Data(data)) = output.content else {
                     panic!("bytes");
                 };
                 first.out.extend_from_slice(&data);
@@ -287,8 +287,8 @@ async fn readers_at_different_offsets_get_the_same_bytes() {
     let beyond = wire::AttachExecRequest {
         exec_id: "many".to_owned(),
         offsets: Some(v1::StreamOffsets {
-            stdout: 1 << 40,
-            stderr: 0,
+            stdout_bytes: 1 << 40,
+            stderr_bytes: 0,
         }),
         ..Default::default()
     };
@@ -306,7 +306,7 @@ async fn output_is_kept_for_as_long_as_asked() {
     let guest = Guest::start().await;
     let mut request = guest.request("brief", &["true"]);
     if let Some(spec) = &mut request.spec {
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             after_exit: duration(50),
             ..Default::default()
         });
@@ -357,7 +357,7 @@ async fn a_spent_budget_drops_nothing_of_a_blocking_exec() {
 }
 
 /// Waits until a stream of an exec without readers has grown to a size, and returns the exec.
-async fn total_reaches(guest: &Guest, id: &str, bytes: u64) -> v1::Exec {
+async fn total_reaches(guest: &Guest, id: &str, bytes: i64) -> v1::Exec {
     let request = wire::GetExecRequest {
         exec_id: id.to_owned(),
     };
@@ -371,7 +371,7 @@ async fn total_reaches(guest: &Guest, id: &str, bytes: u64) -> v1::Exec {
             .await
             .expect("there")
             .into_inner();
-        if exec.total.expect("offsets").stdout >= bytes {
+        if exec.total.expect("offsets").stdout_bytes >= bytes {
             return exec;
         }
     }
@@ -384,7 +384,7 @@ async fn killing_a_blocked_unread_exec_keeps_its_output() {
     for (id, after_exit) in [("yes", None), ("brief", duration(50))] {
         let mut request = guest.request(id, &["yes"]);
         if let Some(spec) = &mut request.spec {
-            spec.retain = Some(v1::Retain {
+            spec.retention = Some(v1::ExecRetention {
                 stdout_bytes: 100_000,
                 after_exit,
                 ..Default::default()
@@ -401,7 +401,7 @@ async fn killing_a_blocked_unread_exec_keeps_its_output() {
             .expect("killed")
             .into_inner();
         assert_eq!(killed.state(), v1::ExecState::Closed);
-        let total = killed.total.expect("offsets").stdout;
+        let total = killed.total.expect("offsets").stdout_bytes;
         assert!(total > 100_000, "what was in the pipe: {killed:?}");
         if after_exit.is_some() {
             wait_until_forgotten(&guest, id).await;
@@ -410,7 +410,10 @@ async fn killing_a_blocked_unread_exec_keeps_its_output() {
         let seen = SeenEvents::all(guest.attach(id, 0).await)
             .await
             .expect("ends well");
-        assert_eq!((seen.out.len() as u64, seen.gaps.len()), (total, 0));
+        assert_eq!(
+            (seen.out.len() as u64, seen.gaps.len()),
+            (to_count(total), 0)
+        );
     }
 }
 
@@ -421,7 +424,7 @@ async fn text_that_is_larger_than_its_window_does_not_wait_for_ever() {
     let mut request = guest.request("tiny", &["bash", "-c", script]);
     request.format = v1::OutputFormat::Text.into();
     if let Some(spec) = &mut request.spec {
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: 2,
             ..Default::default()
         });

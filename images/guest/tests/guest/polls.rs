@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_result::Outcome;
+use skilld_proto::v1::output_event::Content;
+use skilld_proto::{Outcome, from_count};
 use tonic::{Code, Status};
 
 use crate::support::{Guest, configuration, duration, in_time, reason, until, with_longer_times};
@@ -23,7 +23,7 @@ struct PolledOutput {
     out: Vec<u8>,
     err: Vec<u8>,
     text: String,
-    gaps: Vec<(u64, u64)>,
+    gaps: Vec<(i64, i64)>,
     next: v1::StreamOffsets,
     answers: usize,
     last: v1::PollExecResponse,
@@ -36,7 +36,7 @@ fn request(id: &str, offsets: v1::StreamOffsets) -> wire::PollExecRequest {
         offsets: Some(offsets),
         wait: duration(WAIT_MAX),
         max_bytes: 64 * 1024,
-        settle_time: duration(75),
+        settle_duration: duration(75),
         ..Default::default()
     }
 }
@@ -72,10 +72,10 @@ async fn start_with(guest: &Guest, id: &str, script: &str, change: impl FnOnce(&
 
 impl PolledOutput {
     fn take(&mut self, answer: v1::PollExecResponse) {
-        for output in &answer.output {
+        for output in &answer.outputs {
             let (at, to) = match output.stream() {
-                v1::OutputStream::Stdout => (&mut self.next.stdout, &mut self.out),
-                v1::OutputStream::Stderr => (&mut self.next.stderr, &mut self.err),
+                v1::OutputStream::Stdout => (&mut self.next.stdout_bytes, &mut self.out),
+                v1::OutputStream::Stderr => (&mut self.next.stderr_bytes, &mut self.err),
                 v1::OutputStream::Unspecified => panic!("no stream"),
             };
             if answer.gaps.is_empty() {
@@ -83,7 +83,7 @@ impl PolledOutput {
             }
             match output.content.as_ref().expect("content") {
                 Content::Data(data) => {
-                    *at = output.offset + data.len() as u64;
+                    *at = output.offset + from_count(data.len() as u64);
                     to.extend_from_slice(data);
                 }
                 Content::Text(text) => {
@@ -92,7 +92,10 @@ impl PolledOutput {
                 }
             }
         }
-        let gaps = answer.gaps.iter().map(|gap| (gap.from, gap.to));
+        let gaps = answer
+            .gaps
+            .iter()
+            .map(|gap| (gap.start_offset, gap.end_offset));
         self.gaps.extend(gaps);
         assert_eq!(answer.next_offsets, Some(self.next));
         self.answers += 1;
@@ -102,7 +105,7 @@ impl PolledOutput {
     /// Polls until the exec is closed.
     async fn all(guest: &Guest, mut request: wire::PollExecRequest) -> Self {
         let mut polled = Self::default();
-        while polled.last.state() != v1::ExecState::Closed || !polled.last.output.is_empty() {
+        while polled.last.state() != v1::ExecState::Closed || !polled.last.outputs.is_empty() {
             request.offsets = Some(polled.next);
             polled.take(poll(guest, request.clone()).await);
         }
@@ -111,12 +114,12 @@ impl PolledOutput {
 }
 
 fn text_of(answer: &v1::PollExecResponse) -> String {
-    let part = |output: &v1::exec_event::Output| match output.content.clone() {
+    let part = |output: &v1::OutputEvent| match output.content.clone() {
         Some(Content::Data(data)) => String::from_utf8_lossy(&data).into_owned(),
         Some(Content::Text(text)) => text,
         None => String::new(),
     };
-    answer.output.iter().map(part).collect()
+    answer.outputs.iter().map(part).collect()
 }
 
 #[tokio::test]
@@ -124,9 +127,9 @@ async fn a_poll_answers_at_once_when_the_exec_ends() {
     let guest = Guest::start().await;
     start(&guest, "mute", "sleep 0.3; exit 7").await;
     let answer = poll_early(&guest, request("mute", v1::StreamOffsets::default())).await;
-    assert_eq!(answer.output.len(), 0);
+    assert_eq!(answer.outputs.len(), 0);
     let result = answer.result.expect("a result");
-    assert_eq!(result.outcome, Some(Outcome::ExitCode(7)));
+    assert_eq!(result.outcome(), Some(Outcome::ExitCode(7)));
 
     // A poll after the end has everything at once.
     start(&guest, "end", "printf bye; exit 7").await;
@@ -148,7 +151,7 @@ async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
     let script = "while sleep 0.05; do printf x; done & sleep 0.2; exit 7";
     start(&guest, "held", script).await;
     let slow = wire::PollExecRequest {
-        settle_time: duration(SETTLE_MAX),
+        settle_duration: duration(SETTLE_MAX),
         ..request("held", v1::StreamOffsets::default())
     };
     // On a busy machine the output may settle before the end.
@@ -162,7 +165,7 @@ async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
     }
     assert_eq!(answer.state(), v1::ExecState::Exited);
     let result = answer.result.expect("a result");
-    assert_eq!(result.outcome, Some(Outcome::ExitCode(7)));
+    assert_eq!(result.outcome(), Some(Outcome::ExitCode(7)));
 }
 
 #[tokio::test]
@@ -174,7 +177,7 @@ async fn a_poll_waits_until_output_has_settled() {
         let begin = Instant::now();
         start(&guest, id, script).await;
         let patient = wire::PollExecRequest {
-            settle_time: duration(settle),
+            settle_duration: duration(settle),
             ..request(id, v1::StreamOffsets::default())
         };
         let answer = poll(&guest, patient).await;
@@ -187,7 +190,7 @@ async fn a_poll_waits_until_output_has_settled() {
         // The four pauses before the last line, and its settle time.
         assert!(took >= Duration::from_millis(200 + settle), "{took:?}");
         let at_once = wire::PollExecRequest {
-            settle_time: None,
+            settle_duration: None,
             ..request(id, v1::StreamOffsets::default())
         };
         let answer = poll_early(&guest, at_once).await;
@@ -209,7 +212,7 @@ async fn a_poll_ends_when_its_wait_is_over() {
     let answer = poll_early(&guest, brief).await;
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(200), "{took:?}");
-    assert_eq!((answer.output.len(), answer.gaps.len()), (0, 0));
+    assert_eq!((answer.outputs.len(), answer.gaps.len()), (0, 0));
     assert_eq!(answer.next_offsets, Some(v1::StreamOffsets::default()));
     assert_eq!(answer.state(), v1::ExecState::Running);
 
@@ -226,7 +229,7 @@ async fn a_poll_ends_when_its_wait_is_over() {
     until("the program has printed a line", || said.exists()).await;
     let brief = wire::PollExecRequest {
         wait: duration(300),
-        settle_time: duration(SETTLE_MAX),
+        settle_duration: duration(SETTLE_MAX),
         ..request("busy", v1::StreamOffsets::default())
     };
     let answer = poll_early(&guest, brief).await;
@@ -256,18 +259,18 @@ async fn a_poll_brings_at_most_what_was_asked_for() {
     start(&guest, "much", script).await;
     let slow = |max_bytes, offsets| wire::PollExecRequest {
         max_bytes,
-        settle_time: duration(SETTLE_MAX),
+        settle_duration: duration(SETTLE_MAX),
         ..request("much", offsets)
     };
     let answer = poll_early(&guest, slow(1000, v1::StreamOffsets::default())).await;
-    assert_eq!(answer.next_offsets.expect("offsets").stdout, 1000);
+    assert_eq!(answer.next_offsets.expect("offsets").stdout_bytes, 1000);
     let offsets = v1::StreamOffsets {
-        stdout: 1000,
-        stderr: 0,
+        stdout_bytes: 1000,
+        stderr_bytes: 0,
     };
     let answer = poll_early(&guest, slow(150_000, offsets)).await;
-    assert_eq!(answer.next_offsets.expect("offsets").stdout, 151_000);
-    let sizes = answer.output.iter().map(|output| match &output.content {
+    assert_eq!(answer.next_offsets.expect("offsets").stdout_bytes, 151_000);
+    let sizes = answer.outputs.iter().map(|output| match &output.content {
         Some(Content::Data(data)) => data.len(),
         _ => panic!("bytes"),
     });
@@ -280,7 +283,7 @@ async fn neither_stream_keeps_the_other_from_a_poll() {
     let guest = Guest::start().await;
     let script = "head -c 500000 /dev/zero; echo trouble >&2; sleep 1000";
     start(&guest, "both", script).await;
-    let all = |state: v1::Exec| state.total.expect("offsets").stderr == 8;
+    let all = |state: v1::Exec| state.total.expect("offsets").stderr_bytes == 8;
     let get = wire::GetExecRequest {
         exec_id: "both".to_owned(),
     };
@@ -293,7 +296,7 @@ async fn neither_stream_keeps_the_other_from_a_poll() {
     {}
     let answer = poll(&guest, request("both", v1::StreamOffsets::default())).await;
     let next = answer.next_offsets.expect("offsets");
-    assert_eq!((next.stdout, next.stderr), (64 * 1024 - 8, 8));
+    assert_eq!((next.stdout_bytes, next.stderr_bytes), (64 * 1024 - 8, 8));
 }
 
 #[tokio::test]
@@ -305,7 +308,7 @@ async fn each_byte_comes_once_over_many_polls() {
         start(&guest, &id, script).await;
         let wish = wire::PollExecRequest {
             max_bytes,
-            settle_time: duration(5),
+            settle_duration: duration(5),
             ..request(&id, v1::StreamOffsets::default())
         };
         let polled = PolledOutput::all(&guest, wish).await;
@@ -315,7 +318,7 @@ async fn each_byte_comes_once_over_many_polls() {
         assert_eq!(String::from_utf8_lossy(&polled.err), expect("err"));
         assert!(polled.answers > 1, "{}", polled.answers);
         let result = polled.last.result.expect("a result");
-        assert_eq!(result.outcome, Some(Outcome::ExitCode(3)));
+        assert_eq!(result.outcome(), Some(Outcome::ExitCode(3)));
     }
 }
 
@@ -326,7 +329,7 @@ async fn two_pollers_get_the_same_bytes() {
     start(&guest, "two", script).await;
     let wish = |max_bytes| wire::PollExecRequest {
         max_bytes,
-        settle_time: duration(1),
+        settle_duration: duration(1),
         ..request("two", v1::StreamOffsets::default())
     };
     let (small, large) = tokio::join!(
@@ -349,21 +352,21 @@ async fn a_polled_text_is_never_cut_inside_a_character() {
     start(&guest, "cut", script).await;
     let text = |id, offsets| wire::PollExecRequest {
         format: v1::OutputFormat::Text.into(),
-        settle_time: duration(20),
+        settle_duration: duration(20),
         ..request(id, offsets)
     };
     let mut polled = PolledOutput::default();
     polled.take(poll(&guest, text("cut", polled.next)).await);
-    assert_eq!((&*polled.text, polled.next.stdout), ("a", 1));
+    assert_eq!((&*polled.text, polled.next.stdout_bytes), ("a", 1));
     let brief = wire::PollExecRequest {
         wait: duration(200),
         ..text("cut", polled.next)
     };
     polled.take(poll(&guest, brief).await);
-    assert_eq!((&*polled.text, polled.next.stdout), ("a", 1));
+    assert_eq!((&*polled.text, polled.next.stdout_bytes), ("a", 1));
     std::fs::write(guest.workspace().join("go"), "").expect("written");
     polled.take(poll(&guest, text("cut", polled.next)).await);
-    assert_eq!((&*polled.text, polled.next.stdout), ("a\u{e9}b", 4));
+    assert_eq!((&*polled.text, polled.next.stdout_bytes), ("a\u{e9}b", 4));
 
     // However few bytes are asked for at a time, every character arrives.
     let script = "for i in $(seq 50); do printf '\u{20ac}\u{1f600}'; done; printf '\u{e9}' >&2";
@@ -386,7 +389,7 @@ async fn a_polled_text_is_never_cut_inside_a_character() {
     // The last bytes are no character, and come all the same.
     start(&guest, "half", r"printf 'a\xe2\x82'").await;
     let polled = PolledOutput::all(&guest, text("half", v1::StreamOffsets::default())).await;
-    assert_eq!((&*polled.text, polled.next.stdout), ("a\u{fffd}", 3));
+    assert_eq!((&*polled.text, polled.next.stdout_bytes), ("a\u{fffd}", 3));
 }
 
 #[tokio::test]
@@ -398,7 +401,7 @@ async fn a_poll_wakes_when_there_is_something() {
     let mut polled = PolledOutput::default();
     for number in 1..=3 {
         let wish = wire::PollExecRequest {
-            settle_time: None,
+            settle_duration: None,
             ..request("wake", polled.next)
         };
         let go = guest.workspace().join(format!("go{number}"));
@@ -417,8 +420,8 @@ async fn a_poll_wakes_when_there_is_something() {
 async fn a_poll_says_what_is_gone_or_refuses() {
     let guest = Guest::start().await;
     let small = |spec: &mut v1::ExecSpec| {
-        spec.on_full = v1::OnFull::DropOldest.into();
-        spec.retain = Some(v1::Retain {
+        spec.on_full = v1::OutputFullPolicy::DropOldest.into();
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: 70_000,
             ..Default::default()
         });
@@ -434,14 +437,21 @@ async fn a_poll_says_what_is_gone_or_refuses() {
         ..request("gap", v1::StreamOffsets::default())
     };
     let answer = poll(&guest, wish).await;
-    let gaps: Vec<_> = answer.gaps.iter().map(|gap| (gap.from, gap.to)).collect();
+    let gaps: Vec<_> = answer
+        .gaps
+        .iter()
+        .map(|gap| (gap.start_offset, gap.end_offset))
+        .collect();
     assert_eq!(gaps, [(0, 930_003)]);
-    assert_eq!(answer.next_offsets.expect("offsets").stdout, 1_000_003);
+    assert_eq!(
+        answer.next_offsets.expect("offsets").stdout_bytes,
+        1_000_003
+    );
     assert_eq!(text_of(&answer).len(), 70_000);
     assert!(text_of(&answer).ends_with("\0end"));
 
     let strict = wire::PollExecRequest {
-        gaps: v1::Gaps::Refuse.into(),
+        gap_policy: v1::GapPolicy::Refuse.into(),
         ..request("gap", v1::StreamOffsets::default())
     };
     let refused = try_poll(&guest, strict).await.expect_err("refused");
@@ -450,8 +460,8 @@ async fn a_poll_says_what_is_gone_or_refuses() {
         (Code::OutOfRange, "OUTPUT_DROPPED")
     );
     let beyond = v1::StreamOffsets {
-        stdout: 1_000_004,
-        stderr: 0,
+        stdout_bytes: 1_000_004,
+        stderr_bytes: 0,
     };
     let refused = try_poll(&guest, request("gap", beyond))
         .await
@@ -467,7 +477,7 @@ async fn a_poll_says_what_is_gone_or_refuses() {
 async fn a_blocking_exec_goes_on_as_far_as_polls_acknowledge() {
     let guest = Guest::start().await;
     let small = |spec: &mut v1::ExecSpec| {
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: 70_000,
             ..Default::default()
         });
@@ -476,13 +486,13 @@ async fn a_blocking_exec_goes_on_as_far_as_polls_acknowledge() {
     start_with(&guest, "block", script, small).await;
     let wish = wire::PollExecRequest {
         max_bytes: 1 << 20,
-        settle_time: duration(SETTLE_MAX),
+        settle_duration: duration(SETTLE_MAX),
         ..request("block", v1::StreamOffsets::default())
     };
     // Asking again for the same acknowledges nothing.
     for _ in 0..3 {
         let answer = poll(&guest, wish.clone()).await;
-        assert_eq!(answer.next_offsets.expect("offsets").stdout, 70_000);
+        assert_eq!(answer.next_offsets.expect("offsets").stdout_bytes, 70_000);
     }
     assert!(!guest.workspace().join("done").exists());
     // Answers that waited for the settle time, one for each of 43 windows, would not come by the deadline.

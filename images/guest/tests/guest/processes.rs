@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::v1::{self, ExitReason};
 
 use crate::support::{DEADLINE, Guest, STARTED, duration, in_time, until};
 
@@ -101,7 +101,7 @@ async fn a_killed_supervisor_neither_loses_nor_invents_an_exit() {
     let seen = guest.sh("orphan", &script).await;
     assert_eq!(seen.out, b"before\nafter\n");
     assert_eq!(seen.outcome(), Outcome::ExitCode(7));
-    assert_eq!(seen.reason(), Reason::Exited);
+    assert_eq!(seen.reason(), ExitReason::Exited);
     let pid = guest.child.id();
     let sleepers = || {
         let all = children(pid);
@@ -130,7 +130,7 @@ async fn a_killed_supervisor_neither_loses_nor_invents_an_exit() {
             .await
             .expect("there")
             .into_inner();
-        total = exec.total.expect("offsets").stdout;
+        total = exec.total.expect("offsets").stdout_bytes;
     }
     let kill = wire::KillExecRequest {
         exec_id: "stubborn".to_owned(),
@@ -139,8 +139,8 @@ async fn a_killed_supervisor_neither_loses_nor_invents_an_exit() {
     };
     let exec = client.kill_exec(kill).await.expect("killed").into_inner();
     let result = exec.result.expect("a result");
-    assert_eq!(result.outcome, Some(Outcome::Signal(9)));
-    assert_eq!(result.reason(), Reason::KilledByClient);
+    assert_eq!(result.outcome(), Some(Outcome::Signal(9)));
+    assert_eq!(result.reason(), ExitReason::KilledByClient);
     assert_eq!(guest.sh("next", "echo fine").await.out, b"fine\n");
 }
 
@@ -160,7 +160,7 @@ async fn a_command_that_is_handed_to_a_dying_supervisor_runs() {
             let _gone = nix::sys::signal::kill(pid, Signal::SIGKILL);
         }
         let seen = guest.sh(&format!("next{round}"), "echo alive").await;
-        assert_eq!(seen.reason(), Reason::Exited, "round {round}");
+        assert_eq!(seen.reason(), ExitReason::Exited, "round {round}");
         assert_eq!(seen.stdout(), "alive\n", "round {round}");
     }
 }
@@ -174,7 +174,7 @@ async fn a_stopped_supervisor_does_not_save_its_tree() {
         spec.timeout = duration(200);
     }
     let seen = guest.run(request).await;
-    assert_eq!(seen.reason(), Reason::Timeout);
+    assert_eq!(seen.reason(), ExitReason::Timeout);
     assert_eq!(seen.outcome(), Outcome::Signal(15));
 }
 
@@ -189,7 +189,7 @@ async fn a_fork_bomb_is_ended_by_its_timeout() {
         spec.timeout = duration(500);
     }
     let seen = guest.run(request).await;
-    assert_eq!(seen.reason(), Reason::Timeout);
+    assert_eq!(seen.reason(), ExitReason::Timeout);
     let supervisors = children(guest.child.id());
     until("nothing is left", || {
         supervisors.iter().all(|(pid, _)| children(*pid).is_empty())

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_event::output::Content;
-use skilld_proto::v1::exec_result::Outcome;
+use skilld_proto::v1::output_event::Content;
+use skilld_proto::{Outcome, to_count};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -20,8 +20,7 @@ pub(crate) const TRIES: usize = 10;
 pub(crate) async fn start(guest: &Guest, id: &str, argv: &[&str]) -> String {
     let mut request = guest.request(id, argv);
     if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
+        spec.open_stdin = true;
     }
     let mut client = guest.client.clone();
     let started = client.start_exec(request).await.expect("started");
@@ -44,9 +43,9 @@ pub(crate) fn message(
 }
 
 /// Builds a write that can be repeated at any offset and waits only a moment.
-pub(crate) fn known(id: &str, write_id: &str, data: &[u8]) -> wire::WriteStdinRequest {
+pub(crate) fn known(id: &str, request_id: &str, data: &[u8]) -> wire::WriteStdinRequest {
     wire::WriteStdinRequest {
-        write_id: write_id.to_owned(),
+        request_id: request_id.to_owned(),
         wait: Some(prost_types::Duration {
             seconds: 0,
             nanos: 50_000_000,
@@ -73,7 +72,7 @@ async fn signal(guest: &Guest, id: &str, signal: i32) {
 pub(crate) async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Result<u64, Status> {
     let mut client = guest.client.clone();
     let answer = client.write_stdin(message).await?;
-    Ok(answer.into_inner().committed_offset)
+    Ok(to_count(answer.into_inner().committed_offset))
 }
 
 pub(crate) async fn stream(
@@ -82,7 +81,7 @@ pub(crate) async fn stream(
 ) -> Result<u64, Status> {
     let mut client = guest.client.clone();
     let answer = client.stream_stdin(tokio_stream::iter(messages)).await?;
-    Ok(answer.into_inner().committed_offset)
+    Ok(to_count(answer.into_inner().committed_offset))
 }
 
 pub(crate) async fn all(guest: &Guest, id: &str) -> SeenEvents {
@@ -115,7 +114,7 @@ pub(crate) async fn says(guest: &Guest, id: &str, text: &str) {
             ..Default::default()
         };
         let answer = guest.client.clone().poll_exec(request).await;
-        let output = answer.expect("polled").into_inner().output;
+        let output = answer.expect("polled").into_inner().outputs;
         let said: String = output
             .iter()
             .filter_map(|output| match &output.content {
@@ -477,22 +476,24 @@ async fn a_silent_stream_ends_with_the_exec() {
 }
 
 #[tokio::test]
-async fn the_effective_spec_shows_the_source_of_stdin_not_its_data() {
+async fn the_effective_spec_reports_open_stdin_and_omits_stdin_data() {
     let guest = Guest::start().await;
-    let of = async |id: &str, source: Option<v1::stdin::Source>| {
+    for (id, data, open) in [
+        ("open", "", true),
+        ("given", "secret", false),
+        ("none", "", false),
+    ] {
         let mut request = guest.request(id, &["true"]);
         if let Some(spec) = &mut request.spec {
-            spec.stdin = Some(v1::Stdin { source });
+            (spec.stdin_data, spec.open_stdin) = (data.into(), open);
         }
         let mut client = guest.client.clone();
         let exec = client.start_exec(request).await.expect("started");
         let spec = exec.into_inner().effective_spec.expect("is there");
-        spec.stdin.and_then(|stdin| stdin.source)
-    };
-    let open = Some(v1::stdin::Source::Open(true));
-    assert_eq!(of("open", open.clone()).await, open);
-    let given = v1::stdin::Source::Data(b"secret".to_vec().into());
-    let empty = v1::stdin::Source::Data(Default::default());
-    assert_eq!(of("given", Some(given)).await, Some(empty));
-    assert_eq!(of("none", None).await, None);
+        assert_eq!(
+            (&*spec.stdin_data, spec.open_stdin),
+            (&b""[..], open),
+            "{id}"
+        );
+    }
 }

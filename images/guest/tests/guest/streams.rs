@@ -86,8 +86,7 @@ async fn streams_of_input_are_bounded() {
     let mut client = guest.client.clone();
     let mut request = guest.request("cat", &["cat"]);
     if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
+        spec.open_stdin = true;
     }
     client.start_exec(request).await.expect("started");
     let message = wire::WriteStdinRequest {
@@ -107,7 +106,7 @@ async fn streams_of_input_are_bounded() {
     while bytes < INPUTS {
         let event = events.message().await.expect("an event").expect("runs on");
         if let Some(v1::exec_event::Event::Output(output)) = event.event
-            && let Some(v1::exec_event::output::Content::Data(data)) = output.content
+            && let Some(v1::output_event::Content::Data(data)) = output.content
         {
             bytes += data.len();
         }

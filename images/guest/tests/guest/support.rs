@@ -9,7 +9,8 @@ use skilld_proto::guest::v1::guest_service_client::GuestServiceClient;
 use skilld_proto::guest::{GENERATION, v1 as wire};
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::v1::exec_event::output::Content;
+use skilld_proto::v1::output_event::Content;
+use skilld_proto::{Outcome, to_count};
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint};
@@ -47,12 +48,12 @@ pub(crate) struct SeenEvents {
     pub(crate) err: Vec<u8>,
     pub(crate) text: String,
     pub(crate) gaps: Vec<(u64, u64)>,
-    pub(crate) started: Option<v1::exec_event::Started>,
+    pub(crate) started: Option<v1::StartedEvent>,
     pub(crate) result: Option<v1::ExecResult>,
     pub(crate) total: Option<v1::StreamOffsets>,
     pub(crate) ended: Option<v1::EndedProcesses>,
     pub(crate) heartbeats: usize,
-    pub(crate) seqs: Vec<u64>,
+    pub(crate) seqs: Vec<i64>,
 }
 
 impl Guest {
@@ -152,7 +153,7 @@ impl Guest {
             exec_id: id.to_owned(),
             request_digest: format!("{id} {argv:?}").into_bytes().into(),
             spec: Some(v1::ExecSpec {
-                on_full: v1::OnFull::Block.into(),
+                on_full: v1::OutputFullPolicy::Block.into(),
                 ..Default::default()
             }),
             argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -178,7 +179,7 @@ impl Guest {
     pub(crate) async fn attach(&self, id: &str, stdout: u64) -> Streaming<v1::ExecEvent> {
         let request = wire::AttachExecRequest {
             exec_id: id.to_owned(),
-            offsets: Some(v1::StreamOffsets { stdout, stderr: 0 }),
+            offsets: Some(v1::StreamOffsets::from_counts([stdout, 0])),
             ..Default::default()
         };
         let stream = self.client.clone().attach_exec(request).await;
@@ -275,7 +276,9 @@ impl SeenEvents {
                 assert!(self.started.replace(started).is_none());
             }
             Event::Output(output) => self.output(output),
-            Event::Gap(gap) => self.gaps.push((gap.from, gap.to)),
+            Event::Gap(gap) => self
+                .gaps
+                .push((to_count(gap.start_offset), to_count(gap.end_offset))),
             Event::Heartbeat(_) => self.heartbeats += 1,
             Event::Exited(exited) => {
                 assert!(self.result.is_none() && self.total.is_none());
@@ -289,7 +292,7 @@ impl SeenEvents {
         }
     }
 
-    fn output(&mut self, output: v1::exec_event::Output) {
+    fn output(&mut self, output: v1::OutputEvent) {
         let stream = output.stream();
         match output.content.expect("content") {
             Content::Data(data) => {
@@ -300,7 +303,7 @@ impl SeenEvents {
                     v1::OutputStream::Unspecified => panic!("no stream"),
                 };
                 if self.gaps.is_empty() {
-                    assert_eq!(output.offset, to.len() as u64);
+                    assert_eq!(to_count(output.offset), to.len() as u64);
                 }
                 to.extend_from_slice(&data);
             }
@@ -308,12 +311,12 @@ impl SeenEvents {
         }
     }
 
-    pub(crate) fn outcome(&self) -> v1::exec_result::Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         let result = self.result.as_ref().expect("a result");
-        result.outcome.expect("an outcome")
+        result.outcome().expect("an outcome")
     }
 
-    pub(crate) fn reason(&self) -> v1::exec_result::Reason {
+    pub(crate) fn reason(&self) -> v1::ExitReason {
         self.result.as_ref().expect("a result").reason()
     }
 

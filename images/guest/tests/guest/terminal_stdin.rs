@@ -1,7 +1,7 @@
 //! End of file on a terminal: a character that a program reads, and no end of its input.
 
+use skilld_proto::Outcome;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Outcome;
 use tonic::Code;
 
 use crate::stdin::{all, assert_refused, message, says, write};
@@ -13,9 +13,8 @@ async fn a_terminals_eof_is_a_character_and_not_its_end() {
     let script = "stty -echo; read -r first; echo got $first; cat; read -r last; echo then $last";
     let mut request = guest.request("tty", &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
-        spec.terminal = Some(v1::Terminal::default());
+        spec.open_stdin = true;
+        spec.terminal = Some(v1::ExecTerminal::default());
     }
     let mut client = guest.client.clone();
     client.start_exec(request).await.expect("started");
@@ -47,9 +46,8 @@ async fn a_terminals_eof_is_a_character_and_not_its_end() {
 async fn start_terminal(guest: &Guest, id: &str, script: &str) {
     let mut request = guest.request(id, &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
-        spec.terminal = Some(v1::Terminal::default());
+        spec.open_stdin = true;
+        spec.terminal = Some(v1::ExecTerminal::default());
     }
     let mut client = guest.client.clone();
     client.start_exec(request).await.expect("started");

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
-use skilld_proto::v1::spawn_failure::Stage;
+use skilld_proto::v1::spawn_failure::Step;
+use skilld_proto::v1::{self, ExitReason};
 use tonic::{Code, Streaming};
 
 use crate::support::{
@@ -17,7 +17,7 @@ use crate::support::{
 fn request(guest: &Guest, id: &str, script: &str) -> wire::StartExecRequest {
     let mut request = guest.request(id, &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
-        spec.terminal = Some(v1::Terminal {
+        spec.terminal = Some(v1::ExecTerminal {
             rows: 30,
             cols: 100,
             term: "xterm".to_owned(),
@@ -56,12 +56,8 @@ async fn the_terminal_is_the_programs_own() {
     assert_eq!(seen.stdout(), expected);
     assert_eq!(seen.err, b"", "everything comes on stdout");
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
-    let total = seen.total.expect("offsets");
-    assert_eq!(
-        (total.stdout, total.stderr),
-        (expected.len() as u64, 0),
-        "{total:?}"
-    );
+    let total = v1::StreamOffsets::from_counts([expected.len() as u64, 0]);
+    assert_eq!(seen.total, Some(total));
     // Neither the guest nor a supervisor took it for its own.
     let stat =
         std::fs::read_to_string(format!("/proc/{}/stat", guest.child.id())).expect("readable");
@@ -175,7 +171,7 @@ async fn a_child_that_holds_the_terminal_does_not_delay_the_end() {
         &script("while :; do echo x || sleep 1; done"),
     );
     if let Some(spec) = &mut keep.spec {
-        spec.stragglers = v1::Stragglers::Keep.into();
+        spec.stragglers = v1::StragglerPolicy::Keep.into();
     }
     let seen = in_time("the end", guest.run(keep)).await;
     assert_eq!(seen.outcome(), Outcome::ExitCode(0));
@@ -200,7 +196,7 @@ async fn a_full_window_holds_the_terminals_program_back() {
         "for i in {1..200}; do printf '%01000d' $i; done; touch over",
     );
     if let Some(spec) = &mut block.spec {
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: 64 * 1024,
             ..Default::default()
         });
@@ -216,7 +212,7 @@ async fn a_full_window_holds_the_terminals_program_back() {
             .into_inner()
             .total
             .expect("offsets")
-            .stdout
+            .stdout_bytes
     };
     while total().await < 64 * 1024 {}
     // It has to stay there: what is seen must not grow for a while.
@@ -243,7 +239,7 @@ async fn limits_hold_for_terminals_too() {
         let begin = Instant::now();
         let seen = guest.run(late).await;
         let took = begin.elapsed();
-        assert_eq!(seen.reason(), Reason::Timeout);
+        assert_eq!(seen.reason(), ExitReason::Timeout);
         if seen.out.is_empty() {
             return false;
         }
@@ -265,7 +261,7 @@ async fn limits_hold_for_terminals_too() {
     let seen = guest.run(loud).await;
     assert_eq!(
         (seen.reason(), seen.out.len()),
-        (Reason::OutputLimit, 100_001)
+        (ExitReason::OutputLimit, 100_001)
     );
 
     with_longer_times(async |id, silence| {
@@ -275,7 +271,7 @@ async fn limits_hold_for_terminals_too() {
             spec.no_output_timeout = duration(silence);
         }
         let seen = guest.run(silent).await;
-        assert_eq!(seen.reason(), Reason::NoOutputTimeout);
+        assert_eq!(seen.reason(), ExitReason::NoOutputTimeout);
         seen.stdout() == "one\r\n"
     })
     .await;
@@ -336,21 +332,20 @@ fn count_sleeps(pid: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn stdin_given_with_a_terminal_is_refused() {
+async fn stdin_data_with_a_terminal_or_open_stdin_is_refused() {
     let guest = Guest::start().await;
-    let mut both = request(&guest, "both", "cat");
-    if let Some(spec) = &mut both.spec {
-        let source = Some(v1::stdin::Source::Data(b"x".as_slice().into()));
-        spec.stdin = Some(v1::Stdin { source });
+    let mut terminal = request(&guest, "terminal", "cat");
+    let mut open = guest.request("open", &["cat"]);
+    if let (Some(terminal), Some(open)) = (&mut terminal.spec, &mut open.spec) {
+        terminal.stdin_data = "x".into();
+        (open.stdin_data, open.open_stdin) = ("x".into(), true);
     }
-    let refused = guest
-        .client
-        .clone()
-        .run_exec(both)
-        .await
-        .expect_err("it would have two");
-    assert_eq!(refused.code(), Code::InvalidArgument);
-    assert_eq!(reason(&refused), "INVALID_REQUEST");
+    for both in [terminal, open] {
+        let answer = guest.client.clone().run_exec(both).await;
+        let refused = answer.expect_err("it would have two");
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert_eq!(reason(&refused), "INVALID_REQUEST");
+    }
 }
 
 #[tokio::test]
@@ -371,8 +366,8 @@ async fn a_terminal_that_cannot_be_had_fails_the_spawn() {
         .clone()
         .and_then(|result| result.spawn_failure)
         .expect("a failure");
-    assert_eq!(seen.reason(), Reason::SpawnFailed);
-    assert_eq!((failure.stage(), failure.errno), (Stage::Terminal, 22));
+    assert_eq!(seen.reason(), ExitReason::SpawnFailed);
+    assert_eq!((failure.step(), failure.error_number), (Step::Terminal, 22));
     assert!(failure.message.starts_with("EINVAL"), "{failure:?}");
     assert_eq!(seen.out, b"");
     assert_eq!(guest.sh("pipes", "echo fine").await.out, b"fine\n");
@@ -405,8 +400,7 @@ async fn run_typed(
 ) -> (Streaming<v1::ExecEvent>, SeenEvents) {
     if let Some(spec) = &mut request.spec {
         spec.terminal.get_or_insert_default();
-        let source = Some(v1::stdin::Source::Open(true));
-        spec.stdin = Some(v1::Stdin { source });
+        spec.open_stdin = true;
     }
     let stream = guest.client.clone().run_exec(request).await;
     (stream.expect("runs").into_inner(), SeenEvents::default())

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as wire;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
 use skilld_proto::v1::signal_exec_request::Target;
+use skilld_proto::v1::{self, ExitReason};
 
 use crate::support::{Guest, STARTED, duration, until};
 
@@ -77,8 +77,8 @@ async fn a_kill_leaves_nothing_even_after_the_supervisor_was_killed() {
         start(&guest, &id, &script).await;
         ready(&guest, "ready").await;
         let result = kill(&guest, &id, 20).await;
-        assert_eq!(result.reason(), Reason::KilledByClient);
-        assert_eq!(result.outcome, Some(Outcome::Signal(9)));
+        assert_eq!(result.reason(), ExitReason::KilledByClient);
+        assert_eq!(result.outcome(), Some(Outcome::Signal(9)));
         let pids = written(&guest, "pids").await;
         assert_eq!(existing(&pids), [""; 0], "round {round}");
         for name in ["pids", "ready"] {
@@ -151,6 +151,7 @@ async fn real_time_signals_arrive() {
                     exec_id: id.to_owned(),
                     signal,
                     target: target.into(),
+                    ..Default::default()
                 };
                 let sent = guest.client.clone().signal_exec(request).await;
                 sent.expect("sent");
@@ -187,7 +188,7 @@ async fn the_end_of_one_orphaned_tree_spares_the_leader_of_another() {
             .await
             .expect("ends well");
         assert_eq!(seen.outcome(), Outcome::ExitCode(7), "round {round}");
-        assert_eq!(seen.reason(), Reason::Exited);
+        assert_eq!(seen.reason(), ExitReason::Exited);
         for name in ["go", "parent"] {
             std::fs::remove_file(guest.workspace().join(name)).expect("removed");
         }
@@ -206,7 +207,7 @@ async fn ending_an_orphaned_tree_spares_a_newly_orphaned_leader() {
             let script = format!("{STARTED} kill -9 $PPID; echo alive");
             let request = guest.request(&format!("alone{task}-{round}"), &["sh", "-c", &script]);
             let seen = guest.run(request).await;
-            assert_eq!(seen.reason(), Reason::Exited, "{task}, round {round}");
+            assert_eq!(seen.reason(), ExitReason::Exited, "{task}, round {round}");
             assert_eq!(seen.stdout(), "alive\n", "{task}, round {round}");
         }
     };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Outcome;
+use skilld_proto::{Outcome, to_count};
 
 use crate::support::{DEADLINE, Guest, SeenEvents, configuration, duration, until};
 
@@ -15,13 +15,13 @@ fn request(
     guest: &Guest,
     id: &str,
     script: &str,
-    on_full: v1::OnFull,
+    on_full: v1::OutputFullPolicy,
     bytes: i64,
 ) -> wire::StartExecRequest {
     let mut request = guest.request(id, &["bash", "-c", script]);
     if let Some(spec) = &mut request.spec {
         spec.on_full = on_full.into();
-        spec.retain = Some(v1::Retain {
+        spec.retention = Some(v1::ExecRetention {
             stdout_bytes: bytes,
             stderr_bytes: bytes,
             ..Default::default()
@@ -54,14 +54,14 @@ async fn stdout_and_stderr_have_windows_of_their_own() {
     let guest = Guest::start().await;
     // The one that is full blocks, the other one does not.
     let script = "yes >&2 & until [ -e go ]; do sleep 0.01; done; echo out; touch said; wait";
-    let full = request(&guest, "block", script, v1::OnFull::Block, 70_000);
+    let full = request(&guest, "block", script, v1::OutputFullPolicy::Block, 70_000);
     start(&guest, full).await;
     let begin = Instant::now();
     while get(&guest, "block")
         .await
         .and_then(|exec| exec.total)
         .expect("offsets")
-        .stderr
+        .stderr_bytes
         < 70_000
     {
         assert!(begin.elapsed() < DEADLINE, "never full");
@@ -78,11 +78,17 @@ async fn stdout_and_stderr_have_windows_of_their_own() {
     };
     let answer = guest.client.clone().poll_exec(poll).await.expect("polled");
     let next = answer.into_inner().next_offsets.expect("offsets");
-    assert_eq!((next.stdout, next.stderr), (4, 70_000));
+    assert_eq!((next.stdout_bytes, next.stderr_bytes), (4, 70_000));
 
     // What one drops, the other keeps.
     let script = "echo first; head -c 3000000 /dev/zero >&2; echo last";
-    let drop = request(&guest, "drop", script, v1::OnFull::DropOldest, 70_000);
+    let drop = request(
+        &guest,
+        "drop",
+        script,
+        v1::OutputFullPolicy::DropOldest,
+        70_000,
+    );
     start(&guest, drop).await;
     closed(&guest, "drop").await;
     let seen = SeenEvents::all(guest.attach("drop", 0).await)
@@ -99,11 +105,23 @@ async fn stdout_and_stderr_have_windows_of_their_own() {
 async fn stalled_reader_is_isolated() {
     let guest = Guest::start().await;
     let script = "head -c 50000000 /dev/zero; echo end";
-    let drop = request(&guest, "dropping", script, v1::OnFull::DropOldest, 200_000);
+    let drop = request(
+        &guest,
+        "dropping",
+        script,
+        v1::OutputFullPolicy::DropOldest,
+        200_000,
+    );
     start(&guest, drop).await;
     // Nobody takes what this one is sent: its window of the connection fills.
     let stalled = guest.attach("dropping", 0).await;
-    let block = request(&guest, "waiting", script, v1::OnFull::Block, 200_000);
+    let block = request(
+        &guest,
+        "waiting",
+        script,
+        v1::OutputFullPolicy::Block,
+        200_000,
+    );
     let mut client = guest.client.clone();
     let waiting = client.run_exec(block).await.expect("runs").into_inner();
     // The program does not wait for it, nor do others for the one that waits for its reader.
@@ -132,7 +150,13 @@ const MUCH: u64 = 50_000_000;
 async fn a_stalled_second_reader_does_not_stop_a_blocking_program() {
     let guest = Guest::start().await;
     let script = format!("until [ -e go ]; do sleep 0.01; done; head -c {MUCH} /dev/zero");
-    let block = request(&guest, "both", &script, v1::OnFull::Block, 200_000);
+    let block = request(
+        &guest,
+        "both",
+        &script,
+        v1::OutputFullPolicy::Block,
+        200_000,
+    );
     let mut client = guest.client.clone();
     let starter = client.run_exec(block).await.expect("runs").into_inner();
     let stalled = guest.attach("both", 0).await;
@@ -153,7 +177,13 @@ async fn a_stalled_second_reader_does_not_stop_a_blocking_program() {
 async fn a_stalled_run_exec_loses_nothing_to_a_second_reader() {
     let guest = Guest::start().await;
     let script = format!("until [ -e go ]; do sleep 0.01; done; head -c {MUCH} /dev/zero");
-    let block = request(&guest, "both", &script, v1::OnFull::Block, 200_000);
+    let block = request(
+        &guest,
+        "both",
+        &script,
+        v1::OutputFullPolicy::Block,
+        200_000,
+    );
     let mut client = guest.client.clone();
     let starter = client.run_exec(block).await.expect("runs").into_inner();
     let mut second = guest.attach("both", 0).await;
@@ -198,7 +228,7 @@ async fn all_output_together_is_bounded() {
     let endless = "head -c 6000000 /dev/zero; sleep 1000";
     for number in 0..16 {
         let id = format!("runs{number}");
-        let on_full = v1::OnFull::DropOldest;
+        let on_full = v1::OutputFullPolicy::DropOldest;
         let bytes = i64::try_from(each).expect("small");
         start(&guest, request(&guest, &id, endless, on_full, bytes)).await;
         let id = format!("ended{number}");
@@ -210,7 +240,7 @@ async fn all_output_together_is_bounded() {
         let id = format!("runs{number}");
         loop {
             let total = get(&guest, &id).await.and_then(|exec| exec.total);
-            if total.expect("offsets").stdout == 6_000_000 {
+            if total.expect("offsets").stdout_bytes == 6_000_000 {
                 break;
             }
             assert!(begin.elapsed() < DEADLINE, "{id} never ran");
@@ -231,7 +261,7 @@ async fn all_output_together_is_bounded() {
                 continue;
             };
             kept += 1;
-            held += exec.total.expect("offsets").stdout - exec.oldest.expect("offsets").stdout;
+            held += retained_bytes(&exec);
         }
     }
     // Each that runs may keep 64 KiB of each stream whatever the others hold.
@@ -250,7 +280,7 @@ async fn tight() -> Guest {
 /// Starts an exec whose output fills the rest of one MiB while it runs.
 async fn hold(guest: &Guest, id: &str) {
     let script = "head -c 4000000 /dev/zero; sleep 1000";
-    let holder = request(guest, id, script, v1::OnFull::Block, 4_000_000);
+    let holder = request(guest, id, script, v1::OutputFullPolicy::Block, 4_000_000);
     start(guest, holder).await;
     // The next one finds everything taken.
     let begin = Instant::now();
@@ -267,18 +297,20 @@ async fn held_bytes(guest: &Guest) -> u64 {
     };
     let listed = guest.client.clone().list_execs(request).await;
     let execs = listed.expect("a list").into_inner().execs;
-    let held = |exec: &v1::Exec| {
-        let (total, oldest) = (exec.total.expect("offsets"), exec.oldest.expect("offsets"));
-        total.stdout - oldest.stdout
-    };
-    execs.iter().map(held).sum()
+    execs.iter().map(retained_bytes).sum()
 }
 
-async fn until_total(guest: &Guest, id: &str, bytes: u64) {
+/// Returns how many bytes of stdout an exec retains.
+fn retained_bytes(exec: &v1::Exec) -> u64 {
+    let (total, oldest) = (exec.total.expect("offsets"), exec.oldest.expect("offsets"));
+    to_count(total.stdout_bytes - oldest.stdout_bytes)
+}
+
+async fn until_total(guest: &Guest, id: &str, bytes: i64) {
     let begin = Instant::now();
     loop {
         let exec = get(guest, id).await.expect("there");
-        if exec.total.expect("offsets").stdout >= bytes {
+        if exec.total.expect("offsets").stdout_bytes >= bytes {
             return;
         }
         assert!(begin.elapsed() < DEADLINE, "never {bytes}");
@@ -290,17 +322,23 @@ async fn a_spent_budget_drops_output_of_ended_execs_but_no_results() {
     let guest = tight().await;
     // One with a straggler that stays has ended, too, for its output.
     let script = "sleep 100 > /dev/null 2>&1 & head -c 500000 /dev/zero";
-    let mut kept = request(&guest, "kept", script, v1::OnFull::DropOldest, 1_000_000);
+    let mut kept = request(
+        &guest,
+        "kept",
+        script,
+        v1::OutputFullPolicy::DropOldest,
+        1_000_000,
+    );
     if let Some(spec) = &mut kept.spec {
-        spec.set_stragglers(v1::Stragglers::Keep);
+        spec.set_stragglers(v1::StragglerPolicy::Keep);
     }
     start(&guest, kept).await;
     closed(&guest, "kept").await;
     let oldest = get(&guest, "kept").await.and_then(|exec| exec.oldest);
-    assert_eq!(oldest.expect("offsets").stdout, 0);
+    assert_eq!(oldest.expect("offsets").stdout_bytes, 0);
     hold(&guest, "holder").await;
     let kept = get(&guest, "kept").await.expect("there");
-    assert_eq!(kept.oldest.expect("offsets").stdout, 500_000);
+    assert_eq!(kept.oldest.expect("offsets").stdout_bytes, 500_000);
 
     // Nothing is left for this one, and still its end is known: to a reader with all of its output.
     let brief = guest.request("read", &["bash", "-c", "echo hi; exit 3"]);
@@ -310,12 +348,18 @@ async fn a_spent_budget_drops_output_of_ended_execs_but_no_results() {
         ("hi\n".to_owned(), Outcome::ExitCode(3))
     );
     let script = "head -c 70000 /dev/zero; exit 4";
-    let alone = request(&guest, "alone", script, v1::OnFull::DropOldest, 70_000);
+    let alone = request(
+        &guest,
+        "alone",
+        script,
+        v1::OutputFullPolicy::DropOldest,
+        70_000,
+    );
     start(&guest, alone.clone()).await;
     closed(&guest, "alone").await;
     for (id, code) in [("read", 3), ("alone", 4)] {
         let exec = get(&guest, id).await.expect("kept");
-        let outcome = exec.result.and_then(|result| result.outcome);
+        let outcome = exec.result.and_then(|result| result.outcome());
         assert_eq!(outcome, Some(Outcome::ExitCode(code)), "{id}");
         assert_eq!(exec.oldest, exec.total, "{id}");
     }
@@ -333,13 +377,19 @@ async fn a_blocked_exec_goes_on_as_soon_as_others_leave_room() {
     let guest = tight().await;
     hold(&guest, "holder").await;
     let script = "head -c 500000 /dev/zero; sleep 1000";
-    let waiting = request(&guest, "waits", script, v1::OnFull::Block, 4_000_000);
+    let waiting = request(
+        &guest,
+        "waits",
+        script,
+        v1::OutputFullPolicy::Block,
+        4_000_000,
+    );
     start(&guest, waiting).await;
     // What each may hold whatever the others do.
     until_total(&guest, "waits", 64 * 1024).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let total = get(&guest, "waits").await.and_then(|exec| exec.total);
-    assert_eq!(total.expect("offsets").stdout, 64 * 1024);
+    assert_eq!(total.expect("offsets").stdout_bytes, 64 * 1024);
     let exec_id = "holder".to_owned();
     let delete = wire::DeleteExecRequest { exec_id };
     let deleted = guest.client.clone().delete_exec(delete).await;
@@ -349,7 +399,7 @@ async fn a_blocked_exec_goes_on_as_soon_as_others_leave_room() {
     // The same when the bound is raised.
     hold(&guest, "second").await;
     let held = get(&guest, "second").await.and_then(|exec| exec.total);
-    assert!(held.expect("offsets").stdout < 4_000_000);
+    assert!(held.expect("offsets").stdout_bytes < 4_000_000);
     let wider = guest.client.clone().configure(configuration()).await;
     wider.expect("configured");
     until_total(&guest, "second", 4_000_000).await;

@@ -65,7 +65,7 @@ async fn inferred_packages_are_built_as_far_as_they_exist() -> Result<()> {
     let client = &daemon.client;
     let name = workspace(client).await?.name;
     let staged = stage(client, &name, "greet").await?;
-    assert_eq!(staged.environment.context("built")?.packages_total, 1);
+    assert_eq!(staged.environment.context("built")?.package_count, 1);
     let problems: Vec<_> = staged
         .problems
         .iter()

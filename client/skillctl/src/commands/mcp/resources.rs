@@ -14,7 +14,7 @@ use rmcp::model::{
     ResourceContents, ResourceTemplate,
 };
 use serde::Serialize;
-use skilld_client::v1::Reason;
+use skilld_client::v1::ErrorReason;
 use skilld_client::{Client, Error};
 use skilld_tools::{Session, ToolOptions};
 
@@ -106,7 +106,7 @@ async fn is_offered(
     match scope.client.get_skill(skill).await {
         Ok(skill) => Ok(!skill.disable_model_invocation),
         // The error would suggest names, also of skills that are not for models.
-        Err(error) if error.reason() == Some(Reason::SkillNotFound) => Ok(false),
+        Err(error) if error.reason() == Some(ErrorReason::SkillNotFound) => Ok(false),
         Err(error) => Err(resource_error(&error)),
     }
 }
@@ -133,16 +133,16 @@ fn encode_path(path: &str) -> String {
 fn resource_error(error: &Error) -> ErrorData {
     let code = match error.reason() {
         Some(
-            Reason::SkillNotFound
-            | Reason::FileNotFound
-            | Reason::WorkspaceNotFound
-            | Reason::ArtifactNotFound,
+            ErrorReason::SkillNotFound
+            | ErrorReason::FileNotFound
+            | ErrorReason::WorkspaceNotFound
+            | ErrorReason::ArtifactNotFound,
         ) => ErrorCode::RESOURCE_NOT_FOUND,
         Some(
-            Reason::InvalidRequest
-            | Reason::PathEscapes
-            | Reason::SkillInvalid
-            | Reason::WrongFileType,
+            ErrorReason::InvalidRequest
+            | ErrorReason::PathEscapes
+            | ErrorReason::SkillInvalid
+            | ErrorReason::WrongFileType,
         ) => ErrorCode::INVALID_PARAMS,
         _ => ErrorCode::INTERNAL_ERROR,
     };

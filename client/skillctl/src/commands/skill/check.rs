@@ -3,7 +3,7 @@
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::Client;
-use skilld_client::v1::preflight_finding::Kind;
+use skilld_client::v1::NeedKind;
 use skilld_client::v1::{PreflightFinding, PreflightSkillRequest, PreflightSkillResponse};
 
 use crate::commands::complete;
@@ -32,7 +32,7 @@ impl Check {
         let request = PreflightSkillRequest {
             name: self.name.clone(),
             pool: self.pool,
-            env: self.env,
+            env_names: self.env,
         };
         let answer = client.preflight_skill(request).await?;
         output::print_message(&answer, &finding_table(&answer))?;
@@ -54,7 +54,7 @@ fn finding_table(answer: &PreflightSkillResponse) -> String {
     }
     let rows = answer.findings.iter().map(|finding| {
         [
-            value_formats::enum_words(finding.severity().as_str_name(), "SEVERITY_"),
+            value_formats::enum_words(finding.severity().as_str_name(), "PROBLEM_SEVERITY_"),
             finding_kind(finding).to_owned(),
             finding.name.clone(),
             finding.source.clone(),
@@ -69,23 +69,23 @@ fn finding_table(answer: &PreflightSkillResponse) -> String {
 
 fn finding_kind(finding: &PreflightFinding) -> &'static str {
     match finding.kind() {
-        Kind::Interpreter => "interpreter",
-        Kind::Binary => "program",
-        Kind::AnyBinary => "one of these programs",
-        Kind::Env => "variable",
-        Kind::PythonPackage => "Python package",
-        Kind::NodePackage => "Node.js package",
-        Kind::Network => "network",
-        Kind::Unspecified => "other",
+        NeedKind::Interpreter => "interpreter",
+        NeedKind::Binary => "program",
+        NeedKind::AnyBinary => "one of these programs",
+        NeedKind::Env => "variable",
+        NeedKind::PythonPackage => "Python package",
+        NeedKind::NodePackage => "Node.js package",
+        NeedKind::Network => "network",
+        NeedKind::Unspecified => "other",
     }
 }
 
 /// Returns notes for the user before a run, a line each: requirements that the skill itself names, without those that
 /// problems with these messages have named.
 pub(crate) fn missing_notes(answer: &PreflightSkillResponse, named: &[String]) -> Vec<String> {
-    use skilld_client::v1::problem::Severity;
+    use skilld_client::v1::ProblemSeverity;
     let errors = answer.findings.iter().filter(|finding| {
-        finding.severity() == Severity::Error && !named.contains(&finding.message)
+        finding.severity() == ProblemSeverity::Error && !named.contains(&finding.message)
     });
     errors
         .map(|finding| format!("{} ({})", finding.message, finding.source))

@@ -3,8 +3,8 @@
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::Client;
+use skilld_client::v1::ProblemSeverity;
 use skilld_client::v1::prepare_skill_response::Payload;
-use skilld_client::v1::problem::Severity;
 use skilld_client::v1::{PrepareSkillRequest, PreparedSkill, Problem, SkillEnvironment};
 
 use super::problem_lines;
@@ -88,7 +88,7 @@ fn print_result(name: &str, result: &PreparedSkill) -> anyhow::Result<u8> {
     }
     output::print_text_notes(&problem_lines(&result.problems));
     // Warnings are about packages that are installed.
-    let is_error = |problem: &Problem| problem.severity() != Severity::Warning;
+    let is_error = |problem: &Problem| problem.severity() != ProblemSeverity::Warning;
     if result.problems.iter().any(is_error) {
         return Ok(1);
     }
@@ -100,8 +100,8 @@ fn print_result(name: &str, result: &PreparedSkill) -> anyhow::Result<u8> {
             ),
             Some(built) => output::note!(
                 "the packages of {name} are installed: {} files, {}",
-                built.files,
-                value_formats::format_size(built.bytes)
+                built.file_count,
+                value_formats::format_size(built.size_bytes)
             ),
         }
     }

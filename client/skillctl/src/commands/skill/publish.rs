@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use skilld_client::v1::problem::Severity;
-use skilld_client::v1::{Problem, Reason, Skill, SkillState};
+use skilld_client::v1::ProblemSeverity;
+use skilld_client::v1::{ErrorReason, Problem, Skill, SkillState};
 use skilld_client::{Client, Error, PackLimits, SkillArchive, short_id};
 
 use super::problem_lines;
@@ -88,7 +88,7 @@ impl Publish {
         let skill = match published {
             Ok(skill) => skill,
             // All is said; there is nothing yet that `skill show` could show.
-            Err(error) if error.reason() == Some(Reason::SkillInvalid) => {
+            Err(error) if error.reason() == Some(ErrorReason::SkillInvalid) => {
                 anyhow::bail!("{error}");
             }
             Err(error) => return Err(error.into()),
@@ -113,8 +113,8 @@ fn skill_line(skill: &Skill) -> String {
     let mut words = vec![short_id(&skill.name)];
     words.extend(Some(skill.version.clone()).filter(|version| !version.is_empty()));
     words.push(skill.digest.clone());
-    let size = value_formats::format_size(skill.bytes);
-    format!("{} ({} files, {size})\n", words.join(" "), skill.files)
+    let size = value_formats::format_size(skill.size_bytes);
+    format!("{} ({} files, {size})\n", words.join(" "), skill.file_count)
 }
 
 /// Returns the problems of a published skill, with paths in what was published.
@@ -145,11 +145,11 @@ pub(crate) async fn refresh_skills(client: &Client) -> anyhow::Result<u8> {
     let refreshed = client.refresh_skills().await?;
     let text = format!(
         "{} loaded, {} rejected, {} shadowed\n",
-        refreshed.loaded, refreshed.rejected, refreshed.shadowed
+        refreshed.loaded_count, refreshed.rejected_count, refreshed.shadowed_count
     );
     output::print_message(&refreshed, &text)?;
     output::print_text_notes(&problem_lines(&refreshed.problems));
     let failed =
-        |problem: &Problem| problem.severity() == Severity::Error || problem.code == PENDING;
+        |problem: &Problem| problem.severity() == ProblemSeverity::Error || problem.code == PENDING;
     Ok(u8::from(refreshed.problems.iter().any(failed)))
 }

@@ -3,11 +3,11 @@
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use skilld_client::v1::problem::Severity;
-use skilld_client::v1::skill_file::Kind;
+use skilld_client::v1::ProblemSeverity;
+use skilld_client::v1::SkillFileKind;
 use skilld_client::v1::{
-    GetProblemsResponse, ListSkillFilesRequest, ReadSkillFileRequest, SearchSkillsRequest,
-    SkillFile,
+    ListProblemsResponse, ListSkillFilesRequest, ReadSkillFileRequest, SearchSkillsRequest,
+    SkillFile, SkillScoring,
 };
 use skilld_client::{Client, short_id};
 
@@ -62,13 +62,13 @@ pub(crate) struct Search {
 impl Files {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
         let request = ListSkillFilesRequest {
-            name: self.name,
+            parent: self.name,
             path: self.path,
             ..Default::default()
         };
         let all = client.read_all_pages(request).await?;
         let rows = all.files.iter().map(|file| {
-            let size = file.size.to_string();
+            let size = file.size_bytes.to_string();
             [
                 file_kind(file),
                 size,
@@ -83,11 +83,11 @@ impl Files {
 
 fn file_kind(file: &SkillFile) -> String {
     match file.kind() {
-        Kind::Document => "document",
-        Kind::Script => "script",
-        Kind::Reference => "reference",
-        Kind::Asset => "asset",
-        Kind::Other | Kind::Unspecified => "other",
+        SkillFileKind::Document => "document",
+        SkillFileKind::Script => "script",
+        SkillFileKind::Reference => "reference",
+        SkillFileKind::Asset => "asset",
+        SkillFileKind::Other | SkillFileKind::Unspecified => "other",
     }
     .to_owned()
 }
@@ -114,11 +114,15 @@ impl Read {
 
 impl Search {
     pub(crate) async fn run(self, client: &Client) -> anyhow::Result<u8> {
+        let scoring = match self.compat {
+            true => SkillScoring::AgentZero,
+            false => SkillScoring::Relevance,
+        };
         let request = SearchSkillsRequest {
             query: self.words.join(" "),
-            limit: self.limit,
-            compat: self.compat,
-            for_model: false,
+            page_size: self.limit,
+            scoring: scoring.into(),
+            ..SearchSkillsRequest::default()
         };
         let found = client.search_skills(request).await?;
         if found.matches.is_empty() && !output::is_json() {
@@ -143,20 +147,21 @@ impl Search {
 pub(crate) async fn print_all_problems(client: &Client) -> anyhow::Result<u8> {
     let all = list_all_skills(client).await?;
     let of_skills = all.skills.into_iter().flat_map(|skill| skill.problems);
-    let all = GetProblemsResponse {
+    let all = ListProblemsResponse {
         problems: all.problems.into_iter().chain(of_skills).collect(),
+        ..ListProblemsResponse::default()
     };
     print_problems(&all)
 }
 
 /// Prints problems; returns the exit code, 1 if one of them is an error.
-pub(crate) fn print_problems(answer: &GetProblemsResponse) -> anyhow::Result<u8> {
+pub(crate) fn print_problems(answer: &ListProblemsResponse) -> anyhow::Result<u8> {
     let text = match problem_lines(&answer.problems) {
         lines if lines.is_empty() => "no problems\n".to_owned(),
         lines => output::text_lines(lines.iter()),
     };
     output::print_message(answer, &text)?;
     let mut problems = answer.problems.iter();
-    let failed = problems.any(|problem| problem.severity() == Severity::Error);
+    let failed = problems.any(|problem| problem.severity() == ProblemSeverity::Error);
     Ok(u8::from(failed))
 }

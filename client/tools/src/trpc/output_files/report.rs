@@ -2,7 +2,7 @@
 //! each that is left out, cut or not saved.
 
 use skilld_client::v1::CollectSummary;
-use skilld_client::v1::skipped_file::Reason;
+use skilld_client::v1::SkipReason;
 
 use super::{CollectPlan, LINK_MIME_TYPE};
 use crate::call_context::SessionContext;
@@ -72,8 +72,8 @@ impl CollectPlan {
         is_cut: bool,
         result: &mut RunResult,
     ) {
-        let mut skipped = summary.skipped.iter();
-        let too_many = skipped.any(|skipped| skipped.reason() == Reason::MaxFiles);
+        let mut skipped = summary.skipped_files.iter();
+        let too_many = skipped.any(|skipped| skipped.reason() == SkipReason::MaxFiles);
         let is_limited = match self.unasked && self.save.is_none() {
             // Files were cut for the sake of the main output alone.
             true => too_many,
@@ -81,7 +81,7 @@ impl CollectPlan {
         };
         result.limits_hit = is_limited || is_cut;
         if self.unasked && too_many {
-            let (matched, returned) = (summary.matched, summary.returned);
+            let (matched, returned) = (summary.matched_count, summary.returned_count);
             let warning = format!(
                 "{returned} of {matched} files are named: ask for others with output_files"
             );
@@ -114,14 +114,14 @@ impl CollectPlan {
             .warnings
             .extend(unsaved.filter(|_| self.save.is_some()));
         let mut more = 0;
-        for skipped in &summary.skipped {
+        for skipped in &summary.skipped_files {
             let reason = skipped.reason();
             let skipped = SkippedFile {
                 name: skipped.path.clone(),
                 reason: reason_name(reason),
             };
             // If the call asked for no files, their number is enough.
-            let is_only_counted = self.unasked && reason == Reason::MaxFiles;
+            let is_only_counted = self.unasked && reason == SkipReason::MaxFiles;
             if is_only_counted || result.skipped_files.contains(&skipped) {
                 continue;
             }
@@ -158,15 +158,16 @@ impl CollectPlan {
         summary: &CollectSummary,
         files: &[OutputFile],
     ) -> Option<String> {
-        let paths = output_collection::skipped_paths(summary, |reason| reason == Reason::Unchanged);
-        let is_asked = (!self.unasked || self.is_save_asked) && summary.unchanged > 0;
+        let paths =
+            output_collection::skipped_paths(summary, |reason| reason == SkipReason::Unchanged);
+        let is_asked = (!self.unasked || self.is_save_asked) && summary.unchanged_count > 0;
         let is_beside_new = paths.is_empty() && !files.is_empty();
         if !is_asked || (is_beside_new && !self.is_save_asked) {
             return None;
         }
         let which = match paths.is_empty() {
-            true if files.is_empty() => format!("all {} files that match", summary.unchanged),
-            true => format!("{} of the files that match", summary.unchanged),
+            true if files.is_empty() => format!("all {} files that match", summary.unchanged_count),
+            true => format!("{} of the files that match", summary.unchanged_count),
             false => join_paths(&paths),
         };
         let unsaved = match self.is_save_asked {
@@ -197,7 +198,7 @@ fn leave_out_empty(files: Vec<OutputFile>, result: &mut RunResult) -> Vec<Output
     for file in empty {
         let skipped = SkippedFile {
             name: file.name,
-            reason: reason_name(Reason::EmptyAfterFailure),
+            reason: reason_name(SkipReason::EmptyAfterFailure),
         };
         if !result.skipped_files.contains(&skipped) {
             result.skipped_files.push(skipped);
@@ -300,9 +301,8 @@ fn find_primary(files: &[OutputFile], bytes_max: usize) -> Option<&OutputFile> {
 }
 
 /// Returns the name of a reason as results have it.
-fn reason_name(reason: Reason) -> String {
-    let name = reason.as_str_name();
-    name.strip_prefix("REASON_").unwrap_or(name).to_owned()
+fn reason_name(reason: SkipReason) -> String {
+    reason.short_name().to_owned()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Scripts: each runs once, and what it did and said is never lost.
 
 use serde_json::{Value, json};
+use skilld_client::v1::SkipReason;
 use skilld_client::v1::collect_outputs_response::Payload;
-use skilld_client::v1::skipped_file::Reason;
 use skilld_client::v1::{CollectOutputsResponse, CollectSummary, FileEnd, SkippedFile};
 use skilld_tools::{Family, ToolOptions};
 use tonic::{Code, Status};
@@ -88,17 +88,17 @@ async fn saved_files_are_named_and_unsaved_or_unread_ones_reported() {
             *artifact = "artifact://out/form.pdf@1".into();
         }
     }
-    let skipped = |path: &str, reason: Reason| SkippedFile {
+    let skipped = |path: &str, reason: SkipReason| SkippedFile {
         path: path.into(),
         reason: reason.into(),
     };
     files.push(CollectOutputsResponse {
         payload: Some(Payload::Summary(CollectSummary {
             limits_hit: true,
-            skipped: vec![
-                skipped("out/big", Reason::NotSaved),
-                skipped("out/half", Reason::NotWhole),
-                skipped("out/pipe", Reason::FileType),
+            skipped_files: vec![
+                skipped("out/big", SkipReason::NotSaved),
+                skipped("out/half", SkipReason::NotWhole),
+                skipped("out/pipe", SkipReason::FileType),
             ],
             ..CollectSummary::default()
         })),

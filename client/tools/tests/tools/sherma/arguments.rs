@@ -1,7 +1,7 @@
 //! Arguments of sherma's tools: accepted spellings and refused values.
 
 use serde_json::{Value, json};
-use skilld_client::v1::ArgStyle;
+use skilld_client::v1::ScriptArgStyle;
 use skilld_tools::ToolOptions;
 
 use super::{conversation, options};
@@ -100,14 +100,12 @@ async fn stdin_timeout_and_style_reach_the_daemon_or_are_refused() {
     {
         let state = fake.state.lock();
         let spec = &state.execs.values().next().expect("one").spec;
-        let stdin = spec.stdin.as_ref().and_then(|stdin| stdin.source.clone());
-        let typed = skilld_client::v1::stdin::Source::Data("typed".into());
-        assert_eq!(stdin, Some(typed));
+        assert_eq!(spec.stdin_data, "typed");
         let timeout = spec.timeout.expect("one");
         assert_eq!((timeout.seconds, timeout.nanos), (1, 500_000_000));
         assert_eq!(
             spec.script.as_ref().expect("one").arg_style(),
-            ArgStyle::Env
+            ScriptArgStyle::Env
         );
     }
     for (field, value, said) in [

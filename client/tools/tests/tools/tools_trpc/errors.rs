@@ -93,7 +93,7 @@ async fn daemon_errors_are_passed_on_with_their_reason() {
         .to_json();
     check_fields(
         &error,
-        &json!({"error": "DAEMON", "reason": "REASON_POOL_EXHAUSTED"}),
+        &json!({"error": "DAEMON", "reason": "POOL_EXHAUSTED"}),
     );
 }
 

@@ -1,7 +1,7 @@
 //! Files by reference: read, saved, brought in.
 
 use serde_json::{Value, json};
-use skilld_client::v1::input_spec::Source;
+use skilld_client::v1::input_spec::Content as InputContent;
 use skilld_client::v1::{ArtifactScope, StageInputsRequest, StageMode};
 use skilld_tools::prompt::{Upload, UploadContent as Content};
 use skilld_tools::{StagedUploads, ToolOptions};
@@ -302,14 +302,17 @@ async fn inputs_go_to_the_daemon_in_either_spelling() {
         session: "1".into(),
     };
     assert_eq!(request.scope, Some(scope));
-    let from = |index: usize| request.inputs[index].source.clone();
-    assert_eq!(from(2), Some(Source::From("skill://demo/USAGE.md".into())));
+    let from = |index: usize| request.inputs[index].content.clone();
+    assert_eq!(
+        from(2),
+        Some(InputContent::Source("skill://demo/USAGE.md".into()))
+    );
     let modes: Vec<StageMode> = request.inputs.iter().map(|input| input.mode()).collect();
     assert_eq!(modes, [StageMode::Copy, StageMode::Link, StageMode::Copy]);
     let to: Vec<&str> = request
         .inputs
         .iter()
-        .map(|input| input.to.as_str())
+        .map(|input| input.path.as_str())
         .collect();
     assert_eq!(to, ["inputs/x", "work/b", ""]);
     assert!(request.inputs[0].pin && !request.inputs[1].pin);

@@ -1,7 +1,8 @@
 //! Mistakes of a model, in the words of its tool's arguments, and what is kept in spite of them.
 
 use serde_json::{Value, json};
-use skilld_client::v1::{self, skipped_file::Reason};
+use skilld_client::v1;
+use skilld_client::v1::SkipReason;
 use skilld_tools::ToolOptions;
 use tonic::Code;
 
@@ -220,8 +221,8 @@ async fn files_that_nothing_collects_are_a_warning() {
     ] {
         talk.fake
             .answer_collections(vec![summary(v1::CollectSummary {
-                outside: outside.into_iter().map(str::to_owned).collect(),
-                outside_cut: is_cut,
+                outside_paths: outside.into_iter().map(str::to_owned).collect(),
+                outside_paths_truncated: is_cut,
                 ..Default::default()
             })]);
         let result = talk.call("skill_run", run("hello")).await;
@@ -250,12 +251,12 @@ async fn a_requested_file_that_was_not_changed_is_reported() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let unchanged = v1::SkippedFile {
         path: "out/old.txt".into(),
-        reason: Reason::Unchanged.into(),
+        reason: SkipReason::Unchanged.into(),
     };
     talk.fake
         .answer_collections(vec![summary(v1::CollectSummary {
-            skipped: vec![unchanged],
-            unchanged: 1,
+            skipped_files: vec![unchanged],
+            unchanged_count: 1,
             ..Default::default()
         })]);
     let result = talk.call("skill_run", asking(&["out/old.txt"])).await;
@@ -266,7 +267,7 @@ async fn a_requested_file_that_was_not_changed_is_reported() {
     // A pattern that matches old files only.
     talk.fake
         .answer_collections(vec![summary(v1::CollectSummary {
-            unchanged: 3,
+            unchanged_count: 3,
             ..Default::default()
         })]);
     let result = talk.call("skill_run", asking(&["out/*"])).await;
@@ -280,15 +281,15 @@ async fn a_requested_file_that_was_not_changed_is_reported() {
 #[tokio::test]
 async fn a_file_that_was_not_saved_is_a_warning() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    let skipped = |path: &str, reason: Reason| v1::SkippedFile {
+    let skipped = |path: &str, reason: SkipReason| v1::SkippedFile {
         path: path.into(),
         reason: reason.into(),
     };
     talk.fake
         .answer_collections(vec![summary(v1::CollectSummary {
-            skipped: vec![
-                skipped("out/a", Reason::NotSaved),
-                skipped("out/b", Reason::EmptyAfterFailure),
+            skipped_files: vec![
+                skipped("out/a", SkipReason::NotSaved),
+                skipped("out/b", SkipReason::EmptyAfterFailure),
             ],
             ..Default::default()
         })]);

@@ -1,7 +1,8 @@
 //! Files of a run in its result: what is shown of them once, what is only named, and where the rest is.
 
 use serde_json::{Value, json};
-use skilld_client::v1::{self, skipped_file::Reason};
+use skilld_client::v1;
+use skilld_client::v1::SkipReason;
 use skilld_tools::ToolOptions;
 
 use super::{Talk, file, run, summary};
@@ -125,10 +126,10 @@ async fn notes_name_no_tool_that_is_not_offered() {
     let offered = ["skill_load", "skill_run"].map(str::to_owned);
     let mut talk = Talk::with_options(|options| options.tools = Some(offered.into())).await;
     let end = v1::CollectSummary {
-        unchanged: 1,
-        skipped: vec![v1::SkippedFile {
+        unchanged_count: 1,
+        skipped_files: vec![v1::SkippedFile {
             path: "out/old.txt".into(),
-            reason: Reason::Unchanged.into(),
+            reason: SkipReason::Unchanged.into(),
         }],
         ..Default::default()
     };
@@ -212,12 +213,12 @@ async fn unchanged_files_that_a_call_would_save_are_named() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let old = v1::SkippedFile {
         path: "out/old.txt".into(),
-        reason: Reason::Unchanged.into(),
+        reason: SkipReason::Unchanged.into(),
     };
     let beside_new = |skipped, unchanged| {
         let summary = summary(v1::CollectSummary {
-            skipped,
-            unchanged,
+            skipped_files: skipped,
+            unchanged_count: unchanged,
             ..Default::default()
         });
         [file("out/new.txt", b"x", 1, true), vec![summary]].concat()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use skilld_client::v1::{self, stdin::Source};
+use skilld_client::v1;
 use skilld_tools::ToolOptions;
 use skilld_tools::state::SessionState;
 
@@ -77,8 +77,7 @@ async fn arguments_become_the_command() {
     );
     assert_eq!(spec.cwd, "/workspace/out/a");
     assert_eq!(spec.env.get("A").map(String::as_str), Some("b"));
-    let source = spec.stdin.and_then(|stdin| stdin.source);
-    assert_eq!(source, Some(Source::Data("typed".into())));
+    assert_eq!(spec.stdin_data, "typed");
     assert_eq!(seconds(spec.timeout), Some(7));
     for (given, in_force) in [
         (json!({}), 300),
@@ -93,7 +92,7 @@ async fn arguments_become_the_command() {
             .extend(given.as_object().expect("an object").clone());
         talk.call("skill_run", arguments).await;
         assert_eq!(seconds(talk.spec().timeout), Some(in_force));
-        assert_eq!(talk.spec().stdin, None);
+        assert!(talk.spec().stdin_data.is_empty());
     }
 }
 
@@ -236,7 +235,7 @@ async fn force_save_saves_whatever_is_asked_for() {
 #[tokio::test]
 async fn limits_cuts_and_reasons_are_in_the_result() {
     let mut talk = Talk::new(ToolOptions::default()).await;
-    let skipped = |path: &str, reason: v1::skipped_file::Reason| v1::SkippedFile {
+    let skipped = |path: &str, reason: v1::SkipReason| v1::SkippedFile {
         path: path.into(),
         reason: reason.into(),
     };
@@ -248,7 +247,7 @@ async fn limits_cuts_and_reasons_are_in_the_result() {
         file("out/z.txt", b" \n", 2, true),
         vec![summary(v1::CollectSummary {
             limits_hit: true,
-            skipped: vec![skipped("out/e", v1::skipped_file::Reason::MaxTotalBytes)],
+            skipped_files: vec![skipped("out/e", v1::SkipReason::MaxTotalBytes)],
             artifacts: vec!["artifact://p@q/a@12".into()],
             ..Default::default()
         })],
@@ -323,7 +322,7 @@ async fn calls_without_globs_show_the_main_output_and_name_the_rest() {
     let mut talk = Talk::with_options(|options| options.primary_bytes_max = 8).await;
     let cut = v1::CollectSummary {
         limits_hit: true,
-        truncated: vec!["out/a".into()],
+        truncated_paths: vec!["out/a".into()],
         ..Default::default()
     };
     let answers = [
@@ -352,15 +351,15 @@ async fn omitted_files_are_counted_and_listed_up_to_a_bound() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let skipped = (0..1000).map(|number| v1::SkippedFile {
         path: format!("out/{number}"),
-        reason: v1::skipped_file::Reason::MaxFiles.into(),
+        reason: v1::SkipReason::MaxFiles.into(),
     });
     let answers = [
         file("out/a", b"text", 4, true),
         vec![summary(v1::CollectSummary {
-            matched: 5000,
-            returned: 1,
+            matched_count: 5000,
+            returned_count: 1,
             limits_hit: true,
-            skipped: skipped.collect(),
+            skipped_files: skipped.collect(),
             ..Default::default()
         })],
     ];
@@ -487,9 +486,9 @@ async fn empty_files_of_a_command_that_failed_are_left_out_and_named() {
     let mut answers = [file("out/a", b"", 0, true), file("out/b", b"x", 1, true)].concat();
     // The daemon may have said so too, of what it did not save.
     answers.push(summary(v1::CollectSummary {
-        skipped: vec![v1::SkippedFile {
+        skipped_files: vec![v1::SkippedFile {
             path: "out/a".into(),
-            reason: v1::skipped_file::Reason::EmptyAfterFailure.into(),
+            reason: v1::SkipReason::EmptyAfterFailure.into(),
         }],
         ..Default::default()
     }));

@@ -13,12 +13,12 @@ use crate::output_window::{CHUNK_BYTES, OutputBudget};
 fn blocked_exec(bytes: &[u8]) -> Arc<Exec> {
     let bytes_max = i64::try_from(CHUNK_BYTES).expect("small");
     let spec = v1::ExecSpec {
-        retain: Some(v1::Retain {
+        retention: Some(v1::ExecRetention {
             stdout_bytes: bytes_max,
             stderr_bytes: bytes_max,
             after_exit: None,
         }),
-        on_full: v1::OnFull::Block.into(),
+        on_full: v1::OutputFullPolicy::Block.into(),
         ..Default::default()
     };
     let (id, name) = (String::new(), String::new());
@@ -62,7 +62,7 @@ async fn poll_now(exec: &Arc<Exec>, at: usize) {
         offsets: [at as u64, 0],
         style: OutputReadOptions {
             format: OutputFormat::Bytes,
-            gaps: v1::Gaps::Accept,
+            gap_policy: v1::GapPolicy::Accept,
         },
         wait: Duration::ZERO,
         settle: Duration::ZERO,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::{Outcome, Reason};
+use skilld_proto::Outcome;
+use skilld_proto::v1::{self, ExitReason};
 
 use crate::exec::host::ExecHost;
 use crate::exec::{Exec, ExecPhase};
@@ -17,7 +17,7 @@ pub(super) fn record_exit(host: &ExecHost, exec: &Exec, mut result: v1::ExecResu
     state.phase = ExecPhase::Exited;
     state.end_time = Some(SystemTime::now());
     let total = state.total();
-    state.exit_offsets = [total.stdout, total.stderr];
+    state.exit_offsets = total.counts();
     state.result = Some(result);
     // From here on only stragglers have the terminal open.
     state.terminal = None;
@@ -34,12 +34,12 @@ pub(super) fn record_exit(host: &ExecHost, exec: &Exec, mut result: v1::ExecResu
 pub(super) fn exited_result(
     exit: ExitStatus,
     wall: Duration,
-    cause: Option<Reason>,
+    cause: Option<ExitReason>,
 ) -> v1::ExecResult {
     let by_itself = if exit.signaled {
-        Reason::Signaled
+        ExitReason::Signaled
     } else {
-        Reason::Exited
+        ExitReason::Exited
     };
     let outcome = if exit.signaled {
         Outcome::Signal(exit.code)
@@ -47,31 +47,24 @@ pub(super) fn exited_result(
         Outcome::ExitCode(exit.code)
     };
     v1::ExecResult {
-        reason: cause.unwrap_or(by_itself).into(),
-        wall_time: to_proto_duration(wall),
-        user_time: to_proto_duration(Duration::from_micros(exit.user_us)),
-        sys_time: to_proto_duration(Duration::from_micros(exit.sys_us)),
+        wall_duration: to_proto_duration(wall),
+        user_duration: to_proto_duration(Duration::from_micros(exit.user_us)),
+        system_duration: to_proto_duration(Duration::from_micros(exit.sys_us)),
         peak_memory_bytes: i64::try_from(exit.peak_bytes).unwrap_or(i64::MAX),
-        outcome: Some(outcome),
-        ..Default::default()
+        ..v1::ExecResult::new(cause.unwrap_or(by_itself), Some(outcome))
     }
 }
 
 /// Returns the result of an exec whose exit status is lost, because its supervisor was killed before it reported it.
 pub(super) fn lost_result() -> v1::ExecResult {
-    v1::ExecResult {
-        reason: Reason::WorkspaceLost.into(),
-        ..Default::default()
-    }
+    v1::ExecResult::new(ExitReason::WorkspaceLost, None)
 }
 
 /// Returns the result of a leader whose exit status is lost.
-pub(super) fn lost_leader_result(cause: Option<Reason>, wall: Duration) -> v1::ExecResult {
-    let lost = lost_result();
+pub(super) fn lost_leader_result(cause: Option<ExitReason>, wall: Duration) -> v1::ExecResult {
     v1::ExecResult {
-        reason: cause.map_or(lost.reason, i32::from),
-        wall_time: wall.try_into().ok(),
-        ..lost
+        wall_duration: wall.try_into().ok(),
+        ..v1::ExecResult::new(cause.unwrap_or(ExitReason::WorkspaceLost), None)
     }
 }
 
@@ -93,12 +86,12 @@ mod tests {
     #[test]
     fn a_lost_status_keeps_the_reason_and_the_wall_time() {
         let wall = Duration::from_millis(1500);
-        let timed_out = lost_leader_result(Some(Reason::Timeout), wall);
-        assert_eq!(timed_out.reason(), Reason::Timeout);
-        assert_eq!(timed_out.wall_time, wall.try_into().ok());
-        assert_eq!(timed_out.outcome, None);
+        let timed_out = lost_leader_result(Some(ExitReason::Timeout), wall);
+        assert_eq!(timed_out.reason(), ExitReason::Timeout);
+        assert_eq!(timed_out.wall_duration, wall.try_into().ok());
+        assert_eq!((timed_out.exit_code, timed_out.success), (137, false));
         let result = lost_leader_result(None, wall);
-        assert_eq!(result.reason(), Reason::WorkspaceLost);
-        assert_eq!(result.wall_time, wall.try_into().ok());
+        assert_eq!(result.reason(), ExitReason::WorkspaceLost);
+        assert_eq!(result.wall_duration, wall.try_into().ok());
     }
 }

@@ -14,7 +14,7 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use skilld_common::names::base_name;
 use skilld_proto::v1;
-use skilld_proto::v1::spawn_failure::Stage;
+use skilld_proto::v1::spawn_failure::Step;
 use tonic::codegen::Bytes;
 
 use crate::files::read_slice;
@@ -47,7 +47,7 @@ struct FileIdentity {
 
 /// Returns the path of the launch's program if the rules permit it, and the failure otherwise.
 pub(super) fn check_program(
-    rules: &v1::Programs,
+    rules: &v1::ExecPrograms,
     launch: &LaunchSpec,
 ) -> Result<String, v1::SpawnFailure> {
     let called = launch.argv.first().map_or("", String::as_str);
@@ -56,20 +56,20 @@ pub(super) fn check_program(
         let errno = Errno::ENOENT;
         // A relative program is missing because its directory is.
         let (stage, about) = match search.directory.try_exists() {
-            Ok(false) => (Stage::Cwd, describe_directory(&launch.cwd)),
-            _ => (Stage::Exec, called.to_owned()),
+            Ok(false) => (Step::Cwd, describe_directory(&launch.cwd)),
+            _ => (Step::Exec, called.to_owned()),
         };
         return Err(v1::SpawnFailure {
-            stage: stage.into(),
-            errno: errno as i32,
+            step: stage.into(),
+            error_number: errno as i32,
             message: format!("{errno:?} ({}): {about}", errno.desc()),
         });
     };
     match refusal_reason(rules, &search, called, &found) {
         None => Ok(found.path),
         Some(why) => Err(v1::SpawnFailure {
-            stage: Stage::Program.into(),
-            errno: Errno::EACCES as i32,
+            step: Step::Program.into(),
+            error_number: Errno::EACCES as i32,
             message: format!("{called:?} is {}, which {why}", found.path),
         }),
     }
@@ -139,7 +139,7 @@ fn describe_missing_part(start: &[u8]) -> Option<String> {
 
 /// Returns why the rules refuse a program; `None` if they permit it.
 fn refusal_reason(
-    rules: &v1::Programs,
+    rules: &v1::ExecPrograms,
     search: &ProgramSearch<'_>,
     called: &str,
     found: &FoundProgram,
@@ -298,7 +298,7 @@ mod tests {
                 .map(|entry| entry.replace('@', root))
                 .collect()
         };
-        let rules = v1::Programs {
+        let rules = v1::ExecPrograms {
             allowed: list(allowed),
             denied: list(denied),
         };
@@ -358,10 +358,11 @@ mod tests {
     fn programs_that_commands_can_write_are_not_started() {
         let image = image();
         let launch = launch(image.path(), "wc");
-        let failure = check_program(&v1::Programs::default(), &launch).expect_err("it is writable");
+        let failure =
+            check_program(&v1::ExecPrograms::default(), &launch).expect_err("it is writable");
         assert_eq!(
-            (failure.stage(), failure.errno),
-            (Stage::Program, Errno::EACCES as i32)
+            (failure.step(), failure.error_number),
+            (Step::Program, Errno::EACCES as i32)
         );
         assert!(
             failure.message.contains("commands can write"),
@@ -420,11 +421,11 @@ mod tests {
     fn files_that_are_no_programs_are_not_found() {
         let image = image();
         for program in ["text", "none", "@/bin", "@/none/x", ""] {
-            let rules = v1::Programs::default();
+            let rules = v1::ExecPrograms::default();
             let failure = check_program(&rules, &launch(image.path(), program)).expect_err(program);
             assert_eq!(
-                (failure.stage(), failure.errno),
-                (Stage::Exec, Errno::ENOENT as i32),
+                (failure.step(), failure.error_number),
+                (Step::Exec, Errno::ENOENT as i32),
                 "{program}"
             );
         }

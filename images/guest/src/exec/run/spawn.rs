@@ -9,9 +9,7 @@ use nix::fcntl::{OFlag, open};
 use nix::pty::{Winsize, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::stat::Mode;
 use nix::unistd::Pid;
-use skilld_proto::v1;
-use skilld_proto::v1::exec_result::Reason;
-use skilld_proto::v1::spawn_failure;
+use skilld_proto::v1::{self, spawn_failure};
 
 use super::exec_end::lost_result;
 use super::output_source::OutputSource;
@@ -66,16 +64,12 @@ struct ExecStreams {
 pub(super) async fn spawn_exec(
     host: &ExecHost,
     mut request: SpawnRequest,
-    programs: Option<&v1::Programs>,
+    programs: Option<&v1::ExecPrograms>,
 ) -> Result<SpawnedExec, v1::ExecResult> {
     let mut launch = std::mem::take(&mut request.launch);
     if let Some(programs) = programs {
         let permitted = program_check::check_program(programs, &launch);
-        launch.program = permitted.map_err(|failure| v1::ExecResult {
-            reason: Reason::SpawnFailed.into(),
-            spawn_failure: Some(failure),
-            ..Default::default()
-        })?;
+        launch.program = permitted.map_err(v1::ExecResult::spawn_failed)?;
     }
     let spawned = match open_streams(request) {
         Ok(streams) => spawn_with_streams(host, &launch, streams).await,
@@ -100,22 +94,18 @@ pub(super) async fn spawn_exec(
 /// Returns the result of an exec that could not be spawned.
 fn spawn_failed_result(stage: SpawnStage, errno: i32, about: &str) -> v1::ExecResult {
     let api_stage = match stage {
-        SpawnStage::Fork => spawn_failure::Stage::Fork,
-        SpawnStage::Cwd => spawn_failure::Stage::Cwd,
-        SpawnStage::Limits => spawn_failure::Stage::Limits,
-        SpawnStage::Exec => spawn_failure::Stage::Exec,
-        SpawnStage::Terminal => spawn_failure::Stage::Terminal,
+        SpawnStage::Fork => spawn_failure::Step::Fork,
+        SpawnStage::Cwd => spawn_failure::Step::Cwd,
+        SpawnStage::Limits => spawn_failure::Step::Limits,
+        SpawnStage::Exec => spawn_failure::Step::Exec,
+        SpawnStage::Terminal => spawn_failure::Step::Terminal,
     };
     let known = Errno::from_raw(errno);
-    v1::ExecResult {
-        reason: Reason::SpawnFailed.into(),
-        spawn_failure: Some(v1::SpawnFailure {
-            stage: api_stage.into(),
-            errno,
-            message: format!("{known:?} ({}): {about}", known.desc()),
-        }),
-        ..Default::default()
-    }
+    v1::ExecResult::spawn_failed(v1::SpawnFailure {
+        step: api_stage.into(),
+        error_number: errno,
+        message: format!("{known:?} ({}): {about}", known.desc()),
+    })
 }
 
 /// Opens pipes, or a terminal if the request has its size.

@@ -1,7 +1,7 @@
 //! Names and link targets of archive entries: which a file can have, and which lead out.
 
 use skilld_common::tar_reader::TarError;
-use skilld_proto::v1::skipped_file::Reason;
+use skilld_proto::v1::SkipReason;
 
 use crate::error::Error;
 use crate::files::root::{NAME_MAX, display_path};
@@ -28,7 +28,7 @@ pub(super) fn is_link_target(target: &[u8]) -> bool {
 }
 
 /// Normalises the name of an entry, or returns why no file can have it. Fails if it leads out of the target directory.
-pub(super) fn clean_path(given: &[u8]) -> Result<Result<Vec<u8>, Reason>, Error> {
+pub(super) fn clean_path(given: &[u8]) -> Result<Result<Vec<u8>, SkipReason>, Error> {
     let names: Vec<&[u8]> = given
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
@@ -38,10 +38,10 @@ pub(super) fn clean_path(given: &[u8]) -> Result<Result<Vec<u8>, Reason>, Error>
     }
     let is_too_long = given.len() > PATH_MAX || names.iter().any(|name| name.len() > NAME_MAX);
     if given.starts_with(b"/") || given.contains(&0) || is_too_long {
-        return Ok(Err(Reason::Name));
+        return Ok(Err(SkipReason::Name));
     }
     if names.len() > DEPTH_MAX {
-        return Ok(Err(Reason::Depth));
+        return Ok(Err(SkipReason::Depth));
     }
     Ok(Ok(names.join(&b'/')))
 }

@@ -61,7 +61,7 @@ async fn a_received_archive_is_installed_whole_despite_cancellation() {
         .map(|number| file(&named(number), "new"))
         .collect();
     let data = archive(&entries);
-    let first = Payload::Header(header(Kind::Tar, "work/many"));
+    let first = Payload::Header(header(StageFormat::Tar, "work/many"));
     let pieces = data.chunks(1 << 20);
     let messages: Vec<_> = std::iter::once(first)
         .chain(pieces.map(|piece| Payload::Data(piece.to_vec().into())))

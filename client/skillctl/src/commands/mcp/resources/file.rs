@@ -152,7 +152,7 @@ async fn open_resource(
                 ..ReadSkillFileRequest::default()
             };
             let (file, data) = client.read_skill_file(request).await?.into_parts();
-            (file.size, file.mime_type, file.is_text, data)
+            (file.size_bytes, file.mime_type, file.is_text, data)
         }
         ResourceLocation::Workspace(path) => {
             let request = ReadFileRequest {
@@ -161,7 +161,7 @@ async fn open_resource(
                 ..ReadFileRequest::default()
             };
             let (file, data) = client.read_file(request).await?.into_parts();
-            (file.size, String::new(), true, data)
+            (file.size_bytes, String::new(), true, data)
         }
         ResourceLocation::Artifact(name, version) => {
             let request = LoadArtifactRequest {
@@ -170,7 +170,7 @@ async fn open_resource(
                 version: *version,
             };
             let (artifact, data) = client.load_artifact(request).await?.into_parts();
-            (artifact.size, artifact.mime_type, true, data)
+            (artifact.size_bytes, artifact.mime_type, true, data)
         }
     })
 }

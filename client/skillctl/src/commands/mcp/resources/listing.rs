@@ -7,8 +7,8 @@ use prost_types::Timestamp;
 use rmcp::ErrorData;
 use rmcp::model::{ListResourcesResult, Resource};
 use skilld_client::v1::{
-    Artifact, FileEntry, FileType, ListArtifactsRequest, ListFilesRequest, ListSkillFilesRequest,
-    ListSkillsRequest, Reason,
+    Artifact, ErrorReason, FileEntry, FileType, ListArtifactsRequest, ListFilesRequest,
+    ListSkillFilesRequest, ListSkillsRequest,
 };
 use skilld_client::{Error, short_id, workspace_name};
 
@@ -108,8 +108,8 @@ impl WorkspaceFiles {
     fn add_page(&mut self, files: Vec<FileEntry>) {
         // A path that is not UTF-8 has no URI.
         let is_listed = |file: &FileEntry| {
-            file.r#type() == FileType::File
-                && file.path_bytes.is_empty()
+            file.file_type() == FileType::File
+                && file.raw_path.is_empty()
                 && !file.path.starts_with(UPLOADS)
         };
         let (uploads, results): (Vec<_>, Vec<_>) = files
@@ -118,8 +118,8 @@ impl WorkspaceFiles {
             .partition(|file| file.path.starts_with(INPUTS));
         self.results.extend(results);
         self.uploads.extend(uploads);
-        keep_newest(&mut self.results, |file| file.mtime);
-        keep_newest(&mut self.uploads, |file| file.mtime);
+        keep_newest(&mut self.results, |file| file.modify_time);
+        keep_newest(&mut self.uploads, |file| file.modify_time);
     }
 }
 
@@ -133,7 +133,7 @@ async fn add_workspace_files(
     for files in [out.results, work.results, work.uploads] {
         let listed = files.into_iter().map(|file| {
             let uri = ResourceLocation::Workspace(file.path.clone()).uri();
-            Resource::new(uri, file.path).with_size(u64::try_from(file.size).unwrap_or(0))
+            Resource::new(uri, file.path).with_size(u64::try_from(file.size_bytes).unwrap_or(0))
         });
         add_within_limit(resources, listed);
     }
@@ -160,7 +160,7 @@ async fn workspace_files(
     directory: &'static str,
 ) -> Result<WorkspaceFiles, ErrorData> {
     let request = ListFilesRequest {
-        workspace: workspace_name(&scope.session.workspace_id()),
+        parent: workspace_name(&scope.session.workspace_id()),
         path: directory.to_owned(),
         recursive: true,
         page_size: FILES_PER_PAGE,
@@ -195,7 +195,11 @@ fn keep_newest<T>(items: &mut Vec<T>, time: impl Fn(&T) -> Option<Timestamp>) {
 fn is_missing(error: &Error) -> bool {
     matches!(
         error.reason(),
-        Some(Reason::WorkspaceNotFound | Reason::WorkspaceNotReady | Reason::FileNotFound)
+        Some(
+            ErrorReason::WorkspaceNotFound
+                | ErrorReason::WorkspaceNotReady
+                | ErrorReason::FileNotFound
+        )
     )
 }
 
@@ -229,7 +233,7 @@ async fn add_artifacts(
         let uri = ResourceLocation::Artifact(name.clone(), Some(artifact.version)).uri();
         Resource::new(uri, format!("{name}, version {}", artifact.version))
             .with_mime_type(artifact.mime_type)
-            .with_size(u64::try_from(artifact.size).unwrap_or(0))
+            .with_size(u64::try_from(artifact.size_bytes).unwrap_or(0))
     });
     add_within_limit(resources, listed);
     Ok(())
@@ -242,7 +246,7 @@ async fn add_skill_files(
 ) -> Result<(), ErrorData> {
     let read = |page_token| {
         let request = ListSkillFilesRequest {
-            name: skill.to_owned(),
+            parent: skill.to_owned(),
             page_size: FILES_PER_PAGE,
             page_token,
             ..ListSkillFilesRequest::default()
@@ -258,14 +262,14 @@ async fn add_skill_files(
     match scan_pages(&format!("skill {skill:?}"), read, take).await {
         Ok(()) => {}
         // The skill vanished after it was listed.
-        Err(error) if error.reason() == Some(Reason::SkillNotFound) => return Ok(()),
+        Err(error) if error.reason() == Some(ErrorReason::SkillNotFound) => return Ok(()),
         Err(error) => return Err(resource_error(&error)),
     }
     let listed = found.into_iter().take(LISTED_MAX).map(|file| {
         let uri = ResourceLocation::Skill(skill.to_owned(), file.path.clone()).uri();
         Resource::new(uri, format!("{skill}/{}", file.path))
             .with_mime_type(file.mime_type)
-            .with_size(u64::try_from(file.size).unwrap_or(0))
+            .with_size(u64::try_from(file.size_bytes).unwrap_or(0))
     });
     add_within_limit(resources, listed);
     Ok(())

@@ -1,0 +1,117 @@
+//! Exit codes of execs as shells have them, short names of their ends, and counts of output.
+
+use crate::v1::spawn_failure::Step;
+use crate::v1::{ExecResult, ExitReason, GapEvent, SkipReason, SpawnFailure, StreamOffsets};
+
+/// Number that shells add to a signal's for an exit code.
+const SIGNAL_BASE: i32 = 128;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// Linux error number of a missing file.
+const ENOENT: i32 = 2;
+
+/// Way in which the leader of an exec ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It exited with this code.
+    ExitCode(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl ExecResult {
+    /// Returns the result of a leader that ended for `reason`. `None` for an end that nobody saw, or where nothing started.
+    #[must_use]
+    pub fn new(reason: ExitReason, outcome: Option<Outcome>) -> Self {
+        let by_itself = reason == ExitReason::Exited;
+        let (exit_code, signal) = match outcome {
+            // It took the request to end well; its exec did not succeed.
+            Some(Outcome::ExitCode(0)) if !by_itself => (SIGNAL_BASE + SIGTERM, 0),
+            Some(Outcome::ExitCode(code)) => (code, 0),
+            Some(Outcome::Signal(signal)) => (SIGNAL_BASE + signal, signal),
+            None => (SIGNAL_BASE + SIGKILL, 0),
+        };
+        Self {
+            exit_code,
+            signal,
+            success: by_itself && exit_code == 0,
+            reason: reason.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the result of an exec whose program could not be started.
+    #[must_use]
+    pub fn spawn_failed(failure: SpawnFailure) -> Self {
+        let is_missing = failure.step() == Step::Exec && failure.error_number == ENOENT;
+        Self {
+            exit_code: if is_missing { 127 } else { 126 },
+            spawn_failure: Some(failure),
+            ..Self::new(ExitReason::SpawnFailed, None)
+        }
+    }
+
+    /// Returns how the leader ended, as far as `exit_code` and `signal` say it; `None` if nothing was started or the
+    /// workspace was lost.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self.reason() {
+            ExitReason::SpawnFailed | ExitReason::WorkspaceLost => None,
+            _ if self.signal != 0 => Some(Outcome::Signal(self.signal)),
+            _ => Some(Outcome::ExitCode(self.exit_code)),
+        }
+    }
+}
+
+impl ExitReason {
+    /// Returns the name without the prefix of its enum, for instance `TIMEOUT`.
+    #[must_use]
+    pub fn short_name(self) -> &'static str {
+        self.as_str_name().trim_start_matches("EXIT_REASON_")
+    }
+}
+
+impl SkipReason {
+    /// Returns the name without the prefix of its enum, for instance `MAX_FILES`.
+    #[must_use]
+    pub fn short_name(self) -> &'static str {
+        self.as_str_name().trim_start_matches("SKIP_REASON_")
+    }
+}
+
+impl GapEvent {
+    /// Returns the number of lost bytes.
+    #[must_use]
+    pub fn lost_bytes(&self) -> u64 {
+        to_count(self.end_offset.saturating_sub(self.start_offset))
+    }
+}
+
+impl StreamOffsets {
+    /// Makes the message of a number of bytes for each stream.
+    #[must_use]
+    pub fn from_counts([stdout, stderr]: [u64; 2]) -> Self {
+        Self {
+            stdout_bytes: from_count(stdout),
+            stderr_bytes: from_count(stderr),
+        }
+    }
+
+    /// Returns the numbers of bytes of stdout and stderr. A negative one, which the server refuses, counts as 0.
+    #[must_use]
+    pub fn counts(self) -> [u64; 2] {
+        [to_count(self.stdout_bytes), to_count(self.stderr_bytes)]
+    }
+}
+
+/// Converts a count to a field of the wire, where numbers are signed.
+#[must_use]
+pub fn from_count(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Converts a field of the wire to a count. A negative one counts as 0.
+#[must_use]
+pub fn to_count(field: i64) -> u64 {
+    u64::try_from(field).unwrap_or(0)
+}
