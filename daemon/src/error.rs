@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use skilld_proto::ERROR_DOMAIN;
-use skilld_proto::v1::ErrorReason;
+use skilld_proto::v1::ErrorReason as Reason;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -364,7 +364,7 @@ pub enum Error {
         /// gRPC code of the guest's status.
         code: Code,
         /// Reason of the guest's status, checked against the list of reasons.
-        reason: ErrorReason,
+        reason: Reason,
         /// Text of the guest's status.
         message: String,
         /// Metadata of the guest's status, at most 16 entries.
@@ -406,65 +406,59 @@ pub enum Error {
 
 impl Error {
     /// Returns the gRPC code and the reason for the status.
-    pub fn kind(&self) -> (Code, ErrorReason) {
+    pub fn kind(&self) -> (Code, Reason) {
         match self {
-            Self::Invalid(_) => (Code::InvalidArgument, ErrorReason::InvalidRequest),
-            Self::Unauthenticated { .. } => (Code::Unauthenticated, ErrorReason::Unauthenticated),
-            Self::PermissionDenied { .. } => {
-                (Code::PermissionDenied, ErrorReason::PermissionDenied)
-            }
-            Self::AuditUnavailable { .. } => (Code::Unavailable, ErrorReason::AuditUnavailable),
-            Self::AuthenticationOff => (Code::FailedPrecondition, ErrorReason::AuthenticationOff),
-            Self::WorkspaceNotFound { .. } => (Code::NotFound, ErrorReason::WorkspaceNotFound),
+            Self::Invalid(_) => (Code::InvalidArgument, Reason::InvalidRequest),
+            Self::Unauthenticated { .. } => (Code::Unauthenticated, Reason::Unauthenticated),
+            Self::PermissionDenied { .. } => (Code::PermissionDenied, Reason::PermissionDenied),
+            Self::AuditUnavailable { .. } => (Code::Unavailable, Reason::AuditUnavailable),
+            Self::AuthenticationOff => (Code::FailedPrecondition, Reason::AuthenticationOff),
+            Self::WorkspaceNotFound { .. } => (Code::NotFound, Reason::WorkspaceNotFound),
             Self::SkillNotFound { .. } | Self::SkillNotStaged { .. } => {
-                (Code::NotFound, ErrorReason::SkillNotFound)
+                (Code::NotFound, Reason::SkillNotFound)
             }
-            Self::ScriptNotFound { .. } => (Code::NotFound, ErrorReason::FileNotFound),
-            Self::SkillInvalid { .. } => (Code::FailedPrecondition, ErrorReason::SkillInvalid),
-            Self::ArtifactNotFound { .. } => (Code::NotFound, ErrorReason::ArtifactNotFound),
-            Self::Storage { .. } => (Code::Unavailable, ErrorReason::StorageUnavailable),
-            Self::StorageUnsure { .. } => (Code::Aborted, ErrorReason::StorageUnavailable),
-            Self::PoolNotFound { .. } => (Code::NotFound, ErrorReason::PoolNotFound),
+            Self::ScriptNotFound { .. } => (Code::NotFound, Reason::FileNotFound),
+            Self::SkillInvalid { .. } => (Code::FailedPrecondition, Reason::SkillInvalid),
+            Self::ArtifactNotFound { .. } => (Code::NotFound, Reason::ArtifactNotFound),
+            Self::Storage { .. } => (Code::Unavailable, Reason::StorageUnavailable),
+            Self::StorageUnsure { .. } => (Code::Aborted, Reason::StorageUnavailable),
+            Self::PoolNotFound { .. } => (Code::NotFound, Reason::PoolNotFound),
             Self::IdTaken { .. } | Self::VersionTaken { .. } => {
-                (Code::AlreadyExists, ErrorReason::IdTaken)
+                (Code::AlreadyExists, Reason::IdTaken)
             }
-            Self::WorkspaceNotReady { .. } => {
-                (Code::FailedPrecondition, ErrorReason::WorkspaceNotReady)
-            }
+            Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
             Self::LimitUnsupported { .. } | Self::GuestTooOld { .. } => {
-                (Code::FailedPrecondition, ErrorReason::LimitUnsupported)
+                (Code::FailedPrecondition, Reason::LimitUnsupported)
             }
             Self::PathEscapes { .. } | Self::LeavesSkill { .. } => {
-                (Code::InvalidArgument, ErrorReason::PathEscapes)
+                (Code::InvalidArgument, Reason::PathEscapes)
             }
-            Self::FileNotFound { .. } => (Code::NotFound, ErrorReason::FileNotFound),
-            Self::WrongFileType { .. } => (Code::FailedPrecondition, ErrorReason::WrongFileType),
+            Self::FileNotFound { .. } => (Code::NotFound, Reason::FileNotFound),
+            Self::WrongFileType { .. } => (Code::FailedPrecondition, Reason::WrongFileType),
             Self::Source { fault, .. } => fault.kind(),
             Self::ReadOnly { .. } | Self::SkillReadOnly { .. } => {
-                (Code::FailedPrecondition, ErrorReason::ReadOnly)
+                (Code::FailedPrecondition, Reason::ReadOnly)
             }
-            Self::PoolExhausted { .. } => (Code::ResourceExhausted, ErrorReason::PoolExhausted),
+            Self::PoolExhausted { .. } => (Code::ResourceExhausted, Reason::PoolExhausted),
             Self::QuotaExceeded { .. } | Self::TenantQuota { .. } => {
-                (Code::ResourceExhausted, ErrorReason::QuotaExceeded)
+                (Code::ResourceExhausted, Reason::QuotaExceeded)
             }
-            Self::LimitExceeded { .. } => (Code::ResourceExhausted, ErrorReason::LimitExceeded),
-            Self::ArchiveInvalid { .. } => (Code::InvalidArgument, ErrorReason::ArchiveInvalid),
-            Self::ChecksumMismatch { .. } => (Code::InvalidArgument, ErrorReason::ChecksumMismatch),
-            Self::Draining => (Code::Unavailable, ErrorReason::Draining),
-            Self::EngineUnavailable { .. } => (Code::Unavailable, ErrorReason::EngineUnavailable),
-            Self::GuestLost { .. } | Self::Stopped { .. } => {
-                (Code::Aborted, ErrorReason::GuestLost)
-            }
+            Self::LimitExceeded { .. } => (Code::ResourceExhausted, Reason::LimitExceeded),
+            Self::ArchiveInvalid { .. } => (Code::InvalidArgument, Reason::ArchiveInvalid),
+            Self::ChecksumMismatch { .. } => (Code::InvalidArgument, Reason::ChecksumMismatch),
+            Self::Draining => (Code::Unavailable, Reason::Draining),
+            Self::EngineUnavailable { .. } => (Code::Unavailable, Reason::EngineUnavailable),
+            Self::GuestLost { .. } | Self::Stopped { .. } => (Code::Aborted, Reason::GuestLost),
             Self::Guest { code, reason, .. } => (*code, *reason),
-            Self::NotImplemented { .. } => (Code::Unimplemented, ErrorReason::NotImplemented),
-            Self::Deadline { .. } => (Code::DeadlineExceeded, ErrorReason::Deadline),
+            Self::NotImplemented { .. } => (Code::Unimplemented, Reason::NotImplemented),
+            Self::Deadline { .. } => (Code::DeadlineExceeded, Reason::Deadline),
             Self::Io { source, .. } => Self::host_kind(source),
             Self::Engine { .. }
             | Self::Image { .. }
             | Self::ImageMissing { .. }
             | Self::Start { .. }
             | Self::ArtifactDamaged { .. }
-            | Self::Internal(_) => (Code::Internal, ErrorReason::Internal),
+            | Self::Internal(_) => (Code::Internal, Reason::Internal),
         }
     }
 }
@@ -473,7 +467,7 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let (code, reason) = error.kind();
         let (mut message, mut metadata) = (error.message(), error.metadata());
-        if reason == ErrorReason::Internal {
+        if reason == Reason::Internal {
             // The caller gets only an id. Details of the host are for the operator, in the log.
             let request_id = uuid::Uuid::now_v7().simple().to_string();
             tracing::error!(target: INTERNAL_TARGET, %request_id, error = %Chain(&error), "internal error");
@@ -485,7 +479,7 @@ impl From<Error> for Status {
         for violation in error.violations() {
             details.add_bad_request_violation(violation.field, violation.description);
         }
-        if reason == ErrorReason::QuotaExceeded {
+        if reason == Reason::QuotaExceeded {
             details.add_quota_failure_violation(error.quota_subject(), &message);
         }
         let mut headers = MetadataMap::new();

@@ -13,9 +13,9 @@ const ENOENT: i32 = 2;
 /// Way in which the leader of an exec ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It exited with this code.
+    /// The leader exited with this code.
     ExitCode(i32),
-    /// This signal ended it.
+    /// This signal ended the leader.
     Signal(i32),
 }
 

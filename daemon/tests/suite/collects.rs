@@ -86,6 +86,39 @@ async fn planned_collection_is_validated_before_the_exec_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_collection_saves_no_second_version() {
+    let server = TestServer::start("", &[]).await;
+    let workspace = server.workspace().await;
+    let upload = async |bytes: &'static [u8]| {
+        let target = UploadTarget::file(&workspace, "out/x");
+        server.client.upload(target, bytes).await.expect("staged");
+    };
+    let asked = |request_id: &str| {
+        let mut spec = spec(&["out"], "");
+        if let Some(saved) = &mut spec.save_as_artifacts {
+            saved.request_id = request_id.to_owned();
+        }
+        spec
+    };
+    upload(b"one").await;
+    for _ in 0..2 {
+        let summary = collected(&server, &workspace, asked("first")).await;
+        assert_eq!(summary.artifacts, ["artifact://out/x@0"]);
+    }
+    let summary = collected(&server, &workspace, asked("second")).await;
+    assert_eq!(summary.artifacts, ["artifact://out/x@1"]);
+    upload(b"two").await;
+    let summary = collected(&server, &workspace, asked("first")).await;
+    let skipped = pb::SkippedFile {
+        path: "out/x".to_owned(),
+        reason: pb::SkipReason::NotSaved.into(),
+    };
+    assert_eq!(summary.artifacts, Vec::<String>::new());
+    assert_eq!(summary.skipped_files, [skipped]);
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failed_exec_saves_no_empty_artifact() {
     let server = TestServer::start("", &[]).await;
     let workspace = server.workspace().await;

@@ -356,7 +356,7 @@ async fn server_info_shows_every_limit() {
     assert!(info.seccomp_digest.starts_with("sha256:"));
     assert_eq!(
         (info.pools, info.default_pool.as_str()),
-        (vec!["default".to_owned()], "default")
+        (vec!["pools/default".to_owned()], "pools/default")
     );
     assert!(info.features.is_sorted());
     assert!(info.features.contains(&"exec.run".to_owned()));

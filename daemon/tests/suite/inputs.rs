@@ -8,7 +8,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, SaveTarget};
 use skilld_proto::v1::input_spec::Content;
-use skilld_proto::v1::{self as pb, ErrorReason};
+use skilld_proto::v1::{self as pb, ErrorReason as Reason};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -124,7 +124,7 @@ async fn check_nothing_staged(server: &TestServer, workspace: &str) {
 fn check_refused<T: std::fmt::Debug>(
     answer: Result<T, Error>,
     code: Code,
-    reason: ErrorReason,
+    reason: Reason,
 ) -> String {
     let error = answer.expect_err("must be refused");
     assert_eq!(
@@ -260,26 +260,26 @@ async fn an_input_is_fetched_from_a_server_if_that_is_configured() {
 const OLDER: (&str, &str) = ("work/inputs/older", "older");
 
 /// References to what other sources do not have or do not permit, each with its code and reason.
-const UNAVAILABLE: [(&str, Code, ErrorReason); 4] = [
+const UNAVAILABLE: [(&str, Code, Reason); 4] = [
     (
         "workspace://work/nothing",
         Code::NotFound,
-        ErrorReason::FileNotFound,
+        Reason::FileNotFound,
     ),
     (
         "skill://nothing/SKILL.md",
         Code::NotFound,
-        ErrorReason::SkillNotFound,
+        Reason::SkillNotFound,
     ),
     (
         "artifact://nothing",
         Code::NotFound,
-        ErrorReason::ArtifactNotFound,
+        Reason::ArtifactNotFound,
     ),
     (
         "host:///etc/passwd",
         Code::PermissionDenied,
-        ErrorReason::PermissionDenied,
+        Reason::PermissionDenied,
     ),
 ];
 
@@ -289,7 +289,7 @@ async fn check_none_staged(
     workspace: &str,
     inputs: [pb::InputSpec; 2],
     code: Code,
-    reason: ErrorReason,
+    reason: Reason,
 ) {
     let answer = stage_inputs(server, workspace, inputs).await;
     let message = check_refused(answer, code, reason);
@@ -324,23 +324,19 @@ async fn a_failed_fetch_of_an_input_has_a_reason_and_leaves_nothing() {
     };
     let pinned = format!("/fine#sha256={}", "0".repeat(64));
     let of_the_server = [
-        ("/nothing", Code::NotFound, ErrorReason::FileNotFound),
-        ("/long", Code::ResourceExhausted, ErrorReason::LimitExceeded),
-        (
-            "/broken",
-            Code::FailedPrecondition,
-            ErrorReason::FetchFailed,
-        ),
+        ("/nothing", Code::NotFound, Reason::FileNotFound),
+        ("/long", Code::ResourceExhausted, Reason::LimitExceeded),
+        ("/broken", Code::FailedPrecondition, Reason::FetchFailed),
         (
             "/metadata",
             Code::PermissionDenied,
-            ErrorReason::PermissionDenied,
+            Reason::PermissionDenied,
         ),
-        ("/file", Code::FailedPrecondition, ErrorReason::FetchFailed),
+        ("/file", Code::FailedPrecondition, Reason::FetchFailed),
         (
             pinned.as_str(),
             Code::InvalidArgument,
-            ErrorReason::ChecksumMismatch,
+            Reason::ChecksumMismatch,
         ),
     ]
     .map(|(target, code, reason)| (web.url(target), code, reason));
@@ -353,7 +349,7 @@ async fn a_failed_fetch_of_an_input_has_a_reason_and_leaves_nothing() {
         sha256: "0".repeat(64),
         ..input(&web.url("/fine"))
     };
-    let (code, reason) = (Code::InvalidArgument, ErrorReason::ChecksumMismatch);
+    let (code, reason) = (Code::InvalidArgument, Reason::ChecksumMismatch);
     check_none_staged(&server, &workspace, [fine, wrong], code, reason).await;
     assert!(server.stop().await);
 }
@@ -374,11 +370,7 @@ async fn urls_of_callers_are_bounded_by_settings_of_their_own() {
         let workspace = server.workspace().await;
         for url in [&url, &by_name] {
             let answer = stage_inputs(&server, &workspace, [input(url)]).await;
-            let message = check_refused(
-                answer,
-                Code::PermissionDenied,
-                ErrorReason::PermissionDenied,
-            );
+            let message = check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
             assert!(message.contains(told), "{message}");
         }
         check_nothing_staged(&server, &workspace).await;
@@ -555,7 +547,7 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
         ..input("artifact://none")
     };
     let answer = stage_inputs(&server, &workspace, [missing]).await;
-    check_refused(answer, Code::NotFound, ErrorReason::ArtifactNotFound);
+    check_refused(answer, Code::NotFound, Reason::ArtifactNotFound);
     // Without an earlier use, a pinned artifact is the newest version.
     assert_eq!(
         stage_artifact(&server, &workspace, from, true).await,
@@ -601,9 +593,7 @@ async fn a_pinned_artifact_keeps_the_version_that_the_workspace_used() {
     );
     // Pins are in the daemon's record, which no command can change.
     let recorded = server.get_workspace(&workspace).await.inputs;
-    assert!(
-        recorded.iter().any(|input| input.version == Some(0)),
-        "{recorded:?}"
-    );
+    let pinned = recorded.iter().find(|input| input.version == Some(0));
+    assert!(pinned.is_some(), "{recorded:?}");
     assert!(server.stop().await);
 }

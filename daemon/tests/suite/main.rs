@@ -24,6 +24,7 @@ mod preconditions;
 mod problems;
 mod publish;
 mod reconcile;
+mod resource_names;
 mod server;
 mod skill_content;
 mod skills;

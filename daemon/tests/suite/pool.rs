@@ -22,7 +22,7 @@ use skilld_proto::v1::{
 /// Returns a request for a workspace with this id.
 fn create_request(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
-        workspace_id: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         ..Default::default()
     }
 }

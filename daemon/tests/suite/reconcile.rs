@@ -26,7 +26,7 @@ async fn wait_until_warm(server: &TestServer, count: i32) {
 /// Returns a request for a workspace with this id.
 fn create_request(id: &str) -> CreateWorkspaceRequest {
     CreateWorkspaceRequest {
-        workspace_id: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         ..Default::default()
     }
 }

@@ -437,13 +437,7 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
     );
     assert_eq!(search("FORMS", 0, true).await.expect("found"), expected);
     assert_eq!(search("nothing", 0, false).await.expect("found"), []);
-    for (query, limit) in [
-        ("", 0),
-        (" ", 0),
-        ("use when", 0),
-        ("forms", -1),
-        ("forms", 101),
-    ] {
+    for (query, limit) in [("", 0), (" ", 0), ("use when", 0), ("forms", -1)] {
         let error = search(query, limit, false).await.expect_err(query);
         let reason = error.failure().and_then(|failure| failure.reason);
         assert_eq!(

@@ -89,7 +89,7 @@ async fn a_call_adds_a_span_with_method_and_status_to_its_trace() {
     let server = TestServer::start(&traces(&endpoint, ""), &[]).await;
     let mut workspaces = server.client.workspaces();
     let create = pb::CreateWorkspaceRequest {
-        workspace_id: "workspaces/w".to_owned(),
+        workspace_id: "w".to_owned(),
         ..pb::CreateWorkspaceRequest::default()
     };
     let create = in_trace(create, "01");

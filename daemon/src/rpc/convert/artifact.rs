@@ -318,7 +318,7 @@ mod tests {
             check_list_artifact_versions(&pb::ListArtifactVersionsRequest {
                 parent: "artifacts/a".into(),
                 page_token: token.into(),
-                page_size: 1001,
+                page_size: -1,
                 ..pb::ListArtifactVersionsRequest::default()
             })
         };

@@ -451,7 +451,7 @@ mod tests {
 
     fn script(path: &str) -> pb::ExecSpec {
         pb::ExecSpec {
-            skill: "s".into(),
+            skill: "skills/s".into(),
             script: Some(pb::ExecScript {
                 path: path.into(),
                 ..Default::default()
@@ -523,11 +523,12 @@ mod tests {
             ("数据报表\0", None),
         ] {
             let spec = pb::ExecSpec {
-                skill: skill.into(),
+                skill: format!("skills/{skill}"),
                 ..argv(&["true"])
             };
             let checked = check(spec).ok().map(|spec| spec.skill);
-            assert_eq!(checked.as_deref(), folder, "{skill}");
+            let expected = folder.map(|folder| format!("skills/{folder}"));
+            assert_eq!(checked, expected, "{skill}");
         }
     }
 
@@ -566,7 +567,7 @@ mod tests {
     fn every_fault_is_named_at_once() {
         let spec = pb::ExecSpec {
             env: [("A B".to_owned(), String::new())].into(),
-            skill: "../x".into(),
+            skill: "skills/../x".into(),
             timeout: Some(prost_types::Duration {
                 seconds: -1,
                 nanos: 0,
@@ -590,12 +591,12 @@ mod tests {
             ..requested(spec)
         };
         let expected = [
-            "workspace",
+            "parent",
             "exec_id",
             "format",
+            "spec.skill",
             "spec.argv[0]",
             "spec.env[\"A B\"]",
-            "spec.skill",
             "spec.timeout",
             "spec.limits.open_files",
             "spec.retention.stdout_bytes",
@@ -609,7 +610,14 @@ mod tests {
             spec: None,
             format: 0,
         };
-        assert_eq!(faults_of(requested), ["workspace", "spec"]);
+        assert_eq!(faults_of(requested), ["parent", "spec"]);
+        assert_eq!(
+            faults(pb::ExecSpec {
+                skill: "bare".into(),
+                ..argv(&["x"])
+            }),
+            ["spec.skill"]
+        );
     }
 
     #[test]

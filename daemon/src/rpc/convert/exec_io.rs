@@ -215,7 +215,7 @@ mod tests {
             "wait",
             "max_bytes",
             "format",
-            "gaps",
+            "gap_policy",
             "settle_duration",
         ];
         assert_eq!(fields, all);

@@ -121,14 +121,11 @@ pub fn check_stage_files(
     first: pb::StageFilesRequest,
     config: &FilesConfig,
 ) -> Result<(WorkspaceId, guest::PutFilesHeader)> {
-    let mut violations = ViolationCollector::default();
-    let mut header = match first.payload {
-        Some(Payload::Header(header)) => header,
-        Some(Payload::Data(_)) | None => {
-            violations.add("header", "is missing: it comes in the first message");
-            pb::StageFilesHeader::default()
-        }
+    let Some(Payload::Header(mut header)) = first.payload else {
+        let message = "is missing: it comes in the first message";
+        return Err(Error::invalid("header", message));
     };
+    let mut violations = ViolationCollector::default();
     let workspace = violations.workspace_name("header.workspace", &header.workspace);
     let format = violations.known_enum("header.format", header.format);
     let is_archive = matches!(format, Some(StageFormat::Tar | StageFormat::TarGz));
@@ -535,7 +532,7 @@ mod tests {
             refused(check_stage_data(pb::StageFilesRequest::default())),
             ["data"]
         );
-        assert_eq!(refused(check_stage_files(data(1), &CONFIG))[1], "header");
+        assert_eq!(refused(check_stage_files(data(1), &CONFIG)), ["header"]);
     }
 
     #[test]
@@ -645,6 +642,12 @@ mod tests {
             page_size: 10_001,
             ..list
         };
+        let (_, request) = check_list_files(&list).expect("reduced");
+        assert_eq!(request.page_size, 10_000);
+        let list = pb::ListFilesRequest {
+            page_size: -1,
+            ..list
+        };
         assert_eq!(refused(check_list_files(&list)), ["page_size"]);
     }
 
@@ -656,7 +659,7 @@ mod tests {
             writable: false,
         };
         assert_eq!(
-            check_stage_skills(&request(&["a", "b@1"]))
+            check_stage_skills(&request(&["skills/a", "skills/b@1"]))
                 .expect("good")
                 .1
                 .len(),
@@ -664,12 +667,17 @@ mod tests {
         );
         assert_eq!(refused(check_stage_skills(&request(&[]))), ["skills"]);
         assert_eq!(
-            refused(check_stage_skills(&request(&["a"; 65])))[0],
+            refused(check_stage_skills(&request(&["skills/a"; 65])))[0],
             "skills"
         );
         assert_eq!(
-            refused(check_stage_skills(&request(&["a", "../x", "a@1"]))),
-            ["skills[1]", "skills[2]"]
+            refused(check_stage_skills(&request(&[
+                "skills/a",
+                "skills/../x",
+                "skills/a@1",
+                "b"
+            ]))),
+            ["skills[1]", "skills[2]", "skills[3]"]
         );
     }
 }

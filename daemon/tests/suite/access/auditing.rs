@@ -35,7 +35,7 @@ async fn create_workspace(
     id: &str,
 ) -> Result<pb::Workspace, skilld_client::Error> {
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         env: [("SECRET".to_owned(), "canary-env".to_owned())].into(),
         ..pb::CreateWorkspaceRequest::default()
     };

@@ -169,7 +169,7 @@ async fn claim_from_all_sources(server: &AccessServer, scrapes: &mut Scrapes) {
     let (queued, ()) = tokio::join!(create(&user, "queued"), seen);
     queued.expect("a container by way of the queue");
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: "workspaces/booted".to_owned(),
+        workspace_id: "booted".to_owned(),
         limits: Some(pb::WorkspaceLimits {
             cpu_millis: 100,
             ..pb::WorkspaceLimits::default()

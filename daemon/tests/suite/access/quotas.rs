@@ -41,7 +41,7 @@ pub(super) async fn usage(client: &Client, resource: &str) -> (i64, Option<i64>)
 /// Creates a workspace without waiting for a container.
 pub(super) async fn create(client: &Client, id: &str) -> Result<pb::Workspace, Status> {
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         ..pb::CreateWorkspaceRequest::default()
     };
     let answer = client.workspaces().create_workspace(request).await;

@@ -23,7 +23,7 @@ const STREAMS: usize = 100;
 /// Claims a workspace of a name and returns it.
 async fn claim(client: &Client, id: &str) -> String {
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         ..pb::CreateWorkspaceRequest::default()
     };
     client

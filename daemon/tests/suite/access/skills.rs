@@ -158,7 +158,7 @@ async fn a_tenant_sees_the_roots_that_it_was_granted() {
         assert_eq!(refused.code(), Code::NotFound, "{refused}");
     }
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: "workspaces/w".to_owned(),
+        workspace_id: "w".to_owned(),
         ..Default::default()
     };
     b.create_workspace(request).await.expect("claimed");

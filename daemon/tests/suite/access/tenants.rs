@@ -14,7 +14,7 @@ pub(crate) async fn claim(
     id: &str,
 ) -> Result<pb::Workspace, skilld_client::Error> {
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: format!("workspaces/{id}"),
+        workspace_id: id.to_owned(),
         ..pb::CreateWorkspaceRequest::default()
     };
     client.create_workspace(request).await
@@ -312,9 +312,8 @@ async fn move_files_in(client: &Client, workspace: &str, refusals: &mut Refusals
         path: "work/x".to_owned(),
         ..Default::default()
     });
-    let upload = pb::StageFilesRequest {
-        payload: Some(header),
-    };
+    let payload = Some(header);
+    let upload = pb::StageFilesRequest { payload };
     attempt!(
         refusals,
         client,
@@ -357,9 +356,8 @@ async fn move_files_out(client: &Client, workspace: &str, refusals: &mut Refusal
         path: "out/file".to_owned(),
         ..Default::default()
     });
-    let save = pb::SaveArtifactRequest {
-        payload: Some(header),
-    };
+    let payload = Some(header);
+    let save = pb::SaveArtifactRequest { payload };
     attempt!(
         refusals,
         client,
@@ -388,12 +386,10 @@ async fn artifacts_of_one_tenant_do_not_exist_for_the_other() {
         server.client("b", "user").await,
     );
     let save = async |client: &Client, data: &'static str| {
-        let header = report_header();
         let data = pb::save_artifact_request::Payload::Data(data.into());
-        let message = |payload| pb::SaveArtifactRequest {
-            payload: Some(payload),
-        };
-        let stream = futures::stream::iter([message(header), message(data)]);
+        let payloads = [report_header(), data].map(Some);
+        let messages = payloads.map(|payload| pb::SaveArtifactRequest { payload });
+        let stream = futures::stream::iter(messages);
         client
             .artifacts()
             .save_artifact(stream)
@@ -484,9 +480,8 @@ async fn nothing_is_created_in_a_tenant_that_is_not_configured() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    let save = pb::SaveArtifactRequest {
-        payload: Some(report_header()),
-    };
+    let payload = Some(report_header());
+    let save = pb::SaveArtifactRequest { payload };
     let mut artifacts = admin.artifacts();
     let saved = artifacts.save_artifact(futures::stream::iter([save]));
     let error = saved.await.expect_err("an upload").code();
@@ -539,7 +534,7 @@ async fn an_observer_sees_no_command_and_no_environment() {
         server.client("a", "observer").await,
     );
     let request = pb::CreateWorkspaceRequest {
-        workspace_id: "workspaces/w".to_owned(),
+        workspace_id: "w".to_owned(),
         env: [("SECRET".to_owned(), "canary".to_owned())].into(),
         ..Default::default()
     };

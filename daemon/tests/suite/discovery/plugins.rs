@@ -265,6 +265,6 @@ async fn clients_use_a_skill_by_the_name_of_its_plugin() {
         .expect("staged");
     assert_eq!(staged[0].path, "/workspace/skills/other--deploy");
     let seen = server.get_workspace(&workspace).await;
-    assert_eq!(seen.skills[0].name, "other--deploy");
+    assert_eq!(seen.skills[0].name, "skills/other--deploy");
     assert!(server.stop().await);
 }

@@ -25,11 +25,7 @@ async fn host_files_are_staged_from_the_configured_folders_only() {
         "host:///".to_owned(),
     ] {
         let answer = stage_inputs(&server, &workspace, [input(&from)]).await;
-        check_refused(
-            answer,
-            Code::PermissionDenied,
-            ErrorReason::PermissionDenied,
-        );
+        check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
         check_nothing_staged(&server, &workspace).await;
     }
     let from = format!("{prefix}/deep/table.csv");
@@ -51,11 +47,7 @@ async fn host_files_are_refused_without_a_configured_folder() {
     for path in [file.display().to_string(), "/etc/passwd".to_owned()] {
         let spec = input(&format!("host://{path}"));
         let answer = stage_inputs(&server, &workspace, [spec]).await;
-        let message = check_refused(
-            answer,
-            Code::PermissionDenied,
-            ErrorReason::PermissionDenied,
-        );
+        let message = check_refused(answer, Code::PermissionDenied, Reason::PermissionDenied);
         assert!(message.contains("files.host_roots"), "{message}");
     }
     check_nothing_staged(&server, &workspace).await;

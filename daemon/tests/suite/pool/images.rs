@@ -145,7 +145,7 @@ async fn each_pool_makes_its_containers_from_its_own_image() {
     let mut ids = vec![];
     for pool in ["default", "second"] {
         let workspace = create_in(&server, pool).await.expect("created");
-        assert_eq!(workspace.pool, pool);
+        assert_eq!(workspace.pool, format!("pools/{pool}"));
         let pool = server.client.get_pool(pool).await.expect("a pool");
         ids.push(pool.image_id);
     }

@@ -39,7 +39,7 @@ async fn a_build_delays_no_other_staging_and_stages_nothing_early() {
     assert!(building.try_join_next().is_none());
     let skills = server.get_workspace(&workspace).await.skills;
     let recorded: Vec<_> = skills.iter().map(|skill| skill.name.as_str()).collect();
-    assert_eq!(recorded, ["plain"]);
+    assert_eq!(recorded, ["skills/plain"]);
     let slots = server.state_dir().join("slots");
     let published: Vec<String> = names(&slots)
         .iter()
@@ -68,7 +68,7 @@ async fn a_workspace_of_a_removed_pool_stages_skills_with_packages() {
             }
         })
         .await;
-    assert_eq!(server.get_workspace("kept").await.pool, "gone");
+    assert_eq!(server.get_workspace("kept").await.pool, "pools/gone");
     let staged = server
         .client
         .stage_skills("kept", &["packages"])

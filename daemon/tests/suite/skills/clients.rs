@@ -55,7 +55,7 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
     assert_eq!(staged[0].path, "/workspace/skills/csv");
     assert!(stage("csv").await.expect("staged")[0].unchanged);
     let seen = server.get_workspace(&workspace).await;
-    assert_eq!(seen.skills[0].name, "csv");
+    assert_eq!(seen.skills[0].name, "skills/csv");
     assert_eq!(seen.skills[0].digest, staged[0].digest);
 
     let error = stage("csw").await.expect_err("unknown");
@@ -170,7 +170,7 @@ async fn an_abandoned_staging_is_recorded_before_another_begins() {
     drop(locks);
     let staged = second.await.expect("no panic").expect("staged");
     assert!(staged[0].unchanged, "the first one was staged and recorded");
-    assert_eq!(skills().await, ["csv"]);
+    assert_eq!(skills().await, ["skills/csv"]);
     assert!(server.stop().await);
 }
 
@@ -224,7 +224,9 @@ async fn concurrent_stagings_leave_the_recorded_versions() {
         let is_new = text.contains("\nversion: 2\n");
         assert!(is_new || text.contains("\nversion: 1\n"), "{text}");
         let expected = &digests[usize::from(is_new)][at];
-        let found = recorded.iter().find(|skill| skill.name == *name);
+        let found = recorded
+            .iter()
+            .find(|skill| skill.name == format!("skills/{name}"));
         assert_eq!(&found.expect("recorded").digest, expected, "{text}");
     }
     assert!(server.stop().await);
