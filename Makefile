@@ -34,7 +34,13 @@ CARGO_MACHETE := 0.9.2
 # The database of advisories is a repository on GitHub: without a way there, advisories are left out and named.
 ADVISORIES := https://github.com/RustSec/advisory-db
 
-.PHONY: help files demo test test-podman unit compat soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image web-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
+# Programs of `make clients`, likewise. This grpcurl needs Go 1.25; in 1.9.3 `-unix` does not work.
+GRPCURL := v1.9.4
+GHZ := v0.120.0
+# As in tests/e2e/foreign/languages.rs.
+CLIENT_INPUTS := proto/skilld/v1 proto/skilld.binpb docs/samples tests/clients
+
+.PHONY: help files demo test test-podman unit compat clients client-tools soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image web-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -46,7 +52,9 @@ files: ## list the source files with the first sentence of each (DIR=daemon/src/
 demo: setup-rust+docker ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@$(if $(SKILLD_BIN_DIR),BIN='$(BIN)' GUEST='$(GUEST)') TARGET='$(TARGET)' TRIPLE='$(TRIPLE)' tests/demo.sh
 
+# Code of other languages is generated and compiled if what it is made from has changed.
 test: setup-rust+docker+python+prometheus+npm+tools ## every test, end to end on real Docker; ends by proving that nothing is left
+	@! tests/changed.sh $(CLIENT_INPUTS) || tests/setup.sh languages
 	@SKILLD_BIN_DIR='$(TEST_BIN)' SKILLD_GUEST='$(TEST_GUEST)' tests/run.sh
 
 test-podman: programs base-image ## the functional and the security suite on a Podman of its own, as root (TEST=NAME for some tests)
@@ -64,6 +72,16 @@ else
 	@SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' cargo run --quiet --locked -p skilld-bench --bin collection-report -- \
 		--dir '$(DIR)' $(if $(POOL),--pool '$(POOL)') $(if $(JSON),-o json)
 endif
+
+clients: export PATH := $(TARGET)/tools/go:$(PATH)
+clients: client-tools programs base-image ## generate and compile clients in eight languages; run them, grpcurl and ghz
+	SKILLD_CLIENTS=all cargo test --locked --test e2e -- foreign::languages:: foreign::tools:: --nocapture
+
+client-tools: export GOBIN := $(TARGET)/tools/go
+client-tools: export PATH := $(TARGET)/tools/go:$(PATH)
+client-tools: setup-languages
+	@command -v grpcurl > /dev/null || go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL)
+	@command -v ghz > /dev/null || go install github.com/bojand/ghz/cmd/ghz@$(GHZ)
 
 soak: build guest base-image ## 100,000 execs in one workspace: nothing grows (SOAK_EXECS=N for another number)
 	SKILLD_SOAK_EXECS='$(SOAK_EXECS)' SKILLD_BIN_DIR='$(BIN)' SKILLD_GUEST='$(GUEST)' \

@@ -36,6 +36,16 @@ add_programs() {
     install -D -m 755 "$GUEST" "$root/usr/lib/skilld/skilld-guest"
     install -d "$root/etc/skilld"
     print_config >"$root/etc/skilld/skilld.toml"
+    add_api
+}
+
+# What clients in other languages are made from: docs/languages.md.
+add_api() {
+    local share=$root/usr/share/skilld
+    install -D -m 644 -t "$share/proto/skilld/v1" proto/skilld/v1/*.proto
+    install -m 644 proto/buf.yaml "$share/proto/"
+    install -m 644 proto/skilld.binpb "$share/"
+    cp -r docs/samples "$share/"
 }
 
 # The files of the Debian package and of the tarball.
@@ -50,7 +60,8 @@ add_all() {
     "$BIN/skillctl" man-pages "$share/man/man1"
     gzip -9n "$share"/man/man?/*
     # The documents, and what they link to.
-    cp -r --parents -t "$share/doc/skilld" ./*.md LICENSE docs proto/skilld skills client/tools/examples tests/bench/results
+    cp -r --parents -t "$share/doc/skilld" ./*.md LICENSE docs skills client/tools/examples tests/bench/results
+    ln -s ../../skilld/proto "$share/doc/skilld/proto"
     cp LICENSE "$share/doc/skilld/copyright"
     cp -r deploy/compose.yaml deploy/systemd deploy/prometheus deploy/grafana deploy/kubernetes deploy/nomad "$share/doc/skilld/examples/"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes ready what a target of the Makefile needs from the system. Nothing else installs packages of the system.
 #
-#   setup.sh rust|docker|python|prometheus|npm|tools|mmdebstrap …
+#   setup.sh rust|docker|python|prometheus|npm|tools|languages|mmdebstrap …
 #
 # As root on Debian or Ubuntu it installs the packages that are missing and starts Docker's engine, and prints a line for
 # each of these steps. Other users, and everybody with SKILLD_SETUP=no, get the names of what is missing and the commands
@@ -62,6 +62,19 @@ check_tools() {
     has openssl || want 'openssl' openssl
     has pgrep || want 'pgrep' procps
     ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) || advise 'bash 5.1' "this is $BASH_VERSION"
+}
+
+# Compilers, and the plugins and libraries that no registry of their language has, for the sample clients.
+check_languages() {
+    has go || want 'Go' golang-go
+    { has javac && has mvn; } || want 'a JDK and Maven' default-jdk-headless maven
+    { has g++ && has protoc && has grpc_cpp_plugin && has pkg-config && pkg-config --exists grpc++; } ||
+        want 'gRPC for C++' g++ pkg-config protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev
+    ruby -r grpc -r google/rpc/error_details_pb -e '' 2>/dev/null ||
+        want 'gRPC for Ruby' ruby ruby-grpc ruby-googleapis-common-protos-types
+    has php || want 'PHP' php-cli
+    check_npm
+    check_python
 }
 
 # Makes images where no registry answers. Other users than root need programs of uidmap for it.

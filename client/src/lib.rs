@@ -8,7 +8,7 @@
 //! let client = Client::connect("unix:/run/skilld/skilld.sock").await?;
 //! let workspace = client.create_workspace(v1::CreateWorkspaceRequest::default()).await?;
 //! let mut events = client.run_resuming(v1::RunExecRequest {
-//!     workspace: workspace.name.clone(),
+//!     parent: workspace.name.clone(),
 //!     spec: Some(v1::ExecSpec { shell: "echo hello".into(), ..Default::default() }),
 //!     ..Default::default()
 //! });
@@ -27,7 +27,8 @@
 //!
 //! The client repeats calls that skilld itself answered with UNAVAILABLE, which promises that nothing was started, and
 //! calls for which no connection could be made. After a broken connection it also repeats calls that have the same
-//! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal.
+//! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal,
+//! SignalExec.
 //! It repeats nothing else.
 
 mod access;

@@ -21,6 +21,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::live::{self, Fault};
 use super::program::{Program, event};
+use super::skills::check_name;
 use super::{FakeExec, FakeServices, refusal, unimplemented};
 
 type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
@@ -36,6 +37,9 @@ impl FakeServices {
         }
         if id.is_empty() {
             return Err(Status::internal("the client chooses the id"));
+        }
+        if !spec.skill.is_empty() {
+            check_name(&spec.skill)?;
         }
         let name = format!("{workspace}/execs/{id}");
         if let Some(running) = state.execs.get(&name) {

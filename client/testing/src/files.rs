@@ -98,14 +98,14 @@ impl FileService for FakeServices {
                 false => state.usable_kit(skill)?.id().to_owned(),
             });
         }
-        if skills.iter().any(|skill| skill == "csv") {
+        if skills.iter().any(|skill| skill == "skills/csv") {
             let near = [("nearest", "csv-report,csv-merge")];
             return Err(refusal(Code::NotFound, "SKILL_NOT_FOUND", &near));
         }
         let problems = state.stage_problems.clone();
-        let staged = skills.iter().zip(names).map(|(skill, name)| StagedSkill {
-            name,
-            path: format!("/workspace/skills/{skill}"),
+        let staged = names.iter().map(|name| StagedSkill {
+            name: format!("skills/{name}"),
+            path: format!("/workspace/skills/{name}"),
             problems: problems.clone(),
             writable: request.writable,
             ..Default::default()

@@ -221,7 +221,9 @@ impl State {
 
 /// Returns the id of a skill's name, and the version that it asks for.
 pub(super) fn check_name(name: &str) -> Result<(&str, &str), Status> {
-    let name = name.trim_start_matches("skills/");
+    let Some(name) = name.strip_prefix("skills/") else {
+        return Err(invalid("name", "is not of the form skills/{skill}"));
+    };
     let (id, wanted) = name.split_once('@').unwrap_or((name, ""));
     if id.contains(char::is_whitespace) || id.starts_with('.') {
         return Err(invalid("name", "is no name"));

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use skilld_client::v1::{CreateWorkspaceRequest, ErrorReason};
+use skilld_client::v1::{
+    CreateWorkspaceRequest, ErrorReason, ExecSpec, SignalExecRequest, StartExecRequest,
+};
 use skilld_client::{Client, Error};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -71,6 +73,42 @@ async fn a_connection_that_broke_is_made_again() {
     }
     assert!(failures <= 1, "{failures} calls failed");
     drop(direct);
+}
+
+/// The daemon sends one signal for an id, however often the call comes.
+#[tokio::test]
+async fn a_signal_is_repeated_with_its_request_id() {
+    let fake = Fake::start();
+    let client = client(&fake).await;
+    let request = StartExecRequest {
+        parent: "w".into(),
+        exec_id: "x".into(),
+        spec: Some(ExecSpec {
+            argv: vec!["forever".into()],
+            ..Default::default()
+        }),
+    };
+    client.start_exec(request).await.expect("starts");
+    for chosen in ["", "", "mine"] {
+        // The daemon has the call, and its answer is lost.
+        for _ in 0..2 {
+            let broken = Status::unknown("transport error");
+            fake.calls.break_after("SignalExec", 0, Some(broken));
+        }
+        let request = SignalExecRequest {
+            name: "w/x".into(),
+            signal: 15,
+            request_id: chosen.into(),
+            ..Default::default()
+        };
+        client.signal_exec(request).await.expect("in the end");
+    }
+    let calls: Vec<SignalExecRequest> = fake.calls.requests("SignalExec");
+    let ids: Vec<&str> = calls.iter().map(|call| call.request_id.as_str()).collect();
+    let [first, second, third] = [0, 3, 6].map(|at| ids[at]);
+    assert_eq!(ids, [[first; 3], [second; 3], [third; 3]].concat());
+    assert!(!first.is_empty() && first != second, "{ids:?}");
+    assert_eq!(third, "mine");
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ mod tests {
                 names: names.clone(),
                 problems: vec![problem("environment.build_failed", &long); 50],
                 software: vec!["ffmpeg".into(), "soffice or libreoffice".into()],
-                pools: vec!["office".into(), "web".into()],
+                pools: vec!["pools/office".into(), "pools/web".into()],
             }),
             ..Skill::default()
         };

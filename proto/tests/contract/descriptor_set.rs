@@ -5,10 +5,21 @@ use std::path::PathBuf;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// Returns the encoded descriptors of the API and of the files that it imports, without comments.
+/// Returns the encoded descriptors of the API, of the files that it imports and of the details of errors, without
+/// comments.
 fn encode_descriptor_set() -> Vec<u8> {
     let mut set =
         FileDescriptorSet::decode(skilld_proto::v1::FILE_DESCRIPTOR_SET).expect("decodes");
+    let details = FileDescriptorSet::decode(tonic_types::pb::FILE_DESCRIPTOR_SET).expect("decodes");
+    for mut file in details.file {
+        if file.package() == "google.rpc" {
+            // tonic-types has it without the directory that other languages import it from.
+            file.name = Some(format!("google/rpc/{}", file.name()));
+        }
+        if !set.file.iter().any(|known| known.name() == file.name()) {
+            set.file.push(file);
+        }
+    }
     for file in &mut set.file {
         file.source_code_info = None;
     }

@@ -80,6 +80,15 @@ docs/integrations.md | Run the Rust example | the_rust_agent_lets_a_model_use_sk
 docs/integrations.md | Skills as tools in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An OpenAI-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
 docs/integrations.md | An Anthropic-style loop in Python | python_loops_over_grpc_let_a_model_use_skills
+docs/languages.md | Go | not run: installs plugins; go_client_runs_over_socket_and_tls generates the same code
+docs/languages.md | Java | not run: needs a directory of the reader; java_client_runs_over_socket_and_tls builds with its pom.xml
+docs/languages.md | C++ | not run: installs packages; cpp_client_runs_over_socket_and_tls generates the same code
+docs/languages.md | Node.js | not run: installs packages; node_client_runs_over_socket_and_tls runs the sample
+docs/languages.md | TypeScript | not run: installs packages; node_client_runs_over_socket_and_tls generates the same code
+docs/languages.md | Python | not run: installs packages; python_client_runs_over_socket_and_tls generates the same code
+docs/languages.md | Ruby | not run: installs packages; ruby_client_runs_over_socket_and_tls generates the same code
+docs/languages.md | PHP | not run: installs packages; php_code_is_valid generates the same code
+docs/languages.md | grpcurl and ghz | not run: calls a daemon of another host; grpcurl_calls_by_reflection_and_with_the_protoset and ghz_calls_with_the_protoset make such calls
 docs/monitoring.md | Watch | watch_and_drain_do_what_the_documents_say
 docs/podman.md | | not run: changes the services of the host; tests/podman.sh runs two suites on a Podman of its own
 docs/publishing-skills.md | Publishing with skillctl | docs_about_skills_typed_whole_do_what_they_show

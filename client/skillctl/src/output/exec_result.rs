@@ -4,11 +4,9 @@ use skilld_client::Outcome;
 use skilld_client::v1::ExitReason;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::spawn_failure::Step;
-use skilld_client::v1::{ExecResult, FullDisk, SpawnFailure};
+use skilld_client::v1::{ExecResult, FullDisk};
 
 use crate::output::{error_report, signal_names, value_formats};
-
-const ENOENT: i32 = 2;
 
 /// Advice on a workspace with more memory.
 const MORE_MEMORY: &str = "`--pool` of `workspace create` and `run` takes a pool with more; --memory, if it was given, takes less than the pool has";
@@ -159,9 +157,11 @@ fn ended_processes_warning(result: &ExecResult) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use skilld_client::v1::EndedProcesses;
+    use skilld_client::v1::{EndedProcesses, SpawnFailure};
 
     use super::*;
+
+    const ENOENT: i32 = 2;
 
     fn result(outcome: Outcome, reason: ExitReason) -> ExecResult {
         ExecResult::new(reason, Some(outcome))
@@ -261,25 +261,24 @@ mod tests {
 
     #[test]
     fn a_program_that_did_not_run_has_a_code_that_says_so() {
-        let failed = |stage: Step, errno| ExecResult {
-            reason: ExitReason::SpawnFailed.into(),
-            spawn_failure: Some(SpawnFailure {
-                step: stage.into(),
+        let failed = |step: Step, errno| {
+            ExecResult::spawn_failed(SpawnFailure {
+                step: step.into(),
                 error_number: errno,
                 message: "ENOENT: no-such-program".into(),
-            }),
-            ..Default::default()
+            })
         };
-        for (stage, errno, code) in [
+        for (step, errno, code) in [
             (Step::Exec, ENOENT, 127),
             (Step::Exec, 13, 126),
             (Step::Cwd, ENOENT, 126),
             (Step::Program, 13, 126),
             (Step::Fork, 11, 125),
         ] {
-            assert_eq!(exit_code(&failed(stage, errno)), code, "{stage:?} {errno}");
+            assert_eq!(exit_code(&failed(step, errno)), code, "{step:?} {errno}");
         }
-        assert_eq!(exit_code(&ExecResult::default()), 125, "lost");
+        let lost = ExecResult::new(ExitReason::WorkspaceLost, None);
+        assert_eq!(exit_code(&lost), 125, "lost");
         let reason = end_reason(&failed(Step::Exec, ENOENT)).expect("has a reason");
         assert!(reason.contains("no-such-program"), "{reason}");
     }

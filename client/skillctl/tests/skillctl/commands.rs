@@ -507,7 +507,7 @@ async fn run_stages_executes_collects_and_deletes() {
     assert_eq!(state.workspaces.len(), 1, "its own workspace is gone");
     assert_eq!(
         state.execs.values().next().expect("one").spec.skill,
-        "csv-report"
+        "skills/csv-report"
     );
 }
 

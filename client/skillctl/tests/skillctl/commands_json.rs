@@ -122,7 +122,7 @@ async fn run_and_stage_print_one_object_for_all_their_steps() {
     )
     .await;
     assert_eq!(ran["stdout"], "hello\n");
-    assert_eq!(ran["collected"]["matched"], "1");
+    assert_eq!(ran["collected"]["matchedCount"], "1");
     let words = [
         "stage",
         "w",

@@ -14,11 +14,12 @@ use skilld_testing::collection_messages::{file, summary};
 use skilld_testing::skills::Kit;
 
 /// A line of each command that prints one object. They are run in this order.
-const OBJECTS: [&str; 56] = [
+const OBJECTS: [&str; 57] = [
     "run csv-report hello",
     "workspace create --id new",
     "workspace list",
     "workspace get w",
+    "workspace label w team=a",
     "workspace renew w",
     "workspace token w",
     "workspace delete new",

@@ -108,6 +108,6 @@ async fn the_profile_workspace_offers_files_of_the_workspace() {
         .call("workspace_exec", json!({"command": "hello"}))
         .await;
     let staged = fake.calls.requests::<StageSkillsRequest>("StageSkills");
-    assert_eq!(staged[0].skills, ["alpha"]);
+    assert_eq!(staged[0].skills, ["skills/alpha"]);
     assert!(staged[0].writable);
 }

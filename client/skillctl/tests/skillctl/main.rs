@@ -28,3 +28,4 @@ mod staged_skills;
 mod stdin_writes;
 mod stdio_servers;
 mod tokens;
+mod workspace_labels;

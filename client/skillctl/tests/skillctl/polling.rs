@@ -100,8 +100,8 @@ async fn poll_prints_what_there_is_and_where_to_go_on() {
     let (_, stdout, said) = run(&fake, &words).await;
     assert_eq!(said, "");
     let answer: serde_json::Value = serde_json::from_slice(&stdout).expect("json");
-    assert_eq!(answer["output"][0]["data"], "c3RhcnRlZAo=");
-    assert_eq!(answer["output"][0]["text"], "started\n");
+    assert_eq!(answer["outputs"][0]["data"], "c3RhcnRlZAo=");
+    assert_eq!(answer["outputs"][0]["text"], "started\n");
     assert_eq!(answer["gaps"], serde_json::json!([]));
     assert_eq!(answer["state"], "EXEC_STATE_CLOSED");
     let requests = fake.calls.requests::<PollExecRequest>("PollExec");

@@ -36,7 +36,7 @@ async fn prepare_sends_the_packages_of_its_line() {
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
     let added = PrepareSkillRequest {
         name: "skills/csv".to_owned(),
-        pool: "office".to_owned(),
+        pool: "pools/office".to_owned(),
         packages: texts(&["simpy", "pandas>=2,<3"]),
         npm_packages: texts(&["docx@^9", "@s/x"]),
         ..PrepareSkillRequest::default()

@@ -161,23 +161,7 @@ pub(super) async fn open_reference(
             Ok(opened)
         }
         FileReference::Artifact(name, version) => {
-            let request = LoadArtifactRequest {
-                name: name.clone(),
-                scope: Some(context.session.scope()),
-                version: *version,
-            };
-            let client = &context.tools.client;
-            let artifact = client
-                .load_artifact(request)
-                .await
-                .map_err(|error| translate_error(error, asked))?;
-            let (header, data) = artifact.into_parts();
-            Ok(OpenFile::new(
-                asked,
-                header.size_bytes,
-                &header.mime_type,
-                data,
-            ))
+            open_artifact(context, name, *version, asked).await
         }
         FileReference::Skill(skill, path) => {
             let visible = skill_lookup::resolve_reference(context, skill).await?;
@@ -226,6 +210,25 @@ pub(super) async fn open_reference(
             opened
         }
     }
+}
+
+async fn open_artifact(
+    context: SessionContext<'_>,
+    name: &str,
+    version: Option<i64>,
+    asked: &str,
+) -> ToolResult<OpenFile> {
+    let request = LoadArtifactRequest {
+        name: name.to_owned(),
+        scope: Some(context.session.scope()),
+        version,
+    };
+    let artifact = context.tools.client.load_artifact(request).await;
+    let (header, data) = artifact
+        .map_err(|error| translate_error(error, asked))?
+        .into_parts();
+    let (size, mime_type) = (header.size_bytes, header.mime_type.as_str());
+    Ok(OpenFile::new(asked, size, mime_type, data))
 }
 
 /// Opens a file of the workspace. A workspace that does not exist has no files: none is created for the look.

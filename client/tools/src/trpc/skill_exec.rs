@@ -37,12 +37,13 @@ pub(super) async fn start_skill_command(call: CallContext<'_>, arguments: Value)
         text: &run.stdin,
         eof: run.eof,
     };
+    make_interactive(call.tools, &mut spec, run.timeout, run.tty);
     if run.eof && !run.tty {
         // Nothing can follow: no need to type it.
         spec.stdin_data = run.stdin.clone().into();
+        spec.open_stdin = false;
         typed = InitialStdin::default();
     }
-    make_interactive(call.tools, &mut spec, run.timeout, run.tty);
     let translator = plan.error_translator();
     let request = StartExecRequest {
         parent: workspace,
@@ -76,15 +77,15 @@ pub(super) struct InitialStdin<'a> {
     pub(super) eof: bool,
 }
 
-/// Gives a command a stdin that stays open unless it has one, a terminal if `tty`, and a timeout long enough for a
-/// dialogue unless the call gives one: `timeout`, in seconds.
+/// Gives a command a stdin that stays open, a terminal if `tty`, and a timeout long enough for a dialogue unless the
+/// call gives one: `timeout`, in seconds.
 pub(super) fn make_interactive(
     tools: &ToolsetContext,
     spec: &mut ExecSpec,
     timeout: i64,
     tty: bool,
 ) {
-    spec.open_stdin = spec.stdin_data.is_empty();
+    spec.open_stdin = true;
     spec.terminal = tty.then(ExecTerminal::default);
     // A model that reads no output must not block the program; lost output is reported.
     spec.set_on_full(OutputFullPolicy::DropOldest);

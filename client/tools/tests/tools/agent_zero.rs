@@ -495,12 +495,12 @@ async fn arguments_reach_the_daemon_as_data_in_their_order() {
             assert!(matches!(kind(2), Some(Kind::ListValue(list)) if list.values.len() == 2));
             assert!(matches!(kind(3), Some(Kind::StructValue(_))));
             assert_eq!(exec.spec.timeout.map(|timeout| timeout.seconds), Some(7));
-            assert_eq!(exec.spec.skill, "pdf-editing");
+            assert_eq!(exec.spec.skill, "skills/pdf-editing");
         }
     }
     let requests = fake.staged_skills();
     let staged = requests.last().expect("staged");
-    let pinned = format!("pdf-editing@{}", digest("pdf-editing", "1.2.0"));
+    let pinned = format!("skills/pdf-editing@{}", digest("pdf-editing", "1.2.0"));
     assert_eq!(staged.skills.last(), Some(&pinned));
 }
 

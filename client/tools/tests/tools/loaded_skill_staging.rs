@@ -30,7 +30,7 @@ fn profiles() -> Vec<(ToolOptions, ToolRequest, String, Vec<ToolRequest>)> {
     let all = shell.iter().cloned().chain(commands).collect();
     let script = json!({"skill_id": "beta", "method": "execute_script", "skill_name": "beta",
         "script_path": "scripts/run.sh", "argv": ["hello"]});
-    let (alpha, pinned) = ("alpha".to_owned(), format!("alpha@{}", digest("alpha", "1.0.0")));
+    let (alpha, pinned) = ("skills/alpha".to_owned(), format!("skills/alpha@{}", digest("alpha", "1.0.0")));
     let trpc = ("skill_load", json!({"skill": "alpha"}));
     let sherma = ("load_skill_md", json!({"skill_id": "alpha"}));
     let agent_zero = ("skills_tool", json!({"method": "load", "skill_name": "alpha"}));
@@ -113,9 +113,13 @@ async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
             .collect();
         match tool {
             "skill_run" => {
-                assert_eq!(staged, ["third demo other", "demo", "other", "third"]);
+                let all = "skills/third skills/demo skills/other";
+                assert_eq!(staged, [all, "skills/demo", "skills/other", "skills/third"]);
             }
-            _ => assert_eq!(staged, ["demo other", "demo", "other"]),
+            _ => assert_eq!(
+                staged,
+                ["skills/demo skills/other", "skills/demo", "skills/other"]
+            ),
         }
     }
 }
@@ -131,7 +135,7 @@ async fn a_command_runs_in_the_version_of_a_loaded_skill_it_names() {
     talk.call("skill_run", arguments).await;
     assert_eq!(
         last_staging(&talk.fake).skills,
-        [pinned, "other".to_owned()]
+        [format!("skills/{pinned}"), "skills/other".to_owned()]
     );
 }
 
@@ -142,7 +146,7 @@ async fn a_loaded_skill_is_staged_once_whatever_name_the_command_uses() {
     talk.call("skill_load", json!({"skill": "kit/demo"})).await;
     let arguments = json!({"skill": "kit/demo", "command": "hello"});
     talk.call("skill_run", arguments).await;
-    let pinned = format!("demo@sha256:{}", "0f".repeat(32));
+    let pinned = format!("skills/demo@sha256:{}", "0f".repeat(32));
     assert_eq!(last_staging(&talk.fake).skills, [pinned]);
 }
 
@@ -153,20 +157,20 @@ async fn a_command_in_the_folder_of_a_loaded_skill_runs_in_that_skill() {
     talk.fake.state.lock().kits[0].skill.aliases = vec!["démo".into()];
     talk.call("skill_load", json!({"skill": "demo"})).await;
     for (cwd, skill, resolved) in [
-        ("skills/demo", "demo", "/workspace/skills/demo"),
+        ("skills/demo", "skills/demo", "/workspace/skills/demo"),
         (
             "skills/demo/scripts",
-            "demo",
+            "skills/demo",
             "/workspace/skills/demo/scripts",
         ),
         (
             "skills/démo/scripts",
-            "demo",
+            "skills/demo",
             "/workspace/skills/demo/scripts",
         ),
         ("skills/dèmo", "", "skills/dèmo"),
-        ("/skills/demo", "demo", "/workspace/skills/demo"),
-        ("$SKILLS_DIR/demo/", "demo", "$SKILLS_DIR/demo/"),
+        ("/skills/demo", "skills/demo", "/workspace/skills/demo"),
+        ("$SKILLS_DIR/demo/", "skills/demo", "$SKILLS_DIR/demo/"),
         ("skills/other", "", "skills/other"),
         ("work", "", "work"),
         ("", "", "$WORKSPACE_DIR"),
@@ -194,5 +198,5 @@ async fn no_skill_is_staged_for_a_command_while_none_is_loaded() {
         .await;
     assert!(talk.fake.staged_skills().is_empty());
     talk.call("skill_run", run("hello")).await;
-    assert_eq!(last_staging(&talk.fake).skills, ["demo"]);
+    assert_eq!(last_staging(&talk.fake).skills, ["skills/demo"]);
 }

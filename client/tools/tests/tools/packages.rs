@@ -33,7 +33,7 @@ async fn conversation(options: ToolOptions) -> (Fake, Conversation) {
         names: vec!["left-pad".into(), "pandas".into()],
         problems: vec![problem()],
         software: vec!["ffmpeg".into(), "npm docx".into()],
-        pools: vec!["office".into()],
+        pools: vec!["pools/office".into()],
     });
     fake.state.lock().kits = vec![demo, kit("fine")];
     let conversation = Conversation::new(&fake, options).await;
@@ -98,7 +98,9 @@ async fn loading_a_skill_says_which_of_its_packages_are_not_installed() {
             .collect();
         assert_eq!(of_packages.len(), 2, "{family:?}: {asked:?}");
         assert!(
-            of_packages.iter().all(|request| request.pool == "office"),
+            of_packages
+                .iter()
+                .all(|request| request.pool == "pools/office"),
             "{asked:?}"
         );
         // Neither loading stages anything.

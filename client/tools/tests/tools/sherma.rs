@@ -626,7 +626,7 @@ async fn scripts_are_listed_run_and_found_with_the_additions() {
     check_fields(&ran, &json!({"exit_code": 3, "outcome": "exited"}));
     let requests = fake.staged_skills();
     let staged = requests.last().expect("staged");
-    let pinned = format!("notes@{}", digest("notes", "1.0.0"));
+    let pinned = format!("skills/notes@{}", digest("notes", "1.0.0"));
     assert_eq!(staged.skills.last(), Some(&pinned));
     let state = fake.state.lock();
     let exec = state.execs.values().next().expect("one");

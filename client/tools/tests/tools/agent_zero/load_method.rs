@@ -72,7 +72,7 @@ async fn the_version_that_was_loaded_is_read_and_run() {
     let read = json!({"method": "read_file", "skill_name": "letter", "file_path": "note.md"});
     // Not loaded: the current one.
     use_tool(&mut talk, write("letter")).await;
-    assert_eq!(staged(&fake), format!("letter@{new}"));
+    assert_eq!(staged(&fake), format!("skills/letter@{new}"));
     let loaded = use_tool(&mut talk, load("letter@^1")).await;
     check_fields(&loaded, &json!({"version": "1.0.0", "digest": old}));
     assert_eq!(
@@ -82,7 +82,7 @@ async fn the_version_that_was_loaded_is_read_and_run() {
     assert_eq!(list(&talk.state, scope("")), ["letter"]);
     for name in ["letter", " `Letter` "] {
         use_tool(&mut talk, write(name)).await;
-        assert_eq!(staged(&fake), format!("letter@{old}"), "{name}");
+        assert_eq!(staged(&fake), format!("skills/letter@{old}"), "{name}");
     }
     assert!(text(&use_tool(&mut talk, read.clone()).await).contains("Of 1.0.0."));
     // The next prompt has it, too.
@@ -92,12 +92,12 @@ async fn the_version_that_was_loaded_is_read_and_run() {
     assert_eq!(shown.body, "# letter 1.0.0\n");
     for name in ["letter@2.0.0", "letter@latest"] {
         use_tool(&mut talk, write(name)).await;
-        assert_eq!(staged(&fake), format!("letter@{new}"), "{name}");
+        assert_eq!(staged(&fake), format!("skills/letter@{new}"), "{name}");
     }
     // Loaded without a version it is the current one again.
     use_tool(&mut talk, load("letter")).await;
     use_tool(&mut talk, write("letter")).await;
-    assert_eq!(staged(&fake), format!("letter@{new}"));
+    assert_eq!(staged(&fake), format!("skills/letter@{new}"));
     assert!(text(&use_tool(&mut talk, read).await).contains("Of 2.0.0."));
 }
 

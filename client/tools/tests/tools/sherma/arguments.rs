@@ -82,7 +82,7 @@ async fn calls_read_and_run_the_version_that_they_request() {
     assert_eq!(talk.ok("load_skill_asset", part).await["content"], "789");
     talk.ok("run_skill_script", old("script_path", "scripts/1.0.0"))
         .await;
-    let pinned = format!("letter@{}", digest("letter", "1.0.0"));
+    let pinned = format!("skills/letter@{}", digest("letter", "1.0.0"));
     let requests = fake.staged_skills();
     let staged = requests.last().expect("staged");
     assert_eq!(staged.skills.last(), Some(&pinned));

@@ -26,7 +26,7 @@ async fn a_policy_turns_commands_into_argv_with_allowed_variables() {
     // The daemon sets the environment of restricted commands.
     assert_eq!(
         (spec.shell.as_str(), spec.skill.as_str(), spec.cwd.as_str()),
-        ("", "demo", "x")
+        ("", "skills/demo", "x")
     );
     assert_eq!(spec.env.len(), 1);
     assert_eq!(spec.env["LEVEL"], "2");

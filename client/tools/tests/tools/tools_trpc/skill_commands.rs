@@ -73,7 +73,7 @@ async fn arguments_become_the_command() {
     let spec = talk.spec();
     assert_eq!(
         (spec.skill.as_str(), spec.shell.as_str()),
-        ("demo", " hello ")
+        ("skills/demo", " hello ")
     );
     assert_eq!(spec.cwd, "/workspace/out/a");
     assert_eq!(spec.env.get("A").map(String::as_str), Some("b"));

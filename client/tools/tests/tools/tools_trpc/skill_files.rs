@@ -118,7 +118,7 @@ async fn a_staged_skill_is_read_in_its_version_and_through_its_links() {
         let mut state = talk.fake.state.lock();
         let workspace = state.workspaces.values_mut().next().expect("one");
         workspace.skills = vec![v1::WorkspaceSkill {
-            name: "demo".into(),
+            name: "skills/demo".into(),
             digest: old.digest.clone(),
             ..v1::WorkspaceSkill::default()
         }];
@@ -237,7 +237,7 @@ async fn a_writable_skill_is_read_with_the_changes_of_its_commands() {
         let digest = state.kits[0].skill.digest.clone();
         let workspace = state.workspaces.values_mut().next().expect("one");
         workspace.skills = vec![v1::WorkspaceSkill {
-            name: "demo".into(),
+            name: "skills/demo".into(),
             digest,
             writable: true,
         }];

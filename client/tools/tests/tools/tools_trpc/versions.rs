@@ -101,7 +101,7 @@ async fn loading_by_any_name_loads_the_current_version() {
     assert_eq!(loaded["skill"], "letter");
     for name in ["kit/letter", "letter", "letter@1.0.0"] {
         talk.call("skill_run", run(name)).await;
-        assert_eq!(talk.spec().skill, "letter", "{name}");
+        assert_eq!(talk.spec().skill, "skills/letter", "{name}");
         talk.forget();
     }
     for name in ["letter@0.9.0", "demo"] {
