@@ -20,7 +20,7 @@ pub enum Outcome {
 }
 
 impl ExecResult {
-    /// Returns the result of a leader that ended for `reason`. `None` for an end that nobody saw, or where nothing started.
+    /// Returns the result of a leader that ended for `reason`. `None` if its end is unknown or nothing was started.
     #[must_use]
     pub fn new(reason: ExitReason, outcome: Option<Outcome>) -> Self {
         let by_itself = reason == ExitReason::Exited;

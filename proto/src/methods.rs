@@ -33,8 +33,8 @@ pub fn find_method(path: &str) -> Option<&'static Method> {
     METHODS.iter().find(|method| method.path == path)
 }
 
-/// Every method of the public API, in the order of the services' names. A contract test compares it with the .proto files,
-/// whose comments name the role too.
+/// Every method of the public API, in the order of the services' names. A contract test compares it with the .proto
+/// files, whose comments name the role too.
 pub const METHODS: &[Method] = &[
     // AccessService
     method(

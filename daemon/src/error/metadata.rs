@@ -13,10 +13,7 @@ impl Error {
             | Self::SkillNotStaged { nearest, .. }
             | Self::ScriptNotFound { nearest, .. } => vec![("nearest", nearest.join(","))],
             Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],
-            Self::PoolNotFound { pools, .. } => {
-                let names = pools.iter().map(|pool| full_name("pools/", pool));
-                vec![("pools", names.collect::<Vec<_>>().join(","))]
-            }
+            Self::PoolNotFound { pools, .. } => vec![("pools", pool_names(pools))],
             Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
             Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
             Self::GuestTooOld { field, generation } => vec![
@@ -80,4 +77,10 @@ impl Error {
             .map(|(key, value)| (key.to_owned(), value))
             .collect()
     }
+}
+
+/// Returns the resource names of pools, separated by commas.
+fn pool_names(pools: &[String]) -> String {
+    let names = pools.iter().map(|pool| full_name("pools/", pool));
+    names.collect::<Vec<_>>().join(",")
 }

@@ -135,7 +135,7 @@ impl ArgumentsBuilder {
         self.out.env.push((name, value));
         match self.style {
             pb::ScriptArgStyle::Unspecified | pb::ScriptArgStyle::Positional => {
-                self.push_positional(given)
+                self.push_positional(given);
             }
             pb::ScriptArgStyle::Named => self.push_key_then_items(field, &arg.key, given),
             pb::ScriptArgStyle::NamedRepeated => self.push_key_per_item(&arg.key, given),

@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt, stream};
 use sha2::{Digest, Sha256};
 use skilld_client::{Error, SaveTarget};
 use skilld_proto::v1::save_artifact_request::Payload;
-use skilld_proto::v1::{self as pb, ErrorReason};
+use skilld_proto::v1::{self as pb, ErrorReason as Reason};
 use tonic::{Code, Status};
 
 mod backend;
@@ -90,7 +90,7 @@ fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-fn check_refused<T: std::fmt::Debug>(refused: Result<T, Error>, code: Code, reason: ErrorReason) {
+fn check_refused<T: std::fmt::Debug>(refused: Result<T, Error>, code: Code, reason: Reason) {
     let error = refused.expect_err("must be refused");
     let failure = error.failure().unwrap_or_else(|| panic!("{error}"));
     assert_eq!(
@@ -241,7 +241,7 @@ async fn listings_and_deletions_follow_scope_and_version() {
     };
     delete("a", Some(0)).await.expect("deleted");
     assert_eq!(versions("a").await.expect("listed"), [1]);
-    let absent = (Code::NotFound, ErrorReason::ArtifactNotFound);
+    let absent = (Code::NotFound, Reason::ArtifactNotFound);
     check_refused(delete("a", Some(0)).await, absent.0, absent.1);
     check_refused(load(&server, "a", Some(0)).await, absent.0, absent.1);
     delete("a", None).await.expect("deleted");
@@ -296,7 +296,7 @@ async fn hostile_names_are_refused_before_anything_is_written() {
         check_refused(
             status.map_err(Error::from),
             Code::InvalidArgument,
-            ErrorReason::InvalidRequest,
+            Reason::InvalidRequest,
         );
         let mut stub = server.client.artifacts();
         let request = pb::LoadArtifactRequest {
@@ -304,13 +304,13 @@ async fn hostile_names_are_refused_before_anything_is_written() {
             ..Default::default()
         };
         let loaded = stub.load_artifact(request).await.map_err(Error::from);
-        check_refused(loaded, Code::InvalidArgument, ErrorReason::InvalidRequest);
+        check_refused(loaded, Code::InvalidArgument, Reason::InvalidRequest);
         let request = pb::DeleteArtifactRequest {
             name: name.to_owned(),
             ..Default::default()
         };
         let deleted = stub.delete_artifact(request).await.map_err(Error::from);
-        check_refused(deleted, Code::InvalidArgument, ErrorReason::InvalidRequest);
+        check_refused(deleted, Code::InvalidArgument, Reason::InvalidRequest);
     }
     let far = pb::ArtifactScope {
         app: "x".repeat(257),
@@ -345,11 +345,7 @@ async fn save_over_a_limit_or_with_wrong_checksum_leaves_no_files() {
     let server = TestServer::start("artifacts.bytes_max = \"1MiB\"\n", &[]).await;
     let most = pattern(1 << 20);
     let too_many = save(&server, "a", &[most.as_slice(), b"x"].concat()).await;
-    check_refused(
-        too_many,
-        Code::ResourceExhausted,
-        ErrorReason::LimitExceeded,
-    );
+    check_refused(too_many, Code::ResourceExhausted, Reason::LimitExceeded);
     wait_until_empty(&server).await;
     let wrong = SaveTarget {
         sha256: hex(b"else"),
@@ -364,7 +360,7 @@ async fn save_over_a_limit_or_with_wrong_checksum_leaves_no_files() {
         .failure()
         .expect("typed")
         .clone();
-    assert_eq!(failure.reason, Some(ErrorReason::ChecksumMismatch));
+    assert_eq!(failure.reason, Some(Reason::ChecksumMismatch));
     assert_eq!(failure.metadata["sha256"], hex(&most));
     wait_until_empty(&server).await;
     assert_eq!(save(&server, "a", &most).await.expect("saved").version, 0);
@@ -391,7 +387,7 @@ async fn broken_or_invalid_upload_leaves_no_files() {
         let refused = send(&server, stream::iter(messages))
             .await
             .map_err(Error::from);
-        check_refused(refused, Code::InvalidArgument, ErrorReason::InvalidRequest);
+        check_refused(refused, Code::InvalidArgument, Reason::InvalidRequest);
         wait_until_empty(&server).await;
     }
     // A message larger than allowed.
@@ -399,7 +395,7 @@ async fn broken_or_invalid_upload_leaves_no_files() {
     check_refused(
         refused.map_err(Error::from),
         Code::ResourceExhausted,
-        ErrorReason::LimitExceeded,
+        Reason::LimitExceeded,
     );
     wait_until_empty(&server).await;
     // The client disconnects in the middle.
@@ -422,7 +418,7 @@ async fn silent_upload_times_out_and_leaves_no_files() {
     let refused = within(send(&server, stream::iter(some).chain(stream::pending())))
         .await
         .map_err(Error::from);
-    check_refused(refused, Code::DeadlineExceeded, ErrorReason::Deadline);
+    check_refused(refused, Code::DeadlineExceeded, Reason::Deadline);
     wait_until_empty(&server).await;
     assert!(server.stop().await);
 }
@@ -442,7 +438,7 @@ async fn save_during_a_stop_fails_with_draining_and_leaves_no_files() {
     check_refused(
         ended.map_err(Error::from),
         Code::Unavailable,
-        ErrorReason::Draining,
+        Reason::Draining,
     );
     assert_eq!(count_files(&server, ""), 0);
     assert!(server.stop().await);
@@ -525,40 +521,16 @@ async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     let refused = client
         .save_artifact_from(wrong, &workspace, "out/table.png")
         .await;
-    check_refused(
-        refused,
-        Code::InvalidArgument,
-        ErrorReason::ChecksumMismatch,
-    );
+    check_refused(refused, Code::InvalidArgument, Reason::ChecksumMismatch);
     let refusals = [
-        ("out/none", Code::NotFound, ErrorReason::FileNotFound),
-        (
-            "out/dir",
-            Code::FailedPrecondition,
-            ErrorReason::WrongFileType,
-        ),
-        ("", Code::FailedPrecondition, ErrorReason::WrongFileType),
-        (
-            "out/fifo",
-            Code::FailedPrecondition,
-            ErrorReason::WrongFileType,
-        ),
-        ("out/link", Code::InvalidArgument, ErrorReason::PathEscapes),
-        (
-            "../etc/passwd",
-            Code::InvalidArgument,
-            ErrorReason::PathEscapes,
-        ),
-        (
-            "/etc/passwd",
-            Code::InvalidArgument,
-            ErrorReason::PathEscapes,
-        ),
-        (
-            "$HOME/x",
-            Code::InvalidArgument,
-            ErrorReason::InvalidRequest,
-        ),
+        ("out/none", Code::NotFound, Reason::FileNotFound),
+        ("out/dir", Code::FailedPrecondition, Reason::WrongFileType),
+        ("", Code::FailedPrecondition, Reason::WrongFileType),
+        ("out/fifo", Code::FailedPrecondition, Reason::WrongFileType),
+        ("out/link", Code::InvalidArgument, Reason::PathEscapes),
+        ("../etc/passwd", Code::InvalidArgument, Reason::PathEscapes),
+        ("/etc/passwd", Code::InvalidArgument, Reason::PathEscapes),
+        ("$HOME/x", Code::InvalidArgument, Reason::InvalidRequest),
     ];
     for (path, code, reason) in refusals {
         check_refused(from(path).await, code, reason);
@@ -566,7 +538,7 @@ async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     let nowhere = client
         .save_artifact_from(target("a"), "w-none", "out/x")
         .await;
-    check_refused(nowhere, Code::NotFound, ErrorReason::WorkspaceNotFound);
+    check_refused(nowhere, Code::NotFound, Reason::WorkspaceNotFound);
     let lonely = pb::SaveArtifactHeader {
         path: "out/x".into(),
         ..Default::default()
@@ -575,7 +547,7 @@ async fn saving_a_wrong_or_missing_file_leaves_no_version() {
     check_refused(
         refused.map_err(Error::from),
         Code::InvalidArgument,
-        ErrorReason::InvalidRequest,
+        Reason::InvalidRequest,
     );
     // The daemon removes what it has written after the answer.
     wait_until_empty(&server).await;

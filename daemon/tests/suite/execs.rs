@@ -204,7 +204,7 @@ async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
                 let size = if has_room { CHUNK_BYTES } else { bytes };
                 let name = if accepted == 0 { name.as_str() } else { "" };
                 let message = pb::StreamStdinRequest {
-                    header: (accepted == 0).then(|| stdin_header(&name)),
+                    header: (accepted == 0).then(|| stdin_header(name)),
                     data: chunk.slice(..size),
                     ..pb::StreamStdinRequest::default()
                 };
@@ -247,7 +247,6 @@ async fn the_end_of_a_stream_is_not_the_end_of_stdin() {
             header: Some(stdin_header(&name)),
             data: Bytes::from_static(text.as_bytes()),
             eof,
-            ..pb::StreamStdinRequest::default()
         };
         let messages = futures::stream::iter([message]);
         let written = within(server.client.execs().stream_stdin(messages)).await;

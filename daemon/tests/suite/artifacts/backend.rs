@@ -23,7 +23,7 @@ async fn missing_store_is_an_error_and_not_an_empty_listing() {
         ..Default::default()
     };
     let gone = client.list_artifacts(request.clone()).await;
-    check_refused(gone, Code::Unavailable, ErrorReason::StorageUnavailable);
+    check_refused(gone, Code::Unavailable, Reason::StorageUnavailable);
     let serving = async |expected: bool| {
         wait_until("the health of the service changes", async || {
             let serving = client.is_serving("skilld.v1.ArtifactService").await;

@@ -18,7 +18,7 @@ async fn a_repeated_save_returns_the_version_of_the_first_one() {
     assert_eq!(save("key-2", b"two").await.expect("saved").version, 1);
     assert_eq!(save("key-1", b"one").await.expect("repeated"), first);
     let other = save("key-1", b"other").await.map_err(Error::from);
-    check_refused(other, Code::InvalidArgument, ErrorReason::InvalidRequest);
+    check_refused(other, Code::InvalidArgument, Reason::InvalidRequest);
     for version in 2..4 {
         let saved = save("", b"one").await.expect("saved");
         assert_eq!(
