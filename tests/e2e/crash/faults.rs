@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use skilld_client::{Client, RetryPolicy};
+use skilld_client::{Client, short_id, RetryPolicy};
 use skilld_proto::v1::{
     CollectSpec, CreateWorkspaceRequest, DeleteWorkspaceRequest, ListWorkspacesRequest,
     RenewWorkspaceRequest, RunExecRequest, SaveAsArtifacts, StreamOffsets, Workspace,
@@ -192,7 +192,7 @@ async fn collected_once(daemon: &Daemon) -> Result<()> {
 
 async fn create(client: &Client, name: &str) -> Result<Workspace> {
     let request = CreateWorkspaceRequest {
-        workspace_id: name.to_owned(),
+        workspace_id: short_id(name),
         request_id: format!("the one for {name}"),
         ..CreateWorkspaceRequest::default()
     };
