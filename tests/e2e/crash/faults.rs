@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use skilld_client::{Client, short_id, RetryPolicy};
+use skilld_client::{Client, RetryPolicy, short_id};
 use skilld_proto::v1::{
     CollectSpec, CreateWorkspaceRequest, DeleteWorkspaceRequest, ListWorkspacesRequest,
     RenewWorkspaceRequest, RunExecRequest, SaveAsArtifacts, StreamOffsets, Workspace,
