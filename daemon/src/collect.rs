@@ -3,9 +3,7 @@
 
 mod collection_saver;
 
-use skilld_proto::Outcome;
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::ExitReason;
 
 use crate::error::Error;
 pub use collection_saver::{SaveAs, save_collected_files};
@@ -22,11 +20,6 @@ pub struct SavesArtifacts;
 
 /// Returns `true` if an exec ended by a timeout or with anything but exit code 0.
 pub fn is_failed(exec: &pb::Exec) -> bool {
-    exec.result.as_ref().is_some_and(|result| {
-        let timed_out = matches!(
-            result.reason(),
-            ExitReason::Timeout | ExitReason::NoOutputTimeout
-        );
-        timed_out || result.outcome() != Some(Outcome::ExitCode(0))
-    })
+    let result = exec.result.as_ref();
+    result.is_some_and(|result| !result.success)
 }

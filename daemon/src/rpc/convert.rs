@@ -48,19 +48,20 @@ pub fn parse_id(field: &str, text: &str) -> Result<String> {
     ))
 }
 
+/// Returns the error of a name that is not of the form that its field has.
+fn other_form(field: &str, name: &str, form: &str) -> Error {
+    let shown = shown(name);
+    Error::invalid(field, format!("{shown:?} is not of the form {form}"))
+}
+
 /// Parses `workspaces/{workspace}`.
 ///
 /// # Errors
 /// [`Error::Invalid`] naming `field`.
 pub fn parse_workspace_name(field: &str, name: &str) -> Result<WorkspaceId> {
-    let Some(rest) = name.strip_prefix(WORKSPACE_PREFIX) else {
-        let form = "workspaces/{workspace}";
-        return Err(Error::invalid(
-            field,
-            format!("{:?} is not of the form {form}", shown(name)),
-        ));
-    };
-    Ok(WorkspaceId::new(parse_id(field, rest)?))
+    let id = name.strip_prefix(WORKSPACE_PREFIX);
+    let id = id.ok_or_else(|| other_form(field, name, "workspaces/{workspace}"))?;
+    Ok(WorkspaceId::new(parse_id(field, id)?))
 }
 
 /// Parses `pools/{pool}`.
@@ -68,13 +69,8 @@ pub fn parse_workspace_name(field: &str, name: &str) -> Result<WorkspaceId> {
 /// # Errors
 /// [`Error::Invalid`] naming `field`.
 pub fn parse_pool_name(field: &str, name: &str) -> Result<String> {
-    let Some(id) = name.strip_prefix(POOL_PREFIX) else {
-        let form = "pools/{pool}";
-        return Err(Error::invalid(
-            field,
-            format!("{:?} is not of the form {form}", shown(name)),
-        ));
-    };
+    let id = name.strip_prefix(POOL_PREFIX);
+    let id = id.ok_or_else(|| other_form(field, name, "pools/{pool}"))?;
     parse_id(field, id)
 }
 
@@ -107,13 +103,8 @@ pub fn parse_exec_name(field: &str, name: &str) -> Result<(WorkspaceId, String)>
     let parts = name
         .strip_prefix(WORKSPACE_PREFIX)
         .and_then(|rest| rest.split_once("/execs/"));
-    let Some((workspace, exec)) = parts else {
-        let form = "workspaces/{workspace}/execs/{exec}";
-        return Err(Error::invalid(
-            field,
-            format!("{:?} is not of the form {form}", shown(name)),
-        ));
-    };
+    let form = "workspaces/{workspace}/execs/{exec}";
+    let (workspace, exec) = parts.ok_or_else(|| other_form(field, name, form))?;
     Ok((
         WorkspaceId::new(parse_id(field, workspace)?),
         parse_id(field, exec)?,

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use skilld_proto::Outcome;
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::ExitReason;
 use skilld_proto::v1::exec_event::Event;
 use tokio::time::Instant;
 
@@ -129,7 +128,7 @@ impl ExecObserver {
         let (workspace, exec_id, reason) = (&self.workspace, &self.exec_id, &self.reason);
         let elapsed_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let outcome = result.outcome();
-        if outcome == Some(Outcome::ExitCode(0)) && result.reason() == ExitReason::Exited {
+        if result.success {
             tracing::info!(workspace, exec_id, reason, elapsed_ms, "exec ended");
             return;
         }
@@ -162,6 +161,8 @@ impl Drop for ExecObserver {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use skilld_proto::v1::ExitReason;
 
     use super::*;
     use crate::metrics::tests::page_of;

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use skilld_proto::v1 as pb;
 
 use super::exec_io::check_offsets;
-use super::skill::{SKILL_PREFIX, skill_name};
-use super::violation_collector::{environment_bytes, shown};
+use super::skill::{skill_name, skill_part};
+use super::violation_collector::environment_bytes;
 use super::{ViolationCollector, file};
 use crate::config::ExecConfig;
 use crate::error::Result;
@@ -124,10 +124,8 @@ fn check_skill(violations: &mut ViolationCollector, spec: &mut pb::ExecSpec) {
     if spec.skill.is_empty() {
         return;
     }
-    let Some(name) = spec.skill.strip_prefix(SKILL_PREFIX) else {
-        let form = "skills/{skill}";
-        let message = format_args!("{:?} is not of the form {form}", shown(&spec.skill));
-        return violations.add("spec.skill", message);
+    let Some(name) = violations.take(skill_part("spec.skill", &spec.skill)) else {
+        return;
     };
     let folder = skills::staged_folder(name);
     if !is_skill_name(&folder) {

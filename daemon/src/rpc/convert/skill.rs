@@ -5,8 +5,8 @@ use skilld_proto::json::to_proto_struct;
 use skilld_proto::v1 as pb;
 
 use super::page::keep_fitting;
-use super::{ViolationCollector, int32, int64, shown, timestamp_message};
-use crate::error::{Error, Result};
+use super::{ViolationCollector, int32, int64, other_form, timestamp_message};
+use crate::error::Result;
 use crate::skills::{
     Listing, PageCursor, Problem, Requires, Severity, Skill, SkillRef, SkillState,
     ValidationProfile,
@@ -16,7 +16,7 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
 
 /// Collection of skills, before their names.
-pub(super) const SKILL_PREFIX: &str = "skills/";
+const SKILL_PREFIX: &str = "skills/";
 /// Maximum size of one skill without its body, in bytes. A larger one is sent without its card or its raw front matter.
 const SKILL_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of problems in one answer. If there are more, the last one gives their number.
@@ -77,14 +77,7 @@ pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, Valid
 /// # Errors
 /// `Invalid`.
 pub(super) fn check_skill_name(field: &str, name: &str) -> Result<SkillRef> {
-    let Some(skill) = name.strip_prefix(SKILL_PREFIX) else {
-        let form = "skills/{skill}";
-        return Err(Error::invalid(
-            field,
-            format!("{:?} is not of the form {form}", shown(name)),
-        ));
-    };
-    Ok(SkillRef::parse(field, skill)?)
+    Ok(SkillRef::parse(field, skill_part(field, name)?)?)
 }
 
 /// Makes one page of a listing. A page of large skills is shorter than requested.
@@ -131,6 +124,15 @@ pub fn refreshed_message(listing: &Listing) -> pb::RefreshSkillsResponse {
         shadowed_count: count(&[SkillState::Shadowed]),
         problems: problem_messages(&listing.problems),
     }
+}
+
+/// Returns what follows `skills/` in the name of a skill.
+///
+/// # Errors
+/// `Invalid`.
+pub(super) fn skill_part<'a>(field: &str, name: &'a str) -> Result<&'a str> {
+    let skill = name.strip_prefix(SKILL_PREFIX);
+    skill.ok_or_else(|| other_form(field, name, "skills/{skill}"))
 }
 
 /// Returns the resource name of a skill, which is also its folder in a workspace.

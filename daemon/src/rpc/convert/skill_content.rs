@@ -183,7 +183,7 @@ pub fn check_preflight_skill(request: &pb::PreflightSkillRequest) -> Result<Skil
     let long = |name: &String| name.len() > ENV_NAME_BYTES_MAX;
     if request.env_names.len() > ENV_MAX || request.env_names.iter().any(long) {
         let message = format!("must be at most {ENV_MAX} names of {ENV_NAME_BYTES_MAX} bytes");
-        violations.add("env", message);
+        violations.add("env_names", message);
     }
     violations.finish_with(skill)
 }

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skilld_proto::Outcome;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
-use skilld_proto::v1::ExitReason;
 use skilld_proto::v1::exec_event::Event;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tonic::Streaming;
@@ -51,8 +49,7 @@ pub struct CommandEnd {
 impl CommandEnd {
     /// Returns `true` if the command exited by itself with code 0.
     pub fn is_success(&self) -> bool {
-        self.result.reason() == ExitReason::Exited
-            && self.result.outcome() == Some(Outcome::ExitCode(0))
+        self.result.success
     }
 }
 
