@@ -37,8 +37,9 @@ ADVISORIES := https://github.com/RustSec/advisory-db
 # Programs of `make clients`, likewise. This grpcurl needs Go 1.25; in 1.9.3 `-unix` does not work.
 GRPCURL := v1.9.4
 GHZ := v0.120.0
-# As in tests/e2e/foreign/languages.rs.
-CLIENT_INPUTS := proto/skilld/v1 proto/skilld.binpb docs/samples tests/clients
+# INPUTS and SERVER of tests/e2e/foreign/languages.rs.
+CLIENT_INPUTS := proto/skilld/v1 proto/skilld.binpb docs/samples docs/service-config.json tests/clients \
+	daemon/src/access daemon/src/server tests/e2e/foreign/languages.rs
 
 .PHONY: help files demo test test-podman unit compat clients client-tools soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image web-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
 
@@ -52,7 +53,7 @@ files: ## list the source files with the first sentence of each (DIR=daemon/src/
 demo: setup-rust+docker ## run a sample skill on a CSV through a private daemon, and time it against docker run
 	@$(if $(SKILLD_BIN_DIR),BIN='$(BIN)' GUEST='$(GUEST)') TARGET='$(TARGET)' TRIPLE='$(TRIPLE)' tests/demo.sh
 
-# Code of other languages is generated and compiled if what it is made from has changed.
+# Clients of other languages are compiled and run if what they are made from, or what serves them, has changed.
 test: setup-rust+docker+python+prometheus+npm+tools ## every test, end to end on real Docker; ends by proving that nothing is left
 	@! tests/changed.sh $(CLIENT_INPUTS) || tests/setup.sh languages
 	@SKILLD_BIN_DIR='$(TEST_BIN)' SKILLD_GUEST='$(TEST_GUEST)' tests/run.sh
@@ -80,6 +81,7 @@ clients: client-tools programs base-image ## generate and compile clients in eig
 client-tools: export GOBIN := $(TARGET)/tools/go
 client-tools: export PATH := $(TARGET)/tools/go:$(PATH)
 client-tools: setup-languages
+	@go version | grep -qE 'go1\.(2[1-9]|[3-9][0-9])' || { echo 'clients: grpcurl needs Go 1.21 or newer, which fetches the Go of its go.mod: https://go.dev/dl' >&2; exit 1; }
 	@command -v grpcurl > /dev/null || go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL)
 	@command -v ghz > /dev/null || go install github.com/bojand/ghz/cmd/ghz@$(GHZ)
 

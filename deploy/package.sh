@@ -44,7 +44,7 @@ add_api() {
     local share=$root/usr/share/skilld
     install -D -m 644 -t "$share/proto/skilld/v1" proto/skilld/v1/*.proto
     install -m 644 proto/buf.yaml "$share/proto/"
-    install -m 644 proto/skilld.binpb "$share/"
+    install -m 644 proto/skilld.binpb docs/service-config.json "$share/"
     cp -r docs/samples "$share/"
 }
 

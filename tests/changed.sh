@@ -4,4 +4,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=$(git merge-base HEAD origin/main 2>/dev/null) || exit 0
-! git diff --quiet "$base" -- "$@"
+[ -n "$(git ls-files --others --exclude-standard -- "$@")" ] || ! git diff --quiet "$base" -- "$@"

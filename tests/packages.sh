@@ -85,7 +85,7 @@ check_tarball() {
     tar --extract --gzip --directory "$dir" --file "$tarball" --strip-components 1 --one-top-level=tarball
     "$dir/tarball/usr/bin/skilld" --version >/dev/null
     for file in LICENSE README.md etc/skilld/skilld.toml usr/lib/skilld/skilld-guest usr/lib/systemd/system/skilld.service \
-        usr/share/skilld/{skilld.binpb,proto/buf.yaml,proto/skilld/v1/exec.proto,samples/client.py}; do
+        usr/share/skilld/{skilld.binpb,service-config.json,proto/buf.yaml,proto/skilld/v1/exec.proto,samples/client.py}; do
         [ -s "$dir/tarball/$file" ] || fail "the tarball lacks $file"
     done
     check_files "$dir/tarball"

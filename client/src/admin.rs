@@ -29,13 +29,13 @@ retried_calls! { AdminServiceClient:
     /// Returns one page of pools, in the order of their names.
     list_pools(request: ListPoolsRequest) -> ListPoolsResponse = request;
 
-    /// Returns one page of the problems that an operator should look at, newest last.
+    /// Returns one page of the problems that an operator should look at.
     list_problems(request: ListProblemsRequest) -> ListProblemsResponse = request;
 
     /// Accepts new work again after a drain.
     undrain() -> UndrainResponse = UndrainRequest {};
 
-    /// Refuses new workspaces; with `execs` also execs, with `remove` also deletes every workspace and warm container.
+    /// Refuses new workspaces; with `refuse_execs` also execs, with `remove_workspaces` also deletes every workspace and warm container.
     drain(request: DrainRequest) -> DrainResponse = request;
 }
 
@@ -53,7 +53,7 @@ impl Client {
         .await
     }
 
-    /// Returns all problems that an operator should look at, newest last.
+    /// Returns all problems that an operator should look at.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ use skilld_proto::v1::{
     AttachExecRequest, ExecEvent, OutputEvent, OutputStream, RunExecRequest, StreamOffsets,
     output_event,
 };
-use skilld_proto::{from_count, to_count};
+use skilld_proto::{int64_from_count, count_from_int64};
 use tokio::time::Instant;
 use tokio_util::sync::ReusableBoxFuture;
 use tonic::{Code, Response, Status, Streaming};
@@ -212,8 +212,8 @@ impl ExecStream {
             let at = self.offsets();
             return Err(Error::StreamLost {
                 exec: self.attach.name.clone(),
-                stdout: to_count(at.stdout_bytes),
-                stderr: to_count(at.stderr_bytes),
+                stdout: count_from_int64(at.stdout_bytes),
+                stderr: count_from_int64(at.stderr_bytes),
                 source: Box::new(Failure::from(status)),
             });
         }
@@ -305,7 +305,7 @@ fn open_events(
 fn end_offset(output: &OutputEvent) -> Result<i64, Error> {
     match &output.content {
         Some(output_event::Content::Data(data)) => {
-            Ok(output.offset.saturating_add(from_count(data.len() as u64)))
+            Ok(output.offset.saturating_add(int64_from_count(data.len() as u64)))
         }
         Some(output_event::Content::Text(_)) => Ok(output.next_offset),
         None => Err(Error::protocol("it sent output without content")),

@@ -27,9 +27,8 @@
 //!
 //! The client repeats calls that skilld itself answered with UNAVAILABLE, which promises that nothing was started, and
 //! calls for which no connection could be made. After a broken connection it also repeats calls that have the same
-//! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset, ResizeTerminal,
-//! SignalExec.
-//! It repeats nothing else.
+//! effect however often they are made: reading an exec's events, PollExec, WriteStdin with an offset or a
+//! `request_id`, ResizeTerminal, SignalExec. It repeats nothing else.
 
 mod access;
 mod admin;
@@ -78,7 +77,7 @@ pub use resource_names::{
 pub use retry::RetryPolicy;
 pub use skill_archive::SkillArchive;
 pub use skilld_proto::json::to_proto_value;
-pub use skilld_proto::{Outcome, code_name, from_count, to_count, v1};
+pub use skilld_proto::{Outcome, code_name, int64_from_count, count_from_int64, v1};
 pub use stdin::StdinWriter;
 
 /// Download of a file of a workspace.

@@ -26,7 +26,8 @@ pub fn skill_name(name: &str) -> String {
     prefixed("skills/", name)
 }
 
-/// Returns `artifacts/{name}` for an artifact's name or for the resource name itself.
+/// Returns `artifacts/{name}` for an artifact's name or for the resource name itself. An artifact whose own name begins
+/// with `artifacts/` needs the latter.
 #[must_use]
 pub fn artifact_name(name: &str) -> String {
     prefixed("artifacts/", name)
@@ -44,6 +45,11 @@ pub(crate) fn requested_pool(name: &str) -> String {
         "" => String::new(),
         name => pool_name(name),
     }
+}
+
+/// Returns `{workspace}` for a workspace's full name or for the id itself.
+pub(crate) fn workspace_id(name: &str) -> String {
+    name.strip_prefix("workspaces/").unwrap_or(name).to_owned()
 }
 
 /// Returns the short form that people type: `{workspace}`, `{workspace}/{exec}`, `{skill}` or `{pool}` for a full name.

@@ -11,7 +11,7 @@ use std::pin::pin;
 use bytes::{BufMut, Bytes, BytesMut};
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::{WriteStdinRequest, WriteStdinResponse};
-use skilld_proto::{from_count, to_count};
+use skilld_proto::{int64_from_count, count_from_int64};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tonic::{Code, Status};
 
@@ -157,7 +157,7 @@ impl StdinWriter {
             let call = self.request(None, data.clone(), eof);
             match self.client.execs().write_stdin(call).await {
                 Ok(response) => {
-                    self.at = Some(to_count(response.into_inner().committed_offset));
+                    self.at = Some(count_from_int64(response.into_inner().committed_offset));
                     return Ok(());
                 }
                 Err(status) if !may_be_written(&status) => return Err(Error::from(status)),
@@ -179,7 +179,7 @@ impl StdinWriter {
         loop {
             let call = self.request(Some(at), data.clone(), eof);
             match self.client.write_stdin(call).await {
-                Ok(response) => return Ok(to_count(response.committed_offset)),
+                Ok(response) => return Ok(count_from_int64(response.committed_offset)),
                 // The program takes its time, and the server ends calls that last long.
                 Err(error) if error.code() == Some(Code::DeadlineExceeded) => {}
                 Err(error) => return Err(error),
@@ -190,7 +190,7 @@ impl StdinWriter {
     fn request(&self, offset: Option<u64>, data: Bytes, eof: bool) -> WriteStdinRequest {
         WriteStdinRequest {
             name: self.name.clone(),
-            offset: offset.map(from_count),
+            offset: offset.map(int64_from_count),
             data,
             eof,
             ..WriteStdinRequest::default()

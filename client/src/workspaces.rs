@@ -12,7 +12,7 @@ use skilld_proto::v1::{
 
 use crate::client::retried_calls;
 use crate::resource_names::{
-    id_or_new, new_request_id, new_workspace_id, requested_pool, short_id, workspace_name,
+    id_or_new, new_request_id, new_workspace_id, requested_pool, workspace_id, workspace_name,
 };
 use crate::{Client, Error};
 
@@ -21,7 +21,7 @@ retried_calls! { WorkspaceServiceClient:
     /// this call. Fails with `ID_TAKEN` if a workspace of that name exists, unless `allow_existing` is set or the
     /// request repeats, with its `request_id`, the one that made it.
     create_workspace(request: CreateWorkspaceRequest) -> Workspace = CreateWorkspaceRequest {
-        workspace_id: short_id(&id_or_new(request.workspace_id, new_workspace_id)),
+        workspace_id: workspace_id(&id_or_new(request.workspace_id, new_workspace_id)),
         pool: requested_pool(&request.pool),
         request_id: id_or_new(request.request_id, new_request_id),
         ..request

@@ -20,9 +20,9 @@ pub fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Returns the folder beneath `skills/` of a staged skill, given its resource name.
+/// Returns the id of a skill, given its resource name. The id is also the folder of a staged skill beneath `skills/`.
 #[must_use]
-pub fn staged_skill_folder(name: &str) -> &str {
+pub fn strip_skill_prefix(name: &str) -> &str {
     name.strip_prefix("skills/").unwrap_or(name)
 }
 

@@ -202,14 +202,6 @@ pub enum Error {
         /// Reason, and what would work instead.
         why: String,
     },
-    /// Field that an older guest would ignore without an error.
-    #[error("{field} needs a newer guest than this workspace has: make a new workspace")]
-    GuestTooOld {
-        /// Path of the field.
-        field: &'static str,
-        /// Generation of the guest's protocol.
-        generation: u32,
-    },
     /// Path that leaves the workspace.
     #[error("{path} leaves the workspace: use a path beneath it")]
     PathEscapes {
@@ -427,7 +419,7 @@ impl Error {
                 (Code::AlreadyExists, Reason::IdTaken)
             }
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
-            Self::LimitUnsupported { .. } | Self::GuestTooOld { .. } => {
+            Self::LimitUnsupported { .. } => {
                 (Code::FailedPrecondition, Reason::LimitUnsupported)
             }
             Self::PathEscapes { .. } | Self::LeavesSkill { .. } => {

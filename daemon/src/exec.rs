@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use skilld_common::names::staged_skill_folder;
+use skilld_common::names::strip_skill_prefix;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -90,7 +90,7 @@ pub fn resolve_exec(
     start: StartMode,
     context: ExecContext<'_>,
 ) -> Result<guest::StartExecRequest> {
-    let folder_name = staged_skill_folder(&spec.skill);
+    let folder_name = strip_skill_prefix(&spec.skill);
     let skill = require_staged_skill(folder_name, context.skills)?;
     let folder = skill.map(|skill| SkillFolder {
         name: folder_name.to_owned(),

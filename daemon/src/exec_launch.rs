@@ -7,7 +7,7 @@ mod writable_script;
 
 use std::collections::BTreeMap;
 
-use skilld_common::names::staged_skill_folder;
+use skilld_common::names::strip_skill_prefix;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
@@ -81,7 +81,6 @@ impl ExecLauncher<'_> {
         }
         let workspace = self.registry.get(caller, &request.workspace)?;
         let grant = workspace.grant().await?;
-        grant.check_fields(&request.spec)?;
         let ExecRequest {
             exec_id,
             is_new,
@@ -128,7 +127,7 @@ impl ExecLauncher<'_> {
         spec: &pb::ExecSpec,
         skills: &BTreeMap<String, StagedSkillRecord>,
     ) -> Result<Option<script::ScriptProgram>> {
-        let skill = staged_skill_folder(&spec.skill);
+        let skill = strip_skill_prefix(&spec.skill);
         let staged = exec::require_staged_skill(skill, skills)?;
         let (Some(script), Some(staged)) = (&spec.script, staged) else {
             return Ok(None);

@@ -27,7 +27,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::error::{Error, Result, tolerate};
 
 mod channel;
-pub mod versioned_fields;
 
 pub use channel::{GuestChannel, STREAM_WINDOW};
 
@@ -77,8 +76,6 @@ pub struct GuestLink {
     pub lost: CancellationToken,
     /// Version that the guest reported.
     pub version: String,
-    /// Generation of the protocol that both sides use.
-    pub generation: u32,
     /// Workspace as which the guest was configured; empty before that.
     pub workspace: String,
     /// Second handle of the connection, to shut it down below the channel.
@@ -191,7 +188,6 @@ async fn verify_peer(stream: UnixStream, expected: &ExpectedGuest) -> Result<Gue
         lost,
         // The guest is not trusted to send a short text.
         version: hello.guest_version.chars().take(64).collect(),
-        generation: hello.generation,
         workspace: hello.workspace,
         socket: Arc::new(socket),
     })
@@ -203,7 +199,7 @@ fn check_hello(hello: &pb::HelloResponse, nonce: &[u8]) -> Result<(), String> {
     if nonce.is_empty() || !equal_in_constant_time(&hello.nonce, nonce) {
         return Err("wrong nonce".to_owned());
     }
-    if hello.generation == 0 || hello.generation > GENERATION {
+    if hello.generation != GENERATION {
         return Err(format!("generation {}", hello.generation));
     }
     Ok(())

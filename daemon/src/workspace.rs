@@ -18,7 +18,6 @@ use crate::engine::ContainerState;
 use crate::error::{Error, Result};
 use crate::exec::StagedSkillRecord;
 use crate::guest::GuestClient;
-use crate::guest::versioned_fields::VersionedFields;
 
 pub mod actor;
 pub mod adopt;
@@ -76,7 +75,6 @@ pub struct SlotSnapshot {
 #[derive(Debug, Clone)]
 struct GrantedGuest {
     client: GuestClient,
-    generation: u32,
     /// Cancelled when the connection is lost.
     lost: CancellationToken,
 }
@@ -119,8 +117,6 @@ pub struct Workspace {
 pub struct WorkspaceGrant {
     /// Client of the guest.
     pub guest: GuestClient,
-    /// Generation of the guest's protocol.
-    pub generation: u32,
     /// Snapshot of the workspace when the grant was given.
     pub view: Arc<SlotSnapshot>,
     _use: LeaseGuard,
@@ -187,20 +183,6 @@ impl WorkspaceGrant {
     pub async fn call<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T> {
         let answer = answer.await;
         answer.map_err(|status| Error::from_guest(&self.name(), &status))
-    }
-
-    /// Refuses a request with a field that this guest is too old to know and would ignore.
-    ///
-    /// # Errors
-    /// [`Error::GuestTooOld`].
-    pub fn check_fields(&self, request: &impl VersionedFields) -> Result<()> {
-        match request.unknown_to(self.generation) {
-            None => Ok(()),
-            Some(field) => Err(Error::GuestTooOld {
-                field,
-                generation: self.generation,
-            }),
-        }
     }
 }
 
@@ -340,7 +322,6 @@ impl Workspace {
                 Ok(held) => {
                     return Ok(WorkspaceGrant {
                         guest: guest.client.clone(),
-                        generation: guest.generation,
                         view,
                         _use: held,
                     });

@@ -1,7 +1,9 @@
 // A client of skilld in C++20. docs/languages.md says how to generate the headers.
 //
 // SKILLD_TARGET is unix:///run/skilld/skilld.sock or host:port. With SKILLD_CA, the PEM file of a certificate
-// authority, the connection uses TLS and every call sends the token SKILLD_TOKEN.
+// authority, the connection uses TLS and every call sends the token SKILLD_TOKEN. SKILLD_SHARE is the directory of
+// skilld's files.
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -21,17 +23,26 @@
 using namespace skilld::v1;
 using grpc::ClientContext;
 
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::shared_ptr<grpc::Channel> open_channel() {
   const char* ca = std::getenv("SKILLD_CA");
+  const char* share = std::getenv("SKILLD_SHARE");
   auto credentials = grpc::InsecureChannelCredentials();
   if (ca != nullptr) {
-    std::ifstream file(ca);
     grpc::SslCredentialsOptions options;
-    options.pem_root_certs.assign(std::istreambuf_iterator<char>(file), {});
+    options.pem_root_certs = read_file(ca);
     credentials = grpc::CompositeChannelCredentials(grpc::SslCredentials(options),
                                                     grpc::AccessTokenCredentials(std::getenv("SKILLD_TOKEN")));
   }
-  return grpc::CreateChannel(std::getenv("SKILLD_TARGET"), credentials);
+  grpc::ChannelArguments arguments;
+  // Repeats the calls that may be repeated.
+  arguments.SetServiceConfigJSON(read_file(std::string(share ? share : "/usr/share/skilld") + "/service-config.json"));
+  return grpc::CreateCustomChannel(std::getenv("SKILLD_TARGET"), credentials, arguments);
 }
 
 void check(const grpc::Status& status) {
@@ -41,7 +52,10 @@ void check(const grpc::Status& status) {
 // Prints the reason of an error and, if the request was wrong, its wrong fields.
 void explain(const grpc::Status& error) {
   google::rpc::Status status;
-  status.ParseFromString(error.error_details());
+  if (error.error_details().empty() || !status.ParseFromString(error.error_details())) {
+    // Not an answer of skilld: for example, it cannot be reached.
+    std::cout << error.error_code() << ": " << error.error_message() << "\n";
+  }
   for (const auto& detail : status.details()) {
     google::rpc::ErrorInfo info;
     google::rpc::BadRequest wrong;
@@ -53,12 +67,13 @@ void explain(const grpc::Status& error) {
   }
 }
 
-// Makes a call that has one request and one response. Every call needs a context of its own.
+// Makes a call that has one request and one response, with a deadline. Every call needs a context of its own.
 template <typename Stub, typename Request, typename Response>
 Response call(Stub& stub, grpc::Status (Stub::*method)(ClientContext*, const Request&, Response*),
               const Request& request) {
   ClientContext context;
   Response response;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
   check((stub.*method)(&context, request, &response));
   return response;
 }
@@ -114,22 +129,25 @@ void feed_command(ExecService::Stub& execs, const std::string& workspace) {
   first.mutable_header()->set_name(name);
   first.set_data("pear\n");
   writer->Write(first);
-  last.set_data("apple\n");
+  for (int line = 0; line < 20'000; ++line) last.mutable_data()->append("apple\n");
   last.set_eof(true);
   writer->Write(last);
   writer->WritesDone();
   check(writer->Finish());
 
-  std::cout << "sorted:\n";
+  std::string sorted;
   PollExecRequest poll;
   PollExecResponse polled;
   poll.set_name(name);
   poll.mutable_wait()->set_seconds(10);
-  while (polled.state() != EXEC_STATE_CLOSED) {
+  do {
     polled = call(execs, &ExecService::Stub::PollExec, poll);
-    for (const auto& piece : polled.outputs()) std::cout << piece.data();
+    if (polled.gaps_size() > 0) throw std::runtime_error("output was lost");
+    for (const auto& piece : polled.outputs()) sorted += piece.data();
     *poll.mutable_offsets() = polled.next_offsets();
-  }
+  } while (polled.state() != EXEC_STATE_CLOSED || polled.outputs_size() > 0);
+  std::cout << "sorted " << sorted.size() << " bytes, the last line is "
+            << sorted.substr(sorted.rfind('\n', sorted.size() - 2) + 1);
 }
 
 // Kills a command with everything that it started.
@@ -158,20 +176,35 @@ void collect_files(FileService::Stub& files, const std::string& workspace) {
   check(collected->Finish());
 }
 
-int main() {
+// Deletes a workspace at the end of a scope, whatever happened.
+struct WorkspaceGuard {
+  WorkspaceService::Stub& workspaces;
+  const std::string name;
+
+  ~WorkspaceGuard() {
+    ClientContext context;
+    DeleteWorkspaceRequest request;
+    google::protobuf::Empty response;
+    request.set_name(name);
+    const auto deleted = workspaces.DeleteWorkspace(&context, request, &response);
+    if (!deleted.ok()) std::cerr << name << " is left: " << deleted.error_message() << "\n";
+  }
+};
+
+int main() try {
   auto channel = open_channel();
   auto workspaces = WorkspaceService::NewStub(channel);
   auto execs = ExecService::NewStub(channel);
   auto files = FileService::NewStub(channel);
   const std::string workspace = call(*workspaces, &WorkspaceService::Stub::CreateWorkspace, {}).name();
-  stage_file(*files, workspace);
-  run_command(*execs, workspace);
-  feed_command(*execs, workspace);
-  kill_command(*execs, workspace);
-  collect_files(*files, workspace);
-  DeleteWorkspaceRequest gone;
-  gone.set_name(workspace);
-  call(*workspaces, &WorkspaceService::Stub::DeleteWorkspace, gone);
+  {
+    WorkspaceGuard guard{*workspaces, workspace};
+    stage_file(*files, workspace);
+    run_command(*execs, workspace);
+    feed_command(*execs, workspace);
+    kill_command(*execs, workspace);
+    collect_files(*files, workspace);
+  }
 
   ClientContext first, second;
   Workspace found;
@@ -181,4 +214,7 @@ int main() {
   CreateWorkspaceRequest wrong;
   wrong.set_workspace_id("Not an id");
   explain(workspaces->CreateWorkspace(&second, wrong, &found));
+} catch (const std::exception& error) {
+  std::cerr << error.what() << "\n";
+  return 1;
 }

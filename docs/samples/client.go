@@ -1,7 +1,8 @@
 // A client of skilld in Go. docs/languages.md says how to generate the package skilld.dev/api/skilld/v1.
 //
 // SKILLD_TARGET is unix:///run/skilld/skilld.sock or host:port. With SKILLD_CA, the PEM file of a certificate
-// authority, the connection uses TLS and every call sends the token SKILLD_TOKEN.
+// authority, the connection uses TLS and every call sends the token SKILLD_TOKEN. SKILLD_SHARE is the directory of
+// skilld's files.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -30,16 +32,22 @@ func (token bearerToken) GetRequestMetadata(context.Context, ...string) (map[str
 func (bearerToken) RequireTransportSecurity() bool { return true }
 
 func connect() *grpc.ClientConn {
-	target, ca := os.Getenv("SKILLD_TARGET"), os.Getenv("SKILLD_CA")
+	target, ca, share := os.Getenv("SKILLD_TARGET"), os.Getenv("SKILLD_CA"), os.Getenv("SKILLD_SHARE")
+	if share == "" {
+		share = "/usr/share/skilld"
+	}
+	// Repeats the calls that may be repeated.
+	retries := grpc.WithDefaultServiceConfig(string(must(os.ReadFile(share + "/service-config.json"))))
 	if ca == "" {
-		return must(grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials())))
+		return must(grpc.NewClient(target, retries, grpc.WithTransportCredentials(insecure.NewCredentials())))
 	}
 	tls := must(credentials.NewClientTLSFromFile(ca, ""))
 	token := bearerToken(os.Getenv("SKILLD_TOKEN"))
-	return must(grpc.NewClient(target, grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(token)))
+	return must(grpc.NewClient(target, retries, grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(token)))
 }
 
 func main() {
+	// The deadline of all calls together.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	conn := connect()
@@ -48,7 +56,12 @@ func main() {
 	files := pb.NewFileServiceClient(conn)
 
 	workspace := must(workspaces.CreateWorkspace(ctx, &pb.CreateWorkspaceRequest{})).Name
-	defer workspaces.DeleteWorkspace(ctx, &pb.DeleteWorkspaceRequest{Name: workspace, AllowMissing: true})
+	defer func() {
+		// Not ctx, whose deadline may have passed.
+		soon, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		workspaces.DeleteWorkspace(soon, &pb.DeleteWorkspaceRequest{Name: workspace, AllowMissing: true})
+	}()
 
 	// Stage a file: the first message names it, those that follow have its bytes.
 	upload := must(files.StageFiles(ctx))
@@ -77,17 +90,25 @@ func main() {
 	exec := must(execs.StartExec(ctx, &pb.StartExecRequest{Parent: workspace, Spec: sorting})).Name
 	stdin := must(execs.StreamStdin(ctx))
 	check(stdin.Send(&pb.StreamStdinRequest{Header: &pb.StreamStdinHeader{Name: exec}, Data: []byte("pear\n")}))
-	check(stdin.Send(&pb.StreamStdinRequest{Data: []byte("apple\n"), Eof: true}))
+	check(stdin.Send(&pb.StreamStdinRequest{Data: []byte(strings.Repeat("apple\n", 20_000)), Eof: true}))
 	must(stdin.CloseAndRecv())
-	fmt.Println("sorted:")
+	var sorted strings.Builder
 	poll := &pb.PollExecRequest{Name: exec, Wait: durationpb.New(10 * time.Second)}
-	for closed := false; !closed; {
+	for {
 		polled := must(execs.PollExec(ctx, poll))
-		for _, output := range polled.Outputs {
-			os.Stdout.Write(output.GetData())
+		for _, gap := range polled.Gaps {
+			panic(fmt.Sprintf("output was lost from byte %d to %d", gap.StartOffset, gap.EndOffset))
 		}
-		poll.Offsets, closed = polled.NextOffsets, polled.State == pb.ExecState_EXEC_STATE_CLOSED
+		for _, output := range polled.Outputs {
+			sorted.Write(output.GetData())
+		}
+		poll.Offsets = polled.NextOffsets
+		if polled.State == pb.ExecState_EXEC_STATE_CLOSED && len(polled.Outputs) == 0 {
+			break
+		}
 	}
+	lines := strings.Fields(sorted.String())
+	fmt.Printf("sorted %d bytes, the last line is %s\n", sorted.Len(), lines[len(lines)-1])
 
 	// Kill a command with everything that it started.
 	endless := &pb.ExecSpec{Argv: []string{"sleep", "1000"}}
@@ -114,7 +135,12 @@ func main() {
 
 // explain prints the reason of an error and, if the request was wrong, its wrong fields.
 func explain(err error) {
-	for _, detail := range status.Convert(err).Details() {
+	answer := status.Convert(err)
+	if len(answer.Details()) == 0 {
+		// Not an answer of skilld: for example, it cannot be reached.
+		fmt.Printf("%s: %s\n", answer.Code(), answer.Message())
+	}
+	for _, detail := range answer.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
 			fmt.Printf("%s of %s\n", detail.Reason, detail.Domain)

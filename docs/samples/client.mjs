@@ -1,15 +1,18 @@
 // A client of skilld in Node.js, with @grpc/grpc-js and @grpc/proto-loader. Nothing is generated: the loader reads
-// skilld.binpb, which packages of skilld have in /usr/share/skilld. Fields have their names of the .proto files.
+// skilld.binpb. Fields have their names of the .proto files.
 //
 // SKILLD_TARGET is unix:///run/skilld/skilld.sock or host:port. With SKILLD_CA, the PEM file of a certificate
-// authority, the connection uses TLS and every call sends the token SKILLD_TOKEN.
+// authority, the connection uses TLS and every call sends the token SKILLD_TOKEN. SKILLD_SHARE is the directory of
+// skilld's files.
 import { readFileSync } from "node:fs";
 import { promisify } from "node:util";
 import grpc from "@grpc/grpc-js";
 import { loadFileDescriptorSetFromBuffer } from "@grpc/proto-loader";
 
-const { SKILLD_TARGET, SKILLD_CA, SKILLD_TOKEN, SKILLD_PROTOSET = "/usr/share/skilld/skilld.binpb" } = process.env;
-const definition = loadFileDescriptorSetFromBuffer(readFileSync(SKILLD_PROTOSET), {
+const { SKILLD_TARGET, SKILLD_CA, SKILLD_TOKEN, SKILLD_SHARE = "/usr/share/skilld" } = process.env;
+// Repeats the calls that may be repeated.
+const options = { "grpc.service_config": readFileSync(`${SKILLD_SHARE}/service-config.json`, "utf8") };
+const definition = loadFileDescriptorSetFromBuffer(readFileSync(`${SKILLD_SHARE}/skilld.binpb`), {
     longs: String, // JavaScript's numbers lose the precision of int64 beyond 2^53
     enums: String,
     defaults: true,
@@ -27,10 +30,14 @@ function credentials() {
     return grpc.credentials.combineChannelCredentials(grpc.credentials.createSsl(readFileSync(SKILLD_CA)), token);
 }
 
-/** Makes a client of a service. Methods with one request and one response return promises as `client.async.method`. */
+/**
+ * Makes a client of a service. `client.async.method(request)` calls a method that has one request and one response, with
+ * a deadline, and returns a promise.
+ */
 function connect(service) {
-    const client = new skilld.v1[service](SKILLD_TARGET, credentials());
-    const async = new Proxy({}, { get: (_, method) => promisify(client[method]).bind(client) });
+    const client = new skilld.v1[service](SKILLD_TARGET, credentials(), options);
+    const call = (method, request) => promisify(client[method]).call(client, request, { deadline: Date.now() + 60_000 });
+    const async = new Proxy({}, { get: (_, method) => (request) => call(method, request) });
     return Object.assign(client, { async });
 }
 
@@ -68,14 +75,17 @@ async function feedCommand(execs, parent) {
     const { name } = await execs.async.startExec({ parent, spec: { argv: ["sort"], open_stdin: true } });
     await send(execs, "streamStdin", [
         { header: { name }, data: Buffer.from("pear\n") },
-        { data: Buffer.from("apple\n"), eof: true },
+        { data: Buffer.from("apple\n".repeat(20_000)), eof: true },
     ]);
-    console.log("sorted:");
-    let polled = { state: null, next_offsets: null };
-    while (polled.state !== "EXEC_STATE_CLOSED") {
+    const pieces = [];
+    let polled = { next_offsets: null };
+    do {
         polled = await execs.async.pollExec({ name, wait: { seconds: 10 }, offsets: polled.next_offsets });
-        for (const piece of polled.outputs) process.stdout.write(piece.data);
-    }
+        for (const gap of polled.gaps) throw new Error(`output was lost from byte ${gap.start_offset} to ${gap.end_offset}`);
+        for (const piece of polled.outputs) pieces.push(piece.data);
+    } while (polled.state !== "EXEC_STATE_CLOSED" || polled.outputs.length > 0);
+    const sorted = Buffer.concat(pieces);
+    console.log(`sorted ${sorted.length} bytes, the last line is ${sorted.toString().trim().split("\n").pop()}`);
 }
 
 /** Kills a command with everything that it started. */
@@ -96,7 +106,12 @@ async function collectFiles(files, workspace) {
 /** Prints the reason of an error and, if the request was wrong, its wrong fields. */
 async function explain(call) {
     const error = await call.then(() => null, (error) => error);
-    const [status] = error.metadata.get("grpc-status-details-bin");
+    const [status] = error?.metadata?.get("grpc-status-details-bin") ?? [];
+    if (!status) {
+        // Not an answer of skilld: for example, it cannot be reached.
+        console.log(String(error));
+        return;
+    }
     for (const { type_url, value } of definition["google.rpc.Status"].deserialize(status).details) {
         const type = type_url.split("/").pop();
         const detail = definition[type].deserialize(value);

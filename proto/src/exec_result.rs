@@ -25,7 +25,7 @@ impl ExecResult {
     pub fn new(reason: ExitReason, outcome: Option<Outcome>) -> Self {
         let by_itself = reason == ExitReason::Exited;
         let (exit_code, signal) = match outcome {
-            // It took the request to end well; its exec did not succeed.
+            // The leader exited with 0 because it handled the SIGTERM of skilld, so the exec did not succeed.
             Some(Outcome::ExitCode(0)) if !by_itself => (SIGNAL_BASE + SIGTERM, 0),
             Some(Outcome::ExitCode(code)) => (code, 0),
             Some(Outcome::Signal(signal)) => (SIGNAL_BASE + signal, signal),
@@ -83,7 +83,7 @@ impl GapEvent {
     /// Returns the number of lost bytes.
     #[must_use]
     pub fn lost_bytes(&self) -> u64 {
-        to_count(self.end_offset.saturating_sub(self.start_offset))
+        count_from_int64(self.end_offset.saturating_sub(self.start_offset))
     }
 }
 
@@ -92,26 +92,26 @@ impl StreamOffsets {
     #[must_use]
     pub fn from_counts([stdout, stderr]: [u64; 2]) -> Self {
         Self {
-            stdout_bytes: from_count(stdout),
-            stderr_bytes: from_count(stderr),
+            stdout_bytes: int64_from_count(stdout),
+            stderr_bytes: int64_from_count(stderr),
         }
     }
 
     /// Returns the numbers of bytes of stdout and stderr. A negative one, which the server refuses, counts as 0.
     #[must_use]
     pub fn counts(self) -> [u64; 2] {
-        [to_count(self.stdout_bytes), to_count(self.stderr_bytes)]
+        [count_from_int64(self.stdout_bytes), count_from_int64(self.stderr_bytes)]
     }
 }
 
 /// Converts a count to a field of the wire, where numbers are signed.
 #[must_use]
-pub fn from_count(count: u64) -> i64 {
+pub fn int64_from_count(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Converts a field of the wire to a count. A negative one counts as 0.
 #[must_use]
-pub fn to_count(field: i64) -> u64 {
+pub fn count_from_int64(field: i64) -> u64 {
     u64::try_from(field).unwrap_or(0)
 }

@@ -38,7 +38,7 @@ mod exec_result;
 pub mod json;
 mod methods;
 
-pub use exec_result::{Outcome, from_count, to_count};
+pub use exec_result::{Outcome, int64_from_count, count_from_int64};
 pub use methods::{Effect, METHODS, Method, find_method};
 
 /// Returns the name of a status code in the specification of gRPC, for instance `NOT_FOUND`.
@@ -67,10 +67,8 @@ pub mod guest {
         tonic::include_proto!("skilld.guest.v1");
     }
 
-    /// Generation of the guest protocol that this build supports.
-    ///
-    /// Generation 2 added `ExecSpec.programs`, `CollectSpec.until_exec_end`, and `write_id` and `wait` of a write.
-    pub const GENERATION: u32 = 2;
+    /// Generation of the guest protocol. A daemon uses the guests of its own generation only.
+    pub const GENERATION: u32 = 3;
 }
 
 /// Encoded `FileDescriptorSet` of the public API and the guest protocol, for the golden test.

@@ -20,9 +20,11 @@ package_version() { dpkg-query --show --showformat '${Version}' "$1" 2>/dev/null
 # Writes down the versions for the language's line.
 versions() { echo "$1" >"$dir/versions"; }
 
-# Writes the program OUT/LANGUAGE/client, a script with this command.
+# Writes the program OUT/LANGUAGE/client, a script with this command. It finds skilld's files as in an installation.
 client() { # command
-    printf '#!/bin/sh\nexec %s "$@"\n' "$1" >"$dir/client"
+    mkdir "$dir/share"
+    cp "$protoset" "$samples/../service-config.json" "$dir/share"
+    printf '#!/bin/sh\nexec env SKILLD_SHARE=%s %s "$@"\n' "'$dir/share'" "$1" >"$dir/client"
     chmod +x "$dir/client"
 }
 
@@ -35,7 +37,8 @@ make_go() {
     printf 'module skilld.dev/api\n\ngo 1.19\n' >api/go.mod
     PATH=$dir/bin:$PATH protoc -I "$proto" --go_out=api --go_opt=module=skilld.dev/api \
         --go-grpc_out=api --go-grpc_opt=module=skilld.dev/api "${files[@]}"
-    go build -o client .
+    go build -o bin/client .
+    client "'$dir/bin/client'"
     go vet .
     versions "protoc-gen-go $(go list -m -f '{{.Version}}' google.golang.org/protobuf), protoc-gen-go-grpc $(
         go list -m -f '{{.Version}}' google.golang.org/grpc/cmd/protoc-gen-go-grpc
@@ -64,12 +67,13 @@ make_cpp() {
     cd "$dir/gen"
     find . -name '*.cc' -print0 | xargs -0 -P "$(nproc)" -I {} sh -c 'g++ -std=c++20 -I . -c "$1" -o "$1.o" || exit 255' sh {}
     mapfile -t objects < <(find . -name '*.o')
-    g++ -o ../client "${objects[@]}" $(pkg-config --libs grpc++ protobuf)
+    g++ -o ../main "${objects[@]}" $(pkg-config --libs grpc++ protobuf)
+    client "'$dir/main'"
     versions "grpc_cpp_plugin $(package_version protobuf-compiler-grpc), protoc $(protoc_version), g++ $(g++ -dumpfullversion)"
 }
 
 make_node() {
-    cp "$here"/node/*.json "$samples/client.mjs" "$protoset" "$dir"
+    cp "$here"/node/*.json "$samples/client.mjs" "$dir"
     cd "$dir"
     npm ci --silent --no-audit --no-fund --ignore-scripts
     PATH=$dir/node_modules/.bin:$PATH
@@ -86,7 +90,7 @@ make_node() {
         for (const module of modules) await import(pathToFileURL(module));
         loader.loadSync(process.env.FILES.split(" "), { includeDirs: [proto] });
     ' "$proto" $(find build -name '*.js')
-    client "env SKILLD_PROTOSET='$dir/skilld.binpb' node '$dir/client.mjs'"
+    client "node '$dir/client.mjs'"
     versions "$(node --print 'Object.entries(require("./package.json").dependencies).map((it) => it.join(" ")).join(", ")')"
 }
 
@@ -100,7 +104,7 @@ make_python() {
     cd "$dir/gen"
     "$dir/venv/bin/python" -m compileall -q .
     for module in skilld/v1/*.py; do printf 'import %s\n' "${module//\//.}"; done | sed 's/\.py$//' | "$dir/venv/bin/python" -
-    client "env PYTHONPATH='$dir/gen' '$dir/venv/bin/python' '$dir/gen/client.py'"
+    client "PYTHONPATH='$dir/gen' '$dir/venv/bin/python' '$dir/gen/client.py'"
     versions "$("$dir/venv/bin/pip" freeze | grep -E '^(grpcio|protobuf)' | sed 's/==/ /' | paste -sd, | sed 's/,/, /g')"
 }
 

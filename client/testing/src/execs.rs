@@ -15,7 +15,7 @@ use skilld_client::v1::{
     SignalExecRequest, StartExecRequest, StreamOffsets, StreamStdinRequest, WriteStdinRequest,
     WriteStdinResponse,
 };
-use skilld_client::{from_count, to_count};
+use skilld_client::{int64_from_count, count_from_int64};
 use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -70,7 +70,7 @@ impl FakeServices {
         let events = match live::is_live(&running.spec) {
             true => {
                 running.input.send_modify(|input| input.followed = true);
-                live::events(name.to_owned(), &running, to_count(from.stdout_bytes)).boxed()
+                live::events(name.to_owned(), &running, count_from_int64(from.stdout_bytes)).boxed()
             }
             false => Self::told(name, &running, from),
         };
@@ -146,7 +146,7 @@ impl FakeServices {
                     ..Default::default()
                 });
             }
-            *at += from_count(piece.len() as u64);
+            *at += int64_from_count(piece.len() as u64);
             room -= piece.len();
         }
         let state = live::state(running, result.as_ref());

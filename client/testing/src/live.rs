@@ -14,7 +14,7 @@ use skilld_client::v1::{
     ExecResult, ExecSpec, ExecState, OutputStream, StreamOffsets, WriteStdinRequest,
     WriteStdinResponse,
 };
-use skilld_client::{Outcome, from_count, to_count};
+use skilld_client::{Outcome, int64_from_count, count_from_int64};
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -102,7 +102,7 @@ pub fn output(spec: &ExecSpec, input: &Input) -> (Vec<u8>, Option<ExecResult>) {
         }
         "oom" => {
             let end = exit(0).map(|result| ExecResult {
-                oom_kills: 1,
+                oom_kills: Some(1),
                 ..result
             });
             (b"done\n".to_vec(), end)
@@ -157,7 +157,7 @@ pub fn events(name: String, running: &FakeExec, from: u64) -> impl Stream<Item =
             for (index, piece) in rest.unwrap_or_default().chunks(64 * 1024).enumerate() {
                 events.push(Event::Output(OutputEvent {
                     stream: OutputStream::Stdout.into(),
-                    offset: from_count(at + index as u64 * 64 * 1024),
+                    offset: int64_from_count(at + index as u64 * 64 * 1024),
                     content: Some(Content::Data(piece.to_vec().into())),
                     ..Default::default()
                 }));
@@ -169,7 +169,7 @@ pub fn events(name: String, running: &FakeExec, from: u64) -> impl Stream<Item =
                 }));
                 events.push(Event::Closed(ClosedEvent {
                     total: Some(StreamOffsets {
-                        stdout_bytes: from_count(total),
+                        stdout_bytes: int64_from_count(total),
                         stderr_bytes: 0,
                     }),
                     ..Default::default()
@@ -200,7 +200,7 @@ pub async fn write(
         }
         let committed = input.bytes.len() as u64;
         let known = input.ids.get(&request.request_id).copied().unwrap_or(0);
-        let at = request.offset.map_or(committed - known as u64, to_count);
+        let at = request.offset.map_or(committed - known as u64, count_from_int64);
         let skip = committed.checked_sub(at);
         let Some(skip) = skip.and_then(|skip| usize::try_from(skip).ok()) else {
             outcome = Err(refusal(Code::OutOfRange, "INVALID_REQUEST", &[]));
@@ -223,8 +223,8 @@ pub async fn write(
         }
         input.eof |= eof && fits;
         outcome = Ok(WriteStdinResponse {
-            committed_offset: from_count(input.bytes.len() as u64),
-            unwritten_bytes: from_count((fresh.len() - taken.len()) as u64),
+            committed_offset: int64_from_count(input.bytes.len() as u64),
+            unwritten_bytes: int64_from_count((fresh.len() - taken.len()) as u64),
             eof_unwritten: eof && !input.eof,
         });
     });

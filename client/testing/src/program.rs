@@ -12,7 +12,7 @@ use skilld_client::v1::{
     EndedProcesses, ExecEvent, ExecResult, ExecSpec, FullDisk, OutputStream, SpawnFailure,
     StragglerPolicy, StreamOffsets,
 };
-use skilld_client::{Outcome, from_count};
+use skilld_client::{Outcome, int64_from_count};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -56,7 +56,7 @@ impl Program {
             "oom" => Self::new(
                 line("done".into()),
                 exit(0).map(|result| ExecResult {
-                    oom_kills: number().abs().into(),
+                    oom_kills: Some(number().abs().into()),
                     ..result
                 }),
             ),
@@ -100,9 +100,9 @@ impl Program {
         }
     }
 
-    fn not_started(stage: Step, errno: i32, message: &str) -> Self {
+    fn not_started(step: Step, errno: i32, message: &str) -> Self {
         let failure = SpawnFailure {
-            step: stage.into(),
+            step: step.into(),
             error_number: errno,
             message: message.into(),
         };
@@ -116,7 +116,7 @@ impl Program {
     fn total(&self) -> StreamOffsets {
         let mut total = StreamOffsets::default();
         for (stream, data) in &self.pieces {
-            *end(&mut total, *stream) += from_count(data.len() as u64);
+            *end(&mut total, *stream) += int64_from_count(data.len() as u64);
         }
         total
     }
@@ -132,11 +132,11 @@ impl Program {
         let mut at = StreamOffsets::default();
         for (stream, data) in &self.pieces {
             let start = *end(&mut at, *stream);
-            *end(&mut at, *stream) += from_count(data.len() as u64);
+            *end(&mut at, *stream) += int64_from_count(data.len() as u64);
             let mut wanted = from;
             let skip = end(&mut wanted, *stream)
                 .saturating_sub(start)
-                .clamp(0, from_count(data.len() as u64));
+                .clamp(0, int64_from_count(data.len() as u64));
             let rest = data.slice(usize::try_from(skip).expect("small")..);
             if !rest.is_empty() {
                 events.push(Event::Output(OutputEvent {
@@ -173,7 +173,7 @@ impl Program {
 
 pub(crate) fn event(seq: usize, event: Event) -> ExecEvent {
     ExecEvent {
-        seq: from_count(seq as u64),
+        seq: int64_from_count(seq as u64),
         event: Some(event),
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn describe_end(options: &ToolOptions, result: &ExecResult) -> Vec<St
 /// Returns a warning if the kernel killed processes for memory during a run. A shell that goes on without a killed
 /// child can exit with 0.
 fn oom_warning(result: &ExecResult) -> Option<String> {
-    let killed = match result.oom_kills {
+    let killed = match result.oom_kills() {
         0 => return None,
         1 => "1 process was".to_owned(),
         kills => format!("{kills} processes were"),
@@ -76,7 +76,7 @@ fn oom_warning(result: &ExecResult) -> Option<String> {
 fn fork_warning(result: &ExecResult) -> Option<String> {
     let warning = "the workspace reached its limit of processes while this ran, whatever the exit code says: start \
                    fewer at once";
-    (result.refused_forks > 0).then(|| warning.to_owned())
+    (result.refused_forks() > 0).then(|| warning.to_owned())
 }
 
 /// Returns the warning about processes that were ended since they outlived their command.
@@ -140,7 +140,7 @@ mod tests {
             (3, 137, "3 processes were killed for memory"),
         ] {
             let result = ExecResult {
-                oom_kills,
+                oom_kills: Some(oom_kills),
                 ..ExecResult::new(ExitReason::Exited, Some(Outcome::ExitCode(code)))
             };
             let warnings = describe(&result);
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn refused_forks_cause_a_warning_despite_exit_code_0() {
         let result = ExecResult {
-            refused_forks: 3,
+            refused_forks: Some(3),
             ..ExecResult::new(ExitReason::Exited, Some(Outcome::ExitCode(0)))
         };
         let warnings = describe(&result);

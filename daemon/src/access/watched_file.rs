@@ -1,5 +1,5 @@
 //! Files that may change while the daemon runs. A new version is checked and swapped as a whole; a faulty one leaves the
-//! last good version in force and becomes a problem that GetProblems shows.
+//! last good version in force and becomes a problem that ListProblems shows.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

@@ -99,7 +99,7 @@ pub(super) fn check_end(
         Some(format!(
             "the image has no python3, which builds environments: {advice}"
         ))
-    } else if end.result.oom_kills > 0 {
+    } else if end.result.oom_kills() > 0 {
         Some(format!(
             "the build needed more than {memory} bytes of memory (skills.build_disk and 1 GiB)"
         ))

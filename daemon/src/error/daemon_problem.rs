@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-/// Problem of a pool, of the host, of a file or of the audit log, which GetProblems shows to operators.
+/// Problem of a pool, of the host, of a file or of the audit log, which ListProblems shows to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonProblem {
     /// Stable code, for programs.

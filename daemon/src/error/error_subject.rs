@@ -65,7 +65,7 @@ impl Error {
     /// Returns type and name of a resource that the daemon has no record of, or that is taken.
     fn resource_of_daemon(&self) -> Option<(&'static str, Cow<'_, str>)> {
         if let Self::WorkspaceNotFound { name } = self {
-            Some(("skilld.dev/Workspace", full_name("workspaces/", name)))
+            Some(("skilld.dev/Workspace", name.into()))
         } else if let Self::SkillNotFound { name, .. } | Self::SkillNotStaged { name, .. } = self {
             Some(("skilld.dev/Skill", full_name("skills/", name)))
         } else if let Self::ArtifactNotFound { name, .. } = self {
@@ -82,11 +82,8 @@ impl Error {
     }
 }
 
-/// Returns a resource name with its collection, whether or not the request gave it.
-pub(super) fn full_name<'a>(collection: &str, name: &'a str) -> Cow<'a, str> {
-    if name.starts_with(collection) {
-        name.into()
-    } else {
-        format!("{collection}{name}").into()
-    }
+/// Returns the resource name of an id. An id may begin like a collection: the artifact `artifacts/a` is another one
+/// than `a`.
+pub(super) fn full_name(collection: &str, id: &str) -> Cow<'static, str> {
+    format!("{collection}{id}").into()
 }

@@ -9,17 +9,14 @@ impl Error {
     /// Returns the metadata of google.rpc.ErrorInfo.
     pub(super) fn metadata(&self) -> HashMap<String, String> {
         let pairs: Vec<(&str, String)> = match self {
-            Self::SkillNotFound { nearest, .. }
-            | Self::SkillNotStaged { nearest, .. }
-            | Self::ScriptNotFound { nearest, .. } => vec![("nearest", nearest.join(","))],
+            Self::SkillNotFound { nearest, .. } | Self::SkillNotStaged { nearest, .. } => {
+                vec![("nearest", full_names("skills/", nearest))]
+            }
+            Self::ScriptNotFound { nearest, .. } => vec![("nearest", nearest.join(","))],
             Self::SkillInvalid { problem, .. } => vec![("problem", problem.clone())],
-            Self::PoolNotFound { pools, .. } => vec![("pools", pool_names(pools))],
+            Self::PoolNotFound { pools, .. } => vec![("pools", full_names("pools/", pools))],
             Self::WorkspaceNotReady { state, .. } => vec![("state", state.clone())],
             Self::LimitUnsupported { field, .. } => vec![("field", field.clone())],
-            Self::GuestTooOld { field, generation } => vec![
-                ("field", (*field).to_owned()),
-                ("guest_generation", generation.to_string()),
-            ],
             Self::FileNotFound { path, nearest } => {
                 vec![("path", path.clone()), ("nearest", nearest.join(","))]
             }

@@ -76,7 +76,7 @@ fn resolve_spec_with(
 fn restricted_exec_loads_nothing_of_a_writable_skill() {
     let spec = pb::ExecSpec {
         argv: vec!["ls".to_owned()],
-        skill: "csv-report".to_owned(),
+        skill: "skills/csv-report".to_owned(),
         programs: Some(pb::ExecPrograms {
             allowed: vec!["ls".to_owned()],
             ..pb::ExecPrograms::default()
@@ -152,7 +152,7 @@ fn environment_without_skill_is_the_documented_minimum() {
 fn placeholders_for_the_skill_folder_are_replaced_in_commands() {
     let root = "/workspace/skills/csv-report";
     let of_skill = |spec: pb::ExecSpec| pb::ExecSpec {
-        skill: "csv-report".into(),
+        skill: "skills/csv-report".into(),
         ..spec
     };
     let argv = |args: &[&str]| pb::ExecSpec {
@@ -202,7 +202,7 @@ fn placeholders_for_the_skill_folder_are_replaced_in_commands() {
 #[test]
 fn command_length_is_limited_after_placeholders_are_replaced() {
     let of_skill = |argv: &[&str], shell: &str| pb::ExecSpec {
-        skill: "csv-report".into(),
+        skill: "skills/csv-report".into(),
         argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
         shell: shell.into(),
         ..Default::default()
@@ -236,7 +236,7 @@ fn command_length_is_limited_after_placeholders_are_replaced() {
 #[test]
 fn a_skill_sets_cwd_and_its_variables() {
     let spec = pb::ExecSpec {
-        skill: "csv-report".into(),
+        skill: "skills/csv-report".into(),
         ..shell("x")
     };
     let request = resolve_spec(spec, StartMode::Run).expect("good");
@@ -280,7 +280,7 @@ fn every_path_of_a_skill_in_a_plugin_is_the_one_without_links() {
     let skills = [("csv-report", skill)];
     let resolve = |spec: pb::ExecSpec| {
         let spec = pb::ExecSpec {
-            skill: "csv-report".into(),
+            skill: "skills/csv-report".into(),
             ..spec
         };
         resolve_spec_with(&skills, spec, StartMode::Run).expect("good")
@@ -489,7 +489,7 @@ fn a_skill_within_a_skill_is_named_as_it_is_staged() {
 #[test]
 fn a_skills_own_folders_stay_in_path_and_pythonpath() {
     let spec = pb::ExecSpec {
-        skill: "csv-report".into(),
+        skill: "skills/csv-report".into(),
         env: [
             ("PATH".into(), "/opt/bin".into()),
             ("PYTHONPATH".into(), "/opt/lib".into()),
@@ -526,7 +526,7 @@ fn the_name_of_the_skill_is_known_in_a_directory() {
         ("x$SKILL_NAME", "/workspace/skills/csv-report/x$SKILL_NAME"),
     ] {
         let spec = pb::ExecSpec {
-            skill: "csv-report".into(),
+            skill: "skills/csv-report".into(),
             cwd: cwd.into(),
             ..shell("x")
         };

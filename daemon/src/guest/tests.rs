@@ -73,7 +73,7 @@ fn a_guest_without_the_nonce_of_its_slot_is_refused() {
             "{sent:?} {expected:?}"
         );
     }
-    for generation in [0, GENERATION + 1] {
+    for generation in [0, GENERATION - 1, GENERATION + 1] {
         let refused = check_hello(&hello(b"secret", generation), b"secret");
         assert_eq!(refused, Err(format!("generation {generation}")));
     }

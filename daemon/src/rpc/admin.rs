@@ -203,10 +203,10 @@ fn image_report_message(report: &ImageReport) -> pb::CheckImageResponse {
         start_duration: has_run
             .then(|| convert::duration_message(probes.boot_time))
             .flatten(),
-        program_count: int32(probes.programs.len()),
+        program_count: has_run.then_some(int32(probes.programs.len())),
         python_version: probes.python.unwrap_or_default(),
-        python_package_count: int32(probes.python_packages),
-        node_package_count: int32(probes.node_packages),
+        python_package_count: has_run.then_some(int32(probes.python_packages)),
+        node_package_count: has_run.then_some(int32(probes.node_packages)),
     }
 }
 

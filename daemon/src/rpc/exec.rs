@@ -2,7 +2,6 @@
 //! without the workspace's task.
 
 use futures::TryStreamExt;
-use skilld_common::names::base_name;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
@@ -202,13 +201,10 @@ impl ExecService for ExecRpc {
         for exec in &mut page.execs {
             restrict_exec(caller.role(), exec);
         }
-        let last = page.execs.last().filter(|_| page.more);
-        let next_page_token = last
-            .map(|exec| base_name(&exec.name).to_owned())
-            .unwrap_or_default();
+        let next = (page.next > 0).then(|| page.next.to_string());
         Ok(Response::new(pb::ListExecsResponse {
             execs: page.execs,
-            next_page_token,
+            next_page_token: next.unwrap_or_default(),
         }))
     }
 
@@ -234,7 +230,6 @@ impl ExecService for ExecRpc {
         let checked = exec_io::check_write(write)?;
         let (grant, exec_id) = self.resolve_exec(&caller, &name).await?;
         let request = guest::WriteStdinRequest { exec_id, ..checked };
-        grant.check_fields(&request)?;
         Ok(grant.call(grant.guest.clone().write_stdin(request)).await?)
     }
 

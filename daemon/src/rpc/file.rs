@@ -158,7 +158,6 @@ impl FileService for FileRpc {
             caller.require_whole_tenant()?;
         }
         let grant = self.grant(&caller, &id).await?;
-        grant.check_fields(&request)?;
         let spec = request.spec.clone().unwrap_or_default();
         let exec = match &save_as {
             Some(_) => get_named_exec(&grant, &spec.changed_since_exec).await?,

@@ -96,14 +96,13 @@ impl SkillService for SkillRpc {
         request: Request<pb::GetSkillRequest>,
     ) -> Result<Response<pb::Skill>, Status> {
         let caller = Caller::of(&request)?;
-        let (wanted, profile) = wire::check_get_skill(request.get_ref())?;
+        let (wanted, profile, pool) = wire::check_get_skill(request.get_ref())?;
         let request = request.into_inner();
         let skills = self.0.skills.of(&caller);
         let read = skills.get(wanted.clone(), profile).await;
         let (skill, body) = read.map_err(Error::from)?;
         let mut message = wire::skill_message(&skill, body);
         if request.check_packages {
-            let pool = convert::requested_pool(&request.pool)?;
             let pool = self.0.registry.granted_pool(&caller, pool.as_deref())?;
             if skill.state != SkillState::Rejected {
                 let own = (&caller, &skills);

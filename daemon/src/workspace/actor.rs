@@ -311,7 +311,6 @@ impl SlotActor {
         })?;
         Ok(WorkspaceGrant {
             guest: link.client.clone(),
-            generation: link.generation,
             view: Arc::clone(&self.view.borrow()),
             _use: held,
         })
@@ -404,7 +403,6 @@ impl SlotActor {
             if is_modified {
                 Arc::make_mut(view).guest = link.map(|link| GrantedGuest {
                     client: link.client.clone(),
-                    generation: link.generation,
                     lost: link.lost.clone(),
                 });
             }

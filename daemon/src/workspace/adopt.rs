@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use skilld_common::unix_time::from_unix_ms;
-use skilld_proto::guest::GENERATION;
 
 use crate::engine::{ContainerState, ContainerSummary, ImageInfo};
 use crate::error::{Chain, Error, HostFault, Result};
@@ -232,11 +231,8 @@ async fn inspect_slot(
         }
         (SlotPhase::Ready, None) if running && usable => {
             match await_guest(context, record).await? {
-                // A configured guest belongs to a claim that was never answered. A guest of another generation is
-                // replaced, so that new workspaces support all features of this daemon.
-                AdoptedGuest::Answers(link)
-                    if link.workspace.is_empty() && link.generation == GENERATION =>
-                {
+                // A configured guest belongs to a claim that was never answered.
+                AdoptedGuest::Answers(link) if link.workspace.is_empty() => {
                     Ok(AdoptedSlot::Warm(*link))
                 }
                 AdoptedGuest::Answers(_)

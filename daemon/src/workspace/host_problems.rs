@@ -1,4 +1,4 @@
-//! Problems of slots and of the host's directories for operators, found when GetProblems asks.
+//! Problems of slots and of the host's directories for operators, found when ListProblems asks.
 
 use std::io::Write;
 use std::path::Path;

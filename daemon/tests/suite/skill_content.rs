@@ -435,6 +435,10 @@ async fn skills_are_found_by_words_and_the_best_one_is_first() {
         search("forms", 1, false).await.expect("found"),
         expected[..1]
     );
+    assert_eq!(
+        search("forms", 101, false).await.expect("reduced"),
+        expected
+    );
     assert_eq!(search("FORMS", 0, true).await.expect("found"), expected);
     assert_eq!(search("nothing", 0, false).await.expect("found"), []);
     for (query, limit) in [("", 0), (" ", 0), ("use when", 0), ("forms", -1)] {

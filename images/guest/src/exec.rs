@@ -68,7 +68,7 @@ pub(crate) enum ExecPhase {
 const SIGNALS_MAX: usize = 64;
 
 /// Message that signals or kills a running exec.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExecControl {
     Signal {
         target: SignalTarget,
@@ -122,8 +122,8 @@ pub(crate) struct ExecState {
     pub(crate) gone: bool,
     /// Time of the most recent output.
     pub(crate) last_output: Option<Instant>,
-    /// Keys of the most recent signals with a `request_id`, newest first.
-    signals: VecDeque<String>,
+    /// Most recent signals with a `request_id`, newest first.
+    signals: VecDeque<(String, ExecControl)>,
     /// Positions of the current readers, by reader id.
     pub(crate) readers: HashMap<u64, RegisteredReader>,
     next_reader: u64,
@@ -136,6 +136,8 @@ pub(crate) struct ExecState {
     acknowledged: [u64; 2],
     /// Time of the most recent poll.
     last_poll: Option<Instant>,
+    /// `true` once a poll returned the result.
+    is_exit_polled: bool,
 }
 
 impl Exec {
@@ -184,6 +186,7 @@ impl Exec {
                 streams_ever: 0,
                 acknowledged: [0; 2],
                 last_poll: None,
+                is_exit_polled: false,
             }),
             changed: watch::Sender::new(()),
             room: Notify::new(),
@@ -238,24 +241,35 @@ impl Exec {
         let _ended = self.controls.try_send(ExecControl::Kill { grace, reason });
     }
 
-    /// Sends a signal to the exec's task, unless a signal with the same `request_id` was sent. An empty id is none.
-    /// Returns `false` if the leader has exited.
-    pub(crate) async fn send_signal(&self, request_id: &str, signal: ExecControl) -> bool {
+    /// Sends a signal to the exec's task, unless it was sent with the same `request_id` before. An empty id is none.
+    ///
+    /// # Errors
+    /// `ExecNotRunning`; `Invalid` if another signal was sent with this `request_id`.
+    pub(crate) async fn send_signal(
+        &self,
+        request_id: &str,
+        signal: ExecControl,
+    ) -> Result<(), Error> {
         // A caller that goes away while it waits for the permit leaves no id of a signal that was not sent.
         let permit = self.controls.reserve().await;
         let mut state = self.state();
-        if state.signals.iter().any(|known| known == request_id) {
-            return true;
+        let mut known = state.signals.iter();
+        if let Some((_, sent)) = known.find(|(known, _)| known == request_id) {
+            let message = "another signal was sent with it: use a new one for each signal";
+            return (*sent == signal)
+                .then_some(())
+                .ok_or_else(|| Error::invalid("request_id", message));
         }
         let (Ok(permit), true) = (permit, state.phase < ExecPhase::Exited) else {
-            return false;
+            let id = self.id.clone();
+            return Err(Error::ExecNotRunning { id });
         };
         if !request_id.is_empty() {
             state.signals.truncate(SIGNALS_MAX - 1);
-            state.signals.push_front(request_id.to_owned());
+            state.signals.push_front((request_id.to_owned(), signal));
         }
         permit.send(signal);
-        true
+        Ok(())
     }
 
     /// Sends a control message to the exec's task. Returns `false` if the task has ended.

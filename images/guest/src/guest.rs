@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{getpid, pipe2, write};
-use skilld_common::names::{is_resource_id, staged_skill_folder};
+use skilld_common::names::{is_resource_id, strip_skill_prefix};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1::{self, ExitReason};
 use tonic::codegen::Bytes;
@@ -156,7 +156,7 @@ impl Guest {
         let launch = build_launch(request.argv, request.env, request.cwd, spec.limits.as_ref())?;
         self.root.check_beneath(&launch.cwd)?;
         let (spawn_request, writer) = self.prepare_spawn(launch, &mut spec)?;
-        self.make_exec_directories(&id, staged_skill_folder(&spec.skill));
+        self.make_exec_directories(&id, strip_skill_prefix(&spec.skill));
         let name = format!("{}/execs/{id}", settings.workspace);
         let (exec, controls) = Exec::new(
             name,
@@ -277,7 +277,7 @@ impl Guest {
     /// Kills all other processes and refuses new execs. Execs that still run end with `reason`.
     pub(crate) async fn shutdown(&self, reason: ExitReason) {
         self.state().refusing = true;
-        for exec in self.host.execs.list() {
+        for (_, exec) in self.host.execs.list_after(0) {
             exec.try_kill(reason);
         }
         for _ in 0..SHUTDOWN_PASSES {

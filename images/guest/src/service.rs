@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use prost::Message;
-use skilld_proto::from_count;
+use skilld_proto::int64_from_count;
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::guest::v1::guest_service_server::GuestService;
@@ -200,10 +200,7 @@ impl GuestService for GuestRpcService {
         exec.wait_until(|state| state.phase != ExecPhase::Starting)
             .await;
         let signal = ExecControl::Signal { target, signal };
-        if !exec.send_signal(&request.request_id, signal).await {
-            let id = request.exec_id;
-            return Err(Error::ExecNotRunning { id }.into());
-        }
+        exec.send_signal(&request.request_id, signal).await?;
         Ok(Response::new(exec.describe()))
     }
 
@@ -252,8 +249,8 @@ impl GuestService for GuestRpcService {
         let exec = self.guest.host.find_exec(&request.exec_id)?;
         let written = stdin::write_stdin(&exec, StdinWrite::from_message(request)).await?;
         Ok(Response::new(v1::WriteStdinResponse {
-            committed_offset: from_count(written.committed),
-            unwritten_bytes: from_count(written.left),
+            committed_offset: int64_from_count(written.committed),
+            unwritten_bytes: int64_from_count(written.left),
             eof_unwritten: written.eof_left,
         }))
     }
@@ -267,7 +264,7 @@ impl GuestService for GuestRpcService {
         let _permit = permit.map_err(|_| Error::TooManyStreams { max })?;
         let committed_offset = stdin::stream_stdin(&self.guest.host, request.into_inner()).await?;
         Ok(Response::new(v1::WriteStdinResponse {
-            committed_offset: from_count(committed_offset),
+            committed_offset: int64_from_count(committed_offset),
             unwritten_bytes: 0,
             eof_unwritten: false,
         }))
@@ -321,13 +318,6 @@ impl GuestService for GuestRpcService {
         let size = usize::try_from(request.page_size)
             .unwrap_or(PAGE_MAX)
             .clamp(1, PAGE_MAX);
-        let mut execs = self.guest.host.execs.list();
-        if !request.after.is_empty() {
-            let found = execs.iter().position(|exec| exec.id == request.after);
-            let id = request.after;
-            let skip = found.ok_or(Error::ExecNotFound { id })?;
-            execs.drain(..=skip);
-        }
         let mut page = wire::ListExecsResponse {
             living: self
                 .guest
@@ -338,16 +328,17 @@ impl GuestService for GuestRpcService {
                 .unwrap_or(u32::MAX),
             ..wire::ListExecsResponse::default()
         };
-        let mut bytes = 0;
-        for exec in execs {
+        let (mut bytes, mut last) = (0, 0);
+        for (number, exec) in self.guest.host.execs.list_after(request.after) {
             let description = exec.describe();
             bytes += description.encoded_len();
-            page.more =
-                page.execs.len() == size || (bytes > ANSWER_BYTES_MAX && !page.execs.is_empty());
-            if page.more {
+            let is_full = bytes > ANSWER_BYTES_MAX && !page.execs.is_empty();
+            if is_full || page.execs.len() == size {
+                page.next = last;
                 break;
             }
             page.execs.push(description);
+            last = number;
         }
         Ok(Response::new(page))
     }

@@ -2,7 +2,7 @@
 
 use skilld_proto::v1::spawn_failure::Step;
 use skilld_proto::v1::{ExecResult, ExitReason, SpawnFailure, StreamOffsets};
-use skilld_proto::{Outcome, from_count};
+use skilld_proto::{Outcome, int64_from_count};
 
 #[test]
 fn an_exit_code_is_a_shells_and_0_only_with_success() {
@@ -63,7 +63,7 @@ fn a_failed_start_is_127_for_a_missing_program_and_else_126() {
 #[test]
 fn counts_beyond_the_wires_numbers_are_the_nearest_of_them() {
     assert_eq!(StreamOffsets::from_counts([1, 2]).counts(), [1, 2]);
-    assert_eq!(from_count(u64::MAX), i64::MAX);
+    assert_eq!(int64_from_count(u64::MAX), i64::MAX);
     let negative = StreamOffsets {
         stdout_bytes: -1,
         stderr_bytes: i64::MIN,

@@ -7,7 +7,7 @@ use skilld_proto::v1::{
     AttachExecRequest, ErrorReason, ExecEvent, ExecResult, ExecSpec, ExecTerminal,
     ListWorkspacesRequest, RunExecRequest, StreamOffsets, WorkspaceState, WriteStdinRequest,
 };
-use skilld_proto::{Outcome, from_count, to_count};
+use skilld_proto::{Outcome, int64_from_count, count_from_int64};
 use skilld_tests::docker::{LABEL_INSTANCE, Sleeper};
 use skilld_tests::exec::{self, stdout};
 use skilld_tests::{Daemon, Options, docker};
@@ -74,7 +74,7 @@ async fn a_killed_daemon_loses_nothing() -> Result<()> {
     let (rest, total, result) = with_deadline("the exec ends", reading).await?;
     output.extend(rest);
     check_count(&output)?;
-    assert_eq!(to_count(total.stdout_bytes), output.len() as u64);
+    assert_eq!(count_from_int64(total.stdout_bytes), output.len() as u64);
     assert_eq!(result.outcome(), Some(Outcome::ExitCode(7)));
     daemon.stop().await
 }
@@ -197,7 +197,7 @@ fn line_writes(
     };
     [
         WriteStdinRequest {
-            offset: Some(from_count(offset as u64)),
+            offset: Some(int64_from_count(offset as u64)),
             ..write(by_offset)
         },
         WriteStdinRequest {
@@ -258,7 +258,7 @@ async fn keys_typed_around_a_crash_are_written_once() -> Result<()> {
             ..WriteStdinRequest::default()
         };
         let ended = daemon.client.write_stdin(end).await?;
-        assert_eq!(to_count(ended.committed_offset), typed.len() as u64);
+        assert_eq!(count_from_int64(ended.committed_offset), typed.len() as u64);
         let reading = exec::attach(&daemon.client, name, StreamOffsets::default());
         let outcome = with_deadline("cat ends", reading).await?;
         let expected = format!("ready\n{typed}").replace('\n', newline);

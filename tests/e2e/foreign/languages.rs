@@ -1,8 +1,9 @@
 //! Clients of other languages: `tests/clients/generate.sh` generates and compiles them, and the samples of `docs/samples`
 //! run over a Unix socket and over TLS.
 //!
-//! What was generated stays beneath `target/clients/` until the protos, the samples or the script change. Where these are
-//! those of origin/main, the tests use what is there and generate nothing, unless `make clients` runs them.
+//! What was generated stays beneath `target/clients/` until the protos, the samples or the script change. Where these, and
+//! the server of connections, are those of origin/main, the tests use what is there and generate nothing, unless
+//! `make clients` runs them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,11 +19,18 @@ use tokio::process::Command;
 use crate::foreign::{LIMIT, note, output};
 
 /// Files and directories that decide what is generated.
-const INPUTS: [&str; 4] = [
+const INPUTS: [&str; 5] = [
     "proto/skilld/v1",
     "proto/skilld.binpb",
     "docs/samples",
+    "docs/service-config.json",
     "tests/clients",
+];
+/// Files and directories whose changes need every client to run: connections, credentials, errors of a call.
+const SERVER: [&str; 3] = [
+    "daemon/src/access",
+    "daemon/src/server",
+    "tests/e2e/foreign/languages.rs",
 ];
 
 /// Standard output of every sample.
@@ -45,14 +53,15 @@ fn read_files(path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()>
     Ok(())
 }
 
-/// Returns a digest of the paths and contents of all inputs.
-fn digest_inputs() -> Result<String> {
+/// Returns a digest of the paths and contents of all inputs, and of the directory that the generated scripts name.
+fn digest_inputs(out: &Path) -> Result<String> {
     let mut files = BTreeMap::new();
     for input in INPUTS {
         let path = binaries::repository().join(input);
         read_files(&path, &mut files).with_context(|| format!("cannot read {input}"))?;
     }
     let mut digest = Sha256::new();
+    digest.update(out.as_os_str().as_encoded_bytes());
     for (path, content) in files {
         digest.update(path.as_os_str().as_encoded_bytes());
         digest.update(Sha256::digest(&content));
@@ -60,10 +69,11 @@ fn digest_inputs() -> Result<String> {
     Ok(HEXLOWER.encode(&digest.finalize()))
 }
 
-/// Returns `true` if an input differs from origin/main.
-async fn have_inputs_changed() -> Result<bool> {
+/// Returns `true` if an input, or what serves the clients, differs from origin/main.
+async fn are_clients_affected() -> Result<bool> {
     let script = binaries::repository().join("tests/changed.sh");
-    Ok(Command::new(script).args(INPUTS).status().await?.success())
+    let status = Command::new(script).args(INPUTS).args(SERVER).status();
+    Ok(status.await?.success())
 }
 
 /// Returns the directory with the code of a language, which is generated and compiled if it is not up to date; `None` if
@@ -76,16 +86,19 @@ async fn generate(language: &str) -> Result<Option<PathBuf>> {
     let lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| anyhow!(errno))?;
     let directory = out.join(language);
     let stamp = directory.join("inputs");
-    let inputs = digest_inputs()?;
+    let inputs = digest_inputs(&out)?;
     if fs::read_to_string(&stamp).is_ok_and(|made| made == inputs) {
         return Ok(Some(directory));
     }
-    if !is_required() && !have_inputs_changed().await? {
-        note("skipped: protos and samples are those of origin/main; make clients runs it");
+    if !is_required() && !are_clients_affected().await? {
+        note("skipped: protos, samples and server are those of origin/main; make clients runs it");
         return Ok(None);
     }
     let script = binaries::repository().join("tests/clients/generate.sh");
-    let report = output(Command::new(script).arg(&out).arg(language)).await?;
+    // Ends compilers too, before the tests give up.
+    let mut generation = Command::new("timeout");
+    generation.arg((LIMIT.as_secs() - 60).to_string());
+    let report = output(generation.arg(script).arg(&out).arg(language)).await?;
     note(report.trim_end());
     fs::write(&stamp, inputs)?;
     drop(lock);

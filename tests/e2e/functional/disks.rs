@@ -72,7 +72,7 @@ print(file.name, found.digest() == wanted.digest())";
     )
     .await?;
     assert_eq!(outcome.text(), "/workspace/work/big True\n", "{outcome:?}");
-    assert_eq!(outcome.result.oom_kills, 0, "{outcome:?}");
+    assert_eq!(outcome.result.oom_kills(), 0, "{outcome:?}");
     let [blocks, block, free, ..] = measure(client, &made.name).await?;
     assert!(blocks * block > (4 << 30) - (64 << 20), "{blocks}");
     assert!(free * block < (4 << 30) - (768 << 20), "{free}");

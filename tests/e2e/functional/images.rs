@@ -81,7 +81,7 @@ async fn an_image_is_checked_as_a_pool_would_use_it() -> Result<()> {
     assert!(answer.usable, "{answer:?}");
     assert!(answer.python_version.starts_with("3."), "{answer:?}");
     assert!(
-        answer.program_count > 100 && answer.python_package_count > 0,
+        answer.program_count() > 100 && answer.python_package_count() > 0,
         "{answer:?}"
     );
     assert!(

@@ -39,7 +39,7 @@ async fn memory_bomb_is_oom_killed_and_the_workspace_usable_after() -> Result<()
     let outcome = run(client, &name, argv(["python3", "-c", BOMB])).await?;
     let ended = (outcome.reason(), outcome.signal(), outcome.exit_code());
     assert_eq!(ended, (Ended::OomKilled, Some(9), None), "{outcome:?}");
-    assert_eq!(outcome.result.oom_kills, 1, "{outcome:?}");
+    assert_eq!(outcome.result.oom_kills(), 1, "{outcome:?}");
     // Beyond the workspace's 96 MiB come the files of the image that Python maps, if another container is charged for them.
     let peak = outcome.result.peak_memory_bytes;
     assert!((48 << 20..192 << 20).contains(&peak), "{peak}");
@@ -58,7 +58,7 @@ async fn memory_bomb_is_oom_killed_and_the_workspace_usable_after() -> Result<()
     // What was killed for memory before says nothing of what fails now.
     for (script, wanted) in [("exit 3", Ended::Exited), ("kill -9 $$", Ended::Signaled)] {
         let outcome = run(client, &name, shell(script)).await?;
-        assert_eq!((outcome.reason(), outcome.result.oom_kills), (wanted, 0));
+        assert_eq!((outcome.reason(), outcome.result.oom_kills()), (wanted, 0));
     }
     run(client, &name, shell("touch $WORK_DIR/over")).await?;
     let bystander = attach(client, &bystander.name, StreamOffsets::default()).await?;
@@ -81,12 +81,12 @@ async fn an_oom_kill_in_a_chain_that_exits_with_0_is_counted() -> Result<()> {
     let ended = (
         outcome.reason(),
         outcome.exit_code(),
-        outcome.result.oom_kills,
+        outcome.result.oom_kills(),
     );
     assert_eq!(ended, (Ended::Exited, Some(0), 2), "{outcome:?}");
     assert_eq!(outcome.text(), "fine\n");
     let outcome = run(client, &name, shell("echo later")).await?;
-    assert_eq!(outcome.result.oom_kills, 0, "{outcome:?}");
+    assert_eq!(outcome.result.oom_kills(), 0, "{outcome:?}");
     daemon.stop().await
 }
 
@@ -112,9 +112,9 @@ async fn a_program_that_the_pids_limit_stopped_says_so() -> Result<()> {
         (outcome.reason(), outcome.text().as_str()),
         (Ended::Exited, "enough\n")
     );
-    assert!(outcome.result.refused_forks > 0, "{outcome:?}");
+    assert!(outcome.result.refused_forks() > 0, "{outcome:?}");
     let outcome = run(client, &name, shell("exit 3")).await?;
-    let ended = (outcome.reason(), outcome.result.refused_forks);
+    let ended = (outcome.reason(), outcome.result.refused_forks());
     assert_eq!(ended, (Ended::Exited, 0), "{outcome:?}");
     daemon.stop().await
 }

@@ -8,7 +8,7 @@ use skilld_client::v1::{
     Exec, ExecEvent, ExecRetention, ExecState, OutputFullPolicy, StreamOffsets,
 };
 use skilld_client::{Client, MessageStream};
-use skilld_client::{Outcome, to_count};
+use skilld_client::{Outcome, count_from_int64};
 use skilld_tests::exec::{argv, attach, open_events, run, shell, start, workspace, zeros};
 use skilld_tests::{Daemon, wait};
 
@@ -28,7 +28,7 @@ async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
         match event.event.context("an empty event")? {
             Event::Output(output) => {
                 ensure!(
-                    to_count(output.offset) == read + lost,
+                    count_from_int64(output.offset) == read + lost,
                     "{} after {read} + {lost}",
                     output.offset
                 );
@@ -106,7 +106,7 @@ async fn stalled_reader_is_isolated() -> Result<()> {
     let waiting = client.get_exec(&waits.name).await?;
     assert_eq!(waiting.state(), ExecState::Running);
     assert!(
-        to_count(waiting.total.context("total")?.stdout_bytes) < 32 * MIB,
+        count_from_int64(waiting.total.context("total")?.stdout_bytes) < 32 * MIB,
         "{waiting:?}"
     );
     // It goes on when the one that does not read is gone, and nothing was lost.

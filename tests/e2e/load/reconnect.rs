@@ -6,7 +6,7 @@ use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{OutputEvent, RunExecRequest, StreamOffsets};
 use skilld_client::{Client, RetryPolicy};
-use skilld_client::{Outcome, to_count};
+use skilld_client::{Outcome, count_from_int64};
 use skilld_tests::Daemon;
 use skilld_tests::exec::{argv, run, shell, workspace};
 use skilld_tests::proxy::Proxy;
@@ -115,7 +115,7 @@ impl ReceivedOutput {
         let Some(Content::Data(data)) = &output.content else {
             anyhow::bail!("not bytes: {output:?}");
         };
-        assert_eq!(to_count(output.offset), self.lengths[index]);
+        assert_eq!(count_from_int64(output.offset), self.lengths[index]);
         self.sums[index].update(data);
         self.lengths[index] += u64::try_from(data.len())?;
         Ok(())

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{AttachExecRequest, Exec, ExecState, OutputFullPolicy};
-use skilld_client::{Client, Outcome, to_count};
+use skilld_client::{Client, Outcome, count_from_int64};
 use skilld_tests::exec::{argv, start, workspace};
 use skilld_tests::{Daemon, wait};
 
@@ -72,7 +72,7 @@ async fn read_some(client: &Client, name: &str) -> Result<()> {
                     anyhow::bail!("no bytes");
                 };
                 ensure!(
-                    to_count(output.offset) == at,
+                    count_from_int64(output.offset) == at,
                     "{} follows {at}",
                     output.offset
                 );
@@ -85,7 +85,7 @@ async fn read_some(client: &Client, name: &str) -> Result<()> {
                 read += u64::try_from(data.len())?;
             }
             Event::Gap(gap) => {
-                let follows = to_count(gap.start_offset) == at && gap.lost_bytes() > 0;
+                let follows = count_from_int64(gap.start_offset) == at && gap.lost_bytes() > 0;
                 ensure!(follows, "{gap:?} follows {at}");
                 at += gap.lost_bytes();
             }

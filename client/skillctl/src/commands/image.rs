@@ -63,12 +63,12 @@ fn image_details(answer: &CheckImageResponse) -> String {
         let start = value_formats::format_duration(answer.start_duration.as_ref());
         let python = match answer.python_version.as_str() {
             "" => "does not run".to_owned(),
-            version => format!("{version}, {} packages", answer.python_package_count),
+            version => format!("{version}, {} packages", answer.python_package_count()),
         };
         fields.push(("started in", start));
-        fields.push(("programs", answer.program_count.to_string()));
+        fields.push(("programs", answer.program_count().to_string()));
         fields.push(("python", python));
-        fields.push(("node", format!("{} packages", answer.node_package_count)));
+        fields.push(("node", format!("{} packages", answer.node_package_count())));
     }
     output::text_fields(&fields)
 }

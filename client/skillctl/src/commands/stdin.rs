@@ -3,7 +3,7 @@
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use skilld_client::Client;
-use skilld_client::from_count;
+use skilld_client::int64_from_count;
 use skilld_client::v1::{ErrorReason, WriteStdinResponse};
 
 use crate::commands::complete;
@@ -47,7 +47,7 @@ impl Stdin {
             }
         }
         let written = WriteStdinResponse {
-            committed_offset: from_count(writer.offset().unwrap_or_default()),
+            committed_offset: int64_from_count(writer.offset().unwrap_or_default()),
             ..WriteStdinResponse::default()
         };
         output::print_message(&written, "")

@@ -26,6 +26,8 @@ const API_WORDS: &[(&str, &str)] = &[
     ("idle_timeout:", "--idle-timeout:"),
     ("max_lifetime:", "--max-lifetime:"),
     ("expire_time:", "--expires-in:"),
+    ("workspace_id:", "--id:"),
+    ("workspace.labels[", "--label ["),
     ("labels[", "--label ["),
     ("spec.timeout", "--timeout"),
     ("spec.cwd", "--cwd"),

@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::time::Instant;
 
 use serde_json::{Map, Value};
-use skilld_client::from_count;
+use skilld_client::int64_from_count;
 use skilld_client::v1::OutputEvent as Piece;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::{
@@ -327,7 +327,7 @@ impl<'a> EventFollower<'a> {
         }
         // It is taken, and will be written even if this program does not wait.
         *self.reached_on(piece.stream()) =
-            piece.offset.saturating_add(from_count(bytes.len() as u64));
+            piece.offset.saturating_add(int64_from_count(bytes.len() as u64));
         if piece.stream() == OutputStream::Stderr {
             self.stderr.flush().await
         } else {

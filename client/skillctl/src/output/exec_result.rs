@@ -105,7 +105,7 @@ pub(crate) fn warnings(result: &ExecResult, reports_no_room: bool) -> Vec<String
 /// Returns a warning if the kernel killed processes for memory while an exec ran that did not end for it: a shell that
 /// goes on without a killed child can exit with 0.
 fn oom_warning(result: &ExecResult) -> Option<String> {
-    let killed = match (result.oom_kills, result.reason()) {
+    let killed = match (result.oom_kills(), result.reason()) {
         (0, _) | (_, ExitReason::OomKilled) => return None,
         (1, _) => "1 process was".to_owned(),
         (kills, _) => format!("{kills} processes were"),
@@ -118,7 +118,7 @@ fn oom_warning(result: &ExecResult) -> Option<String> {
 
 /// Returns a warning if the workspace's limit refused processes while an exec ran that did not fail for it.
 fn fork_warning(result: &ExecResult) -> Option<String> {
-    let is_silent = result.refused_forks > 0 && result.reason() != ExitReason::PidsLimit;
+    let is_silent = result.refused_forks() > 0 && result.reason() != ExitReason::PidsLimit;
     is_silent.then(|| {
         format!(
             "the workspace reached its limit of processes while this ran, whatever the exit code says: \
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn kills_for_memory_that_the_reason_does_not_name_are_a_warning() {
         let killed = |oom_kills, reason| ExecResult {
-            oom_kills,
+            oom_kills: Some(oom_kills),
             ..result(Outcome::ExitCode(0), reason)
         };
         for (kills, begin) in [(1, "1 process was killed"), (3, "3 processes were killed")] {
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn refused_forks_that_the_reason_does_not_name_are_a_warning() {
         let refused = |refused_forks, reason| ExecResult {
-            refused_forks,
+            refused_forks: Some(refused_forks),
             ..result(Outcome::ExitCode(0), reason)
         };
         let found = warnings(&refused(4, ExitReason::Exited), false).concat();

@@ -60,7 +60,11 @@ impl Transcript {
     pub(crate) fn add_gap(&mut self, gap: &GapEvent) {
         let stream = value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
         self.gaps
-            .push(json!({"stream": stream, "from": gap.start_offset, "to": gap.end_offset}));
+            .push(json!({
+                "stream": stream,
+                "startOffset": gap.start_offset.to_string(),
+                "endOffset": gap.end_offset.to_string(),
+            }));
     }
 
     /// Returns `true` if any output was collected.

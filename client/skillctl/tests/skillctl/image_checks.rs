@@ -37,10 +37,10 @@ async fn image_check_prints_its_findings_and_fails_for_an_error() {
             seconds: 0,
             nanos: 620_000_000,
         }),
-        program_count: 914,
+        program_count: Some(914),
         python_version: "3.13.5".into(),
-        python_package_count: 41,
-        node_package_count: 12,
+        python_package_count: Some(41),
+        node_package_count: Some(12),
         ..Default::default()
     };
     fake.calls.reply("CheckImage", [checked]);

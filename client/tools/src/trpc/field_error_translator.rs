@@ -52,7 +52,8 @@ impl<'a> FieldErrorTranslator<'a> {
             ("save_as_artifacts", ".prefix") => self.prefix_argument.to_owned(),
             ("max_files" | "max_file_bytes" | "max_total_bytes", _) => format!("outputs.{first}"),
             ("shell" | "argv", _) => "command".to_owned(),
-            ("stdin", _) => "stdin".to_owned(),
+            ("stdin_data", _) => "stdin".to_owned(),
+            ("inputs", _) => input_argument(path),
             ("timeout", _) => self.timeout.to_owned(),
             _ => path.to_owned(),
         }
@@ -103,6 +104,15 @@ fn is_of_arguments(failure: &skilld_client::Failure) -> bool {
     !failure.violations.is_empty() && violations.all(|fault| of_call(&fault.field))
 }
 
+/// Returns the argument of an input: the tool calls its source and destination `from` and `to`.
+fn input_argument(path: &str) -> String {
+    match path.rsplit_once('.') {
+        Some((input, "source" | "data")) => format!("{input}.from"),
+        Some((input, "path")) => format!("{input}.to"),
+        Some(_) | None => path.to_owned(),
+    }
+}
+
 /// Returns a field without its prefix.
 fn strip_prefix(field: &str) -> &str {
     let mut prefixes = PREFIXES.iter();
@@ -129,11 +139,13 @@ mod tests {
             ("spec.planned_collect.max_files", "outputs.max_files"),
             ("spec.shell", "command"),
             ("spec.argv[0]", "command"),
-            ("spec.stdin.data", "stdin"),
+            ("spec.stdin_data", "stdin"),
             ("spec.cwd", "cwd"),
             ("spec.env[\"A=B\"]", "env[\"A=B\"]"),
             ("spec.timeout", "timeout"),
-            ("inputs[2].to", "inputs[2].to"),
+            ("inputs[2].source", "inputs[2].from"),
+            ("inputs[2].path", "inputs[2].to"),
+            ("inputs[2].mode", "inputs[2].mode"),
         ] {
             assert_eq!(translator.argument_name(field), wanted);
         }

@@ -1,7 +1,7 @@
 //! Takes the output that a call hands over from polls. Each byte is handed over once, in whole characters, in no more
 //! lines than requested, and without what is for a terminal.
 
-use skilld_client::to_count;
+use skilld_client::count_from_int64;
 use skilld_client::v1::OutputEvent;
 use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
 
@@ -66,7 +66,7 @@ impl OutputDelivery {
     ) {
         for gap in &answer.gaps {
             self.lost += gap.lost_bytes();
-            *offset_mut(command, gap.stream()) = to_count(gap.end_offset);
+            *offset_mut(command, gap.stream()) = count_from_int64(gap.end_offset);
         }
         let goes_on = is_full || answer.state() != ExecState::Closed;
         for (index, piece) in answer.outputs.iter().enumerate() {
@@ -86,7 +86,7 @@ impl OutputDelivery {
             stream.push(data.get(start..end).unwrap_or_default());
             self.lost += start as u64;
             *offset_mut(command, piece.stream()) =
-                to_count(piece.offset).saturating_add(end as u64);
+                count_from_int64(piece.offset).saturating_add(end as u64);
             if self.more {
                 break;
             }

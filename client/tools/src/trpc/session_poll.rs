@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use skilld_client::to_count;
+use skilld_client::count_from_int64;
 use skilld_client::v1::{
     AttachExecRequest, ErrorReason, ExecResult, ExecSpec, ExecState, PollExecRequest,
     PollExecResponse, StreamOffsets, WriteStdinResponse,
@@ -128,7 +128,7 @@ pub(super) struct PollTarget {
 impl PollTarget {
     /// Records what the command has taken of a write.
     pub(super) fn record_write(&mut self, written: &WriteStdinResponse) {
-        self.unwritten = to_count(written.unwritten_bytes);
+        self.unwritten = count_from_int64(written.unwritten_bytes);
         // Unwritten bytes imply that the end was not taken either.
         if written.eof_unwritten && written.unwritten_bytes == 0 {
             let warning = "the end of its input was not taken: give eof again when it reads again";

@@ -111,7 +111,7 @@ pub(super) async fn start_command(
         .as_ref()
         .and_then(|spec| spec.timeout)
         .filter(|asked| asked.seconds.unsigned_abs() < UNLIMITED.as_secs());
-    let write_id = request.exec_id.clone();
+    let request_id = request.exec_id.clone();
     let started = client
         .start_exec(request)
         .await
@@ -131,7 +131,7 @@ pub(super) async fn start_command(
         name: started.name,
         data: typed.text.as_bytes().to_vec().into(),
         eof: typed.eof,
-        request_id: write_id,
+        request_id: request_id,
         wait: TYPE_WAIT.try_into().ok(),
         ..WriteStdinRequest::default()
     };

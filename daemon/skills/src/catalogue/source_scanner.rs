@@ -167,7 +167,7 @@ impl SourceScanner {
         }
         let more = new().count().saturating_sub(LOGGED_MAX);
         if more > 0 {
-            tracing::warn!(more, "more skill problems: see GetProblems");
+            tracing::warn!(more, "more skill problems: see ListProblems");
         }
         self.logged = all;
     }

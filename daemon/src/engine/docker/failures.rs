@@ -73,7 +73,7 @@ pub(super) fn map_error_response(
     Error::engine(operation, message)
 }
 
-/// Shortens a message of the engine: the log, GetProblems and `pool list` repeat it. The seccomp profile becomes a word,
+/// Shortens a message of the engine: the log, ListProblems and `pool list` repeat it. The seccomp profile becomes a word,
 /// and of a long rest the beginning, which says what failed, and the end, which says why, remain.
 pub(super) fn shorten_message(message: &str) -> String {
     let profile = seccomp::profile().trim();

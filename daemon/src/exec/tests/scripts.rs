@@ -5,7 +5,7 @@ use super::*;
 fn scripted(path: &str, cwd: pb::ScriptCwd) -> pb::ExecSpec {
     let text = Kind::StringValue("a b; id".into());
     pb::ExecSpec {
-        skill: "csv-report".into(),
+        skill: "skills/csv-report".into(),
         script: Some(pb::ExecScript {
             path: path.into(),
             argv: vec!["sub".into()],

@@ -162,7 +162,7 @@ impl PoolTask {
         Ok(())
     }
 
-    /// Error for a request that gets no slot. The cause of a failed boot is only for operators, in GetProblems and the
+    /// Error for a request that gets no slot. The cause of a failed boot is only for operators, in ListProblems and the
     /// log.
     pub(super) fn exhausted(&self, why: &str) -> Error {
         let config = &self.pool.config;

@@ -70,12 +70,17 @@ pub fn check_save_header(first: pb::SaveArtifactRequest) -> Result<SaveRequest> 
         }
         None
     } else {
-        let request = pb::ReadFileRequest {
-            workspace: header.workspace,
-            path: header.path,
-            ..pb::ReadFileRequest::default()
-        };
-        violations.take(check_read_file(&request))
+        let workspace = violations.workspace_name("header.workspace", &header.workspace);
+        let path = violations.take(workspace_paths::resolve_path(
+            "header.path",
+            &header.path,
+            PathContext::default(),
+        ));
+        let request = path.map(|path| guest::ReadFileRequest {
+            path,
+            ..guest::ReadFileRequest::default()
+        });
+        workspace.zip(request)
     };
     let name = violations.finish_with(name)?;
     Ok(SaveRequest {

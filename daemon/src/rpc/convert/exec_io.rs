@@ -25,22 +25,13 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Maximum data of one message of StreamStdin, in bytes.
 const STREAM_BYTES_MAX: usize = 256 << 10;
 
-/// Checks the page of a `ListExecsRequest`. Returns its size and the exec id after which it begins (empty for the
-/// first).
+/// Checks the page of a `ListExecsRequest`. Returns its size and the guest's position at which it begins.
 ///
 /// # Errors
 /// `Invalid` with every violation.
-pub fn check_exec_page(size: i32, token: &str) -> Result<(u32, String)> {
-    let mut violations = ViolationCollector::default();
-    let size = violations
-        .number_or("page_size", size, PAGE_SIZE_DEFAULT, u32::MAX)
-        .min(PAGE_SIZE_MAX);
-    let after = match violations.page_token(token) {
-        "" => None,
-        token => violations.id("page_token", token),
-    };
-    violations.finish()?;
-    Ok((size, after.unwrap_or_default()))
+pub fn check_exec_page(size: i32, token: &str) -> Result<(u32, u64)> {
+    let page = Page::requested(size, token)?;
+    Ok((int32(page.size).unsigned_abs(), page.start as u64))
 }
 
 /// Checks a `PollExecRequest` and converts it, without the exec's id.

@@ -326,7 +326,7 @@ fn check_collect_spec(
     }
     let format = violations.known_enum(&format!("{field}.format"), spec.format);
     let requested = spec.save_as_artifacts.as_ref()?;
-    let directories_field = format!("{field}.directories");
+    let directories_field = format!("{field}.include_directories");
     let field = format!("{field}.save_as_artifacts");
     if matches!(
         format,

@@ -65,11 +65,18 @@ fn profile(violations: &mut ViolationCollector, given: i32) -> ValidationProfile
 ///
 /// # Errors
 /// `Invalid`.
-pub fn check_get_skill(request: &pb::GetSkillRequest) -> Result<(SkillRef, ValidationProfile)> {
+pub fn check_get_skill(
+    request: &pb::GetSkillRequest,
+) -> Result<(SkillRef, ValidationProfile, Option<String>)> {
     let mut violations = ViolationCollector::default();
     let skill = violations.take(check_skill_name("name", &request.name));
     let profile = profile(&mut violations, request.profile);
-    Ok((violations.finish_with(skill)?, profile))
+    let pool = violations.take(requested_pool(&request.pool));
+    Ok((
+        violations.finish_with(skill)?,
+        profile,
+        pool.unwrap_or_default(),
+    ))
 }
 
 /// Parses `skills/{skill}`.

@@ -139,8 +139,14 @@ impl ViolationCollector {
 
     /// Checks the size of a page; 0 means `default`, and more than `max` means `max`.
     pub fn page_size(&mut self, value: i32, default: usize, max: usize) -> usize {
-        self.number_or("page_size", value, default, usize::MAX)
-            .min(max)
+        match usize::try_from(value) {
+            Ok(0) => default,
+            Ok(size) => size.min(max),
+            Err(_) => {
+                self.add("page_size", "must not be negative");
+                default
+            }
+        }
     }
 
     // === Durations ===

@@ -68,7 +68,7 @@ pub fn check_create_workspace(
             .map(WorkspaceId::new)
     };
     let pool = violations.take(requested_pool(&request.pool)).flatten();
-    check_labels(&mut violations, &request.labels);
+    check_labels(&mut violations, "labels", &request.labels);
     violations.environment("env", &request.env, ENV_MAX, ENV_BYTES_MAX);
     let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
     let lifetime_max = tenant_lifetime_max(caller, config);
@@ -127,17 +127,21 @@ fn retry_key(violations: &mut ViolationCollector, request: &pb::CreateWorkspaceR
     sha256_hex(&request.encode_to_vec())
 }
 
-fn check_labels(violations: &mut ViolationCollector, labels: &BTreeMap<String, String>) {
+fn check_labels(
+    violations: &mut ViolationCollector,
+    field: &str,
+    labels: &BTreeMap<String, String>,
+) {
     if labels.len() > LABELS_MAX {
         let message = format_args!("{} labels; at most {LABELS_MAX}", labels.len());
-        violations.add("labels", message);
+        violations.add(field, message);
     }
     for (key, value) in labels {
         if key.is_empty() || key.len() > LABEL_BYTES_MAX || value.len() > LABEL_BYTES_MAX {
             let rule = format_args!(
                 "key and value have at most {LABEL_BYTES_MAX} bytes, the key at least one"
             );
-            violations.add(format!("labels[{:?}]", shown(key)), rule);
+            violations.add(format!("{field}[{:?}]", shown(key)), rule);
         }
     }
 }
@@ -220,7 +224,7 @@ pub fn check_update_workspace(
         let message = format_args!("{:?} cannot be changed; `labels` can", shown(path));
         violations.add("update_mask", message);
     }
-    check_labels(&mut violations, &workspace.labels);
+    check_labels(&mut violations, "workspace.labels", &workspace.labels);
     let is_named = !paths.is_empty() || !workspace.labels.is_empty();
     let labels = is_named.then_some(workspace.labels);
     Ok((violations.finish_with(id)?, labels))

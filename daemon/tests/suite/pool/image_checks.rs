@@ -42,7 +42,7 @@ async fn image_is_checked_in_a_container_of_which_nothing_is_left() {
     assert!(answer.image_id.starts_with("sha256:"));
     assert_eq!(answer.size_bytes, 100 << 20);
     assert!(answer.start_duration.is_some());
-    assert!(answer.program_count > 10, "{answer:?}");
+    assert!(answer.program_count() > 10, "{answer:?}");
     assert_eq!(
         answer.python_version.is_empty(),
         !has_python(&answer),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::Stream;
 use prost_types::Timestamp;
-use skilld_proto::from_count;
+use skilld_proto::int64_from_count;
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::{self, ClosedEvent, ExitedEvent, HeartbeatEvent, StartedEvent};
 use tokio::sync::watch;
@@ -107,7 +107,7 @@ impl EventReader {
     fn seal(&mut self, event: Result<Event, Error>) -> Result<v1::ExecEvent, Status> {
         match event {
             Ok(event) => Ok(v1::ExecEvent {
-                seq: from_count(self.sequence_number()),
+                seq: int64_from_count(self.sequence_number()),
                 event: Some(event),
             }),
             Err(error) => {

@@ -101,15 +101,15 @@ impl ExhaustionDetector {
         }
     }
 
-    /// Returns the number of processes of the workspace that the kernel killed for memory since the snapshot; 0 without
-    /// the counter. Processes of other execs count too.
-    pub(crate) fn oom_kills(&self, before: StartSnapshot) -> u64 {
+    /// Returns the number of processes of the workspace that the kernel killed for memory since the snapshot; `None`
+    /// without the counter. Processes of other execs count too.
+    pub(crate) fn oom_kills(&self, before: StartSnapshot) -> Option<u64> {
         count_since(before.counters.oom, self.oom.as_ref())
     }
 
-    /// Returns the number of forks in the workspace that the pids limit refused since the snapshot; 0 without the
+    /// Returns the number of forks in the workspace that the pids limit refused since the snapshot; `None` without the
     /// counter. Forks of other execs count too.
-    pub(crate) fn refused_forks(&self, before: StartSnapshot) -> u64 {
+    pub(crate) fn refused_forks(&self, before: StartSnapshot) -> Option<u64> {
         count_since(before.counters.pids, self.pids.as_ref())
     }
 
@@ -145,10 +145,10 @@ impl ExhaustionDetector {
 }
 
 /// Returns how much a counter has grown; 0 without it.
-fn count_since(before: Option<u64>, counter: Option<&CgroupCounter>) -> u64 {
+fn count_since(before: Option<u64>, counter: Option<&CgroupCounter>) -> Option<u64> {
     let now = counter.and_then(CgroupCounter::read);
     let counted = before.zip(now);
-    counted.map_or(0, |(before, now)| now.saturating_sub(before))
+    counted.map(|(before, now)| now.saturating_sub(before))
 }
 
 #[cfg(test)]
@@ -262,7 +262,10 @@ mod tests {
             let cgroup = tempfile::tempdir().expect("a directory");
             write(cgroup.path(), &layout, 4, 10);
             let detector = ExhaustionDetector::open(cgroup.path());
-            let count = |before| (detector.oom_kills(before), detector.refused_forks(before));
+            let count = |before| {
+                let kills = detector.oom_kills(before).expect("counted");
+                (kills, detector.refused_forks(before).expect("counted"))
+            };
             let before = detector.snapshot(false);
             assert_eq!(count(before), (0, 0), "{}", layout.oom);
             write(cgroup.path(), &layout, 6, 13);
@@ -287,7 +290,7 @@ mod tests {
             assert_eq!(detector.reason(FAILED, before, false), None);
             assert_eq!(detector.reason(KILLED, before, false), None);
             let counts = (detector.oom_kills(before), detector.refused_forks(before));
-            assert_eq!(counts, (0, 0));
+            assert_eq!(counts, (None, None));
         };
         check();
         for text in [

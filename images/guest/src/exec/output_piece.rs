@@ -1,7 +1,7 @@
 //! Pieces of output that readers take from a window: bytes or text from an offset on, or the gap before them. Event
 //! streams and polls deliver the same pieces.
 
-use skilld_proto::from_count;
+use skilld_proto::int64_from_count;
 use skilld_proto::v1::output_event::Content;
 use skilld_proto::v1::{self, GapEvent, OutputEvent};
 
@@ -69,8 +69,8 @@ pub(crate) fn take_piece(
         }
         let gap = GapEvent {
             stream: api_stream,
-            start_offset: from_count(from),
-            end_offset: from_count(to),
+            start_offset: int64_from_count(from),
+            end_offset: int64_from_count(to),
         };
         return Ok(Some((OutputPiece::Gap(gap), to)));
     }
@@ -98,9 +98,9 @@ pub(crate) fn take_piece(
     let next = from + length as u64;
     let output = OutputEvent {
         stream: api_stream,
-        offset: from_count(from),
+        offset: int64_from_count(from),
         content: Some(content),
-        next_offset: if text { from_count(next) } else { 0 },
+        next_offset: int64_from_count(next),
         replaced,
     };
     Ok(Some((OutputPiece::Output(output), next)))

@@ -33,7 +33,7 @@ pub(crate) struct PollRequest {
 }
 
 impl PollRequest {
-    /// Answers once there is a result, enough output for a full response or a full window, output that has been quiet
+    /// Answers once there is a result that no poll returned, the exec is closed, or there is enough output for a full response or a full window, output that has been quiet
     /// for the settle time, or when the wait is over.
     pub(crate) async fn answer(mut self, exec: Arc<Exec>) -> Result<v1::PollExecResponse, Error> {
         let least = match self.style.format {
@@ -54,11 +54,12 @@ impl PollRequest {
             changed.mark_unchanged();
             let now = Instant::now();
             let due_time = {
-                let state = exec.state();
+                let mut state = exec.state();
                 let due_time = self
                     .due_time(&state, now)?
                     .map_or(over, |due_time| due_time.min(over));
                 if due_time <= now {
+                    state.is_exit_polled |= state.phase >= ExecPhase::Exited;
                     return self.collect(&state);
                 }
                 due_time
@@ -73,7 +74,10 @@ impl PollRequest {
 
     /// Returns the time at which the poll answers if nothing else happens; `None` without new output.
     fn due_time(&self, state: &ExecState, now: Instant) -> Result<Option<Instant>, Error> {
-        if state.phase >= ExecPhase::Exited {
+        // Between Exited and Closed, a client that polls on would otherwise get empty answers without pause.
+        if state.phase == ExecPhase::Closed
+            || (state.phase == ExecPhase::Exited && !state.is_exit_polled)
+        {
             return Ok(Some(now));
         }
         let mut there = false;

@@ -169,17 +169,18 @@ impl ExecRegistry {
         state.execs.insert(id, registered);
     }
 
-    /// Returns all execs in the order of their starts.
-    pub(crate) fn list(&self) -> Vec<Arc<Exec>> {
+    /// Returns the execs after a position, with their numbers, in the order of their starts. 0 returns all.
+    pub(crate) fn list_after(&self, number: u64) -> Vec<(u64, Arc<Exec>)> {
         let state = self.state();
         let mut execs: Vec<_> = state
             .execs
             .values()
+            .filter(|registered| registered.number > number)
             .map(|registered| (registered.number, Arc::clone(&registered.exec)))
             .collect();
         drop(state);
         execs.sort_unstable_by_key(|(number, _)| *number);
-        execs.into_iter().map(|(_, exec)| exec).collect()
+        execs
     }
 
     /// Returns the number of execs whose leader runs.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use proptest::prelude::*;
-use skilld_proto::to_count;
+use skilld_proto::count_from_int64;
 use skilld_proto::v1;
 use skilld_proto::v1::output_event::Content;
 
@@ -166,14 +166,14 @@ impl Model {
                     panic!("bytes");
                 };
                 let whole = usize::try_from(from).expect("small");
-                assert_eq!(to_count(output.offset), from);
+                assert_eq!(count_from_int64(output.offset), from);
                 assert!(!data.is_empty() && data.len() <= most.min(CHUNK_BYTES));
                 assert!(written[whole..].starts_with(&data), "other bytes");
                 assert_eq!(next, from + data.len() as u64);
             }
             OutputPiece::Gap(gap) => {
                 assert!(!self.block, "a reader that is waited for loses nothing");
-                let lost = [gap.start_offset, gap.end_offset].map(to_count);
+                let lost = [gap.start_offset, gap.end_offset].map(count_from_int64);
                 assert_eq!(lost, [from, state.windows[stream].start()]);
                 assert_eq!(next, lost[1]);
             }

@@ -273,7 +273,7 @@ async fn directories_come_with_modes_and_times_if_they_are_wanted() {
         (true, 0o750, 1_577_836_800)
     );
 
-    // Without `directories`, a glob does not match an empty directory.
+    // Without `include_directories`, a glob does not match an empty directory.
     let got = collect(&guest, spec(&["out/site/uploads"]))
         .await
         .expect("collected");

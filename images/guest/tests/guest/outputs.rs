@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::Event;
-use skilld_proto::{Outcome, to_count};
+use skilld_proto::{Outcome, count_from_int64};
 use tonic::Code;
 
 use crate::support::{
@@ -217,7 +217,7 @@ async fn a_broken_connection_changes_nothing_for_the_exec() {
     while let Some(event) = stream.message().await.expect("an event") {
         match event.event.expect("an event") {
             Event::Output(output) => {
-                assert_eq!(to_count(output.offset), first.out.len() as u64);
+                assert_eq!(count_from_int64(output.offset), first.out.len() as u64);
                 let Some(v1::output_event::Content::Data(data)) = output.content else {
                     panic!("bytes");
                 };
@@ -412,7 +412,7 @@ async fn killing_a_blocked_unread_exec_keeps_its_output() {
             .expect("ends well");
         assert_eq!(
             (seen.out.len() as u64, seen.gaps.len()),
-            (to_count(total), 0)
+            (count_from_int64(total), 0)
         );
     }
 }

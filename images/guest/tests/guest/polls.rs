@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::output_event::Content;
-use skilld_proto::{Outcome, from_count};
+use skilld_proto::{Outcome, int64_from_count};
 use tonic::{Code, Status};
 
 use crate::support::{Guest, configuration, duration, in_time, reason, until, with_longer_times};
@@ -83,7 +83,7 @@ impl PolledOutput {
             }
             match output.content.as_ref().expect("content") {
                 Content::Data(data) => {
-                    *at = output.offset + from_count(data.len() as u64);
+                    *at = output.offset + int64_from_count(data.len() as u64);
                     to.extend_from_slice(data);
                 }
                 Content::Text(text) => {
@@ -165,6 +165,17 @@ async fn a_child_that_holds_the_pipe_does_not_delay_a_poll() {
     }
     assert_eq!(answer.state(), v1::ExecState::Exited);
     let result = answer.result.expect("a result");
+    assert_eq!(result.outcome(), Some(Outcome::ExitCode(7)));
+}
+
+#[tokio::test]
+async fn polls_between_exit_and_close_wait_for_the_close() {
+    let guest = Guest::start().await;
+    start(&guest, "left", "sleep 1000 > /dev/null 2>&1 & exit 7").await;
+    let all = PolledOutput::all(&guest, request("left", v1::StreamOffsets::default())).await;
+    // One answer has the result of the leader, and one the end of its child, unless both came at once.
+    assert!(all.answers <= 2, "{}", all.answers);
+    let result = all.last.result.expect("a result");
     assert_eq!(result.outcome(), Some(Outcome::ExitCode(7)));
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
 use skilld_proto::v1::output_event::Content;
-use skilld_proto::{Outcome, to_count};
+use skilld_proto::{Outcome, count_from_int64};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -72,7 +72,7 @@ async fn signal(guest: &Guest, id: &str, signal: i32) {
 pub(crate) async fn write(guest: &Guest, message: wire::WriteStdinRequest) -> Result<u64, Status> {
     let mut client = guest.client.clone();
     let answer = client.write_stdin(message).await?;
-    Ok(to_count(answer.into_inner().committed_offset))
+    Ok(count_from_int64(answer.into_inner().committed_offset))
 }
 
 pub(crate) async fn stream(
@@ -81,7 +81,7 @@ pub(crate) async fn stream(
 ) -> Result<u64, Status> {
     let mut client = guest.client.clone();
     let answer = client.stream_stdin(tokio_stream::iter(messages)).await?;
-    Ok(to_count(answer.into_inner().committed_offset))
+    Ok(count_from_int64(answer.into_inner().committed_offset))
 }
 
 pub(crate) async fn all(guest: &Guest, id: &str) -> SeenEvents {

@@ -10,7 +10,7 @@ use skilld_proto::guest::{GENERATION, v1 as wire};
 use skilld_proto::v1;
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::output_event::Content;
-use skilld_proto::{Outcome, to_count};
+use skilld_proto::{Outcome, count_from_int64};
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint};
@@ -278,7 +278,7 @@ impl SeenEvents {
             Event::Output(output) => self.output(output),
             Event::Gap(gap) => self
                 .gaps
-                .push((to_count(gap.start_offset), to_count(gap.end_offset))),
+                .push((count_from_int64(gap.start_offset), count_from_int64(gap.end_offset))),
             Event::Heartbeat(_) => self.heartbeats += 1,
             Event::Exited(exited) => {
                 assert!(self.result.is_none() && self.total.is_none());
@@ -303,7 +303,7 @@ impl SeenEvents {
                     v1::OutputStream::Unspecified => panic!("no stream"),
                 };
                 if self.gaps.is_empty() {
-                    assert_eq!(to_count(output.offset), to.len() as u64);
+                    assert_eq!(count_from_int64(output.offset), to.len() as u64);
                 }
                 to.extend_from_slice(&data);
             }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::v1;
-use skilld_proto::{Outcome, to_count};
+use skilld_proto::{Outcome, count_from_int64};
 
 use crate::support::{DEADLINE, Guest, SeenEvents, configuration, duration, until};
 
@@ -303,7 +303,7 @@ async fn held_bytes(guest: &Guest) -> u64 {
 /// Returns how many bytes of stdout an exec retains.
 fn retained_bytes(exec: &v1::Exec) -> u64 {
     let (total, oldest) = (exec.total.expect("offsets"), exec.oldest.expect("offsets"));
-    to_count(total.stdout_bytes - oldest.stdout_bytes)
+    count_from_int64(total.stdout_bytes - oldest.stdout_bytes)
 }
 
 async fn until_total(guest: &Guest, id: &str, bytes: i64) {
