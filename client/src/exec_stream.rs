@@ -16,7 +16,7 @@ use skilld_proto::v1::{
     AttachExecRequest, ExecEvent, OutputEvent, OutputStream, RunExecRequest, StreamOffsets,
     output_event,
 };
-use skilld_proto::{int64_from_count, count_from_int64};
+use skilld_proto::{count_from_int64, int64_from_count};
 use tokio::time::Instant;
 use tokio_util::sync::ReusableBoxFuture;
 use tonic::{Code, Response, Status, Streaming};
@@ -304,9 +304,9 @@ fn open_events(
 /// Returns the offset after a piece of output.
 fn end_offset(output: &OutputEvent) -> Result<i64, Error> {
     match &output.content {
-        Some(output_event::Content::Data(data)) => {
-            Ok(output.offset.saturating_add(int64_from_count(data.len() as u64)))
-        }
+        Some(output_event::Content::Data(data)) => Ok(output
+            .offset
+            .saturating_add(int64_from_count(data.len() as u64))),
         Some(output_event::Content::Text(_)) => Ok(output.next_offset),
         None => Err(Error::protocol("it sent output without content")),
     }

@@ -77,7 +77,7 @@ pub use resource_names::{
 pub use retry::RetryPolicy;
 pub use skill_archive::SkillArchive;
 pub use skilld_proto::json::to_proto_value;
-pub use skilld_proto::{Outcome, code_name, int64_from_count, count_from_int64, v1};
+pub use skilld_proto::{Outcome, code_name, count_from_int64, int64_from_count, v1};
 pub use stdin::StdinWriter;
 
 /// Download of a file of a workspace.

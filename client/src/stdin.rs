@@ -11,7 +11,7 @@ use std::pin::pin;
 use bytes::{BufMut, Bytes, BytesMut};
 use skilld_proto::v1::exec_service_client::ExecServiceClient;
 use skilld_proto::v1::{WriteStdinRequest, WriteStdinResponse};
-use skilld_proto::{int64_from_count, count_from_int64};
+use skilld_proto::{count_from_int64, int64_from_count};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tonic::{Code, Status};
 

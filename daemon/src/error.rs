@@ -419,9 +419,7 @@ impl Error {
                 (Code::AlreadyExists, Reason::IdTaken)
             }
             Self::WorkspaceNotReady { .. } => (Code::FailedPrecondition, Reason::WorkspaceNotReady),
-            Self::LimitUnsupported { .. } => {
-                (Code::FailedPrecondition, Reason::LimitUnsupported)
-            }
+            Self::LimitUnsupported { .. } => (Code::FailedPrecondition, Reason::LimitUnsupported),
             Self::PathEscapes { .. } | Self::LeavesSkill { .. } => {
                 (Code::InvalidArgument, Reason::PathEscapes)
             }

@@ -100,7 +100,10 @@ impl StreamOffsets {
     /// Returns the numbers of bytes of stdout and stderr. A negative one, which the server refuses, counts as 0.
     #[must_use]
     pub fn counts(self) -> [u64; 2] {
-        [count_from_int64(self.stdout_bytes), count_from_int64(self.stderr_bytes)]
+        [
+            count_from_int64(self.stdout_bytes),
+            count_from_int64(self.stderr_bytes),
+        ]
     }
 }
 

@@ -38,7 +38,7 @@ mod exec_result;
 pub mod json;
 mod methods;
 
-pub use exec_result::{Outcome, int64_from_count, count_from_int64};
+pub use exec_result::{Outcome, count_from_int64, int64_from_count};
 pub use methods::{Effect, METHODS, Method, find_method};
 
 /// Returns the name of a status code in the specification of gRPC, for instance `NOT_FOUND`.

@@ -15,7 +15,7 @@ use skilld_client::v1::{
     SignalExecRequest, StartExecRequest, StreamOffsets, StreamStdinRequest, WriteStdinRequest,
     WriteStdinResponse,
 };
-use skilld_client::{int64_from_count, count_from_int64};
+use skilld_client::{count_from_int64, int64_from_count};
 use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -70,7 +70,12 @@ impl FakeServices {
         let events = match live::is_live(&running.spec) {
             true => {
                 running.input.send_modify(|input| input.followed = true);
-                live::events(name.to_owned(), &running, count_from_int64(from.stdout_bytes)).boxed()
+                live::events(
+                    name.to_owned(),
+                    &running,
+                    count_from_int64(from.stdout_bytes),
+                )
+                .boxed()
             }
             false => Self::told(name, &running, from),
         };

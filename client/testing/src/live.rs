@@ -14,7 +14,7 @@ use skilld_client::v1::{
     ExecResult, ExecSpec, ExecState, OutputStream, StreamOffsets, WriteStdinRequest,
     WriteStdinResponse,
 };
-use skilld_client::{Outcome, int64_from_count, count_from_int64};
+use skilld_client::{Outcome, count_from_int64, int64_from_count};
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -200,7 +200,9 @@ pub async fn write(
         }
         let committed = input.bytes.len() as u64;
         let known = input.ids.get(&request.request_id).copied().unwrap_or(0);
-        let at = request.offset.map_or(committed - known as u64, count_from_int64);
+        let at = request
+            .offset
+            .map_or(committed - known as u64, count_from_int64);
         let skip = committed.checked_sub(at);
         let Some(skip) = skip.and_then(|skip| usize::try_from(skip).ok()) else {
             outcome = Err(refusal(Code::OutOfRange, "INVALID_REQUEST", &[]));

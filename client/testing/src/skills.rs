@@ -110,7 +110,8 @@ impl State {
                 }
             };
             near.dedup();
-            let names = near.join(",");
+            let names = near.iter().map(|name| format!("skills/{name}"));
+            let names = names.collect::<Vec<_>>().join(",");
             let metadata = [("nearest", names.as_str())];
             refusal(Code::NotFound, "SKILL_NOT_FOUND", &metadata)
         })

@@ -349,7 +349,13 @@ pub(crate) fn nearest_names(error: &Error) -> Vec<String> {
         .split(',')
         .map(str::trim)
         .filter(|name| !name.is_empty());
-    names.map(str::to_owned).collect()
+    // Names of skills are full, paths of files are relative.
+    let is_skill = error.reason() == Some(ErrorReason::SkillNotFound);
+    let shown = |name: &str| match is_skill {
+        true => short_id(name),
+        false => name.to_owned(),
+    };
+    names.map(shown).collect()
 }
 
 fn metadata(error: &Error, key: &str) -> Option<String> {

@@ -76,8 +76,8 @@ impl Error {
     }
 }
 
-/// Returns the resource names of pools, separated by commas.
-fn pool_names(pools: &[String]) -> String {
-    let names = pools.iter().map(|pool| full_name("pools/", pool));
+/// Returns the resource names of things with these ids, separated by commas.
+fn full_names(collection: &str, ids: &[String]) -> String {
+    let names = ids.iter().map(|id| full_name(collection, id));
     names.collect::<Vec<_>>().join(",")
 }

@@ -16,7 +16,6 @@ impl GuestLink {
             client,
             lost,
             version: String::new(),
-            generation: GENERATION,
             workspace: String::new(),
             socket: Arc::new(socket),
         }

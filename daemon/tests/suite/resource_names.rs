@@ -150,12 +150,21 @@ async fn a_missing_resource_has_its_full_name() {
     let refused = client.artifacts().load_artifact(request).await;
     let refused = refused.expect_err("none");
     assert_eq!(missing_resource(&refused), "artifacts/none.txt");
+    // An artifact whose own name begins like the collection.
+    let request = pb::LoadArtifactRequest {
+        name: "artifacts/artifacts/none.txt".to_owned(),
+        ..pb::LoadArtifactRequest::default()
+    };
+    let refused = client.artifacts().load_artifact(request).await;
+    let refused = refused.expect_err("none");
+    assert_eq!(missing_resource(&refused), "artifacts/artifacts/none.txt");
     assert!(server.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pools_problems_and_matches_come_in_pages() {
-    let server = TestServer::start(SECOND_POOL, &SKILLS).await;
+    let broken = [("broken", "no: name"), ("other", "- list")];
+    let server = TestServer::start(SECOND_POOL, &[&SKILLS[..], &broken].concat()).await;
     let client = &server.client;
     let (mut pools, mut page_token) = (Vec::new(), String::new());
     for _ in 0..2 {
@@ -186,6 +195,25 @@ async fn pools_problems_and_matches_come_in_pages() {
     assert_eq!(second.next_page_token, "");
     let paged = [first.matches, second.matches].concat();
     assert_eq!(paged, all.matches);
+    let (mut problems, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request = pb::ListProblemsRequest {
+            page_size: 1,
+            page_token,
+        };
+        let page = client.list_problems(request).await.expect("a page");
+        assert!(page.problems.len() <= 1);
+        problems.extend(page.problems);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    let whole = client
+        .list_problems(pb::ListProblemsRequest::default())
+        .await;
+    assert_eq!(problems, whole.expect("all").problems);
+    assert!(problems.len() >= 2, "{problems:?}");
     let request = pb::ListProblemsRequest {
         page_token: "x".to_owned(),
         ..pb::ListProblemsRequest::default()
@@ -225,6 +253,9 @@ async fn labels_are_replaced_and_survive_a_restart() {
         .expect("replaced");
     let refused = update(&server, Some("c"), &["pool"]).await;
     assert_eq!(violations(&refused.expect_err("fixed"))[0].0, "update_mask");
+    let refused = update(&server, Some(&"x".repeat(129)), &["labels"]).await;
+    let refused = violations(&refused.expect_err("too long"));
+    assert_eq!(refused[0].0, "workspace.labels[\"team\"]");
     let server = server.restart(|_| {}).await;
     assert_eq!(server.get_workspace(&name).await.labels["team"], "b");
     let listed = pb::ListWorkspacesRequest {

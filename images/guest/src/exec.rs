@@ -35,6 +35,7 @@ use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::codegen::Bytes;
 
+use crate::error::Error;
 use crate::output_window::{CHUNK_BYTES, OutputBudget, OutputWindow};
 use crate::supervisor::protocol::SignalTarget;
 use crate::sys;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use prost::Message;
-use skilld_proto::int64_from_count;
 use skilld_proto::guest::GENERATION;
 use skilld_proto::guest::v1 as wire;
 use skilld_proto::guest::v1::guest_service_server::GuestService;
+use skilld_proto::int64_from_count;
 use skilld_proto::v1::signal_exec_request::Target as ApiTarget;
 use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

@@ -7,7 +7,7 @@ use skilld_proto::v1::{
     AttachExecRequest, ErrorReason, ExecEvent, ExecResult, ExecSpec, ExecTerminal,
     ListWorkspacesRequest, RunExecRequest, StreamOffsets, WorkspaceState, WriteStdinRequest,
 };
-use skilld_proto::{Outcome, int64_from_count, count_from_int64};
+use skilld_proto::{Outcome, count_from_int64, int64_from_count};
 use skilld_tests::docker::{LABEL_INSTANCE, Sleeper};
 use skilld_tests::exec::{self, stdout};
 use skilld_tests::{Daemon, Options, docker};

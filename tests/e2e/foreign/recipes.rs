@@ -17,8 +17,8 @@ use crate::foreign::{documents, output, venv};
 /// Stands in for grpcurl, which no package registry of the tests has: the same calls, made by `buf curl`.
 const GRPCURL: &str = r#"#!/usr/bin/env bash
 set -euo pipefail
-[ "$1 $2 $3" = '-plaintext -unix -d' ] && [ $# = 6 ]
-exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "$5" --data "$4" "http://localhost/$6"
+[ "$1 $2" = '-plaintext -d' ] && [ $# = 5 ] && [[ $4 = unix:* ]]
+exec buf curl --protocol grpc --http2-prior-knowledge --unix-socket "${4#unix:}" --data "$3" "http://localhost/$5"
 "#;
 
 /// Stands in for cargo, which would build the example once more.

@@ -326,8 +326,9 @@ impl<'a> EventFollower<'a> {
             self.stdout.write_all(bytes).await?;
         }
         // It is taken, and will be written even if this program does not wait.
-        *self.reached_on(piece.stream()) =
-            piece.offset.saturating_add(int64_from_count(bytes.len() as u64));
+        *self.reached_on(piece.stream()) = piece
+            .offset
+            .saturating_add(int64_from_count(bytes.len() as u64));
         if piece.stream() == OutputStream::Stderr {
             self.stderr.flush().await
         } else {

@@ -59,12 +59,11 @@ impl Transcript {
     /// Adds lost output.
     pub(crate) fn add_gap(&mut self, gap: &GapEvent) {
         let stream = value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
-        self.gaps
-            .push(json!({
-                "stream": stream,
-                "startOffset": gap.start_offset.to_string(),
-                "endOffset": gap.end_offset.to_string(),
-            }));
+        self.gaps.push(json!({
+            "stream": stream,
+            "startOffset": gap.start_offset.to_string(),
+            "endOffset": gap.end_offset.to_string(),
+        }));
     }
 
     /// Returns `true` if any output was collected.

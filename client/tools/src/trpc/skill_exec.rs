@@ -131,7 +131,7 @@ pub(super) async fn start_command(
         name: started.name,
         data: typed.text.as_bytes().to_vec().into(),
         eof: typed.eof,
-        request_id: request_id,
+        request_id,
         wait: TYPE_WAIT.try_into().ok(),
         ..WriteStdinRequest::default()
     };

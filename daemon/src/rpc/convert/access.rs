@@ -44,7 +44,10 @@ pub fn check_create_workspace_token(
         number => Role::from_number(number).filter(|role| *role <= Role::User),
     };
     if role.is_none() {
-        violations.add("role", "must be PRINCIPAL_ROLE_USER or PRINCIPAL_ROLE_OBSERVER");
+        violations.add(
+            "role",
+            "must be PRINCIPAL_ROLE_USER or PRINCIPAL_ROLE_OBSERVER",
+        );
     }
     let lifetime =
         violations.duration_within("lifetime", request.lifetime, LIFETIME_MIN, LIFETIME_MAX);

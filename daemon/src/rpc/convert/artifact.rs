@@ -6,11 +6,11 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::save_artifact_request::Payload;
 
-use super::file::check_read_file;
 use super::{ViolationCollector, check_upload_data, int64, timestamp_message};
 use crate::artifacts::{Artifact, ArtifactName, ArtifactPage, RequestedScope, SaveOptions};
 use crate::error::{Error, Result};
 use crate::workspace::WorkspaceId;
+use crate::workspace_paths::{self, PathContext};
 
 /// Prefix of an artifact's resource name.
 const NAME_PREFIX: &str = "artifacts/";

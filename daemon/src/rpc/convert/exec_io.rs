@@ -6,12 +6,11 @@ use std::time::Duration;
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
-use super::{ViolationCollector, duration_message, parse_exec_name};
+use super::page::Page;
+use super::{ViolationCollector, duration_message, int32, parse_exec_name};
 use crate::config::POLL_WAIT_MAX;
 use crate::error::Result;
 
-const PAGE_SIZE_DEFAULT: u32 = 100;
-const PAGE_SIZE_MAX: u32 = 1000;
 /// Time without output after which PollExec treats it as settled, if the request sets none; that of trpc-agent-go.
 const SETTLE_DEFAULT: Duration = Duration::from_millis(75);
 /// Longest settle time that a request may set.

@@ -609,7 +609,10 @@ mod tests {
             include_directories: true,
             ..save.clone()
         };
-        assert_eq!(refused(collected(directories)), ["spec.directories"]);
+        assert_eq!(
+            refused(collected(directories)),
+            ["spec.include_directories"]
+        );
         let archive = pb::CollectSpec {
             format: pb::CollectFormat::Tar.into(),
             ..save

@@ -5,7 +5,7 @@ use skilld_proto::json::to_proto_struct;
 use skilld_proto::v1 as pb;
 
 use super::page::keep_fitting;
-use super::{ViolationCollector, int32, int64, other_form, timestamp_message};
+use super::{ViolationCollector, int32, int64, other_form, requested_pool, timestamp_message};
 use crate::error::Result;
 use crate::skills::{
     Listing, PageCursor, Problem, Requires, Severity, Skill, SkillRef, SkillState,

@@ -64,6 +64,7 @@ impl SlotActor {
     pub(super) async fn ask_idle_time(&self) -> Option<Duration> {
         let mut guest = self.link.as_ref()?.client.clone();
         let request = pb::HelloRequest {
+            generation: skilld_proto::guest::GENERATION,
             daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let hello = tokio::time::timeout(GUEST_TIMEOUT, guest.hello(request))

@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::transport::Server;
-use tonic::{Code, Status};
 
 use super::*;
 use crate::access::TenantName;

@@ -63,7 +63,7 @@ async fn clients_stage_skills_and_the_workspace_says_which() {
     let nearest = error
         .failure()
         .and_then(|failure| failure.metadata.get("nearest"));
-    assert_eq!(nearest.map(String::as_str), Some("csv"));
+    assert_eq!(nearest.map(String::as_str), Some("skills/csv"));
     let error = stage("broken").await.expect_err("rejected");
     assert_eq!(error.reason(), Some(ErrorReason::SkillInvalid));
     assert!(server.stop().await);

@@ -321,8 +321,16 @@ impl RunningExec {
         let ran_out = || self.host.exhaustion.reason(exit, self.before, is_disk_full);
         let cause = self.cause.or_else(ran_out);
         let result = v1::ExecResult {
-            oom_kills: self.host.exhaustion.oom_kills(self.before).map(int64_from_count),
-            refused_forks: self.host.exhaustion.refused_forks(self.before).map(int64_from_count),
+            oom_kills: self
+                .host
+                .exhaustion
+                .oom_kills(self.before)
+                .map(int64_from_count),
+            refused_forks: self
+                .host
+                .exhaustion
+                .refused_forks(self.before)
+                .map(int64_from_count),
             full_disks: std::mem::take(&mut self.full_disks),
             ..exited_result(exit, wall, cause)
         };
@@ -342,8 +350,16 @@ impl RunningExec {
             self.deadlines = ExecDeadlines::default();
             self.tree.forget_leader(&self.host);
             let result = v1::ExecResult {
-                oom_kills: self.host.exhaustion.oom_kills(self.before).map(int64_from_count),
-                refused_forks: self.host.exhaustion.refused_forks(self.before).map(int64_from_count),
+                oom_kills: self
+                    .host
+                    .exhaustion
+                    .oom_kills(self.before)
+                    .map(int64_from_count),
+                refused_forks: self
+                    .host
+                    .exhaustion
+                    .refused_forks(self.before)
+                    .map(int64_from_count),
                 ..lost_leader_result(self.cause, self.started.elapsed())
             };
             record_exit(&self.host, &self.exec, result);

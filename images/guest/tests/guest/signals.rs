@@ -79,6 +79,10 @@ async fn a_repeated_signal_is_sent_once_even_after_the_end() {
         let exec = send(&guest, signal, id).await.expect("known");
         assert_eq!(exec.state(), v1::ExecState::Closed);
     }
+    let other = send(&guest, USR1, "last")
+        .await
+        .expect_err("another signal");
+    assert_eq!(reason(&other), "INVALID_REQUEST");
     // A refused signal is no known one.
     for _ in 0..2 {
         let late = send(&guest, TERM, "new").await.expect_err("over");

@@ -276,9 +276,10 @@ impl SeenEvents {
                 assert!(self.started.replace(started).is_none());
             }
             Event::Output(output) => self.output(output),
-            Event::Gap(gap) => self
-                .gaps
-                .push((count_from_int64(gap.start_offset), count_from_int64(gap.end_offset))),
+            Event::Gap(gap) => self.gaps.push((
+                count_from_int64(gap.start_offset),
+                count_from_int64(gap.end_offset),
+            )),
             Event::Heartbeat(_) => self.heartbeats += 1,
             Event::Exited(exited) => {
                 assert!(self.result.is_none() && self.total.is_none());

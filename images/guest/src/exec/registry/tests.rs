@@ -30,7 +30,7 @@ fn end(registry: &ExecRegistry, id: &str) {
 
 fn kept(registry: &ExecRegistry) -> Vec<String> {
     let execs = registry.list_after(0);
-    execs.iter().map(|exec| exec.id.clone()).collect()
+    execs.iter().map(|(_, exec)| exec.id.clone()).collect()
 }
 
 #[test]
