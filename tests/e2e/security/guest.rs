@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use skilld_client::Client;
-use skilld_proto::v1::{AttachExecRequest, ExitReason, RunExecRequest, WorkspaceState};
+use skilld_proto::v1::{AttachExecRequest, ExecState, ExitReason, RunExecRequest, WorkspaceState};
 use skilld_tests::exec::{self, WATCHED, stdout};
 use skilld_tests::{Daemon, DefaultDaemon, docker, wait};
 
@@ -208,7 +208,7 @@ async fn a_stranger_on_the_guest_socket_is_refused() -> Result<()> {
     );
     let name = format!("{workspace}/execs/impostor");
     let ended = wait::until("the impostor has ended", DEADLINE, async || {
-        Ok(Some(client.get_exec(&name).await?).filter(|exec| exec.result.is_some()))
+        Ok(Some(client.get_exec(&name).await?).filter(|exec| exec.state() == ExecState::Closed))
     })
     .await?;
     let bytes = ended.total.unwrap_or_default().stdout_bytes;
