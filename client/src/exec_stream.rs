@@ -10,11 +10,14 @@
 //! Until the exec's Started was seen, the stream is opened by the same RunExec again: its id makes that safe.
 //! From then on it is AttachExec at the offsets reached, so no byte comes twice and none is left out; only
 //! Started and Exited, which each attach repeats, are dropped here.
+//!
+//! A RunExec that stages or collects ends with its summary. Its stream is always opened by RunExec, after Started with the
+//! position reached, which may lie within a file.
 
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::{
-    AttachExecRequest, ExecEvent, OutputEvent, OutputStream, RunExecRequest, StreamOffsets,
-    output_event,
+    AttachExecRequest, CollectedFile, ExecEvent, OutputEvent, OutputStream, RunExecRequest,
+    RunPosition, StreamOffsets, output_event,
 };
 use skilld_proto::{count_from_int64, int64_from_count};
 use tokio::time::Instant;
@@ -25,12 +28,15 @@ use crate::resource_names::{exec_name, short_id};
 use crate::retry::{may_resume, requested_wait};
 use crate::{Client, Error, Failure};
 
-/// Stream of one exec's events: at most one Started, exactly one Exited, exactly one Closed, each byte of output once.
+/// Stream of one exec's events: at most one Started, exactly one Exited, exactly one Closed, each byte of output once. If
+/// the request stages or collects, also each byte of its files once, and exactly one summary.
 #[derive(Debug)]
 pub struct ExecStream {
     client: Client,
-    /// Present until Started was seen, if this stream starts the exec.
+    /// Present until Started was seen, if this stream starts the exec; always, if the request stages or collects.
     run: Option<RunExecRequest>,
+    /// Files that were handed over; `None` if the request neither stages nor collects.
+    files: Option<ReceivedFiles>,
     /// Name, format and gaps of every attach; its offsets are the bytes handed over so far.
     attach: AttachExecRequest,
     open: Option<Streaming<ExecEvent>>,
@@ -47,12 +53,26 @@ pub struct ExecStream {
 /// Answer to RunExec or AttachExec.
 type OpenedStream = Result<Response<Streaming<ExecEvent>>, Status>;
 
+/// Files that were handed over.
+#[derive(Debug, Default)]
+struct ReceivedFiles {
+    /// Number of complete files.
+    count: i64,
+    /// Number of bytes of the file after them.
+    bytes: i64,
+    /// Path of that file, once its beginning was handed over.
+    path: Option<String>,
+}
+
 /// Flags for the events that come once.
 #[derive(Debug, Default)]
 struct SeenEvents {
+    workspace: bool,
+    staged: bool,
     started: bool,
     exited: bool,
-    /// Closed was handed over, or an error that ends the stream.
+    closed: bool,
+    /// The last event was handed over, or an error that ends the stream.
     end: bool,
 }
 
@@ -71,7 +91,12 @@ struct OpenAttempts {
 
 impl ExecStream {
     pub(crate) fn run(client: Client, request: RunExecRequest) -> Self {
-        let name = format!("{}/{}", short_id(&request.parent), request.exec_id);
+        let workspace = match request.workspace_template {
+            Some(_) => &request.exec_id,
+            None => &request.parent,
+        };
+        let name = format!("{}/{}", short_id(workspace), request.exec_id);
+        let files = is_whole(&request).then(ReceivedFiles::default);
         let attach = AttachExecRequest {
             name: exec_name(&name),
             format: request.format,
@@ -79,6 +104,7 @@ impl ExecStream {
         };
         Self {
             run: Some(request),
+            files,
             ..Self::attach(client, attach)
         }
     }
@@ -87,6 +113,7 @@ impl ExecStream {
         Self {
             client,
             run: None,
+            files: None,
             attach: request,
             open: None,
             opening: None,
@@ -150,7 +177,7 @@ impl ExecStream {
         match stream.message().await {
             Ok(Some(event)) => self.check_event(event),
             Ok(None) => {
-                let status = Status::unavailable("the stream ended without Closed");
+                let status = Status::unavailable("the stream ended before its last event");
                 self.plan_reopen(status).map(|()| None)
             }
             Err(status) => self.plan_reopen(status).map(|()| None),
@@ -160,7 +187,7 @@ impl ExecStream {
     async fn reopen(&mut self) -> Result<(), Error> {
         self.attempts.quiet_since.get_or_insert_with(Instant::now);
         if self.opening.is_none() {
-            if self.is_start_cancelled && self.run.is_some() {
+            if self.is_start_cancelled && self.run.is_some() && !self.seen.started {
                 self.seen.end = true;
                 return Ok(());
             }
@@ -168,8 +195,11 @@ impl ExecStream {
                 tokio::time::sleep_until(open_at).await;
             }
         }
-        let call = || open_events(&self.client, self.run.as_ref(), &self.attach);
-        let opened = self.opening.get_or_insert_with(call).await;
+        let opening = match self.opening.take() {
+            Some(opening) => opening,
+            None => open_events(&self.client, self.next_run(), &self.attach),
+        };
+        let opened = self.opening.insert(opening).await;
         self.opening = None;
         match opened {
             Ok(response) => {
@@ -183,6 +213,19 @@ impl ExecStream {
             }
             Err(status) => self.plan_reopen(status),
         }
+    }
+
+    /// Returns the RunExec that opens the stream; `None` to attach.
+    fn next_run(&self) -> Option<RunExecRequest> {
+        let mut request = self.run.clone()?;
+        if let Some(files) = self.files.as_ref().filter(|_| self.seen.started) {
+            request.position = Some(RunPosition {
+                offsets: Some(self.offsets()),
+                file_count: files.count,
+                file_bytes: files.bytes,
+            });
+        }
+        Some(request)
     }
 
     /// Decides whether a break is final; if not, when to open the stream again.
@@ -240,20 +283,42 @@ impl ExecStream {
             Some(Event::Exited(_)) => !std::mem::replace(&mut self.seen.exited, true),
             Some(Event::Closed(closed)) => {
                 self.check_end(closed.total.unwrap_or_default())?;
+                self.seen.end = self.files.is_none();
+                !std::mem::replace(&mut self.seen.closed, true)
+            }
+            Some(Event::Workspace(_)) => !std::mem::replace(&mut self.seen.workspace, true),
+            Some(Event::Staged(_)) => !std::mem::replace(&mut self.seen.staged, true),
+            Some(Event::Summary(_)) => {
                 self.seen.end = true;
+                true
+            }
+            Some(Event::File(file)) => self.received_files()?.begin(file)?,
+            Some(Event::FileData(data)) => {
+                self.received_files()?.add(data.len());
+                true
+            }
+            Some(Event::FileEnd(_)) => {
+                self.received_files()?.end();
                 true
             }
             // Of a newer server.
             None => false,
         };
         // The exec exists: from now on its stream is opened by AttachExec.
-        self.run = None;
+        if self.files.is_none() {
+            self.run = None;
+        }
         if !new {
             return Ok(None);
         }
         self.attempts.failures = 0;
         self.attempts.quiet_since = None;
         Ok(Some(event))
+    }
+
+    fn received_files(&mut self) -> Result<&mut ReceivedFiles, Error> {
+        let files = self.files.as_mut();
+        files.ok_or_else(|| Error::protocol("it sent files that were not requested"))
     }
 
     fn advance(&mut self, stream: OutputStream, from: i64, to: i64) -> Result<(), Error> {
@@ -285,14 +350,58 @@ impl ExecStream {
     }
 }
 
+impl ReceivedFiles {
+    /// Counts the beginning of a file. Returns `false` if it was handed over before.
+    fn begin(&mut self, file: &CollectedFile) -> Result<bool, Error> {
+        if !has_end(file) {
+            self.count += 1;
+            return Ok(true);
+        }
+        match self.path.replace(file.path.clone()) {
+            None => Ok(true),
+            Some(path) if path == file.path => Ok(false),
+            Some(path) => {
+                let problem = format!("it continued {path:?} with {:?}: files changed", file.path);
+                Err(Error::protocol(problem))
+            }
+        }
+    }
+
+    /// Counts bytes of the current file.
+    fn add(&mut self, bytes: usize) {
+        self.bytes += int64_from_count(bytes as u64);
+    }
+
+    /// Counts the end of the current file.
+    fn end(&mut self) {
+        self.count += 1;
+        (self.bytes, self.path) = (0, None);
+    }
+}
+
+/// Returns `true` if bytes and an end follow a file.
+fn has_end(file: &CollectedFile) -> bool {
+    file.link_target.is_empty() && !file.is_directory
+}
+
+/// Returns `true` if a request stages or collects.
+fn is_whole(request: &RunExecRequest) -> bool {
+    request.workspace_template.is_some()
+        || !request.skills.is_empty()
+        || request.writable_skills
+        || !request.inputs.is_empty()
+        || request.scope.is_some()
+        || request.outputs.is_some()
+}
+
 /// Makes the call that opens the stream.
 fn open_events(
     client: &Client,
-    run: Option<&RunExecRequest>,
+    run: Option<RunExecRequest>,
     attach: &AttachExecRequest,
 ) -> ReusableBoxFuture<'static, OpenedStream> {
     let mut stub = client.execs();
-    match run.cloned() {
+    match run {
         Some(request) => ReusableBoxFuture::new(async move { stub.run_exec(request).await }),
         None => {
             let request = attach.clone();

@@ -12,7 +12,7 @@ use skilld_proto::v1::{
 
 use crate::client::retried_calls;
 use crate::resource_names::{
-    exec_name, id_or_new, new_exec_id, new_request_id, skill_name, workspace_name,
+    exec_name, id_or_new, new_exec_id, new_request_id, requested_pool, skill_name, workspace_name,
 };
 use crate::retry::{connection_broke, may_resume};
 use crate::{Client, Error, ExecPoller, ExecStream, MessageStream};
@@ -159,7 +159,15 @@ impl Client {
 
 /// Completes a request: full resource names, and an id if it has none.
 fn complete_request(mut request: RunExecRequest) -> RunExecRequest {
-    request.parent = workspace_name(&request.parent);
+    if !request.parent.is_empty() {
+        request.parent = workspace_name(&request.parent);
+    }
+    for skill in &mut request.skills {
+        *skill = skill_name(skill);
+    }
+    if let Some(template) = &mut request.workspace_template {
+        template.pool = requested_pool(&template.pool);
+    }
     request.exec_id = id_or_new(request.exec_id, new_exec_id);
     request.spec = request.spec.map(complete_spec);
     request

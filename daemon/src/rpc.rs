@@ -3,7 +3,7 @@
 //! All request validation is in `convert.rs` and below; a client gets all violations of a request at once.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::inputs::InputStager;
 use crate::shutdown::Tasks;
 use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::run_table::RunTable;
 
 pub mod access;
 mod added_needs;
@@ -32,6 +33,8 @@ mod missing_packages;
 mod prepare_skill;
 pub mod relay;
 mod role_restriction;
+mod run_outputs;
+mod run_warnings;
 pub mod server_info;
 pub mod skill;
 pub mod skill_publish;
@@ -40,6 +43,7 @@ mod skills_by_tenant;
 mod staging_room;
 pub mod tenant;
 pub mod upload;
+mod whole_run;
 pub mod workspace;
 mod writable_skills;
 
@@ -70,6 +74,8 @@ pub struct ServiceDependencies {
     pub environments: Environments,
     /// Artifact store.
     pub artifacts: Artifacts,
+    /// Runs with a workspace of their own.
+    pub runs: RunTable,
     /// Stager of inputs by reference.
     pub inputs: InputStager,
     /// Permits for archives that are received and unpacked at the same time.
@@ -102,6 +108,13 @@ impl AnswerDeadline {
     fn wait_deadline_of<T>(request: &tonic::Request<T>) -> Instant {
         let deadline = request.extensions().get::<Self>();
         deadline.map_or_else(Instant::now, Self::wait_deadline)
+    }
+
+    /// Returns the time until which a call without a deadline, a stream, may wait for others before its first message.
+    fn stream_wait_deadline_of<T>(request: &tonic::Request<T>, unary_timeout: Duration) -> Instant {
+        let deadline = request.extensions().get::<Self>().copied();
+        let without = Self::new(Instant::now() + unary_timeout);
+        deadline.unwrap_or(without).wait_deadline()
     }
 
     /// Returns the time until which the call may wait for other calls. A quarter of the time is left for the answer.

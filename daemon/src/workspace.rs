@@ -32,6 +32,7 @@ pub mod orphan_removals;
 pub mod reconcile;
 pub mod record;
 pub mod registry;
+pub mod run_table;
 pub mod running_execs;
 pub mod shared_slot_context;
 pub mod slot_disk;

@@ -52,7 +52,17 @@ pub(crate) async fn run_exec(
             Some(Event::Exited(exited)) => {
                 result = exited.result;
             }
-            Some(Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_)) => {}
+            Some(
+                Event::Started(_)
+                | Event::Heartbeat(_)
+                | Event::Closed(_)
+                | Event::Workspace(_)
+                | Event::Staged(_)
+                | Event::File(_)
+                | Event::FileData(_)
+                | Event::FileEnd(_)
+                | Event::Summary(_),
+            ) => {}
             Some(Event::Gap(gap)) => anyhow::bail!("output was lost: {gap:?}"),
             None => anyhow::bail!("an empty event"),
         }

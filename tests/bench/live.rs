@@ -186,7 +186,16 @@ async fn read_to(events: &mut MessageStream<ExecEvent>, end: i64) -> Result<()> 
                 }
             }
             Event::Heartbeat(_) => {}
-            other @ (Event::Started(_) | Event::Gap(_) | Event::Exited(_) | Event::Closed(_)) => {
+            other @ (Event::Started(_)
+            | Event::Gap(_)
+            | Event::Exited(_)
+            | Event::Closed(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_)) => {
                 anyhow::bail!("not output: {other:?}")
             }
         }

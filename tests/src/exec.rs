@@ -252,7 +252,13 @@ pub async fn gather(
         ensure!(event.seq >= seq, "seq goes back from {seq}: {event:?}");
         seq = event.seq;
         match event.event.context("an empty event")? {
-            Event::Heartbeat(_) => {}
+            Event::Heartbeat(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
             Event::Started(start) => {
                 ensure!(outcome.name.is_empty(), "a second Started");
                 outcome.name = start.name;

@@ -40,7 +40,14 @@ async fn read(events: &mut ExecStream) -> Result<Got, Error> {
             }
             Event::Exited(_) => got.exited += 1,
             Event::Closed(_) => got.closed += 1,
-            Event::Gap(_) | Event::Heartbeat(_) => {}
+            Event::Gap(_)
+            | Event::Heartbeat(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
     }
     Ok(got)

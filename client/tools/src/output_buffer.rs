@@ -31,7 +31,16 @@ impl OutputStreams {
         match event {
             Event::Output(piece) => self.stream_mut(piece.stream()).push(output_bytes(piece)),
             Event::Gap(gap) => self.stream_mut(gap.stream()).add_gap(gap.lost_bytes()),
-            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Exited(_)
+            | Event::Closed(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
     }
 

@@ -10,6 +10,17 @@ impl Error {
         Self::Invalid(vec![Violation::new(field, description)])
     }
 
+    /// Changes the paths of the fields in violations.
+    pub(crate) fn map_fields(self, rename: impl Fn(&str) -> String) -> Self {
+        let Self::Invalid(mut violations) = self else {
+            return self;
+        };
+        for violation in &mut violations {
+            violation.field = rename(&violation.field);
+        }
+        Self::Invalid(violations)
+    }
+
     /// Makes the error of an operation on the host, for instance `read /var/lib/…`.
     pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Self {
         let operation = operation.into();

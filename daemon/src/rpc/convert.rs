@@ -20,6 +20,7 @@ pub mod exec_io;
 pub mod file;
 pub mod input;
 pub mod page;
+pub mod run;
 pub mod skill;
 pub mod skill_content;
 pub mod skill_publish;

@@ -1,7 +1,7 @@
 //! ExecService: runs commands. A call takes a grant of the workspace once; then bytes flow from the guest to the client
 //! without the workspace's task.
 
-use futures::TryStreamExt;
+use futures::{Stream, TryStreamExt};
 use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 use skilld_proto::v1::exec_service_server::ExecService;
@@ -9,17 +9,18 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::exec::RequestedExec;
+use super::convert::run::{check_run, is_whole_run};
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
 use super::relay::{RelayedStream, relay_guest_stream};
 use super::role_restriction::restrict_exec;
 use super::upload::{self, upload_stream};
-use super::{SharedDependencies, allow_missing};
+use super::{AnswerDeadline, SharedDependencies, allow_missing};
 use crate::access::Caller;
 use crate::audit::CreatedResource;
 use crate::error::{Error, Result};
 use crate::exec::StartMode;
-use crate::exec_launch::{ExecLauncher, PreparedLaunch};
+use crate::exec_launch::{ExecLauncher, ExecRequest, PreparedLaunch};
 use crate::workspace::WorkspaceGrant;
 use crate::workspace::running_execs::ExecReservation;
 
@@ -28,15 +29,34 @@ use crate::workspace::running_execs::ExecReservation;
 pub struct ExecRpc(pub SharedDependencies);
 
 impl ExecRpc {
-    /// Checks a request, and prepares its launch in the workspace.
+    /// Starts an exec and returns its events.
+    pub(super) async fn start_exec_stream(
+        &self,
+        caller: &Caller,
+        exec: ExecRequest,
+    ) -> Result<(
+        WorkspaceGrant,
+        impl Stream<Item = Result<pb::ExecEvent, Status>> + Send + use<>,
+    )> {
+        let (prepared, mut observer) = self.prepare_exec(caller, exec, StartMode::Run).await?;
+        let grant = prepared.grant;
+        let mut guest = grant.guest.clone();
+        // The guest answers once it has the first event, so the start is decided then.
+        let started = grant.call(guest.run_exec(prepared.request)).await?;
+        observer.set_confirmed(prepared.reservation.and_then(ExecReservation::follow));
+        let stream = started.into_inner();
+        let observed = stream.inspect_ok(move |event| observer.observe_event(event));
+        Ok((grant, observed))
+    }
+
+    /// Prepares the launch of a checked request in its workspace.
     async fn prepare_exec(
         &self,
         caller: &Caller,
-        requested: RequestedExec<'_>,
+        exec: ExecRequest,
         start: StartMode,
     ) -> Result<(PreparedLaunch, ExecObserver)> {
         let received = Instant::now();
-        let exec = wire::check_exec(requested, &self.0.config.execs)?;
         let workspace = exec.workspace.name();
         let launcher = ExecLauncher {
             registry: &self.0.registry,
@@ -72,25 +92,25 @@ impl ExecService for ExecRpc {
         request: Request<pb::RunExecRequest>,
     ) -> Result<Response<Self::RunExecStream>, Status> {
         let caller = Caller::of(&request)?;
+        let unary_timeout = self.0.config.server.unary_timeout;
+        let wait_deadline = AnswerDeadline::stream_wait_deadline_of(&request, unary_timeout);
         let run = request.into_inner();
-        let requested = RequestedExec {
-            workspace: &run.parent,
-            exec_id: &run.exec_id,
-            spec: run.spec,
-            format: run.format,
+        let (created, events) = if is_whole_run(&run) {
+            let plan = check_run(&caller, run, &self.0.config)?;
+            self.run_whole(&caller, plan, wait_deadline).await?
+        } else {
+            let requested = RequestedExec {
+                workspace: Some(&run.parent),
+                exec_id: &run.exec_id,
+                spec: run.spec,
+                format: run.format,
+            };
+            let exec = wire::check_exec(requested, &self.0.config.execs)?;
+            let exec_id = exec.exec_id.clone();
+            let (grant, events) = self.start_exec_stream(&caller, exec).await?;
+            let created = convert::exec_name(&grant.name(), &exec_id);
+            (created, relay_guest_stream(events, grant))
         };
-        let (prepared, mut observer) = self
-            .prepare_exec(&caller, requested, StartMode::Run)
-            .await?;
-        let grant = prepared.grant;
-        let created = convert::exec_name(&grant.name(), &prepared.request.exec_id);
-        let mut guest = grant.guest.clone();
-        // The guest answers once it has the first event, so the start is decided then.
-        let started = grant.call(guest.run_exec(prepared.request)).await?;
-        observer.set_confirmed(prepared.reservation.and_then(ExecReservation::follow));
-        let stream = started.into_inner();
-        let observed = stream.inspect_ok(move |event| observer.observe_event(event));
-        let events = relay_guest_stream(observed, grant);
         Ok(CreatedResource::attach(created, Response::new(events)))
     }
 
@@ -101,13 +121,14 @@ impl ExecService for ExecRpc {
         let caller = Caller::of(&request)?;
         let start = request.into_inner();
         let requested = RequestedExec {
-            workspace: &start.parent,
+            workspace: Some(&start.parent),
             exec_id: &start.exec_id,
             spec: start.spec,
             format: pb::OutputFormat::Unspecified.into(),
         };
+        let exec = wire::check_exec(requested, &self.0.config.execs)?;
         let (prepared, mut observer) = self
-            .prepare_exec(&caller, requested, StartMode::Detached)
+            .prepare_exec(&caller, exec, StartMode::Detached)
             .await?;
         let grant = prepared.grant;
         let created = convert::exec_name(&grant.name(), &prepared.request.exec_id);

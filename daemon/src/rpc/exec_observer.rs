@@ -99,7 +99,18 @@ impl ExecObserver {
                     sender.send(ExecEnd { start_time, result });
                 }
             }
-            Some(Event::Output(_) | Event::Gap(_) | Event::Heartbeat(_)) | None => {}
+            Some(
+                Event::Output(_)
+                | Event::Gap(_)
+                | Event::Heartbeat(_)
+                | Event::Workspace(_)
+                | Event::Staged(_)
+                | Event::File(_)
+                | Event::FileData(_)
+                | Event::FileEnd(_)
+                | Event::Summary(_),
+            )
+            | None => {}
         }
     }
 

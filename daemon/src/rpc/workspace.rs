@@ -129,7 +129,7 @@ impl WorkspaceService for WorkspaceRpc {
 }
 
 /// Makes the message of a workspace, as far as the caller may see it.
-fn visible_message(caller: &Caller, workspace: &Workspace) -> pb::Workspace {
+pub(super) fn visible_message(caller: &Caller, workspace: &Workspace) -> pb::Workspace {
     let mut message = wire::workspace_message(&workspace.snapshot());
     restrict_workspace(caller.role(), &mut message);
     message

@@ -45,6 +45,7 @@ use crate::skills::Skills;
 use crate::skills::environments::environment_store::EnvironmentStore;
 use crate::usage::UsageLedger;
 use crate::workspace::registry::WorkspaceRegistry;
+use crate::workspace::run_table::RunTable;
 use crate::workspace::shared_slot_context::SharedSlotContext;
 use crate::workspace::{slot_disk, slot_table};
 
@@ -147,6 +148,7 @@ pub(super) async fn boot_services(
         artifacts,
         inputs,
         publishes: TenantPermits::new(config.skills.publishes_max, is_shared),
+        runs: RunTable::default(),
         sweep: Notify::new(),
         start_time: SystemTime::now(),
     })

@@ -160,7 +160,7 @@ async fn failed_exec_saves_no_empty_artifact() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_stragglers_of_a_failed_exec_are_collected() {
-    let server = TestServer::start_with_commands("").await;
+    let server = TestServer::start_with_commands("", &[]).await;
     let workspace = server.workspace().await;
     let text = "echo one > $OUTPUT_DIR/one; echo log > $RUN_DIR/log; \
                 (sleep 0.1; echo late > $OUTPUT_DIR/late) & exit 3";

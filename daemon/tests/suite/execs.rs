@@ -78,7 +78,7 @@ async fn silent_stdin_stream_ends_at_the_upload_timeout() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exec_over_the_count_is_refused_naming_its_workspace() {
-    let server = TestServer::start_with_commands("execs.count_max = 1\n").await;
+    let server = TestServer::start_with_commands("execs.count_max = 1\n", &[]).await;
     let workspace = server.workspace().await;
     let start = |id: &str| start_request(&workspace, id, "sleep 3600");
     let first = server
@@ -118,7 +118,7 @@ async fn next_event(events: &mut tonic::Streaming<pb::ExecEvent>) -> Event {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_an_exec_names_the_processes_that_ended_with_it() {
-    let server = TestServer::start_with_commands("").await;
+    let server = TestServer::start_with_commands("", &[]).await;
     let workspace = server.workspace().await;
     let text = "setsid sleep 1009 > /dev/null 2>&1 & \
                 until read -rd '' name < /proc/$!/cmdline && [ \"$name\" = sleep ]; do :; done";
@@ -154,7 +154,7 @@ async fn no_program_is_told_more_cores_than_the_host_has() {
     // The host of the fake engine has three cores.
     for (cpus, threads) in [("1.5", "2"), ("64.0", "3")] {
         let pool = format!("pools.default.cpus = {cpus}\n");
-        let server = TestServer::start_with_commands(&pool).await;
+        let server = TestServer::start_with_commands(&pool, &[]).await;
         let request = pb::RunExecRequest {
             parent: server.workspace().await,
             spec: Some(pb::ExecSpec {
@@ -186,7 +186,7 @@ async fn no_program_is_told_more_cores_than_the_host_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
-    let server = TestServer::start_with_commands("").await;
+    let server = TestServer::start_with_commands("", &[]).await;
     let workspace = server.workspace().await;
     // HTTP/2 ends a connection on which too many small messages wait.
     for (id, bytes) in [("chunks", CHUNK_BYTES), ("lines", 9)] {
@@ -238,7 +238,7 @@ async fn stdin_that_a_program_does_not_read_holds_back_its_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_stream_is_not_the_end_of_stdin() {
-    let server = TestServer::start_with_commands("").await;
+    let server = TestServer::start_with_commands("", &[]).await;
     let mut start = start_request(&server.workspace().await, "cat", "cat");
     start.spec.get_or_insert_default().open_stdin = true;
     let name = server.client.start_exec(start).await.expect("started").name;

@@ -30,5 +30,6 @@ mod skill_content;
 mod skills;
 mod state_disk;
 mod traces;
+mod whole_runs;
 mod workspace_mount;
 mod written_files;

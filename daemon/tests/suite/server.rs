@@ -140,11 +140,11 @@ impl TestServer {
         Self::start_after(toml, skills, |_| {}).await
     }
 
-    /// Starts a server like [`Self::start`] without skills, whose workspaces are at `/workspace` for the commands that run
-    /// in them. Without that, no command of a client starts.
-    pub(crate) async fn start_with_commands(toml: &str) -> Self {
+    /// Starts a server like [`Self::start`], whose workspaces are at `/workspace` for the commands that run in them.
+    /// Without that, no command of a client starts.
+    pub(crate) async fn start_with_commands(toml: &str, skills: &[(&str, &str)]) -> Self {
         let guest = |dir: &Path| write_mounting_guest(dir, &guest_path());
-        Self::start_with_guest(guest, toml, &[], |_| {}).await
+        Self::start_with_guest(guest, toml, skills, |_| {}).await
     }
 
     /// Starts a server like [`Self::start`], after `prepare` was called with its configuration.

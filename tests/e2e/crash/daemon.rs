@@ -120,7 +120,18 @@ async fn rest(
             Some(Event::Exited(end)) => result = end.result,
             Some(Event::Closed(end)) => total = end.total,
             Some(Event::Gap(gap)) => anyhow::bail!("a gap: {gap:?}"),
-            Some(Event::Started(_) | Event::Output(_) | Event::Heartbeat(_)) | None => {}
+            Some(
+                Event::Started(_)
+                | Event::Output(_)
+                | Event::Heartbeat(_)
+                | Event::Workspace(_)
+                | Event::Staged(_)
+                | Event::File(_)
+                | Event::FileData(_)
+                | Event::FileEnd(_)
+                | Event::Summary(_),
+            )
+            | None => {}
         }
     }
     Ok((output, total.context("Closed")?, result.context("Exited")?))

@@ -39,7 +39,15 @@ async fn drain(mut events: MessageStream<ExecEvent>) -> Result<(u64, u64)> {
             }
             Event::Gap(gap) => lost += gap.lost_bytes(),
             Event::Closed(_) => closed = true,
-            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Exited(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
     }
     ensure!(closed, "it ended without Closed");

@@ -105,7 +105,14 @@ impl ReceivedOutput {
                 self.outcome = end.result.and_then(|result| result.outcome());
             }
             Event::Closed(end) => self.total = end.total,
-            Event::Started(_) | Event::Heartbeat(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
         Ok(())
     }

@@ -89,7 +89,15 @@ async fn read_some(client: &Client, name: &str) -> Result<()> {
                 ensure!(follows, "{gap:?} follows {at}");
                 at += gap.lost_bytes();
             }
-            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Exited(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
             // The program was faster than the reader.
             Event::Closed(_) => {
                 ensure!(at == BYTES, "closed at {at}");

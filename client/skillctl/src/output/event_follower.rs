@@ -313,7 +313,16 @@ impl<'a> EventFollower<'a> {
                 output::note!("{lost} bytes of {stream} are lost: they were not read in time");
                 *self.reached_on(gap.stream()) = gap.end_offset;
             }
-            Event::Started(_) | Event::Heartbeat(_) | Event::Exited(_) | Event::Closed(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Exited(_)
+            | Event::Closed(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
         Ok(())
     }

@@ -27,7 +27,16 @@ pub(crate) fn take_ending(result: &mut Option<ExecResult>, event: &Event) {
                 result.ended_processes = Some(ended.clone());
             }
         }
-        Event::Started(_) | Event::Heartbeat(_) | Event::Output(_) | Event::Gap(_) => {}
+        Event::Started(_)
+        | Event::Heartbeat(_)
+        | Event::Output(_)
+        | Event::Gap(_)
+        | Event::Workspace(_)
+        | Event::Staged(_)
+        | Event::File(_)
+        | Event::FileData(_)
+        | Event::FileEnd(_)
+        | Event::Summary(_) => {}
     }
 }
 

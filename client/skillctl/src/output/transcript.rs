@@ -40,7 +40,14 @@ impl Transcript {
             Event::Exited(_) | Event::Closed(_) => {
                 exec_result::take_ending(&mut self.result, event);
             }
-            Event::Started(_) | Event::Heartbeat(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
     }
 

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::exec::{script, script_arguments};
 use crate::exec_launch::ExecRequest;
 use crate::skills;
+use crate::workspace::WorkspaceId;
 
 /// Maximum number of arguments.
 pub const ARGV_MAX: usize = 4096;
@@ -47,8 +48,8 @@ const SKILL_BYTES_MAX: usize = 64;
 /// Request for an exec, as RunExec and StartExec have it.
 #[derive(Debug)]
 pub struct RequestedExec<'a> {
-    /// Name of the workspace.
-    pub workspace: &'a str,
+    /// Name of the workspace; `None` for one with the id of the exec.
+    pub workspace: Option<&'a str>,
     /// Id of the exec; empty to let the daemon choose one.
     pub exec_id: &'a str,
     /// Specification; `None` is a violation.
@@ -63,12 +64,15 @@ pub struct RequestedExec<'a> {
 /// `Invalid` with every violation; otherwise `PathEscapes`.
 pub fn check_exec(requested: RequestedExec<'_>, config: &ExecConfig) -> Result<ExecRequest> {
     let mut violations = ViolationCollector::default();
-    let workspace = violations.workspace_name("parent", requested.workspace);
+    let named = requested
+        .workspace
+        .map(|name| violations.workspace_name("parent", name));
     let is_new = requested.exec_id.is_empty();
     let exec_id = match requested.exec_id {
         "" => Some(uuid::Uuid::now_v7().to_string()),
         given => violations.id("exec_id", given),
     };
+    let workspace = named.unwrap_or_else(|| exec_id.clone().map(WorkspaceId::new));
     let format = violations.known_enum("format", requested.format);
     if requested.spec.is_none() {
         violations.add("spec", "is missing");
@@ -392,7 +396,7 @@ mod tests {
 
     fn requested(spec: pb::ExecSpec) -> RequestedExec<'static> {
         RequestedExec {
-            workspace: "workspaces/w",
+            workspace: Some("workspaces/w"),
             exec_id: "",
             spec: Some(spec),
             format: 0,
@@ -583,7 +587,7 @@ mod tests {
             ..argv(&["a\0b"])
         };
         let requested = RequestedExec {
-            workspace: "workspaces/a b",
+            workspace: Some("workspaces/a b"),
             exec_id: "a b",
             format: 99,
             ..requested(spec)
@@ -603,7 +607,7 @@ mod tests {
         ];
         assert_eq!(faults_of(requested), expected);
         let requested = RequestedExec {
-            workspace: "",
+            workspace: Some(""),
             exec_id: "",
             spec: None,
             format: 0,

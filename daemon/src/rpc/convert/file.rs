@@ -285,13 +285,22 @@ pub fn check_collect_outputs(
 /// `Invalid` with every violation; otherwise `PathEscapes`.
 pub fn check_planned_collect(mut spec: pb::CollectSpec, exec: &str) -> Result<()> {
     let mut violations = ViolationCollector::default();
+    check_exec_collect(&mut violations, "spec.planned_collect", &mut spec, exec);
+    violations.finish()
+}
+
+/// Checks the spec of a collection after an exec, with the fields that all collections share.
+pub(super) fn check_exec_collect(
+    violations: &mut ViolationCollector,
+    field: &str,
+    spec: &mut pb::CollectSpec,
+    exec: &str,
+) -> Option<SaveAs> {
     let scope = PathContext {
         exec: Some(exec),
         ..PathContext::default()
     };
-    let field = "spec.planned_collect";
-    check_collect_spec(&mut violations, field, &mut spec, scope);
-    violations.finish()
+    check_collect_spec(violations, field, spec, scope)
 }
 
 /// Checks the fields that all collections share, resolves the globs and fills in the limits.

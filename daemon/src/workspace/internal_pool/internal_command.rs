@@ -152,7 +152,16 @@ impl InternalSlot {
                 }
                 Some(Event::Exited(exited)) => result = exited.result,
                 Some(Event::Closed(_)) => break,
-                Some(Event::Started(_) | Event::Heartbeat(_)) => {}
+                Some(
+                    Event::Started(_)
+                    | Event::Heartbeat(_)
+                    | Event::Workspace(_)
+                    | Event::Staged(_)
+                    | Event::File(_)
+                    | Event::FileData(_)
+                    | Event::FileEnd(_)
+                    | Event::Summary(_),
+                ) => {}
                 Some(Event::Gap(_)) => return Err(self.protocol_error("output was lost")),
                 None => return Err(self.protocol_error("the events of a command broke off")),
             }

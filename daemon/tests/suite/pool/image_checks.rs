@@ -31,7 +31,7 @@ fn error_codes(answer: &CheckImageResponse) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn image_is_checked_in_a_container_of_which_nothing_is_left() {
     // With a root of its own, the container has no files of this host for the search for setuid programs.
-    let server = TestServer::start_with_commands("").await;
+    let server = TestServer::start_with_commands("", &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let before = server.engine.container_ids();
     let answer = check_image(&server, "an/image:1", "")
@@ -140,7 +140,7 @@ async fn image_check_refuses_what_is_no_image_or_no_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn number_of_image_checks_at_once_is_limited() {
-    let server = TestServer::start_with_commands("engine.boot_timeout = \"10m\"\n").await;
+    let server = TestServer::start_with_commands("engine.boot_timeout = \"10m\"\n", &[]).await;
     wait_for_pool(&server, "warm", |pool| pool.warm == 1).await;
     let started = server.engine.call_count(EngineOperation::Start);
     let check = || check_image(&server, "an/image:1", "");

@@ -3,6 +3,7 @@
 //! exec is left.
 
 mod exec_end;
+mod output_pump;
 mod output_source;
 mod program_check;
 mod spawn;
@@ -20,19 +21,14 @@ use tokio::sync::mpsc;
 use super::deadlines::{ExecDeadlines, deadline_after, sleep_until};
 use super::exhaustion::StartSnapshot;
 use super::host::{ExecHost, GuestSettings};
-use super::writable_disks::reports_full_disk;
 use super::{Exec, ExecControl, ExecPhase};
-use crate::output_window::CHUNK_BYTES;
 use crate::supervisor::protocol::{SignalTarget, SupervisorReport};
 use crate::sys::ExitStatus;
 use exec_end::{exited_result, lost_leader_result, record_exit, record_output_end};
-use output_source::{OutputSource, PIPE_BYTES, wait_readable, would_block};
+use output_source::{OutputSource, PIPE_BYTES, wait_readable};
 pub(crate) use spawn::SpawnRequest;
 use spawn::spawn_exec;
 use tree::ProcessTree;
-
-/// Maximum bytes read from one pipe before other tasks get their turn.
-const TURN_BYTES: usize = 4 * CHUNK_BYTES;
 
 /// Exec whose leader was spawned, as its task sees it.
 struct RunningExec {
@@ -144,119 +140,6 @@ impl RunningExec {
 
     fn phase(&self) -> ExecPhase {
         self.exec.state().phase
-    }
-
-    /// Returns `true` if a stream is open and its window has room.
-    fn may_read(&self, stream: usize) -> bool {
-        let open = self.sources.get(stream).is_some_and(Option::is_some);
-        open && self.room(stream) > 0
-    }
-
-    /// Returns `true` if a stream is open and its window is full, so that the program waits or soon will.
-    fn is_blocked(&self) -> bool {
-        let open = |stream: &usize| self.sources.get(*stream).is_some_and(Option::is_some);
-        [0, 1]
-            .iter()
-            .any(|stream| open(stream) && self.room(*stream) == 0)
-    }
-
-    /// Returns how many bytes of a stream may be read now.
-    fn room(&self, stream: usize) -> u64 {
-        // A pipe's last bytes are bounded by the pipe. They are read without a reader, or the exec would wait for one
-        // forever. Output beyond the limit is discarded and always fits.
-        let ends = |source: &OutputSource| source.left.is_some();
-        let last = self
-            .sources
-            .get(stream)
-            .and_then(Option::as_ref)
-            .is_some_and(ends);
-        if self.block && !last && self.output_left > 0 {
-            self.exec.state().room(stream)
-        } else {
-            u64::MAX
-        }
-    }
-
-    /// Moves the contents of a pipe into its window, for one turn.
-    async fn read(&mut self, stream: usize) {
-        let mut moved = 0;
-        let mut more = true;
-        while more && moved < TURN_BYTES {
-            let read = self.read_once(stream);
-            more = read > 0;
-            moved += read;
-        }
-        if moved > 0 {
-            self.reset_silence_deadline();
-            self.exec.notify_changed();
-            if self.host.execs.budget.is_over() {
-                self.host.execs.make_room();
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Reads once and returns the number of bytes; 0 if there are none now, or at the end.
-    fn read_once(&mut self, stream: usize) -> usize {
-        let room = self.room(stream);
-        let Some(slot) = self.sources.get_mut(stream) else {
-            return 0;
-        };
-        let Some(source) = slot else {
-            return 0;
-        };
-        let most = room
-            .min(source.left.unwrap_or(u64::MAX))
-            .min(CHUNK_BYTES as u64);
-        let most = usize::try_from(most).unwrap_or(CHUNK_BYTES);
-        if most == 0 {
-            if source.left == Some(0) {
-                *slot = None;
-            }
-            return 0;
-        }
-        self.scratch.reserve(CHUNK_BYTES);
-        // The runtime may not have noticed yet the bytes that came before the end.
-        let all = self.draining || source.left.is_some();
-        let read = source.read(&mut self.scratch, most, all);
-        let count = match &read {
-            Ok(count) if *count > 0 => *count,
-            Err(_) if would_block(&read) && source.left.is_none() => return 0,
-            Ok(_) | Err(_) => {
-                *slot = None;
-                return 0;
-            }
-        };
-        if count == CHUNK_BYTES {
-            source.enlarge();
-        }
-        self.keep_output(stream, count as u64);
-        count
-    }
-
-    /// Appends the bytes that were read to the window. Terminates the exec if they exceed the output limit.
-    fn keep_output(&mut self, stream: usize, count: u64) {
-        if reports_full_disk(&self.scratch) {
-            self.host.disks.add_full(&mut self.full_disks);
-        }
-        if count > self.output_left {
-            let keep = usize::try_from(self.output_left).unwrap_or(usize::MAX);
-            self.scratch.truncate(keep);
-            if self.cause != Some(ExitReason::OutputLimit) {
-                self.terminate(ExitReason::OutputLimit, self.settings.kill_grace);
-            }
-        }
-        self.output_left -= count.min(self.output_left);
-        let mut state = self.exec.state();
-        state.last_output = Some(Instant::now());
-        let needed = if self.block {
-            state.needed(stream)
-        } else {
-            u64::MAX
-        };
-        if let Some(window) = state.windows.get_mut(stream) {
-            window.push(&mut self.scratch, needed);
-        }
     }
 
     /// Restarts the deadline for silence.

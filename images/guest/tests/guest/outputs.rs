@@ -225,7 +225,15 @@ async fn a_broken_connection_changes_nothing_for_the_exec() {
             }
             Event::Exited(exited) => first.result = exited.result,
             Event::Gap(_) => panic!("nothing is lost"),
-            Event::Started(_) | Event::Heartbeat(_) | Event::Closed(_) => {}
+            Event::Started(_)
+            | Event::Heartbeat(_)
+            | Event::Closed(_)
+            | Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => {}
         }
     }
     let expected: String = (1..=400).map(|i| format!("line {i}\n")).collect();

@@ -281,6 +281,12 @@ impl SeenEvents {
                 count_from_int64(gap.end_offset),
             )),
             Event::Heartbeat(_) => self.heartbeats += 1,
+            Event::Workspace(_)
+            | Event::Staged(_)
+            | Event::File(_)
+            | Event::FileData(_)
+            | Event::FileEnd(_)
+            | Event::Summary(_) => panic!("not an event of a guest"),
             Event::Exited(exited) => {
                 assert!(self.result.is_none() && self.total.is_none());
                 self.result = exited.result;
