@@ -29,28 +29,8 @@ use crate::workspace::running_execs::ExecReservation;
 pub struct ExecRpc(pub SharedDependencies);
 
 impl ExecRpc {
-    /// Starts an exec and returns its events.
-    pub(super) async fn start_exec_stream(
-        &self,
-        caller: &Caller,
-        exec: ExecRequest,
-    ) -> Result<(
-        WorkspaceGrant,
-        impl Stream<Item = Result<pb::ExecEvent, Status>> + Send + use<>,
-    )> {
-        let (prepared, mut observer) = self.prepare_exec(caller, exec, StartMode::Run).await?;
-        let grant = prepared.grant;
-        let mut guest = grant.guest.clone();
-        // The guest answers once it has the first event, so the start is decided then.
-        let started = grant.call(guest.run_exec(prepared.request)).await?;
-        observer.set_confirmed(prepared.reservation.and_then(ExecReservation::follow));
-        let stream = started.into_inner();
-        let observed = stream.inspect_ok(move |event| observer.observe_event(event));
-        Ok((grant, observed))
-    }
-
     /// Prepares the launch of a checked request in its workspace.
-    async fn prepare_exec(
+    pub(super) async fn prepare_exec(
         &self,
         caller: &Caller,
         exec: ExecRequest,
@@ -82,6 +62,23 @@ impl ExecRpc {
     }
 }
 
+/// Asks the guest to start an exec, and returns its events.
+pub(super) async fn start_prepared(
+    (prepared, mut observer): (PreparedLaunch, ExecObserver),
+) -> Result<(
+    WorkspaceGrant,
+    impl Stream<Item = Result<pb::ExecEvent, Status>> + Send + use<>,
+)> {
+    let grant = prepared.grant;
+    let mut guest = grant.guest.clone();
+    // The guest answers once it has the first event, so the start is decided then.
+    let started = grant.call(guest.run_exec(prepared.request)).await?;
+    observer.set_confirmed(prepared.reservation.and_then(ExecReservation::follow));
+    let stream = started.into_inner();
+    let observed = stream.inspect_ok(move |event| observer.observe_event(event));
+    Ok((grant, observed))
+}
+
 #[tonic::async_trait]
 impl ExecService for ExecRpc {
     type RunExecStream = RelayedStream<pb::ExecEvent>;
@@ -107,7 +104,8 @@ impl ExecService for ExecRpc {
             };
             let exec = wire::check_exec(requested, &self.0.config.execs)?;
             let exec_id = exec.exec_id.clone();
-            let (grant, events) = self.start_exec_stream(&caller, exec).await?;
+            let prepared = self.prepare_exec(&caller, exec, StartMode::Run).await?;
+            let (grant, events) = start_prepared(prepared).await?;
             let created = convert::exec_name(&grant.name(), &exec_id);
             (created, relay_guest_stream(events, grant))
         };

@@ -17,23 +17,26 @@ use tonic::Code;
 use super::SharedDependencies;
 use super::convert::run::{ReachedPosition, RunPlan, TemplatePlan};
 use super::convert::{self, file as file_wire, input as input_wire};
-use super::exec::ExecRpc;
+use super::exec::{ExecRpc, start_prepared};
 use super::relay::{RelayedStream, relay_stream};
 use super::run_outputs::{RunEvents, RunOutputs, event_message};
 use super::skill_staging::SkillStaging;
 use super::workspace::visible_message;
 use crate::access::Caller;
 use crate::error::{Chain, Error, Result};
+use crate::exec::StartMode;
 use crate::exec_launch::ExecRequest;
 use crate::inputs::InputSource;
 use crate::telemetry::trace_span::in_child_span;
-use crate::workspace::run_table::{RunKey, RunStreamGuard};
+use crate::workspace::run_table::{RunKey, RunStreamGuard, RunTurn};
 use crate::workspace::slot_state_machine::SlotState;
 use crate::workspace::{SlotSnapshot, Workspace, WorkspaceGrant};
 
-/// Workspace of a run, which is deleted if the guard is dropped before the start.
+/// Turn of a request, and the workspace that it claimed. If the guard is dropped before the start, the workspace is
+/// deleted, and the turn ends with the deletion.
 struct ClaimGuard<'a> {
     shared: &'a SharedDependencies,
+    turn: Option<RunTurn>,
     /// `None` if an earlier request claimed the workspace, and once the start was requested.
     claimed: Option<Workspace>,
 }
@@ -53,16 +56,21 @@ impl ExecRpc {
             exec: convert::exec_name(&plan.exec.workspace.name(), &plan.exec.exec_id),
         };
         let run = shared.runs.activate(&key);
-        let turn = run.take_turn().await;
+        // The workspace stays while this request attaches.
+        let stream = Arc::clone(&run).open_stream();
+        let mut guard = ClaimGuard {
+            shared,
+            turn: Some(run.take_turn().await),
+            claimed: None,
+        };
         let template = plan.template.take();
         let is_temporary = template.as_ref().is_some_and(|template| !template.keep);
+        // A request can be repeated only with an id that the client knows.
+        let is_repeatable = template.is_some() && !plan.exec.is_new;
         let mut first = Vec::new();
-        let (workspace, mut guard) = match template {
-            Some(template) => find_or_claim(shared, caller, template, (&key, &plan)).await?,
-            None => {
-                let found = shared.registry.get(caller, &plan.exec.workspace)?;
-                (found, ClaimGuard::empty(shared))
-            }
+        let workspace = match template {
+            Some(template) => find_or_claim(caller, template, (&key, &plan), &mut guard).await?,
+            None => shared.registry.get(caller, &plan.exec.workspace)?,
         };
         if guard.claimed.is_some() {
             first.push(Event::Workspace(visible_message(caller, &workspace)));
@@ -79,38 +87,42 @@ impl ExecRpc {
                 let format = plan.exec.format.into();
                 attach_exec(&workspace, &exec_id, format, position).await?
             }
-            None => self.start_run(caller, plan.exec, &key, &mut guard).await?,
+            None => {
+                let remembered = is_repeatable.then_some(&key);
+                self.start_run(caller, plan.exec, remembered, &mut guard)
+                    .await?
+            }
         };
-        drop(turn);
+        drop(guard);
         let first = first.into_iter().map(|event| Ok(event_message(event)));
         let whole = stream::iter(first).chain(outputs.follow(events, grant));
         let temporary = is_temporary.then_some(workspace);
-        let ended = end_with_deletion(shared, whole, run.open_stream(), temporary);
+        let ended = end_with_deletion(shared, whole, stream, temporary);
         Ok((key.exec, ended))
     }
 
     /// Starts the exec of a run, or attaches to it. From the request to the guest on, the exec may run: the run is
-    /// remembered and its workspace stays, unless the answer proves that nothing was started.
+    /// remembered under a key and its workspace stays, unless the answer proves that nothing was started.
     async fn start_run(
         &self,
         caller: &Caller,
         exec: ExecRequest,
-        key: &RunKey,
+        remembered: Option<&RunKey>,
         guard: &mut ClaimGuard<'_>,
     ) -> Result<(WorkspaceGrant, RunEvents)> {
         let name = exec.workspace.name();
+        let prepared = self.prepare_exec(caller, exec, StartMode::Run).await?;
+        let runs = &self.0.runs;
         let claimed = guard.claimed.take();
-        let is_first = self.0.runs.add_started(key);
-        match self.start_exec_stream(caller, exec).await {
+        let added = remembered.filter(|key| runs.add_started(key));
+        match start_prepared(prepared).await {
             Ok((grant, events)) => {
                 let events = events.map_err(move |status| Error::from_guest(&name, &status));
                 Ok((grant, events.boxed()))
             }
             Err(error) => {
                 if !may_have_started(&error) {
-                    if is_first {
-                        self.0.runs.remove_started(key);
-                    }
+                    added.into_iter().for_each(|key| runs.remove_started(key));
                     guard.claimed = claimed;
                 }
                 Err(error)
@@ -133,39 +145,37 @@ fn may_have_started(error: &Error) -> bool {
     )
 }
 
-/// Finds the workspace that an earlier request of the run claimed, or claims one. Only what this call claims is in the
-/// guard.
-async fn find_or_claim<'a>(
-    shared: &'a SharedDependencies,
+/// Finds the workspace that an earlier request of the run claimed, or claims one, which is then in the guard.
+async fn find_or_claim(
     caller: &Caller,
     template: TemplatePlan,
     (key, plan): (&RunKey, &RunPlan),
-) -> Result<(Workspace, ClaimGuard<'a>)> {
+    guard: &mut ClaimGuard<'_>,
+) -> Result<Workspace> {
+    let shared = guard.shared;
     let taken = || Error::IdTaken {
         name: key.exec.clone(),
     };
     let found = shared.registry.get(caller, &plan.exec.workspace);
     let is_ended = |view: &SlotSnapshot| view.state == SlotState::Closing;
-    let workspace = match found {
+    match found {
         Ok(found) if !is_ended(&found.snapshot()) => {
             let view = found.snapshot();
             let claim = view.record.claim.as_ref();
-            return match claim {
-                Some(claim) if claim.request == template.create.request => {
-                    Ok((found, ClaimGuard::empty(shared)))
-                }
-                Some(_) | None => Err(taken()),
-            };
+            let is_own = claim.is_some_and(|claim| claim.request == template.create.request);
+            is_own.then_some(found).ok_or_else(taken)
         }
-        _ if shared.runs.was_started(key) && plan.position.is_none() => return Err(taken()),
         found if plan.position.is_some() => {
             let name = plan.exec.workspace.name();
-            return Err(found.err().unwrap_or(Error::WorkspaceNotFound { name }));
+            Err(found.err().unwrap_or(Error::WorkspaceNotFound { name }))
         }
-        _ => claim_workspace(shared, caller, template).await?,
-    };
-    let claimed = Some(workspace.clone());
-    Ok((workspace, ClaimGuard { shared, claimed }))
+        _ if shared.runs.was_started(key) => Err(taken()),
+        _ => {
+            let workspace = claim_workspace(shared, caller, template).await?;
+            guard.claimed = Some(workspace.clone());
+            Ok(workspace)
+        }
+    }
 }
 
 /// Refuses what a token of one workspace does not permit.
@@ -274,10 +284,13 @@ fn end_with_deletion(
     temporary: Option<Workspace>,
 ) -> RelayedStream<pb::ExecEvent> {
     let shared = Arc::clone(shared);
-    // Polled when the connection has taken the last event, and never after an error.
+    // Never polled after an error.
     let end = stream::once(async move {
+        // tonic polls until there is nothing, and only then hands over what it has encoded. If the connection refuses that,
+        // it drops the stream.
+        tokio::task::yield_now().await;
         if let (true, Some(workspace)) = (stream.end(), temporary) {
-            spawn_deletion(&shared, workspace);
+            spawn_deletion(&shared, workspace, None);
         }
         None
     });
@@ -285,28 +298,20 @@ fn end_with_deletion(
     relay_stream(events.filter_map(std::future::ready), ())
 }
 
-/// Deletes a workspace in a task of its own. It counts for its tenant until it is gone.
-fn spawn_deletion(shared: &SharedDependencies, workspace: Workspace) {
+/// Deletes a workspace in a task of its own, in which a turn ends with it. It counts for its tenant until it is gone.
+fn spawn_deletion(shared: &SharedDependencies, workspace: Workspace, turn: Option<RunTurn>) {
     shared.tasks.spawn(async move {
+        let _held = turn;
         if let Err(error) = workspace.delete().await {
             tracing::warn!(workspace = %workspace.id(), error = %Chain(&error), "workspace is removed later");
         }
     });
 }
 
-impl<'a> ClaimGuard<'a> {
-    fn empty(shared: &'a SharedDependencies) -> Self {
-        Self {
-            shared,
-            claimed: None,
-        }
-    }
-}
-
 impl Drop for ClaimGuard<'_> {
     fn drop(&mut self) {
         if let Some(workspace) = self.claimed.take() {
-            spawn_deletion(self.shared, workspace);
+            spawn_deletion(self.shared, workspace, self.turn.take());
         }
     }
 }

@@ -54,6 +54,14 @@ pub struct ActiveRun {
     streams: AtomicUsize,
 }
 
+/// Turn of a request, until it is dropped.
+#[derive(Debug)]
+pub struct RunTurn {
+    _turn: OwnedMutexGuard<()>,
+    /// Keeps the run in the table, so that the next request waits for this turn.
+    _run: Arc<ActiveRun>,
+}
+
 /// Open stream of a run.
 #[derive(Debug)]
 pub struct RunStreamGuard {
@@ -115,8 +123,11 @@ impl RunTable {
 
 impl ActiveRun {
     /// Waits until no other request of this run claims, stages or starts.
-    pub async fn take_turn(&self) -> OwnedMutexGuard<()> {
-        Arc::clone(&self.turn).lock_owned().await
+    pub async fn take_turn(self: Arc<Self>) -> RunTurn {
+        RunTurn {
+            _turn: Arc::clone(&self.turn).lock_owned().await,
+            _run: self,
+        }
     }
 
     /// Counts a stream until the guard ends or is dropped.
