@@ -3,8 +3,6 @@
 
 mod collection_saver;
 
-use skilld_proto::v1 as pb;
-
 use crate::error::Error;
 pub use collection_saver::{SaveAs, save_collected_files};
 
@@ -17,9 +15,3 @@ pub const STOPPED: Error = Error::Stopped {
 /// of the response.
 #[derive(Debug, Clone, Copy)]
 pub struct SavesArtifacts;
-
-/// Returns `true` if an exec ended by a timeout or with anything but exit code 0.
-pub fn is_failed(exec: &pb::Exec) -> bool {
-    let result = exec.result.as_ref();
-    result.is_some_and(|result| !result.success)
-}

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::Stream;
+use prost_types::Timestamp;
 use skilld_common::mime;
 use skilld_proto::v1::collect_outputs_response::Payload;
 use skilld_proto::v1::{self as pb, SkipReason};
@@ -124,17 +125,18 @@ impl SaveAs {
         })
     }
 
-    /// Leaves out empty files if `skip` is true.
+    /// Leaves out files that an earlier attempt has saved since the start of an exec; with `skip_empty` also empty files,
+    /// if the exec failed. `result` is `None` before its end.
     #[must_use]
-    pub fn skip_empty(mut self, skip: bool) -> Self {
-        self.skip_empty = skip;
-        self
-    }
-
-    /// Leaves out files that an earlier attempt has saved since `time`.
-    #[must_use]
-    pub fn skip_saved_since(mut self, time: SystemTime) -> Self {
-        self.saved_since = Some(time - TIME_RESOLUTION);
+    pub fn after_exec(
+        mut self,
+        start_time: Option<Timestamp>,
+        result: Option<&pb::ExecResult>,
+        skip_empty: bool,
+    ) -> Self {
+        let start: Option<SystemTime> = start_time.and_then(|time| time.try_into().ok());
+        self.saved_since = start.map(|start| start - TIME_RESOLUTION);
+        self.skip_empty = skip_empty && result.is_some_and(|result| !result.success);
         self
     }
 

@@ -89,13 +89,13 @@ impl ExecService for ExecRpc {
         request: Request<pb::RunExecRequest>,
     ) -> Result<Response<Self::RunExecStream>, Status> {
         let caller = Caller::of(&request)?;
-        let unary_timeout = self.0.config.server.unary_timeout;
-        let wait_deadline = AnswerDeadline::stream_wait_deadline_of(&request, unary_timeout);
-        let run = request.into_inner();
-        let (created, events) = if is_whole_run(&run) {
-            let plan = check_run(&caller, run, &self.0.config)?;
+        let (created, events) = if is_whole_run(request.get_ref()) {
+            let unary_timeout = self.0.config.server.unary_timeout;
+            let wait_deadline = AnswerDeadline::stream_wait_deadline_of(&request, unary_timeout);
+            let plan = check_run(&caller, request.into_inner(), &self.0.config)?;
             self.run_whole(&caller, plan, wait_deadline).await?
         } else {
+            let run = request.into_inner();
             let requested = RequestedExec {
                 workspace: Some(&run.parent),
                 exec_id: &run.exec_id,

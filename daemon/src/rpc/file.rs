@@ -169,11 +169,8 @@ impl FileService for FileRpc {
             return Ok(Response::new(relay_guest_stream(stream, grant)));
         };
         if let Some(exec) = exec {
-            if let Some(start) = exec.start_time.and_then(|time| time.try_into().ok()) {
-                save_as = save_as.skip_saved_since(start);
-            }
-            save_as =
-                save_as.skip_empty(spec.skip_empty_after_failure && collect::is_failed(&exec));
+            let (result, skip_empty) = (exec.result.as_ref(), spec.skip_empty_after_failure);
+            save_as = save_as.after_exec(exec.start_time, result, skip_empty);
         }
         let (artifacts, tasks) = (&self.0.artifacts, &self.0.tasks);
         let saved = collect::save_collected_files(

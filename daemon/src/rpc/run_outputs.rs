@@ -145,15 +145,13 @@ impl RunOutputs {
             .call(grant.guest.clone().collect(plan.request))
             .await?;
         let stream = collected.into_inner();
-        let Some(mut save_as) = plan.save_as else {
+        let Some(save_as) = plan.save_as else {
             let name = grant.name();
             let messages = stream.map_err(move |status| Error::from_guest(&name, &status));
             return Ok(messages.boxed());
         };
-        if let Some(start) = seen.start_time.and_then(|time| time.try_into().ok()) {
-            save_as = save_as.skip_saved_since(start);
-        }
-        save_as = save_as.skip_empty(plan.skip_empty_after_failure && !seen.result.success);
+        let (result, skip_empty) = (Some(&seen.result), spec.skip_empty_after_failure);
+        let save_as = save_as.after_exec(seen.start_time, result, skip_empty);
         let (artifacts, tasks) = (&self.shared.artifacts, &self.shared.tasks);
         let saved = collect::save_collected_files(
             stream,

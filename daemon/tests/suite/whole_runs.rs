@@ -92,6 +92,16 @@ fn request(exec_id: &str, shell: &str) -> pb::RunExecRequest {
     }
 }
 
+/// Returns a request that only runs `shell` in a workspace.
+fn plain_request(workspace: &str, exec_id: &str, shell: &str) -> pb::RunExecRequest {
+    pb::RunExecRequest {
+        parent: workspace.to_owned(),
+        workspace_template: None,
+        outputs: None,
+        ..request(exec_id, shell)
+    }
+}
+
 fn input(name: &str, bytes: &'static [u8]) -> pb::InputSpec {
     pb::InputSpec {
         content: Some(Content::Data(Bytes::from_static(bytes))),
@@ -223,12 +233,7 @@ async fn a_broken_run_continues_in_the_middle_of_a_file() {
     let first = within(stream.message()).await.expect("an event");
     assert_eq!(letter(&first.expect("an event")), 'W');
     drop(stream);
-    let touch = pb::RunExecRequest {
-        parent: "workspaces/job".to_owned(),
-        workspace_template: None,
-        outputs: None,
-        ..request("go", "touch $WORK_DIR/go")
-    };
+    let touch = plain_request("workspaces/job", "go", "touch $WORK_DIR/go");
     run(&server, touch).await.expect("ran");
     // A repeated request attaches. The client leaves in the middle of the second file.
     let mut stream = stream_of(&server, large_request()).await;
@@ -424,12 +429,7 @@ async fn a_run_continues_after_a_restart_of_the_daemon() {
         seen.take(event.expect("not the end"));
     }
     let server = server.restart(|_| {}).await;
-    let touch = pb::RunExecRequest {
-        parent: "workspaces/job".to_owned(),
-        workspace_template: None,
-        outputs: None,
-        ..request("go", "touch $WORK_DIR/go")
-    };
+    let touch = plain_request("workspaces/job", "go", "touch $WORK_DIR/go");
     run(&server, touch).await.expect("ran");
     while let Some(event) = within(events.next()).await.expect("an event") {
         seen.take(event);
@@ -482,12 +482,7 @@ async fn a_repeated_request_deletes_only_what_it_claimed() {
         ..pb::CreateWorkspaceRequest::default()
     };
     server.client.create_workspace(create).await.expect("made");
-    let own = pb::RunExecRequest {
-        parent: "workspaces/own".to_owned(),
-        workspace_template: None,
-        outputs: None,
-        ..request("own", "true")
-    };
+    let own = plain_request("workspaces/own", "own", "true");
     run(&server, own).await.expect("ran");
     for position in [None, Some(pb::RunPosition::default())] {
         let foreign = pb::RunExecRequest {

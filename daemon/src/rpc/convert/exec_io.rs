@@ -7,7 +7,7 @@ use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1 as pb;
 
 use super::page::Page;
-use super::{ViolationCollector, duration_message, int32, parse_exec_name};
+use super::{ViolationCollector, duration_message, parse_exec_name};
 use crate::config::POLL_WAIT_MAX;
 use crate::error::Result;
 
@@ -30,7 +30,10 @@ const STREAM_BYTES_MAX: usize = 256 << 10;
 /// `Invalid` with every violation.
 pub fn check_exec_page(size: i32, token: &str) -> Result<(u32, u64)> {
     let page = Page::requested(size, token)?;
-    Ok((int32(page.size).unsigned_abs(), page.start as u64))
+    Ok((
+        u32::try_from(page.size).unwrap_or(u32::MAX),
+        page.start as u64,
+    ))
 }
 
 /// Checks a `PollExecRequest` and converts it, without the exec's id.

@@ -60,8 +60,6 @@ pub struct OutputPlan {
     pub request: guest::CollectRequest,
     /// Artifacts to save; `None` to save none.
     pub save_as: Option<SaveAs>,
-    /// Leaves out empty files if the exec failed.
-    pub skip_empty_after_failure: bool,
     /// Leaves out the bytes of the files.
     pub omit_data: bool,
 }
@@ -264,7 +262,6 @@ fn check_outputs(exec: &ExecRequest, outputs: pb::RunOutputs) -> Result<OutputPl
     }
     spec.save_as_artifacts = None;
     Ok(OutputPlan {
-        skip_empty_after_failure: spec.skip_empty_after_failure,
         request: guest::CollectRequest { spec: Some(spec) },
         save_as,
         omit_data: outputs.omit_data,

@@ -139,13 +139,10 @@ impl ViolationCollector {
 
     /// Checks the size of a page; 0 means `default`, and more than `max` means `max`.
     pub fn page_size(&mut self, value: i32, default: usize, max: usize) -> usize {
-        match usize::try_from(value) {
-            Ok(0) => default,
-            Ok(size) => size.min(max),
-            Err(_) => {
-                self.add("page_size", "must not be negative");
-                default
-            }
+        let size = self.not_negative("page_size", value.into());
+        match usize::try_from(size).unwrap_or(max) {
+            0 => default,
+            size => size.min(max),
         }
     }
 
