@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use skilld_proto::v1::ExitReason;
+use skilld_proto::int64_from_count;
+use skilld_proto::v1::{self, ExitReason};
 
 use crate::sys::ExitStatus;
 
@@ -103,14 +104,27 @@ impl ExhaustionDetector {
 
     /// Returns the number of processes of the workspace that the kernel killed for memory since the snapshot; `None`
     /// without the counter. Processes of other execs count too.
-    pub(crate) fn oom_kills(&self, before: StartSnapshot) -> Option<u64> {
+    fn oom_kills(&self, before: StartSnapshot) -> Option<u64> {
         count_since(before.counters.oom, self.oom.as_ref())
     }
 
     /// Returns the number of forks in the workspace that the pids limit refused since the snapshot; `None` without the
     /// counter. Forks of other execs count too.
-    pub(crate) fn refused_forks(&self, before: StartSnapshot) -> Option<u64> {
+    fn refused_forks(&self, before: StartSnapshot) -> Option<u64> {
         count_since(before.counters.pids, self.pids.as_ref())
+    }
+
+    /// Adds both numbers to the result of an exec.
+    pub(crate) fn add_counts(
+        &self,
+        result: v1::ExecResult,
+        before: StartSnapshot,
+    ) -> v1::ExecResult {
+        v1::ExecResult {
+            oom_kills: self.oom_kills(before).map(int64_from_count),
+            refused_forks: self.refused_forks(before).map(int64_from_count),
+            ..result
+        }
     }
 
     /// Returns the resource that ran out during a failed exec, if any. The counters cover the whole workspace: if

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use skilld_proto::int64_from_count;
 use skilld_proto::v1::{self, ExitReason};
 use tokio::sync::mpsc;
 
@@ -204,24 +203,15 @@ impl RunningExec {
         let ran_out = || self.host.exhaustion.reason(exit, self.before, is_disk_full);
         let cause = self.cause.or_else(ran_out);
         let result = v1::ExecResult {
-            oom_kills: self
-                .host
-                .exhaustion
-                .oom_kills(self.before)
-                .map(int64_from_count),
-            refused_forks: self
-                .host
-                .exhaustion
-                .refused_forks(self.before)
-                .map(int64_from_count),
             full_disks: std::mem::take(&mut self.full_disks),
             ..exited_result(exit, wall, cause)
         };
+        let counted = self.host.exhaustion.add_counts(result, self.before);
         self.deadlines.timeout = None;
         self.deadlines.silence = None;
         self.deadlines.leak = Some(deadline_after(Instant::now(), self.settings.leak_grace));
         self.tree.forget_leader(&self.host);
-        record_exit(&self.host, &self.exec, result);
+        record_exit(&self.host, &self.exec, counted);
         if self.tree.has_lost_supervisor() {
             self.end_orphaned_tree();
         }
@@ -232,20 +222,9 @@ impl RunningExec {
         if self.phase() < ExecPhase::Exited {
             self.deadlines = ExecDeadlines::default();
             self.tree.forget_leader(&self.host);
-            let result = v1::ExecResult {
-                oom_kills: self
-                    .host
-                    .exhaustion
-                    .oom_kills(self.before)
-                    .map(int64_from_count),
-                refused_forks: self
-                    .host
-                    .exhaustion
-                    .refused_forks(self.before)
-                    .map(int64_from_count),
-                ..lost_leader_result(self.cause, self.started.elapsed())
-            };
-            record_exit(&self.host, &self.exec, result);
+            let result = lost_leader_result(self.cause, self.started.elapsed());
+            let counted = self.host.exhaustion.add_counts(result, self.before);
+            record_exit(&self.host, &self.exec, counted);
         }
     }
 
