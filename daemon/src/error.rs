@@ -28,7 +28,7 @@ pub use daemon_problem::DaemonProblem;
 pub use error_text::Violation;
 use error_text::{
     entry_prefix, join_violations, missing_image_remedy, nearest_hint, nearest_skills, pool_names,
-    quota_remedy, version_suffix,
+    quota_remedy, text_after_colon, version_suffix,
 };
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
@@ -293,6 +293,18 @@ pub enum Error {
         /// 64 hex digits.
         actual: String,
     },
+    /// Command of a setup that did not succeed.
+    #[error("the workspace could not be prepared: {exec} ended with {outcome}{}", text_after_colon(.said))]
+    SetupFailed {
+        /// Resource name of the exec.
+        exec: String,
+        /// Exit code as shells have it.
+        code: i32,
+        /// Reason of the end, and exit code.
+        outcome: String,
+        /// End of its stderr, or why it did not start.
+        said: String,
+    },
     /// Input that cannot be read from its source.
     #[error("{from} {fault}")]
     Source {
@@ -415,6 +427,7 @@ impl Error {
             Self::Storage { .. } => (Code::Unavailable, Reason::StorageUnavailable),
             Self::StorageUnsure { .. } => (Code::Aborted, Reason::StorageUnavailable),
             Self::PoolNotFound { .. } => (Code::NotFound, Reason::PoolNotFound),
+            Self::SetupFailed { .. } => (Code::FailedPrecondition, Reason::SetupFailed),
             Self::IdTaken { .. } | Self::VersionTaken { .. } => {
                 (Code::AlreadyExists, Reason::IdTaken)
             }

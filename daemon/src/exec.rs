@@ -196,7 +196,8 @@ fn check_replaced_length(
     Err(Error::invalid(field(), problem))
 }
 
-/// Returns the working directory: that of the spec, else that of the script, else the skill's root, else work/.
+/// Returns the working directory: that of the spec, else that of the script, else the skill's root, else the
+/// workspace.
 fn working_directory(
     exec_id: &str,
     folder: Option<&SkillFolder>,
@@ -216,7 +217,7 @@ fn working_directory(
         ));
     }
     let Some(root) = folder.map(SkillFolder::path) else {
-        return Ok(workspace_paths::WORK_DIR.to_owned());
+        return Ok(workspace_paths::WORKSPACE_DIR.to_owned());
     };
     let (Some(script), Some(program)) = (&spec.script, program) else {
         return Ok(root);

@@ -76,6 +76,8 @@ pub struct InputSpec {
 pub enum InputSource {
     /// Bytes of the request.
     Data(Bytes),
+    /// Tar archive of the request, compressed with gzip or not.
+    Archive(Bytes),
     /// Artifact of the artifact store.
     Artifact(ArtifactRef),
     /// Absolute path on the host.

@@ -34,6 +34,7 @@ mod prepare_skill;
 pub mod relay;
 mod role_restriction;
 mod run_outputs;
+mod run_setup;
 mod run_warnings;
 pub mod server_info;
 pub mod skill;

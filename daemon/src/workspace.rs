@@ -103,6 +103,8 @@ pub struct Slot {
     staging: Arc<Mutex<()>>,
     /// Lock of calls that stage inputs, which may take as long as a download.
     inputs: Arc<Mutex<()>>,
+    /// Lock of calls that prepare the workspace.
+    setup: Arc<Mutex<()>>,
     running_execs: Arc<RunningExecs>,
 }
 
@@ -159,6 +161,11 @@ enum SlotRequest {
     /// Records staged inputs.
     Inputs {
         staged: Vec<record::InputRecord>,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    /// Records the last setup.
+    Setup {
+        setup: record::SetupRecord,
         reply: oneshot::Sender<Result<()>>,
     },
     /// Ends the slot. Answered when nothing of it is left, or when its removal has to wait for the engine.
@@ -380,6 +387,21 @@ impl Workspace {
     pub async fn record_inputs(&self, staged: Vec<record::InputRecord>) -> Result<()> {
         self.slot
             .ask(|reply| SlotRequest::Inputs { staged, reply })
+            .await
+    }
+
+    /// Waits for the turn to prepare the workspace. Its holder may read the record of setups and then replace it.
+    pub async fn lock_setup(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.slot.setup).lock_owned().await
+    }
+
+    /// Records the last setup.
+    ///
+    /// # Errors
+    /// [`Error::WorkspaceNotReady`], or the record could not be written.
+    pub async fn record_setup(&self, setup: record::SetupRecord) -> Result<()> {
+        self.slot
+            .ask(|reply| SlotRequest::Setup { setup, reply })
             .await
     }
 

@@ -191,6 +191,11 @@ pub const METHODS: &[Method] = &[
     ),
     method("/skilld.v1.SkillService/GetSkill", Role::User, Effect::Read),
     method(
+        "/skilld.v1.SkillService/GetSkillMaterial",
+        Role::User,
+        Effect::Read,
+    ),
+    method(
         "/skilld.v1.SkillService/SearchSkills",
         Role::Observer,
         Effect::Read,

@@ -15,6 +15,7 @@ pub(crate) mod publisher;
 pub mod search;
 pub mod skill;
 pub(crate) mod skill_library;
+pub mod skill_material;
 pub(crate) mod source_ingest;
 pub(crate) mod source_scan_result;
 pub(crate) mod source_scanner;

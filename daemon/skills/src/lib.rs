@@ -38,6 +38,7 @@ mod tenant_permits;
 pub use catalogue::catalogue_snapshot::Catalogue;
 pub use catalogue::search::SearchMatch;
 pub use catalogue::skill::{PageCursor, Skill, SkillState};
+pub use catalogue::skill_material::{DOCUMENTS_MAX, DocumentChoice, SkillDocument, SkillMaterial};
 pub use catalogue::{preflight, search};
 pub use content_store::content_hashing::ContentSummary;
 pub use content_store::staged_skill::{

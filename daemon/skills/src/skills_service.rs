@@ -16,6 +16,7 @@ use crate::catalogue::preflight::Need;
 use crate::catalogue::search::SearchMatch;
 use crate::catalogue::skill::{PageCursor, Skill};
 use crate::catalogue::skill_library::{SkillFilePath, SkillLibrary};
+use crate::catalogue::skill_material::{DocumentChoice, SkillMaterial};
 use crate::catalogue::source_scanner::ScanExtent;
 use crate::content_store::digest_cache::{DigestCache, WEIGHT_BYTES};
 use crate::content_store::skill_files::{FileContent, Manifest, SkillFile};
@@ -270,6 +271,23 @@ impl Skills {
                 false => SkillFilePath::InSkill(&path),
             };
             library.open_file(catalogue, &wanted, path, is_workspace_text)
+        })
+        .await
+    }
+
+    /// Returns a skill with its body and chosen documents, all of one digest. Paths and texts of the documents together
+    /// have at most `bytes_max` bytes, unless the paths alone have more.
+    ///
+    /// # Errors
+    /// `SkillNotFound`, `SkillInvalid`, `LeavesSkill`, `Io`.
+    pub async fn read_material(
+        &self,
+        wanted: SkillRef,
+        choice: DocumentChoice,
+        bytes_max: usize,
+    ) -> Result<SkillMaterial> {
+        self.read(move |library, catalogue| {
+            library.read_material(catalogue, &wanted, choice, bytes_max)
         })
         .await
     }

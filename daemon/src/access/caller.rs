@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tonic::Request;
 
 use super::principal::{CredentialKind, Principal};
+use super::run_policy::RunPolicy;
 use super::tenant_limits::TenantLimits;
 use super::tenant_name::TenantName;
 use super::tenants_file::TenantConfig;
@@ -77,6 +78,11 @@ impl Caller {
     /// Returns the quotas of the caller's tenant.
     pub fn limits(&self) -> &TenantLimits {
         &self.grants.limits
+    }
+
+    /// Returns the programs and variables of the tenant's execs.
+    pub fn run_policy(&self) -> &RunPolicy {
+        &self.grants.policy
     }
 
     /// Returns `true` unless authentication is off.

@@ -73,12 +73,15 @@ pub struct RateLimit {
     pub burst: NonZeroU32,
 }
 
-/// Keys of a tenant's section about quotas, as they are written.
+/// Keys of a tenant's section, as they are written.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLimits {
     pub(super) pools: Option<std::collections::BTreeSet<String>>,
     pub(super) roots: Option<std::collections::BTreeSet<String>>,
+    pub(super) allowed_programs: Option<Vec<String>>,
+    pub(super) denied_programs: Option<Vec<String>>,
+    pub(super) allowed_env: Option<Vec<String>>,
     workspaces: Option<RawAmount>,
     memory: Option<RawAmount>,
     cpus: Option<RawAmount>,

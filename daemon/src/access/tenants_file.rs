@@ -7,6 +7,9 @@
 //! [tenants.billing]
 //! pools = ["default", "office"]
 //! roots = ["/srv/skills"]    # as written in skills.roots; without this line all of them
+//! allowed_programs = ["python3", "node"]   # programs that commands may be; without this line all
+//! denied_programs = ["curl"]
+//! allowed_env = ["LANG", "REPORT_*"]       # variables that requests may set; without this line all
 //! workspaces = 20            # quotas; "unlimited" is possible too
 //! memory = "16GiB"
 //! cpus = 8
@@ -39,6 +42,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::protected_file::{Secrecy, read_protected_text};
+use super::run_policy::RunPolicy;
 use super::tenant_limits::{RawLimits, TenantLimits};
 use super::tenant_name::TenantName;
 use crate::config::{Config, Role, parse_toml};
@@ -63,6 +67,8 @@ pub(crate) struct TenantConfig {
     pub(crate) roots: Option<Arc<BTreeSet<String>>>,
     /// Quotas.
     pub(crate) limits: Arc<TenantLimits>,
+    /// Programs and variables.
+    pub(crate) policy: Arc<RunPolicy>,
 }
 
 /// Names that a tenant's section may use.
@@ -259,6 +265,7 @@ fn check_tenant(
         pools: pick(|raw| raw.pools.as_ref()),
         roots: pick(|raw| raw.roots.as_ref()),
         limits: Arc::new(own.check(default, config_key, faults)),
+        policy: Arc::new(RunPolicy::check(own, default, config_key, faults)),
     }
 }
 

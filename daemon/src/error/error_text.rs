@@ -121,6 +121,14 @@ pub(super) fn version_suffix(version: Option<u64>) -> String {
     }
 }
 
+/// Returns a text after a colon; nothing if it is empty.
+pub(super) fn text_after_colon(text: &str) -> String {
+    match text.is_empty() {
+        true => String::new(),
+        false => format!(": {text}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tonic::Status;

@@ -119,6 +119,8 @@ fn is_source(
         InputSource::Url(_) => {
             record.url_sha256 == *digest.get_or_init(|| url_sha256(&input.source))
         }
+        // What its files were is not recorded.
+        InputSource::Archive(_) => false,
         InputSource::Host(_) | InputSource::Workspace(_) | InputSource::Skill { .. } => {
             record.from == input.from
         }
@@ -228,6 +230,7 @@ pub(super) fn url_sha256(source: &InputSource) -> String {
     match source {
         InputSource::Url(url) => sha256_hex(url.url().as_str().as_bytes()),
         InputSource::Data(_)
+        | InputSource::Archive(_)
         | InputSource::Artifact(_)
         | InputSource::Host(_)
         | InputSource::Workspace(_)

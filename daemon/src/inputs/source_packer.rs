@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use skilld_common::unix_time::unix_ms;
-use skilld_proto::v1::{FileEntry, FileType};
+use skilld_proto::count_from_int64;
+use skilld_proto::guest::v1 as guest;
+use skilld_proto::guest::v1::put_files_request::Payload;
+use skilld_proto::v1::{self as pb, FileEntry, FileType};
 
 use super::archive_packer::ArchivePacker;
 use super::destination::{self, PlannedDestination};
@@ -20,6 +24,9 @@ use crate::exec::{self, StagedSkillRecord};
 use crate::fetch::{FetchRequest, WebUrl};
 use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::workspace::record;
+
+/// First bytes of gzip.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Packs the inputs of one request into an archive, from sources of any kind.
 #[derive(Debug)]
@@ -75,6 +82,7 @@ impl SourcePacker<'_> {
                 job.pack_only_file(packer, SourceFileReader::from_bytes(data))
                     .await
             }
+            InputSource::Archive(data) => self.unpack_archive(job, data).await,
             InputSource::Artifact(artifact) => self.pack_artifact(packer, job, artifact).await,
             InputSource::Host(path) => self.pack_host_path(packer, job, path).await,
             InputSource::Workspace(path) => self.pack_workspace_path(packer, job, path).await,
@@ -86,6 +94,43 @@ impl SourcePacker<'_> {
             }
             InputSource::Url(url) => self.pack_url(packer, job, url).await,
         }
+    }
+
+    /// Has the guest unpack an archive of the request, which is not part of the packed one.
+    async fn unpack_archive(&self, job: &PlannedInput<'_>, data: &Bytes) -> Result<StagedInput> {
+        let format = match data.starts_with(&GZIP_MAGIC) {
+            true => pb::StageFormat::TarGz,
+            false => pb::StageFormat::Tar,
+        };
+        let file = pb::StageFilesHeader {
+            format: format.into(),
+            path: job.destination.path.clone(),
+            sha256: job.input.sha256.clone(),
+            ..pb::StageFilesHeader::default()
+        };
+        let header = guest::PutFilesHeader {
+            file: Some(file),
+            entries_max: ARCHIVE_ENTRIES_MAX,
+            bytes_max: self.inner.bytes_max,
+        };
+        let messages = [Payload::Header(header), Payload::Data(data.clone())];
+        let messages = messages.map(|payload| guest::PutFilesRequest {
+            payload: Some(payload),
+        });
+        let mut client = self.reader.guest.clone();
+        let put = client.put_files(futures::stream::iter(messages)).await;
+        let put = put.map_err(|status| Error::from_guest(&self.reader.workspace, &status))?;
+        let put = put.into_inner();
+        let left_out = put.skipped_files.first();
+        Ok(StagedInput {
+            files: count_from_int64(put.file_count),
+            bytes: count_from_int64(put.size_bytes),
+            note: left_out.map_or_else(String::new, |first| {
+                let count = put.skipped_count;
+                format!("{count} entries were left out, the first is {}", first.path)
+            }),
+            ..StagedInput::default()
+        })
     }
 
     async fn pack_artifact(

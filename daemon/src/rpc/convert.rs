@@ -23,6 +23,7 @@ pub mod page;
 pub mod run;
 pub mod skill;
 pub mod skill_content;
+pub mod skill_material;
 pub mod skill_publish;
 mod violation_collector;
 pub mod workspace;

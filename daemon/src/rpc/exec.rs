@@ -102,7 +102,7 @@ impl ExecService for ExecRpc {
                 spec: run.spec,
                 format: run.format,
             };
-            let exec = wire::check_exec(requested, &self.0.config.execs)?;
+            let exec = wire::check_exec(requested, caller.run_policy(), &self.0.config.execs)?;
             let exec_id = exec.exec_id.clone();
             let prepared = self.prepare_exec(&caller, exec, StartMode::Run).await?;
             let (grant, events) = start_prepared(prepared).await?;
@@ -124,7 +124,7 @@ impl ExecService for ExecRpc {
             spec: start.spec,
             format: pb::OutputFormat::Unspecified.into(),
         };
-        let exec = wire::check_exec(requested, &self.0.config.execs)?;
+        let exec = wire::check_exec(requested, caller.run_policy(), &self.0.config.execs)?;
         let (prepared, mut observer) = self
             .prepare_exec(&caller, exec, StartMode::Detached)
             .await?;

@@ -10,7 +10,7 @@ use skilld_proto::v1::skill_service_server::SkillService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::skill_publish as changes;
-use super::convert::{self, skill as wire, skill_content};
+use super::convert::{self, skill as wire, skill_content, skill_material};
 use super::missing_packages::find_missing_packages;
 use super::relay::{RelayedStream, relay_stream};
 use super::{
@@ -112,6 +112,18 @@ impl SkillService for SkillRpc {
             }
         }
         Ok(Response::new(message))
+    }
+
+    async fn get_skill_material(
+        &self,
+        request: Request<pb::GetSkillMaterialRequest>,
+    ) -> Result<Response<pb::SkillMaterial>, Status> {
+        let caller = Caller::of(&request)?;
+        let wanted = skill_material::check_material(request.get_ref())?;
+        let skills = self.0.skills.of(&caller);
+        let reading = skills.read_material(wanted.skill, wanted.choice, wanted.bytes_max);
+        let material = reading.await.map_err(Error::from)?;
+        Ok(Response::new(skill_material::material_message(material)))
     }
 
     async fn search_skills(

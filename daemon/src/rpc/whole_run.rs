@@ -78,7 +78,8 @@ impl ExecRpc {
         let exec_id = plan.exec.exec_id.clone();
         let is_known = !plan.exec.is_new && is_exec_known(&workspace, &exec_id).await?;
         if !is_known && plan.position.is_none() {
-            let staged = stage_all(shared, caller, &workspace, &mut plan, wait_deadline).await?;
+            let staged = self.stage_all(caller, &workspace, &mut plan, wait_deadline);
+            let staged = staged.await?;
             first.extend(staged.map(Event::Staged));
         }
         let outputs = RunOutputs::new(shared, workspace.key.clone(), plan.outputs, plan.position);
@@ -99,6 +100,46 @@ impl ExecRpc {
         let temporary = is_temporary.then_some(workspace);
         let ended = end_with_deletion(shared, whole, stream, temporary);
         Ok((key.exec, ended))
+    }
+
+    /// Stages the skills and the inputs of a plan, with the setup between them; `None` if it has nothing of that.
+    async fn stage_all(
+        &self,
+        caller: &Caller,
+        workspace: &Workspace,
+        plan: &mut RunPlan,
+        wait_deadline: Instant,
+    ) -> Result<Option<pb::StagedEvent>> {
+        let shared = &self.0;
+        let skills = std::mem::take(&mut plan.skills);
+        let inputs = std::mem::take(&mut plan.inputs);
+        if skills.is_empty() && inputs.is_empty() && plan.setup.is_none() {
+            return Ok(None);
+        }
+        let mut staged = pb::StagedEvent::default();
+        if !skills.is_empty() {
+            let (source, place) = (shared.skills.of(caller), workspace.clone());
+            let writable = plan.writable_skills;
+            let staging =
+                SkillStaging::prepare(shared, &source, place, skills, writable, wait_deadline);
+            let staging = in_child_span("find environments", staging).await?;
+            let skills = in_child_span("stage skills", staging.run(shared)).await?;
+            staged.skills = file_wire::staged_skills_message(&skills).skills;
+        }
+        let scope = plan.scope.clone().of_tenant(caller.tenant());
+        if let Some(setup) = plan.setup.take() {
+            let setup = self.run_setup(caller, workspace, setup, scope.clone());
+            staged.setup_ran = setup.await?;
+        }
+        if !inputs.is_empty() {
+            let (inputs, grant): (Arc<[_]>, _) = (inputs.into(), workspace.grant().await?);
+            let staging = shared
+                .inputs
+                .stage(workspace.clone(), grant, Arc::clone(&inputs), scope);
+            let files = in_child_span("stage inputs", staging).await?;
+            staged.inputs = input_wire::staged_inputs_message(&inputs, files).inputs;
+        }
+        Ok(Some(staged))
     }
 
     /// Starts the exec of a run, or attaches to it. From the request to the guest on, the exec may run: the run is
@@ -180,7 +221,8 @@ async fn find_or_claim(
 
 /// Refuses what a token of one workspace does not permit.
 fn require_rights(caller: &Caller, plan: &RunPlan) -> Result<()> {
-    let mut inputs = plan.inputs.iter();
+    let prepared = plan.setup.iter().flat_map(|setup| &setup.inputs);
+    let mut inputs = plan.inputs.iter().chain(prepared);
     let loads = inputs.any(|input| matches!(input.source, InputSource::Artifact(_)));
     let saves = plan
         .outputs
@@ -215,43 +257,6 @@ async fn is_exec_known(workspace: &Workspace, exec_id: &str) -> Result<bool> {
         Err(error) if error.kind().1 == ErrorReason::ExecNotFound => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Stages the skills and the inputs of a plan; `None` if it has none.
-async fn stage_all(
-    shared: &SharedDependencies,
-    caller: &Caller,
-    workspace: &Workspace,
-    plan: &mut RunPlan,
-    wait_deadline: Instant,
-) -> Result<Option<pb::StagedEvent>> {
-    let (skills, inputs) = (
-        std::mem::take(&mut plan.skills),
-        std::mem::take(&mut plan.inputs),
-    );
-    if skills.is_empty() && inputs.is_empty() {
-        return Ok(None);
-    }
-    let mut staged = pb::StagedEvent::default();
-    if !skills.is_empty() {
-        let (source, place) = (shared.skills.of(caller), workspace.clone());
-        let writable = plan.writable_skills;
-        let staging =
-            SkillStaging::prepare(shared, &source, place, skills, writable, wait_deadline);
-        let staging = in_child_span("find environments", staging).await?;
-        let skills = in_child_span("stage skills", staging.run(shared)).await?;
-        staged.skills = file_wire::staged_skills_message(&skills).skills;
-    }
-    if !inputs.is_empty() {
-        let scope = plan.scope.clone().of_tenant(caller.tenant());
-        let (inputs, grant): (Arc<[_]>, _) = (inputs.into(), workspace.grant().await?);
-        let staging = shared
-            .inputs
-            .stage(workspace.clone(), grant, Arc::clone(&inputs), scope);
-        let files = in_child_span("stage inputs", staging).await?;
-        staged.inputs = input_wire::staged_inputs_message(&inputs, files).inputs;
-    }
-    Ok(Some(staged))
 }
 
 /// Attaches to the exec of an earlier stream, behind the output that it sent.

@@ -342,6 +342,7 @@ mod tests {
                 "GetPrincipal",
                 "GetServerInfo",
                 "GetSkill",
+                "GetSkillMaterial",
                 "GetTenantUsage",
                 "GetWorkspace",
                 "ListArtifactVersions",

@@ -100,6 +100,7 @@ impl SlotActor {
             staging: Arc::default(),
             running_execs: Arc::default(),
             inputs: Arc::default(),
+            setup: Arc::default(),
         };
         let actor = Self {
             context,
@@ -250,6 +251,10 @@ impl SlotActor {
             }
             SlotRequest::Inputs { staged, reply } => {
                 let recorded = self.update_claim(|claim| claim.add_inputs(staged)).await;
+                answer(reply, recorded);
+            }
+            SlotRequest::Setup { setup, reply } => {
+                let recorded = self.update_claim(|claim| claim.setup = setup).await;
                 answer(reply, recorded);
             }
             SlotRequest::Delete { reply } => {

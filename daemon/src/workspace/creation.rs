@@ -21,7 +21,7 @@ use crate::fault;
 use crate::pool::{Pool, TenantShare};
 use crate::shutdown::RefusedWork;
 use crate::telemetry::trace_span::{in_child_span, set_attribute, with_current_trace};
-use crate::workspace::record::WorkspaceClaim;
+use crate::workspace::record::{SetupRecord, WorkspaceClaim};
 use crate::workspace::registry::WorkspaceRegistry;
 use crate::workspace::slot_disk;
 use crate::workspace::slot_state_machine::SlotState;
@@ -225,6 +225,7 @@ fn new_claim(create: &WorkspaceRequest) -> WorkspaceClaim {
         end_time_ms: unix_ms(now + create.lifetime),
         skills: BTreeMap::new(),
         inputs: Vec::new(),
+        setup: SetupRecord::default(),
     }
 }
 

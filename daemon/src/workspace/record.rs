@@ -122,6 +122,18 @@ pub struct WorkspaceClaim {
     /// Staged inputs, at most [`INPUTS_MAX`] and one per path, the latest last.
     #[serde(default)]
     pub inputs: Vec<InputRecord>,
+    /// Last setup.
+    #[serde(default)]
+    pub setup: SetupRecord,
+}
+
+/// Record of the setups of a workspace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetupRecord {
+    /// Number of setups that ended, also those that failed.
+    pub run_count: u64,
+    /// Digest of the last one; empty if there was none or if it failed.
+    pub digest: String,
 }
 
 /// Maximum number of recorded inputs.
@@ -378,6 +390,7 @@ mod tests {
                 end_time_ms: 3,
                 skills: BTreeMap::from([("s".into(), StagedSkillRecord::default())]),
                 inputs: Vec::new(),
+                setup: SetupRecord::default(),
             }),
             quarantine_tenant: Some(TenantName::default()),
         }

@@ -15,6 +15,7 @@ mod metrics;
 mod metrics_listener;
 mod quotas;
 mod rotation;
+mod run_policies;
 mod skills;
 mod slow_uploads;
 mod streams;

@@ -27,6 +27,7 @@ mod reconcile;
 mod resource_names;
 mod server;
 mod skill_content;
+mod skill_material;
 mod skills;
 mod state_disk;
 mod traces;

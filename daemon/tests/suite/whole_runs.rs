@@ -8,6 +8,8 @@ use skilld_proto::v1::{self as pb, ErrorReason};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+mod setup;
+
 use crate::server::{TestServer, wait_until, within};
 
 const SKILLS: [(&str, &str); 1] = [("csv", "name: csv\ndescription: Reads tables.")];

@@ -11,6 +11,7 @@ use super::exec_io::check_offsets;
 use super::skill::{skill_name, skill_part};
 use super::violation_collector::environment_bytes;
 use super::{ViolationCollector, file};
+use crate::access::{PROGRAM_BYTES_MAX, PROGRAMS_MAX, RunPolicy, is_program};
 use crate::config::ExecConfig;
 use crate::error::Result;
 use crate::exec::{script, script_arguments};
@@ -38,10 +39,6 @@ const GRACE_MAX: Duration = Duration::from_secs(60);
 pub const TERMINAL_MAX: u32 = 10_000;
 /// Maximum length of the variable TERM, in bytes.
 const TERM_BYTES_MAX: usize = 64;
-/// Maximum number of entries in a list of programs.
-pub const PROGRAMS_MAX: usize = 256;
-/// Maximum length of one entry, in bytes: Linux's PATH_MAX.
-const PROGRAM_BYTES_MAX: usize = 4096;
 /// Maximum length of a skill's name, in bytes.
 const SKILL_BYTES_MAX: usize = 64;
 
@@ -58,11 +55,15 @@ pub struct RequestedExec<'a> {
     pub format: i32,
 }
 
-/// Checks a request for an exec, as far as that needs no workspace.
+/// Checks a request for an exec, as far as that needs no workspace, and narrows it to the policy of the caller's tenant.
 ///
 /// # Errors
 /// `Invalid` with every violation; otherwise `PathEscapes`.
-pub fn check_exec(requested: RequestedExec<'_>, config: &ExecConfig) -> Result<ExecRequest> {
+pub fn check_exec(
+    requested: RequestedExec<'_>,
+    policy: &RunPolicy,
+    config: &ExecConfig,
+) -> Result<ExecRequest> {
     let mut violations = ViolationCollector::default();
     let named = requested
         .workspace
@@ -86,6 +87,7 @@ pub fn check_exec(requested: RequestedExec<'_>, config: &ExecConfig) -> Result<E
             let id = exec_id.as_deref().unwrap_or_default();
             violations.take(file::check_planned_collect(planned, id));
         }
+        violations.take(policy.apply(&mut spec));
         (spec, digest)
     });
     let checked = workspace.zip(exec_id).zip(format).zip(spec);
@@ -333,9 +335,7 @@ fn check_programs(violations: &mut ViolationCollector, programs: Option<&pb::Exe
             continue;
         }
         for (index, entry) in entries.iter().enumerate() {
-            let is_name = !entry.contains('/') || (entry.starts_with('/') && !entry.ends_with('/'));
-            let is_text = !entry.is_empty() && !entry.contains('\0');
-            if !is_name || !is_text || entry.len() > PROGRAM_BYTES_MAX {
+            if !is_program(entry) {
                 let message = format_args!(
                     "must be a name without a slash or an absolute path, of at most {PROGRAM_BYTES_MAX} bytes"
                 );
@@ -404,7 +404,7 @@ mod tests {
     }
 
     fn check(spec: pb::ExecSpec) -> Result<pb::ExecSpec> {
-        check_exec(requested(spec), &config()).map(|checked| checked.spec)
+        check_exec(requested(spec), &RunPolicy::default(), &config()).map(|checked| checked.spec)
     }
 
     fn faults(spec: pb::ExecSpec) -> Vec<String> {
@@ -413,7 +413,7 @@ mod tests {
 
     /// Fields that are refused, in order.
     fn faults_of(requested: RequestedExec<'_>) -> Vec<String> {
-        match check_exec(requested, &config()) {
+        match check_exec(requested, &RunPolicy::default(), &config()) {
             Ok(_) => vec![],
             Err(Error::Invalid(violations)) => violations
                 .into_iter()

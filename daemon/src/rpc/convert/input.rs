@@ -59,16 +59,17 @@ fn check_input(
             let source = violations.take(parse_source(&at("source"), &from));
             (from, source)
         }
-        Some(Given::Data(data)) if data.len() > DATA_BYTES_MAX => {
-            let bytes = data.len();
-            let problem =
-                format_args!("has {bytes} bytes; at most {DATA_BYTES_MAX}: StageFiles takes more");
-            violations.add(at("data"), problem);
-            return None;
+        Some(Given::Data(data)) => {
+            check_size(violations, at("data"), data.len());
+            (String::new(), Some(InputSource::Data(data)))
         }
-        Some(Given::Data(data)) => (String::new(), Some(InputSource::Data(data))),
+        Some(Given::Archive(data)) => {
+            check_size(violations, at("archive"), data.len());
+            (String::new(), Some(InputSource::Archive(data)))
+        }
         None => {
-            violations.add(at("source"), "is missing: give `source` or `data`");
+            let problem = "is missing: give `source`, `data` or `archive`";
+            violations.add(at("source"), problem);
             return None;
         }
     };
@@ -82,6 +83,15 @@ fn check_input(
     if spec.pin && !matches!(source, InputSource::Artifact(_)) {
         violations.add(at("pin"), "is for artifacts");
     }
+    let to = match (target?, &source) {
+        (InputDestination::Default, InputSource::Archive(_)) => {
+            let problem = "is missing: an archive needs a folder, `./` for the workspace";
+            violations.add(at("path"), problem);
+            return None;
+        }
+        (InputDestination::Folder(path), InputSource::Archive(_)) => InputDestination::Path(path),
+        (to, _) => to,
+    };
     let name = if spec.name.is_empty() {
         source_name(&source)
     } else {
@@ -91,7 +101,7 @@ fn check_input(
         name: safe_name(name),
         field,
         from,
-        to: target?,
+        to,
         link: mode == Some(pb::StageMode::Link),
         pin: spec.pin,
         sha256,
@@ -99,10 +109,19 @@ fn check_input(
     })
 }
 
+/// Checks the size of bytes in a request.
+fn check_size(violations: &mut ViolationCollector, field: String, bytes: usize) {
+    if bytes > DATA_BYTES_MAX {
+        let problem =
+            format_args!("has {bytes} bytes; at most {DATA_BYTES_MAX}: StageFiles takes more");
+        violations.add(field, problem);
+    }
+}
+
 /// Returns the name that an input has at its source; empty if it has none.
 fn source_name(source: &InputSource) -> &str {
     match source {
-        InputSource::Data(_) => "",
+        InputSource::Data(_) | InputSource::Archive(_) => "",
         InputSource::Artifact(artifact) => artifact.name.as_str().trim_start_matches("user:"),
         InputSource::Host(path) | InputSource::Workspace(path) => path,
         InputSource::Skill { name, path } if path.is_empty() => name,

@@ -23,6 +23,9 @@ use crate::workspace::creation::WorkspaceRequest;
 /// Idle timeout of a workspace that is deleted after its run, unless the request has one.
 const TEMPORARY_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Maximum number of commands of a setup.
+const SETUP_COMMANDS_MAX: usize = 16;
+
 /// Checked RunExec.
 #[derive(Debug)]
 pub struct RunPlan {
@@ -34,6 +37,8 @@ pub struct RunPlan {
     pub skills: Vec<SkillRef>,
     /// Stages the skills as copies that commands can write.
     pub writable_skills: bool,
+    /// Preparation of the workspace; `None` for none.
+    pub setup: Option<SetupPlan>,
     /// Inputs to stage.
     pub inputs: Vec<InputSpec>,
     /// Scope of the artifacts that inputs name.
@@ -51,6 +56,17 @@ pub struct TemplatePlan {
     pub create: WorkspaceRequest,
     /// The workspace stays after the run.
     pub keep: bool,
+}
+
+/// Preparation of a workspace.
+#[derive(Debug)]
+pub struct SetupPlan {
+    /// Digest of all that it has, 64 hex digits.
+    pub digest: String,
+    /// Inputs to stage.
+    pub inputs: Vec<InputSpec>,
+    /// Commands, whose ids are chosen when they run.
+    pub commands: Vec<ExecRequest>,
 }
 
 /// Collection after a run.
@@ -84,6 +100,7 @@ pub fn is_whole_run(request: &pb::RunExecRequest) -> bool {
         || request.scope.is_some()
         || request.outputs.is_some()
         || request.position.is_some()
+        || request.setup.is_some()
 }
 
 /// Checks a RunExec that claims, stages or collects.
@@ -116,19 +133,25 @@ pub fn check_run(
     };
     let exec = ExecRequest {
         digest: digest.to_vec(),
-        ..check_exec(requested, &config.execs)?
+        ..check_exec(requested, caller.run_policy(), &config.execs)?
     };
     let template = request.workspace_template.map(|template| {
         let key = sha256_hex(&digest);
         check_template(caller, template, &exec, key, config)
     });
     let skills = check_skills(&exec, request.skills, request.writable_skills)?;
-    let (inputs, scope) = check_inputs(&exec, request.inputs, request.scope)?;
+    let scope = request.scope;
+    let setup = request.setup.map(|setup| {
+        let checked = check_setup(caller, &exec, setup, scope.clone(), config);
+        checked.map_err(|error| error.map_fields(|field| format!("setup.{field}")))
+    });
+    let (inputs, scope) = check_inputs(&exec, request.inputs, scope)?;
     let outputs = request.outputs.map(|outputs| check_outputs(&exec, outputs));
     Ok(RunPlan {
         template: template.transpose()?,
         skills,
         writable_skills: request.writable_skills,
+        setup: setup.transpose()?,
         inputs,
         scope,
         outputs: outputs.transpose()?,
@@ -228,6 +251,42 @@ fn check_inputs(
         scope,
     };
     input::check_stage_inputs(request).map(|(_, inputs, scope)| (inputs, scope))
+}
+
+/// Checks a setup, whose scope of artifacts is that of the request.
+fn check_setup(
+    caller: &Caller,
+    exec: &ExecRequest,
+    setup: pb::WorkspaceSetup,
+    scope: Option<pb::ArtifactScope>,
+    config: &Config,
+) -> Result<SetupPlan> {
+    let digest = sha256_hex(&setup.encode_to_vec());
+    let count = setup.commands.len();
+    if count > SETUP_COMMANDS_MAX {
+        let problem = format!("{count} commands; at most {SETUP_COMMANDS_MAX}");
+        return Err(Error::invalid("commands", problem));
+    }
+    let workspace = exec.workspace.name();
+    let commands = setup.commands.into_iter().enumerate().map(|(index, spec)| {
+        let requested = RequestedExec {
+            workspace: Some(&workspace),
+            exec_id: "",
+            spec: Some(spec),
+            format: pb::OutputFormat::Unspecified.into(),
+        };
+        let in_command = |field: &str| {
+            let field = field.strip_prefix("spec.").unwrap_or(field);
+            format!("commands[{index}].{field}")
+        };
+        check_exec(requested, caller.run_policy(), &config.execs)
+            .map_err(|error| error.map_fields(in_command))
+    });
+    Ok(SetupPlan {
+        digest,
+        commands: commands.collect::<Result<_>>()?,
+        inputs: check_inputs(exec, setup.inputs, scope)?.0,
+    })
 }
 
 fn check_outputs(exec: &ExecRequest, outputs: pb::RunOutputs) -> Result<OutputPlan> {

@@ -70,6 +70,7 @@ pub fn check_create_workspace(
     let pool = violations.take(requested_pool(&request.pool)).flatten();
     check_labels(&mut violations, "labels", &request.labels);
     violations.environment("env", &request.env, ENV_MAX, ENV_BYTES_MAX);
+    violations.take(caller.run_policy().check_env("env", &request.env));
     let idle = check_idle_timeout(&mut violations, request.idle_timeout, config);
     let lifetime_max = tenant_lifetime_max(caller, config);
     let lifetime = match request.expiry {

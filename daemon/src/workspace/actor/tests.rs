@@ -26,6 +26,7 @@ use crate::engine::fake::{EngineOperation, FakeEngine};
 use crate::guest::{GuestChannel, GuestClient};
 use crate::shutdown::Tasks;
 use crate::workspace::launcher::{WorkspaceLauncher, launch_adopted};
+use crate::workspace::record::SetupRecord;
 use crate::workspace::{Workspace, WorkspaceId, WorkspaceKey, slot_provisioning};
 
 /// Idle timeout or lifetime that ends the workspace of a case.
@@ -207,6 +208,7 @@ fn claimed_actor(bench: &Bench, idle: Duration, remaining: Duration) -> (SlotAct
         end_time_ms: 0,
         skills: BTreeMap::new(),
         inputs: Vec::new(),
+        setup: SetupRecord::default(),
     });
     std::fs::create_dir_all(bench.context.slot_dir(record.number).join("skills"))
         .expect("directory");

@@ -156,6 +156,7 @@ const WITH_WORKSPACE_TOKEN: [&str; 31] = [
     "WorkspaceService/DeleteWorkspace",
     "SkillService/ListSkills",
     "SkillService/GetSkill",
+    "SkillService/GetSkillMaterial",
     "SkillService/SearchSkills",
     "SkillService/ListSkillFiles",
     "SkillService/ReadSkillFile",

@@ -1,0 +1,146 @@
+//! Programs and variables of the execs of one tenant, as the file of tenants limits them. Each request can narrow the
+//! lists, but not widen them.
+
+use std::collections::BTreeMap;
+
+use skilld_proto::v1 as pb;
+
+use super::tenant_limits::RawLimits;
+use crate::error::{Error, Result, Violation};
+
+/// Maximum number of entries in a list of programs.
+pub const PROGRAMS_MAX: usize = 256;
+/// Maximum length of one entry, in bytes: Linux's PATH_MAX.
+pub const PROGRAM_BYTES_MAX: usize = 4096;
+/// Maximum number of entries in the list of variables.
+const VARIABLES_MAX: usize = 1024;
+
+/// Programs that the execs of a tenant may start, and variables that their requests may set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunPolicy {
+    /// Allowed programs; empty for all that are not denied.
+    allowed_programs: Vec<String>,
+    /// Denied programs.
+    denied_programs: Vec<String>,
+    /// Names of variables, or their beginnings followed by `*`; `None` for all.
+    allowed_env: Option<Vec<String>>,
+}
+
+impl RunPolicy {
+    /// Checks the lists of a tenant's section, with those of `default` in place of absent ones. `config_key` names the
+    /// section in faults.
+    pub(super) fn check(
+        own: &RawLimits,
+        default: Option<&RawLimits>,
+        config_key: &str,
+        faults: &mut Vec<String>,
+    ) -> Self {
+        type ListOf = fn(&RawLimits) -> Option<&Vec<String>>;
+        let pick = |of: ListOf| of(own).or(default.and_then(of)).cloned();
+        let policy = Self {
+            allowed_programs: pick(|raw| raw.allowed_programs.as_ref()).unwrap_or_default(),
+            denied_programs: pick(|raw| raw.denied_programs.as_ref()).unwrap_or_default(),
+            allowed_env: pick(|raw| raw.allowed_env.as_ref()),
+        };
+        for (key, list) in [
+            ("allowed_programs", &policy.allowed_programs),
+            ("denied_programs", &policy.denied_programs),
+        ] {
+            if list.len() > PROGRAMS_MAX {
+                let count = list.len();
+                faults.push(format!(
+                    "{config_key}.{key}: {count} programs; at most {PROGRAMS_MAX}"
+                ));
+            }
+            for entry in list.iter().filter(|entry| !is_program(entry)) {
+                faults.push(format!(
+                    "{config_key}.{key}: {entry:?} is neither a name without a slash nor an absolute path"
+                ));
+            }
+        }
+        let variables = policy.allowed_env.iter().flatten();
+        if variables.clone().count() > VARIABLES_MAX {
+            faults.push(format!(
+                "{config_key}.allowed_env: more than {VARIABLES_MAX} variables"
+            ));
+        }
+        for entry in variables.filter(|entry| !is_variable(entry)) {
+            faults.push(format!(
+                "{config_key}.allowed_env: {entry:?} is neither a variable's name nor its beginning and `*`"
+            ));
+        }
+        policy
+    }
+
+    /// Narrows the programs of a spec to those of the tenant.
+    ///
+    /// # Errors
+    /// `Invalid` if the lists have no program in common, or for a variable that may not be set.
+    pub fn apply(&self, spec: &mut pb::ExecSpec) -> Result<()> {
+        self.check_env("spec.env", &spec.env)?;
+        if self.allowed_programs.is_empty() && self.denied_programs.is_empty() {
+            return Ok(());
+        }
+        let programs = spec.programs.get_or_insert_default();
+        if programs.allowed.is_empty() {
+            programs.allowed.clone_from(&self.allowed_programs);
+        } else if !self.allowed_programs.is_empty() {
+            let is_allowed = |entry: &String| self.allowed_programs.contains(entry);
+            programs.allowed.retain(is_allowed);
+            if programs.allowed.is_empty() {
+                let problem = format!(
+                    "has no program that the tenant may start, written as its list has it: {}",
+                    self.allowed_programs.join(", ")
+                );
+                return Err(Error::invalid("spec.programs.allowed", problem));
+            }
+        }
+        let own = self.denied_programs.iter();
+        let added = own.filter(|entry| !programs.denied.contains(entry));
+        let added: Vec<String> = added.cloned().collect();
+        programs.denied.extend(added);
+        Ok(())
+    }
+
+    /// Checks the variables of a request.
+    ///
+    /// # Errors
+    /// `Invalid` with every variable that may not be set.
+    pub fn check_env(&self, field: &str, env: &BTreeMap<String, String>) -> Result<()> {
+        let Some(allowed) = &self.allowed_env else {
+            return Ok(());
+        };
+        let refused: Vec<&String> = env.keys().filter(|name| !allows(allowed, name)).collect();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let may = match allowed.is_empty() {
+            true => "it may set none".to_owned(),
+            false => format!("it may set {}", allowed.join(", ")),
+        };
+        let problem = format!("may not be set for the tenant: {may}");
+        let violation =
+            |name: &String| Violation::new(format!("{field}[{name:?}]"), problem.clone());
+        Err(Error::Invalid(refused.into_iter().map(violation).collect()))
+    }
+}
+
+/// Returns `true` for what can be an entry of a list of programs: a name, or an absolute path.
+pub fn is_program(entry: &str) -> bool {
+    let is_name = !entry.contains('/') || (entry.starts_with('/') && !entry.ends_with('/'));
+    is_name && !entry.is_empty() && !entry.contains('\0') && entry.len() <= PROGRAM_BYTES_MAX
+}
+
+/// Returns `true` for the name of a variable, or its beginning followed by `*`.
+fn is_variable(entry: &str) -> bool {
+    let name = entry.strip_suffix('*').unwrap_or(entry);
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !name.is_empty() && name.bytes().all(is_word)
+}
+
+fn allows(allowed: &[String], name: &str) -> bool {
+    allowed.iter().any(|entry| match entry.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => entry == name,
+    })
+}
