@@ -147,7 +147,7 @@ async fn no_role_below_admin_reaches_another_tenant_by_any_rpc() {
 }
 
 /// The rpcs that a token for one workspace may call. A new rpc is refused until it is named here.
-const WITH_WORKSPACE_TOKEN: [&str; 31] = [
+const WITH_WORKSPACE_TOKEN: [&str; 32] = [
     "AccessService/GetPrincipal",
     "WorkspaceService/GetWorkspace",
     "WorkspaceService/ListWorkspaces",
