@@ -51,7 +51,7 @@ async fn effective_programs(
 }
 
 #[track_caller]
-fn fields(refused: Status) -> Vec<String> {
+fn fields(refused: &Status) -> Vec<String> {
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
     let details = refused.get_error_details();
     let violations = details.bad_request().expect("BadRequest");
@@ -81,7 +81,7 @@ async fn requests_narrow_the_programs_of_their_tenant() {
     }
     let widened = effective_programs(&user, spec(&["ls"], &[], &[])).await;
     assert_eq!(
-        fields(widened.expect_err("refused")),
+        fields(&widened.expect_err("refused")),
         ["spec.programs.allowed"]
     );
     let other = server.client("b", "user").await;
@@ -104,14 +104,14 @@ async fn requests_set_only_the_variables_of_their_tenant() {
         .expect("allowed");
     let refused = effective_programs(&user, spec(&[], &[], &["LANG", "LANGUAGE", "X"])).await;
     let expected = ["spec.env[\"LANGUAGE\"]", "spec.env[\"X\"]"];
-    assert_eq!(fields(refused.expect_err("refused")), expected);
+    assert_eq!(fields(&refused.expect_err("refused")), expected);
     let env = [("PATH".to_owned(), "/tmp".to_owned())];
     let create = pb::CreateWorkspaceRequest {
         env: env.clone().into(),
         ..pb::CreateWorkspaceRequest::default()
     };
     let refused = user.workspaces().create_workspace(create).await;
-    assert_eq!(fields(refused.expect_err("refused")), ["env[\"PATH\"]"]);
+    assert_eq!(fields(&refused.expect_err("refused")), ["env[\"PATH\"]"]);
     let run = pb::RunExecRequest {
         workspace_template: Some(pb::WorkspaceTemplate {
             env: env.into(),
@@ -122,6 +122,6 @@ async fn requests_set_only_the_variables_of_their_tenant() {
     };
     let refused = user.execs().run_exec(run).await;
     let expected = ["workspace_template.env[\"PATH\"]"];
-    assert_eq!(fields(refused.expect_err("refused")), expected);
+    assert_eq!(fields(&refused.expect_err("refused")), expected);
     assert!(server.stop().await);
 }

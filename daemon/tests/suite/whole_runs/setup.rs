@@ -129,7 +129,8 @@ fn tar(entries: &[(&str, &str)]) -> Vec<u8> {
         header.set_size(text.len() as u64);
         header.set_mode(0o644);
         // Not `set_path`, which refuses hostile ones.
-        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        let name = header.as_old_mut().name.iter_mut();
+        name.zip(path.bytes()).for_each(|(to, byte)| *to = byte);
         header.set_cksum();
         builder.append(&header, text.as_bytes()).expect("appended");
     }
