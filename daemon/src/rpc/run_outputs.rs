@@ -199,7 +199,7 @@ impl FileFilter {
     fn apply(&mut self, payload: Payload) -> Option<Event> {
         match payload {
             Payload::File(file) => {
-                self.has_end = file.link_target.is_empty() && !file.is_directory;
+                self.has_end = file.has_end();
                 let is_sent = self.files_left > 0;
                 if is_sent && !self.has_end {
                     self.files_left -= 1;
