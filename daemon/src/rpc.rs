@@ -34,7 +34,6 @@ mod prepare_skill;
 pub mod relay;
 mod role_restriction;
 mod run_outputs;
-mod run_warnings;
 pub mod server_info;
 pub mod skill;
 pub mod skill_publish;
