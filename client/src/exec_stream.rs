@@ -96,7 +96,7 @@ impl ExecStream {
             None => &request.parent,
         };
         let name = format!("{}/{}", short_id(workspace), request.exec_id);
-        let files = is_whole(&request).then(ReceivedFiles::default);
+        let files = request.is_whole_run().then(ReceivedFiles::default);
         let attach = AttachExecRequest {
             name: exec_name(&name),
             format: request.format,
@@ -353,7 +353,7 @@ impl ExecStream {
 impl ReceivedFiles {
     /// Counts the beginning of a file. Returns `false` if it was handed over before.
     fn begin(&mut self, file: &CollectedFile) -> Result<bool, Error> {
-        if !has_end(file) {
+        if !file.has_end() {
             self.count += 1;
             return Ok(true);
         }
@@ -377,21 +377,6 @@ impl ReceivedFiles {
         self.count += 1;
         (self.bytes, self.path) = (0, None);
     }
-}
-
-/// Returns `true` if bytes and an end follow a file.
-fn has_end(file: &CollectedFile) -> bool {
-    file.link_target.is_empty() && !file.is_directory
-}
-
-/// Returns `true` if a request stages or collects.
-fn is_whole(request: &RunExecRequest) -> bool {
-    request.workspace_template.is_some()
-        || !request.skills.is_empty()
-        || request.writable_skills
-        || !request.inputs.is_empty()
-        || request.scope.is_some()
-        || request.outputs.is_some()
 }
 
 /// Makes the call that opens the stream.

@@ -35,7 +35,6 @@ pub mod relay;
 mod role_restriction;
 mod run_outputs;
 mod run_setup;
-mod run_warnings;
 pub mod server_info;
 pub mod skill;
 pub mod skill_publish;

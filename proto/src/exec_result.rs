@@ -1,7 +1,10 @@
-//! Exit codes of execs as shells have them, short names of their ends, and counts of output.
+//! Methods of messages about execs: exit codes as shells have them, short names, counts, and what a run does beside it.
 
 use crate::v1::spawn_failure::Step;
-use crate::v1::{ExecResult, ExitReason, GapEvent, SkipReason, SpawnFailure, StreamOffsets};
+use crate::v1::{
+    CollectedFile, ExecResult, ExitReason, GapEvent, RunExecRequest, SkipReason, SpawnFailure,
+    StreamOffsets,
+};
 
 /// Number that shells add to a signal's for an exit code.
 const SIGNAL_BASE: i32 = 128;
@@ -84,6 +87,30 @@ impl GapEvent {
     #[must_use]
     pub fn lost_bytes(&self) -> u64 {
         count_from_int64(self.end_offset.saturating_sub(self.start_offset))
+    }
+}
+
+impl RunExecRequest {
+    /// Returns `true` if the call does more than to run a command in an existing workspace: it claims, stages or collects,
+    /// so its stream ends with a summary.
+    #[must_use]
+    pub fn is_whole_run(&self) -> bool {
+        self.workspace_template.is_some()
+            || !self.skills.is_empty()
+            || self.writable_skills
+            || !self.inputs.is_empty()
+            || self.scope.is_some()
+            || self.outputs.is_some()
+            || self.position.is_some()
+            || self.setup.is_some()
+    }
+}
+
+impl CollectedFile {
+    /// Returns `true` if bytes and an end follow: the file is neither a link nor a directory.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.link_target.is_empty() && !self.is_directory
     }
 }
 

@@ -37,6 +37,7 @@ mod exec_result;
 #[cfg(feature = "json")]
 pub mod json;
 mod methods;
+mod run_warnings;
 
 pub use exec_result::{Outcome, count_from_int64, int64_from_count};
 pub use methods::{Effect, METHODS, Method, find_method};

@@ -72,6 +72,15 @@ impl SkillService for FakeServices {
         Ok(Response::new(skill))
     }
 
+    async fn get_skill_material(
+        &self,
+        _: Request<GetSkillMaterialRequest>,
+    ) -> Result<Response<SkillMaterial>, Status> {
+        Err(Status::unimplemented(
+            "no client asks the fake daemon for it",
+        ))
+    }
+
     async fn search_skills(
         &self,
         request: Request<SearchSkillsRequest>,

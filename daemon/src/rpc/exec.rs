@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::exec::RequestedExec;
-use super::convert::run::{check_run, is_whole_run};
+use super::convert::run::check_run;
 use super::convert::{self, exec as wire, exec_io};
 use super::exec_observer::ExecObserver;
 use super::relay::{RelayedStream, relay_guest_stream};
@@ -89,7 +89,7 @@ impl ExecService for ExecRpc {
         request: Request<pb::RunExecRequest>,
     ) -> Result<Response<Self::RunExecStream>, Status> {
         let caller = Caller::of(&request)?;
-        let (created, events) = if is_whole_run(request.get_ref()) {
+        let (created, events) = if request.get_ref().is_whole_run() {
             let unary_timeout = self.0.config.server.unary_timeout;
             let wait_deadline = AnswerDeadline::stream_wait_deadline_of(&request, unary_timeout);
             let plan = check_run(&caller, request.into_inner(), &self.0.config)?;

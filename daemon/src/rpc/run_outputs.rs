@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 
 use super::SharedDependencies;
 use super::convert::run::{OutputPlan, ReachedPosition};
-use super::run_warnings::describe_run;
 use crate::collect;
 use crate::error::{Error, Result};
 use crate::workspace::{WorkspaceGrant, WorkspaceKey};
@@ -111,7 +110,7 @@ impl RunOutputs {
 
     /// Collects the files of an exec that has ended. Returns them and the summary as events.
     async fn finish(mut self, seen: SeenExec, grant: WorkspaceGrant) -> Result<RunEvents> {
-        let warnings = describe_run(&seen.result);
+        let warnings = seen.result.warnings();
         let has_run = seen.result.reason() != ExitReason::SpawnFailed;
         let Some(plan) = self.plan.take().filter(|_| has_run) else {
             let outputs = None;
@@ -199,7 +198,7 @@ impl FileFilter {
     fn apply(&mut self, payload: Payload) -> Option<Event> {
         match payload {
             Payload::File(file) => {
-                self.has_end = file.link_target.is_empty() && !file.is_directory;
+                self.has_end = file.has_end();
                 let is_sent = self.files_left > 0;
                 if is_sent && !self.has_end {
                     self.files_left -= 1;

@@ -91,18 +91,6 @@ pub struct ReachedPosition {
     pub file_bytes: u64,
 }
 
-/// Returns `true` if a RunExec does more than to run a command in an existing workspace.
-pub fn is_whole_run(request: &pb::RunExecRequest) -> bool {
-    request.workspace_template.is_some()
-        || !request.skills.is_empty()
-        || request.writable_skills
-        || !request.inputs.is_empty()
-        || request.scope.is_some()
-        || request.outputs.is_some()
-        || request.position.is_some()
-        || request.setup.is_some()
-}
-
 /// Checks a RunExec that claims, stages or collects.
 ///
 /// # Errors
