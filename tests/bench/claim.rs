@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use skilld_proto::v1::{CreateWorkspaceRequest, ExecSpec};
+use skilld_proto::v1::{CreateWorkspaceRequest, ExecSpec, RunExecRequest, WorkspaceTemplate};
 use skilld_tests::Daemon;
 
 use crate::reference::{ContainerLimits, DockerReference};
@@ -21,7 +21,10 @@ const SCRIPT: &str = "scripts/run.sh";
 struct ClaimTimes {
     claim: FigureSeries,
     stage: FigureSeries,
+    /// First output of one call that does all of it.
     all: FigureSeries,
+    /// End of the stream of that call, which does not wait for the deletion.
+    end: FigureSeries,
     /// First output of the same script when it is run again.
     again: FigureSeries,
     /// Deletion of the workspace or container.
@@ -44,6 +47,8 @@ pub(crate) async fn claims(
     for turn in 0..bench.times(500, 20) + 3 {
         let measured = claim_once(&daemon, &mut skilld).await;
         measured.with_context(|| format!("claim {turn}"))?;
+        let measured = run_once(&daemon, &mut skilld).await;
+        measured.with_context(|| format!("run {turn}"))?;
         if turn % 5 == 0 {
             start_container_once(reference, tar.clone(), &mut docker).await?;
         }
@@ -59,10 +64,11 @@ pub(crate) async fn claims(
     );
     let stage = TableRow::new("stage a skill of 50 files", &skilld.stage, Budget::None);
     let all = TableRow::new(
-        "claim, stage 50 files, first output",
+        "claim, stage 50 files, first output in one call",
         &skilld.all,
         Budget::Faster(30.0, None),
     );
+    let end = TableRow::new("end of the stream of that call", &skilld.end, Budget::None);
     let again = TableRow::new(
         "first output of the same script again",
         &skilld.again,
@@ -73,11 +79,13 @@ pub(crate) async fn claims(
         claim.against("create + start (API)", &docker.claim),
         stage.against("archive put (API)", &docker.stage),
         all.against("create, start, put, exec (API)", &docker.all),
+        end,
         again.against("docker exec (API)", &docker.again),
         delete.against("remove by force (API)", &docker.delete),
     ])
 }
 
+/// Claims, stages and runs in calls of their own, which shows what each takes.
 async fn claim_once(daemon: &Daemon, times: &mut ClaimTimes) -> Result<()> {
     let client = &daemon.client;
     daemon_calls::wait_until_warm(client, "default").await?;
@@ -87,19 +95,12 @@ async fn claim_once(daemon: &Daemon, times: &mut ClaimTimes) -> Result<()> {
         .await?;
     let claimed = started.elapsed();
     let staged = client.stage_skills(&workspace.name, &[SKILL]).await?;
-    let stage = started.elapsed();
-    let spec = ExecSpec {
-        argv: vec!["bash".to_owned(), SCRIPT.to_owned()],
-        skill: SKILL.to_owned(),
-        ..ExecSpec::default()
-    };
-    let ran = daemon_calls::run_exec(client, &workspace.name, spec.clone()).await?;
-    let ran_again = daemon_calls::run_exec(client, &workspace.name, spec).await?;
-    let first = stage + ran.first_output.context("the script printed nothing")?;
+    let stage = started.elapsed().saturating_sub(claimed);
+    daemon_calls::run_exec(client, &workspace.name, spec()).await?;
+    let ran_again = daemon_calls::run_exec(client, &workspace.name, spec()).await?;
     ensure!(staged.len() == 1, "{} skills were staged", staged.len());
     times.claim.time(claimed)?;
-    times.stage.time(stage.saturating_sub(claimed))?;
-    times.all.time(first)?;
+    times.stage.time(stage)?;
     let again = ran_again
         .first_output
         .context("the script printed nothing")?;
@@ -109,6 +110,30 @@ async fn claim_once(daemon: &Daemon, times: &mut ClaimTimes) -> Result<()> {
     let started = Instant::now();
     client.delete_workspace(&workspace.name).await?;
     times.delete.time(started.elapsed())
+}
+
+/// Does all of it in one call.
+async fn run_once(daemon: &Daemon, times: &mut ClaimTimes) -> Result<()> {
+    let client = &daemon.client;
+    daemon_calls::wait_until_warm(client, "default").await?;
+    let request = RunExecRequest {
+        workspace_template: Some(WorkspaceTemplate::default()),
+        skills: vec![SKILL.to_owned()],
+        spec: Some(spec()),
+        ..RunExecRequest::default()
+    };
+    let ran = daemon_calls::run_request(client, request).await?;
+    let first = ran.first_output.context("the script printed nothing")?;
+    times.all.time(first)?;
+    times.end.time(ran.end)
+}
+
+fn spec() -> ExecSpec {
+    ExecSpec {
+        argv: vec!["bash".to_owned(), SCRIPT.to_owned()],
+        skill: SKILL.to_owned(),
+        ..ExecSpec::default()
+    }
 }
 
 async fn start_container_once(

@@ -19,6 +19,8 @@ pub(crate) struct ExecTotals {
     pub(crate) events: u64,
     /// Time from the call to the first output; `None` without output.
     pub(crate) first_output: Option<Duration>,
+    /// Time from the call to the end of its stream.
+    pub(crate) end: Duration,
 }
 
 /// Settings of a daemon that logs what it logs by default.
@@ -32,12 +34,17 @@ pub(crate) async fn run_exec(
     workspace: &str,
     spec: ExecSpec,
 ) -> Result<ExecTotals> {
-    let started = Instant::now();
     let request = RunExecRequest {
         parent: workspace.to_owned(),
         spec: Some(spec),
         ..RunExecRequest::default()
     };
+    run_request(client, request).await
+}
+
+/// Makes a RunExec, whose command has to succeed, and reads its stream to the end.
+pub(crate) async fn run_request(client: &Client, request: RunExecRequest) -> Result<ExecTotals> {
+    let started = Instant::now();
     let mut events = client.run_exec(request).await?;
     let (mut totals, mut result) = (ExecTotals::default(), None);
     while let Some(event) = events.next().await? {
@@ -67,6 +74,7 @@ pub(crate) async fn run_exec(
             None => anyhow::bail!("an empty event"),
         }
     }
+    totals.end = started.elapsed();
     let outcome = result.as_ref().and_then(|result| result.outcome());
     ensure!(
         outcome == Some(Outcome::ExitCode(0)),

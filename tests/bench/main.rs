@@ -260,7 +260,7 @@ async fn measure_sections(
             "exec" => exec::latency(bench, reference).await,
             "rate" => exec::rate(bench, reference).await,
             "live" => live::live(bench).await,
-            "stdout" => stdout::throughput(bench).await,
+            "stdout" => stdout::throughput(bench, reference).await,
             "many" => many::many(bench).await,
             "kill" => many::kill(bench).await,
             "claim" => claim::claims(bench, reference).await,

@@ -150,8 +150,12 @@ pub(crate) enum Budget {
     Over(u64),
     /// Minimum factor by which the median, and the 99th percentile, are faster.
     Faster(f64, Option<f64>),
+    /// Maximum of the median: the reference's times a factor, plus an amount in the unit of the series.
+    WithinAnd(f64, u64),
     /// Minimum ratio of the medians, for rates and speeds.
     Share(f64),
+    /// Minimum of the median, for rates and speeds.
+    AtLeast(u64),
     /// Maximum of the worst value, in the unit of the series.
     AtMost(u64),
     /// Maximum of the median and of the 99th percentile, in the unit of the series.
@@ -211,7 +215,13 @@ impl TableRow {
             Budget::None => None,
             Budget::Within(most) => Some(p50? <= most),
             Budget::Over(most) => Some(self.excess()? <= most),
+            Budget::WithinAnd(factor, more) => {
+                let (_, reference) = self.reference.as_ref()?;
+                let most = approximate(reference.at(0.5)) * factor + approximate(more);
+                Some(approximate(self.ours.at(0.5)) <= most)
+            }
             Budget::Share(least) => Some(p50? >= least),
+            Budget::AtLeast(least) => Some(self.ours.at(0.5) >= least),
             Budget::Faster(least, tail) => {
                 Some(p50? >= least && tail.is_none_or(|tail| p99.is_some_and(|p99| p99 >= tail)))
             }
@@ -242,7 +252,11 @@ impl TableRow {
             Budget::None => String::new(),
             Budget::Within(most) => format!("≤ {}", times(most)),
             Budget::Over(most) => format!("≤ {} over", self.ours.show(most)),
+            Budget::WithinAnd(factor, more) => {
+                format!("≤ {} + {}", times(factor), self.ours.show(more))
+            }
             Budget::Share(least) => format!("≥ {}", times(least)),
+            Budget::AtLeast(least) => format!("≥ {}", self.ours.show(least)),
             Budget::Faster(p50, None) => format!("≥ {} faster", times(p50)),
             Budget::Faster(p50, Some(p99)) => {
                 format!("≥ {} faster, p99 ≥ {}", times(p50), times(p99))

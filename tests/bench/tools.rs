@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use skilld_client::{Client, new_exec_id, workspace_name};
-use skilld_proto::v1::{CollectOutputsRequest, CollectSpec, ExecSpec, RunExecRequest};
+use skilld_proto::v1::{CollectSpec, ExecSpec, RunExecRequest, RunOutputs};
 use skilld_tests::Daemon;
 use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
@@ -19,11 +19,8 @@ use crate::{BenchOptions, daemon_calls};
 
 const SKILL: &str = "bench-skill";
 
-/// Budget of a warm call: 3 ms.
-const SOON: Budget = Budget::Soon {
-    p50: Some(3_000_000),
-    p99: None,
-};
+/// Budget of a warm call: 1.2 times the call of the API that it makes, and 1 ms.
+const OVER_BARE: Budget = Budget::WithinAnd(1.2, 1_000_000);
 
 pub(crate) async fn tools(
     bench: &BenchOptions,
@@ -51,6 +48,7 @@ pub(crate) async fn tools(
         })
         .await?;
     prepare(reference, &container).await?;
+    let workspace = workspace_name(&session.workspace_id());
     let mut rows = Vec::new();
     for (what, arguments, file) in [
         (
@@ -64,12 +62,14 @@ pub(crate) async fn tools(
             true,
         ),
     ] {
-        let (mut skilld, mut docker) = (FigureSeries::times(), FigureSeries::times());
+        let [mut skilld, mut bare, mut docker] = std::array::from_fn(|_| FigureSeries::times());
         for turn in 0..bench.times(1_000, 50) + 3 {
             let took = ours_once(&tools, &session, &arguments, file).await?;
             // The first ones make the workspace and warm up the page cache.
+            let bare_took = bare_once(&daemon.client, &workspace, &arguments, file).await?;
             if turn >= 3 {
                 skilld.time(took)?;
+                bare.time(bare_took)?;
             }
             if turn >= 3 && turn % 10 == 0 {
                 docker.time(docker_once(reference, &container, file).await?)?;
@@ -77,14 +77,9 @@ pub(crate) async fn tools(
         }
         let faster = TableRow::new(what, &skilld, Budget::Faster(25.0, None));
         rows.push(faster.against("4 execs and archives (API)", &docker));
-        rows.push(TableRow::new(what, &skilld, SOON));
+        let over = TableRow::new(what, &skilld, OVER_BARE);
+        rows.push(over.against("one bare RunExec of the same", &bare));
     }
-    let workspace = workspace_name(&session.workspace_id());
-    let mut calls = Calls::default();
-    for _ in 0..bench.times(1_000, 50) {
-        calls.once(&daemon.client, &workspace).await?;
-    }
-    rows.extend(calls.rows());
     reference.remove_container(&container).await?;
     tools.end(&session).await?;
     daemon.stop().await?;
@@ -112,6 +107,37 @@ async fn ours_once(
         ensure!(content == Some(&json!("hello\n")), "{result}");
     }
     Ok(took)
+}
+
+/// Does the same in one call of the API, without the tool layer.
+async fn bare_once(
+    client: &Client,
+    workspace: &str,
+    arguments: &Value,
+    file: bool,
+) -> Result<std::time::Duration> {
+    let shell = arguments.get("command").and_then(Value::as_str);
+    let spec = ExecSpec {
+        skill: SKILL.into(),
+        shell: shell.unwrap_or_default().to_owned(),
+        ..ExecSpec::default()
+    };
+    let collect = CollectSpec {
+        globs: vec!["out/*.txt".into()],
+        ..CollectSpec::default()
+    };
+    let outputs = RunOutputs {
+        spec: Some(collect),
+        ..RunOutputs::default()
+    };
+    let request = RunExecRequest {
+        parent: workspace.to_owned(),
+        spec: Some(spec),
+        outputs: file.then_some(outputs),
+        ..RunExecRequest::default()
+    };
+    let ran = daemon_calls::run_request(client, request).await?;
+    Ok(ran.end)
 }
 
 /// Creates the folders of the reference's workspace.
@@ -158,62 +184,4 @@ async fn docker_once(
         reference.check_success(&exec).await?;
     }
     Ok(took)
-}
-
-/// Times of the single calls to the daemon that a run of `true` consists of.
-#[derive(Debug, Default)]
-struct Calls {
-    stage: FigureSeries,
-    run: FigureSeries,
-    collect: FigureSeries,
-}
-
-impl Calls {
-    async fn once(&mut self, client: &Client, workspace: &str) -> Result<()> {
-        let started = Instant::now();
-        client.stage_skills(workspace, &[SKILL]).await?;
-        self.stage.time(started.elapsed())?;
-
-        let started = Instant::now();
-        let exec_id = new_exec_id();
-        let spec = ExecSpec {
-            skill: SKILL.into(),
-            shell: "true".into(),
-            ..ExecSpec::default()
-        };
-        let mut events = client.run_resuming(RunExecRequest {
-            parent: workspace.to_owned(),
-            exec_id: exec_id.clone(),
-            spec: Some(spec),
-            ..RunExecRequest::default()
-        });
-        while events.next().await?.is_some() {}
-        self.run.time(started.elapsed())?;
-
-        let started = Instant::now();
-        let spec = CollectSpec {
-            globs: vec!["out/**".into()],
-            max_files: 20,
-            changed_since_exec: format!("{workspace}/execs/{exec_id}"),
-            ..CollectSpec::default()
-        };
-        let mut collected = client
-            .collect(CollectOutputsRequest {
-                workspace: workspace.to_owned(),
-                spec: Some(spec),
-            })
-            .await?;
-        while collected.next().await?.is_some() {}
-        self.collect.time(started.elapsed())?;
-        Ok(())
-    }
-
-    fn rows(&self) -> [TableRow; 3] {
-        [
-            ("of it, StageSkills of what is staged", &self.stage),
-            ("of it, RunExec of `true`", &self.run),
-            ("of it, CollectOutputs of what it changed", &self.collect),
-        ]
-        .map(|(what, series)| TableRow::new(what, series, Budget::None))
-    }
 }

@@ -191,7 +191,8 @@ fn next_command(error: &anyhow::Error) -> Option<&'static str> {
         | ErrorReason::TooManyFiles
         | ErrorReason::FetchFailed
         | ErrorReason::AuthenticationOff
-        | ErrorReason::AuditUnavailable => None,
+        | ErrorReason::AuditUnavailable
+        | ErrorReason::SetupFailed => None,
     }
 }
 

@@ -110,7 +110,7 @@ pub(super) async fn stage_inputs(
         .iter()
         .filter_map(|input| match &input.content {
             Some(Content::Source(from)) => Some(from.clone()),
-            Some(Content::Data(_)) | None => None,
+            Some(Content::Data(_) | Content::Archive(_)) | None => None,
         })
         .collect();
     let request = StageInputsRequest {
