@@ -5,6 +5,7 @@ pub(crate) mod download;
 pub(crate) mod error_report;
 pub(crate) mod event_follower;
 pub(crate) mod exec_result;
+pub(crate) mod output_writer;
 pub(crate) mod proto_json;
 pub(crate) mod room_report;
 pub(crate) mod signal_names;

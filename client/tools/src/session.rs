@@ -19,13 +19,19 @@ pub struct Session {
     pub session: String,
     /// The agent; empty where there is only one.
     pub agent: String,
+    /// Id of an existing workspace in which the session works, and which it neither creates nor deletes; empty for one of
+    /// its own. A token for that workspace is enough then.
+    pub workspace: String,
 }
 
 impl Session {
-    /// Returns the id of the session's workspace: the same for the same app, user and session, on every machine, and
-    /// never that of another session, whatever characters the names have.
+    /// Returns the id of the session's workspace. One of its own is the same for the same app, user and session, on every
+    /// machine, and never that of another session, whatever characters the names have.
     #[must_use]
     pub fn workspace_id(&self) -> String {
+        if !self.workspace.is_empty() {
+            return self.workspace.clone();
+        }
         let digest = digest([&self.app, &self.user, &self.session]);
         format!("session-{digest}")
     }
@@ -74,7 +80,7 @@ mod tests {
             app: app.into(),
             user: user.into(),
             session: session.into(),
-            agent: String::new(),
+            ..Session::default()
         }
     }
 

@@ -101,7 +101,7 @@ impl Skills {
             app: "skilld-tools".to_owned(),
             user: "default".to_owned(),
             session: name.to_owned(),
-            agent: String::new(),
+            ..Session::default()
         })
     }
 

@@ -1,4 +1,5 @@
-//! Workspaces of sessions: each is created when it is first needed, known from then on, and replaced when it is lost.
+//! Workspaces of sessions: each is created when it is first needed, known from then on, and replaced when it is lost. One
+//! that the host gave to a session is only used.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl SessionWorkspaces {
     /// Returns the full name of the session's workspace. Creates it if this toolset has not seen it yet.
     async fn find_or_create(&self, session: &Session) -> ToolResult<String> {
         let name = workspace_name(&session.workspace_id());
-        if !self.known.lock().contains(&name) {
+        if session.workspace.is_empty() && !self.known.lock().contains(&name) {
             self.create(&name).await?;
         }
         Ok(name)
@@ -71,7 +72,7 @@ impl SessionWorkspaces {
     {
         let name = self.find_or_create(session).await?;
         match act(name.clone()).await {
-            Err(ToolError::Daemon(error)) if is_lost(&error) => {
+            Err(ToolError::Daemon(error)) if is_lost(&error) && session.workspace.is_empty() => {
                 self.replace(&name).await?;
                 act(name).await
             }
@@ -104,8 +105,11 @@ impl SessionWorkspaces {
         is_new.then(|| REPLACED_WARNING.to_owned())
     }
 
-    /// Deletes the session's workspace; OK if there is none.
+    /// Deletes the session's own workspace; OK if there is none.
     pub(crate) async fn delete(&self, session: &Session) -> ToolResult<()> {
+        if !session.workspace.is_empty() {
+            return Ok(());
+        }
         let name = workspace_name(&session.workspace_id());
         self.known.lock().remove(&name);
         self.replaced.lock().remove(&name);

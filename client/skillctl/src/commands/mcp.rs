@@ -26,7 +26,7 @@ use write_file_tool::MESSAGE_BYTES_MAX;
 /// Serve the skill tools to an MCP client.
 ///
 /// One server is one session, and one workspace: start one for each conversation. The workspace is deleted when the
-/// server ends, unless --session-file keeps it.
+/// server ends, unless --session-file keeps it or --workspace names one of yours.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   skillctl mcp

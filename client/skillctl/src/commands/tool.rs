@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use serde_json::{Map, Value, json};
-use skilld_client::{Client, new_exec_id};
+use skilld_client::{Client, new_exec_id, short_id};
 use skilld_tools::host_tools::HostTools;
 use skilld_tools::state::SessionState;
 use skilld_tools::{CancelOutcome, Family, Session, ToolOptions, Toolset};
@@ -19,6 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::command_group::command_group;
+use crate::commands::complete;
 use crate::output::{self, value_formats};
 use crate::terminal::interrupt::{InterruptSignals, InterruptedError};
 use crate::terminal::safe_text;
@@ -61,6 +63,10 @@ pub(crate) struct ToolSelection {
     /// session of its own, whose workspace is deleted afterwards.
     #[arg(long, value_name = "FILE")]
     session_file: Option<PathBuf>,
+    /// Work in this existing workspace, which is neither created nor deleted. A token for it is enough
+    /// (`skillctl workspace token`).
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::offer_workspaces))]
+    workspace: Option<String>,
 }
 
 /// Family of tools as it is typed.
@@ -145,7 +151,8 @@ impl ToolSelection {
 
     /// Opens the session of the file; a new one without a file.
     pub(crate) fn open_session(&self) -> anyhow::Result<SessionFile> {
-        SessionFile::open(self.session_file.as_deref())
+        let workspace = self.workspace.as_deref().map(short_id).unwrap_or_default();
+        SessionFile::open(self.session_file.as_deref(), &workspace)
     }
 }
 
@@ -319,7 +326,10 @@ impl End {
         if output::is_json() {
             output::print_value(&json!({ "ended": session }))?;
         }
-        output::note!("the session's workspace and its file are gone");
+        match kept.session.workspace.as_str() {
+            "" => output::note!("the session's workspace and its file are gone"),
+            other => output::note!("the session's file is gone; workspace {other} stays"),
+        }
         Ok(0)
     }
 }

@@ -3,17 +3,19 @@
 use std::pin::{Pin, pin};
 use std::time::Instant;
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
 use skilld_client::int64_from_count;
 use skilld_client::v1::OutputEvent as Piece;
 use skilld_client::v1::exec_event::Event;
+use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{
     ErrorReason, ExecEvent, ExecResult, OutputStream, PollExecResponse, StreamOffsets,
 };
 use skilld_client::{Client, Error, ExecStream, short_id};
-use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::oneshot;
 
+use crate::output::output_writer::OutputWriter;
 use crate::output::room_report::RoomReportSearch;
 use crate::output::transcript::{Transcript, output_bytes};
 use crate::output::{self, error_report, exec_result, proto_json, value_formats};
@@ -67,8 +69,7 @@ pub(crate) struct EventFollower<'a> {
     client: &'a Client,
     printing: EventFormat,
     on_leave: OnLeave,
-    stdout: Stdout,
-    stderr: Stderr,
+    writer: OutputWriter,
     /// Time of the first byte of output; `None` before it.
     pub(crate) first_output: Option<Instant>,
     /// Notified once when the first event shows that the exec has started.
@@ -88,8 +89,7 @@ impl<'a> EventFollower<'a> {
             client,
             printing,
             on_leave,
-            stdout: tokio::io::stdout(),
-            stderr: tokio::io::stderr(),
+            writer: OutputWriter::start(),
             first_output: None,
             started: None,
             reached: StreamOffsets::default(),
@@ -175,7 +175,7 @@ impl<'a> EventFollower<'a> {
             }
         }
         // What was taken comes before what is said next.
-        if let Ok(flushed) = interrupt.race(self.stdout.flush()).await {
+        if let Ok(flushed) = interrupt.race(self.writer.flush()).await {
             flushed?;
         }
         Ok(FollowOutcome::Detached(self.reached))
@@ -209,6 +209,11 @@ impl<'a> EventFollower<'a> {
                     kill = None;
                     killed?;
                 }
+                error = self.writer.failed() => {
+                    drop(events);
+                    let ending = outcome_of_failure(error.into())?;
+                    return self.leave_after(ending, interrupt, &name).await;
+                }
                 event = events.next() => match event? {
                     Some(event) => {
                         if interrupted && matches!(event.event, Some(Event::Started(_))) {
@@ -222,10 +227,7 @@ impl<'a> EventFollower<'a> {
                         if let Some(ending) = self.hand_over(&event, interrupt).await? {
                             // A stream without a reader could block the program, and so its end.
                             drop(events);
-                            if self.kills_after(&ending) {
-                                finish_kill(interrupt, kill_exec(self.client, &name)).await?;
-                            }
-                            return Ok(ending);
+                            return self.leave_after(ending, interrupt, &name).await;
                         }
                         if let Some(event) = &event.event {
                             exec_result::take_ending(&mut result, event);
@@ -234,28 +236,40 @@ impl<'a> EventFollower<'a> {
                             }
                         }
                     }
-                    None if interrupted => {
-                        if let Some(kill) = kill {
-                            finish_kill(interrupt, kill).await?;
-                        }
-                        return Ok(FollowOutcome::Interrupted);
-                    }
-                    None => return Ok(FollowOutcome::Finished {
-                        result: Box::new(result.unwrap_or_default()),
-                        reports_no_room: search.is_found,
-                    }),
+                    None => break,
                 }
             }
         }
+        if let (true, Some(kill)) = (interrupted, kill) {
+            finish_kill(interrupt, kill).await?;
+        }
+        let written = interrupt.race(self.writer.flush()).await;
+        match outcome_of_write(written.map(|written| Ok(written?)))? {
+            _ if interrupted => Ok(FollowOutcome::Interrupted),
+            Some(ending) => self.leave_after(ending, interrupt, &name).await,
+            None => Ok(FollowOutcome::Finished {
+                result: Box::new(result.unwrap_or_default()),
+                reports_no_room: search.is_found,
+            }),
+        }
     }
 
-    /// Returns `true` if the exec is killed after an outcome that [`Self::hand_over`] returned.
-    fn kills_after(&self, outcome: &FollowOutcome) -> bool {
-        match self.on_leave {
+    /// Kills the exec after an outcome that says that nobody follows it any more, if it is to be killed then.
+    async fn leave_after(
+        &self,
+        outcome: FollowOutcome,
+        interrupt: &mut InterruptSignals,
+        name: &str,
+    ) -> anyhow::Result<FollowOutcome> {
+        let kills = match self.on_leave {
             OnLeave::Kill => true,
             OnLeave::KillUnlessHungUp => !matches!(outcome, FollowOutcome::TerminalGone),
             OnLeave::Detach => false,
+        };
+        if kills {
+            finish_kill(interrupt, kill_exec(self.client, name)).await?;
         }
+        Ok(outcome)
     }
 
     /// Prints an event; returns the outcome if the reader of the output is gone or a signal came.
@@ -264,15 +278,7 @@ impl<'a> EventFollower<'a> {
         event: &ExecEvent,
         interrupt: &mut InterruptSignals,
     ) -> anyhow::Result<Option<FollowOutcome>> {
-        match interrupt.race(self.write(event)).await {
-            Ok(Ok(())) => Ok(None),
-            Ok(Err(error)) if !error_report::is_broken_pipe(&error) => Err(error),
-            Ok(Err(error)) if error_report::is_terminal_gone(&error) => {
-                Ok(Some(FollowOutcome::TerminalGone))
-            }
-            Ok(Err(_)) => Ok(Some(FollowOutcome::PipeClosed)),
-            Err(InterruptedError) => Ok(Some(FollowOutcome::Interrupted)),
-        }
+        outcome_of_write(interrupt.race(self.write(event)).await)
     }
 
     async fn write(&mut self, event: &ExecEvent) -> anyhow::Result<()> {
@@ -281,8 +287,8 @@ impl<'a> EventFollower<'a> {
         }
         if matches!(self.printing, EventFormat::Events) {
             let line = output::json_line(&proto_json::from_message(event)?);
-            self.stdout.write_all(line.as_bytes()).await?;
-            self.stdout.flush().await?;
+            let line = Bytes::from(line.into_bytes());
+            self.writer.write(OutputStream::Stdout, line).await?;
         } else if let Some(event) = &event.event {
             self.write_event(event).await?;
         }
@@ -295,7 +301,7 @@ impl<'a> EventFollower<'a> {
         for event in gaps.chain(answer.outputs.into_iter().map(Event::Output)) {
             self.write_event(&event).await?;
         }
-        Ok(())
+        Ok(self.writer.flush().await?)
     }
 
     /// Prints an event as text, or adds it to the transcript.
@@ -310,6 +316,7 @@ impl<'a> EventFollower<'a> {
                 let stream =
                     value_formats::enum_words(gap.stream().as_str_name(), "OUTPUT_STREAM_");
                 let lost = gap.lost_bytes();
+                self.writer.flush().await?;
                 output::note!("{lost} bytes of {stream} are lost: they were not read in time");
                 *self.reached_on(gap.stream()) = gap.end_offset;
             }
@@ -328,21 +335,17 @@ impl<'a> EventFollower<'a> {
     }
 
     async fn write_piece(&mut self, piece: &Piece) -> std::io::Result<()> {
-        let bytes = output_bytes(piece);
-        if piece.stream() == OutputStream::Stderr {
-            self.stderr.write_all(bytes).await?;
-        } else {
-            self.stdout.write_all(bytes).await?;
-        }
-        // It is taken, and will be written even if this program does not wait.
-        *self.reached_on(piece.stream()) = piece
+        let bytes = match &piece.content {
+            Some(Content::Data(data)) => data.clone(),
+            Some(Content::Text(_)) | None => Bytes::copy_from_slice(output_bytes(piece)),
+        };
+        let end = piece
             .offset
             .saturating_add(int64_from_count(bytes.len() as u64));
-        if piece.stream() == OutputStream::Stderr {
-            self.stderr.flush().await
-        } else {
-            self.stdout.flush().await
-        }
+        self.writer.write(piece.stream(), bytes).await?;
+        // It is taken, and will be written even if this program does not wait.
+        *self.reached_on(piece.stream()) = end;
+        Ok(())
     }
 
     fn reached_on(&mut self, stream: OutputStream) -> &mut i64 {
@@ -350,6 +353,28 @@ impl<'a> EventFollower<'a> {
             OutputStream::Stderr => &mut self.reached.stderr_bytes,
             OutputStream::Stdout | OutputStream::Unspecified => &mut self.reached.stdout_bytes,
         }
+    }
+}
+
+/// Returns the outcome of following an exec if a write says that it is over.
+fn outcome_of_write(
+    written: Result<anyhow::Result<()>, InterruptedError>,
+) -> anyhow::Result<Option<FollowOutcome>> {
+    match written {
+        Ok(Ok(())) => Ok(None),
+        Ok(Err(error)) => outcome_of_failure(error).map(Some),
+        Err(InterruptedError) => Ok(Some(FollowOutcome::Interrupted)),
+    }
+}
+
+/// Returns the outcome if an error says that the reader of the output is gone.
+fn outcome_of_failure(error: anyhow::Error) -> anyhow::Result<FollowOutcome> {
+    if error_report::is_terminal_gone(&error) {
+        Ok(FollowOutcome::TerminalGone)
+    } else if error_report::is_broken_pipe(&error) {
+        Ok(FollowOutcome::PipeClosed)
+    } else {
+        Err(error)
     }
 }
 

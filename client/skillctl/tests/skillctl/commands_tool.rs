@@ -35,7 +35,7 @@ pub(crate) fn fake() -> Fake {
     fake
 }
 
-async fn run(fake: &Fake, words: &[&str]) -> Output {
+pub(crate) async fn run(fake: &Fake, words: &[&str]) -> Output {
     ended(
         skillctl(fake, words)
             .stdout(Stdio::piped())
@@ -49,11 +49,11 @@ async fn ended(command: &mut Command) -> Output {
     output.expect("ends").expect("runs")
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("utf-8")
 }
 
-fn json(output: &Output) -> Value {
+pub(crate) fn json(output: &Output) -> Value {
     let said = text(&output.stdout);
     serde_json::from_str(said).unwrap_or_else(|_| panic!("{said:?} {:?}", text(&output.stderr)))
 }

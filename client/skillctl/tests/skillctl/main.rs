@@ -28,4 +28,5 @@ mod staged_skills;
 mod stdin_writes;
 mod stdio_servers;
 mod tokens;
+mod tool_workspaces;
 mod workspace_labels;

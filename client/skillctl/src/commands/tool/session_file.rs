@@ -33,6 +33,8 @@ struct SessionFileContent {
     session: String,
     #[serde(default)]
     agent: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    workspace: String,
     #[serde(default)]
     state: SessionState,
 }
@@ -47,8 +49,29 @@ pub(crate) struct SessionFile {
 
 impl SessionFile {
     /// Opens the session of a file, or makes both; without a file, makes a session that is not kept.
-    pub(crate) fn open(file: Option<&Path>) -> anyhow::Result<Self> {
-        let (session, state) = super::new_session();
+    ///
+    /// # Errors
+    /// If the file cannot be read or made, or is that of a session in another place than `workspace`: the id of an
+    /// existing workspace, or empty for one of the session's own.
+    pub(crate) fn open(file: Option<&Path>, workspace: &str) -> anyhow::Result<Self> {
+        let opened = Self::open_or_create(file, workspace)?;
+        if let (Some(file), other) = (file, &opened.session.workspace)
+            && !workspace.is_empty()
+            && other != workspace
+        {
+            let file = file.display();
+            let place = match other.as_str() {
+                "" => "a workspace of its own",
+                other => other,
+            };
+            anyhow::bail!("{file} is a session in {place}, not in {workspace}: give another file");
+        }
+        Ok(opened)
+    }
+
+    fn open_or_create(file: Option<&Path>, workspace: &str) -> anyhow::Result<Self> {
+        let (mut session, state) = super::new_session();
+        workspace.clone_into(&mut session.workspace);
         let new = Self {
             file: file.map(Path::to_owned),
             session,
@@ -89,6 +112,7 @@ impl SessionFile {
                 user: content.user,
                 session: content.session,
                 agent: content.agent,
+                workspace: content.workspace,
             },
             state: content.state,
         }

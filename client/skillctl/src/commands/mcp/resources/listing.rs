@@ -223,7 +223,11 @@ async fn add_artifacts(
         true
     };
     let scanned = scan_pages("the session's artifacts", read, take).await;
-    scanned.map_err(|error| resource_error(&error))?;
+    match scanned {
+        // The token of one workspace reads no artifacts.
+        Err(error) if error.reason() == Some(ErrorReason::PermissionDenied) => return Ok(()),
+        scanned => scanned.map_err(|error| resource_error(&error))?,
+    }
     let listed = found.into_iter().map(|artifact| {
         let name = artifact
             .name
