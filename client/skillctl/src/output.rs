@@ -8,6 +8,7 @@ pub(crate) mod exec_result;
 pub(crate) mod output_writer;
 pub(crate) mod proto_json;
 pub(crate) mod room_report;
+pub(crate) mod run_receiver;
 pub(crate) mod signal_names;
 pub(crate) mod skip_notes;
 pub(crate) mod transcript;
