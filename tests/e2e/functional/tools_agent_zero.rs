@@ -32,7 +32,7 @@ impl Talk {
                 app: "tests".into(),
                 user: "ann".into(),
                 session: "agent-zero".into(),
-                agent: String::new(),
+                ..Session::default()
             },
             state,
         })

@@ -32,7 +32,7 @@ impl Talk {
                 app: "tests".into(),
                 user: "ann".into(),
                 session: "sherma".into(),
-                agent: String::new(),
+                ..Session::default()
             },
             state,
         })

@@ -37,6 +37,7 @@ impl Talk {
                 user: "ann".into(),
                 session: session.into(),
                 agent: "helper".into(),
+                ..Session::default()
             },
             state: SessionState::new(),
             calls: 0,

@@ -35,7 +35,7 @@ impl Conversation {
                 app: "app".into(),
                 user: "ann".into(),
                 session: "1".into(),
-                agent: String::new(),
+                ..Session::default()
             },
             state: SessionState::new(),
         }

@@ -84,6 +84,7 @@ impl Talk {
             user: "ann".into(),
             session: "1".into(),
             agent: "a".into(),
+            ..Session::default()
         };
         let state = SessionState::new();
         let offered = tools
