@@ -321,12 +321,14 @@ impl End {
         let kept = SessionFile::open_existing(&self.session_file)?;
         let tools = Toolset::new(client.clone(), ToolOptions::default(), HostTools::new())?;
         tools.end(&kept.session).await?;
-        let session = kept.session.session.clone();
+        let Session {
+            session, workspace, ..
+        } = kept.session.clone();
         kept.forget()?;
         if output::is_json() {
             output::print_value(&json!({ "ended": session }))?;
         }
-        match kept.session.workspace.as_str() {
+        match workspace.as_str() {
             "" => output::note!("the session's workspace and its file are gone"),
             other => output::note!("the session's file is gone; workspace {other} stays"),
         }

@@ -171,6 +171,7 @@ impl SessionFile {
             user: self.session.user.clone(),
             session: self.session.session.clone(),
             agent: self.session.agent.clone(),
+            workspace: self.session.workspace.clone(),
             state: self.state.clone(),
         };
         let mut json = serde_json::to_vec_pretty(&content)?;
