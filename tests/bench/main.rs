@@ -17,6 +17,7 @@ mod inside_reference;
 mod live;
 mod many;
 mod private_docker;
+mod python;
 mod reference;
 mod report;
 mod skills;
@@ -41,13 +42,13 @@ use report::TableRow;
 const USAGE: &str = "usage: bench [--quick] [--record] [--only NAME]... [--host-driver]
   --quick        fewer repetitions: about a minute, for a first look
   --only NAME    only this section: exec, rate, live, stdout, many, kill, claim, skills, stage,
-                 environments, tools, big, small, access, idle, fleet, flat; may be repeated
+                 environments, tools, python, big, small, access, idle, fleet, flat; may be repeated
   --record       write an entry to tests/bench/results/; a complete run also replaces the latest table
                  of docs/benchmarks.md
   --host-driver  measure on the host's storage driver only, also if it is not overlay2";
 
 /// Every section, in the order of the table.
-const SECTIONS: [&str; 17] = [
+const SECTIONS: [&str; 18] = [
     "exec",
     "rate",
     "live",
@@ -59,6 +60,7 @@ const SECTIONS: [&str; 17] = [
     "stage",
     "environments",
     "tools",
+    "python",
     "big",
     "small",
     "access",
@@ -265,6 +267,7 @@ async fn measure_sections(
             "kill" => many::kill(bench).await,
             "claim" => claim::claims(bench, reference).await,
             "tools" => tools::tools(bench, reference).await,
+            "python" => python::python(bench).await,
             "skills" => skills::skills(bench).await,
             "stage" => stage::stage(bench, reference).await,
             "environments" => environments::environments(bench, reference).await,
