@@ -35,7 +35,7 @@ const ROWS: [Row; 46] = [
     ("stdout and stderr", "readlink /proc/$$/fd/1 /proc/$$/fd/2 | cut -d: -f1", Some("pipe pipe")),
     ("leader of a session", "[ $(ps -o sid= -p $$) = $$ ] && echo yes", None),
     ("terminal", "tty; printenv TERM || echo none", None),
-    ("working directory", "pwd", Some("/workspace/work")),
+    ("working directory", "pwd", Some("/workspace")),
     ("user", "id -un; id -Gn", Some("skill skill")),
     ("capabilities", "grep CapEff /proc/self/status", None),
     ("new privileges and seccomp", "awk '/^(NoNewPrivs|Seccomp):/ {print $2}' /proc/self/status", Some("1 2")),
