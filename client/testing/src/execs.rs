@@ -24,10 +24,15 @@ use super::program::{Program, event};
 use super::skills::check_name;
 use super::{FakeExec, FakeServices, refusal, unimplemented};
 
-type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
+pub(super) type Events = Pin<Box<dyn Stream<Item = Result<ExecEvent, Status>> + Send>>;
 
 impl FakeServices {
-    fn start(&self, workspace: &str, id: &str, mut spec: ExecSpec) -> Result<String, Status> {
+    pub(super) fn start(
+        &self,
+        workspace: &str,
+        id: &str,
+        mut spec: ExecSpec,
+    ) -> Result<String, Status> {
         let mut state = self.lock();
         if let (Some(timeout), Some(most)) = (&mut spec.timeout, state.timeout_max) {
             timeout.seconds = timeout.seconds.min(most);
@@ -59,13 +64,13 @@ impl FakeServices {
         Ok(name)
     }
 
-    fn running(&self, name: &str) -> Result<FakeExec, Status> {
+    pub(super) fn running(&self, name: &str) -> Result<FakeExec, Status> {
         let state = self.lock();
         let running = state.execs.get(name).cloned();
         running.ok_or_else(|| refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]))
     }
 
-    fn events(&self, name: &str, from: StreamOffsets) -> Result<Events, Status> {
+    pub(super) fn events(&self, name: &str, from: StreamOffsets) -> Result<Events, Status> {
         let running = self.running(name)?;
         let events = match live::is_live(&running.spec) {
             true => {
@@ -106,7 +111,7 @@ impl FakeServices {
     }
 
     /// Returns all output of an exec so far, and its result if it has ended.
-    fn so_far(running: &FakeExec) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
+    pub(super) fn so_far(running: &FakeExec) -> (Vec<u8>, Vec<u8>, Option<ExecResult>) {
         if live::is_live(&running.spec) {
             let (bytes, end) = live::output(&running.spec, &running.input.borrow());
             return (bytes, live::errors(&running.spec), end);
@@ -211,6 +216,9 @@ impl ExecService for FakeServices {
 
     async fn run_exec(&self, request: Request<RunExecRequest>) -> Result<Response<Events>, Status> {
         let request = request.into_inner();
+        if request.is_whole_run() {
+            return self.run_whole(request).await.map(Response::new);
+        }
         let spec = request.spec.unwrap_or_default();
         let name = self.start(&request.parent, &request.exec_id, spec)?;
         Ok(Response::new(self.events(&name, StreamOffsets::default())?))

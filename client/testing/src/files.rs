@@ -1,4 +1,4 @@
-//! FileService of the fake: keeps what is staged, lists and reads it, collects nothing.
+//! FileService of the fake: keeps what is staged, lists and reads it, and collects what a test puts in.
 
 use std::pin::Pin;
 
@@ -23,7 +23,10 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl FakeServices {
     /// Stages inputs by the rules of the API, without reading their bytes.
-    fn bring(&self, request: &StageInputsRequest) -> Result<StageInputsResponse, Status> {
+    pub(super) fn bring(
+        &self,
+        request: &StageInputsRequest,
+    ) -> Result<StageInputsResponse, Status> {
         let staged = request.inputs.iter().map(|input| {
             let (from, size) = match input
                 .content
@@ -221,12 +224,15 @@ impl FileService for FakeServices {
         Ok(Response::new(stream::iter(answers).boxed()))
     }
 
-    /// Collects nothing, not even a summary.
+    /// Collects what a test put in, of which a summary may be missing.
     async fn collect_outputs(
         &self,
-        _: Request<CollectOutputsRequest>,
+        request: Request<CollectOutputsRequest>,
     ) -> Result<Response<Self::CollectOutputsStream>, Status> {
-        Ok(Response::new(stream::empty().boxed()))
+        let mut state = self.lock();
+        state.collect_spec = request.into_inner().spec;
+        let collected = state.collected.clone().into_iter().map(Ok);
+        Ok(Response::new(stream::iter(collected).boxed()))
     }
 
     async fn stage_inputs(

@@ -38,6 +38,7 @@ mod program;
 mod proxy;
 mod skill_service;
 pub mod skills;
+mod whole_runs;
 mod workspaces;
 
 pub use calls::{CallFaults, CallService, EVENTS, STARTS};
@@ -72,6 +73,10 @@ pub struct State {
     pub kits: Vec<skills::Kit>,
     /// Problems of every staged skill.
     pub stage_problems: Vec<v1::Problem>,
+    /// Messages of every collection. A run that collects ends with a summary also if none is among them.
+    pub collected: Vec<v1::CollectOutputsResponse>,
+    /// Specification of the last collection; `None` before the first one.
+    pub collect_spec: Option<v1::CollectSpec>,
     /// Newest version and bytes of each artifact.
     pub artifacts: BTreeMap<String, (i64, Vec<u8>)>,
 }
@@ -198,21 +203,42 @@ impl Fake {
 
     /// Answers collections with these messages from now on.
     pub fn answer_collections(&self, messages: Vec<v1::CollectOutputsResponse>) {
-        self.calls.reply("CollectOutputs", messages);
+        self.state.lock().collected = messages;
     }
 
     /// Returns what the last collection was asked for.
     pub fn collect_spec(&self) -> v1::CollectSpec {
-        let asked = self
-            .calls
-            .requests::<v1::CollectOutputsRequest>("CollectOutputs");
-        let last = asked.into_iter().next_back();
-        last.and_then(|request| request.spec).expect("was asked")
+        let asked = self.state.lock().collect_spec.clone();
+        asked.expect("was asked")
     }
 
-    /// Returns the requests to stage skills.
+    /// Returns the requests to stage skills: those of StageSkills, then those of runs.
     pub fn staged_skills(&self) -> Vec<v1::StageSkillsRequest> {
-        self.calls.requests("StageSkills")
+        let alone = self.calls.requests("StageSkills").into_iter();
+        let of_runs = self.runs().into_iter().filter(|run| !run.skills.is_empty());
+        let of_runs = of_runs.map(|run| v1::StageSkillsRequest {
+            workspace: run.parent,
+            skills: run.skills,
+            writable: run.writable_skills,
+        });
+        alone.chain(of_runs).collect()
+    }
+
+    /// Returns the requests to stage inputs: those of StageInputs, then those of runs.
+    pub fn staged_inputs(&self) -> Vec<v1::StageInputsRequest> {
+        let alone = self.calls.requests("StageInputs").into_iter();
+        let of_runs = self.runs().into_iter().filter(|run| !run.inputs.is_empty());
+        let of_runs = of_runs.map(|run| v1::StageInputsRequest {
+            workspace: run.parent,
+            inputs: run.inputs,
+            scope: run.scope,
+        });
+        alone.chain(of_runs).collect()
+    }
+
+    /// Returns the requests to run a command.
+    pub fn runs(&self) -> Vec<v1::RunExecRequest> {
+        self.calls.requests("RunExec")
     }
 
     /// Returns the exec with this id in the workspace `w`.

@@ -4,12 +4,14 @@ use sha2::{Digest, Sha256};
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::output_event::Content;
 use skilld_client::v1::{
-    AttachExecRequest, ErrorReason, ExecSpec, OutputStream, RunExecRequest, Workspace,
+    AttachExecRequest, CollectSpec, ErrorReason, ExecSpec, OutputStream, RunExecRequest,
+    RunOutputs, Workspace, WorkspaceTemplate,
 };
 use skilld_client::{Client, Error, ExecStream, RetryPolicy};
 use tonic::{Code, Status};
 
-use skilld_testing::{EVENTS, Fake, PRINTED, hasty, refusal};
+use skilld_testing::collection_messages::{self, file, summary};
+use skilld_testing::{EVENTS, Fake, PRINTED, hasty, noise, refusal};
 
 /// Events of a stream, counted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -107,6 +109,57 @@ async fn a_stream_broken_after_any_event_loses_and_repeats_nothing() {
             assert_eq!(events.times_resumed(), u32::from(after < 29), "{after}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_run_broken_after_any_event_loses_and_repeats_nothing() {
+    let fake = Fake::start();
+    let client = fake.client().await;
+    let large = noise(300 * 1024);
+    let link = collection_messages::link("out/now", "a");
+    let files = [
+        file("out/a", b"1"),
+        link,
+        file("out/b", &large),
+        vec![summary()],
+    ];
+    fake.answer_collections(files.concat());
+    let mut unbroken = Vec::new();
+    // Workspace, Staged, Started, Output, Exited, Closed, three events of a, a link, four of b, and the summary.
+    for after in (0..16).rev() {
+        if after < 15 {
+            fake.calls.break_after(EVENTS, after, None);
+        }
+        let mut events = client.run_resuming(RunExecRequest {
+            parent: String::new(),
+            workspace_template: Some(WorkspaceTemplate::default()),
+            skills: vec!["csv-report".into()],
+            outputs: Some(RunOutputs {
+                spec: Some(CollectSpec::default()),
+                ..Default::default()
+            }),
+            exec_id: format!("x-{after}"),
+            ..request("hello")
+        });
+        let mut seen = Vec::new();
+        while let Some(event) = events.next().await.expect("resumes") {
+            // The names are of this run, and a repeated request stages nothing.
+            seen.extend(event.event.filter(|event| {
+                !matches!(
+                    event,
+                    Event::Workspace(_) | Event::Staged(_) | Event::Started(_)
+                )
+            }));
+        }
+        if unbroken.is_empty() {
+            assert_eq!(seen.len(), 12);
+            unbroken.clone_from(&seen);
+        }
+        assert_eq!(seen, unbroken, "broken after {after} events");
+        assert_eq!(events.times_resumed(), u32::from(after < 15), "{after}");
+    }
+    let state = fake.state.lock();
+    assert_eq!((state.starts, state.workspaces.len()), (16, 0));
 }
 
 #[tokio::test]
