@@ -70,24 +70,23 @@ run() { # directory for the results
     skillctl run csv-report --input "$table" --collect 'out/**' --to "$1" --timing -- "${command[@]}"
 }
 
-# One job by skilld: the microseconds of claim, stage, exec, collect, delete, and of all as the shell sees it.
+# One job by skilld: the microseconds of start (claim and stage), exec, collect, and of all as the shell sees it.
 by_skilld() {
     local start all
     start=$(now)
     run "$dir/again" >"$dir/output" 2>&1
     all=$(($(now) - start))
-    for step in claim stage exec collect delete; do
+    for step in start exec collect; do
         sed -n "s/.*\b$step took \([0-9.]*\) ms$/\1/p" "$dir/output" | awk '{ printf "%d ", $1 * 1000 }'
     done
     echo "$all"
     rm -r "$dir/again"
 }
 
-# The same by Docker alone: create, cp in, start, cp out, rm, and all.
+# The same by Docker alone: create and cp in, start, cp out, and all with rm.
 by_docker() {
     local t=("$(now)") id i
     id=$(docker create --network none --user 0 --workdir /skill --label "io.skilld.test=$dir" "$image" "${command[@]}")
-    t+=("$(now)")
     docker cp skills/csv-report/. "$id:/skill" >/dev/null 2>&1
     docker cp "$dir/inputs" "$id:/skill" >/dev/null 2>&1
     t+=("$(now)")
@@ -98,8 +97,8 @@ by_docker() {
     docker rm --force "$id" >/dev/null
     t+=("$(now)")
     rm -r "$dir/again"
-    for i in 1 2 3 4 5; do printf '%s ' $((t[i] - t[i - 1])); done
-    echo $((t[5] - t[0]))
+    for i in 1 2 3; do printf '%s ' $((t[i] - t[i - 1])); done
+    echo $((t[4] - t[0]))
 }
 
 row() { # label, column, note
@@ -136,12 +135,10 @@ for ((round = 0; round < rounds; round++)); do
     by_docker >>"$dir/docker"
 done
 printf '  %-24s %10s %12s\n' '' skilld docker
-row 'claim      create' 1 'skilld has the container ready'
-row 'stage      cp in' 2 ''
-row 'exec       start' 3 'most of it is the script itself'
-row 'collect    cp out' 4 ''
-row 'delete     rm' 5 'both wait until the container is gone'
-row 'all' 6 'as the shell sees it, starts of skillctl and docker included'
+row 'start      create, cp in' 1 'skilld has the container ready'
+row 'exec       start' 2 'most of it is the script itself'
+row 'collect    cp out' 3 ''
+row 'all' 4 'as the shell sees it, with docker rm; skilld deletes afterwards'
 
 if ((office_warm)); then
     say "skillctl run --pool office sales-workbook --input $table --collect 'out/**' --to report -- ${office_command[*]}"

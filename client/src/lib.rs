@@ -65,7 +65,7 @@ pub use environment::environment_variable;
 pub use error::{Error, Failure, FieldViolation};
 pub use exec_poller::ExecPoller;
 pub use exec_stream::ExecStream;
-pub use files::collect::{CollectedFiles, CollectedLink, SkippedFile};
+pub use files::collect::{CollectedFiles, CollectedLink, CollectionWriter, SkippedFile};
 pub use files::upload::{TransferProgress, UploadKind, UploadTarget};
 pub use message_stream::MessageStream;
 pub use pack::PackLimits;

@@ -167,6 +167,24 @@ pub(crate) fn typed_command() -> Vec<String> {
     names
 }
 
+/// Returns the words of the command line. A `run` whose first word comes after `--` has no skill, and gets an empty one:
+/// clap does not tell where `--` was.
+fn command_line() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(dashes) = words.iter().position(|word| word == "--") {
+        let before = words.iter().take(dashes);
+        let parsed = Cli::command()
+            .ignore_errors(true)
+            .try_get_matches_from(before);
+        let run = parsed.as_ref().ok();
+        let run = run.and_then(|parsed| parsed.subcommand_matches("run"));
+        if run.is_some_and(|run| run.get_one::<String>("skill").is_none()) {
+            words.insert(dashes, OsString::new());
+        }
+    }
+    words
+}
+
 /// Returns the exit code for a failure of this program: 125 for a command that passes on a program's code, else `code`.
 pub(crate) fn failure_code(command: &[String], code: u8) -> u8 {
     match command.first() {
@@ -181,7 +199,7 @@ impl Cli {
     /// # Errors
     /// Help, the version, or what is wrong with the line.
     pub(crate) fn parse_line() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
+        let matches = Self::command().try_get_matches_from(command_line())?;
         let parsed = Self::from_arg_matches(&matches);
         parsed.map_err(|error| error.format(&mut Self::command()))
     }

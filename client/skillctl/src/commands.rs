@@ -31,6 +31,7 @@ pub(crate) mod skill;
 pub(crate) mod stage;
 pub(crate) mod stdin;
 pub(crate) mod tenant;
+pub(crate) mod terminal_args;
 pub(crate) mod token;
 pub(crate) mod tool;
 pub(crate) mod version;

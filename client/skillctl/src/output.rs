@@ -7,6 +7,7 @@ pub(crate) mod event_follower;
 pub(crate) mod exec_result;
 pub(crate) mod proto_json;
 pub(crate) mod room_report;
+pub(crate) mod run_receiver;
 pub(crate) mod signal_names;
 pub(crate) mod skip_notes;
 pub(crate) mod transcript;

@@ -101,12 +101,8 @@ impl Client {
             spec.set_format(CollectFormat::Files);
         }
         let mut messages = self.collect(request).await?;
-        let mut writer = CollectionWriter {
-            directory: TargetDirectory::open(dir).await?,
-            prefix: prefix.trim_end_matches('/').to_owned(),
-            current: None,
-            collected: CollectedFiles::default(),
-        };
+        let mut writer = CollectionWriter::open(dir).await?;
+        prefix.trim_end_matches('/').clone_into(&mut writer.prefix);
         while let Some(message) = messages.next().await? {
             match message.payload {
                 Some(Payload::File(file)) => writer.begin(file).await?,
@@ -115,10 +111,7 @@ impl Client {
                     progress.tell(writer.collected.bytes, None);
                 }
                 Some(Payload::FileEnd(end)) => writer.end(&end).await?,
-                Some(Payload::Summary(summary)) => {
-                    writer.collected.summary = summary;
-                    return writer.done().await;
-                }
+                Some(Payload::Summary(summary)) => return writer.finish(summary).await,
                 // Of a newer server.
                 None => {}
             }
@@ -127,8 +120,9 @@ impl Client {
     }
 }
 
-/// Writer of the stream of collected files.
-struct CollectionWriter {
+/// Writer of a stream of collected files into a directory, as [`Client::collect_to_dir`] writes them.
+#[derive(Debug)]
+pub struct CollectionWriter {
     directory: TargetDirectory,
     /// Path in the workspace that the names have in front and the local ones don't; empty for none.
     prefix: String,
@@ -137,6 +131,7 @@ struct CollectionWriter {
 }
 
 /// File that is being received.
+#[derive(Debug)]
 struct CurrentFile {
     path: String,
     /// File to write to, or the reason why it is left out.
@@ -145,7 +140,26 @@ struct CurrentFile {
 }
 
 impl CollectionWriter {
-    async fn begin(&mut self, file: CollectedFile) -> Result<(), Error> {
+    /// Opens the directory, which is made if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the directory cannot be made or read.
+    pub async fn open(dir: &Path) -> Result<Self, Error> {
+        Ok(Self {
+            directory: TargetDirectory::open(dir).await?,
+            prefix: String::new(),
+            current: None,
+            collected: CollectedFiles::default(),
+        })
+    }
+
+    /// Begins a file, or makes a link or directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsafeName`] for a name that leads out of the directory, [`Error::Io`] if it cannot be written.
+    pub async fn begin(&mut self, file: CollectedFile) -> Result<(), Error> {
         if self.current.is_some() {
             return Err(Error::protocol("it began a file before the last one's end"));
         }
@@ -195,7 +209,12 @@ impl CollectionWriter {
         Ok(())
     }
 
-    async fn write(&mut self, data: &[u8]) -> Result<(), Error> {
+    /// Writes bytes of the current file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if they cannot be written.
+    pub async fn write(&mut self, data: &[u8]) -> Result<(), Error> {
         let Some(current) = &mut self.current else {
             return Err(Error::protocol("it sent bytes of no file"));
         };
@@ -207,7 +226,12 @@ impl CollectionWriter {
         Ok(())
     }
 
-    async fn end(&mut self, end: &FileEnd) -> Result<(), Error> {
+    /// Ends the current file, which gets its name now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checksum`] if its bytes are damaged, [`Error::Io`] if it cannot be written.
+    pub async fn end(&mut self, end: &FileEnd) -> Result<(), Error> {
         // A link may be closed like a file.
         let Some(current) = self.current.take() else {
             return Ok(());
@@ -242,7 +266,13 @@ impl CollectionWriter {
         });
     }
 
-    async fn done(self) -> Result<CollectedFiles, Error> {
+    /// Ends the collection with the server's summary. Returns what was written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the modes and times of directories cannot be set.
+    pub async fn finish(mut self, summary: CollectSummary) -> Result<CollectedFiles, Error> {
+        self.collected.summary = summary;
         if self.current.is_some() {
             return Err(Error::protocol("it ended the files in the middle of one"));
         }

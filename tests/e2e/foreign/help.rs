@@ -10,7 +10,11 @@ use crate::foreign::output;
 use crate::foreign::recipes::Place;
 
 /// Examples that are not run here, by how they begin, with the reason.
-const NOT_RUN: [(&str, &str); 11] = [
+const NOT_RUN: [(&str, &str); 12] = [
+    (
+        "skillctl run -it ",
+        "needs a terminal; terminal_cli.rs has one",
+    ),
     (
         "skillctl exec job-7 -it ",
         "needs a terminal; terminal_cli.rs has one",

@@ -3,6 +3,7 @@
 //! Docker: the whole system does it, from the client or the installed `skillctl` to Python in a container and back.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -10,8 +11,11 @@ use skilld_client::TransferProgress;
 use skilld_client::v1::{ExecSpec, ListFilesRequest};
 use skilld_tests::exec::{argv, run, workspace};
 use skilld_tests::files::{collect, globs, sha256};
-use skilld_tests::{Daemon, binaries};
+use skilld_tests::{Daemon, binaries, wait};
 use tokio::process::Command;
+
+/// Deadline for the end of a workspace.
+const SOON: Duration = Duration::from_secs(60);
 
 const COMMAND: [&str; 9] = [
     "python",
@@ -162,12 +166,15 @@ async fn skillctl_run_does_the_whole_job() -> Result<()> {
     assert_eq!(output.stdout, b"a\0b\xff");
     assert!(output.stderr.starts_with(b"to stderr"), "{output:?}");
 
-    // The only container left is the next warm one.
-    let list = skillctl(&daemon)?
-        .args(["-o", "json", "workspace", "list"])
-        .output()
-        .await?;
-    let list: Value = serde_json::from_slice(&list.stdout)?;
-    assert_eq!(list, serde_json::json!({"workspaces": []}));
+    // The only container left is the next warm one. The daemon deletes the workspace of a run when the run has ended.
+    wait::until("no workspace is left", SOON, async || {
+        let list = skillctl(&daemon)?
+            .args(["-o", "json", "workspace", "list"])
+            .output()
+            .await?;
+        let list: Value = serde_json::from_slice(&list.stdout)?;
+        Ok((list == serde_json::json!({"workspaces": []})).then_some(()))
+    })
+    .await?;
     daemon.stop().await
 }

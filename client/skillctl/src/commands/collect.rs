@@ -190,7 +190,8 @@ pub(crate) async fn copy_directory(
     Ok(copied)
 }
 
-fn warn_about_files(collected: &CollectedFiles) {
+/// Notes on stderr which files were left out.
+pub(crate) fn warn_about_files(collected: &CollectedFiles) {
     skip_notes::note_skipped(&collected.skipped);
     warn_about_summary(&collected.summary);
 }

@@ -53,6 +53,11 @@ enum ScriptCwdValue {
 }
 
 impl CommandArgs {
+    /// Returns `true` if a script of a skill runs.
+    pub(crate) fn has_script(&self) -> bool {
+        self.script.is_some()
+    }
+
     /// Returns the spec of the command or script. With `stdin` its stdin stays open for this program's input.
     pub(crate) fn spec(
         self,

@@ -9,20 +9,14 @@ use skilld_client::{Client, short_id};
 
 use crate::commands::command_args::CommandArgs;
 use crate::commands::complete;
+use crate::commands::terminal_args::TerminalArgs;
 use crate::output::event_follower::{self, EventFollower, OnLeave};
 use crate::output::{self, exec_result, value_formats};
 use crate::terminal;
-use crate::terminal::attach_input::{AttachInput, TerminalAttach};
-use crate::terminal::detach_keys::DetachKeys;
-
-/// Time limit of a terminal session that sets none: longer than any server allows, so the server's maximum applies.
-const SESSION_TIMEOUT: Duration = Duration {
-    seconds: 365 * 24 * 3600,
-    nanos: 0,
-};
+use crate::terminal::attach_input::AttachInput;
 
 /// Working directory of commands without a skill and without --cwd; other paths of the command line begin there too.
-const WORKSPACE_ROOT: &str = ".";
+pub(crate) const WORKSPACE_ROOT: &str = ".";
 
 /// Run a command in a workspace. Passes through its stdin, stdout, stderr and exit code.
 ///
@@ -75,22 +69,8 @@ pub(crate) struct Exec {
     /// Give it our stdin, as it comes. With -d its stdin is kept open instead, for `skillctl stdin` and `attach -i`.
     #[arg(short = 'i', long)]
     stdin: bool,
-    /// Give it a terminal, like ours in size and kind; with -i our keys go there.
-    #[arg(short = 't', long = "tty")]
-    terminal: bool,
-    /// Kind of the terminal.
-    #[arg(
-        long,
-        env = "TERM",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true
-    )]
-    term: String,
-    /// Keys that leave a terminal: `ctrl-` and a letter or one of @[\]^_, or a plain key, with commas in between;
-    /// none for none.
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
-    detach_keys: DetachKeys,
+    #[command(flatten)]
+    terminal: TerminalArgs,
     /// Start it, print its id and leave; `skillctl attach` follows it later.
     #[arg(short, long)]
     detach: bool,
@@ -122,33 +102,17 @@ impl Exec {
             };
             return start_exec(client, request).await;
         }
-        if self.terminal {
+        if self.terminal.tty {
             let instead = "leave out -t, or start it with -d and write to it with `skillctl stdin`";
             need_terminal(instead)?;
         }
-        let size = spec
-            .terminal
-            .as_ref()
-            .map(|terminal| (terminal.rows, terminal.cols));
         let events = client.run_resuming(RunExecRequest {
             parent: self.id,
             exec_id: self.exec_id,
-            spec: Some(spec),
+            spec: Some(spec.clone()),
             ..Default::default()
         });
-        let name = events.name().to_owned();
-        let session = || TerminalAttach {
-            client: client.clone(),
-            name: name.clone(),
-            detach_keys: self.detach_keys,
-            size,
-        };
-        let input = match (self.stdin, self.terminal) {
-            (true, true) => AttachInput::Keyboard(session()),
-            (false, true) => AttachInput::Watch(session()),
-            (true, false) => AttachInput::Stream(client.stdin_at(&name, 0)),
-            (false, false) => AttachInput::None,
-        };
+        let input = self.terminal.input(client, events.name(), &spec);
         let mut interrupt = input.interrupt()?;
         let on_leave = match &input {
             AttachInput::Keyboard(_) => OnLeave::Kill,
@@ -162,28 +126,26 @@ impl Exec {
     }
 
     fn spec(&self) -> ExecSpec {
-        let timeout = match self.terminal {
-            true => Some(self.timeout.unwrap_or(SESSION_TIMEOUT)),
-            false => self.timeout,
-        };
         let is_at_root = self.skill.is_empty() && self.cwd.is_empty();
         let cwd = if is_at_root {
             WORKSPACE_ROOT
         } else {
             &self.cwd
         };
-        ExecSpec {
+        let mut spec = ExecSpec {
             skill: self.skill.clone(),
             cwd: cwd.to_owned(),
             stragglers: match self.keep_processes {
                 true => StragglerPolicy::Keep.into(),
                 false => StragglerPolicy::Unspecified.into(),
             },
-            terminal: self
-                .terminal
-                .then(|| terminal::terminal_like_ours(&self.term)),
-            ..self.command.clone().spec(&self.env, timeout, self.stdin)
-        }
+            ..self
+                .command
+                .clone()
+                .spec(&self.env, self.timeout, self.stdin)
+        };
+        self.terminal.set_terminal(&mut spec);
+        spec
     }
 }
 

@@ -1,12 +1,12 @@
 //! `SRC[=DEST]`: a local file that is sent, or a reference that the server fetches.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use skilld_client::v1::input_spec::Content;
-use skilld_client::v1::{
-    ArtifactScope, InputSpec, StageFilesResponse, StageInputsRequest, StageMode,
-};
+use skilld_client::v1::{InputSpec, StageFilesResponse, StageMode};
 use skilld_client::{Client, Error, UploadTarget};
 
 use crate::output::skip_notes;
@@ -14,6 +14,13 @@ use crate::output::transfer_bar::TransferBar;
 
 /// Schemes of inputs that the server fetches.
 const SCHEMES: [&str; 6] = ["artifact", "host", "workspace", "skill", "https", "http"];
+
+/// Maximum size of one input within a request, in bytes; the daemon's maximum.
+const DATA_BYTES_MAX: u64 = 1024 * 1024;
+/// Maximum size of all inputs within a request, in bytes: the daemon takes messages of at most 4 MiB.
+const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
+/// Maximum number of local files within a request. The daemon takes 256 inputs, of which some are references.
+const SPECS_MAX: usize = 128;
 
 /// Argument `SRC[=DEST]`: an input and its destination in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,30 +168,47 @@ pub(crate) fn check_destinations(inputs: &[Input]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the request that stages all references among the inputs; `None` without any. `scope` owns the artifacts.
-pub(crate) fn references_request(
-    workspace: &str,
-    inputs: &[Input],
-    mode: StageMode,
-    scope: ArtifactScope,
-) -> Option<StageInputsRequest> {
-    let specs: Vec<InputSpec> = inputs
-        .iter()
-        .filter_map(|input| match input {
-            Input::Local(_) => None,
-            Input::Reference { from, to } => Some(InputSpec {
-                content: Some(Content::Source(from.clone())),
-                path: to.clone(),
-                mode: mode.into(),
-                ..InputSpec::default()
-            }),
-        })
-        .collect();
-    (!specs.is_empty()).then(|| StageInputsRequest {
-        workspace: workspace.to_owned(),
-        inputs: specs,
-        scope: Some(scope),
-    })
+/// Returns the references among the inputs for the server, which fetches them.
+pub(crate) fn reference_specs(inputs: &[Input], mode: StageMode) -> Vec<InputSpec> {
+    let references = inputs.iter().filter_map(|input| match input {
+        Input::Local(_) => None,
+        Input::Reference { from, to } => Some(InputSpec {
+            content: Some(Content::Source(from.clone())),
+            path: to.clone(),
+            mode: mode.into(),
+            ..InputSpec::default()
+        }),
+    });
+    references.collect()
+}
+
+/// Reads the local files among the inputs for one request. Returns `None` if one of them has to be sent by itself: stdin,
+/// a directory, a file that is executable, and files that are too large for a request.
+pub(crate) fn local_specs(inputs: &[Input]) -> anyhow::Result<Option<Vec<InputSpec>>> {
+    let (mut specs, mut bytes) = (Vec::new(), 0);
+    for input in inputs {
+        let Input::Local(local) = input else {
+            continue;
+        };
+        if input.is_stdin() {
+            return Ok(None);
+        }
+        let failed = || local.path.display().to_string();
+        let metadata = std::fs::metadata(&local.path).with_context(failed)?;
+        bytes += metadata.len();
+        let is_plain = metadata.is_file() && metadata.mode() & 0o111 == 0;
+        if !is_plain || metadata.len() > DATA_BYTES_MAX || bytes > REQUEST_BYTES_MAX {
+            return Ok(None);
+        }
+        specs.push(InputSpec {
+            content: Some(Content::Data(
+                std::fs::read(&local.path).with_context(failed)?.into(),
+            )),
+            path: local.target.clone(),
+            ..InputSpec::default()
+        });
+    }
+    Ok((specs.len() <= SPECS_MAX).then_some(specs))
 }
 
 impl LocalInput {

@@ -5,14 +5,15 @@ use clap_complete::engine::ArgValueCompleter;
 use prost::Name;
 use serde_json::{Map, Value, json};
 use skilld_client::v1::{
-    ErrorReason, StageFilesResponse, StageInputsResponse, StageMode, StageSkillsRequest,
-    StageSkillsResponse, StagedInput, StagedSkill,
+    ErrorReason, StageFilesResponse, StageInputsRequest, StageInputsResponse, StageMode,
+    StageSkillsRequest, StageSkillsResponse, StagedInput, StagedSkill,
 };
 use skilld_client::{Client, Error, short_id};
 
 use crate::commands::artifact::Scope;
 use crate::commands::complete;
 use crate::commands::input_arg::{self, Input, LocalInput};
+use crate::output::run_receiver::note_skill_problems;
 use crate::output::{self, proto_json, skip_notes, value_formats};
 
 /// Put skills and files into a workspace.
@@ -118,15 +119,19 @@ impl Stage {
             let staged = StageSkillsResponse { skills };
             let lines: String = staged.skills.iter().map(skill_line).collect();
             report_staged(object, &staged, &lines)?;
-            print_skill_problems(&staged.skills);
+            note_skill_problems(&staged.skills, &[]);
         }
         let mode = if self.link {
             StageMode::Link
         } else {
             StageMode::Copy
         };
-        let scope = self.scope.clone().into();
-        if let Some(request) = input_arg::references_request(&self.id, inputs, mode, scope) {
+        let request = StageInputsRequest {
+            workspace: self.id.clone(),
+            inputs: input_arg::reference_specs(inputs, mode),
+            scope: Some(self.scope.clone().into()),
+        };
+        if !request.inputs.is_empty() {
             let inputs = client.stage_inputs(request).await?;
             let staged = StageInputsResponse { inputs };
             let lines: String = staged.inputs.iter().map(reference_line).collect();
@@ -162,15 +167,6 @@ fn report_staged<M: Name>(
         object.extend(fields);
     }
     Ok(())
-}
-
-/// Notes on stderr what staged skills lack. They can be used all the same.
-pub(crate) fn print_skill_problems(skills: &[StagedSkill]) {
-    let problems = skills.iter().flat_map(|skill| &skill.problems);
-    let lines: Vec<String> = problems
-        .map(|problem| format!("{} ({})", problem.message, problem.code))
-        .collect();
-    output::print_text_notes(&lines);
 }
 
 /// Describes one staged skill for people.

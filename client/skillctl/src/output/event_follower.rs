@@ -15,6 +15,7 @@ use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::oneshot;
 
 use crate::output::room_report::RoomReportSearch;
+use crate::output::run_receiver::RunReceiver;
 use crate::output::transcript::{Transcript, output_bytes};
 use crate::output::{self, error_report, exec_result, proto_json, value_formats};
 use crate::terminal::attach_input::{AttachInput, DetachNotice};
@@ -75,6 +76,8 @@ pub(crate) struct EventFollower<'a> {
     started: Option<oneshot::Sender<()>>,
     /// Offsets up to which output was printed.
     reached: StreamOffsets,
+    /// Takes what a run sends beside the events of its exec.
+    pub(crate) run: RunReceiver,
 }
 
 impl<'a> EventFollower<'a> {
@@ -93,6 +96,7 @@ impl<'a> EventFollower<'a> {
             first_output: None,
             started: None,
             reached: StreamOffsets::default(),
+            run: RunReceiver::default(),
         }
     }
 
@@ -209,7 +213,8 @@ impl<'a> EventFollower<'a> {
                     kill = None;
                     killed?;
                 }
-                event = events.next() => match event? {
+                // Nobody waits for the files of an interrupted run.
+                event = events.next() => match event?.filter(|event| !interrupted || !is_after_end(event)) {
                     Some(event) => {
                         if interrupted && matches!(event.event, Some(Event::Started(_))) {
                             // It may have started after the server looked for it.
@@ -276,6 +281,11 @@ impl<'a> EventFollower<'a> {
     }
 
     async fn write(&mut self, event: &ExecEvent) -> anyhow::Result<()> {
+        if let Some(event) = &event.event
+            && self.run.take(event).await?
+        {
+            return Ok(());
+        }
         if let Some(Event::Output(_)) = &event.event {
             self.first_output.get_or_insert_with(Instant::now);
         }
@@ -374,7 +384,7 @@ pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
 }
 
 /// Notes on stderr, on a new line, the command that attaches to the detached exec again.
-fn note_detached(name: &str, at: StreamOffsets) {
+pub(crate) fn note_detached(name: &str, at: StreamOffsets) {
     drop(std::io::Write::write_all(
         &mut std::io::stderr().lock(),
         b"\n",
@@ -385,12 +395,25 @@ fn note_detached(name: &str, at: StreamOffsets) {
     );
 }
 
-/// Kills an exec; succeeds also if it was never started.
+/// Returns `true` for an event that follows the end of an exec.
+fn is_after_end(event: &ExecEvent) -> bool {
+    matches!(
+        event.event,
+        Some(Event::File(_) | Event::FileData(_) | Event::FileEnd(_) | Event::Summary(_))
+    )
+}
+
+/// Kills an exec; succeeds also if it was never started, or if its workspace was not claimed.
 async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
+    let is_missing = |error: &Error| {
+        matches!(
+            error.reason(),
+            Some(ErrorReason::ExecNotFound | ErrorReason::WorkspaceNotFound)
+        )
+    };
     match client.kill_exec(name).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.reason() == Some(ErrorReason::ExecNotFound) => Ok(()),
-        Err(error) => Err(error),
+        Err(error) if !is_missing(&error) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

@@ -26,11 +26,11 @@ pub(crate) fn skillctl(fake: &Fake, words: &[&str]) -> Command {
     command
 }
 
-async fn run(fake: &Fake, words: &[&str]) -> Output {
+pub(crate) async fn run(fake: &Fake, words: &[&str]) -> Output {
     skillctl(fake, words).output().await.expect("runs")
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("utf-8")
 }
 
@@ -495,15 +495,19 @@ async fn run_stages_executes_collects_and_deletes() {
     let output = run(&fake, &words).await;
     assert_eq!(output.status.code(), Some(3));
     let said = text(&output.stderr);
-    for step in ["claim", "stage", "exec", "collect", "delete"] {
+    for step in ["check", "start", "exec", "collect"] {
         assert!(said.contains(&format!("{step} took ")), "{said}");
     }
     assert_eq!(
         std::fs::read_to_string(fake.path("res/out/r")).expect("reads"),
         "result"
     );
+    assert_eq!(fake.staged_inputs()[0].inputs[0].path, "inputs/in.txt");
+    let calls = fake.calls.take();
+    let steps = ["GetServerInfo", "PreflightSkill", "RunExec"];
+    let methods = calls.iter().filter_map(|call| call.rsplit('/').next());
+    assert_eq!(methods.collect::<Vec<_>>(), steps);
     let state = fake.state.lock();
-    assert!(state.staged.contains_key("inputs/in.txt"));
     assert_eq!(state.workspaces.len(), 1, "its own workspace is gone");
     assert_eq!(
         state.execs.values().next().expect("one").spec.skill,

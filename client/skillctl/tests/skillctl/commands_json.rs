@@ -186,7 +186,8 @@ async fn an_object_that_cannot_be_printed_hides_no_error() {
     std::fs::write(fake.path("in.txt"), "x").expect("writes");
     let dropped = refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]);
     let refused = refusal(Code::NotFound, "FILE_NOT_FOUND", &[]);
-    fake.calls.refuse("CollectOutputs", [refused]);
+    // After Closed.
+    fake.calls.break_after(EVENTS, 6, Some(refused));
     for (words, breaks, reason) in [
         (
             vec!["stage", "w", "in.txt", "in.txt=skills/y"],
@@ -233,12 +234,13 @@ async fn an_object_that_cannot_be_printed_hides_no_error() {
 #[tokio::test]
 async fn output_before_a_lost_exec_is_printed() {
     let fake = fake();
-    for words in [
-        vec!["exec", "w", "hello"],
-        vec!["run", "csv-report", "hello"],
+    for (words, events) in [
+        (vec!["exec", "w", "hello"], 2),
+        // The workspace and what was staged come first.
+        (vec!["run", "csv-report", "hello"], 4),
     ] {
         let dropped = refusal(Code::NotFound, "EXEC_NOT_FOUND", &[]);
-        fake.calls.break_after(EVENTS, 2, Some(dropped));
+        fake.calls.break_after(EVENTS, events, Some(dropped));
         let words = [vec!["-o", "json"], words].concat();
         let output = run(&fake, &words).await;
         assert_eq!(output.status.code(), Some(125), "{words:?}");

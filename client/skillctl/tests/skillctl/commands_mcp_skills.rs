@@ -1,7 +1,6 @@
 //! Skills over `skillctl mcp`: long lists, and texts that refer to their skill's folder.
 
 use serde_json::json;
-use skilld_client::v1::StageSkillsRequest;
 use skilld_testing::skills::Kit;
 
 use crate::commands_mcp::{Client, names, options};
@@ -107,7 +106,7 @@ async fn the_profile_workspace_offers_files_of_the_workspace() {
     client
         .call("workspace_exec", json!({"command": "hello"}))
         .await;
-    let staged = fake.calls.requests::<StageSkillsRequest>("StageSkills");
+    let staged = fake.staged_skills();
     assert_eq!(staged[0].skills, ["skills/alpha"]);
     assert!(staged[0].writable);
 }

@@ -1,7 +1,7 @@
 //! Staging of skills by `skillctl`: writable copies, and notes about packages that are not installed.
 
 use serde_json::Value;
-use skilld_client::v1::{Problem, StageSkillsRequest};
+use skilld_client::v1::Problem;
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
 
@@ -40,7 +40,7 @@ async fn every_staging_command_can_request_writable_skills() {
                 words.insert(at, flag);
             }
             run(&fake, &words).await;
-            let staged = fake.calls.requests::<StageSkillsRequest>("StageSkills");
+            let staged = fake.staged_skills();
             let writable: Vec<bool> = staged.iter().map(|request| request.writable).collect();
             assert_eq!(writable, [is_set], "{words:?}");
         }

@@ -80,14 +80,14 @@ fn finding_kind(finding: &PreflightFinding) -> &'static str {
     }
 }
 
-/// Returns notes for the user before a run, a line each: requirements that the skill itself names, without those that
-/// problems with these messages have named.
-pub(crate) fn missing_notes(answer: &PreflightSkillResponse, named: &[String]) -> Vec<String> {
+/// Notes on stderr the requirements that the skill itself names and that are missing. Returns their messages.
+pub(crate) fn note_missing(answer: &PreflightSkillResponse) -> Vec<String> {
     use skilld_client::v1::ProblemSeverity;
-    let errors = answer.findings.iter().filter(|finding| {
-        finding.severity() == ProblemSeverity::Error && !named.contains(&finding.message)
+    let findings = answer.findings.iter();
+    let errors = findings.filter(|finding| finding.severity() == ProblemSeverity::Error);
+    let noted = errors.map(|finding| {
+        output::print_note(&format!("{} ({})", finding.message, finding.source));
+        finding.message.clone()
     });
-    errors
-        .map(|finding| format!("{} ({})", finding.message, finding.source))
-        .collect()
+    noted.collect()
 }
