@@ -3,11 +3,12 @@
 use prost_types::Duration;
 use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::spawn_failure::Step;
-use skilld_client::v1::{ErrorReason, ExecResult, ExecSpec, RunExecRequest};
+use skilld_client::v1::{ErrorReason, ExecResult, ExecSpec, Problem, RunExecRequest, StagedEvent};
 use skilld_client::{Error, ExecStream};
 
 use crate::call_context::CallContext;
 use crate::output_buffer::OutputStreams;
+use crate::output_collection::{CollectedOutputs, OutputReceiver};
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Command that has ended.
@@ -21,27 +22,29 @@ pub(crate) struct FinishedExec {
     pub(crate) spec: ExecSpec,
     /// Limits of the server that replaced those of the call.
     pub(crate) warnings: Vec<String>,
+    /// Warnings about the run that its result does not show.
+    pub(crate) run_warnings: Vec<Problem>,
+    /// Skills and inputs that were staged for it; none if it had been started before.
+    pub(crate) staged: StagedEvent,
+    /// Files that it left; `None` if none were requested or nothing was started.
+    pub(crate) outputs: Option<Result<CollectedOutputs, Error>>,
 }
 
-/// Runs a command in a workspace to its end.
+/// Runs a command in a workspace to its end, with all that its request stages and collects. Of each text file at most
+/// `text_max` bytes are kept.
 ///
 /// # Errors
 ///
 /// [`ToolError::CommandRefused`] for a program that the host's rules do not let start, beside the daemon's errors.
 pub(crate) async fn run_exec(
     call: CallContext<'_>,
-    workspace: String,
-    exec_id: String,
-    spec: ExecSpec,
+    request: RunExecRequest,
+    text_max: usize,
 ) -> ToolResult<FinishedExec> {
-    let asked = spec.timeout;
-    let events = call.tools.client.run_resuming(RunExecRequest {
-        parent: workspace,
-        exec_id,
-        spec: Some(spec),
-        ..RunExecRequest::default()
-    });
-    let mut finished = follow_exec(events, call.tools.options.output_bytes_max, call.id).await?;
+    let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
+    let events = call.tools.client.run_resuming(request);
+    let output = OutputStreams::new(call.tools.options.output_bytes_max);
+    let mut finished = follow_exec(events, output, text_max, call.id).await?;
     check_start(call, Some(&finished.result))?;
     finished
         .warnings
@@ -61,40 +64,60 @@ pub(crate) fn check_start(call: CallContext<'_>, result: Option<&ExecResult>) ->
     }
 }
 
-/// Follows a command until nothing more comes of it. `call` is the model's id for the call that started it.
+/// Follows a command until nothing more comes of it. `call` is the model's id for the call that started it. A collection
+/// that fails loses no output of the command.
 pub(crate) async fn follow_exec(
     mut events: ExecStream,
-    bytes_max: usize,
+    output: OutputStreams,
+    text_max: usize,
     call: &str,
 ) -> ToolResult<FinishedExec> {
     let mut finished = FinishedExec {
         name: events.name().to_owned(),
-        output: OutputStreams::new(bytes_max),
+        output,
         result: ExecResult::default(),
         spec: ExecSpec::default(),
         warnings: Vec::new(),
+        run_warnings: Vec::new(),
+        staged: StagedEvent::default(),
+        outputs: None,
     };
-    let mut started = false;
+    let mut receiver = OutputReceiver::new(text_max);
+    let (mut started, mut closed) = (false, false);
     loop {
         let event = match events.next().await {
             Ok(Some(event)) => event,
-            Ok(None) => {
-                finished.output.finish();
-                return Ok(finished);
+            Ok(None) => break,
+            Err(error) if closed => {
+                finished.outputs = Some(Err(error));
+                break;
             }
             Err(error) => return Err(translate_exec_error(error, started, call)),
         };
         started = true;
         match event.event {
+            Some(Event::Staged(staged)) => finished.staged = staged,
             Some(Event::Started(start)) => finished.spec = start.effective_spec.unwrap_or_default(),
             Some(Event::Exited(exited)) => finished.result = exited.result.unwrap_or_default(),
-            Some(Event::Closed(closed)) => {
-                finished.result.ended_processes = closed.ended_processes;
+            Some(Event::Closed(end)) => {
+                finished.result.ended_processes = end.ended_processes;
+                finished.run_warnings = finished.result.warnings();
+                closed = true;
+            }
+            Some(Event::File(file)) => receiver.begin(file),
+            Some(Event::FileData(data)) => receiver.add(&data),
+            Some(Event::FileEnd(end)) => receiver.end(end),
+            Some(Event::Summary(summary)) => {
+                finished.run_warnings = summary.warnings;
+                let files = std::mem::take(&mut receiver.files);
+                finished.outputs = summary.outputs.map(|summary| Ok((files, summary)));
             }
             Some(event) => finished.output.take(&event),
             None => {}
         }
     }
+    finished.output.finish();
+    Ok(finished)
 }
 
 /// Returns a warning if less time is in force than the call asked for.

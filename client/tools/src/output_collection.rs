@@ -33,6 +33,9 @@ pub(crate) struct CollectedOutput {
     pub(crate) text: Vec<u8>,
 }
 
+/// Files of a collection, and its summary.
+pub(crate) type CollectedOutputs = (Vec<CollectedOutput>, CollectSummary);
+
 /// Owner of saved artifacts: a request with another app, user or session does not find them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ArtifactOwner {
@@ -125,7 +128,7 @@ pub(crate) async fn collect_outputs(
     exec: &str,
     spec: CollectSpec,
     text_max: usize,
-) -> Result<(Vec<CollectedOutput>, CollectSummary), Error> {
+) -> Result<CollectedOutputs, Error> {
     let request = CollectOutputsRequest {
         workspace: exec.split("/execs/").next().unwrap_or_default().to_owned(),
         spec: Some(CollectSpec {
@@ -157,37 +160,71 @@ async fn receive_outputs(
     tools: &ToolsetContext,
     request: CollectOutputsRequest,
     text_max: usize,
-) -> Result<(Vec<CollectedOutput>, CollectSummary), Error> {
+) -> Result<CollectedOutputs, Error> {
     let mut messages = tools.client.collect(request).await?;
-    let mut files: Vec<CollectedOutput> = Vec::new();
-    let mut room = KEPT_BYTES_MAX;
+    let mut receiver = OutputReceiver::new(text_max);
     while let Some(message) = messages.next().await? {
-        match (message.payload, files.last_mut()) {
-            (Some(Payload::File(file)), _) => files.push(CollectedOutput {
-                file,
-                end: None,
-                text: Vec::new(),
-            }),
-            (Some(Payload::Data(data)), Some(last)) => {
-                let max = match last.file.is_text {
-                    true => text_max,
-                    false => text_max.min(HEAD_BYTES_MAX),
-                };
-                let length = max.saturating_sub(last.text.len()).min(room);
-                let kept = data.get(..length).unwrap_or(&data);
-                last.text.extend_from_slice(kept);
-                room -= kept.len();
-            }
-            // A link may be closed like a file.
-            (Some(Payload::FileEnd(end)), Some(last)) if last.file.link_target.is_empty() => {
-                last.end = Some(end);
-            }
-            (Some(Payload::Summary(summary)), _) => return Ok((files, summary)),
-            // Nothing is one of a newer server's.
-            (Some(Payload::Data(_)), None) | (Some(Payload::FileEnd(_)) | None, _) => {}
+        match message.payload {
+            Some(Payload::File(file)) => receiver.begin(file),
+            Some(Payload::Data(data)) => receiver.add(&data),
+            Some(Payload::FileEnd(end)) => receiver.end(end),
+            Some(Payload::Summary(summary)) => return Ok((receiver.files, summary)),
+            // Of a newer server.
+            None => {}
         }
     }
     Err(Error::Protocol {
         problem: "it ended the files without a summary".into(),
     })
+}
+
+/// Receiver of a stream of files.
+#[derive(Debug)]
+pub(crate) struct OutputReceiver {
+    pub(crate) files: Vec<CollectedOutput>,
+    /// Maximum size of the text that is kept of one file, in bytes.
+    text_max: usize,
+    /// Number of bytes that are still kept of all files.
+    room: usize,
+}
+
+impl OutputReceiver {
+    pub(crate) fn new(text_max: usize) -> Self {
+        Self {
+            files: Vec::new(),
+            text_max,
+            room: KEPT_BYTES_MAX,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, file: CollectedFile) {
+        self.files.push(CollectedOutput {
+            file,
+            end: None,
+            text: Vec::new(),
+        });
+    }
+
+    pub(crate) fn add(&mut self, data: &[u8]) {
+        let Some(last) = self.files.last_mut() else {
+            return;
+        };
+        let max = match last.file.is_text {
+            true => self.text_max,
+            false => self.text_max.min(HEAD_BYTES_MAX),
+        };
+        let length = max.saturating_sub(last.text.len()).min(self.room);
+        let kept = data.get(..length).unwrap_or(data);
+        last.text.extend_from_slice(kept);
+        self.room -= kept.len();
+    }
+
+    pub(crate) fn end(&mut self, end: FileEnd) {
+        // A link may be closed like a file.
+        if let Some(last) = self.files.last_mut()
+            && last.file.link_target.is_empty()
+        {
+            last.end = Some(end);
+        }
+    }
 }

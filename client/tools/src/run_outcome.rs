@@ -97,8 +97,11 @@ impl RunOutcome {
         outcome.stdout = output.stdout.into_text("stdout", advice, texts);
         outcome.stderr = output.stderr.into_text("stderr", advice, texts);
         let streams = outcome.streams();
-        let of_run = run_warnings::describe_run(options, result, &finished.spec, &streams);
-        warnings.extend(of_run);
+        let end = &finished.run_warnings;
+        warnings.extend(run_warnings::describe_end(options, end));
+        let has_full_disk = !result.full_disks.is_empty();
+        let of_output = run_warnings::describe_output(&finished.spec, &streams, has_full_disk);
+        warnings.extend(of_output);
         outcome.warnings.extend(warnings);
         outcome
     }

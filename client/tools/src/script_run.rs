@@ -1,4 +1,4 @@
-//! Runs a script of a skill, for every family alike: stage, run, collect. The daemon chooses the interpreter, turns
+//! Runs a script of a skill, for every family alike: one call stages, runs and collects. The daemon chooses the interpreter, turns
 //! arguments into words and watches the clocks; this module makes one result of its answers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,23 +7,21 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use skilld_client::Error;
 use skilld_client::v1::{
-    CollectSpec, DisconnectPolicy, ErrorReason, ExecScript, ExecSpec, SaveAsArtifacts,
-    ScriptArgStyle, ScriptCwd, Skill,
+    CollectSpec, DisconnectPolicy, ErrorReason, ExecScript, ExecSpec, RunExecRequest, RunOutputs,
+    SaveAsArtifacts, ScriptArgStyle, ScriptCwd, Skill,
 };
 
 use crate::call_context::{CallContext, ToolsetContext};
 use crate::command_limits;
-use crate::exec_run::run_exec;
 use crate::host_environment::add_host_variables;
-use crate::output_collection::{self, ArtifactOwner};
+use crate::output_collection::{self, ArtifactOwner, CollectedOutputs};
 use crate::package_warnings::describe_staging_problems;
 use crate::proto_json;
 use crate::result_budget::{json_bytes, take_fitting};
 use crate::run_outcome::RunOutcome;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-use crate::skill_staging::stage_command_skill;
+use crate::skill_staging::{describe_run_error, run_with_skills};
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Names of the ways in which structured arguments become words; the first is the default.
@@ -157,8 +155,8 @@ fn choose<T: Copy>(field: &str, name: &str, names: &[(&str, T)]) -> ToolResult<T
     })
 }
 
-/// Runs a script of a skill in the session's workspace. Only the staging is repeated in a new workspace: once the
-/// script was started it may have done something before its workspace was lost.
+/// Runs a script of a skill in the session's workspace by one call. It is repeated in a new workspace only if the daemon
+/// had lost the session's before the script started.
 pub(crate) async fn run_script(
     call: CallContext<'_>,
     skill: &Skill,
@@ -171,18 +169,36 @@ pub(crate) async fn run_script(
     spec.skill.clone_from(&id);
     let warnings;
     (spec.env, warnings) = build_environment(tools, &script);
-    let (workspace, staged, staging_warnings) =
-        stage_command_skill(call.context, &reference).await?;
-    let finished = run_exec(call, workspace, call.exec_id(), spec)
-        .await
-        .map_err(|error| translate_error(tools, error, &reference, &script.path))?;
+    let request = RunExecRequest {
+        exec_id: call.exec_id(),
+        spec: Some(spec),
+        outputs: Some(run_outputs(call)),
+        ..RunExecRequest::default()
+    };
+    let finished = call.in_workspace(|workspace| {
+        let request = RunExecRequest {
+            parent: workspace,
+            ..request.clone()
+        };
+        run_with_skills(call, Some(&reference), request, 0)
+    });
+    let (mut finished, staging_warnings) = match finished.await {
+        Ok(finished) => finished,
+        Err(error) => {
+            let error = translate_error(tools, error, &reference, &script.path);
+            return Err(describe_run_error(call.context, error, &reference).await);
+        }
+    };
+    let package_warning = finished.staged.skills.first();
+    let package_warning = package_warning.and_then(describe_staging_problems);
+    let outputs = finished.outputs.take();
     let mut outcome = RunOutcome::new(&tools.options, finished);
     let replacement = tools.workspaces.take_replacement_warning(call.session);
     let warnings = replacement
         .into_iter()
         .chain(warnings)
         .chain(staging_warnings);
-    outcome.add_preparation_warnings(warnings, describe_staging_problems(&staged));
+    outcome.add_preparation_warnings(warnings, package_warning);
     let mut result = ScriptResult {
         skill: id,
         script: script.path,
@@ -192,11 +208,12 @@ pub(crate) async fn run_script(
         artifact_scope: None,
         limits_hit: false,
     };
-    if result.outcome.reason != "spawn_failed"
-        && let Err(error) = collect_files(call, &mut result).await
-    {
-        let warning = output_collection::failure_warning(&error);
-        result.warnings.push(warning);
+    match outputs {
+        Some(Ok(collected)) => add_files(call, collected, &mut result),
+        Some(Err(error)) => result
+            .warnings
+            .push(output_collection::failure_warning(&error)),
+        None => {}
     }
     Ok(result)
 }
@@ -294,8 +311,8 @@ fn build_environment(
     (variables, warnings)
 }
 
-/// Adds the files that changed since the exec began. Saves them if the options say so.
-async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Result<(), Error> {
+/// Returns what is collected after a script: the files that it changed. They are saved if the options say so.
+fn run_outputs(call: CallContext<'_>) -> RunOutputs {
     let is_saved = call.tools.options.force_save_artifacts;
     let spec = CollectSpec {
         globs: OUTPUT_GLOBS.map(str::to_owned).to_vec(),
@@ -307,8 +324,16 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
         skip_empty_after_failure: true,
         ..CollectSpec::default()
     };
-    let exec = &result.outcome.exec_name;
-    let (files, summary) = output_collection::collect_outputs(call.tools, exec, spec, 0).await?;
+    RunOutputs {
+        spec: Some(spec),
+        changed_only: true,
+        // The result lists the files.
+        omit_data: true,
+    }
+}
+
+/// Adds the files that a script changed to its result.
+fn add_files(call: CallContext<'_>, (files, summary): CollectedOutputs, result: &mut ScriptResult) {
     let received = files.len();
     let written_files = files.into_iter().map(|collected| {
         let (file, end) = (collected.file, collected.end.unwrap_or_default());
@@ -337,7 +362,6 @@ async fn collect_files(call: CallContext<'_>, result: &mut ScriptResult) -> Resu
     if !summary.artifacts.is_empty() {
         result.artifact_scope = Some(call.session.into());
     }
-    Ok(())
 }
 
 /// Converts an error about the script or its arguments into the tool's error.

@@ -1,11 +1,12 @@
 //! Stages skills in a session's workspace when a command is about to run. These are the loaded ones, whose folders
 //! prompts and results name, and the one that the command runs in. Staging what is there already changes nothing.
 
-use skilld_client::v1::{StageSkillsRequest, StagedSkill};
-use skilld_client::{Error, short_id};
+use skilld_client::v1::{ErrorReason, RunExecRequest, StageSkillsRequest, StagedSkill};
+use skilld_client::{Error, FieldViolation, short_id};
 use tonic::Code;
 
-use crate::call_context::SessionContext;
+use crate::call_context::{CallContext, SessionContext};
+use crate::exec_run::{FinishedExec, run_exec};
 use crate::prompt::untrusted_text::one_line;
 use crate::prompt_material_reader::loaded_references;
 use crate::skill_lookup::{drop_user_only_names, translate_skill_error};
@@ -65,18 +66,10 @@ pub(crate) async fn stage_for_command(
             return Err(describe_error(context, error, skill.unwrap_or_default()).await);
         }
     }
-    let mut staging = CommandStaging::default();
-    for reference in &loaded {
-        if let Err(error) = request_staging(context, workspace, &[reference.as_str()]).await {
-            if !is_of_skill(&error) {
-                return Err(error.into());
-            }
-            let name = one_line(bare_name(reference));
-            let error = describe_error(context, error, reference).await;
-            let warning = format!("the loaded skill {name} is not in the workspace: {error}");
-            staging.warnings.push(warning);
-        }
-    }
+    let mut staging = CommandStaging {
+        skill: None,
+        warnings: stage_each(context, workspace, &loaded).await?,
+    };
     // Last, so that the version in which the command runs is the one that is there.
     if let Some(own) = skill {
         match request_staging(context, workspace, &[own]).await {
@@ -85,6 +78,59 @@ pub(crate) async fn stage_for_command(
         }
     }
     Ok(staging)
+}
+
+/// Runs a command to its end by one call, which stages skills first: `skill`, the reference of the one that the command
+/// runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings about loaded skills. Of each text
+/// file at most `text_max` bytes are kept.
+pub(crate) async fn run_with_skills(
+    call: CallContext<'_>,
+    skill: Option<&str>,
+    request: RunExecRequest,
+    text_max: usize,
+) -> ToolResult<(FinishedExec, Vec<String>)> {
+    let context = call.context;
+    let own: Vec<String> = skill.into_iter().map(str::to_owned).collect();
+    let loaded = references_beside(context, skill);
+    let with_skills = |skills: Vec<String>| RunExecRequest {
+        writable_skills: context.tools.options.writable_skills && !skills.is_empty(),
+        skills,
+        ..request.clone()
+    };
+    let all = with_skills([own.clone(), loaded.clone()].concat());
+    let warnings = match run_exec(call, all, text_max).await {
+        // An earlier try of this call may have run without them.
+        Err(ToolError::CallIdTaken { .. }) if !loaded.is_empty() => {
+            stage_each(context, &request.parent, &loaded).await?
+        }
+        Err(ToolError::Daemon(error)) if !loaded.is_empty() && is_of_staging(&error) => {
+            stage_each(context, &request.parent, &loaded).await?
+        }
+        finished => return finished.map(|finished| (finished, Vec::new())),
+    };
+    let finished = run_exec(call, with_skills(own), text_max).await?;
+    Ok((finished, warnings))
+}
+
+/// Stages loaded skills one by one. Returns warnings about those that cannot be staged.
+async fn stage_each(
+    context: SessionContext<'_>,
+    workspace: &str,
+    loaded: &[String],
+) -> ToolResult<Vec<String>> {
+    let mut warnings = Vec::new();
+    for reference in loaded {
+        if let Err(error) = request_staging(context, workspace, &[reference.as_str()]).await {
+            if !is_of_skill(&error) {
+                return Err(error.into());
+            }
+            let name = one_line(bare_name(reference));
+            let error = describe_error(context, error, reference).await;
+            let warning = format!("the loaded skill {name} is not in the workspace: {error}");
+            warnings.push(warning);
+        }
+    }
+    Ok(warnings)
 }
 
 /// Returns the references of the loaded skills that were used last, without that of the command's own skill: a
@@ -99,7 +145,7 @@ fn references_beside(context: SessionContext<'_>, skill: Option<&str>) -> Vec<St
 }
 
 /// Returns the name in a reference, without a version or digest.
-fn bare_name(reference: &str) -> &str {
+pub(crate) fn bare_name(reference: &str) -> &str {
     reference.split('@').next().unwrap_or(reference)
 }
 
@@ -112,6 +158,36 @@ fn is_of_skill(error: &Error) -> bool {
         Code::ResourceExhausted,
     ];
     !is_lost(error) && error.code().is_some_and(|code| codes.contains(&code))
+}
+
+/// Returns `true` if an error of a run may be that of staging one of its skills.
+fn is_of_staging(error: &Error) -> bool {
+    let violations = error.failure().map(|failure| &failure.violations);
+    let is_of_skills = |violation: &FieldViolation| violation.field.starts_with("skills");
+    match error.reason() {
+        Some(
+            ErrorReason::SkillNotFound
+            | ErrorReason::SkillInvalid
+            | ErrorReason::DiskFull
+            | ErrorReason::QuotaExceeded,
+        ) => true,
+        _ => violations.is_some_and(|violations| violations.iter().any(is_of_skills)),
+    }
+}
+
+/// Converts an error of a run that is about the skill that its command runs in, with the names that the model may see.
+pub(crate) async fn describe_run_error(
+    context: SessionContext<'_>,
+    error: ToolError,
+    reference: &str,
+) -> ToolError {
+    let ToolError::Daemon(error) = error else {
+        return error;
+    };
+    match is_of_staging(&error) {
+        true => describe_error(context, error, reference).await,
+        false => ToolError::Daemon(error),
+    }
 }
 
 /// Stages skills by one call; none without a call. The skills that it returns have the names of their folders.

@@ -18,7 +18,7 @@ pub(super) struct FieldErrorTranslator<'a> {
 }
 
 /// Prefixes of the fields of a request.
-const PREFIXES: [&str; 2] = ["spec.planned_collect.", "spec."];
+const PREFIXES: [&str; 3] = ["outputs.spec.", "spec.planned_collect.", "spec."];
 
 impl<'a> FieldErrorTranslator<'a> {
     /// Returns the translator of a tool that collects no files and has this argument for the time of a command.
@@ -97,7 +97,9 @@ impl<'a> FieldErrorTranslator<'a> {
 /// Returns `true` if all faults are about what a call can choose, and none about the host's options.
 fn is_of_arguments(failure: &skilld_client::Failure) -> bool {
     let of_call = |field: &str| {
-        let is_known = field.starts_with("spec.") || field.starts_with("inputs");
+        let is_known = ["spec.", "inputs", "outputs."]
+            .iter()
+            .any(|prefix| field.starts_with(prefix));
         is_known && !field.starts_with("spec.programs")
     };
     let mut violations = failure.violations.iter();

@@ -82,22 +82,34 @@ pub(super) async fn stage_arguments(
     if inputs.is_empty() {
         return Ok(Vec::new());
     }
-    let specs = inputs.iter().map(InputArgument::to_spec).collect();
-    let staged = stage_inputs(call.context, workspace, specs).await;
-    staged.map_err(|error| {
-        let ToolError::Daemon(daemon) = &error else {
-            return error;
-        };
-        let mut sources = inputs.iter().map(|input| input.from.trim());
-        let of_skill = sources.find(|from| from.starts_with("skill://"));
-        match (daemon.reason(), of_skill) {
-            (Some(ErrorReason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
-                "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
-                 the file with read_file"
-            )),
-            _ => FieldErrorTranslator::with_timeout("timeout").translate(error),
+    let staged = stage_inputs(call.context, workspace, input_specs(inputs)).await;
+    staged.map_err(|error| translate_input_error(error, inputs))
+}
+
+/// Returns the inputs of a call for the daemon.
+pub(super) fn input_specs(inputs: &[InputArgument]) -> Vec<InputSpec> {
+    inputs.iter().map(InputArgument::to_spec).collect()
+}
+
+/// Converts the daemon's error about one of the inputs of a call, in the words of the tool; returns others unchanged.
+pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) -> ToolError {
+    let ToolError::Daemon(daemon) = error else {
+        return error;
+    };
+    let mut sources = inputs.iter().map(|input| input.from.trim());
+    let of_skill = sources.find(|from| from.starts_with("skill://"));
+    match (daemon.reason(), of_skill) {
+        (Some(ErrorReason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
+            "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
+             the file with read_file"
+        )),
+        _ if inputs.is_empty() => ToolError::Daemon(daemon),
+        _ => {
+            let sources: Vec<String> = inputs.iter().map(InputArgument::reference).collect();
+            let error = translate_missing(daemon, &sources);
+            FieldErrorTranslator::with_timeout("timeout").translate(error)
         }
-    })
+    }
 }
 
 /// Stages inputs into a workspace, all of them or none.

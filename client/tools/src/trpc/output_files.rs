@@ -5,7 +5,7 @@ mod report;
 
 use serde::{Deserialize, Serialize};
 use skilld_client::Error;
-use skilld_client::v1::{CollectSpec, SaveAsArtifacts};
+use skilld_client::v1::{CollectSpec, RunOutputs, SaveAsArtifacts};
 
 use super::field_error_translator::FieldErrorTranslator;
 use super::file_text::decode_shown;
@@ -13,7 +13,7 @@ use super::run_arguments::{Outputs, RunArguments};
 use super::run_result::{OutputFile, RunResult};
 use crate::call_context::{CallContext, SessionContext};
 use crate::output_buffer::whole_end;
-use crate::output_collection::{self, CollectedOutput};
+use crate::output_collection::{self, CollectedOutput, CollectedOutputs};
 use crate::skill_list_page::shorten;
 use crate::workspace_path::without_skill_links;
 
@@ -169,6 +169,15 @@ impl CollectPlan {
         }
     }
 
+    /// Returns what a run is asked to collect after its command.
+    pub(super) fn run_outputs(&self, context: SessionContext<'_>) -> RunOutputs {
+        RunOutputs {
+            spec: Some(self.to_collect_spec(context)),
+            changed_only: true,
+            omit_data: false,
+        }
+    }
+
     /// Collects the files that an exec, named in full, left into its result.
     pub(super) async fn collect(
         &self,
@@ -192,6 +201,17 @@ impl CollectPlan {
         };
         // Only now: a collection that fails whole has one warning, about its failure.
         result.warnings.extend(warnings);
+        plan.add_files(context, (files, summary), result);
+        Ok(())
+    }
+
+    /// Adds collected files to a result.
+    pub(super) fn add_files(
+        &self,
+        context: SessionContext<'_>,
+        (files, summary): CollectedOutputs,
+        result: &mut RunResult,
+    ) {
         let other_text = match context.tools.options.offers_read_file() {
             true => "not plain UTF-8 text: read_file decodes it",
             false => "not plain UTF-8 text: a command can decode it",
@@ -200,8 +220,7 @@ impl CollectPlan {
             .into_iter()
             .filter_map(|file| convert_file(file, other_text))
             .collect();
-        plan.report(context, converted, &summary, result);
-        Ok(())
+        self.report(context, converted, &summary, result);
     }
 }
 

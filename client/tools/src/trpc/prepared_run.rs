@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use skilld_client::v1::ExecSpec;
+use skilld_client::v1::{ExecSpec, RunExecRequest};
 
 use super::command_policy;
 use super::input_staging;
@@ -13,12 +13,13 @@ use super::output_files::CollectPlan;
 use super::run_arguments::RunArguments;
 use super::run_result::StagedFile;
 use super::scripted_editor::ScriptedEditor;
-use crate::call_context::CallContext;
+use crate::call_context::{CallContext, ToolsetContext};
 use crate::command_limits;
+use crate::exec_run::FinishedExec;
 use crate::host_environment::add_host_variables;
 use crate::package_warnings::describe_staging_problems;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-use crate::skill_staging::stage_command_skill;
+use crate::skill_staging::{bare_name, describe_run_error, run_with_skills, stage_command_skill};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
 
@@ -94,8 +95,57 @@ impl PreparedRun {
         })
     }
 
-    /// Stages the skill of a reference, and the inputs. Returns the workspace's name. Only the staging of skills is
-    /// repeated in a new workspace if the session's is lost.
+    /// Runs the command to its end by one call, which stages the skill of a reference and the inputs and collects the
+    /// files. It is repeated in a new workspace if the session's was lost before the command started.
+    pub(super) async fn run(
+        &mut self,
+        call: CallContext<'_>,
+        reference: &str,
+    ) -> ToolResult<FinishedExec> {
+        self.set_skill(call.tools, bare_name(reference));
+        let context = call.context;
+        let inputs = input_staging::input_specs(&self.arguments.inputs);
+        let request = RunExecRequest {
+            exec_id: self.exec_id.clone(),
+            spec: Some(ExecSpec {
+                stdin_data: self.arguments.stdin.clone().into(),
+                ..self.spec.clone()
+            }),
+            scope: (!inputs.is_empty()).then(|| call.session.scope()),
+            inputs,
+            outputs: Some(self.plan.run_outputs(context)),
+            ..RunExecRequest::default()
+        };
+        let text_max = call.tools.options.primary_bytes_max;
+        let (arguments, request) = (&self.arguments, &request);
+        let finished = call.in_workspace(|workspace| async move {
+            if let Some(editor) = ScriptedEditor::new(&arguments.editor_text, &request.exec_id) {
+                editor.upload(call.tools, &workspace).await?;
+            }
+            let request = RunExecRequest {
+                parent: workspace,
+                ..request.clone()
+            };
+            run_with_skills(call, Some(reference), request, text_max).await
+        });
+        match finished.await {
+            Ok((mut finished, warnings)) => {
+                self.warnings.extend(warnings);
+                let staged = std::mem::take(&mut finished.staged);
+                self.package_warning = staged.skills.first().and_then(describe_staging_problems);
+                self.staged_inputs = staged.inputs.into_iter().map(StagedFile::from).collect();
+                Ok(finished)
+            }
+            Err(error) => {
+                let error = self.plan.error_translator().translate(error);
+                let error = input_staging::translate_input_error(error, &self.arguments.inputs);
+                Err(describe_run_error(context, error, reference).await)
+            }
+        }
+    }
+
+    /// Stages the skill of a reference, and the inputs, for a command that goes on after the call. Returns the
+    /// workspace's name. Only the staging of skills is repeated in a new workspace if the session's is lost.
     pub(super) async fn stage(
         &mut self,
         call: CallContext<'_>,
@@ -108,13 +158,17 @@ impl PreparedRun {
         self.package_warning = describe_staging_problems(&skill);
         let inputs = &self.arguments.inputs;
         self.staged_inputs = input_staging::stage_arguments(call, &workspace, inputs).await?;
-        // The call may have used another name of the skill than the one that it is staged under.
-        self.spec.programs = command_policy::list_programs(&tools.options, Some(&skill.name));
-        self.spec.skill = skill.name;
+        self.set_skill(tools, &skill.name);
         if let Some(editor) = ScriptedEditor::new(&self.arguments.editor_text, &self.exec_id) {
             editor.upload(tools, &workspace).await?;
         }
         Ok(workspace)
+    }
+
+    /// Lets the command run in a skill. The call may have used another name than the one that it is staged under.
+    fn set_skill(&mut self, tools: &ToolsetContext, name: &str) {
+        self.spec.programs = command_policy::list_programs(&tools.options, Some(name));
+        name.clone_into(&mut self.spec.skill);
     }
 }
 

@@ -19,7 +19,7 @@ use super::run_result::{RunResult, artifacts_delta};
 use super::stdin_prompt::{StdinPrompt, find_prompt};
 use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
 use crate::exec_run::{follow_exec, is_unknown_exec};
-use crate::output_buffer::output_bytes;
+use crate::output_buffer::{OutputStreams, output_bytes};
 use crate::output_collection::failure_warning;
 use crate::run_outcome::RunOutcome;
 use crate::run_warnings;
@@ -310,7 +310,7 @@ impl SessionResult {
             run_warnings::describe_output(&ExecSpec::default(), &streams, has_full_disk);
         hints.retain(|hint| !command.hints.contains(hint));
         command.hints.extend(hints.iter().cloned());
-        let end_warnings = end.map(|end| run_warnings::describe_end(options, end));
+        let end_warnings = end.map(|end| run_warnings::describe_end(options, &end.warnings()));
         self.warnings.extend(end_warnings.unwrap_or_default());
         self.warnings.extend(hints);
     }
@@ -336,7 +336,8 @@ async fn finish_command(
         name: poll.name.clone(),
         ..AttachExecRequest::default()
     });
-    let finished = follow_exec(events, tools.options.output_bytes_max, "").await?;
+    let output = OutputStreams::new(tools.options.output_bytes_max);
+    let finished = follow_exec(events, output, 0, "").await?;
     let outcome = RunOutcome::new(&tools.options, finished);
     let mut result = RunResult::new(outcome, command.staged.clone());
     let mut is_final = true;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use skilld_client::v1::{ExecSpec, StartExecRequest};
+use skilld_client::v1::{ExecSpec, RunExecRequest, StartExecRequest};
 
 use super::field_error_translator::FieldErrorTranslator;
 use super::prepared_run::specify_command;
@@ -15,13 +15,12 @@ use super::session_poll::{SessionPollRequest, SessionResult, answer_poll};
 use super::skill_exec::{InitialStdin, YIELD_MS, make_interactive, start_command};
 use super::{add_warnings, command_policy, decode};
 use crate::call_context::{CallContext, CallResult, ToolAnswer};
-use crate::exec_run::run_exec;
 use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::loaded_references;
 use crate::run_outcome::RunOutcome;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
-use crate::skill_staging::stage_for_command;
+use crate::skill_staging::{describe_run_error, run_with_skills, stage_for_command};
 use crate::state::StateDelta;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
@@ -83,23 +82,31 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
         add_warnings(&mut answer, warnings);
         return Ok(answer);
     }
-    let exec_id = call.exec_id();
     spec.stdin_data = asked.stdin.clone().into();
+    let request = RunExecRequest {
+        exec_id: call.exec_id(),
+        spec: Some(spec),
+        ..RunExecRequest::default()
+    };
     let finished = call.in_workspace(|workspace| {
-        let (exec_id, spec) = (exec_id.clone(), spec.clone());
-        async move {
-            let staging = stage_for_command(call.context, &workspace, skill).await?;
-            let finished = run_exec(call, workspace, exec_id, spec).await?;
-            Ok((finished, staging))
-        }
+        let request = RunExecRequest {
+            parent: workspace,
+            ..request.clone()
+        };
+        run_with_skills(call, skill, request, 0)
     });
-    let (finished, staging) = finished
-        .await
-        .map_err(|error| ERROR_TRANSLATOR.translate(error))?;
+    let (finished, staging_warnings) = match finished.await {
+        Ok(finished) => finished,
+        Err(error) => {
+            let error = ERROR_TRANSLATOR.translate(error);
+            return Err(describe_run_error(call.context, error, skill.unwrap_or_default()).await);
+        }
+    };
+    let own = finished.staged.skills.first().filter(|_| skill.is_some());
+    let package_warning = own.and_then(describe_staging_problems);
     let mut outcome = RunOutcome::new(&call.tools.options, finished);
-    let package_warning = staging.skill.as_ref().and_then(describe_staging_problems);
     outcome.add_preparation_warnings(warnings, package_warning);
-    outcome.warnings.extend(staging.warnings);
+    outcome.warnings.extend(staging_warnings);
     let result = ShellResult::new(outcome);
     Ok(ToolAnswer::with(&result, StateDelta::new()))
 }

@@ -1,7 +1,6 @@
 //! Values of arguments as clients write them: every argument of every family, as its type and as text.
 
 use serde_json::{Value, json};
-use skilld_client::v1::StageInputsRequest;
 use skilld_testing::Fake;
 use skilld_testing::skills::Kit;
 use skilld_tools::Family;
@@ -72,7 +71,7 @@ fn as_text(arguments: &Value) -> Value {
 /// Makes a call and returns what came of it: the command and its inputs if one was started, else the result.
 async fn outcome(fake: &Fake, talk: &mut Conversation, tool: &str, arguments: Value) -> String {
     let result = talk.ok(tool, arguments).await;
-    let requests = fake.calls.requests::<StageInputsRequest>("StageInputs");
+    let requests = fake.staged_inputs();
     fake.calls.take();
     let inputs: Vec<_> = requests.into_iter().map(|request| request.inputs).collect();
     let execs = std::mem::take(&mut fake.state.lock().execs);
@@ -270,7 +269,7 @@ async fn a_place_in_the_workspace_has_one_notation_for_every_argument() {
         });
         talk.ok("skill_run", run).await;
         assert_eq!(fake.collect_spec().globs, ["out/a.txt"], "{place}");
-        let mut requests = fake.calls.requests::<StageInputsRequest>("StageInputs");
+        let mut requests = fake.staged_inputs();
         let request = requests.pop().expect("inputs");
         fake.calls.take();
         let from = skilld_client::v1::input_spec::Content::Source("workspace://out/a.txt".into());

@@ -37,17 +37,14 @@ async fn a_started_script_is_not_repeated_when_its_workspace_goes() {
 
 #[tokio::test]
 async fn a_scripts_result_survives_a_failed_collection() {
-    for (refusals, said) in [
-        (vec![], "without a summary"),
-        (vec![gone()], "workspace_not_found"),
-        (
-            vec![refusal(Code::Internal, "INTERNAL", &[])],
-            "internal happened",
-        ),
+    let broken = refusal(Code::Internal, "INTERNAL", &[]);
+    for (status, said) in [
+        (gone(), "workspace_not_found"),
+        (broken, "internal happened"),
     ] {
         let (fake, mut talk) = conversation(options()).await;
-        fake.answer_collections(Vec::new());
-        fake.calls.refuse("CollectOutputs", refusals);
+        // After what was staged, the start, the output and both ends.
+        fake.calls.break_after(EVENTS, 5, Some(status));
         let ran = use_tool(&mut talk, run(&json!({"argv": ["hello"]}))).await;
         check_fields(
             &ran,

@@ -291,10 +291,7 @@ async fn inputs_go_to_the_daemon_in_either_spelling() {
         .map(|file| &file["name"])
         .collect();
     assert_eq!(staged, ["inputs/x", "work/b", "work/inputs/USAGE.md"]);
-    let requests = talk
-        .fake
-        .calls
-        .requests::<StageInputsRequest>("StageInputs");
+    let requests = talk.fake.staged_inputs();
     let request = requests.last().expect("one request");
     let scope = ArtifactScope {
         app: "app".into(),

@@ -9,6 +9,14 @@ use tonic::Code;
 use super::{Talk, file, run, summary};
 use skilld_testing::{STARTS, invalid, refusal};
 
+/// Returns the arguments of a `skill_exec` that ends at once.
+fn asking_session(globs: &[&str]) -> Value {
+    let mut arguments = asking(globs);
+    arguments["command"] = "cat".into();
+    arguments["eof"] = true.into();
+    arguments
+}
+
 fn asking(globs: &[&str]) -> Value {
     let mut arguments = run("hello");
     arguments["output_files"] = json!(globs);
@@ -27,7 +35,7 @@ async fn fields_refused_by_the_daemon_are_named_as_arguments() {
         (
             "skill_run",
             asking(&["out/a", "$NOPE/b"]),
-            invalid(&[("spec.planned_collect.globs[1]", "unknown variable $NOPE")]),
+            invalid(&[("outputs.spec.globs[1]", "unknown variable $NOPE")]),
             "output_files \"$NOPE/b\": unknown variable $NOPE",
         ),
         (
@@ -139,31 +147,20 @@ async fn a_refused_host_setting_is_no_invalid_argument() {
 
 #[tokio::test]
 async fn outputs_are_checked_before_the_command_starts() {
-    for (tool, arguments, is_planned) in [
-        ("skill_run", asking(&["out/*"]), true),
-        (
-            "skill_exec",
-            json!({"skill": "demo", "command": "cat", "output_files": ["out/*"]}),
-            true,
-        ),
-        // Nothing of it is the call's.
-        ("skill_run", run("hello"), false),
-    ] {
-        let mut talk = Talk::new(ToolOptions::default()).await;
-        talk.call(tool, arguments).await;
-        let planned = talk.spec().planned_collect;
-        assert_eq!(planned.is_some(), is_planned, "{tool}");
-        if let Some(planned) = planned {
-            assert_eq!(planned.globs, ["out/*"]);
-        }
-    }
-    let mut talk = Talk::new(ToolOptions::default()).await;
     let mut arguments = asking(&["out/*"]);
     arguments["save_as_artifacts"] = true.into();
     arguments["artifact_prefix"] = "p/".into();
-    talk.call("skill_run", arguments).await;
-    let planned = talk.spec().planned_collect.expect("checked");
-    assert_eq!(planned.save_as_artifacts.expect("too").prefix, "p/");
+    for (tool, command) in [("skill_run", "hello"), ("skill_exec", "cat")] {
+        let mut talk = Talk::new(ToolOptions::default()).await;
+        arguments["command"] = command.into();
+        talk.call(tool, arguments.clone()).await;
+        let outputs = talk.fake.runs().pop().and_then(|run| run.outputs);
+        let of_run = outputs.and_then(|outputs| outputs.spec);
+        let checked = of_run.or(talk.spec().planned_collect).expect("checked");
+        assert_eq!(checked.globs, ["out/*"], "{tool}");
+        let prefix = checked.save_as_artifacts.map(|save| save.prefix);
+        assert_eq!(prefix.as_deref(), Some("p/"), "{tool}");
+    }
 }
 
 #[tokio::test]
@@ -173,11 +170,11 @@ async fn a_glob_that_is_refused_late_loses_no_other_output() {
     let refused = invalid(&[("spec.globs[1]", "$SKILL_DIR has no value here")]);
     talk.fake.calls.refuse("CollectOutputs", [refused]);
     let result = talk
-        .call("skill_run", asking(&["out/c.txt", "$SKILL_DIR/a"]))
+        .call("skill_exec", asking_session(&["out/c.txt", "$SKILL_DIR/a"]))
         .await;
-    assert_eq!(result["output_files"][0]["content"], "kept");
+    assert_eq!(result["result"]["output_files"][0]["content"], "kept");
     let said = "\"$SKILL_DIR/a\" was not collected: $SKILL_DIR has no value here";
-    assert_eq!(result["warnings"], json!([said]));
+    assert_eq!(result["result"]["warnings"], json!([said]));
     assert_eq!(talk.fake.collect_spec().globs, ["out/c.txt"]);
 }
 
@@ -189,11 +186,11 @@ async fn a_collection_that_is_repeated_warns_once() {
     talk.fake.answer_collections(one_output());
     talk.fake.calls.refuse("CollectOutputs", [refused, broken]);
     let result = talk
-        .call("skill_run", asking(&["out/c.txt", "out/[a"]))
+        .call("skill_exec", asking_session(&["out/c.txt", "out/[a"]))
         .await;
-    assert_eq!(result["output_files"][0]["content"], "kept");
+    assert_eq!(result["result"]["output_files"][0]["content"], "kept");
     let said = "\"out/[a\" was not collected: is no glob";
-    assert_eq!(result["warnings"], json!([said]));
+    assert_eq!(result["result"]["warnings"], json!([said]));
     assert_eq!(talk.fake.calls.count("CollectOutputs"), 3);
 }
 
@@ -238,12 +235,12 @@ async fn a_bad_prefix_found_late_loses_artifacts_but_no_file() {
     talk.fake.answer_collections(one_output());
     let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
     talk.fake.calls.refuse("CollectOutputs", [refused]);
-    let mut arguments = asking(&["out/c.txt"]);
+    let mut arguments = asking_session(&["out/c.txt"]);
     arguments["save_as_artifacts"] = true.into();
-    let result = talk.call("skill_run", arguments).await;
-    assert_eq!(result["output_files"][0]["content"], "kept");
+    let result = talk.call("skill_exec", arguments).await;
+    assert_eq!(result["result"]["output_files"][0]["content"], "kept");
     let said = "nothing was saved as an artifact: artifact_prefix begins with a slash";
-    assert_eq!(result["warnings"], json!([said]));
+    assert_eq!(result["result"]["warnings"], json!([said]));
 }
 
 #[tokio::test]
