@@ -20,6 +20,7 @@ use crate::package_warnings::describe_staging_problems;
 use crate::proto_json;
 use crate::result_budget::{json_bytes, take_fitting};
 use crate::run_outcome::RunOutcome;
+use crate::run_variables::add_run_variables;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::skill_staging::{describe_run_error, run_with_skills};
 use crate::tool_error::{ToolError, ToolResult};
@@ -167,8 +168,9 @@ pub(crate) async fn run_script(
     let script = spec.script.clone().unwrap_or_default();
     check_permission(call, skill, &normal_path(&script.path)).await?;
     spec.skill.clone_from(&id);
-    let warnings;
+    let mut warnings;
     (spec.env, warnings) = build_environment(tools, &script);
+    warnings.extend(add_run_variables(call, &mut spec).await?);
     let request = RunExecRequest {
         exec_id: call.exec_id(),
         spec: Some(spec),

@@ -13,11 +13,12 @@ use super::output_files::CollectPlan;
 use super::run_arguments::RunArguments;
 use super::run_result::StagedFile;
 use super::scripted_editor::ScriptedEditor;
-use crate::call_context::{CallContext, ToolsetContext};
+use crate::call_context::CallContext;
 use crate::command_limits;
 use crate::exec_run::FinishedExec;
 use crate::host_environment::add_host_variables;
 use crate::package_warnings::describe_staging_problems;
+use crate::run_variables::add_run_variables;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
 use crate::skill_staging::{bare_name, describe_run_error, run_with_skills, stage_command_skill};
 use crate::tool_error::{ToolError, ToolResult};
@@ -102,7 +103,7 @@ impl PreparedRun {
         call: CallContext<'_>,
         reference: &str,
     ) -> ToolResult<FinishedExec> {
-        self.set_skill(call.tools, bare_name(reference));
+        self.set_skill(call, bare_name(reference)).await?;
         let context = call.context;
         let inputs = input_staging::input_specs(&self.arguments.inputs);
         let request = RunExecRequest {
@@ -158,17 +159,21 @@ impl PreparedRun {
         self.package_warning = describe_staging_problems(&skill);
         let inputs = &self.arguments.inputs;
         self.staged_inputs = input_staging::stage_arguments(call, &workspace, inputs).await?;
-        self.set_skill(tools, &skill.name);
+        self.set_skill(call, &skill.name).await?;
         if let Some(editor) = ScriptedEditor::new(&self.arguments.editor_text, &self.exec_id) {
             editor.upload(tools, &workspace).await?;
         }
         Ok(workspace)
     }
 
-    /// Lets the command run in a skill. The call may have used another name than the one that it is staged under.
-    fn set_skill(&mut self, tools: &ToolsetContext, name: &str) {
-        self.spec.programs = command_policy::list_programs(&tools.options, Some(name));
+    /// Lets the command run in a skill, with the variables that the host gives this run. The call may have used another
+    /// name than the one that the skill is staged under.
+    async fn set_skill(&mut self, call: CallContext<'_>, name: &str) -> ToolResult<()> {
+        self.spec.programs = command_policy::list_programs(&call.tools.options, Some(name));
         name.clone_into(&mut self.spec.skill);
+        let warnings = add_run_variables(call, &mut self.spec).await?;
+        self.warnings.extend(warnings);
+        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@ use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::loaded_references;
 use crate::run_outcome::RunOutcome;
+use crate::run_variables::add_run_variables;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
 use crate::skill_staging::{describe_run_error, run_with_skills, stage_for_command};
@@ -74,8 +75,9 @@ pub(super) struct ShellResult {
 
 pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ShellArguments = decode(arguments)?;
-    let (mut spec, warnings) = build_spec(call, &asked)?;
+    let (mut spec, mut warnings) = build_spec(call, &asked)?;
     let reference = start_in_skill(call, &mut spec).await?;
+    warnings.extend(add_run_variables(call, &mut spec).await?);
     let skill = reference.as_deref();
     if asked.background || asked.tty || asked.yield_time_ms > 0 {
         let mut answer = start_session(call, &asked, spec, skill).await?;
