@@ -22,7 +22,7 @@ use crate::result_budget::{json_bytes, take_fitting};
 use crate::run_outcome::RunOutcome;
 use crate::run_variables::add_run_variables;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-use crate::skill_staging::{describe_run_error, run_with_skills};
+use crate::skill_staging::run_with_skills;
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Names of the ways in which structured arguments become words; the first is the default.
@@ -156,8 +156,7 @@ fn choose<T: Copy>(field: &str, name: &str, names: &[(&str, T)]) -> ToolResult<T
     })
 }
 
-/// Runs a script of a skill in the session's workspace by one call. It is repeated in a new workspace only if the daemon
-/// had lost the session's before the script started.
+/// Runs a script of a skill in the session's workspace by one call.
 pub(crate) async fn run_script(
     call: CallContext<'_>,
     skill: &Skill,
@@ -177,20 +176,9 @@ pub(crate) async fn run_script(
         outputs: Some(run_outputs(call)),
         ..RunExecRequest::default()
     };
-    let finished = call.in_workspace(|workspace| {
-        let request = RunExecRequest {
-            parent: workspace,
-            ..request.clone()
-        };
-        run_with_skills(call, Some(&reference), request, 0)
-    });
-    let (mut finished, staging_warnings) = match finished.await {
-        Ok(finished) => finished,
-        Err(error) => {
-            let error = translate_error(tools, error, &reference, &script.path);
-            return Err(describe_run_error(call.context, error, &reference).await);
-        }
-    };
+    let finished = run_with_skills(call, Some(&reference), request, 0).await;
+    let (mut finished, staging_warnings) =
+        finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
     let package_warning = finished.staged.skills.first();
     let package_warning = package_warning.and_then(describe_staging_problems);
     let outputs = finished.outputs.take();

@@ -20,7 +20,7 @@ use crate::host_environment::add_host_variables;
 use crate::package_warnings::describe_staging_problems;
 use crate::run_variables::add_run_variables;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-use crate::skill_staging::{bare_name, describe_run_error, run_with_skills, stage_command_skill};
+use crate::skill_staging::{bare_name, run_with_skills, stage_command_skill};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
 
@@ -97,7 +97,7 @@ impl PreparedRun {
     }
 
     /// Runs the command to its end by one call, which stages the skill of a reference and the inputs and collects the
-    /// files. It is repeated in a new workspace if the session's was lost before the command started.
+    /// files.
     pub(super) async fn run(
         &mut self,
         call: CallContext<'_>,
@@ -117,32 +117,22 @@ impl PreparedRun {
             outputs: Some(self.plan.run_outputs(context)),
             ..RunExecRequest::default()
         };
-        let text_max = call.tools.options.primary_bytes_max;
-        let (arguments, request) = (&self.arguments, &request);
-        let finished = call.in_workspace(|workspace| async move {
-            if let Some(editor) = ScriptedEditor::new(&arguments.editor_text, &request.exec_id) {
-                editor.upload(call.tools, &workspace).await?;
-            }
-            let request = RunExecRequest {
-                parent: workspace,
-                ..request.clone()
-            };
-            run_with_skills(call, Some(reference), request, text_max).await
-        });
-        match finished.await {
-            Ok((mut finished, warnings)) => {
-                self.warnings.extend(warnings);
-                let staged = std::mem::take(&mut finished.staged);
-                self.package_warning = staged.skills.first().and_then(describe_staging_problems);
-                self.staged_inputs = staged.inputs.into_iter().map(StagedFile::from).collect();
-                Ok(finished)
-            }
-            Err(error) => {
-                let error = self.plan.error_translator().translate(error);
-                let error = input_staging::translate_input_error(error, &self.arguments.inputs);
-                Err(describe_run_error(context, error, reference).await)
-            }
+        if let Some(editor) = &ScriptedEditor::new(&self.arguments.editor_text, &self.exec_id) {
+            let upload =
+                |workspace: String| async move { editor.upload(call.tools, &workspace).await };
+            call.in_workspace(upload).await?;
         }
+        let text_max = call.tools.options.primary_bytes_max;
+        let finished = run_with_skills(call, Some(reference), request, text_max).await;
+        let (mut finished, warnings) = finished.map_err(|error| {
+            let error = self.plan.error_translator().translate(error);
+            input_staging::translate_input_error(error, &self.arguments.inputs)
+        })?;
+        self.warnings.extend(warnings);
+        let staged = std::mem::take(&mut finished.staged);
+        self.package_warning = staged.skills.first().and_then(describe_staging_problems);
+        self.staged_inputs = staged.inputs.into_iter().map(StagedFile::from).collect();
+        Ok(finished)
     }
 
     /// Stages the skill of a reference, and the inputs, for a command that goes on after the call. Returns the
