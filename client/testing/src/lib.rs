@@ -75,7 +75,7 @@ pub struct State {
     pub stage_problems: Vec<v1::Problem>,
     /// Messages of every collection. A run that collects ends with a summary also if none is among them.
     pub collected: Vec<v1::CollectOutputsResponse>,
-    /// What the last collection was asked for.
+    /// Specification of the last collection; `None` before the first one.
     pub collect_spec: Option<v1::CollectSpec>,
     /// Newest version and bytes of each artifact.
     pub artifacts: BTreeMap<String, (i64, Vec<u8>)>,

@@ -12,6 +12,7 @@ use crate::hooks::{Hooks, LoadedSkill, SkillChoice, UnloadedSkill};
 use crate::host_tools::HostTools;
 use crate::mcp_client::McpConnections;
 use crate::result_budget::{add_warnings, fit_result};
+use crate::run_secrets::RunSecrets;
 use crate::session::Session;
 use crate::state::{self, LoadScope, SessionState, StateDelta, skill_loads};
 use crate::tool_error::{ToolError, ToolResult};
@@ -76,6 +77,7 @@ pub(crate) struct ToolsetContext {
     pub(crate) workspaces: SessionWorkspaces,
     pub(crate) hooks: Box<dyn Hooks>,
     pub(crate) mcp: McpConnections,
+    pub(crate) secrets: RunSecrets,
     /// Names of the family's tools that the options offer.
     pub(crate) offered: Vec<&'static str>,
 }
@@ -204,6 +206,6 @@ impl<'a> SessionContext<'a> {
 }
 
 /// Converts the message of a hook that refused.
-fn hook_error(problem: String) -> ToolError {
+pub(crate) fn hook_error(problem: String) -> ToolError {
     ToolError::Hook { problem }
 }

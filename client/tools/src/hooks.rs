@@ -1,7 +1,8 @@
-//! Hooks of the host application around loading and unloading a skill. A call of the model, a preload or an eviction
-//! causes them. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
+//! Hooks of the host application around loading and unloading a skill, and for the environment of runs. A call of the
+//! model, a preload or an eviction causes them. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
 //! those.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use futures::future::{BoxFuture, ready};
@@ -43,6 +44,20 @@ pub struct UnloadedSkill {
     pub tools_unloaded: Vec<String>,
 }
 
+/// Run that the host may give variables to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunIdentity<'a> {
+    /// Name of the tool that runs a command.
+    pub tool: &'a str,
+    /// Id of the skill that the command runs in; empty for none.
+    pub skill: &'a str,
+    /// Id that the model gave the call; empty for none.
+    pub call_id: &'a str,
+}
+
+/// Future of the variables of a run. An error fails the call with this message for the model, and nothing starts.
+pub type VariablesFuture<'a> = BoxFuture<'a, Result<BTreeMap<String, String>, String>>;
+
 /// Future of a hook. An error fails the call with this message for the model, and nothing changes.
 pub type HookFuture<'a> = BoxFuture<'a, Result<(), String>>;
 
@@ -83,6 +98,20 @@ pub trait Hooks: Send + Sync {
         _unloaded: &'a UnloadedSkill,
     ) -> HookFuture<'a> {
         Box::pin(ready(Ok(())))
+    }
+
+    /// Called before each run of a command; returns variables for it, such as the secrets of its skill. They take the
+    /// place of variables that the call or the options give.
+    ///
+    /// The tools log none of them. Later results of the session and changes of its state have `***` for a value of at
+    /// least 8 bytes, also if a command prints it. A command that encodes a value first is not stopped by that. A
+    /// repeated call finds its command only with the same variables.
+    fn run_environment<'a>(
+        &'a self,
+        _session: &'a Session,
+        _run: RunIdentity<'a>,
+    ) -> VariablesFuture<'a> {
+        Box::pin(ready(Ok(BTreeMap::new())))
     }
 }
 

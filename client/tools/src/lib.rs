@@ -38,6 +38,8 @@ mod prompt_material_reader;
 mod proto_json;
 mod result_budget;
 mod run_outcome;
+mod run_secrets;
+mod run_variables;
 mod run_warnings;
 mod script_run;
 mod session;

@@ -80,15 +80,23 @@ pub(crate) async fn stage_for_command(
     Ok(staging)
 }
 
+<<<<<<< HEAD
 /// Runs a command to its end by one call, which stages skills first: `skill`, the reference of the one that the command
 /// runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings about loaded skills. Of each text
 /// file at most `text_max` bytes are kept.
+=======
+/// Runs a command to its end in the session's workspace by one call, which stages skills first: `skill`, the reference of
+/// the one that the command runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings about
+/// loaded skills. Of each text file at most `text_max` bytes are kept. The call is repeated in a new workspace only if the
+/// daemon had lost the session's before the command started.
+>>>>>>> tools
 pub(crate) async fn run_with_skills(
     call: CallContext<'_>,
     skill: Option<&str>,
     request: RunExecRequest,
     text_max: usize,
 ) -> ToolResult<(FinishedExec, Vec<String>)> {
+<<<<<<< HEAD
     let context = call.context;
     let own: Vec<String> = skill.into_iter().map(str::to_owned).collect();
     let loaded = references_beside(context, skill);
@@ -110,6 +118,43 @@ pub(crate) async fn run_with_skills(
     };
     let finished = run_exec(call, with_skills(own), text_max).await?;
     Ok((finished, warnings))
+=======
+    let own: Vec<String> = skill.into_iter().map(str::to_owned).collect();
+    let loaded = &references_beside(call.context, skill);
+    let run = |workspace: &str, skills: Vec<String>| {
+        let request = RunExecRequest {
+            parent: workspace.to_owned(),
+            writable_skills: call.tools.options.writable_skills && !skills.is_empty(),
+            skills,
+            ..request.clone()
+        };
+        run_exec(call, request, text_max)
+    };
+    let (run, own) = (&run, &own);
+    let finished = call.in_workspace(|workspace| async move {
+        match run(&workspace, [&own[..], loaded].concat()).await {
+            Err(error) if !loaded.is_empty() && may_run_without(&error) => {
+                let warnings = stage_each(call.context, &workspace, loaded).await?;
+                let finished = run(&workspace, own.clone()).await?;
+                Ok((finished, warnings))
+            }
+            finished => finished.map(|finished| (finished, Vec::new())),
+        }
+    });
+    match finished.await {
+        Err(ToolError::Daemon(error)) if is_of_staging(&error) => {
+            Err(describe_error(call.context, error, skill.unwrap_or_default()).await)
+        }
+        finished => finished,
+    }
+}
+
+/// Returns `true` if a run may succeed without the loaded skills: one of them may be at fault, or an earlier try of the
+/// call has run without them.
+fn may_run_without(error: &ToolError) -> bool {
+    matches!(error, ToolError::CallIdTaken { .. })
+        || matches!(error, ToolError::Daemon(error) if is_of_staging(error))
+>>>>>>> tools
 }
 
 /// Stages loaded skills one by one. Returns warnings about those that cannot be staged.
@@ -175,6 +220,7 @@ fn is_of_staging(error: &Error) -> bool {
     }
 }
 
+<<<<<<< HEAD
 /// Converts an error of a run that is about the skill that its command runs in, with the names that the model may see.
 pub(crate) async fn describe_run_error(
     context: SessionContext<'_>,
@@ -190,6 +236,8 @@ pub(crate) async fn describe_run_error(
     }
 }
 
+=======
+>>>>>>> tools
 /// Stages skills by one call; none without a call. The skills that it returns have the names of their folders.
 async fn request_staging(
     context: SessionContext<'_>,

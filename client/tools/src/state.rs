@@ -105,6 +105,11 @@ impl StateDelta {
         self.0.insert(key.into(), Value::Null);
     }
 
+    /// Returns the new values.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.0.values_mut()
+    }
+
     /// Adds the changes of a later delta; where both change a key, the later one counts.
     pub fn then(&mut self, later: Self) {
         self.0.extend(later.0);

@@ -14,6 +14,7 @@ use crate::host_tools::HostTools;
 use crate::mcp_client::McpConnections;
 use crate::preload::{self, PreloadOutcome};
 use crate::prompt::{PromptMaterial, Upload};
+use crate::run_secrets::RunSecrets;
 use crate::session::Session;
 use crate::staged_uploads::StagedUploads;
 use crate::state::{self, SessionState, StateDelta};
@@ -62,7 +63,7 @@ impl Toolset {
         Self::with_hooks(client, options, host, NoHooks)
     }
 
-    /// Creates the tools with hooks, which are called whenever a skill is loaded or unloaded.
+    /// Creates the tools with hooks, which are called whenever a skill is loaded or unloaded and before each run.
     ///
     /// # Errors
     ///
@@ -83,6 +84,7 @@ impl Toolset {
                 options,
                 host,
                 hooks: Box::new(hooks),
+                secrets: RunSecrets::default(),
                 offered,
             }),
         })
@@ -126,11 +128,14 @@ impl Toolset {
         call: ToolCall,
     ) -> Result<ToolAnswer, ToolError> {
         let context = self.context(session, state);
-        match self.family() {
+        let mut answer = match self.family() {
             Family::Trpc => trpc::call(context, call).await,
             Family::Sherma => sherma::call(context, call).await,
             Family::AgentZero => agent_zero::call(context, call).await,
-        }
+        }?;
+        let values = std::iter::once(&mut answer.result).chain(answer.delta.values_mut());
+        self.inner.secrets.mask(session, values);
+        Ok(answer)
     }
 
     /// Returns the context of a session in its present state.
@@ -265,6 +270,7 @@ impl Toolset {
     /// [`ToolError::Daemon`] if the daemon refuses or cannot be reached.
     pub async fn end(&self, session: &Session) -> Result<(), ToolError> {
         self.disconnect(session).await;
+        self.inner.secrets.forget(session);
         self.inner.workspaces.delete(session).await
     }
 }

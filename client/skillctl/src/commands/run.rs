@@ -1,4 +1,4 @@
-//! `skillctl run`: a whole job in one command and one call, which claims a workspace, stages, runs, collects and deletes.
+//! `skillctl run`: a whole job in one call, which claims a workspace, stages, runs, collects and deletes.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! What a run sends beside the events of its command: problems of what was staged, which are noted, and files, which are
-//! written into a directory.
+//! Receiver of what a run sends beside the events of its command. It notes problems of staged skills and writes files
+//! into a directory.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -20,7 +20,7 @@ use crate::commands_mcp_schemas::largest_files;
 use crate::commands_tool::fake;
 use skilld_testing::mcp::{ON_STDIO_TOOLS, on_stdio};
 use skilld_testing::skills::Kit;
-use skilld_testing::{DEADLINE, Fake};
+use skilld_testing::{DEADLINE, Fake, FakeExec};
 
 /// A server; ends with this value.
 struct Server {
@@ -501,9 +501,12 @@ fn call_without_end() -> Value {
     json!({"name": "skill_run", "arguments": {"skill": "alpha", "command": "forever"}})
 }
 
-/// Waits until the files of the only command are collected: it has ended, and its result comes next.
-async fn files_are_collected(fake: &Fake) {
-    fake.calls.wait_for("CollectOutputs", 1).await;
+/// Waits until the events of a command were read: it has ended, and its result comes next.
+async fn events_are_read(exec: &FakeExec) {
+    let mut readers = exec.readers.subscribe();
+    let read = readers.wait_for(|count| *count == 0);
+    let read = tokio::time::timeout(DEADLINE, read).await;
+    drop(read.expect("ends in time").expect("is kept"));
 }
 
 #[tokio::test]
@@ -518,7 +521,7 @@ async fn an_answer_after_a_lost_stream_arrives_on_the_resumed_one() {
         let exec = started_exec(&fake).await;
         if ends_first {
             exec.killed.send_replace(true);
-            files_are_collected(&fake).await;
+            events_are_read(&exec).await;
             // By the answer to a later call, the server has stored that of the command.
             let params = json!({"name": "skill_list", "arguments": {}});
             let listed = server.call(&id, 3, params).await.text().await;

@@ -93,6 +93,7 @@ pub(super) fn input_specs(inputs: &[InputArgument]) -> Vec<InputSpec> {
 
 /// Converts the daemon's error about one of the inputs of a call, in the words of the tool; returns others unchanged.
 pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) -> ToolError {
+<<<<<<< HEAD
     let ToolError::Daemon(daemon) = error else {
         return error;
     };
@@ -103,6 +104,18 @@ pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) 
             "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
              the file with read_file"
         )),
+=======
+    let mut sources = inputs.iter().map(|input| input.from.trim());
+    let of_skill = sources.find(|from| from.starts_with("skill://"));
+    let daemon = match (error, of_skill) {
+        // The skill of the command was found before.
+        (ToolError::UnknownSkill { .. }, Some(from)) => return unstaged_skill(from),
+        (ToolError::Daemon(daemon), _) => daemon,
+        (error, _) => return error,
+    };
+    match (daemon.reason(), of_skill) {
+        (Some(ErrorReason::SkillNotFound), Some(from)) => unstaged_skill(from),
+>>>>>>> tools
         _ if inputs.is_empty() => ToolError::Daemon(daemon),
         _ => {
             let sources: Vec<String> = inputs.iter().map(InputArgument::reference).collect();
@@ -110,6 +123,17 @@ pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) 
             FieldErrorTranslator::with_timeout("timeout").translate(error)
         }
     }
+<<<<<<< HEAD
+=======
+}
+
+/// Returns the error about an input of a skill that is not in the workspace.
+fn unstaged_skill(from: &str) -> ToolError {
+    ToolError::arguments(format!(
+        "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
+         the file with read_file"
+    ))
+>>>>>>> tools
 }
 
 /// Stages inputs into a workspace, all of them or none.

@@ -123,27 +123,6 @@ impl CollectPlan {
         is_asked.then(|| self.to_collect_spec(context))
     }
 
-    /// Returns the plan without what the daemon refuses of it, and a warning for each such part; none if nothing is
-    /// left, or if the daemon refused something else.
-    fn without_faults(&self, error: &Error) -> Option<(Self, Vec<String>)> {
-        let failure = error.failure()?;
-        let translator = self.error_translator();
-        let (mut rest, mut warnings) = (self.clone(), Vec::new());
-        for violation in &failure.violations {
-            let why = &violation.description;
-            if let Some(glob) = translator.glob(&violation.field) {
-                rest.globs.retain(|kept| kept != glob);
-                warnings.push(format!("{glob:?} was not collected: {why}"));
-            } else if !violation.field.starts_with("spec.save_as_artifacts") {
-                return None;
-            } else if rest.save.take().is_some() {
-                let name = translator.argument_name(&violation.field);
-                warnings.push(format!("nothing was saved as an artifact: {name} {why}"));
-            }
-        }
-        (!rest.globs.is_empty() && rest != *self).then_some((rest, warnings))
-    }
-
     /// Returns the specification for the end of the command.
     fn to_collect_spec(&self, context: SessionContext<'_>) -> CollectSpec {
         // One byte more than is shown tells that there is more.
@@ -186,6 +165,7 @@ impl CollectPlan {
         result: &mut RunResult,
     ) -> Result<(), Error> {
         let text_max = context.tools.options.primary_bytes_max;
+<<<<<<< HEAD
         let (mut plan, mut warnings) = (self.clone(), Vec::new());
         let (files, summary) = loop {
             let spec = plan.to_collect_spec(context);
@@ -202,6 +182,12 @@ impl CollectPlan {
         // Only now: a collection that fails whole has one warning, about its failure.
         result.warnings.extend(warnings);
         plan.add_files(context, (files, summary), result);
+=======
+        let spec = self.to_collect_spec(context);
+        let collected =
+            output_collection::collect_outputs(context.tools, exec, spec, text_max).await?;
+        self.add_files(context, collected, result);
+>>>>>>> tools
         Ok(())
     }
 

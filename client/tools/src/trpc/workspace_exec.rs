@@ -18,9 +18,14 @@ use crate::call_context::{CallContext, CallResult, ToolAnswer};
 use crate::package_warnings::describe_staging_problems;
 use crate::prompt_material_reader::loaded_references;
 use crate::run_outcome::RunOutcome;
+use crate::run_variables::add_run_variables;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
+<<<<<<< HEAD
 use crate::skill_staging::{describe_run_error, run_with_skills, stage_for_command};
+=======
+use crate::skill_staging::{run_with_skills, stage_for_command};
+>>>>>>> tools
 use crate::state::StateDelta;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
@@ -74,8 +79,9 @@ pub(super) struct ShellResult {
 
 pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallResult {
     let asked: ShellArguments = decode(arguments)?;
-    let (mut spec, warnings) = build_spec(call, &asked)?;
+    let (mut spec, mut warnings) = build_spec(call, &asked)?;
     let reference = start_in_skill(call, &mut spec).await?;
+    warnings.extend(add_run_variables(call, &mut spec).await?);
     let skill = reference.as_deref();
     if asked.background || asked.tty || asked.yield_time_ms > 0 {
         let mut answer = start_session(call, &asked, spec, skill).await?;
@@ -88,6 +94,7 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
         spec: Some(spec),
         ..RunExecRequest::default()
     };
+<<<<<<< HEAD
     let finished = call.in_workspace(|workspace| {
         let request = RunExecRequest {
             parent: workspace,
@@ -102,6 +109,11 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
             return Err(describe_run_error(call.context, error, skill.unwrap_or_default()).await);
         }
     };
+=======
+    let finished = run_with_skills(call, skill, request, 0).await;
+    let (finished, staging_warnings) =
+        finished.map_err(|error| ERROR_TRANSLATOR.translate(error))?;
+>>>>>>> tools
     let own = finished.staged.skills.first().filter(|_| skill.is_some());
     let package_warning = own.and_then(describe_staging_problems);
     let mut outcome = RunOutcome::new(&call.tools.options, finished);

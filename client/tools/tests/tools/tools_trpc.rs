@@ -15,6 +15,7 @@ mod mistakes;
 mod offer;
 mod output_files;
 mod policy;
+mod run_variables;
 mod run_warnings;
 mod session_kills;
 mod sessions;

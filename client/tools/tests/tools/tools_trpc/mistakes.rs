@@ -23,12 +23,6 @@ fn asking(globs: &[&str]) -> Value {
     arguments
 }
 
-/// Answers of a collection that has one file, `out/c.txt`.
-fn one_output() -> Vec<v1::CollectOutputsResponse> {
-    let summary = summary(v1::CollectSummary::default());
-    [file("out/c.txt", b"kept", 4, true), vec![summary]].concat()
-}
-
 #[tokio::test]
 async fn fields_refused_by_the_daemon_are_named_as_arguments() {
     for (tool, arguments, refused, said) in [
@@ -161,6 +155,7 @@ async fn outputs_are_checked_before_the_command_starts() {
         let prefix = checked.save_as_artifacts.map(|save| save.prefix);
         assert_eq!(prefix.as_deref(), Some("p/"), "{tool}");
     }
+<<<<<<< HEAD
 }
 
 #[tokio::test]
@@ -192,6 +187,8 @@ async fn a_collection_that_is_repeated_warns_once() {
     let said = "\"out/[a\" was not collected: is no glob";
     assert_eq!(result["result"]["warnings"], json!([said]));
     assert_eq!(talk.fake.calls.count("CollectOutputs"), 3);
+=======
+>>>>>>> tools
 }
 
 #[tokio::test]
@@ -230,6 +227,7 @@ async fn files_that_nothing_collects_are_a_warning() {
 }
 
 #[tokio::test]
+<<<<<<< HEAD
 async fn a_bad_prefix_found_late_loses_artifacts_but_no_file() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     talk.fake.answer_collections(one_output());
@@ -244,6 +242,8 @@ async fn a_bad_prefix_found_late_loses_artifacts_but_no_file() {
 }
 
 #[tokio::test]
+=======
+>>>>>>> tools
 async fn a_requested_file_that_was_not_changed_is_reported() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let unchanged = v1::SkippedFile {
