@@ -1,0 +1,29 @@
+"""The adapter for Pydantic AI, with its function model."""
+
+import asyncio
+
+import pytest
+from scripted_model import CALLS, QUESTION, WORDS
+
+pydantic_ai = pytest.importorskip("pydantic_ai")
+
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart  # noqa: E402
+from pydantic_ai.models.function import FunctionModel  # noqa: E402
+
+from skilld.adapters.pydantic_ai import skill_tools  # noqa: E402
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_model_calls_tools_and_gets_their_results(session, model, mode):
+    def reply(messages, info):
+        parts = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+        tools = {tool.name: tool.parameters_json_schema for tool in info.function_tools}
+        name, step = model.reply(tools, [part.content for part in parts])
+        return ModelResponse([ToolCallPart(name, step) if name else TextPart(step)])
+
+    agent = pydantic_ai.Agent(FunctionModel(reply), tools=skill_tools(session))
+    result = agent.run_sync(QUESTION) if mode == "sync" else asyncio.run(agent.run(QUESTION))
+    assert result.output == WORDS
+    assert session.calls == CALLS
+    model.check()
+    assert model.tools == {tool.name: tool.parameters for tool in session.tools}
