@@ -1,10 +1,20 @@
-"""Tool calls that never raise, and imports of packages that the user may not have installed."""
+"""Tool calls that never raise, imports of packages that the user may not have installed, and the bound of agent loops."""
 
 from __future__ import annotations
 
 import importlib
 import json
 from typing import Any
+
+# Requests that a loop makes for one question by default; agents need fewer than ten as a rule.
+REQUESTS_MAX = 50
+
+
+class TooManyRequestsError(RuntimeError):
+    """Error of an agent loop whose model still calls tools after the last request."""
+
+    def __init__(self, requests_max: int) -> None:
+        super().__init__(f"the model still calls tools after {requests_max} requests: raise requests_max")
 
 
 def import_framework(module: str, package: str) -> Any:

@@ -54,3 +54,38 @@ class FakeSession:
     async def acall(self, name, arguments):
         await asyncio.sleep(0)
         return self.call(name, arguments)
+
+    def prepare(self, body):
+        """Adds the tools in the format of the API that the body is for."""
+        definitions = [vars(tool) for tool in self.tools]
+        if "input" in body:
+            offered = [{"type": "function", **tool} for tool in definitions]
+        elif "max_tokens" in body:
+            offered = [{**tool, "input_schema": tool["parameters"]} for tool in definitions]
+        else:
+            offered = [{"type": "function", "function": tool} for tool in definitions]
+        return {**body, "tools": [*body.get("tools", []), *offered]}
+
+    def answer(self, reply):
+        """Makes the calls of these tools, and answers in the format of the reply."""
+        if isinstance(reply, list):
+            calls = [item for item in reply if item["type"] == "function_call"]
+            results = [(call["call_id"], self._result(call["name"], call["arguments"])) for call in calls]
+            return [{"type": "function_call_output", "call_id": at, "output": out} for at, out in results if out]
+        if isinstance(reply.get("content"), list):
+            calls = [block for block in reply["content"] if block["type"] == "tool_use"]
+            results = [(call["id"], self._result(call["name"], json.dumps(call["input"]))) for call in calls]
+            blocks = [{"type": "tool_result", "tool_use_id": at, "content": out} for at, out in results if out]
+            return [{"role": "user", "content": blocks}] if blocks else []
+        calls = [(call["id"], call["function"]) for call in reply.get("tool_calls", [])]
+        results = [(at, self._result(call["name"], call["arguments"])) for at, call in calls]
+        return [{"role": "tool", "tool_call_id": at, "content": out} for at, out in results if out]
+
+    def _result(self, name, arguments):
+        """Returns the result of a call, or None if the tool is the host's."""
+        if name not in [tool.name for tool in self.tools]:
+            return None
+        try:
+            return self.call(name, json.loads(arguments))
+        except FakeError as error:
+            return json.dumps({"error": error.reason, "message": str(error), "status": "failed"})

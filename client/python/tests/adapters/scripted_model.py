@@ -34,7 +34,7 @@ class ScriptedModel:
             return self.calls[len(results)]
         return None, f"It is {re.search(r'[0-9]{9,}', results[-1])[0]}."
 
-    def check(self):
+    def check_results(self):
         """Checks that the model got the result of each of `CALLS`."""
         loaded, failed, ran = self.results
         assert SKILL in loaded, loaded
@@ -145,7 +145,8 @@ class ModelServer:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # The interval is how long a shutdown takes.
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_):

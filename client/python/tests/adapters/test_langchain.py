@@ -46,7 +46,7 @@ def test_the_model_calls_tools_and_gets_their_results(session, model, mode):
     result = agent.invoke(messages) if mode == "sync" else asyncio.run(agent.ainvoke(messages))
     assert result["messages"][-1].text == WORDS
     assert session.calls == CALLS
-    model.check()
+    model.check_results()
     for tool in session.tools:
         assert model.tools[tool.name]["properties"] == tool.parameters["properties"]
         assert model.tools[tool.name].get("required") == tool.parameters.get("required")

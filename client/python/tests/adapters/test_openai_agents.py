@@ -51,7 +51,7 @@ def ask(session, model):
 def test_the_model_calls_tools_and_gets_their_results(session, model):
     assert ask(session, model) == WORDS
     assert session.calls == CALLS
-    model.check()
+    model.check_results()
     assert model.tools == {tool.name: tool.parameters for tool in session.tools}
 
 

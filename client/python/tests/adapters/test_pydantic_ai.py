@@ -25,5 +25,5 @@ def test_the_model_calls_tools_and_gets_their_results(session, model, mode):
     result = agent.run_sync(QUESTION) if mode == "sync" else asyncio.run(agent.run(QUESTION))
     assert result.output == WORDS
     assert session.calls == CALLS
-    model.check()
+    model.check_results()
     assert model.tools == {tool.name: tool.parameters for tool in session.tools}

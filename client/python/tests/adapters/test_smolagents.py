@@ -45,7 +45,7 @@ def test_the_model_calls_tools_and_gets_their_results(session, model, kind):
     agent = getattr(smolagents, kind)(skill_tools(session), SmolModel(model), verbosity_level=0)
     assert agent.run(QUESTION) == WORDS
     assert session.calls == CALLS
-    model.check()
+    model.check_results()
 
 
 def test_only_required_arguments_are_required(session, model):

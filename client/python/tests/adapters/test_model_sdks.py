@@ -1,0 +1,97 @@
+"""The agent loops over the SDKs of OpenAI and Anthropic, whose clients talk to a server of a scripted model."""
+
+import json
+
+import pytest
+from scripted_model import CALLS, QUESTION, WORDS
+
+openai = pytest.importorskip("openai")
+anthropic = pytest.importorskip("anthropic")
+
+from skilld.adapters._tool_calls import TooManyRequestsError  # noqa: E402
+from skilld.adapters.anthropic import run_messages  # noqa: E402
+from skilld.adapters.openai import run_chat, run_responses  # noqa: E402
+
+HOST_SCHEMA = {"type": "object", "properties": {}}
+
+
+class Chat:
+    run = staticmethod(run_chat)
+    body = {"model": "gpt-5"}
+    host_tool = {"type": "function", "function": {"name": "clock", "parameters": HOST_SCHEMA}}
+
+    def words(completion):
+        return completion.choices[0].message.content
+
+    def calls(messages):
+        calls = [call["function"] for message in messages for call in message.get("tool_calls", [])]
+        return [(call["name"], json.loads(call["arguments"])) for call in calls]
+
+    def host_result(completion):
+        (call,) = completion.choices[0].message.tool_calls
+        return {"role": "tool", "tool_call_id": call.id, "content": "noon"}
+
+
+class Responses:
+    run = staticmethod(run_responses)
+    body = {"model": "gpt-5"}
+    host_tool = {"type": "function", "name": "clock", "parameters": HOST_SCHEMA}
+
+    def words(response):
+        return response.output_text
+
+    def calls(items):
+        calls = [item for item in items if item.get("type") == "function_call"]
+        return [(call["name"], json.loads(call["arguments"])) for call in calls]
+
+    def host_result(response):
+        (call,) = response.output
+        return {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}
+
+
+class Messages:
+    run = staticmethod(run_messages)
+    body = {"model": "claude-sonnet-5", "max_tokens": 4096}
+    host_tool = {"name": "clock", "input_schema": HOST_SCHEMA}
+
+    def words(message):
+        return message.content[0].text
+
+    def calls(messages):
+        lists = [message["content"] for message in messages if isinstance(message["content"], list)]
+        return [(block["name"], block["input"]) for blocks in lists for block in blocks if block["type"] == "tool_use"]
+
+    def host_result(message):
+        (call,) = message.content
+        return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "noon"}]}
+
+
+pytestmark = [pytest.mark.parametrize("api", [Chat, Responses, Messages]), pytest.mark.usefixtures("server")]
+
+
+def test_the_model_calls_tools_and_gets_their_results(session, model, server, api):
+    conversation = [{"role": "user", "content": QUESTION}]
+    assert api.words(api.run(session, conversation, **api.body)) == WORDS
+    assert api.calls(conversation) == CALLS
+    model.check_results()
+    assert model.tools == {tool.name: tool.parameters for tool in session.tools}
+    assert len(server.bodies) == len(CALLS) + 1
+    assert all(body.items() >= api.body.items() for body in server.bodies)
+
+
+def test_calls_of_the_hosts_tools_are_left_to_the_host(session, model, api):
+    model.calls = [CALLS[0], ("clock", {}), *CALLS[1:]]
+    body = {**api.body, "tools": [api.host_tool]}
+    conversation = [{"role": "user", "content": QUESTION}]
+    conversation.append(api.host_result(api.run(session, conversation, **body)))
+    assert api.words(api.run(session, conversation, **body)) == WORDS
+    assert api.calls(conversation) == model.calls
+    assert model.results.pop(1) == "noon"
+    model.check_results()
+
+
+def test_a_model_that_never_stops_is_stopped(session, model, server, api):
+    model.calls = CALLS * 10
+    with pytest.raises(TooManyRequestsError, match="after 4 requests"):
+        api.run(session, [{"role": "user", "content": QUESTION}], requests_max=4, **api.body)
+    assert len(server.bodies) == 4
