@@ -28,9 +28,7 @@ def import_framework(module: str, package: str) -> Any:
         # A framework that is installed and lacks a dependency of its own has another fault.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ImportError(
-            f'failed to import {module}: install it with "pip install {package}"', name=module
-        ) from error
+        raise ImportError(f'failed to import {module}: install it with "pip install {package}"', name=module) from error
 
 
 def call_tool(session: Any, name: str, arguments: str | dict[str, Any]) -> str:

@@ -45,8 +45,8 @@ def session(open_session, request):
 
 
 @pytest.fixture
-def model():
-    return ScriptedModel()
+def model(request):
+    return ScriptedModel(at_once=getattr(request, "param", False))
 
 
 @pytest.fixture

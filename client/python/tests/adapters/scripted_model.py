@@ -1,9 +1,12 @@
-"""A scripted model: what it calls, what it got, and a server that lets it answer as the APIs of OpenAI and Anthropic."""
+"""A scripted model, and a server with which it answers as the APIs of OpenAI and Anthropic."""
 
 import http.server
+import itertools
 import json
 import re
 import threading
+
+import pytest
 
 QUESTION = "What is the hundredth Fibonacci number?"
 WORDS = "It is 354224848179261915075."
@@ -15,29 +18,36 @@ CALLS = [
     ("skill_run", {"skill": "no-such-skill", "command": "true"}),
     ("skill_run", {"skill": SKILL, "command": COMMAND}),
 ]
+# Runs a test with a model that makes one call after another, and with one that makes all of them in one reply.
+one_by_one_and_at_once = pytest.mark.parametrize("model", [False, True], ids=["one_by_one", "at_once"], indirect=True)
 
 
 class ScriptedModel:
-    """Makes calls one after another, and ends with the number that the last result contains."""
+    """Makes calls one after another or all at once, and ends with the long number among the results."""
 
-    def __init__(self, calls=CALLS):
-        self.calls = calls
+    def __init__(self, calls=CALLS, at_once=False):
+        self.calls, self.at_once = calls, at_once
         self.tools, self.results = {}, []
 
     def reply(self, tools, results):
-        """Returns the next call as a name and arguments, or None and the last words.
+        """Returns the next calls, each an id, a name and arguments, and the last words if there are no calls.
 
         `tools` are the JSON Schemas of the offered tools by name, `results` the texts of all calls so far.
         """
         self.tools, self.results = tools, results
-        if len(results) < len(self.calls):
-            return self.calls[len(results)]
-        return None, f"It is {re.search(r'[0-9]{9,}', results[-1])[0]}."
+        left = [(f"call_{at}", *call) for at, call in enumerate(self.calls)][len(results) :]
+        if left:
+            return left if self.at_once else left[:1], None
+        return [], f"It is {re.findall('[0-9]{20,}', ' '.join(results))[-1]}."
 
-    def check_results(self):
-        """Checks that the model got the result of each of `CALLS`."""
+    def check_results(self, request=None):
+        """Checks that the model got the result of each of `CALLS`, and the text of the skill.
+
+        `request` is the body of the last request if that text may stand in a prompt, not in a result.
+        """
         loaded, failed, ran = self.results
         assert SKILL in loaded, loaded
+        assert f"# {SKILL}" in (json.dumps(request) if request else loaded), loaded
         assert "UNKNOWN_SKILL" in failed and "no-such-skill" in failed, failed
         assert '"exit_code"' in ran and "354224848179261915075" in ran, ran
 
@@ -59,17 +69,18 @@ def answer_chat(model, body):
         words = [text_of(message["content"]) for message in body["messages"] if message["role"] == "user"]
         results = [text for text in words if text.startswith(("Observation:", "Error:"))]
     else:
-        assert [message["tool_call_id"] for message in given] == asked, body["messages"]
-    name, step = model.reply(tools, results)
-    if name is None and "final_answer" in tools:
-        name, step = "final_answer", {"answer": step}
-    message = {"role": "assistant", "content": None if name else step}
-    if name:
-        function = {"name": name, "arguments": json.dumps(step)}
-        message["tool_calls"] = [{"id": f"call_{len(results)}", "type": "function", "function": function}]
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
+        assert sorted(message["tool_call_id"] for message in given) == sorted(asked), body["messages"]
+    calls, words = model.reply(tools, results)
+    if words and "final_answer" in tools:
+        calls, words = [("call_end", "final_answer", {"answer": words})], None
+    message = {"role": "assistant", "content": words}
+    if calls:
+        functions = [(call_id, {"name": name, "arguments": json.dumps(step)}) for call_id, name, step in calls]
+        message["tool_calls"] = [{"id": call_id, "type": "function", "function": it} for call_id, it in functions]
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    return {"id": "chat_1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    completion = {"id": "chat_1", "object": "chat.completion", "created": 1, "model": "m"}
+    return completion | {"choices": [choice], "usage": usage}
 
 
 def answer_responses(model, body):
@@ -77,36 +88,39 @@ def answer_responses(model, body):
     tools = {tool["name"]: tool["parameters"] for tool in body["tools"]}
     asked = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
     given = [item for item in body["input"] if item.get("type") == "function_call_output"]
-    assert [item["call_id"] for item in given] == asked, body["input"]
-    name, step = model.reply(tools, [text_of(item["output"]) for item in given])
-    if name:
-        item = {"type": "function_call", "id": f"fc_{len(given)}", "call_id": f"call_{len(given)}", "name": name}
-        item |= {"arguments": json.dumps(step), "status": "completed"}
-    else:
-        content = [{"type": "output_text", "text": step, "annotations": []}]
-        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+    assert sorted(item["call_id"] for item in given) == sorted(asked), body["input"]
+    calls, words = model.reply(tools, [text_of(item["output"]) for item in given])
+    output = [
+        {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name}
+        | {"arguments": json.dumps(step), "status": "completed"}
+        for call_id, name, step in calls
+    ]
+    if words:
+        content = [{"type": "output_text", "text": words, "annotations": []}]
+        output = [{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}]
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed"}
     response |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    return response | {"output": [item], "usage": usage}
+    return response | {"output": output, "usage": usage}
 
 
 def answer_messages(model, body):
     """Returns a message."""
-    roles = [message["role"] for message in body["messages"]]
+    # The API takes successive messages of one role for one.
+    roles = [role for role, _ in itertools.groupby(message["role"] for message in body["messages"])]
     assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"], roles
     tools = {tool["name"]: tool["input_schema"] for tool in body["tools"]}
     lists = [message["content"] for message in body["messages"] if isinstance(message["content"], list)]
     blocks = [block for blocks in lists for block in blocks]
     asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
     given = [block for block in blocks if block["type"] == "tool_result"]
-    assert [block["tool_use_id"] for block in given] == asked, blocks
-    name, step = model.reply(tools, [text_of(block["content"]) for block in given])
-    block = {"type": "tool_use", "id": f"toolu_{len(given)}", "name": name, "input": step}
+    assert sorted(block["tool_use_id"] for block in given) == sorted(asked), blocks
+    calls, words = model.reply(tools, [text_of(block["content"]) for block in given])
+    content = [{"type": "tool_use", "id": call_id, "name": name, "input": step} for call_id, name, step in calls]
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
-    message |= {"content": [block if name else {"type": "text", "text": step}]}
-    message |= {"stop_reason": "tool_use" if name else "end_turn", "stop_sequence": None}
+    message |= {"content": content or [{"type": "text", "text": words}]}
+    message |= {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
     return message | {"usage": {"input_tokens": 1, "output_tokens": 1}}
 
 

@@ -1,4 +1,4 @@
-"""The samples of the section "Frameworks" in docs/python.md, as they stand there, with a server in place of the model."""
+"""The samples of the section "Frameworks" in docs/python.md, with a server in place of the models' APIs."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def read_samples():
     """Returns the title and the code of each sample."""
     part = DOCUMENTS / "python-frameworks.part.md"
     text = (part if part.exists() else DOCUMENTS / "python.md").read_text()
-    section = re.split(r"^## ", text.split("\n## Frameworks\n" if not part.exists() else "## Frameworks\n", 1)[1], flags=re.M)[0]
+    section = re.search(r"^## Frameworks$(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
     for subsection in section.split("\n### ")[1:]:
         for code in re.findall(r"^```python\n(.*?)^```", subsection, re.M | re.S):
             yield subsection.split("\n", 1)[0], code
@@ -44,5 +44,5 @@ def test_a_sample_prints_the_models_answer(title, code, open_session, model, ser
         monkeypatch.setattr(skilld, "Skills", skills, raising=False)
     exec(compile(code, title, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out == f"{WORDS}\n"
-    model.check_results()
+    model.check_results(server.bodies[-1])
     assert len(server.bodies) == len(CALLS) + 1

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from scripted_model import CALLS, QUESTION, WORDS
+from scripted_model import CALLS, QUESTION, WORDS, one_by_one_and_at_once
 
 pytest.importorskip("langchain")
 
@@ -33,19 +33,20 @@ class LangChainModel(BaseChatModel):
 
     def _generate(self, messages, *_, **__):
         results = [message.text for message in messages if isinstance(message, ToolMessage)]
-        name, step = self.script.reply(self.definitions, results)
-        calls = [{"name": name, "args": step, "id": f"call_{len(results)}"}] if name else []
-        message = AIMessage("" if name else step, tool_calls=calls)
+        calls, words = self.script.reply(self.definitions, results)
+        calls = [{"id": call_id, "name": name, "args": step} for call_id, name, step in calls]
+        message = AIMessage(words or "", tool_calls=calls)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
+@one_by_one_and_at_once
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_model_calls_tools_and_gets_their_results(session, model, mode):
     agent = create_agent(LangChainModel(script=model), skill_tools(session))
     messages = {"messages": [{"role": "user", "content": QUESTION}]}
     result = agent.invoke(messages) if mode == "sync" else asyncio.run(agent.ainvoke(messages))
     assert result["messages"][-1].text == WORDS
-    assert session.calls == CALLS
+    assert sorted(session.calls, key=CALLS.index) == CALLS
     model.check_results()
     for tool in session.tools:
         assert model.tools[tool.name]["properties"] == tool.parameters["properties"]

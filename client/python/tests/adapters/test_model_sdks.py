@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from scripted_model import CALLS, QUESTION, WORDS
+from scripted_model import CALLS, QUESTION, WORDS, one_by_one_and_at_once
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
@@ -28,7 +28,7 @@ class Chat:
         return [(call["name"], json.loads(call["arguments"])) for call in calls]
 
     def host_result(completion):
-        (call,) = completion.choices[0].message.tool_calls
+        (call,) = [call for call in completion.choices[0].message.tool_calls if call.function.name == "clock"]
         return {"role": "tool", "tool_call_id": call.id, "content": "noon"}
 
 
@@ -45,7 +45,7 @@ class Responses:
         return [(call["name"], json.loads(call["arguments"])) for call in calls]
 
     def host_result(response):
-        (call,) = response.output
+        (call,) = [item for item in response.output if item.name == "clock"]
         return {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}
 
 
@@ -62,32 +62,35 @@ class Messages:
         return [(block["name"], block["input"]) for blocks in lists for block in blocks if block["type"] == "tool_use"]
 
     def host_result(message):
-        (call,) = message.content
+        (call,) = [block for block in message.content if block.name == "clock"]
         return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "noon"}]}
 
 
 pytestmark = [pytest.mark.parametrize("api", [Chat, Responses, Messages]), pytest.mark.usefixtures("server")]
 
 
+@one_by_one_and_at_once
 def test_the_model_calls_tools_and_gets_their_results(session, model, server, api):
     conversation = [{"role": "user", "content": QUESTION}]
     assert api.words(api.run(session, conversation, **api.body)) == WORDS
     assert api.calls(conversation) == CALLS
-    model.check_results()
+    model.check_results(server.bodies[-1])
     assert model.tools == {tool.name: tool.parameters for tool in session.tools}
-    assert len(server.bodies) == len(CALLS) + 1
+    assert len(server.bodies) == (2 if model.at_once else len(CALLS) + 1)
     assert all(body.items() >= api.body.items() for body in server.bodies)
 
 
-def test_calls_of_the_hosts_tools_are_left_to_the_host(session, model, api):
+@one_by_one_and_at_once
+def test_calls_of_the_hosts_tools_are_left_to_the_host(session, model, server, api):
     model.calls = [CALLS[0], ("clock", {}), *CALLS[1:]]
     body = {**api.body, "tools": [api.host_tool]}
     conversation = [{"role": "user", "content": QUESTION}]
     conversation.append(api.host_result(api.run(session, conversation, **body)))
     assert api.words(api.run(session, conversation, **body)) == WORDS
     assert api.calls(conversation) == model.calls
-    assert model.results.pop(1) == "noon"
-    model.check_results()
+    # The host adds its result after those of the skill tools.
+    assert model.results.pop(3 if model.at_once else 1) == "noon"
+    model.check_results(server.bodies[-1])
 
 
 def test_a_model_that_never_stops_is_stopped(session, model, server, api):

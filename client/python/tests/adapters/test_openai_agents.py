@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from scripted_model import CALLS, QUESTION, WORDS, ScriptedModel
+from scripted_model import CALLS, QUESTION, WORDS, ScriptedModel, one_by_one_and_at_once
 
 agents = pytest.importorskip("agents")
 
@@ -27,17 +27,18 @@ class AgentsModel(Model):
     async def get_response(self, system_instructions, input, model_settings, tools, *_, **__):
         items = [] if isinstance(input, str) else input
         results = [item["output"] for item in items if item.get("type") == "function_call_output"]
-        name, step = self.model.reply({tool.name: tool.params_json_schema for tool in tools}, results)
-        if name:
-            step = step if isinstance(step, str) else json.dumps(step)
-            call_id = f"call_{len(results)}"
-            item = ResponseFunctionToolCall(type="function_call", call_id=call_id, name=name, arguments=step)
-        else:
-            content = [ResponseOutputText(type="output_text", text=step, annotations=[])]
-            item = ResponseOutputMessage(
-                type="message", id="msg_1", role="assistant", status="completed", content=content
-            )
-        return agents.ModelResponse(output=[item], usage=agents.Usage(), response_id=None)
+        calls, words = self.model.reply({tool.name: tool.params_json_schema for tool in tools}, results)
+        output = [
+            ResponseFunctionToolCall(type="function_call", call_id=call_id, name=name, arguments=text)
+            for call_id, name, step in calls
+            for text in [step if isinstance(step, str) else json.dumps(step)]
+        ]
+        if words:
+            content = [ResponseOutputText(type="output_text", text=words, annotations=[])]
+            output = [
+                ResponseOutputMessage(type="message", id="msg_1", role="assistant", status="completed", content=content)
+            ]
+        return agents.ModelResponse(output=output, usage=agents.Usage(), response_id=None)
 
     def stream_response(self, *_, **__):
         raise NotImplementedError
@@ -48,9 +49,10 @@ def ask(session, model):
     return asyncio.run(agents.Runner.run(agent, QUESTION)).final_output
 
 
+@one_by_one_and_at_once
 def test_the_model_calls_tools_and_gets_their_results(session, model):
     assert ask(session, model) == WORDS
-    assert session.calls == CALLS
+    assert sorted(session.calls, key=CALLS.index) == CALLS
     model.check_results()
     assert model.tools == {tool.name: tool.parameters for tool in session.tools}
 

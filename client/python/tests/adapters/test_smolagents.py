@@ -31,12 +31,12 @@ class SmolModel(Model):
         definitions = [get_tool_json_schema(tool)["function"] for tool in tools_to_call_from or []]
         texts = [block["text"] for message in messages for block in message.content]
         results = [text for text in texts if text.startswith(("Observation:", "Error:"))]
-        name, step = self.script.reply({tool["name"]: tool["parameters"] for tool in definitions}, results)
+        calls, words = self.script.reply({tool["name"]: tool["parameters"] for tool in definitions}, results)
         if tools_to_call_from is None:
-            code = PROGRAMS[len(results)] if name else f"final_answer({step!r})"
+            code = PROGRAMS[len(results)] if calls else f"final_answer({words!r})"
             return ChatMessage(MessageRole.ASSISTANT, f"<code>\n{code}\n</code>")
-        function = ChatMessageToolCallFunction(step if name else {"answer": step}, name or "final_answer")
-        call = ChatMessageToolCall(function, f"call_{len(results)}", "function")
+        ((call_id, name, step),) = calls or [("call_end", "final_answer", {"answer": words})]
+        call = ChatMessageToolCall(ChatMessageToolCallFunction(step, name), call_id, "function")
         return ChatMessage(MessageRole.ASSISTANT, "", tool_calls=[call])
 
 
