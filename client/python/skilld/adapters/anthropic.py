@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._tool_calls import REQUESTS_MAX, TooManyRequestsError, import_framework
+from ._agent_loop import REQUESTS_MAX, arun_loop, run_loop
+from ._tool_calls import import_framework
 
 if TYPE_CHECKING:
-    from anthropic import Anthropic
+    from anthropic import Anthropic, AsyncAnthropic
     from anthropic.types import Message
+
+    from ..agents import Session
 
 
 def run_messages(
-    session: Any, messages: list[Any], *, client: Anthropic | None = None, requests_max: int = REQUESTS_MAX, **body: Any
+    session: Session,
+    messages: list[Any],
+    *,
+    client: Anthropic | None = None,
+    requests_max: int = REQUESTS_MAX,
+    **body: Any,
 ) -> Message:
     """Requests messages and makes their skill calls, until one makes none. Adds everything to `messages`.
 
@@ -21,12 +29,19 @@ def run_messages(
     `requests_max` requests.
     """
     client = client or import_framework("anthropic", "anthropic").Anthropic()
-    for _ in range(requests_max):
-        reply = client.messages.create(**session.prepare({**body, "messages": messages}))
-        message = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in reply.content]}
-        results = session.answer(message)
-        messages += [message, *results]
-        calls = sum(block["type"] == "tool_use" for block in message["content"])
-        if not results or len(results[0]["content"]) < calls:
-            return reply
-    raise TooManyRequestsError(requests_max)
+    body["messages"] = messages
+    return run_loop(session, "anthropic", client.messages.create, body, requests_max)
+
+
+async def arun_messages(
+    session: Session,
+    messages: list[Any],
+    *,
+    client: AsyncAnthropic | None = None,
+    requests_max: int = REQUESTS_MAX,
+    **body: Any,
+) -> Message:
+    """Does what `run_messages` does, for asyncio."""
+    client = client or import_framework("anthropic", "anthropic").AsyncAnthropic()
+    body["messages"] = messages
+    return await arun_loop(session, "anthropic", client.messages.create, body, requests_max)

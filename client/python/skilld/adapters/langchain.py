@@ -9,8 +9,10 @@ from ._tool_calls import acall_tool, call_tool, import_framework
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
+    from ..agents import Session
 
-def skill_tools(session: Any) -> list[BaseTool]:
+
+def skill_tools(session: Session) -> list[BaseTool]:
     """Returns the skill tools of a session for `create_agent(tools=…)` and `bind_tools`."""
     tools = import_framework("langchain_core.tools", "langchain")
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._tool_calls import REQUESTS_MAX, TooManyRequestsError, import_framework
+from ._agent_loop import REQUESTS_MAX, arun_loop, run_loop
+from ._tool_calls import import_framework
 
 if TYPE_CHECKING:
-    from openai import OpenAI
+    from openai import AsyncOpenAI, OpenAI
     from openai.types.chat import ChatCompletion
     from openai.types.responses import Response
 
+    from ..agents import Session
+
 
 def run_chat(
-    session: Any, messages: list[Any], *, client: OpenAI | None = None, requests_max: int = REQUESTS_MAX, **body: Any
+    session: Session,
+    messages: list[Any],
+    *,
+    client: OpenAI | None = None,
+    requests_max: int = REQUESTS_MAX,
+    **body: Any,
 ) -> ChatCompletion:
     """Requests chat completions and makes their skill calls, until one makes none. Adds everything to `messages`.
 
@@ -22,26 +30,42 @@ def run_chat(
     `requests_max` requests.
     """
     client = client or import_framework("openai", "openai").OpenAI()
-    for _ in range(requests_max):
-        completion = client.chat.completions.create(**session.prepare({**body, "messages": messages}))
-        message = completion.choices[0].message.model_dump(exclude_none=True)
-        results = session.answer(message)
-        messages += [message, *results]
-        if not results or len(results) < len(message["tool_calls"]):
-            return completion
-    raise TooManyRequestsError(requests_max)
+    body["messages"] = messages
+    return run_loop(session, "openai", client.chat.completions.create, body, requests_max)
+
+
+async def arun_chat(
+    session: Session,
+    messages: list[Any],
+    *,
+    client: AsyncOpenAI | None = None,
+    requests_max: int = REQUESTS_MAX,
+    **body: Any,
+) -> ChatCompletion:
+    """Does what `run_chat` does, for asyncio."""
+    client = client or import_framework("openai", "openai").AsyncOpenAI()
+    body["messages"] = messages
+    return await arun_loop(session, "openai", client.chat.completions.create, body, requests_max)
 
 
 def run_responses(
-    session: Any, items: list[Any], *, client: OpenAI | None = None, requests_max: int = REQUESTS_MAX, **body: Any
+    session: Session, items: list[Any], *, client: OpenAI | None = None, requests_max: int = REQUESTS_MAX, **body: Any
 ) -> Response:
     """Requests responses like `run_chat`. Adds everything to `items`, which is their `input`."""
     client = client or import_framework("openai", "openai").OpenAI()
-    for _ in range(requests_max):
-        response = client.responses.create(**session.prepare({**body, "input": items}))
-        output = [item.model_dump(exclude_none=True) for item in response.output]
-        results = session.answer(output)
-        items += [*output, *results]
-        if not results or len(results) < sum(item["type"] == "function_call" for item in output):
-            return response
-    raise TooManyRequestsError(requests_max)
+    body["input"] = items
+    return run_loop(session, "openai-responses", client.responses.create, body, requests_max)
+
+
+async def arun_responses(
+    session: Session,
+    items: list[Any],
+    *,
+    client: AsyncOpenAI | None = None,
+    requests_max: int = REQUESTS_MAX,
+    **body: Any,
+) -> Response:
+    """Does what `run_responses` does, for asyncio."""
+    client = client or import_framework("openai", "openai").AsyncOpenAI()
+    body["input"] = items
+    return await arun_loop(session, "openai-responses", client.responses.create, body, requests_max)

@@ -9,8 +9,10 @@ from ._tool_calls import acall_tool, import_framework
 if TYPE_CHECKING:
     from agents import FunctionTool
 
+    from ..agents import Session
 
-def skill_tools(session: Any) -> list[FunctionTool]:
+
+def skill_tools(session: Session) -> list[FunctionTool]:
     """Returns the skill tools of a session for `Agent(tools=…)`."""
     agents = import_framework("agents", "openai-agents")
 

@@ -9,8 +9,10 @@ from ._tool_calls import acall_tool, import_framework
 if TYPE_CHECKING:
     from pydantic_ai import Tool
 
+    from ..agents import Session
 
-def skill_tools(session: Any) -> list[Tool]:
+
+def skill_tools(session: Session) -> list[Tool]:
     """Returns the skill tools of a session for `Agent(tools=…)`."""
     pydantic_ai = import_framework("pydantic_ai", "pydantic-ai")
 

@@ -9,8 +9,10 @@ from ._tool_calls import call_tool, import_framework
 if TYPE_CHECKING:
     from smolagents import Tool
 
+    from ..agents import Session
 
-def skill_tools(session: Any) -> list[Tool]:
+
+def skill_tools(session: Session) -> list[Tool]:
     """Returns the skill tools of a session for `ToolCallingAgent(tools=…)` and `CodeAgent(tools=…)`."""
     smolagents = import_framework("smolagents", "smolagents")
 

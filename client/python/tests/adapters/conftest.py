@@ -1,10 +1,11 @@
-"""Sessions for the adapters' tests: of the daemon at SKILLD_ENDPOINT, or a fake without one."""
+"""Sessions of skills for the adapters' tests, which need a daemon at SKILLD_ENDPOINT, and scripted models."""
 
 import os
+import uuid
 
 import pytest
-from fake_session import FakeSession
 from scripted_model import ModelServer, ScriptedModel
+from skilld import Skills
 
 # The frameworks send no traces of the tests to their makers.
 os.environ.update(OPENAI_AGENTS_DISABLE_TRACING="1", LANGSMITH_TRACING="false", HF_HUB_OFFLINE="1")
@@ -29,19 +30,17 @@ class RecordingSession:
 
 
 @pytest.fixture
-def open_session():
-    """Opens a session: `with open_session("chat-42") as session`."""
-    if "SKILLD_ENDPOINT" not in os.environ:
-        return lambda _name: FakeSession()
-    from skilld import Skills
-
-    return Skills().session
+def session():
+    """A session whose results contain the text of skills."""
+    with Skills(inline_skills=True).session(uuid.uuid4().hex) as session:
+        yield RecordingSession(session)
 
 
 @pytest.fixture
-def session(open_session, request):
-    with open_session(request.node.name) as session:
-        yield RecordingSession(session)
+def prompt_session():
+    """A session whose prompts contain the text of skills."""
+    with Skills().session(uuid.uuid4().hex) as session:
+        yield session
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """The samples of the section "Frameworks" in docs/python.md, with a server in place of the models' APIs."""
 
-import os
 import re
 from pathlib import Path
 
 import pytest
-import skilld
 from scripted_model import CALLS, WORDS
 
 DOCUMENTS = Path(__file__).parents[4] / "docs"
@@ -37,11 +35,8 @@ def test_each_framework_has_a_sample():
 
 
 @pytest.mark.parametrize(("title", "code"), SAMPLES, ids=[title for title, _ in SAMPLES])
-def test_a_sample_prints_the_models_answer(title, code, open_session, model, server, monkeypatch, capsys):
+def test_a_sample_prints_the_models_answer(title, code, model, server, capsys):
     pytest.importorskip(PACKAGES[title])
-    if "SKILLD_ENDPOINT" not in os.environ:
-        skills = type("FakeSkills", (), {"session": staticmethod(open_session)})
-        monkeypatch.setattr(skilld, "Skills", skills, raising=False)
     exec(compile(code, title, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out == f"{WORDS}\n"
     model.check_results(server.bodies[-1])

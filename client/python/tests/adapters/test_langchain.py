@@ -54,7 +54,7 @@ def test_the_model_calls_tools_and_gets_their_results(session, model, mode):
 
 
 def test_arguments_may_have_the_names_of_langchains_own(session):
-    (tool, *_) = skill_tools(session)
-    arguments = {"config": "a", "run_manager": "b", "self": "c", "callbacks": "d", "skill": "no-such-skill"}
+    (tool,) = [tool for tool in skill_tools(session) if tool.name == "skill_run"]
+    arguments = {"config": "a", "run_manager": "b", "self": "c", "callbacks": "d", **dict([CALLS[1]])["skill_run"]}
     assert "UNKNOWN_SKILL" in tool.invoke(arguments)
     assert session.calls == [(tool.name, arguments)]

@@ -39,8 +39,8 @@ class MissingModule:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def test_importing_the_adapters_imports_no_framework():
+def test_importing_the_adapters_imports_no_framework(tmp_path):
     names = ", ".join(f"skilld.adapters.{name}" for name in ADAPTERS)
     modules = {module for _, module, _ in ADAPTERS.values()}
     code = f"import sys, {names}; assert not {modules!r} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

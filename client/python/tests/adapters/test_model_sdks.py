@@ -1,5 +1,6 @@
 """The agent loops over the SDKs of OpenAI and Anthropic, whose clients talk to a server of a scripted model."""
 
+import asyncio
 import json
 
 import pytest
@@ -8,15 +9,15 @@ from scripted_model import CALLS, QUESTION, WORDS, one_by_one_and_at_once
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
 
-from skilld.adapters._tool_calls import TooManyRequestsError  # noqa: E402
-from skilld.adapters.anthropic import run_messages  # noqa: E402
-from skilld.adapters.openai import run_chat, run_responses  # noqa: E402
+from skilld.adapters._agent_loop import TooManyRequestsError  # noqa: E402
+from skilld.adapters.anthropic import arun_messages, run_messages  # noqa: E402
+from skilld.adapters.openai import arun_chat, arun_responses, run_chat, run_responses  # noqa: E402
 
 HOST_SCHEMA = {"type": "object", "properties": {}}
 
 
 class Chat:
-    run = staticmethod(run_chat)
+    run, arun = staticmethod(run_chat), staticmethod(arun_chat)
     body = {"model": "gpt-5"}
     host_tool = {"type": "function", "function": {"name": "clock", "parameters": HOST_SCHEMA}}
 
@@ -33,7 +34,7 @@ class Chat:
 
 
 class Responses:
-    run = staticmethod(run_responses)
+    run, arun = staticmethod(run_responses), staticmethod(arun_responses)
     body = {"model": "gpt-5"}
     host_tool = {"type": "function", "name": "clock", "parameters": HOST_SCHEMA}
 
@@ -50,7 +51,7 @@ class Responses:
 
 
 class Messages:
-    run = staticmethod(run_messages)
+    run, arun = staticmethod(run_messages), staticmethod(arun_messages)
     body = {"model": "claude-sonnet-5", "max_tokens": 4096}
     host_tool = {"name": "clock", "input_schema": HOST_SCHEMA}
 
@@ -70,31 +71,39 @@ pytestmark = [pytest.mark.parametrize("api", [Chat, Responses, Messages]), pytes
 
 
 @one_by_one_and_at_once
-def test_the_model_calls_tools_and_gets_their_results(session, model, server, api):
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_model_calls_tools_and_gets_their_results(prompt_session, model, server, api, mode):
     conversation = [{"role": "user", "content": QUESTION}]
-    assert api.words(api.run(session, conversation, **api.body)) == WORDS
+    if mode == "sync":
+        reply = api.run(prompt_session, conversation, **api.body)
+    else:
+        reply = asyncio.run(api.arun(prompt_session, conversation, **api.body))
+    assert api.words(reply) == WORDS
     assert api.calls(conversation) == CALLS
     model.check_results(server.bodies[-1])
-    assert model.tools == {tool.name: tool.parameters for tool in session.tools}
+    assert model.tools == {tool.name: tool.parameters for tool in prompt_session.tools}
     assert len(server.bodies) == (2 if model.at_once else len(CALLS) + 1)
     assert all(body.items() >= api.body.items() for body in server.bodies)
 
 
 @one_by_one_and_at_once
-def test_calls_of_the_hosts_tools_are_left_to_the_host(session, model, server, api):
+def test_calls_of_the_hosts_tools_are_left_to_the_host(prompt_session, model, server, api):
     model.calls = [CALLS[0], ("clock", {}), *CALLS[1:]]
     body = {**api.body, "tools": [api.host_tool]}
     conversation = [{"role": "user", "content": QUESTION}]
-    conversation.append(api.host_result(api.run(session, conversation, **body)))
-    assert api.words(api.run(session, conversation, **body)) == WORDS
+    conversation.append(api.host_result(api.run(prompt_session, conversation, **body)))
+    assert api.words(api.run(prompt_session, conversation, **body)) == WORDS
     assert api.calls(conversation) == model.calls
     # The host adds its result after those of the skill tools.
     assert model.results.pop(3 if model.at_once else 1) == "noon"
     model.check_results(server.bodies[-1])
 
 
-def test_a_model_that_never_stops_is_stopped(session, model, server, api):
+def test_a_model_that_never_stops_is_stopped(prompt_session, model, server, api):
     model.calls = CALLS * 10
+    question = [{"role": "user", "content": QUESTION}]
     with pytest.raises(TooManyRequestsError, match="after 4 requests"):
-        api.run(session, [{"role": "user", "content": QUESTION}], requests_max=4, **api.body)
-    assert len(server.bodies) == 4
+        api.run(prompt_session, question[:], requests_max=4, **api.body)
+    with pytest.raises(TooManyRequestsError, match="after 5 requests"):
+        asyncio.run(api.arun(prompt_session, question[:], requests_max=5, **api.body))
+    assert len(server.bodies) == 9
