@@ -21,7 +21,7 @@ class TooManyRequestsError(RuntimeError):
 def run_loop(
     session: Session, provider: str, create: Callable[..., Any], body: dict[str, Any], requests_max: int
 ) -> Any:
-    """Creates replies until one has no skill call, or calls a tool of the caller too. Adds everything to the messages."""
+    """Creates replies until one makes no skill call, or calls a tool of the caller too. Adds all to the messages."""
     for _ in range(requests_max):
         reply = create(**session.prepare({**body}, provider))
         if _has_ended(body, provider, reply, session.answer(reply, provider)):
@@ -41,8 +41,10 @@ async def arun_loop(
 
 
 def _has_ended(body: dict[str, Any], provider: str, reply: Any, results: list[Any]) -> bool:
-    """Adds a reply and its results to the messages of the body. Returns True if calls are left to the caller, or none
-    were made."""
+    """Adds a reply and its results to the messages of the body.
+
+    Returns True if the reply makes no skill call, or calls a tool of the caller too.
+    """
     reply = reply.model_dump(mode="json", exclude_none=True)
     if provider == "openai-responses":
         body["input"] += [*reply["output"], *results]

@@ -24,9 +24,9 @@ def run_messages(
 ) -> Message:
     """Requests messages and makes their skill calls, until one makes none. Adds everything to `messages`.
 
-    `body` is the rest of each request, such as `model` and `max_tokens`, and `tools` of the caller. A message that calls
-    these is returned too: the caller adds their results to `messages` and goes on. Raises TooManyRequestsError after
-    `requests_max` requests.
+    `body` is the rest of each request, such as `model` and `max_tokens`, and `tools` of the caller. A message that
+    calls these is returned too: the caller adds their results to `messages` and goes on. Raises TooManyRequestsError
+    after `requests_max` requests.
     """
     client = client or import_framework("anthropic", "anthropic").Anthropic()
     body["messages"] = messages
