@@ -61,16 +61,30 @@ pub(crate) struct Toolset {
 /// Options, and the tools once the daemon was connected.
 struct SharedTools {
     options: ToolOptions,
-    skills: OnceCell<Skills>,
+    /// Tools of sessions that prepare requests, which then have the text of loaded skills.
+    prompted: OnceCell<Skills>,
+    /// Tools of sessions whose host makes the requests: results of tools have the text of loaded skills.
+    inlined: OnceCell<Skills>,
 }
 
 impl SharedTools {
-    async fn skills(&self, client: skilld_client::Client) -> Result<&Skills, CallError> {
+    async fn skills(
+        &self,
+        client: skilld_client::Client,
+        prepares: bool,
+    ) -> Result<&Skills, CallError> {
         let connect = || async {
-            let tools = skilld_tools::Toolset::new(client, self.options.clone(), HostTools::new())?;
+            let mut options = self.options.clone();
+            options.inline_skills |= !prepares;
+            let tools = skilld_tools::Toolset::new(client, options, HostTools::new())?;
             Ok(Skills::new(tools))
         };
-        self.skills.get_or_try_init(connect).await
+        let cell = if prepares {
+            &self.prompted
+        } else {
+            &self.inlined
+        };
+        cell.get_or_try_init(connect).await
     }
 }
 
@@ -82,7 +96,8 @@ impl Toolset {
         let fault = |error| invalid_argument(py, &format!("options: {error}"));
         let shared = SharedTools {
             options: options.map_err(fault)?,
-            skills: OnceCell::new(),
+            prompted: OnceCell::new(),
+            inlined: OnceCell::new(),
         };
         Ok(Self {
             connection: client.connection.clone(),
@@ -123,9 +138,14 @@ struct SharedSession {
 }
 
 impl SharedSession {
-    async fn open(&self, client: skilld_client::Client) -> Result<&SkillSession, CallError> {
+    /// Returns the session. The first call decides whether it prepares requests.
+    async fn open(
+        &self,
+        client: skilld_client::Client,
+        prepares: bool,
+    ) -> Result<&SkillSession, CallError> {
         let open = || async {
-            let skills = self.tools.skills(client).await?;
+            let skills = self.tools.skills(client, prepares).await?;
             Ok(skills.session_of(self.name.clone()))
         };
         self.session.get_or_try_init(open).await
@@ -160,7 +180,7 @@ impl ToolSession {
     /// Returns the definitions of the tools to offer now.
     fn tools(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
         self.call_session(py, blocking, |shared, client| async move {
-            let tools = shared.open(client).await?.definitions().await?;
+            let tools = shared.open(client, false).await?.definitions().await?;
             Ok(JsonValue(serde_json::to_value(tools).unwrap_or_default()))
         })
     }
@@ -180,7 +200,7 @@ impl ToolSession {
             arguments: read_json(arguments, "arguments")?,
         };
         self.call_session(py, blocking, |shared, client| async move {
-            Ok(shared.open(client).await?.call(call).await)
+            Ok(shared.open(client, false).await?.call(call).await)
         })
     }
 
@@ -195,7 +215,7 @@ impl ToolSession {
         let (provider, mut body) = (read_provider(py, provider)?, read_json(body, "body")?);
         self.call_session(py, blocking, move |shared, client| async move {
             shared
-                .open(client)
+                .open(client, true)
                 .await?
                 .prepare(provider, &mut body)
                 .await?;
@@ -213,7 +233,11 @@ impl ToolSession {
     ) -> PyResult<Py<PyAny>> {
         let (provider, reply) = (read_provider(py, provider)?, read_json(reply, "reply")?);
         self.call_session(py, blocking, move |shared, client| async move {
-            let results = shared.open(client).await?.answer(provider, &reply).await?;
+            let results = shared
+                .open(client, true)
+                .await?
+                .answer(provider, &reply)
+                .await?;
             Ok(JsonValue(Value::Array(results)))
         })
     }
@@ -227,14 +251,14 @@ impl ToolSession {
     ) -> PyResult<Py<PyAny>> {
         let skills = read_json(skills, "skills")?;
         self.call_session(py, blocking, move |shared, client| async move {
-            Ok(shared.open(client).await?.preload(&skills).await?)
+            Ok(shared.open(client, true).await?.preload(&skills).await?)
         })
     }
 
     /// Returns the state, for a host that stores it.
     fn state(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
         self.call_session(py, blocking, |shared, client| async move {
-            let state = shared.open(client).await?.state().await;
+            let state = shared.open(client, true).await?.state().await;
             Ok(JsonValue(serde_json::to_value(state).unwrap_or_default()))
         })
     }
@@ -249,7 +273,7 @@ impl ToolSession {
         let state = serde_json::from_value::<SessionState>(read_json(state, "state")?);
         let state = state.map_err(|error| invalid_argument(py, &format!("state: {error}")))?;
         self.call_session(py, blocking, |shared, client| async move {
-            shared.open(client).await?.restore(state).await;
+            shared.open(client, true).await?.restore(state).await;
             Ok(())
         })
     }
@@ -257,7 +281,7 @@ impl ToolSession {
     /// Ends the conversation: deletes its workspace and closes its connections.
     fn end(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
         self.call_session(py, blocking, |shared, client| async move {
-            let skills = shared.tools.skills(client).await?;
+            let skills = shared.tools.skills(client, true).await?;
             // A session of the same name has the same workspace.
             Ok(skills.session_of(shared.name.clone()).end().await?)
         })
