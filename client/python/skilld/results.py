@@ -91,6 +91,9 @@ class Collected(Dict[str, OutputFile]):
         self.artifacts = summary.get("artifacts", [])
         self.unmatched = summary.get("unmatched", [])
 
+    def __missing__(self, path: str) -> OutputFile:
+        raise KeyError(f"no output has the path {path!r}; there are {list(self)}")
+
     def _repr_html_(self) -> str:
         return html_table(["path", "size", "type"], [[f.path, f.size, f.mime_type] for f in self.values()])
 

@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use tokio::task::AbortHandle;
 
 use crate::errors::CallError;
-use crate::runtime::{Completion, Engine};
+use crate::runtime::Engine;
 
 /// Value that can be handed to Python from another thread.
 pub(crate) trait Answer: for<'py> IntoPyObject<'py> + Send + 'static {}
@@ -65,13 +65,12 @@ impl Call {
         let event_loop = running.call0()?;
         let future = event_loop.call_method0("create_future")?;
         let (target, event_loop) = (future.clone().unbind(), event_loop.unbind());
-        let completions = engine.completions.clone();
+        let complete = engine.completions();
         let task = engine.runtime.spawn(async move {
             let outcome = work.await;
-            let completion: Completion =
-                Box::new(move |py| complete_future(py, &event_loop, target, outcome));
-            // The queue is full only while the interpreter is busy; without its thread the process is ending.
-            let _ended = tokio::task::block_in_place(|| completions.send(completion));
+            complete(Box::new(move |py| {
+                complete_future(py, &event_loop, target, outcome);
+            }));
         });
         let canceller = Canceller {
             task: task.abort_handle(),

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,8 +28,10 @@ pub(crate) struct Engine {
     pub(crate) pid: u32,
     /// Runtime of all calls.
     pub(crate) runtime: Runtime,
-    /// Queue of the thread that completes futures.
-    pub(crate) completions: mpsc::SyncSender<Completion>,
+    /// Queue of the thread that completes futures; `None` ends it.
+    completions: mpsc::SyncSender<Option<Completion>>,
+    /// Thread that completes futures.
+    completer: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Engine of the process. It is locked only by threads that are attached to the interpreter, and never while they
@@ -38,7 +41,7 @@ static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
 impl Engine {
     /// Returns the engine of this process, which is made if it does not exist. That of a parent process is leaked:
     /// dropping it would wait for threads that do not exist here.
-    pub(crate) fn of_process(_attached: Python<'_>) -> PyResult<&'static Self> {
+    pub(crate) fn of_process(py: Python<'_>) -> PyResult<&'static Self> {
         let mut engine = ENGINE.lock();
         let pid = std::process::id();
         if let Some(engine) = engine.filter(|engine| engine.pid == pid) {
@@ -46,6 +49,9 @@ impl Engine {
         }
         let made: &'static Self = Box::leak(Box::new(Self::start(pid)?));
         *engine = Some(made);
+        drop(engine);
+        let stop = wrap_pyfunction!(stop_completions, py)?;
+        py.import("atexit")?.call_method1("register", (stop,))?;
         Ok(made)
     }
 
@@ -61,7 +67,7 @@ impl Engine {
             .build()
             .map_err(failed)?;
         let (completions, queue) = mpsc::sync_channel(COMPLETIONS_MAX);
-        std::thread::Builder::new()
+        let completer = std::thread::Builder::new()
             .name("skilld-asyncio".to_owned())
             .spawn(move || run_completions(&queue))
             .map_err(failed)?;
@@ -69,7 +75,17 @@ impl Engine {
             pid,
             runtime,
             completions,
+            completer: Mutex::new(Some(completer)),
         })
+    }
+
+    /// Returns a function that hands a completion to the interpreter. After the end of the interpreter it does nothing.
+    pub(crate) fn completions(&self) -> impl Fn(Completion) + Send + 'static {
+        let completions = self.completions.clone();
+        move |completion| {
+            // The queue is full only while the interpreter is busy.
+            let _ended = tokio::task::block_in_place(|| completions.send(Some(completion)));
+        }
     }
 
     /// Waits for a future without holding the interpreter, and ends it if a signal handler raises an exception.
@@ -78,6 +94,7 @@ impl Engine {
         py: Python<'_>,
         future: impl Future<Output = T> + Send,
     ) -> PyResult<T> {
+        let is_main = rustix::thread::gettid() == rustix::process::getpid();
         py.detach(|| {
             self.runtime.block_on(async {
                 let mut future = pin!(future);
@@ -85,7 +102,8 @@ impl Engine {
                     tokio::select! {
                         biased;
                         output = &mut future => return Ok(output),
-                        () = tokio::time::sleep(SIGNAL_INTERVAL) => {
+                        // Only the main thread handles signals.
+                        () = tokio::time::sleep(SIGNAL_INTERVAL), if is_main => {
                             Python::attach(|py| py.check_signals())?;
                         }
                     }
@@ -95,18 +113,38 @@ impl Engine {
     }
 }
 
-/// Completes futures until the process ends. It takes all that wait at once, so that the event loop's thread gives up the
-/// interpreter once for them. The runtime's threads never wait for the interpreter.
-fn run_completions(queue: &mpsc::Receiver<Completion>) {
-    while let Ok(first) = queue.recv() {
-        let attached = Python::try_attach(|py| {
+/// Completes futures until the interpreter ends. It takes all that wait at once, so that the event loop's thread gives up
+/// the interpreter once for them. The runtime's threads never wait for the interpreter.
+fn run_completions(queue: &mpsc::Receiver<Option<Completion>>) {
+    while let Ok(Some(first)) = queue.recv() {
+        let goes_on = Python::try_attach(|py| {
             first(py);
             for next in queue.try_iter() {
-                next(py);
+                match next {
+                    Some(next) => next(py),
+                    None => return false,
+                }
             }
+            true
         });
-        if attached.is_none() {
+        if goes_on != Some(true) {
             return;
         }
     }
+}
+
+/// Ends the thread that completes futures: a thread that is attached while the interpreter ends would crash it.
+#[pyfunction]
+fn stop_completions(py: Python<'_>) {
+    let engine = *ENGINE.lock();
+    let Some(engine) = engine.filter(|engine| engine.pid == std::process::id()) else {
+        return;
+    };
+    let completer = engine.completer.lock().take();
+    py.detach(|| {
+        let _ended = engine.completions.send(None);
+        if let Some(completer) = completer {
+            let _panicked = completer.join();
+        }
+    });
 }

@@ -1,6 +1,8 @@
 """The same for asyncio."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -90,3 +92,22 @@ def test_errors_are_those_of_blocking_calls():
 def test_each_loop_may_use_one_connection():
     for number in range(3):
         assert run(skilld.arun(["echo", str(number)])).stdout == f"{number}\n"
+
+
+PROGRAM = """
+import asyncio, skilld
+
+async def main():
+    async with await skilld.AsyncSandbox.create() as box:
+        await asyncio.gather(*(box.run("true") for _ in range(4)))
+        task = asyncio.ensure_future(box.run("sleep 1000"))
+        await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+def test_interpreter_ends_in_good_order():
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
+        assert (ended.returncode, ended.stderr) == (0, "")
