@@ -38,9 +38,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Text {
 }
 
 /// Arguments whose refusal of one text is not wrapped in errors about the dictionary around it.
-pub(crate) struct Checked<T>(pub(crate) T);
+pub(crate) struct CheckedArguments<T>(pub(crate) T);
 
-impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Checked<T> {
+impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for CheckedArguments<T> {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {

@@ -14,7 +14,7 @@ use skilld_client::v1::{
 use skilld_client::{ConnectOptions, Error, TokenSource, code_name};
 
 use crate::arguments::{
-    Checked, RunArguments, Text, WorkspaceArguments, duration, shared_bytes, text_map,
+    CheckedArguments, RunArguments, Text, WorkspaceArguments, duration, shared_bytes, text_map,
 };
 use crate::connection::Connection;
 use crate::errors::CallError;
@@ -95,7 +95,7 @@ impl Client {
         &self,
         py: Python<'_>,
         id: Text,
-        arguments: Checked<WorkspaceArguments>,
+        arguments: CheckedArguments<WorkspaceArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
             let lifetime = duration("max_lifetime", arguments.0.max_lifetime)?;
@@ -163,7 +163,11 @@ impl Client {
     }
 
     /// Runs a command to its end.
-    fn run(&self, py: Python<'_>, arguments: Checked<RunArguments>) -> PyResult<Py<PyAny>> {
+    fn run(
+        &self,
+        py: Python<'_>,
+        arguments: CheckedArguments<RunArguments>,
+    ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let request = arguments.0.into_request()?;
             read_run(client.run_resuming(request)).await
@@ -171,7 +175,11 @@ impl Client {
     }
 
     /// Starts a command and returns its stream.
-    fn open_run(&self, py: Python<'_>, arguments: Checked<RunArguments>) -> PyResult<Py<PyAny>> {
+    fn open_run(
+        &self,
+        py: Python<'_>,
+        arguments: CheckedArguments<RunArguments>,
+    ) -> PyResult<Py<PyAny>> {
         let blocking = self.connection.blocking;
         self.connection.call(py, move |client| async move {
             let request = arguments.0.into_request()?;

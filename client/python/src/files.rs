@@ -22,7 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::arguments::{
-    Checked, InputArguments, OutputArguments, ScopeArguments, Text, shared_bytes, text_list,
+    CheckedArguments, InputArguments, OutputArguments, ScopeArguments, Text, shared_bytes,
+    text_list,
 };
 use crate::call::make_call;
 use crate::client::{Client, was_found};
@@ -85,7 +86,7 @@ impl Files {
         &self,
         py: Python<'_>,
         workspace: Text,
-        inputs: Checked<Vec<InputArguments>>,
+        inputs: CheckedArguments<Vec<InputArguments>>,
         scope: Option<ScopeArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
@@ -196,7 +197,7 @@ impl Files {
         &self,
         py: Python<'_>,
         workspace: Text,
-        outputs: Checked<OutputArguments>,
+        outputs: CheckedArguments<OutputArguments>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
             let request = CollectOutputsRequest {
@@ -232,7 +233,7 @@ impl Files {
         &self,
         py: Python<'_>,
         workspace: Text,
-        outputs: Checked<OutputArguments>,
+        outputs: CheckedArguments<OutputArguments>,
         directory: PathBuf,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
@@ -252,7 +253,7 @@ impl Files {
         &self,
         py: Python<'_>,
         name: Text,
-        scope: Checked<ScopeArguments>,
+        scope: CheckedArguments<ScopeArguments>,
         data: PyBackedBytes,
         mime_type: Text,
     ) -> PyResult<Py<PyAny>> {
@@ -273,7 +274,7 @@ impl Files {
         &self,
         py: Python<'_>,
         name: Text,
-        scope: Checked<ScopeArguments>,
+        scope: CheckedArguments<ScopeArguments>,
         workspace: Text,
         path: Text,
     ) -> PyResult<Py<PyAny>> {
@@ -290,7 +291,7 @@ impl Files {
         &self,
         py: Python<'_>,
         name: Text,
-        scope: Checked<ScopeArguments>,
+        scope: CheckedArguments<ScopeArguments>,
         version: Option<i64>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {
@@ -310,7 +311,7 @@ impl Files {
     fn list_artifacts(
         &self,
         py: Python<'_>,
-        scope: Checked<ScopeArguments>,
+        scope: CheckedArguments<ScopeArguments>,
         name: Option<Text>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, |client| async move {
@@ -344,7 +345,7 @@ impl Files {
         &self,
         py: Python<'_>,
         name: Text,
-        scope: Checked<ScopeArguments>,
+        scope: CheckedArguments<ScopeArguments>,
         version: Option<i64>,
     ) -> PyResult<Py<PyAny>> {
         self.connection.call(py, move |client| async move {

@@ -92,7 +92,7 @@ impl From<FileEntry> for EntryAnswer {
     }
 }
 
-/// How an exec ended.
+/// Outcome of an exec.
 #[derive(IntoPyObject, Clone, Debug)]
 pub(crate) struct EndAnswer {
     exit_code: i32,

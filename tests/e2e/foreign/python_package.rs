@@ -35,7 +35,12 @@ async fn wheel() -> Result<PathBuf> {
 async fn environment(packages: &[&str]) -> Result<TempDir> {
     let wheel = wheel().await?;
     let venv = tempfile::tempdir()?;
-    output(Command::new("python3").args(["-m", "venv"]).arg(venv.path())).await?;
+    output(
+        Command::new("python3")
+            .args(["-m", "venv"])
+            .arg(venv.path()),
+    )
+    .await?;
     let pip = ["install", "--quiet", "--disable-pip-version-check"];
     let mut install = Command::new(venv.path().join("bin/pip"));
     output(install.args(pip).arg(wheel).args(packages))
