@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Tuple, TypedDict
+from typing import Any, Dict, Tuple, TypedDict
 
 from ._skilld import Client
 
@@ -34,7 +34,8 @@ def connect(blocking: bool, options: ConnectionOptions) -> Client:
     unknown = options.keys() - set(_NAMES)
     if unknown:
         raise TypeError(f"unexpected keyword argument {sorted(unknown)[0]!r}")
-    given = tuple(options.get(name) for name in _NAMES)
+    values: Dict[str, Any] = dict(options)
+    given = tuple(values.get(name) for name in _NAMES)
     key = (os.getpid(), blocking, given, tuple(map(os.environ.get, _VARIABLES)))
     client = _shared.get(key)
     if client is None:

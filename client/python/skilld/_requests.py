@@ -194,7 +194,7 @@ def workspace_arguments(
 
 def run_arguments(cmd: Union[str, Sequence[str]], **others: Any) -> dict:
     """Returns the arguments of a run: a string is a command of the shell, a list is passed as it is."""
-    arguments = {
+    arguments: Dict[str, Any] = {
         "parent": "",
         "exec_id": "",
         "argv": [] if isinstance(cmd, str) else [text_of(part) for part in cmd],

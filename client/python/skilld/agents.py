@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Type, Union
 
 from ._connection import ConnectionOptions, connect
 from ._skilld import Files, Toolset, ToolSession
@@ -166,7 +166,7 @@ class AsyncSession(Session):
 class Skills:
     """Skills of a daemon: its catalogue, and conversations of agents."""
 
-    _session: type = Session
+    _session: Type[Session] = Session
 
     def __init__(self, **options: Any) -> None:
         """Takes options of the connection (``endpoint``, ``token`` and so on) and of the tools.
@@ -192,7 +192,7 @@ class Skills:
 
     def session(
         self, name: str, *, app: str = "skilld", user: str = "default", agent: str = "", provider: Optional[str] = None
-    ) -> Any:
+    ) -> Session:
         """Starts or continues the conversation with this name. The same names lead to the same sandbox."""
         if provider not in (None, "openai", "openai-responses", "anthropic"):
             raise _invalid(f"unknown provider {provider!r}: openai, openai-responses or anthropic")
@@ -203,6 +203,18 @@ class AsyncSkills(Skills):
     """Skills of a daemon for asyncio: conversations are awaited, the catalogue is not."""
 
     _session = AsyncSession
+
+    if TYPE_CHECKING:
+
+        def session(
+            self,
+            name: str,
+            *,
+            app: str = "skilld",
+            user: str = "default",
+            agent: str = "",
+            provider: Optional[str] = None,
+        ) -> AsyncSession: ...
 
 
 def _tool(tool: Mapping[str, Any]) -> Tool:
