@@ -12,11 +12,13 @@
 ``SKILLD_ENDPOINT``, or ``endpoint=`` of each function that begins something.
 """
 
-from typing import TYPE_CHECKING, Any, List
-
 from ._skilld import __version__
 
+# The module typing takes longer to import than all of this; type checkers take the name for true.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._async.commands import AsyncCommandHandle, AsyncCommands, AsyncPty
     from ._async.files import AsyncFilesystem
     from ._async.sandbox import AsyncSandbox
@@ -77,7 +79,7 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 __all__ = [*sorted(_MODULES), "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -88,5 +90,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def __dir__() -> List[str]:
+def __dir__() -> "list[str]":
     return __all__

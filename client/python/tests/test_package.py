@@ -17,7 +17,7 @@ def test_blocking_classes_are_generated_from_the_others():
 def test_import_loads_no_heavy_module():
     program = "import sys, skilld; print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"asyncio", "inspect", "dataclasses", "json", "csv", "html", "datetime", "subprocess", "socket", "ssl"}
+    heavy = {"typing", "asyncio", "inspect", "dataclasses", "json", "csv", "html", "datetime", "subprocess", "socket", "ssl"}
     assert "skilld._skilld" in modules
     assert not heavy & set(modules)
 
