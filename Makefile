@@ -41,7 +41,7 @@ GHZ := v0.120.0
 CLIENT_INPUTS := proto/skilld/v1 proto/skilld.binpb docs/samples docs/service-config.json tests/clients \
 	daemon/src/access daemon/src/server tests/e2e/foreign/languages.rs
 
-.PHONY: help files demo test test-podman unit compat clients client-tools soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image web-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
+.PHONY: help files demo python test test-podman unit compat clients client-tools soak fuzz check dependencies tools bench token-report release-check guest image base-image office-image web-image image-lock build programs run fmt lint doc clean deb dist daemon-image test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
@@ -57,6 +57,9 @@ demo: setup-rust+docker ## run a sample skill on a CSV through a private daemon,
 test: setup-rust+docker+python+prometheus+npm+tools ## every test, end to end on real Docker; ends by proving that nothing is left
 	@! tests/changed.sh $(CLIENT_INPUTS) || tests/setup.sh languages
 	@SKILLD_BIN_DIR='$(TEST_BIN)' SKILLD_GUEST='$(TEST_GUEST)' tests/run.sh
+
+python: setup-rust+python ## build the wheel of the Python package into target/wheels, and print its path
+	@CARGO_TARGET_DIR='$(TARGET)' client/python/wheel.sh release
 
 test-podman: programs base-image ## the functional and the security suite on a Podman of its own, as root (TEST=NAME for some tests)
 	@tests/podman.sh '$(TEST)'

@@ -12,6 +12,7 @@ mod model;
 mod operations;
 mod prometheus;
 mod python;
+mod python_package;
 mod recipes;
 mod s3;
 mod tools;

@@ -42,7 +42,8 @@ impl TransferProgress {
         Self(Arc::new(tell))
     }
 
-    pub(crate) fn tell(&self, done: u64, total: Option<u64>) {
+    /// Reports bytes so far and bytes in all.
+    pub fn tell(&self, done: u64, total: Option<u64>) {
         (self.0)(done, total);
     }
 

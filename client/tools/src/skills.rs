@@ -38,7 +38,7 @@ use crate::prompt::{Guidance, MalformedRequest, PromptOptions, Provider, find_up
 use crate::session::Session;
 use crate::staged_uploads::StagedUploads;
 use crate::state::{SessionState, skill_loads};
-use crate::tool_definition::Family;
+use crate::tool_definition::{Family, ToolCall, ToolDefinition};
 use crate::tool_error::ToolError;
 use crate::tool_options::ToolOptions;
 use crate::toolset::Toolset;
@@ -226,17 +226,37 @@ impl SkillSession {
                 continue;
             }
             let id = call.id.clone();
-            let (result, is_error) = match self.tools.call(&self.session, &memory.state, call).await
-            {
-                Ok(answer) => {
-                    memory.state.apply(&answer.delta);
-                    (self.model_text(&answer.result), false)
-                }
-                Err(error) => (error.to_json().to_string(), true),
-            };
+            let (result, is_error) = self.make_call(&mut memory, call).await;
             results.push((id, result, is_error));
         }
         Ok(provider.result_messages(&results))
+    }
+
+    /// Returns the tools to offer the model now, for hosts whose framework makes the requests.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Daemon`] if the daemon refuses or cannot be reached.
+    pub async fn definitions(&self) -> Result<Vec<ToolDefinition>, ToolError> {
+        let memory = self.memory.lock().await;
+        self.tools.definitions(&self.session, &memory.state).await
+    }
+
+    /// Makes one call and returns the text for the model: the result, or the error if it fails.
+    pub async fn call(&self, call: ToolCall) -> String {
+        let mut memory = self.memory.lock().await;
+        self.make_call(&mut memory, call).await.0
+    }
+
+    /// Makes one call. Returns the text for the model, and `true` if it is an error.
+    async fn make_call(&self, memory: &mut SessionMemory, call: ToolCall) -> (String, bool) {
+        match self.tools.call(&self.session, &memory.state, call).await {
+            Ok(answer) => {
+                memory.state.apply(&answer.delta);
+                (self.model_text(&answer.result), false)
+            }
+            Err(error) => (error.to_json().to_string(), true),
+        }
     }
 
     /// Returns the text of a result for the model. Agent Zero's models read the field `text`, which the other fields

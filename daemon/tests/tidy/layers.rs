@@ -65,6 +65,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "skilld-tools",
         ],
     ),
+    ("client/python", &["skilld-client", "skilld-tools"]),
 ];
 
 /// Crate → libraries that it must do without.

@@ -21,6 +21,7 @@ README.md | | readme_typed_from_top_to_bottom_does_what_it_shows
 README.md | Try it | the first steps
 README.md | Build and start | the first steps
 README.md | Run a skill | readme_typed_from_top_to_bottom_does_what_it_shows
+README.md | From Python | readme_example_in_python_prints_the_report
 README.md | From any language | readme_typed_from_top_to_bottom_does_what_it_shows
 README.md | Clean up | readme_typed_from_top_to_bottom_does_what_it_shows
 docs/access.md | | not run: changes files of the host; skillctl_does_what_docs_access_shows runs the commands with files of its own
@@ -94,6 +95,18 @@ docs/podman.md | | not run: changes the services of the host; tests/podman.sh ru
 docs/publishing-skills.md | Publishing with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/reading-skills.md | Reading with skillctl | docs_about_skills_typed_whole_do_what_they_show
 docs/running-scripts.md | Scripts with skillctl | docs_about_skills_typed_whole_do_what_they_show
+docs/python.md | Install the package | not run: builds a release; python_package_passes_its_tests_from_the_wheel installs a wheel
+docs/python.md | Quick start | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Read a failure | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Follow the output | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Answer a prompt | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Leave a command and come back | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Repeat a call safely | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Move files | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Keep results as artifacts | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Use asyncio | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Give skills to a model | docs_python_typed_whole_does_what_it_shows
+docs/python.md | Publish a skill | docs_python_typed_whole_does_what_it_shows
 docs/security.md | | not run: tests/run.sh runs the script and every test
 docs/skill-packages.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
 docs/skill-sources.md | The store with skillctl | docs_about_skills_typed_whole_do_what_they_show

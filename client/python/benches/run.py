@@ -1,0 +1,45 @@
+"""Measures `box.run("true")`: its median, and runs per second of 64 threads. Prints JSON.
+
+    python benches/run.py unix:/run/skilld/skilld.sock [RUNS]
+"""
+
+import json
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import skilld
+
+THREADS = 64
+SANDBOXES = 4
+"""A sandbox runs at most 32 commands at once."""
+WARM_UP = 20
+
+
+def measure(endpoint: str, runs: int) -> dict:
+    with skilld.Sandbox.create(endpoint=endpoint) as box:
+        durations = []
+        for number in range(WARM_UP + runs):
+            start = time.perf_counter()
+            box.run("true")
+            if number >= WARM_UP:
+                durations.append((time.perf_counter() - start) * 1000)
+    boxes = [skilld.Sandbox.create(endpoint=endpoint) for _ in range(SANDBOXES)]
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda number: boxes[number % SANDBOXES].run("true"), range(THREADS)))
+            start = time.perf_counter()
+            list(pool.map(lambda number: boxes[number % SANDBOXES].run("true"), range(runs)))
+            elapsed = time.perf_counter() - start
+    finally:
+        for box in boxes:
+            box.kill()
+    return {
+        "run_true": {"n": runs, "p50_ms": round(statistics.median(durations), 3)},
+        "threads": {"threads": THREADS, "n": runs, "runs_per_second": round(runs / elapsed, 1)},
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 500)))

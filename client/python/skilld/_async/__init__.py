@@ -1,0 +1,1 @@
+"""Implementation for asyncio, from which the blocking one is generated."""

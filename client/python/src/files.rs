@@ -1,0 +1,417 @@
+//! `Files`: files of workspaces, artifacts and skills, in both directions.
+
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use skilld_client::v1::collect_outputs_response::Payload;
+use skilld_client::v1::{
+    ArtifactScope, CollectOutputsRequest, DeleteArtifactRequest, InputSpec,
+    ListArtifactVersionsRequest, ListArtifactsRequest, ListFilesRequest, ListSkillsRequest,
+    LoadArtifactRequest, ReadFileRequest, Skill, StageInputsRequest, StageSkillsRequest,
+};
+use skilld_client::{
+    Download, Error, PackLimits, SaveTarget, SkillArchive, TransferProgress, UploadTarget,
+    count_from_int64,
+};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+
+use crate::arguments::{
+    CheckedArguments, InputArguments, OutputArguments, ScopeArguments, Text, shared_bytes,
+    text_list,
+};
+use crate::call::make_call;
+use crate::client::{Client, was_found};
+use crate::connection::Connection;
+use crate::errors::CallError;
+use crate::progress::terminal_progress;
+use crate::results::{
+    ArtifactAnswer, EntryAnswer, OutputAnswer, SkillAnswer, StagedInputAnswer, StagedSkillAnswer,
+    SummaryAnswer,
+};
+
+/// Transfers of a daemon's files.
+#[pyclass(frozen, module = "skilld._skilld")]
+pub(crate) struct Files {
+    connection: Connection,
+}
+
+/// Reads a download to its end.
+async fn read_whole<H>(
+    mut download: Download<H>,
+    size: Option<u64>,
+    progress: TransferProgress,
+) -> Result<Vec<u8>, CallError> {
+    let mut all = Vec::new();
+    while let Some(data) = download.next().await? {
+        all.extend_from_slice(&data);
+        progress.tell(all.len() as u64, size);
+    }
+    Ok(all)
+}
+
+#[pymethods]
+impl Files {
+    #[new]
+    fn new(client: &Client) -> Self {
+        Self {
+            connection: client.connection.clone(),
+        }
+    }
+
+    fn stage_skills(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        skills: Vec<Text>,
+        writable: bool,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, move |client| async move {
+            let request = StageSkillsRequest {
+                workspace: workspace.0,
+                skills: text_list(skills),
+                writable,
+            };
+            let staged = client.stage_skills_with(request).await?.into_iter();
+            Ok(staged.map(StagedSkillAnswer::from).collect::<Vec<_>>())
+        })
+    }
+
+    fn stage_inputs(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        inputs: CheckedArguments<Vec<InputArguments>>,
+        scope: Option<ScopeArguments>,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let request = StageInputsRequest {
+                workspace: workspace.0,
+                inputs: inputs.0.into_iter().map(InputSpec::from).collect(),
+                scope: scope.map(ArtifactScope::from),
+            };
+            let staged = client.stage_inputs(request).await?.into_iter();
+            Ok(staged.map(StagedInputAnswer::from).collect::<Vec<_>>())
+        })
+    }
+
+    /// Writes bytes into a workspace as one file. Returns its path and size.
+    fn upload_bytes(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        path: Text,
+        data: PyBackedBytes,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let mut target = UploadTarget::file(&workspace.0, &path.0);
+            let total = data.len() as u64;
+            let bar = terminal_progress(&path.0);
+            target.progress = TransferProgress::new(move |done, _| bar.tell(done, Some(total)));
+            let staged = client
+                .upload(target, Cursor::new(shared_bytes(data)))
+                .await?;
+            Ok((
+                staged.files.into_iter().next().map(|file| file.path),
+                staged.size_bytes,
+            ))
+        })
+    }
+
+    /// Sends a local file or directory into a workspace. Returns the path of a file, and the size of all.
+    fn upload_path(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        local: PathBuf,
+        path: Text,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let bar = terminal_progress(&path.0);
+            let staged = client
+                .upload_path(&workspace.0, &local, &path.0, bar)
+                .await?;
+            Ok((
+                staged.files.into_iter().next().map(|file| file.path),
+                staged.size_bytes,
+            ))
+        })
+    }
+
+    /// Describes a file, or lists a directory.
+    fn list(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        path: Text,
+        recursive: bool,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, move |client| async move {
+            let request = ListFilesRequest {
+                parent: workspace.0,
+                path: path.0,
+                recursive,
+                ..ListFilesRequest::default()
+            };
+            let all = client.read_all_pages(request).await?.files.into_iter();
+            Ok(all.map(EntryAnswer::from).collect::<Vec<_>>())
+        })
+    }
+
+    fn read(&self, py: Python<'_>, workspace: Text, path: Text) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let bar = terminal_progress(&path.0);
+            let request = ReadFileRequest {
+                workspace: workspace.0,
+                path: path.0,
+                ..ReadFileRequest::default()
+            };
+            let download = client.read_file(request).await?;
+            let size = count_from_int64(download.header().size_bytes);
+            read_whole(download, Some(size), bar).await
+        })
+    }
+
+    /// Opens a file for reading piece by piece.
+    fn open(&self, py: Python<'_>, workspace: Text, path: Text) -> PyResult<Py<PyAny>> {
+        let blocking = self.connection.blocking;
+        self.connection.call(py, move |client| async move {
+            let request = ReadFileRequest {
+                workspace: workspace.0,
+                path: path.0,
+                ..ReadFileRequest::default()
+            };
+            let (_, data) = client.read_file(request).await?.into_parts();
+            let data = Arc::new(Mutex::new(data));
+            Ok(FileStream { data, blocking })
+        })
+    }
+
+    /// Returns the files that match, and the summary.
+    fn collect(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        outputs: CheckedArguments<OutputArguments>,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let request = CollectOutputsRequest {
+                workspace: workspace.0,
+                spec: Some(outputs.0.into_spec(&skilld_client::new_exec_id())),
+            };
+            let mut messages = client.collect(request).await?;
+            let (bar, mut received) = (terminal_progress("outputs"), 0);
+            let (mut files, mut summary) = (Vec::<OutputAnswer>::new(), SummaryAnswer::default());
+            while let Some(message) = messages.next().await? {
+                match (message.payload, files.last_mut()) {
+                    (Some(Payload::File(file)), _) => files.push(file.into()),
+                    (Some(Payload::Data(data)), Some(file)) => {
+                        file.data.extend_from_slice(&data);
+                        received += data.len() as u64;
+                        bar.tell(received, None);
+                    }
+                    (Some(Payload::FileEnd(end)), Some(file)) => {
+                        file.sha256 = end.sha256;
+                        file.truncated = end.truncated;
+                        file.artifact = end.artifact;
+                    }
+                    (Some(Payload::Summary(all)), _) => summary = all.into(),
+                    (Some(Payload::Data(_) | Payload::FileEnd(_)), None) | (None, _) => {}
+                }
+            }
+            Ok((files, summary))
+        })
+    }
+
+    /// Writes the files that match beneath a local directory. Returns their paths, and the files that were left out.
+    fn collect_to(
+        &self,
+        py: Python<'_>,
+        workspace: Text,
+        outputs: CheckedArguments<OutputArguments>,
+        directory: PathBuf,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let request = CollectOutputsRequest {
+                workspace: workspace.0,
+                spec: Some(outputs.0.into_spec(&skilld_client::new_exec_id())),
+            };
+            let bar = terminal_progress("outputs");
+            let written = client.collect_to_dir(request, &directory, bar).await?;
+            let skipped = written.skipped.into_iter();
+            let skipped: Vec<_> = skipped.map(|file| (file.path, file.skip_reason)).collect();
+            Ok((written.files, skipped, SummaryAnswer::from(written.summary)))
+        })
+    }
+
+    fn save_artifact(
+        &self,
+        py: Python<'_>,
+        name: Text,
+        scope: CheckedArguments<ScopeArguments>,
+        data: PyBackedBytes,
+        mime_type: Text,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let mut target = SaveTarget::new(&name.0, scope.0.into());
+            target.mime_type = mime_type.0;
+            target.total = Some(data.len() as u64);
+            target.progress = terminal_progress(&name.0);
+            let saved = client
+                .save_artifact(target, Cursor::new(shared_bytes(data)))
+                .await?;
+            Ok(ArtifactAnswer::from(saved))
+        })
+    }
+
+    /// Saves a file of a workspace as an artifact; its bytes do not come here.
+    fn save_artifact_from(
+        &self,
+        py: Python<'_>,
+        name: Text,
+        scope: CheckedArguments<ScopeArguments>,
+        workspace: Text,
+        path: Text,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let target = SaveTarget::new(&name.0, scope.0.into());
+            let saved = client
+                .save_artifact_from(target, &workspace.0, &path.0)
+                .await?;
+            Ok(ArtifactAnswer::from(saved))
+        })
+    }
+
+    fn load_artifact(
+        &self,
+        py: Python<'_>,
+        name: Text,
+        scope: CheckedArguments<ScopeArguments>,
+        version: Option<i64>,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, move |client| async move {
+            let bar = terminal_progress(&name.0);
+            let request = LoadArtifactRequest {
+                name: name.0,
+                scope: Some(scope.0.into()),
+                version,
+            };
+            let download = client.load_artifact(request).await?;
+            let size = count_from_int64(download.header().size_bytes);
+            read_whole(download, Some(size), bar).await
+        })
+    }
+
+    /// Lists the newest versions of all artifacts, or all versions of one.
+    fn list_artifacts(
+        &self,
+        py: Python<'_>,
+        scope: CheckedArguments<ScopeArguments>,
+        name: Option<Text>,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let scope = Some(scope.0.into());
+            let artifacts = match name {
+                Some(Text(parent)) => {
+                    let request = ListArtifactVersionsRequest {
+                        parent,
+                        scope,
+                        ..ListArtifactVersionsRequest::default()
+                    };
+                    client.read_all_pages(request).await?.artifacts
+                }
+                None => {
+                    let request = ListArtifactsRequest {
+                        scope,
+                        ..ListArtifactsRequest::default()
+                    };
+                    client.read_all_pages(request).await?.artifacts
+                }
+            };
+            Ok(artifacts
+                .into_iter()
+                .map(ArtifactAnswer::from)
+                .collect::<Vec<_>>())
+        })
+    }
+
+    /// Deletes a version of an artifact, or all; returns False if it does not exist.
+    fn delete_artifact(
+        &self,
+        py: Python<'_>,
+        name: Text,
+        scope: CheckedArguments<ScopeArguments>,
+        version: Option<i64>,
+    ) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, move |client| async move {
+            let request = DeleteArtifactRequest {
+                name: name.0,
+                scope: Some(scope.0.into()),
+                version,
+                allow_missing: false,
+            };
+            was_found(client.delete_artifact(request).await)
+        })
+    }
+
+    fn list_skills(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let all = client.read_all_pages(ListSkillsRequest::default()).await?;
+            Ok(all
+                .skills
+                .into_iter()
+                .map(SkillAnswer::from)
+                .collect::<Vec<_>>())
+        })
+    }
+
+    fn get_skill(&self, py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let skill = client.get_skill(&name.0).await?;
+            Ok(SkillAnswer::from(skill))
+        })
+    }
+
+    /// Publishes a local folder or archive as a version of a skill.
+    fn publish_skill(&self, py: Python<'_>, path: PathBuf, name: Text) -> PyResult<Py<PyAny>> {
+        self.connection.call(py, |client| async move {
+            let runtime = Handle::current();
+            // Packing blocks, and the future of the upload cannot move between threads.
+            let publish = move || -> Result<Skill, Error> {
+                let archive = match path.is_dir() {
+                    true => SkillArchive::pack(&path, PackLimits::default())?,
+                    false => SkillArchive::open(&path)?,
+                };
+                let bar = terminal_progress(&path.display().to_string());
+                Handle::current().block_on(client.publish_skill(&name.0, &archive, bar))
+            };
+            let published = runtime.spawn_blocking(publish).await;
+            let ended = |error| CallError::Refused("LOCAL_FILE", format!("{error}"));
+            Ok(SkillAnswer::from(published.map_err(ended)??))
+        })
+    }
+}
+
+/// File that is read piece by piece.
+#[pyclass(frozen, module = "skilld._skilld")]
+pub(crate) struct FileStream {
+    data: Arc<Mutex<BoxStream<'static, Result<bytes::Bytes, Error>>>>,
+    blocking: bool,
+}
+
+#[pymethods]
+impl FileStream {
+    /// Returns the next piece, or None at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let data = Arc::clone(&self.data);
+        make_call(py, self.blocking, async move {
+            let piece = data.lock().await.next().await.transpose()?;
+            Ok(piece.map(Vec::from))
+        })
+    }
+}

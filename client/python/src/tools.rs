@@ -1,0 +1,289 @@
+//! `Toolset` and `ToolSession`: the skill tools for models, on top of `skilld-tools`.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pythonize::{depythonize, pythonize};
+use serde_json::Value;
+use skilld_tools::host_tools::HostTools;
+use skilld_tools::prompt::Provider;
+use skilld_tools::state::SessionState;
+use skilld_tools::{Session, SkillSession, Skills, ToolCall, ToolOptions};
+use tokio::sync::OnceCell;
+
+use crate::arguments::Text;
+use crate::call::Answer;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::errors::{CallError, invalid_argument};
+
+/// JSON value that becomes dictionaries, lists and their like.
+struct JsonValue(Value);
+
+impl<'py> IntoPyObject<'py> for JsonValue {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        Ok(pythonize(py, &self.0)?)
+    }
+}
+
+/// Reads a JSON value from dictionaries, lists and their like.
+fn read_json(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
+    depythonize(object).map_err(|error| {
+        let message = format!("{name} has something that JSON has not: {error}");
+        invalid_argument(object.py(), &message)
+    })
+}
+
+fn read_provider(py: Python<'_>, name: &str) -> PyResult<Provider> {
+    match name {
+        "openai" => Ok(Provider::OpenAiChat),
+        "openai-responses" => Ok(Provider::OpenAiResponses),
+        "anthropic" => Ok(Provider::Anthropic),
+        _ => Err(invalid_argument(
+            py,
+            &format!("unknown provider {name:?}: openai, openai-responses or anthropic"),
+        )),
+    }
+}
+
+/// Skill tools of a daemon with the options of a host. It connects with the first call.
+#[pyclass(frozen, module = "skilld._skilld")]
+pub(crate) struct Toolset {
+    connection: Connection,
+    shared: Arc<SharedTools>,
+}
+
+/// Options, and the tools once the daemon was connected.
+struct SharedTools {
+    options: ToolOptions,
+    /// Tools of sessions that prepare requests, which then have the text of loaded skills.
+    prompted: OnceCell<Skills>,
+    /// Tools of sessions whose host makes the requests: results of tools have the text of loaded skills.
+    inlined: OnceCell<Skills>,
+}
+
+impl SharedTools {
+    async fn skills(
+        &self,
+        client: skilld_client::Client,
+        prepares: bool,
+    ) -> Result<&Skills, CallError> {
+        let connect = || async {
+            let mut options = self.options.clone();
+            options.inline_skills |= !prepares;
+            let tools = skilld_tools::Toolset::new(client, options, HostTools::new())?;
+            Ok(Skills::new(tools))
+        };
+        let cell = if prepares {
+            &self.prompted
+        } else {
+            &self.inlined
+        };
+        cell.get_or_try_init(connect).await
+    }
+}
+
+#[pymethods]
+impl Toolset {
+    #[new]
+    fn new(py: Python<'_>, client: &Client, options: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let options = serde_json::from_value(read_json(options, "options")?);
+        let fault = |error| invalid_argument(py, &format!("options: {error}"));
+        let shared = SharedTools {
+            options: options.map_err(fault)?,
+            prompted: OnceCell::new(),
+            inlined: OnceCell::new(),
+        };
+        Ok(Self {
+            connection: client.connection.clone(),
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Starts or continues a conversation.
+    fn session(&self, app: Text, user: Text, session: Text, agent: Text) -> ToolSession {
+        let shared = SharedSession {
+            tools: Arc::clone(&self.shared),
+            name: Session {
+                app: app.0,
+                user: user.0,
+                session: session.0,
+                agent: agent.0,
+            },
+            session: OnceCell::new(),
+        };
+        ToolSession {
+            connection: self.connection.clone(),
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+/// Conversation with skills. Each method waits for its answer if its first argument is True, and is awaited otherwise.
+#[pyclass(frozen, module = "skilld._skilld")]
+pub(crate) struct ToolSession {
+    connection: Connection,
+    shared: Arc<SharedSession>,
+}
+
+struct SharedSession {
+    tools: Arc<SharedTools>,
+    name: Session,
+    session: OnceCell<SkillSession>,
+}
+
+impl SharedSession {
+    /// Returns the session. The first call decides whether it prepares requests.
+    async fn open(
+        &self,
+        client: skilld_client::Client,
+        prepares: bool,
+    ) -> Result<&SkillSession, CallError> {
+        let open = || async {
+            let skills = self.tools.skills(client, prepares).await?;
+            Ok(skills.session_of(self.name.clone()))
+        };
+        self.session.get_or_try_init(open).await
+    }
+}
+
+impl ToolSession {
+    /// Makes a call on the session, in the way that the caller wants.
+    fn call_session<T: Answer, F>(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        work: impl FnOnce(Arc<SharedSession>, skilld_client::Client) -> F + Send + 'static,
+    ) -> PyResult<Py<PyAny>>
+    where
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let connection = self.connection.in_mode(blocking);
+        connection.call(py, move |client| work(shared, client))
+    }
+}
+
+#[pymethods]
+impl ToolSession {
+    /// Id of the workspace in which the session's commands run.
+    #[getter]
+    fn workspace_id(&self) -> String {
+        self.shared.name.workspace_id()
+    }
+
+    /// Returns the definitions of the tools to offer now.
+    fn tools(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
+        self.call_session(py, blocking, |shared, client| async move {
+            let tools = shared.open(client, false).await?.definitions().await?;
+            Ok(JsonValue(serde_json::to_value(tools).unwrap_or_default()))
+        })
+    }
+
+    /// Makes one call and returns the text for the model.
+    fn call(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        name: Text,
+        arguments: &Bound<'_, PyAny>,
+        id: Text,
+    ) -> PyResult<Py<PyAny>> {
+        let call = ToolCall {
+            id: id.0,
+            name: name.0,
+            arguments: read_json(arguments, "arguments")?,
+        };
+        self.call_session(py, blocking, |shared, client| async move {
+            Ok(shared.open(client, false).await?.call(call).await)
+        })
+    }
+
+    /// Returns a request body with the text of skills and the tools.
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        provider: &str,
+        body: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let (provider, mut body) = (read_provider(py, provider)?, read_json(body, "body")?);
+        self.call_session(py, blocking, move |shared, client| async move {
+            shared
+                .open(client, true)
+                .await?
+                .prepare(provider, &mut body)
+                .await?;
+            Ok(JsonValue(body))
+        })
+    }
+
+    /// Makes the calls of a reply and returns the messages that answer them.
+    fn answer(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        provider: &str,
+        reply: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let (provider, reply) = (read_provider(py, provider)?, read_json(reply, "reply")?);
+        self.call_session(py, blocking, move |shared, client| async move {
+            let results = shared
+                .open(client, true)
+                .await?
+                .answer(provider, &reply)
+                .await?;
+            Ok(JsonValue(Value::Array(results)))
+        })
+    }
+
+    /// Loads skills for the next turn. Returns the names of skills that had to make room.
+    fn preload(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        skills: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let skills = read_json(skills, "skills")?;
+        self.call_session(py, blocking, move |shared, client| async move {
+            Ok(shared.open(client, true).await?.preload(&skills).await?)
+        })
+    }
+
+    /// Returns the state, for a host that stores it.
+    fn state(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
+        self.call_session(py, blocking, |shared, client| async move {
+            let state = shared.open(client, true).await?.state().await;
+            Ok(JsonValue(serde_json::to_value(state).unwrap_or_default()))
+        })
+    }
+
+    /// Replaces the state by one that the host stored.
+    fn restore(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        state: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let state = serde_json::from_value::<SessionState>(read_json(state, "state")?);
+        let state = state.map_err(|error| invalid_argument(py, &format!("state: {error}")))?;
+        self.call_session(py, blocking, |shared, client| async move {
+            shared.open(client, true).await?.restore(state).await;
+            Ok(())
+        })
+    }
+
+    /// Ends the conversation: deletes its workspace and closes its connections.
+    fn end(&self, py: Python<'_>, blocking: bool) -> PyResult<Py<PyAny>> {
+        self.call_session(py, blocking, |shared, client| async move {
+            let skills = shared.tools.skills(client, true).await?;
+            // A session of the same name has the same workspace.
+            Ok(skills.session_of(shared.name.clone()).end().await?)
+        })
+    }
+}

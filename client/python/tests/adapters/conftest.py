@@ -1,0 +1,62 @@
+"""Sessions of skills for the adapters' tests, which need a daemon at SKILLD_ENDPOINT, and scripted models."""
+
+import os
+import uuid
+
+import pytest
+from scripted_model import ModelServer, ScriptedModel
+from skilld import Skills
+
+# The frameworks send no traces of the tests to their makers.
+os.environ.update(OPENAI_AGENTS_DISABLE_TRACING="1", LANGSMITH_TRACING="false", HF_HUB_OFFLINE="1")
+
+
+class RecordingSession:
+    """Passes everything on to a session and keeps the calls of tools."""
+
+    def __init__(self, session):
+        self.session, self.calls = session, []
+
+    def __getattr__(self, name):
+        return getattr(self.session, name)
+
+    def call(self, name, arguments):
+        self.calls.append((name, arguments))
+        return self.session.call(name, arguments)
+
+    async def acall(self, name, arguments):
+        self.calls.append((name, arguments))
+        return await self.session.acall(name, arguments)
+
+
+@pytest.fixture
+def session():
+    """A session whose results contain the text of skills."""
+    with Skills(inline_skills=True).session(uuid.uuid4().hex) as session:
+        yield RecordingSession(session)
+
+
+@pytest.fixture
+def prompt_session():
+    """A session whose prompts contain the text of skills."""
+    with Skills().session(uuid.uuid4().hex) as session:
+        yield session
+
+
+@pytest.fixture
+def model(request):
+    return ScriptedModel(at_once=getattr(request, "param", False))
+
+
+@pytest.fixture
+def server(model, monkeypatch):
+    """Starts the server of the scripted model, which the clients of OpenAI and Anthropic find in the environment."""
+    with ModelServer(model) as server:
+        for name, value in [
+            ("OPENAI_BASE_URL", f"{server.url}/v1"),
+            ("OPENAI_API_KEY", "none"),
+            ("ANTHROPIC_BASE_URL", server.url),
+            ("ANTHROPIC_API_KEY", "none"),
+        ]:
+            monkeypatch.setenv(name, value)
+        yield server
