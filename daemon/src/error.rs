@@ -28,7 +28,7 @@ pub use daemon_problem::DaemonProblem;
 pub use error_text::Violation;
 use error_text::{
     entry_prefix, join_violations, missing_image_remedy, nearest_hint, nearest_skills, pool_names,
-    quota_remedy, text_after_colon, version_suffix,
+    quota_remedy, stderr_note, version_suffix,
 };
 pub use host_fault::HostFault;
 pub use input_source_error::InputSourceError;
@@ -294,16 +294,17 @@ pub enum Error {
         actual: String,
     },
     /// Command of a setup that did not succeed.
-    #[error("the workspace could not be prepared: {exec} ended with {outcome}{}", text_after_colon(.said))]
+    #[error(
+        "failed to prepare the workspace: {exec} ended with exit code {exit_code}: correct the setup and repeat the \
+         call{}", stderr_note(.stderr_end)
+    )]
     SetupFailed {
         /// Resource name of the exec.
         exec: String,
         /// Exit code as shells have it.
-        code: i32,
-        /// Reason of the end, and exit code.
-        outcome: String,
-        /// End of its stderr, or why it did not start.
-        said: String,
+        exit_code: i32,
+        /// End of its stderr, or the reason why it did not start.
+        stderr_end: String,
     },
     /// Input that cannot be read from its source.
     #[error("{from} {fault}")]

@@ -2,9 +2,10 @@
 //!
 //! The inputs of a request become one archive, which is packed while it is sent (`archive_packer.rs`). The guest
 //! unpacks it beside the workspace's files and moves them into place after the last byte. So a request stages all of
-//! its inputs or none, and the daemon never holds them in memory as a whole.
+//! its inputs or none, and the daemon never holds them in memory as a whole. Archives of the request itself go to the
+//! guest before that, one by one (`request_archive.rs`).
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,10 +33,13 @@ mod folder_listing;
 mod folder_sender;
 mod host_folder;
 mod planned_input;
+mod request_archive;
 mod source_file_reader;
 mod source_packer;
 mod workspace_reader;
 
+use planned_input::PlannedInput;
+use request_archive::ArchiveRoom;
 use source_packer::SourcePacker;
 use workspace_reader::WorkspaceReader;
 
@@ -169,7 +173,7 @@ impl InputStager {
     }
 
     /// Stages all inputs or none, and returns the results in their order. When this is dropped, no input is staged,
-    /// unless the guest has the complete archive: then all are staged and recorded.
+    /// unless the guest has the complete archive: then all are staged and recorded. Archives of the request stay.
     ///
     /// # Errors
     /// [`Error::Source`] and other errors of the sources; errors of the guest that writes the files.
@@ -209,7 +213,25 @@ impl InputStager {
         let claim = view.record.claim.as_ref();
         let recorded = claim.map_or(&[][..], |claim| claim.inputs.as_slice());
         let destinations = destination::plan_destinations(inputs, recorded, scope)?;
-        let producer = SourcePacker {
+        let mut room = ArchiveRoom {
+            entries: ARCHIVE_ENTRIES_MAX,
+            bytes: self.inner.bytes_max,
+        };
+        let mut unpacked = VecDeque::new();
+        for (input, destination) in inputs.iter().zip(&destinations) {
+            let InputSource::Archive(data) = &input.source else {
+                continue;
+            };
+            let job = PlannedInput { input, destination };
+            let unpacking = request_archive::unpack_archive(grant, &job, data, &mut room);
+            unpacked.push_back(tokio::select! {
+                staged = unpacking => staged?,
+                () = gone.cancelled() => return Err(CANCELLED),
+                () = self.inner.tasks.stop.cancelled() => return Err(Error::Draining),
+            });
+        }
+        let mut producer = SourcePacker {
+            unpacked,
             inner: &self.inner,
             reader: WorkspaceReader {
                 guest: grant.guest.clone(),
@@ -219,7 +241,7 @@ impl InputStager {
             scope,
         };
         let (packer, messages) =
-            archive_packer::archive_channel(ARCHIVE_MESSAGES_MAX, self.header());
+            archive_packer::archive_channel(ARCHIVE_MESSAGES_MAX, packed_header(room));
         let mut client = grant.guest.clone();
         let put = grant.call(client.put_files(messages));
         let produced = producer.produce(packer, inputs, &destinations);
@@ -242,23 +264,29 @@ impl InputStager {
             () = late => return Err(CANCELLED),
         };
         let now = SystemTime::now();
+        // The record would not say which files an archive had.
+        let is_recorded = |(input, _): &(&InputSpec, &StagedInput)| {
+            !matches!(input.source, InputSource::Archive(_))
+        };
         let records = inputs
             .iter()
             .zip(&staged)
+            .filter(is_recorded)
             .map(|(input, staged)| input_record(input, staged, scope, now));
         workspace.record_inputs(records.collect()).await?;
         Ok(staged)
     }
+}
 
-    fn header(&self) -> guest::PutFilesHeader {
-        guest::PutFilesHeader {
-            file: Some(pb::StageFilesHeader {
-                format: pb::StageFormat::Tar.into(),
-                ..pb::StageFilesHeader::default()
-            }),
-            entries_max: ARCHIVE_ENTRIES_MAX,
-            bytes_max: self.inner.bytes_max,
-        }
+/// Makes the header of the packed archive.
+fn packed_header(room: ArchiveRoom) -> guest::PutFilesHeader {
+    guest::PutFilesHeader {
+        file: Some(pb::StageFilesHeader {
+            format: pb::StageFormat::Tar.into(),
+            ..pb::StageFilesHeader::default()
+        }),
+        entries_max: room.entries,
+        bytes_max: room.bytes,
     }
 }
 

@@ -20,7 +20,7 @@ pub use skilld_skills::placeholders::{
 pub const WORKSPACE_DIR: &str = "/workspace";
 /// Path of the staged skills in the container; read-only for commands.
 pub const SKILLS_DIR: &str = "/workspace/skills";
-/// Path of the working directory of commands in the container.
+/// Path for intermediate files in the container, which is also the home directory of commands.
 pub const WORK_DIR: &str = "/workspace/work";
 /// Path of the user's input files in the container.
 pub const INPUTS_DIR: &str = "/workspace/work/inputs";

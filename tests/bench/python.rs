@@ -43,7 +43,7 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         names.push(workspace(client).await?.name);
     }
     daemon_calls::wait_until_warm(client, "default").await?;
-    let runs = bench.times(1_000, 200) / PARTS;
+    let runs = bench.times(2_000, 640) / PARTS;
     let [mut python, mut rust] = std::array::from_fn(|_| FigureSeries::times());
     let [mut python_rate, mut rust_rate] = std::array::from_fn(|_| FigureSeries::rates());
     let script = binaries::repository().join("client/python/benches/run.py");
@@ -53,7 +53,11 @@ pub(crate) async fn python(bench: &BenchOptions) -> Result<Vec<TableRow>> {
         command.arg(runs.to_string());
         let printed = command.stderr(std::process::Stdio::inherit()).output();
         let printed = printed.await?;
-        ensure!(printed.status.success(), "run.py ended with {}", printed.status);
+        ensure!(
+            printed.status.success(),
+            "run.py ended with {}",
+            printed.status
+        );
         let figures: PythonFigures = serde_json::from_slice(&printed.stdout)?;
         for took in figures.run_ns {
             python.time(std::time::Duration::from_nanos(took))?;
@@ -96,7 +100,11 @@ async fn install_wheel() -> Result<PathBuf> {
     let mut build = Command::new(binaries::repository().join("client/python/wheel.sh"));
     build.arg("release").env("CARGO_TARGET_DIR", &target);
     let built = build.output().await?;
-    ensure!(built.status.success(), "wheel.sh ended with {}", built.status);
+    ensure!(
+        built.status.success(),
+        "wheel.sh ended with {}",
+        built.status
+    );
     let wheel = String::from_utf8(built.stdout)?;
     let venv = target.join("bench-venv");
     let made = Command::new("python3")

@@ -206,7 +206,6 @@ def run_arguments(cmd: Union[str, Sequence[str]], **others: Any) -> dict:
         "open_stdin": False,
         "terminal": None,
         "timeout": None,
-        "kill_on_disconnect": False,
         "template": None,
         "keep": False,
         "skills": [],

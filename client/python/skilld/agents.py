@@ -191,12 +191,22 @@ class Skills:
         return SkillInfo._of(self._files.publish_skill(path, name))
 
     def session(
-        self, name: str, *, app: str = "skilld", user: str = "default", agent: str = "", provider: Optional[str] = None
+        self,
+        name: str,
+        *,
+        app: str = "skilld",
+        user: str = "default",
+        agent: str = "",
+        sandbox_id: str = "",
+        provider: Optional[str] = None,
     ) -> Session:
-        """Starts or continues the conversation with this name. The same names lead to the same sandbox."""
+        """Starts or continues the conversation with this name. The same names lead to the same sandbox.
+
+        With ``sandbox_id`` it works in that one, which it leaves; a token for it is enough.
+        """
         if provider not in (None, "openai", "openai-responses", "anthropic"):
             raise _invalid(f"unknown provider {provider!r}: openai, openai-responses or anthropic")
-        return self._session(self._toolset.session(app, user, name, agent), name, provider)
+        return self._session(self._toolset.session(app, user, name, agent, sandbox_id), name, provider)
 
 
 class AsyncSkills(Skills):
@@ -213,6 +223,7 @@ class AsyncSkills(Skills):
             app: str = "skilld",
             user: str = "default",
             agent: str = "",
+            sandbox_id: str = "",
             provider: Optional[str] = None,
         ) -> AsyncSession: ...
 

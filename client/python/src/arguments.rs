@@ -10,8 +10,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyString;
 use skilld_client::v1::input_spec::Content;
 use skilld_client::v1::{
-    ArtifactScope, CollectSpec, DisconnectPolicy, ExecSpec, ExecTerminal, InputSpec,
-    RunExecRequest, RunOutputs, SaveAsArtifacts, WorkspaceLimits, WorkspaceTemplate,
+    ArtifactScope, CollectSpec, ExecSpec, ExecTerminal, InputSpec, RunExecRequest, RunOutputs,
+    SaveAsArtifacts, WorkspaceLimits, WorkspaceTemplate,
 };
 
 use crate::errors::{CallError, invalid_argument, is_own_exception};
@@ -215,7 +215,6 @@ pub(crate) struct RunArguments {
     open_stdin: bool,
     terminal: Option<(u32, u32)>,
     timeout: Option<f64>,
-    kill_on_disconnect: bool,
     template: Option<WorkspaceArguments>,
     keep: bool,
     skills: Vec<Text>,
@@ -227,10 +226,6 @@ impl RunArguments {
     /// Returns the request.
     pub(crate) fn into_request(self) -> Result<RunExecRequest, CallError> {
         let exec_id = self.exec_id.0;
-        let on_disconnect = match self.kill_on_disconnect {
-            true => DisconnectPolicy::Kill,
-            false => DisconnectPolicy::Unspecified,
-        };
         let spec = ExecSpec {
             argv: text_list(self.argv),
             shell: self.shell.0,
@@ -245,7 +240,6 @@ impl RunArguments {
                 ..ExecTerminal::default()
             }),
             timeout: duration("timeout", self.timeout)?,
-            on_disconnect: on_disconnect.into(),
             ..ExecSpec::default()
         };
         let keep = self.keep;

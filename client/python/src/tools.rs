@@ -105,8 +105,15 @@ impl Toolset {
         })
     }
 
-    /// Starts or continues a conversation.
-    fn session(&self, app: Text, user: Text, session: Text, agent: Text) -> ToolSession {
+    /// Starts or continues a conversation, in an existing workspace unless that is empty.
+    fn session(
+        &self,
+        app: Text,
+        user: Text,
+        session: Text,
+        agent: Text,
+        workspace: Text,
+    ) -> ToolSession {
         let shared = SharedSession {
             tools: Arc::clone(&self.shared),
             name: Session {
@@ -114,6 +121,7 @@ impl Toolset {
                 user: user.0,
                 session: session.0,
                 agent: agent.0,
+                workspace: workspace.0,
             },
             session: OnceCell::new(),
         };

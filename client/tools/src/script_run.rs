@@ -22,11 +22,7 @@ use crate::result_budget::{json_bytes, take_fitting};
 use crate::run_outcome::RunOutcome;
 use crate::run_variables::add_run_variables;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-<<<<<<< HEAD
-use crate::skill_staging::{describe_run_error, run_with_skills};
-=======
 use crate::skill_staging::run_with_skills;
->>>>>>> tools
 use crate::tool_error::{ToolError, ToolResult};
 
 /// Names of the ways in which structured arguments become words; the first is the default.
@@ -160,12 +156,7 @@ fn choose<T: Copy>(field: &str, name: &str, names: &[(&str, T)]) -> ToolResult<T
     })
 }
 
-<<<<<<< HEAD
-/// Runs a script of a skill in the session's workspace by one call. It is repeated in a new workspace only if the daemon
-/// had lost the session's before the script started.
-=======
 /// Runs a script of a skill in the session's workspace by one call.
->>>>>>> tools
 pub(crate) async fn run_script(
     call: CallContext<'_>,
     skill: &Skill,
@@ -178,36 +169,16 @@ pub(crate) async fn run_script(
     spec.skill.clone_from(&id);
     let mut warnings;
     (spec.env, warnings) = build_environment(tools, &script);
-<<<<<<< HEAD
-=======
     warnings.extend(add_run_variables(call, &mut spec).await?);
->>>>>>> tools
     let request = RunExecRequest {
         exec_id: call.exec_id(),
         spec: Some(spec),
         outputs: Some(run_outputs(call)),
         ..RunExecRequest::default()
     };
-<<<<<<< HEAD
-    let finished = call.in_workspace(|workspace| {
-        let request = RunExecRequest {
-            parent: workspace,
-            ..request.clone()
-        };
-        run_with_skills(call, Some(&reference), request, 0)
-    });
-    let (mut finished, staging_warnings) = match finished.await {
-        Ok(finished) => finished,
-        Err(error) => {
-            let error = translate_error(tools, error, &reference, &script.path);
-            return Err(describe_run_error(call.context, error, &reference).await);
-        }
-    };
-=======
     let finished = run_with_skills(call, Some(&reference), request, 0).await;
     let (mut finished, staging_warnings) =
         finished.map_err(|error| translate_error(tools, error, &reference, &script.path))?;
->>>>>>> tools
     let package_warning = finished.staged.skills.first();
     let package_warning = package_warning.and_then(describe_staging_problems);
     let outputs = finished.outputs.take();

@@ -80,45 +80,16 @@ pub(crate) async fn stage_for_command(
     Ok(staging)
 }
 
-<<<<<<< HEAD
-/// Runs a command to its end by one call, which stages skills first: `skill`, the reference of the one that the command
-/// runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings about loaded skills. Of each text
-/// file at most `text_max` bytes are kept.
-=======
 /// Runs a command to its end in the session's workspace by one call, which stages skills first: `skill`, the reference of
 /// the one that the command runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings about
 /// loaded skills. Of each text file at most `text_max` bytes are kept. The call is repeated in a new workspace only if the
 /// daemon had lost the session's before the command started.
->>>>>>> tools
 pub(crate) async fn run_with_skills(
     call: CallContext<'_>,
     skill: Option<&str>,
     request: RunExecRequest,
     text_max: usize,
 ) -> ToolResult<(FinishedExec, Vec<String>)> {
-<<<<<<< HEAD
-    let context = call.context;
-    let own: Vec<String> = skill.into_iter().map(str::to_owned).collect();
-    let loaded = references_beside(context, skill);
-    let with_skills = |skills: Vec<String>| RunExecRequest {
-        writable_skills: context.tools.options.writable_skills && !skills.is_empty(),
-        skills,
-        ..request.clone()
-    };
-    let all = with_skills([own.clone(), loaded.clone()].concat());
-    let warnings = match run_exec(call, all, text_max).await {
-        // An earlier try of this call may have run without them.
-        Err(ToolError::CallIdTaken { .. }) if !loaded.is_empty() => {
-            stage_each(context, &request.parent, &loaded).await?
-        }
-        Err(ToolError::Daemon(error)) if !loaded.is_empty() && is_of_staging(&error) => {
-            stage_each(context, &request.parent, &loaded).await?
-        }
-        finished => return finished.map(|finished| (finished, Vec::new())),
-    };
-    let finished = run_exec(call, with_skills(own), text_max).await?;
-    Ok((finished, warnings))
-=======
     let own: Vec<String> = skill.into_iter().map(str::to_owned).collect();
     let loaded = &references_beside(call.context, skill);
     let run = |workspace: &str, skills: Vec<String>| {
@@ -154,7 +125,6 @@ pub(crate) async fn run_with_skills(
 fn may_run_without(error: &ToolError) -> bool {
     matches!(error, ToolError::CallIdTaken { .. })
         || matches!(error, ToolError::Daemon(error) if is_of_staging(error))
->>>>>>> tools
 }
 
 /// Stages loaded skills one by one. Returns warnings about those that cannot be staged.
@@ -220,24 +190,6 @@ fn is_of_staging(error: &Error) -> bool {
     }
 }
 
-<<<<<<< HEAD
-/// Converts an error of a run that is about the skill that its command runs in, with the names that the model may see.
-pub(crate) async fn describe_run_error(
-    context: SessionContext<'_>,
-    error: ToolError,
-    reference: &str,
-) -> ToolError {
-    let ToolError::Daemon(error) = error else {
-        return error;
-    };
-    match is_of_staging(&error) {
-        true => describe_error(context, error, reference).await,
-        false => ToolError::Daemon(error),
-    }
-}
-
-=======
->>>>>>> tools
 /// Stages skills by one call; none without a call. The skills that it returns have the names of their folders.
 async fn request_staging(
     context: SessionContext<'_>,

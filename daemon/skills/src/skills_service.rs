@@ -279,7 +279,7 @@ impl Skills {
     /// have at most `bytes_max` bytes, unless the paths alone have more.
     ///
     /// # Errors
-    /// `SkillNotFound`, `SkillInvalid`, `LeavesSkill`, `Io`.
+    /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub async fn read_material(
         &self,
         wanted: SkillRef,

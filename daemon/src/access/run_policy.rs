@@ -7,6 +7,7 @@ use skilld_proto::v1 as pb;
 
 use super::tenant_limits::RawLimits;
 use crate::error::{Error, Result, Violation};
+use crate::exec::deny_launchers;
 
 /// Maximum number of entries in a list of programs.
 pub const PROGRAMS_MAX: usize = 256;
@@ -42,6 +43,19 @@ impl RunPolicy {
             denied_programs: pick(|raw| raw.denied_programs.as_ref()).unwrap_or_default(),
             allowed_env: pick(|raw| raw.allowed_env.as_ref()),
         };
+        if matches!(&own.allowed_programs, Some(list) if list.is_empty()) {
+            faults.push(format!(
+                "{config_key}.allowed_programs: is empty: list programs, or leave it out to allow all"
+            ));
+        }
+        let has_programs =
+            !policy.allowed_programs.is_empty() || !policy.denied_programs.is_empty();
+        if has_programs && policy.allowed_env.is_none() {
+            faults.push(format!(
+                "{config_key}.allowed_env: is missing: with lists of programs it is needed, because a variable such \
+                 as PATH leads around them"
+            ));
+        }
         for (key, list) in [
             ("allowed_programs", &policy.allowed_programs),
             ("denied_programs", &policy.denied_programs),
@@ -76,7 +90,7 @@ impl RunPolicy {
     ///
     /// # Errors
     /// `Invalid` if the lists have no program in common, or for a variable that may not be set.
-    pub fn apply(&self, spec: &mut pb::ExecSpec) -> Result<()> {
+    pub fn narrow_spec(&self, spec: &mut pb::ExecSpec) -> Result<()> {
         self.check_env("spec.env", &spec.env)?;
         if self.allowed_programs.is_empty() && self.denied_programs.is_empty() {
             return Ok(());
@@ -95,10 +109,16 @@ impl RunPolicy {
                 return Err(Error::invalid("spec.programs.allowed", problem));
             }
         }
-        let own = self.denied_programs.iter();
-        let added = own.filter(|entry| !programs.denied.contains(entry));
-        let added: Vec<String> = added.cloned().collect();
-        programs.denied.extend(added);
+        let mut denied = pb::ExecPrograms {
+            allowed: self.allowed_programs.clone(),
+            denied: self.denied_programs.clone(),
+        };
+        // Whatever the request allows, nothing may start what the tenant denies.
+        deny_launchers(&mut denied);
+        denied
+            .denied
+            .retain(|entry| !programs.denied.contains(entry));
+        programs.denied.extend(denied.denied);
         Ok(())
     }
 
@@ -110,15 +130,18 @@ impl RunPolicy {
         let Some(allowed) = &self.allowed_env else {
             return Ok(());
         };
-        let refused: Vec<&String> = env.keys().filter(|name| !allows(allowed, name)).collect();
+        let refused: Vec<&String> = env
+            .keys()
+            .filter(|name| !is_allowed_variable(allowed, name))
+            .collect();
         if refused.is_empty() {
             return Ok(());
         }
-        let may = match allowed.is_empty() {
+        let allowed_text = match allowed.is_empty() {
             true => "it may set none".to_owned(),
             false => format!("it may set {}", allowed.join(", ")),
         };
-        let problem = format!("may not be set for the tenant: {may}");
+        let problem = format!("may not be set for the tenant: {allowed_text}");
         let violation =
             |name: &String| Violation::new(format!("{field}[{name:?}]"), problem.clone());
         Err(Error::Invalid(refused.into_iter().map(violation).collect()))
@@ -138,7 +161,8 @@ fn is_variable(entry: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_word)
 }
 
-fn allows(allowed: &[String], name: &str) -> bool {
+/// Returns `true` if a list has the name of a variable.
+fn is_allowed_variable(allowed: &[String], name: &str) -> bool {
     allowed.iter().any(|entry| match entry.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
         None => entry == name,

@@ -58,7 +58,7 @@ pub(crate) struct TenantsFile {
     certificates: HashMap<String, Membership>,
 }
 
-/// Pools and roots that a tenant may use, and its quotas.
+/// Pools and roots that a tenant may use, its quotas, and the policy for its execs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TenantConfig {
     /// Names of the pools; `None` means all.
@@ -67,7 +67,7 @@ pub(crate) struct TenantConfig {
     pub(crate) roots: Option<Arc<BTreeSet<String>>>,
     /// Quotas.
     pub(crate) limits: Arc<TenantLimits>,
-    /// Programs and variables.
+    /// Policy for programs and variables of execs.
     pub(crate) policy: Arc<RunPolicy>,
 }
 

@@ -121,11 +121,11 @@ pub(super) fn version_suffix(version: Option<u64>) -> String {
     }
 }
 
-/// Returns a text after a colon; nothing if it is empty.
-pub(super) fn text_after_colon(text: &str) -> String {
-    match text.is_empty() {
+/// Returns a note with the end of a command's stderr; nothing if that is empty.
+pub(super) fn stderr_note(stderr_end: &str) -> String {
+    match stderr_end.is_empty() {
         true => String::new(),
-        false => format!(": {text}"),
+        false => format!("; its stderr ends with {stderr_end:?}"),
     }
 }
 

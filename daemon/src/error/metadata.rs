@@ -32,9 +32,9 @@ impl Error {
             }
             Self::VersionTaken { digest, .. } => vec![("digest", format!("sha256:{digest}"))],
             Self::SkillReadOnly { root, .. } => vec![("root", root.clone())],
-            Self::SetupFailed { exec, code, .. } => {
-                vec![("exec", exec.clone()), ("exit_code", code.to_string())]
-            }
+            Self::SetupFailed {
+                exec, exit_code, ..
+            } => vec![("exec", exec.clone()), ("exit_code", exit_code.to_string())],
             Self::ArchiveInvalid { entry, .. } => vec![("entry", entry.clone())],
             Self::ChecksumMismatch { actual, .. } => vec![("sha256", actual.clone())],
             Self::Source {

@@ -83,7 +83,7 @@ const LOADERS: [&str; 4] = [
 ];
 
 /// Denies launchers and loaders where programs are denied and none are listed as allowed.
-pub(super) fn deny_launchers(programs: &mut pb::ExecPrograms) {
+pub fn deny_launchers(programs: &mut pb::ExecPrograms) {
     if programs.denied.is_empty() || !programs.allowed.is_empty() {
         return;
     }

@@ -119,7 +119,7 @@ fn is_source(
         InputSource::Url(_) => {
             record.url_sha256 == *digest.get_or_init(|| url_sha256(&input.source))
         }
-        // What its files were is not recorded.
+        // The record does not list an archive's files, so a repeated archive is unpacked again.
         InputSource::Archive(_) => false,
         InputSource::Host(_) | InputSource::Workspace(_) | InputSource::Skill { .. } => {
             record.from == input.from

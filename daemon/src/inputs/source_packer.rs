@@ -1,14 +1,10 @@
 //! Opens the sources of the inputs one after the other and packs their files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use skilld_common::unix_time::unix_ms;
-use skilld_proto::count_from_int64;
-use skilld_proto::guest::v1 as guest;
-use skilld_proto::guest::v1::put_files_request::Payload;
-use skilld_proto::v1::{self as pb, FileEntry, FileType};
+use skilld_proto::v1::{FileEntry, FileType};
 
 use super::archive_packer::ArchivePacker;
 use super::destination::{self, PlannedDestination};
@@ -25,9 +21,6 @@ use crate::fetch::{FetchRequest, WebUrl};
 use crate::guest::ARCHIVE_ENTRIES_MAX;
 use crate::workspace::record;
 
-/// First bytes of gzip.
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
 /// Packs the inputs of one request into an archive, from sources of any kind.
 #[derive(Debug)]
 pub(super) struct SourcePacker<'a> {
@@ -36,6 +29,8 @@ pub(super) struct SourcePacker<'a> {
     /// Staged skills by their names.
     pub(super) skills: BTreeMap<String, StagedSkillRecord>,
     pub(super) scope: &'a ArtifactScope,
+    /// Archives of the request, in their order: they are unpacked already.
+    pub(super) unpacked: VecDeque<StagedInput>,
 }
 
 /// Origin of a folder's files.
@@ -49,7 +44,7 @@ enum FolderSource<'a> {
 impl SourcePacker<'_> {
     /// Packs all inputs and completes the archive.
     pub(super) async fn produce(
-        &self,
+        &mut self,
         mut packer: ArchivePacker,
         inputs: &[InputSpec],
         destinations: &[PlannedDestination],
@@ -69,7 +64,7 @@ impl SourcePacker<'_> {
     }
 
     async fn pack_input(
-        &self,
+        &mut self,
         packer: &mut ArchivePacker,
         job: &PlannedInput<'_>,
     ) -> Result<StagedInput> {
@@ -82,7 +77,10 @@ impl SourcePacker<'_> {
                 job.pack_only_file(packer, SourceFileReader::from_bytes(data))
                     .await
             }
-            InputSource::Archive(data) => self.unpack_archive(job, data).await,
+            InputSource::Archive(_) => {
+                let unpacked = self.unpacked.pop_front();
+                unpacked.ok_or_else(|| Error::Internal("an archive was not unpacked".into()))
+            }
             InputSource::Artifact(artifact) => self.pack_artifact(packer, job, artifact).await,
             InputSource::Host(path) => self.pack_host_path(packer, job, path).await,
             InputSource::Workspace(path) => self.pack_workspace_path(packer, job, path).await,
@@ -94,43 +92,6 @@ impl SourcePacker<'_> {
             }
             InputSource::Url(url) => self.pack_url(packer, job, url).await,
         }
-    }
-
-    /// Has the guest unpack an archive of the request, which is not part of the packed one.
-    async fn unpack_archive(&self, job: &PlannedInput<'_>, data: &Bytes) -> Result<StagedInput> {
-        let format = match data.starts_with(&GZIP_MAGIC) {
-            true => pb::StageFormat::TarGz,
-            false => pb::StageFormat::Tar,
-        };
-        let file = pb::StageFilesHeader {
-            format: format.into(),
-            path: job.destination.path.clone(),
-            sha256: job.input.sha256.clone(),
-            ..pb::StageFilesHeader::default()
-        };
-        let header = guest::PutFilesHeader {
-            file: Some(file),
-            entries_max: ARCHIVE_ENTRIES_MAX,
-            bytes_max: self.inner.bytes_max,
-        };
-        let messages = [Payload::Header(header), Payload::Data(data.clone())];
-        let messages = messages.map(|payload| guest::PutFilesRequest {
-            payload: Some(payload),
-        });
-        let mut client = self.reader.guest.clone();
-        let put = client.put_files(futures::stream::iter(messages)).await;
-        let put = put.map_err(|status| Error::from_guest(&self.reader.workspace, &status))?;
-        let put = put.into_inner();
-        let left_out = put.skipped_files.first();
-        Ok(StagedInput {
-            files: count_from_int64(put.file_count),
-            bytes: count_from_int64(put.size_bytes),
-            note: left_out.map_or_else(String::new, |first| {
-                let count = put.skipped_count;
-                format!("{count} entries were left out, the first is {}", first.path)
-            }),
-            ..StagedInput::default()
-        })
     }
 
     async fn pack_artifact(

@@ -1,13 +1,17 @@
 //! Preparation of a workspace by the `setup` of a RunExec: once for each workspace, and again if its content differs.
+//!
+//! It runs in a task of its own, which a client that leaves does not end. While it runs, the record says that the
+//! workspace has no setup: after a crash, or a failure, the next call runs all of it again.
 
 use std::sync::Arc;
 
 use futures::TryStreamExt;
+use skilld_proto::guest::v1 as guest;
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::{self as pb, OutputStream, output_event};
 
 use super::convert;
-use super::convert::run::SetupPlan;
+use super::convert::run::{SETUP_COMMANDS_MAX, SetupPlan};
 use super::exec::{ExecRpc, start_prepared};
 use crate::access::Caller;
 use crate::artifacts::ArtifactScope;
@@ -18,14 +22,15 @@ use crate::telemetry::trace_span::in_child_span;
 use crate::workspace::Workspace;
 use crate::workspace::record::SetupRecord;
 
-/// Number of bytes at the end of a command's stderr that an error has.
-const STDERR_BYTES: usize = 2048;
-/// Number of hex digits of the content's digest in the ids of execs.
-const ID_DIGITS: usize = 12;
+/// Number of bytes at the end of a command's stderr that an error has. A message travels in the headers of an answer.
+const STDERR_BYTES: usize = 512;
 
 impl ExecRpc {
-    /// Runs a setup, unless it is the last one that the workspace had. Returns `true` if it was run. A repeated call finds
-    /// the execs of one that was interrupted.
+    /// Runs a setup, unless it is the last one that the workspace had. Returns `true` if it was run. Waits for one that
+    /// runs.
+    ///
+    /// # Errors
+    /// `SetupFailed`; those of staging inputs and of starting execs.
     pub(super) async fn run_setup(
         &self,
         caller: &Caller,
@@ -33,53 +38,81 @@ impl ExecRpc {
         plan: SetupPlan,
         scope: ArtifactScope,
     ) -> Result<bool> {
-        let _turn = workspace.lock_setup().await;
+        let turn = workspace.lock_setup().await;
         let view = workspace.snapshot();
         let last = view.record.claim.as_ref().map(|claim| claim.setup.clone());
         let last = last.unwrap_or_default();
         if last.digest == plan.digest {
             return Ok(false);
         }
+        let (rpc, caller, workspace) = (self.clone(), caller.clone(), workspace.clone());
+        let task = async move {
+            let _turn = turn;
+            rpc.run_commands(&caller, &workspace, plan, scope, last)
+                .await
+        };
+        let ran = in_child_span("run the setup", self.0.tasks.spawn(task)).await;
+        ran.map_err(|error| Error::Internal(format!("running a setup: {error}")))?
+            .map(|()| true)
+    }
+
+    /// Stages the inputs of a setup, runs its commands and records it. `last` is the record of the one before.
+    async fn run_commands(
+        &self,
+        caller: &Caller,
+        workspace: &Workspace,
+        plan: SetupPlan,
+        scope: ArtifactScope,
+        last: SetupRecord,
+    ) -> Result<()> {
+        if last.digest.is_empty() && !last.run_id.is_empty() {
+            self.end_commands(workspace, &last.run_id).await?;
+        }
+        let mut record = SetupRecord {
+            run_id: uuid::Uuid::now_v7().simple().to_string(),
+            digest: String::new(),
+        };
+        workspace.record_setup(record.clone()).await?;
         if !plan.inputs.is_empty() {
             let grant = workspace.grant().await?;
             let inputs: Arc<[_]> = plan.inputs.into();
             let staging = self.0.inputs.stage(workspace.clone(), grant, inputs, scope);
-            in_child_span("stage inputs of the setup", staging).await?;
+            staging.await?;
         }
-        let run = last.run_count + 1;
-        let digits = plan.digest.get(..ID_DIGITS).unwrap_or_default();
         for (index, command) in plan.commands.into_iter().enumerate() {
             let exec = ExecRequest {
                 workspace: workspace.id().clone(),
-                exec_id: format!("setup-{run}-{digits}-{}", index + 1),
-                is_new: false,
+                exec_id: command_id(&record.run_id, index),
                 ..command
             };
-            let running = self.run_command(caller, exec);
-            if let Err(error) = in_child_span("run the setup", running).await {
-                if matches!(error, Error::SetupFailed { .. }) {
-                    // The next call starts other execs.
-                    let failed = SetupRecord {
-                        run_count: run,
-                        digest: String::new(),
-                    };
-                    workspace.record_setup(failed).await?;
-                }
-                return Err(error);
+            self.run_command(caller, exec).await?;
+        }
+        record.digest = plan.digest;
+        workspace.record_setup(record).await
+    }
+
+    /// Ends the commands of a setup that was interrupted, so that none runs beside those of the next one.
+    async fn end_commands(&self, workspace: &Workspace, run_id: &str) -> Result<()> {
+        let grant = workspace.grant().await?;
+        for index in 0..SETUP_COMMANDS_MAX {
+            let request = guest::KillExecRequest {
+                exec_id: command_id(run_id, index),
+                grace: None,
+                reason: pb::ExitReason::KilledByClient.into(),
+            };
+            let killed = grant.call(grant.guest.clone().kill_exec(request)).await;
+            if let Err(error) = killed {
+                let is_unknown = error.kind().1 == pb::ErrorReason::ExecNotFound;
+                return is_unknown.then_some(()).ok_or(error);
             }
         }
-        let done = SetupRecord {
-            run_count: run,
-            digest: plan.digest,
-        };
-        workspace.record_setup(done).await?;
-        Ok(true)
+        Ok(())
     }
 
     /// Runs one command to its end.
     async fn run_command(&self, caller: &Caller, exec: ExecRequest) -> Result<()> {
         let name = convert::exec_name(&exec.workspace.name(), &exec.exec_id);
-        // Nobody reads its output if the client has gone away.
+        // Like one that nobody reads: its output holds up no command.
         let prepared = self.prepare_exec(caller, exec, StartMode::Detached).await?;
         let (grant, mut events) = start_prepared(prepared).await?;
         let (mut result, mut stderr) = (None, Vec::new());
@@ -101,17 +134,22 @@ impl ExecRpc {
         if result.success {
             return Ok(());
         }
-        let reason = result.reason().as_str_name();
-        let reason = reason.trim_start_matches("EXIT_REASON_");
-        let failure = result.spawn_failure.unwrap_or_default().message;
-        let said = String::from_utf8_lossy(&stderr);
+        let failure = result.spawn_failure.clone().unwrap_or_default().message;
+        let said = match failure.is_empty() {
+            true => String::from_utf8_lossy(&stderr).into_owned(),
+            false => failure,
+        };
         Err(Error::SetupFailed {
             exec: name,
-            code: result.exit_code,
-            outcome: format!("{reason}, exit code {}", result.exit_code),
-            said: format!("{failure}{}", said.trim()),
+            exit_code: result.exit_code,
+            stderr_end: plain_end(&said),
         })
     }
+}
+
+/// Returns the id of the exec of a command.
+fn command_id(run_id: &str, index: usize) -> String {
+    format!("setup-{run_id}-{}", index + 1)
 }
 
 /// Keeps the last bytes of stderr.
@@ -124,4 +162,15 @@ fn keep_end(stderr: &mut Vec<u8>, output: pb::OutputEvent) {
         let over = stderr.len().saturating_sub(STDERR_BYTES);
         stderr.drain(..over);
     }
+}
+
+/// Returns the end of a text on one line, without control characters.
+fn plain_end(text: &str) -> String {
+    let words: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let line = words.join(" ");
+    let start = line.ceil_char_boundary(line.len().saturating_sub(STDERR_BYTES));
+    line.get(start..).unwrap_or_default().to_owned()
 }

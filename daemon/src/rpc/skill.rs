@@ -119,9 +119,9 @@ impl SkillService for SkillRpc {
         request: Request<pb::GetSkillMaterialRequest>,
     ) -> Result<Response<pb::SkillMaterial>, Status> {
         let caller = Caller::of(&request)?;
-        let wanted = skill_material::check_material(request.get_ref())?;
+        let request = skill_material::check_material(request.get_ref())?;
         let skills = self.0.skills.of(&caller);
-        let reading = skills.read_material(wanted.skill, wanted.choice, wanted.bytes_max);
+        let reading = skills.read_material(request.skill, request.choice, request.bytes_max);
         let material = reading.await.map_err(Error::from)?;
         Ok(Response::new(skill_material::material_message(material)))
     }

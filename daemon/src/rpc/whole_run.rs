@@ -1,4 +1,5 @@
-//! RunExec that also claims a workspace, stages skills and inputs, and sends the files that the command left.
+//! RunExec that also claims a workspace, prepares it, stages skills and inputs, and sends the files that the command
+//! left.
 //!
 //! Each step is repeatable with the ids of the request, so a repeated request continues where the first one ended, also
 //! after a restart of the daemon. A call that claimed a workspace and fails before the start deletes it, and so does the
@@ -221,8 +222,8 @@ async fn find_or_claim(
 
 /// Refuses what a token of one workspace does not permit.
 fn require_rights(caller: &Caller, plan: &RunPlan) -> Result<()> {
-    let prepared = plan.setup.iter().flat_map(|setup| &setup.inputs);
-    let mut inputs = plan.inputs.iter().chain(prepared);
+    let setup_inputs = plan.setup.iter().flat_map(|setup| &setup.inputs);
+    let mut inputs = plan.inputs.iter().chain(setup_inputs);
     let loads = inputs.any(|input| matches!(input.source, InputSource::Artifact(_)));
     let saves = plan
         .outputs

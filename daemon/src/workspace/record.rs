@@ -127,12 +127,12 @@ pub struct WorkspaceClaim {
     pub setup: SetupRecord,
 }
 
-/// Record of the setups of a workspace.
+/// Record of the last setup of a workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetupRecord {
-    /// Number of setups that ended, also those that failed.
-    pub run_count: u64,
-    /// Digest of the last one; empty if there was none or if it failed.
+    /// Part of the ids of its execs; empty if there was none.
+    pub run_id: String,
+    /// Digest of its content; empty while it runs, and if it failed.
     pub digest: String,
 }
 

@@ -107,6 +107,12 @@ docs/python.md | Keep results as artifacts | docs_python_typed_whole_does_what_i
 docs/python.md | Use asyncio | docs_python_typed_whole_does_what_it_shows
 docs/python.md | Give skills to a model | docs_python_typed_whole_does_what_it_shows
 docs/python.md | Publish a skill | docs_python_typed_whole_does_what_it_shows
+docs/python.md | OpenAI SDK | adapters_for_python_work_with_the_real_frameworks
+docs/python.md | Anthropic SDK | adapters_for_python_work_with_the_real_frameworks
+docs/python.md | OpenAI Agents SDK | adapters_for_python_work_with_the_real_frameworks
+docs/python.md | LangChain and LangGraph | adapters_for_python_work_with_the_real_frameworks
+docs/python.md | Pydantic AI | adapters_for_python_work_with_the_real_frameworks
+docs/python.md | smolagents | adapters_for_python_work_with_the_real_frameworks
 docs/security.md | | not run: tests/run.sh runs the script and every test
 docs/skill-packages.md | Packages from a wheelhouse | not run: needs PyPI; prepared_environment_is_there_at_once_and_after_a_restart uses wheels of its own
 docs/skill-sources.md | The store with skillctl | docs_about_skills_typed_whole_do_what_they_show

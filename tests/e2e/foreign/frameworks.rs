@@ -3,9 +3,20 @@
 
 use anyhow::Result;
 
+use skilld_tests::binaries;
+
 use crate::foreign::model::Project;
+use crate::foreign::python_package::run_tests;
 
 const DOCUMENT: &str = "docs/integrations.md";
+
+/// Its samples are among the tests of the adapters: "docs/python.md".
+#[tokio::test]
+async fn adapters_for_python_work_with_the_real_frameworks() -> Result<()> {
+    let directory = binaries::repository().join("client/python/tests/adapters");
+    let requirements = directory.join("requirements.txt").display().to_string();
+    run_tests(&["--requirement", &requirements], directory, &[]).await
+}
 
 #[tokio::test]
 async fn openai_agents_in_javascript_let_a_model_use_skills() -> Result<()> {

@@ -1,5 +1,6 @@
 //! The Python package: its tests, the examples of docs/python.md and that of README.md, with the built wheel alone.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -59,16 +60,30 @@ async fn place_with_wheel() -> Result<(Place, TempDir)> {
 
 #[tokio::test]
 async fn python_package_passes_its_tests_from_the_wheel() -> Result<()> {
-    let venv = environment(&[PYTEST]).await?;
-    let daemon = Daemon::start().await?;
-    let tests = binaries::repository().join("client/python/tests");
-    let mut pytest = binaries::without_settings(venv.path().join("bin/python"));
     // Those of adapters need the frameworks.
+    let adapters = tests().join("adapters");
+    let more = [OsStr::new("--ignore"), adapters.as_os_str()];
+    run_tests(&[PYTEST], tests(), &more).await
+}
+
+/// Returns the directory of the package's tests.
+fn tests() -> PathBuf {
+    binaries::repository().join("client/python/tests")
+}
+
+/// Runs tests of a directory in an environment with the wheel and these packages, against a daemon of their own.
+pub(super) async fn run_tests(
+    packages: &[&str],
+    directory: PathBuf,
+    arguments: &[&OsStr],
+) -> Result<()> {
+    let venv = environment(packages).await?;
+    let daemon = Daemon::start().await?;
+    let mut pytest = binaries::without_settings(venv.path().join("bin/python"));
     pytest
         .args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg("--ignore")
-        .arg(tests.join("adapters"))
-        .arg(&tests)
+        .args(arguments)
+        .arg(directory)
         .env("SKILLD_ENDPOINT", daemon.endpoint())
         .current_dir(venv.path());
     let said = output(&mut Command::from(pytest)).await?;

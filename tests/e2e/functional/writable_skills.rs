@@ -282,7 +282,12 @@ async fn restaging_repairs_a_writable_skill_that_a_command_replaced() -> Result<
         );
     }
     // Copies can't be made where a link leads out, and the read-only skill still can.
-    output(client, &name, shell("rm -r work/.skills && ln -s / work/.skills")).await?;
+    output(
+        client,
+        &name,
+        shell("rm -r work/.skills && ln -s / work/.skills"),
+    )
+    .await?;
     expect_refusal(stage(client, &name, true).await, ErrorReason::PathEscapes)?;
     stage(client, &name, false).await?;
     assert_eq!(

@@ -19,8 +19,7 @@ PACKAGES = {
 
 def read_samples():
     """Returns the title and the code of each sample."""
-    part = DOCUMENTS / "python-frameworks.part.md"
-    text = (part if part.exists() else DOCUMENTS / "python.md").read_text()
+    text = (DOCUMENTS / "python.md").read_text()
     section = re.search(r"^## Frameworks$(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
     for subsection in section.split("\n### ")[1:]:
         for code in re.findall(r"^```python\n(.*?)^```", subsection, re.M | re.S):

@@ -8,7 +8,7 @@ use skilld_client::v1::OutputStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Maximum number of pieces that wait to be written: at most 256 KiB.
+/// Maximum number of pieces that wait to be written, each of at most 64 KiB.
 const WAITING_MAX: usize = 4;
 
 /// Number of the error of a pipe without a reader.

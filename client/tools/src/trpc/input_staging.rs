@@ -93,18 +93,6 @@ pub(super) fn input_specs(inputs: &[InputArgument]) -> Vec<InputSpec> {
 
 /// Converts the daemon's error about one of the inputs of a call, in the words of the tool; returns others unchanged.
 pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) -> ToolError {
-<<<<<<< HEAD
-    let ToolError::Daemon(daemon) = error else {
-        return error;
-    };
-    let mut sources = inputs.iter().map(|input| input.from.trim());
-    let of_skill = sources.find(|from| from.starts_with("skill://"));
-    match (daemon.reason(), of_skill) {
-        (Some(ErrorReason::SkillNotFound), Some(from)) => ToolError::arguments(format!(
-            "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
-             the file with read_file"
-        )),
-=======
     let mut sources = inputs.iter().map(|input| input.from.trim());
     let of_skill = sources.find(|from| from.starts_with("skill://"));
     let daemon = match (error, of_skill) {
@@ -115,7 +103,6 @@ pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) 
     };
     match (daemon.reason(), of_skill) {
         (Some(ErrorReason::SkillNotFound), Some(from)) => unstaged_skill(from),
->>>>>>> tools
         _ if inputs.is_empty() => ToolError::Daemon(daemon),
         _ => {
             let sources: Vec<String> = inputs.iter().map(InputArgument::reference).collect();
@@ -123,8 +110,6 @@ pub(super) fn translate_input_error(error: ToolError, inputs: &[InputArgument]) 
             FieldErrorTranslator::with_timeout("timeout").translate(error)
         }
     }
-<<<<<<< HEAD
-=======
 }
 
 /// Returns the error about an input of a skill that is not in the workspace.
@@ -133,7 +118,6 @@ fn unstaged_skill(from: &str) -> ToolError {
         "inputs {from:?}: this skill is not in the workspace: run a command of it with skill_run first, or read \
          the file with read_file"
     ))
->>>>>>> tools
 }
 
 /// Stages inputs into a workspace, all of them or none.

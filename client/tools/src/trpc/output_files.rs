@@ -165,29 +165,10 @@ impl CollectPlan {
         result: &mut RunResult,
     ) -> Result<(), Error> {
         let text_max = context.tools.options.primary_bytes_max;
-<<<<<<< HEAD
-        let (mut plan, mut warnings) = (self.clone(), Vec::new());
-        let (files, summary) = loop {
-            let spec = plan.to_collect_spec(context);
-            match output_collection::collect_outputs(context.tools, exec, spec, text_max).await {
-                Ok(collected) => break collected,
-                Err(error) => {
-                    // The other files are not lost for one glob that the daemon refuses only now.
-                    let (rest, refused) = plan.without_faults(&error).ok_or(error)?;
-                    warnings.extend(refused);
-                    plan = rest;
-                }
-            }
-        };
-        // Only now: a collection that fails whole has one warning, about its failure.
-        result.warnings.extend(warnings);
-        plan.add_files(context, (files, summary), result);
-=======
         let spec = self.to_collect_spec(context);
         let collected =
             output_collection::collect_outputs(context.tools, exec, spec, text_max).await?;
         self.add_files(context, collected, result);
->>>>>>> tools
         Ok(())
     }
 

@@ -13,18 +13,14 @@ use super::output_files::CollectPlan;
 use super::run_arguments::RunArguments;
 use super::run_result::StagedFile;
 use super::scripted_editor::ScriptedEditor;
-use crate::call_context::{CallContext, ToolsetContext};
+use crate::call_context::CallContext;
 use crate::command_limits;
 use crate::exec_run::FinishedExec;
 use crate::host_environment::add_host_variables;
 use crate::package_warnings::describe_staging_problems;
 use crate::run_variables::add_run_variables;
 use crate::skill_lookup::{self, pinned_reference, skill_id};
-<<<<<<< HEAD
-use crate::skill_staging::{bare_name, describe_run_error, run_with_skills, stage_command_skill};
-=======
 use crate::skill_staging::{bare_name, run_with_skills, stage_command_skill};
->>>>>>> tools
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
 
@@ -101,21 +97,13 @@ impl PreparedRun {
     }
 
     /// Runs the command to its end by one call, which stages the skill of a reference and the inputs and collects the
-<<<<<<< HEAD
-    /// files. It is repeated in a new workspace if the session's was lost before the command started.
-=======
     /// files.
->>>>>>> tools
     pub(super) async fn run(
         &mut self,
         call: CallContext<'_>,
         reference: &str,
     ) -> ToolResult<FinishedExec> {
-<<<<<<< HEAD
-        self.set_skill(call.tools, bare_name(reference));
-=======
         self.set_skill(call, bare_name(reference)).await?;
->>>>>>> tools
         let context = call.context;
         let inputs = input_staging::input_specs(&self.arguments.inputs);
         let request = RunExecRequest {
@@ -129,34 +117,6 @@ impl PreparedRun {
             outputs: Some(self.plan.run_outputs(context)),
             ..RunExecRequest::default()
         };
-<<<<<<< HEAD
-        let text_max = call.tools.options.primary_bytes_max;
-        let (arguments, request) = (&self.arguments, &request);
-        let finished = call.in_workspace(|workspace| async move {
-            if let Some(editor) = ScriptedEditor::new(&arguments.editor_text, &request.exec_id) {
-                editor.upload(call.tools, &workspace).await?;
-            }
-            let request = RunExecRequest {
-                parent: workspace,
-                ..request.clone()
-            };
-            run_with_skills(call, Some(reference), request, text_max).await
-        });
-        match finished.await {
-            Ok((mut finished, warnings)) => {
-                self.warnings.extend(warnings);
-                let staged = std::mem::take(&mut finished.staged);
-                self.package_warning = staged.skills.first().and_then(describe_staging_problems);
-                self.staged_inputs = staged.inputs.into_iter().map(StagedFile::from).collect();
-                Ok(finished)
-            }
-            Err(error) => {
-                let error = self.plan.error_translator().translate(error);
-                let error = input_staging::translate_input_error(error, &self.arguments.inputs);
-                Err(describe_run_error(context, error, reference).await)
-            }
-        }
-=======
         if let Some(editor) = &ScriptedEditor::new(&self.arguments.editor_text, &self.exec_id) {
             let upload =
                 |workspace: String| async move { editor.upload(call.tools, &workspace).await };
@@ -173,7 +133,6 @@ impl PreparedRun {
         self.package_warning = staged.skills.first().and_then(describe_staging_problems);
         self.staged_inputs = staged.inputs.into_iter().map(StagedFile::from).collect();
         Ok(finished)
->>>>>>> tools
     }
 
     /// Stages the skill of a reference, and the inputs, for a command that goes on after the call. Returns the
@@ -190,23 +149,13 @@ impl PreparedRun {
         self.package_warning = describe_staging_problems(&skill);
         let inputs = &self.arguments.inputs;
         self.staged_inputs = input_staging::stage_arguments(call, &workspace, inputs).await?;
-<<<<<<< HEAD
-        self.set_skill(tools, &skill.name);
-=======
         self.set_skill(call, &skill.name).await?;
->>>>>>> tools
         if let Some(editor) = ScriptedEditor::new(&self.arguments.editor_text, &self.exec_id) {
             editor.upload(tools, &workspace).await?;
         }
         Ok(workspace)
     }
 
-<<<<<<< HEAD
-    /// Lets the command run in a skill. The call may have used another name than the one that it is staged under.
-    fn set_skill(&mut self, tools: &ToolsetContext, name: &str) {
-        self.spec.programs = command_policy::list_programs(&tools.options, Some(name));
-        name.clone_into(&mut self.spec.skill);
-=======
     /// Lets the command run in a skill, with the variables that the host gives this run. The call may have used another
     /// name than the one that the skill is staged under.
     async fn set_skill(&mut self, call: CallContext<'_>, name: &str) -> ToolResult<()> {
@@ -215,7 +164,6 @@ impl PreparedRun {
         let warnings = add_run_variables(call, &mut self.spec).await?;
         self.warnings.extend(warnings);
         Ok(())
->>>>>>> tools
     }
 }
 

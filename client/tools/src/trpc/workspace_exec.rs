@@ -21,11 +21,7 @@ use crate::run_outcome::RunOutcome;
 use crate::run_variables::add_run_variables;
 use crate::skill_file_path::SkillFilePath;
 use crate::skill_lookup;
-<<<<<<< HEAD
-use crate::skill_staging::{describe_run_error, run_with_skills, stage_for_command};
-=======
 use crate::skill_staging::{run_with_skills, stage_for_command};
->>>>>>> tools
 use crate::state::StateDelta;
 use crate::tool_error::{ToolError, ToolResult};
 use crate::workspace_path;
@@ -94,26 +90,9 @@ pub(super) async fn run_shell(call: CallContext<'_>, arguments: Value) -> CallRe
         spec: Some(spec),
         ..RunExecRequest::default()
     };
-<<<<<<< HEAD
-    let finished = call.in_workspace(|workspace| {
-        let request = RunExecRequest {
-            parent: workspace,
-            ..request.clone()
-        };
-        run_with_skills(call, skill, request, 0)
-    });
-    let (finished, staging_warnings) = match finished.await {
-        Ok(finished) => finished,
-        Err(error) => {
-            let error = ERROR_TRANSLATOR.translate(error);
-            return Err(describe_run_error(call.context, error, skill.unwrap_or_default()).await);
-        }
-    };
-=======
     let finished = run_with_skills(call, skill, request, 0).await;
     let (finished, staging_warnings) =
         finished.map_err(|error| ERROR_TRANSLATOR.translate(error))?;
->>>>>>> tools
     let own = finished.staged.skills.first().filter(|_| skill.is_some());
     let package_warning = own.and_then(describe_staging_problems);
     let mut outcome = RunOutcome::new(&call.tools.options, finished);

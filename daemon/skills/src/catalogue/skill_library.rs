@@ -174,7 +174,11 @@ impl SkillLibrary {
     }
 
     /// Returns where a workspace has a skill.
-    fn workspace_folder(&self, catalogue: &Catalogue, skill: &Skill) -> Result<SkillFolder> {
+    pub(super) fn workspace_folder(
+        &self,
+        catalogue: &Catalogue,
+        skill: &Skill,
+    ) -> Result<SkillFolder> {
         let shared = self.plugins.lease_files(catalogue, skill)?;
         let path_in_plugin = match &shared {
             SharedFiles::Leased(files, ..) => Some(files.skill_path_text()),
@@ -406,7 +410,7 @@ impl SkillLibrary {
     }
 
     /// Returns the files of leased content; those that its card names, if it has a card that names any.
-    fn manifest(&self, skill: &StagedSkill) -> Result<Arc<Manifest>> {
+    pub(super) fn manifest(&self, skill: &StagedSkill) -> Result<Arc<Manifest>> {
         self.manifests.get_or_read(&skill.digest, || {
             let dir = self.store.dir(&skill.digest);
             let manifest =

@@ -1,19 +1,27 @@
 //! Material of a skill for a prompt: its body and the texts of documents, all from one digest.
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use skilld_common::text_decoding::decode_text;
 
 use super::catalogue_snapshot::Catalogue;
 use super::skill::Skill;
-use super::skill_library::{SkillFilePath, SkillLibrary};
-use crate::content_store::skill_files::{FileContent, FilePurpose, SkillFile, unreadable};
-use crate::error::{Error, Result};
+use super::skill_library::SkillLibrary;
+use crate::content_store::skill_files::{
+    FileContent, FilePurpose, Manifest, SkillFile, unreadable,
+};
+use crate::error::Result;
 use crate::parse::finding::ValidationProfile;
 use crate::parse::skill_ref::{SkillRef, VersionRef};
+use crate::placeholders::SkillFolder;
 
 /// Maximum number of documents.
 pub const DOCUMENTS_MAX: usize = 1000;
+
+/// Maximum size of body and documents together, in bytes: with the skill itself, of at most 1 MiB, they fit into a
+/// message.
+const MATERIAL_BYTES_MAX: usize = (2 << 20) + (768 << 10);
 
 /// Choice of documents.
 #[derive(Debug, Clone)]
@@ -21,7 +29,7 @@ pub enum DocumentChoice {
     /// Documents and references of the skill, without SKILL.md and hidden files.
     All,
     /// Files with these paths.
-    These(Vec<String>),
+    Paths(Vec<String>),
 }
 
 /// Skill and the texts of its documents.
@@ -49,11 +57,11 @@ pub struct SkillDocument {
 }
 
 impl SkillLibrary {
-    /// Reads the material of a skill. Paths and texts together have at most `bytes_max` bytes, unless the paths alone have
-    /// more.
+    /// Reads the material of a skill, all of it from one leased content. Paths and texts of the documents together have at
+    /// most `bytes_max` bytes, unless the paths alone have more. A path that is chosen twice counts once.
     ///
     /// # Errors
-    /// `SkillNotFound`, `SkillInvalid`, `LeavesSkill`, `Io`.
+    /// `SkillNotFound`, `SkillInvalid`, `Io`.
     pub(crate) fn read_material(
         &self,
         catalogue: &Catalogue,
@@ -62,65 +70,87 @@ impl SkillLibrary {
         bytes_max: usize,
     ) -> Result<SkillMaterial> {
         let (leased, _lease) = self.lease(catalogue, wanted)?;
-        // Everything else is read by the digest.
         let pinned = SkillRef {
             version: VersionRef::Digest(leased.digest.clone()),
             ..wanted.clone()
         };
         let (skill, body) = self.get(catalogue, &pinned, ValidationProfile::Lenient)?;
-        let paths = match choice {
-            DocumentChoice::These(paths) => paths,
+        let folder = self.workspace_folder(catalogue, &skill)?;
+        let manifest = self.manifest(&leased)?;
+        let files = manifest.files();
+        let mut missing = Vec::new();
+        let chosen: Vec<&SkillFile> = match choice {
             DocumentChoice::All => {
-                let manifest = self.list_files(catalogue, &pinned)?;
-                let documents = manifest.files().iter().filter(|file| is_document(file));
-                let paths = documents.map(|file| file.path.clone());
-                paths.take(DOCUMENTS_MAX).collect()
+                let documents = files.iter().filter(|file| is_document(file));
+                documents.take(DOCUMENTS_MAX).collect()
+            }
+            DocumentChoice::Paths(paths) => {
+                let mut seen = HashSet::new();
+                let new = paths.into_iter().filter(|path| seen.insert(path.clone()));
+                let find = |path: String| {
+                    let found = files.binary_search_by(|file| file.path.cmp(&path)).ok();
+                    let file = found.and_then(|index| files.get(index));
+                    let text = file.filter(|file| file.is_text);
+                    if text.is_none() {
+                        missing.push(path);
+                    }
+                    text
+                };
+                new.filter_map(find).collect()
             }
         };
-        let mut material = SkillMaterial {
+        let mut room = bytes_max.min(MATERIAL_BYTES_MAX.saturating_sub(body.len()));
+        let mut documents = Vec::with_capacity(chosen.len());
+        for file in chosen {
+            room = room.saturating_sub(file.path.len());
+            let document = read_document(&manifest, file, &folder, room)?;
+            room = room.saturating_sub(document.text.len());
+            documents.push(document);
+        }
+        Ok(SkillMaterial {
             skill,
             body,
-            documents: Vec::new(),
-            missing: Vec::new(),
-        };
-        let mut room = bytes_max;
-        for path in paths {
-            room = room.saturating_sub(path.len());
-            let opened = SkillFilePath::InSkill(&path);
-            match self.open_file(catalogue, &pinned, opened, true) {
-                Ok((file, content)) if file.is_text => {
-                    let document = read_document(file, content, room)?;
-                    room -= document.text.len();
-                    material.documents.push(document);
-                }
-                Ok(_) | Err(Error::FileNotFound { .. }) => material.missing.push(path),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(material)
+            documents,
+            missing,
+        })
     }
 }
 
 /// Returns `true` for a text that belongs to the documents of a skill.
 fn is_document(file: &SkillFile) -> bool {
     let name = file.path.rsplit('/').next().unwrap_or_default();
-    let is_purpose = matches!(file.purpose, FilePurpose::Document | FilePurpose::Reference);
-    let is_other = name.eq_ignore_ascii_case("SKILL.md") || name.starts_with('.');
-    is_purpose && file.is_text && !is_other
+    let has_document_purpose =
+        matches!(file.purpose, FilePurpose::Document | FilePurpose::Reference);
+    let is_skipped = name.eq_ignore_ascii_case("SKILL.md") || name.starts_with('.');
+    has_document_purpose && file.is_text && !is_skipped
 }
 
 /// Reads the first `bytes_max` bytes of a document, up to a character boundary.
-fn read_document(file: SkillFile, content: FileContent, bytes_max: usize) -> Result<SkillDocument> {
+fn read_document(
+    manifest: &Manifest,
+    file: &SkillFile,
+    folder: &SkillFolder,
+    bytes_max: usize,
+) -> Result<SkillDocument> {
+    let mut document = SkillDocument {
+        path: file.path.clone(),
+        text: String::new(),
+        size: file.size,
+    };
+    if bytes_max == 0 {
+        return Ok(document);
+    }
+    let mut described = file.clone();
+    let opened = manifest.open(file)?;
+    let content = FileContent::with_workspace_paths(opened, &mut described, folder)?;
+    document.size = described.size;
     let mut bytes = Vec::new();
     let limited = content.take(bytes_max as u64).read_to_end(&mut bytes);
     limited.map_err(unreadable)?;
-    let is_whole = bytes.len() as u64 == file.size;
-    let mut text = decode_text(&bytes, is_whole).text.into_owned();
+    let is_whole = bytes.len() as u64 == document.size;
+    document.text = decode_text(&bytes, is_whole).text.into_owned();
     // A text of another encoding grows when it becomes UTF-8.
-    text.truncate(text.floor_char_boundary(bytes_max));
-    Ok(SkillDocument {
-        path: file.path,
-        text,
-        size: file.size,
-    })
+    let end = document.text.floor_char_boundary(bytes_max);
+    document.text.truncate(end);
+    Ok(document)
 }

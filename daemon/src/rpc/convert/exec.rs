@@ -87,7 +87,7 @@ pub fn check_exec(
             let id = exec_id.as_deref().unwrap_or_default();
             violations.take(file::check_planned_collect(planned, id));
         }
-        violations.take(policy.apply(&mut spec));
+        violations.take(policy.narrow_spec(&mut spec));
         (spec, digest)
     });
     let checked = workspace.zip(exec_id).zip(format).zip(spec);

@@ -84,6 +84,9 @@ fn check_input(
         violations.add(at("pin"), "is for artifacts");
     }
     let to = match (target?, &source) {
+        (InputDestination::Default, InputSource::Archive(_)) if !spec.path.trim().is_empty() => {
+            InputDestination::Path(DEFAULT_FOLDER.to_owned())
+        }
         (InputDestination::Default, InputSource::Archive(_)) => {
             let problem = "is missing: an archive needs a folder, `./` for the workspace";
             violations.add(at("path"), problem);

@@ -1,4 +1,4 @@
-//! Checks of a RunExec that claims a workspace, stages or collects, before any of it happens.
+//! Checks of a RunExec that claims or prepares a workspace, stages or collects, before any of it happens.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::workspace::creation::WorkspaceRequest;
 const TEMPORARY_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of commands of a setup.
-const SETUP_COMMANDS_MAX: usize = 16;
+pub const SETUP_COMMANDS_MAX: usize = 16;
 
 /// Checked RunExec.
 #[derive(Debug)]
@@ -249,7 +249,10 @@ fn check_setup(
     scope: Option<pb::ArtifactScope>,
     config: &Config,
 ) -> Result<SetupPlan> {
-    let digest = sha256_hex(&setup.encode_to_vec());
+    let mut content = setup.encode_to_vec();
+    // Its artifacts are those of the scope.
+    content.extend(scope.iter().flat_map(Message::encode_to_vec));
+    let digest = sha256_hex(&content);
     let count = setup.commands.len();
     if count > SETUP_COMMANDS_MAX {
         let problem = format!("{count} commands; at most {SETUP_COMMANDS_MAX}");
@@ -257,6 +260,18 @@ fn check_setup(
     }
     let workspace = exec.workspace.name();
     let commands = setup.commands.into_iter().enumerate().map(|(index, spec)| {
+        let for_clients = [
+            ("open_stdin", spec.open_stdin),
+            ("terminal", spec.terminal.is_some()),
+            ("planned_collect", spec.planned_collect.is_some()),
+        ];
+        if let Some((field, _)) = for_clients.iter().find(|(_, is_set)| *is_set) {
+            let field = format!("commands[{index}].{field}");
+            return Err(Error::invalid(
+                field,
+                "is not for a setup, which no client follows",
+            ));
+        }
         let requested = RequestedExec {
             workspace: Some(&workspace),
             exec_id: "",

@@ -42,7 +42,8 @@ pub fn check_material(request: &pb::GetSkillMaterialRequest) -> Result<MaterialR
     let path_bytes: usize = request.documents.iter().map(String::len).sum();
     if count > DOCUMENTS_MAX || path_bytes > DOCUMENT_BYTES_MAX {
         let message = format_args!(
-            "{count} paths of {path_bytes} bytes; at most {DOCUMENTS_MAX} of {DOCUMENT_BYTES_MAX}"
+            "has {count} paths with {path_bytes} bytes in all: give at most {DOCUMENTS_MAX} paths and \
+             {DOCUMENT_BYTES_MAX} bytes"
         );
         violations.add("documents", message);
     }
@@ -53,14 +54,14 @@ pub fn check_material(request: &pb::GetSkillMaterialRequest) -> Result<MaterialR
             violations.add(field, "must name a file");
             return None;
         }
-        violations.take(workspace_paths::normalise_path_in_plugin(&field, path))
+        violations.take(workspace_paths::normalise_skill_path(&field, path))
     });
     let paths = paths.collect();
     Ok(MaterialRequest {
         skill: violations.finish_with(skill)?,
         choice: match request.all_documents {
             true => DocumentChoice::All,
-            false => DocumentChoice::These(paths),
+            false => DocumentChoice::Paths(paths),
         },
         bytes_max: match usize::try_from(bytes_max) {
             Ok(0) | Err(_) => DOCUMENT_BYTES_MAX,
@@ -69,7 +70,7 @@ pub fn check_material(request: &pb::GetSkillMaterialRequest) -> Result<MaterialR
     })
 }
 
-/// Makes the answer.
+/// Converts the material of a skill to its message.
 pub fn material_message(material: SkillMaterial) -> pb::SkillMaterial {
     let documents = material.documents.into_iter();
     pb::SkillMaterial {

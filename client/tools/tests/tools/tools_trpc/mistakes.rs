@@ -9,14 +9,6 @@ use tonic::Code;
 use super::{Talk, file, run, summary};
 use skilld_testing::{STARTS, invalid, refusal};
 
-/// Returns the arguments of a `skill_exec` that ends at once.
-fn asking_session(globs: &[&str]) -> Value {
-    let mut arguments = asking(globs);
-    arguments["command"] = "cat".into();
-    arguments["eof"] = true.into();
-    arguments
-}
-
 fn asking(globs: &[&str]) -> Value {
     let mut arguments = run("hello");
     arguments["output_files"] = json!(globs);
@@ -155,40 +147,6 @@ async fn outputs_are_checked_before_the_command_starts() {
         let prefix = checked.save_as_artifacts.map(|save| save.prefix);
         assert_eq!(prefix.as_deref(), Some("p/"), "{tool}");
     }
-<<<<<<< HEAD
-}
-
-#[tokio::test]
-async fn a_glob_that_is_refused_late_loses_no_other_output() {
-    let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.answer_collections(one_output());
-    let refused = invalid(&[("spec.globs[1]", "$SKILL_DIR has no value here")]);
-    talk.fake.calls.refuse("CollectOutputs", [refused]);
-    let result = talk
-        .call("skill_exec", asking_session(&["out/c.txt", "$SKILL_DIR/a"]))
-        .await;
-    assert_eq!(result["result"]["output_files"][0]["content"], "kept");
-    let said = "\"$SKILL_DIR/a\" was not collected: $SKILL_DIR has no value here";
-    assert_eq!(result["result"]["warnings"], json!([said]));
-    assert_eq!(talk.fake.collect_spec().globs, ["out/c.txt"]);
-}
-
-#[tokio::test]
-async fn a_collection_that_is_repeated_warns_once() {
-    let mut talk = Talk::new(ToolOptions::default()).await;
-    let refused = invalid(&[("spec.globs[1]", "is no glob")]);
-    let broken = refusal(Code::Aborted, "GUEST_LOST", &[]);
-    talk.fake.answer_collections(one_output());
-    talk.fake.calls.refuse("CollectOutputs", [refused, broken]);
-    let result = talk
-        .call("skill_exec", asking_session(&["out/c.txt", "out/[a"]))
-        .await;
-    assert_eq!(result["result"]["output_files"][0]["content"], "kept");
-    let said = "\"out/[a\" was not collected: is no glob";
-    assert_eq!(result["result"]["warnings"], json!([said]));
-    assert_eq!(talk.fake.calls.count("CollectOutputs"), 3);
-=======
->>>>>>> tools
 }
 
 #[tokio::test]
@@ -227,23 +185,6 @@ async fn files_that_nothing_collects_are_a_warning() {
 }
 
 #[tokio::test]
-<<<<<<< HEAD
-async fn a_bad_prefix_found_late_loses_artifacts_but_no_file() {
-    let mut talk = Talk::new(ToolOptions::default()).await;
-    talk.fake.answer_collections(one_output());
-    let refused = invalid(&[("spec.save_as_artifacts.prefix", "begins with a slash")]);
-    talk.fake.calls.refuse("CollectOutputs", [refused]);
-    let mut arguments = asking_session(&["out/c.txt"]);
-    arguments["save_as_artifacts"] = true.into();
-    let result = talk.call("skill_exec", arguments).await;
-    assert_eq!(result["result"]["output_files"][0]["content"], "kept");
-    let said = "nothing was saved as an artifact: artifact_prefix begins with a slash";
-    assert_eq!(result["result"]["warnings"], json!([said]));
-}
-
-#[tokio::test]
-=======
->>>>>>> tools
 async fn a_requested_file_that_was_not_changed_is_reported() {
     let mut talk = Talk::new(ToolOptions::default()).await;
     let unchanged = v1::SkippedFile {
