@@ -168,3 +168,36 @@ fn is_allowed_variable(allowed: &[String], name: &str) -> bool {
         None => entry == name,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the keys that the faults of a section name.
+    fn faulty_keys(own: &str, default: &str) -> Vec<String> {
+        let raw = |text: &str| toml::from_str::<RawLimits>(text).expect("toml");
+        let mut faults = Vec::new();
+        RunPolicy::check(&raw(own), Some(&raw(default)), "tenants.a", &mut faults);
+        let key = |fault: &String| fault.split(':').next().map(str::to_owned);
+        faults.iter().filter_map(key).collect()
+    }
+
+    #[test]
+    fn a_policy_that_would_not_hold_is_a_fault_of_the_file() {
+        let none: [&str; 0] = [];
+        let env = "allowed_env = [\"LANG\"]\n";
+        assert_eq!(faulty_keys("", ""), none);
+        assert_eq!(faulty_keys("allowed_programs = [\"sh\"]", env), none);
+        let missing = ["tenants.a.allowed_env"];
+        assert_eq!(faulty_keys("denied_programs = [\"curl\"]", ""), missing);
+        let programs = ["tenants.a.allowed_programs"];
+        for list in ["[]", "[\"a/b\"]", "[\"\"]"] {
+            let own = format!("{env}allowed_programs = {list}");
+            assert_eq!(faulty_keys(&own, ""), programs, "{list}");
+        }
+        assert_eq!(
+            faulty_keys("allowed_env = [\"A-B\", \"*\"]", ""),
+            [missing[0]; 2]
+        );
+    }
+}

@@ -81,7 +81,14 @@ async fn one_answer_has_the_body_and_all_documents() {
 #[tokio::test(flavor = "multi_thread")]
 async fn chosen_documents_come_in_order_and_missing_ones_are_named() {
     let server = docs().await;
-    let asked = ["scripts/fill.py", "none.md", "logo.png", "./guide.md"];
+    let asked = [
+        "scripts/fill.py",
+        "none.md",
+        "logo.png",
+        "references",
+        "./guide.md",
+        "guide.md",
+    ];
     let found = material(&server, request("skills/docs", &asked)).await;
     let found = found.expect("found");
     let expected = [
@@ -89,7 +96,10 @@ async fn chosen_documents_come_in_order_and_missing_ones_are_named() {
         ("guide.md", "In /workspace/skills/docs.\n"),
     ];
     assert_eq!(texts(&found), expected);
-    assert_eq!(found.missing_documents, ["none.md", "logo.png"]);
+    assert_eq!(
+        found.missing_documents,
+        ["none.md", "logo.png", "references"]
+    );
     assert!(server.stop().await);
 }
 
@@ -107,7 +117,7 @@ async fn documents_beyond_the_limit_are_cut_at_a_character() {
         [("references/api.md", "# "), ("guide.md", "")]
     );
     let sizes = found.documents.iter().map(|document| document.size_bytes);
-    assert_eq!(sizes.collect::<Vec<_>>(), [7, 27]);
+    assert_eq!(sizes.collect::<Vec<_>>(), [7, 14]);
     assert!(server.stop().await);
 }
 

@@ -90,6 +90,20 @@ async fn requests_narrow_the_programs_of_their_tenant() {
     assert!(server.stop().await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_cannot_allow_what_starts_denied_programs() {
+    let server = AccessServer::start_with_commands().await;
+    let denied = "denied_programs = [\"curl\"]\nallowed_env = []\nexecs = 7";
+    set_quotas(&server, denied, "execs", 7).await;
+    let user = server.client("a", "user").await;
+    let programs = effective_programs(&user, spec(&["sh"], &[], &[])).await;
+    let programs = programs.expect("answered").expect("narrowed");
+    for name in ["curl", "sh", "env"] {
+        assert!(programs.denied.iter().any(|entry| entry == name), "{name}");
+    }
+    assert!(server.stop().await);
+}
+
 fn texts(all: Vec<&str>) -> Vec<String> {
     all.into_iter().map(str::to_owned).collect()
 }

@@ -72,11 +72,11 @@ async fn a_failed_setup_starts_nothing_and_is_tried_again() {
     };
     let refused = run(&server, asked.clone()).await.expect_err("it failed");
     assert_eq!(reason(&refused), ErrorReason::SetupFailed.error_info_name());
-    assert!(refused.message().ends_with("not ready"), "{refused}");
+    assert!(refused.message().ends_with("\"not ready\""), "{refused}");
     let details = refused.get_error_details();
     let metadata = &details.error_info().expect("ErrorInfo").metadata;
     assert_eq!(metadata["exit_code"], "3");
-    assert!(metadata["exec"].starts_with(&format!("{workspace}/execs/setup-1-")));
+    assert!(metadata["exec"].starts_with(&format!("{workspace}/execs/setup-")));
     let touch = plain_request(&workspace, "", "touch work/ready");
     run(&server, touch).await.expect("ran");
     let seen = run(&server, asked).await.expect("ran");
@@ -102,12 +102,15 @@ async fn faults_of_a_setup_are_named_and_cost_nothing() {
         inputs: Vec::new(),
         commands: vec![command("true"); 17],
     };
+    let mut followed = setup(&["cat"]);
+    followed.commands[0].open_stdin = true;
     let unnamed = pb::WorkspaceSetup {
         inputs: vec![pb::InputSpec::default()],
         commands: Vec::new(),
     };
     for (setup, field) in [
         (setup(&["true", ""]), "setup.commands[1].argv"),
+        (followed, "setup.commands[0].open_stdin"),
         (many, "setup.commands"),
         (unnamed, "setup.inputs[0].source"),
     ] {
@@ -119,6 +122,51 @@ async fn faults_of_a_setup_are_named_and_cost_nothing() {
         assert_eq!(fields(&refused), [field]);
     }
     assert_eq!(workspaces(&server).await, [""; 0], "nothing was claimed");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_setup_goes_on_without_its_client_and_is_not_run_twice() {
+    let server = TestServer::start_with_commands("", &[]).await;
+    let workspace = server.workspace().await;
+    let slow = setup(&["echo a >> work/log; until [ -e work/go ]; do sleep 0.02; done"]);
+    let asked = pb::RunExecRequest {
+        setup: Some(slow.clone()),
+        ..plain_request(&workspace, "job", "true")
+    };
+    let execs = async || {
+        let list = pb::ListExecsRequest {
+            parent: workspace.clone(),
+            ..pb::ListExecsRequest::default()
+        };
+        let listed = server.client.list_execs(list).await.expect("listed");
+        listed.execs.len()
+    };
+    wait_until("the setup runs", async || {
+        (execs().await == 1).then_some(())
+    })
+    .await;
+    call.abort();
+    let touch = plain_request(&workspace, "", "touch work/go");
+    run(&server, touch).await.expect("ran");
+    let log = log_after(&server, &workspace, slow).await;
+    assert_eq!(log, ("a\n".to_owned(), false), "it was run once");
+    assert!(server.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_setup_counts_for_no_other_one() {
+    let server = TestServer::start_with_commands("", &[]).await;
+    let workspace = server.workspace().await;
+    let first = setup(&["echo a >> work/log"]);
+    log_after(&server, &workspace, first.clone()).await;
+    let failing = pb::RunExecRequest {
+        setup: Some(setup(&["echo b >> work/log", "exit 1"])),
+        ..plain_request(&workspace, "", "true")
+    };
+    run(&server, failing).await.expect_err("it fails");
+    let log = log_after(&server, &workspace, first).await;
+    assert_eq!(log, ("a\nb\na\n".to_owned(), true), "the first one again");
     assert!(server.stop().await);
 }
 
@@ -160,20 +208,21 @@ async fn archives_among_the_inputs_are_unpacked() {
         inputs: vec![
             archive("work/site/", plain),
             input("four", b"4\n"),
-            archive("./", packed),
+            archive("./", packed.clone()),
+            archive("work/inputs/", packed),
         ],
         ..request(
             "",
-            "cat work/site/a/one work/site/two three $INPUTS_DIR/four",
+            "cat work/site/a/one work/site/two three $INPUTS_DIR/four $INPUTS_DIR/three",
         )
     };
     let seen = run(&server, asked).await.expect("ran");
-    assert_eq!(String::from_utf8_lossy(&seen.output), "1\n2\n3\n4\n");
+    assert_eq!(String::from_utf8_lossy(&seen.output), "1\n2\n3\n4\n3\n");
     let inputs = &seen.staged.inputs;
     let counts = inputs
         .iter()
         .map(|input| (input.file_count, input.size_bytes));
-    assert_eq!(counts.collect::<Vec<_>>(), [(2, 4), (1, 2), (1, 2)]);
+    assert_eq!(counts.collect::<Vec<_>>(), [(2, 4), (1, 2), (1, 2), (1, 2)]);
     assert!(server.stop().await);
 }
 
@@ -191,6 +240,7 @@ async fn a_hostile_archive_is_refused_and_leaves_nothing() {
         let refused = run_with(archive("work/x/", bytes)).await;
         let expected = ErrorReason::ArchiveInvalid.error_info_name();
         assert_eq!(reason(&refused), expected, "{refused}");
+        assert!(refused.message().contains("inputs[0]: "), "{refused}");
         wait_until_none_is_left(&server).await;
     }
     let large = vec![0; (1 << 20) + 1];
