@@ -142,11 +142,15 @@ async fn a_setup_goes_on_without_its_client_and_is_not_run_twice() {
         let listed = server.client.list_execs(list).await.expect("listed");
         listed.execs.len()
     };
-    wait_until("the setup runs", async || {
+    let runs = wait_until("the setup runs", async || {
         (execs().await == 1).then_some(())
-    })
-    .await;
-    call.abort();
+    });
+    let mut client = server.client.execs();
+    tokio::select! {
+        answer = client.run_exec(asked) => panic!("answered before the setup ended: {answer:?}"),
+        // The client leaves.
+        () = runs => {}
+    }
     let touch = plain_request(&workspace, "", "touch work/go");
     run(&server, touch).await.expect("ran");
     let log = log_after(&server, &workspace, slow).await;
