@@ -42,8 +42,12 @@ pub(crate) async fn run_exec(
     text_max: usize,
 ) -> ToolResult<FinishedExec> {
     let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
-    let events = call.tools.client.run_resuming(request);
-    let output = OutputStreams::new(call.tools.options.output_bytes_max);
+    let tools = call.tools;
+    let events = tools.client.run_resuming(request);
+    let output = OutputStreams::new(
+        tools.options.output_bytes_max,
+        tools.secrets.mask(call.session),
+    );
     let mut finished = follow_exec(events, output, text_max, call.id).await?;
     check_start(call, Some(&finished.result))?;
     finished
