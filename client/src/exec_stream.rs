@@ -11,8 +11,8 @@
 //! From then on it is AttachExec at the offsets reached, so no byte comes twice and none is left out; only
 //! Started and Exited, which each attach repeats, are dropped here.
 //!
-//! A RunExec that stages or collects ends with its summary. Its stream is always opened by RunExec, after Started with the
-//! position reached, which may lie within a file.
+//! A RunExec that stages or collects ends with its summary. Its stream is always opened by RunExec, after Started with
+//! the position reached, which may lie within a file.
 
 use skilld_proto::v1::exec_event::Event;
 use skilld_proto::v1::{
@@ -28,8 +28,8 @@ use crate::resource_names::{exec_name, short_id};
 use crate::retry::{may_resume, requested_wait};
 use crate::{Client, Error, Failure};
 
-/// Stream of one exec's events: at most one Started, exactly one Exited, exactly one Closed, each byte of output once. If
-/// the request stages or collects, also each byte of its files once, and exactly one summary.
+/// Stream of one exec's events: at most one Started, exactly one Exited, exactly one Closed, each byte of output once.
+/// If the request stages or collects, also each byte of its files once, and exactly one summary.
 #[derive(Debug)]
 pub struct ExecStream {
     client: Client,
@@ -140,6 +140,13 @@ impl ExecStream {
     #[must_use]
     pub fn times_resumed(&self) -> u32 {
         self.resumed
+    }
+
+    /// Returns `true` once the server has accepted the request: an exec that the stream starts may have run, even if no
+    /// event has come.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        self.attempts.accepted
     }
 
     /// Stops starting the exec: a RunExec under way is waited for but not repeated, and if no event comes of it the

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{decode, result_schema, schema};
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer, ToolsetContext};
+use crate::call_context::{CallContext, CallResult, SessionContext, ToolsetContext};
 use crate::script_run::ARG_STYLES;
 use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
@@ -153,7 +153,7 @@ pub(crate) async fn call(context: SessionContext<'_>, call: ToolCall) -> CallRes
     };
     call_method(request, call.arguments)
         .await
-        .map(ToolAnswer::fitting)
+        .map(|answer| answer.fitting(context))
         .map_err(|error| add_choices(tools, error))
 }
 

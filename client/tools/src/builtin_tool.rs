@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{result_schema, schema};
-use crate::call_context::{CallContext, CallResult, SessionContext, ToolAnswer};
+use crate::call_context::{CallContext, CallResult, SessionContext};
 use crate::tool_definition::{Profile, ToolCall, ToolDefinition};
 use crate::tool_error::{ToolError, ToolResult};
 use crate::tool_options::ToolOptions;
@@ -153,7 +153,7 @@ impl BuiltinTool {
             id: &call.id,
         };
         let answer = (self.handler)(request, call.arguments).await;
-        answer.map(ToolAnswer::fitting)
+        answer.map(|answer| answer.fitting(context))
     }
 }
 

@@ -51,8 +51,11 @@ impl ToolAnswer {
         is_added
     }
 
-    /// Cuts the result to the budget of results.
-    pub(crate) fn fitting(self) -> Self {
+    /// Masks the secrets of the session and cuts the result to the budget of results, in this order: of a value that is
+    /// cut a part would stay.
+    pub(crate) fn fitting(mut self, context: SessionContext<'_>) -> Self {
+        let mask = context.tools.secrets.mask(context.session);
+        mask.mask_json(&mut self.result);
         Self {
             result: fit_result(self.result),
             ..self

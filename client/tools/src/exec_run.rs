@@ -42,8 +42,12 @@ pub(crate) async fn run_exec(
     text_max: usize,
 ) -> ToolResult<FinishedExec> {
     let asked = request.spec.as_ref().and_then(|spec| spec.timeout);
-    let events = call.tools.client.run_resuming(request);
-    let output = OutputStreams::new(call.tools.options.output_bytes_max);
+    let tools = call.tools;
+    let events = tools.client.run_resuming(request);
+    let output = OutputStreams::new(
+        tools.options.output_bytes_max,
+        tools.secrets.mask(call.session),
+    );
     let mut finished = follow_exec(events, output, text_max, call.id).await?;
     check_start(call, Some(&finished.result))?;
     finished
@@ -64,8 +68,8 @@ pub(crate) fn check_start(call: CallContext<'_>, result: Option<&ExecResult>) ->
     }
 }
 
-/// Follows a command until nothing more comes of it. `call` is the model's id for the call that started it. A collection
-/// that fails loses no output of the command.
+/// Follows a command until nothing more comes of it. `call` is the model's id for the call that started it. A
+/// collection that fails loses no output of the command.
 pub(crate) async fn follow_exec(
     mut events: ExecStream,
     output: OutputStreams,
@@ -83,7 +87,7 @@ pub(crate) async fn follow_exec(
         outputs: None,
     };
     let mut receiver = OutputReceiver::new(text_max);
-    let (mut started, mut closed) = (false, false);
+    let mut closed = false;
     loop {
         let event = match events.next().await {
             Ok(Some(event)) => event,
@@ -92,9 +96,8 @@ pub(crate) async fn follow_exec(
                 finished.outputs = Some(Err(error));
                 break;
             }
-            Err(error) => return Err(translate_exec_error(error, started, call)),
+            Err(error) => return Err(translate_exec_error(error, events.is_accepted(), call)),
         };
-        started = true;
         match event.event {
             Some(Event::Staged(staged)) => finished.staged = staged,
             Some(Event::Started(start)) => finished.spec = start.effective_spec.unwrap_or_default(),
@@ -132,15 +135,15 @@ pub(crate) fn timeout_warning(
         .then(|| format!("timeout: the server permits {seconds} s, which was in force"))
 }
 
-/// Converts the error of a command that could not be started or followed. A workspace that is gone, or has failed, took a
-/// running command with it; only a command that did not start may be tried in a new one, as `workspace_exec` does.
-pub(crate) fn translate_exec_error(error: Error, started: bool, call: &str) -> ToolError {
+/// Converts the error of a command that could not be started or followed. A workspace that is gone, or has failed,
+/// took a running command with it; only a command that certainly did not start may be tried in a new one.
+pub(crate) fn translate_exec_error(error: Error, may_have_started: bool, call: &str) -> ToolError {
     match error.reason() {
         Some(
             ErrorReason::WorkspaceNotFound
             | ErrorReason::WorkspaceNotReady
             | ErrorReason::GuestLost,
-        ) if started => ToolError::WorkspaceLost,
+        ) if may_have_started => ToolError::WorkspaceLost,
         Some(ErrorReason::IdTaken) => ToolError::CallIdTaken {
             id: call.to_owned(),
         },

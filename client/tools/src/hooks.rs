@@ -1,6 +1,6 @@
-//! Hooks of the host application around loading and unloading a skill, and for the environment of runs. A call of the
-//! model, a preload or an eviction causes them. Skills that end with their prompt or turn, as the load mode says, call no hooks: the host itself ends
-//! those.
+//! Hooks of the host application. It may refuse or change what is loaded and unloaded, learns what was, and gives
+//! variables to runs. A call of the model, a preload or an eviction causes them. A skill that ends with its prompt or
+//! turn calls no hook: the host itself ends it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,8 +55,27 @@ pub struct RunIdentity<'a> {
     pub call_id: &'a str,
 }
 
+/// Variables that the host gives to a run. Where both maps have a name, the secret counts.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RunVariables {
+    /// Variables whose values results may show.
+    pub plain: BTreeMap<String, String>,
+    /// Variables whose values results mask.
+    pub secret: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for RunVariables {
+    /// Shows names only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunVariables")
+            .field("plain", &self.plain.keys())
+            .field("secret", &self.secret.keys())
+            .finish()
+    }
+}
+
 /// Future of the variables of a run. An error fails the call with this message for the model, and nothing starts.
-pub type VariablesFuture<'a> = BoxFuture<'a, Result<BTreeMap<String, String>, String>>;
+pub type VariablesFuture<'a> = BoxFuture<'a, Result<RunVariables, String>>;
 
 /// Future of a hook. An error fails the call with this message for the model, and nothing changes.
 pub type HookFuture<'a> = BoxFuture<'a, Result<(), String>>;
@@ -101,17 +120,18 @@ pub trait Hooks: Send + Sync {
     }
 
     /// Called before each run of a command; returns variables for it, such as the secrets of its skill. They take the
-    /// place of variables that the call or the options give.
+    /// place of variables that the call or the options give. A variable that no command can have fails the call.
     ///
-    /// The tools log none of them. Later results of the session and changes of its state have `***` for a value of at
-    /// least 8 bytes, also if a command prints it. A command that encodes a value first is not stopped by that. A
-    /// repeated call finds its command only with the same variables.
+    /// The tools log none of them. Later results and errors of the session have `***` for a secret value of at least 8
+    /// bytes, also if a command prints it. This protects against accidents only: a part of a value is not masked, such
+    /// as what one poll shows of it, nor is a value that a command encodes. Only this process remembers the values, and
+    /// only the last 1024 of a workspace. A repeated call finds its command only with the same variables.
     fn run_environment<'a>(
         &'a self,
         _session: &'a Session,
         _run: RunIdentity<'a>,
     ) -> VariablesFuture<'a> {
-        Box::pin(ready(Ok(BTreeMap::new())))
+        Box::pin(ready(Ok(RunVariables::default())))
     }
 }
 

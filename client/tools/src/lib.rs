@@ -9,12 +9,12 @@
 //!        ── call(session, state, call) ───► Answer { result for the model, delta of the state }
 //! ```
 //!
-//! Layers, each of which uses only those before it: `tool_definition` (families, definitions, calls) and
-//! `staged_uploads`, [`state`] and [`prompt`], `session`, `tool_error` and `tool_options`, [`host_tools`] and [`hooks`],
-//! `mcp_client` and `workspaces`, `call_context`, the shared core (`skill_lookup`, `skill_staging`,
-//! `prompt_material_reader`, `exec_run`, `run_outcome`, `script_run`, `builtin_tool` and their like), the families
-//! `trpc`, `sherma` and `agent_zero`, `toolset` with `prompt_lifecycle`, `preload` and `call_cancellation`, and
-//! `skills`.
+//! Layers, each of which uses only those before it: `tool_definition` (families, definitions, calls),
+//! `staged_uploads`, [`state`] and [`prompt`], `session`, `secret_mask`, `tool_error` and `tool_options`,
+//! [`host_tools`] and [`hooks`], `mcp_client` and `workspaces`, `call_context`, the shared core (`skill_lookup`,
+//! `skill_staging`, `prompt_material_reader`, `exec_run`, `run_outcome`, `script_run`, `builtin_tool` and their like),
+//! the families `trpc`, `sherma` and `agent_zero`, `toolset` with `prompt_lifecycle`, `preload` and
+//! `call_cancellation`, and `skills`.
 
 mod agent_zero;
 pub mod arguments;
@@ -42,6 +42,7 @@ mod run_secrets;
 mod run_variables;
 mod run_warnings;
 mod script_run;
+mod secret_mask;
 mod session;
 mod sherma;
 mod skill_file_path;

@@ -112,15 +112,15 @@ impl McpConnections {
     /// Closes the connections of a session's agent to these servers.
     pub(crate) async fn disconnect(&self, session: &Session, places: &[ServerAddress]) {
         self.close(|(of, agent, at)| {
-            *of == session.workspace_id() && *agent == session.agent && places.contains(at)
+            *of == session.shared_id() && *agent == session.agent && places.contains(at)
         })
         .await;
     }
 
     /// Closes all connections of a session, whichever agent they are of.
     pub(crate) async fn disconnect_session(&self, session: &Session) {
-        let workspace_id = session.workspace_id();
-        self.close(|(of, _, _)| *of == workspace_id).await;
+        let id = session.shared_id();
+        self.close(|(of, _, _)| *of == id).await;
     }
 
     async fn close(&self, which: impl Fn(&ConnectionKey) -> bool) {
@@ -140,5 +140,5 @@ async fn close_all(cells: impl IntoIterator<Item = ConnectionCell<McpConnection>
 }
 
 fn connection_key(session: &Session, at: &ServerAddress) -> ConnectionKey {
-    (session.workspace_id(), session.agent.clone(), at.clone())
+    (session.shared_id(), session.agent.clone(), at.clone())
 }

@@ -1,5 +1,5 @@
-//! Buffers of a command's output as a result shows it. The text is without what is for a terminal, and whole, or its
-//! beginning and its end. The memory use is bounded, however much the command prints.
+//! Buffers of a command's output as a result shows it. The text is without what is for a terminal and without secrets,
+//! and whole, or its beginning and its end. The memory use is bounded, however much the command prints.
 
 use std::collections::VecDeque;
 
@@ -8,6 +8,7 @@ use skilld_client::v1::exec_event::Event;
 use skilld_client::v1::{OutputEvent, output_event};
 use skilld_common::text_decoding::is_cut_character;
 
+use crate::secret_mask::{MaskedText, SecretMask};
 use crate::terminal_output::TerminalCleaner;
 
 /// Output streams of a command.
@@ -18,11 +19,11 @@ pub(crate) struct OutputStreams {
 }
 
 impl OutputStreams {
-    /// Creates buffers that hold at most `bytes_max` bytes of each stream.
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    /// Creates buffers that hold at most `bytes_max` bytes of each stream, in which secrets are masked.
+    pub(crate) fn new(bytes_max: usize, mask: SecretMask) -> Self {
         Self {
-            stdout: OutputBuffer::new(bytes_max),
-            stderr: OutputBuffer::new(bytes_max),
+            stdout: OutputBuffer::new(bytes_max, mask.clone()),
+            stderr: OutputBuffer::new(bytes_max, mask),
         }
     }
 
@@ -71,6 +72,7 @@ pub(crate) fn output_bytes(piece: &OutputEvent) -> &[u8] {
 #[derive(Debug)]
 pub(crate) struct OutputBuffer {
     cleaner: TerminalCleaner,
+    masked: MaskedText,
     ends: TextEnds,
     /// Bytes that were printed or lost.
     total: u64,
@@ -79,9 +81,10 @@ pub(crate) struct OutputBuffer {
 
 impl OutputBuffer {
     /// Creates a buffer that holds at most `bytes_max` bytes of text.
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize, mask: SecretMask) -> Self {
         Self {
             cleaner: TerminalCleaner::new(),
+            masked: MaskedText::new(mask),
             ends: TextEnds::new(bytes_max),
             total: 0,
             lost: 0,
@@ -91,8 +94,10 @@ impl OutputBuffer {
     /// Adds printed bytes and keeps the first and the last of their text.
     pub(crate) fn push(&mut self, data: &[u8]) {
         self.total += data.len() as u64;
-        let ends = &mut self.ends;
-        self.cleaner.push(data, &mut |text: &[u8]| ends.push(text));
+        let (masked, ends) = (&mut self.masked, &mut self.ends);
+        self.cleaner.push(data, &mut |text: &[u8]| {
+            masked.push(text, &mut |text: &[u8]| ends.push(text));
+        });
     }
 
     /// Counts bytes that the daemon has dropped.
@@ -103,8 +108,11 @@ impl OutputBuffer {
 
     /// Takes the lines that the program could still redraw; no more output may follow.
     pub(crate) fn finish(&mut self) {
-        let ends = &mut self.ends;
-        self.cleaner.finish(&mut |text: &[u8]| ends.push(text));
+        let (masked, ends) = (&mut self.masked, &mut self.ends);
+        self.cleaner.finish(&mut |text: &[u8]| {
+            masked.push(text, &mut |text: &[u8]| ends.push(text));
+        });
+        masked.finish(&mut |text: &[u8]| ends.push(text));
     }
 
     /// Returns the number of bytes that were printed.
@@ -228,7 +236,7 @@ mod tests {
     use super::*;
 
     fn shown(max: usize, pieces: &[&[u8]]) -> (String, Vec<String>) {
-        let mut shown = OutputBuffer::new(max);
+        let mut shown = OutputBuffer::new(max, SecretMask::default());
         for piece in pieces {
             shown.push(piece);
         }
@@ -252,6 +260,16 @@ mod tests {
     }
 
     #[test]
+    fn secrets_are_masked_before_text_is_left_out() {
+        let mut masking = OutputBuffer::new(8, SecretMask::new(["a secret".to_owned()]));
+        for piece in ["1 a sec", "ret and a secret 2"] {
+            masking.push(piece.as_bytes());
+        }
+        let text = masking.into_text("stdout", "", &mut Vec::new());
+        assert_eq!(text, "1 **\n[… 7 bytes of stdout left out …]\n** 2");
+    }
+
+    #[test]
     fn characters_are_never_cut() {
         let text = "ü€😀".repeat(50);
         for max in 2..60 {
@@ -271,7 +289,7 @@ mod tests {
 
     #[test]
     fn lost_bytes_are_said() {
-        let mut lossy = OutputBuffer::new(8);
+        let mut lossy = OutputBuffer::new(8, SecretMask::default());
         lossy.add_gap(100);
         lossy.push(b"end");
         let mut warnings = Vec::new();

@@ -191,7 +191,7 @@ async fn load_declared(
         name: tool.to_owned(),
         arguments,
     };
-    Ok((made, answer.fitting()))
+    Ok((made, answer.fitting(context)))
 }
 
 /// Undoes loads: `after` is the state that they would have led to.

@@ -3,12 +3,17 @@
 use skilld_client::v1::ExecSpec;
 
 use crate::call_context::{CallContext, hook_error};
-use crate::hooks::RunIdentity;
+use crate::hooks::{RunIdentity, RunVariables};
 use crate::host_environment::add_host_variables;
 use crate::tool_error::ToolResult;
 
-/// Adds the variables that the host's hook gives to a run, in place of others of their names. Returns a warning for each
-/// that no command can have. The skill of the run is that of its specification.
+/// Adds the variables that the host's hook gives to a run, in place of others of their names. Returns warnings about
+/// others that have no room beside them. The skill of the run is that of its specification.
+///
+/// # Errors
+///
+/// [`ToolError::Hook`](crate::ToolError::Hook) if the hook refuses, or gives a variable that the command cannot have:
+/// it must not run with the call's own value instead.
 pub(crate) async fn add_run_variables(
     call: CallContext<'_>,
     spec: &mut ExecSpec,
@@ -18,16 +23,19 @@ pub(crate) async fn add_run_variables(
         skill: &spec.skill,
         call_id: call.id,
     };
-    let asked = call.tools.hooks.run_environment(call.session, run).await;
-    let given = asked.map_err(hook_error)?;
-    if given.is_empty() {
+    let answer = call.tools.hooks.run_environment(call.session, run).await;
+    let RunVariables { plain, secret } = answer.map_err(hook_error)?;
+    if plain.is_empty() && secret.is_empty() {
         return Ok(Vec::new());
     }
     let others = std::mem::take(&mut spec.env);
-    let mut warnings = add_host_variables(&given, &mut spec.env);
-    warnings.extend(add_host_variables(&others, &mut spec.env));
+    let problems = add_host_variables(secret.iter().chain(&plain), &mut spec.env);
+    if !problems.is_empty() {
+        let problem = format!("the command was not started: {}", problems.join("; "));
+        return Err(hook_error(problem));
+    }
     call.tools
         .secrets
-        .remember(call.session, given.into_values());
-    Ok(warnings)
+        .remember(call.session, secret.into_values());
+    Ok(add_host_variables(&others, &mut spec.env))
 }

@@ -1,5 +1,5 @@
-//! Runs a script of a skill, for every family alike: one call stages, runs and collects. The daemon chooses the interpreter, turns
-//! arguments into words and watches the clocks; this module makes one result of its answers.
+//! Runs a script of a skill, for every family alike: one call stages, runs and collects. The daemon chooses the
+//! interpreter, turns arguments into words and watches the clocks; this module makes one result of its answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -19,21 +19,27 @@ pub struct Session {
     pub session: String,
     /// The agent; empty where there is only one.
     pub agent: String,
-    /// Id of an existing workspace in which the session works, and which it neither creates nor deletes; empty for one of
-    /// its own. A token for that workspace is enough then.
+    /// Id of an existing workspace in which the session works, and which it neither creates nor deletes; empty for one
+    /// of its own. A token for that workspace is enough then. Its files and commands outlive the session.
     pub workspace: String,
 }
 
 impl Session {
-    /// Returns the id of the session's workspace. One of its own is the same for the same app, user and session, on every
-    /// machine, and never that of another session, whatever characters the names have.
+    /// Returns the id of the session's workspace. One of its own is the same for the same app, user and session, on
+    /// every machine, and never that of another session, whatever characters the names have.
     #[must_use]
     pub fn workspace_id(&self) -> String {
         if !self.workspace.is_empty() {
             return self.workspace.clone();
         }
-        let digest = digest([&self.app, &self.user, &self.session]);
+        let digest = digest(&[&self.app, &self.user, &self.session]);
         format!("session-{digest}")
+    }
+
+    /// Returns an id of the session that all its agents share, and no other session, not even one in the same
+    /// workspace.
+    pub(crate) fn shared_id(&self) -> String {
+        digest(&[&self.workspace, &self.app, &self.user, &self.session])
     }
 
     /// Returns the id of the exec that a call starts: the same for the same call of the same tool, so that a call that
@@ -43,8 +49,12 @@ impl Session {
         if call.is_empty() {
             return new_exec_id();
         }
-        // Agents of one session share its workspace.
-        format!("call-{}", digest([&self.agent, tool, call]))
+        // Agents of one session share its workspace, and sessions may share a given one.
+        let digest = match self.workspace.is_empty() {
+            true => digest(&[&self.agent, tool, call]),
+            false => digest(&[&self.shared_id(), &self.agent, tool, call]),
+        };
+        format!("call-{digest}")
     }
 
     /// Returns the scope of the session's artifacts.
@@ -59,7 +69,7 @@ impl Session {
 }
 
 /// Returns the first 160 bits of a SHA-256 over the parts, in hex.
-fn digest(parts: [&str; 3]) -> String {
+fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
         // With its length before it, no part runs into the next.
@@ -108,5 +118,25 @@ mod tests {
         };
         assert_ne!(id, other.exec_id("skill_run", "call_1"));
         assert_ne!(one.exec_id("skill_run", ""), one.exec_id("skill_run", ""));
+    }
+
+    #[test]
+    fn sessions_in_one_given_workspace_share_no_ids() {
+        let given = |name: &str| Session {
+            workspace: "given".into(),
+            ..session("app", "ann", name)
+        };
+        let (one, other) = (given("1"), given("2"));
+        assert_eq!(one.workspace_id(), other.workspace_id());
+        assert_eq!(
+            one.exec_id("skill_run", "c"),
+            given("1").exec_id("skill_run", "c")
+        );
+        assert_ne!(
+            one.exec_id("skill_run", "c"),
+            other.exec_id("skill_run", "c")
+        );
+        assert_ne!(one.shared_id(), other.shared_id());
+        assert_ne!(one.shared_id(), session("app", "ann", "1").shared_id());
     }
 }

@@ -1,7 +1,7 @@
 //! Stages skills in a session's workspace when a command is about to run. These are the loaded ones, whose folders
 //! prompts and results name, and the one that the command runs in. Staging what is there already changes nothing.
 
-use skilld_client::v1::{ErrorReason, RunExecRequest, StageSkillsRequest, StagedSkill};
+use skilld_client::v1::{RunExecRequest, StageSkillsRequest, StagedSkill};
 use skilld_client::{Error, FieldViolation, short_id};
 use tonic::Code;
 
@@ -80,10 +80,10 @@ pub(crate) async fn stage_for_command(
     Ok(staging)
 }
 
-/// Runs a command to its end in the session's workspace by one call, which stages skills first: `skill`, the reference of
-/// the one that the command runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings about
-/// loaded skills. Of each text file at most `text_max` bytes are kept. The call is repeated in a new workspace only if the
-/// daemon had lost the session's before the command started.
+/// Runs a command to its end in the session's workspace by one call, which stages skills first: `skill`, the reference
+/// of the one that the command runs in, and the loaded ones, as [`stage_for_command`] does. Returns it with warnings
+/// about loaded skills. Of each text file at most `text_max` bytes are kept. The call is repeated in a new workspace
+/// only if the daemon had lost the session's before it accepted the call.
 pub(crate) async fn run_with_skills(
     call: CallContext<'_>,
     skill: Option<&str>,
@@ -113,7 +113,7 @@ pub(crate) async fn run_with_skills(
         }
     });
     match finished.await {
-        Err(ToolError::Daemon(error)) if is_of_staging(&error) => {
+        Err(ToolError::Daemon(error)) if is_of_skill(&error) => {
             Err(describe_error(call.context, error, skill.unwrap_or_default()).await)
         }
         finished => finished,
@@ -124,7 +124,7 @@ pub(crate) async fn run_with_skills(
 /// call has run without them.
 fn may_run_without(error: &ToolError) -> bool {
     matches!(error, ToolError::CallIdTaken { .. })
-        || matches!(error, ToolError::Daemon(error) if is_of_staging(error))
+        || matches!(error, ToolError::Daemon(error) if is_of_skill(error))
 }
 
 /// Stages loaded skills one by one. Returns warnings about those that cannot be staged.
@@ -164,7 +164,8 @@ pub(crate) fn bare_name(reference: &str) -> &str {
     reference.split('@').next().unwrap_or(reference)
 }
 
-/// Returns `true` if an error may be the fault of one of the skills, and is not that of the workspace or the daemon.
+/// Returns `true` if an error may be the fault of one of the skills, and is not that of the workspace, of the daemon or
+/// of another field of a run.
 fn is_of_skill(error: &Error) -> bool {
     let codes = [
         Code::NotFound,
@@ -172,22 +173,12 @@ fn is_of_skill(error: &Error) -> bool {
         Code::InvalidArgument,
         Code::ResourceExhausted,
     ];
-    !is_lost(error) && error.code().is_some_and(|code| codes.contains(&code))
-}
-
-/// Returns `true` if an error of a run may be that of staging one of its skills.
-fn is_of_staging(error: &Error) -> bool {
-    let violations = error.failure().map(|failure| &failure.violations);
-    let is_of_skills = |violation: &FieldViolation| violation.field.starts_with("skills");
-    match error.reason() {
-        Some(
-            ErrorReason::SkillNotFound
-            | ErrorReason::SkillInvalid
-            | ErrorReason::DiskFull
-            | ErrorReason::QuotaExceeded,
-        ) => true,
-        _ => violations.is_some_and(|violations| violations.iter().any(is_of_skills)),
-    }
+    let failure = error.failure();
+    let violations = failure.map_or(&[][..], |failure| &failure.violations);
+    let of_skills = |violation: &FieldViolation| violation.field.starts_with("skills");
+    !is_lost(error)
+        && error.code().is_some_and(|code| codes.contains(&code))
+        && (violations.is_empty() || violations.iter().any(of_skills))
 }
 
 /// Stages skills by one call; none without a call. The skills that it returns have the names of their folders.

@@ -105,9 +105,15 @@ impl StateDelta {
         self.0.insert(key.into(), Value::Null);
     }
 
-    /// Returns the new values.
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
-        self.0.values_mut()
+    /// Returns the results of commands, and the remarks about their output, among the new values. The session's calls
+    /// show them and use them for nothing else.
+    pub(crate) fn command_texts_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        let commands = self.0.iter_mut().filter(|(key, _)| key.starts_with(EXEC));
+        let fields = commands.filter_map(|(_, command)| command.as_object_mut());
+        let texts = fields.flat_map(|fields| fields.iter_mut());
+        texts
+            .filter(|(name, _)| matches!(name.as_str(), "result" | "hints"))
+            .map(|(_, text)| text)
     }
 
     /// Adds the changes of a later delta; where both change a key, the later one counts.

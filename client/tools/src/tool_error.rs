@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use skilld_client::Error;
+use skilld_client::v1::ErrorReason;
 
 use crate::prompt::MalformedRequest;
+use crate::secret_mask::SecretMask;
 
 /// Maximum size of a message for a model, in bytes.
 const MESSAGE_BYTES_MAX: usize = 8 * 1024;
@@ -185,6 +187,16 @@ pub enum ToolError {
     /// The daemon refused, or could not be reached.
     #[error(transparent)]
     Daemon(#[from] Error),
+    /// An error of another kind, whose text had values that the host's hook gave to runs.
+    #[error("{message}")]
+    Masked {
+        /// Code of the error.
+        code: &'static str,
+        /// Reason that the daemon gave; `None` if the error is not the daemon's.
+        reason: Option<ErrorReason>,
+        /// Text of the error with `***` in place of the values.
+        message: String,
+    },
     /// The request body or the reply is not in the provider's format.
     #[error("malformed request: {0}")]
     Request(#[from] MalformedRequest),
@@ -217,6 +229,7 @@ impl ToolError {
             Self::Hook { .. } => "REFUSED_BY_HOST",
             Self::Host { .. } => "TOOL_FAILED",
             Self::Daemon(_) => "DAEMON",
+            Self::Masked { code, .. } => code,
             Self::Request(_) => "MALFORMED_REQUEST",
         }
     }
@@ -230,12 +243,36 @@ impl ToolError {
             "message": cut_message(self.to_string(), MESSAGE_BYTES_MAX),
             "status": "failed",
         });
-        if let Self::Daemon(daemon) = self
-            && let (Some(reason), Some(error)) = (daemon.reason(), error.as_object_mut())
-        {
+        if let (Some(reason), Some(error)) = (self.reason(), error.as_object_mut()) {
             error.insert("reason".into(), reason.error_info_name().into());
         }
         error
+    }
+
+    /// Masks secrets in the text of the error, which keeps its code and its reason.
+    pub(crate) fn masked(self, mask: &SecretMask) -> Self {
+        let text = self.to_string();
+        let mut message = text.clone();
+        mask.mask_text(&mut message);
+        if message == text {
+            return self;
+        }
+        Self::Masked {
+            code: self.code(),
+            reason: self.reason(),
+            message,
+        }
+    }
+
+    /// Returns the reason that the daemon gave; `None` for an error that is not the daemon's.
+    fn reason(&self) -> Option<ErrorReason> {
+        if let Self::Daemon(daemon) = self {
+            daemon.reason()
+        } else if let Self::Masked { reason, .. } = self {
+            *reason
+        } else {
+            None
+        }
     }
 
     /// Returns `true` if the skill is missing or cannot be used; `false` for faults of the daemon or the connection.

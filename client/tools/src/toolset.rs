@@ -128,13 +128,16 @@ impl Toolset {
         call: ToolCall,
     ) -> Result<ToolAnswer, ToolError> {
         let context = self.context(session, state);
-        let mut answer = match self.family() {
+        let answer = match self.family() {
             Family::Trpc => trpc::call(context, call).await,
             Family::Sherma => sherma::call(context, call).await,
             Family::AgentZero => agent_zero::call(context, call).await,
-        }?;
-        let values = std::iter::once(&mut answer.result).chain(answer.delta.values_mut());
-        self.inner.secrets.mask(session, values);
+        };
+        let mask = self.inner.secrets.mask(session);
+        let mut answer = answer.map_err(|error| error.masked(&mask))?;
+        mask.mask_json(&mut answer.result);
+        let texts = answer.delta.command_texts_mut();
+        texts.for_each(|text| mask.mask_json(text));
         Ok(answer)
     }
 
@@ -179,8 +182,8 @@ impl Toolset {
     ///
     /// # Errors
     ///
-    /// [`ToolError::InvalidArguments`] if the skills are no such list; otherwise the error of the first load that fails.
-    /// No state changes then.
+    /// [`ToolError::InvalidArguments`] if the skills are no such list; otherwise the error of the first load that
+    /// fails. No state changes then.
     pub async fn preload(
         &self,
         session: &Session,

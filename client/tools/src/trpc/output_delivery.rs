@@ -7,6 +7,7 @@ use skilld_client::v1::{ExecState, OutputStream, PollExecResponse};
 
 use super::remembered_commands::SessionCommand;
 use crate::output_buffer::{output_bytes, whole_end, whole_start};
+use crate::secret_mask::SecretMask;
 use crate::terminal_output::TerminalCleaner;
 
 /// Output that is handed over. The streams are separate, so that no line of one is torn by the other.
@@ -29,6 +30,8 @@ pub(super) struct OutputDelivery {
     lines: usize,
     /// `true` if output before the offsets was left out, so that it may begin within a character.
     is_tail: bool,
+    /// Secrets, of which no answer ends with a part.
+    mask: SecretMask,
     lost: u64,
     more: bool,
 }
@@ -45,12 +48,13 @@ struct StreamDelivery {
 
 impl OutputDelivery {
     /// Creates a delivery of at most so many lines.
-    pub(super) fn new(lines: Option<usize>, is_tail: bool) -> Self {
+    pub(super) fn new(lines: Option<usize>, is_tail: bool, mask: SecretMask) -> Self {
         Self {
             stdout: StreamDelivery::new(),
             stderr: StreamDelivery::new(),
             lines: lines.unwrap_or(usize::MAX),
             is_tail,
+            mask,
             lost: 0,
             more: false,
         }
@@ -77,6 +81,12 @@ impl OutputDelivery {
             if !self.more && goes_on && is_last(answer, index, piece.stream()) {
                 // The rest of a character is on its way.
                 end = whole_end(data);
+                let held = self.mask.open_bytes(data.get(..end).unwrap_or_default());
+                // So is the rest of a secret. Only one that a whole call has no room for is cut.
+                if is_full && (held < end || self.text_bytes() > 0) {
+                    end -= held;
+                    self.more = held > 0;
+                }
             }
             let stream = self.stream_mut(piece.stream());
             let start = match is_tail && stream.taken == 0 {
@@ -229,7 +239,7 @@ mod tests {
         lines: Option<usize>,
         is_full: bool,
     ) -> DeliveredOutput {
-        let mut delivery = OutputDelivery::new(lines, false);
+        let mut delivery = OutputDelivery::new(lines, false, SecretMask::default());
         delivery.take(command, answer, is_full);
         delivery.finish(command, is_full || answer.state() != ExecState::Closed)
     }
@@ -287,7 +297,7 @@ mod tests {
         let mut running = SessionCommand::default();
         let mut tail = stdout(4, b"\x82\xacend");
         tail.set_state(ExecState::Closed);
-        let mut delivery = OutputDelivery::new(None, true);
+        let mut delivery = OutputDelivery::new(None, true, SecretMask::default());
         delivery.take(&mut running, &tail, false);
         let handed = delivery.finish(&mut running, false);
         assert_eq!((handed.stdout.as_str(), handed.lost), ("end", 2));

@@ -231,7 +231,8 @@ async fn take_output(
     command: &mut SessionCommand,
 ) -> Result<(DeliveredOutput, PollExecResponse, bool), Error> {
     let bytes_max = answer_bytes_max(context.tools);
-    let mut delivery = OutputDelivery::new(poll.lines, poll.is_tail);
+    let mask = context.tools.secrets.mask(context.session);
+    let mut delivery = OutputDelivery::new(poll.lines, poll.is_tail, mask);
     let (mut wait, mut answers) = (poll.wait, 0);
     let (answer, has_more) = loop {
         let left = match poll.is_tail {
@@ -336,7 +337,8 @@ async fn finish_command(
         name: poll.name.clone(),
         ..AttachExecRequest::default()
     });
-    let output = OutputStreams::new(tools.options.output_bytes_max);
+    let mask = tools.secrets.mask(context.session);
+    let output = OutputStreams::new(tools.options.output_bytes_max, mask);
     let finished = follow_exec(events, output, 0, "").await?;
     let outcome = RunOutcome::new(&tools.options, finished);
     let mut result = RunResult::new(outcome, command.staged.clone());

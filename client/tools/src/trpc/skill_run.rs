@@ -1,5 +1,5 @@
-//! `skill_run`: a command in a skill to its end, and the files that it left. One call to the daemon on a session that has
-//! run before, if the skill is loaded: it stages the skill and the inputs, runs the command and collects its files.
+//! `skill_run`: a command in a skill to its end, and the files that it left. One call to the daemon on a session that
+//! has run before, if the skill is loaded: it stages the skill and the inputs, runs the command and collects its files.
 //!
 //! ```text
 //! prepared_run (arguments, policy ─► look-up ─► run) ─► run_outcome ─► output_files ─► state

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use skilld_client::v1::{Problem, StageSkillsRequest};
-use skilld_testing::Fake;
 use skilld_testing::skills::{Kit, digest};
+use skilld_testing::{Fake, invalid, refusal};
 use skilld_tools::{Family, Profile, ToolOptions};
+use tonic::Code;
 
 use crate::conversation::{check_warning, conversation_about};
 use crate::tools_trpc::{Talk, run, skill};
@@ -126,6 +127,38 @@ async fn a_loaded_skill_that_is_gone_is_a_warning_of_the_command() {
             ),
         }
     }
+}
+
+#[tokio::test]
+async fn a_loaded_skill_beyond_a_limit_is_a_warning_of_the_command() {
+    for (tool, arguments) in [
+        ("workspace_exec", json!({"command": "hello"})),
+        ("skill_run", json!({"skill": "other", "command": "hello"})),
+        ("skill_exec", json!({"skill": "other", "command": "hello"})),
+    ] {
+        let mut talk = Talk::new(ToolOptions::default()).await;
+        talk.call("skill_load", json!({"skill": "demo"})).await;
+        let limit = || [refusal(Code::ResourceExhausted, "LIMIT_EXCEEDED", &[])];
+        match tool {
+            "skill_exec" => talk.fake.calls.refuse("StageSkills", limit()),
+            _ => talk.fake.calls.refuse("RunExec", limit()),
+        }
+        talk.fake.calls.refuse("StageSkills", limit());
+        let result = talk.call(tool, arguments).await;
+        check_warning(&result, "the loaded skill demo is not in the workspace: ");
+    }
+}
+
+#[tokio::test]
+async fn a_fault_of_the_command_stages_no_skill_alone() {
+    let mut talk = Talk::new(ToolOptions::default()).await;
+    talk.call("skill_load", json!({"skill": "demo"})).await;
+    let fault = invalid(&[("spec.timeout", "is too long")]);
+    talk.fake.calls.refuse("RunExec", [fault]);
+    let arguments = json!({"skill": "other", "command": "hello"});
+    let (code, _) = talk.refused("skill_run", arguments).await;
+    assert_eq!(code, "INVALID_ARGUMENTS");
+    assert_eq!(talk.fake.calls.count("StageSkills"), 0);
 }
 
 #[tokio::test]

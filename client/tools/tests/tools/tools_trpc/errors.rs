@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use skilld_tools::ToolOptions;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::{Talk, run};
 use crate::conversation::{check_fields, check_warning, refusals};
@@ -139,4 +139,26 @@ async fn a_lost_workspace_is_recreated_unless_the_call_had_started() {
         .await;
     assert_eq!(lost.0, "WORKSPACE_LOST");
     assert_eq!(talk.fake.state.lock().starts, before + 1);
+}
+
+#[tokio::test]
+async fn a_run_that_was_accepted_is_never_made_in_a_new_workspace() {
+    for (tool, arguments) in [
+        ("workspace_exec", json!({"command": "hello"})),
+        ("skill_run", run("hello")),
+    ] {
+        let mut talk = Talk::new(ToolOptions::default()).await;
+        talk.call("workspace_exec", json!({"command": "first"}))
+            .await;
+        // The connection breaks before the first event, and then the workspace is gone.
+        let broken = Status::unavailable("the connection broke");
+        let lost = refusal(Code::NotFound, "WORKSPACE_NOT_FOUND", &[]);
+        for status in [broken, lost] {
+            talk.fake.calls.break_after(EVENTS, 0, Some(status));
+        }
+        let before = talk.fake.state.lock().starts;
+        let (code, _) = talk.refused(tool, arguments).await;
+        assert_eq!(code, "WORKSPACE_LOST", "{tool}");
+        assert_eq!(talk.fake.state.lock().starts, before + 1, "{tool}");
+    }
 }
