@@ -200,13 +200,19 @@ pub(crate) fn local_specs(inputs: &[Input]) -> anyhow::Result<Option<Vec<InputSp
         if !metadata.is_file() || metadata.mode() & 0o111 != 0 {
             return Ok(None);
         }
-        // The size in the metadata may be wrong: a file can grow, and those of /proc have none.
+        // The size in the metadata may be wrong: a file can grow, and files of /proc have none.
         let mut data = Vec::new();
         let read = File::open(&local.path)
             .and_then(|file| file.take(DATA_BYTES_MAX + 1).read_to_end(&mut data));
         let bytes = read.with_context(failed)? as u64;
         total_bytes += bytes;
         if bytes > DATA_BYTES_MAX || total_bytes > REQUEST_BYTES_MAX {
+            // An upload would send as many bytes as the metadata says.
+            let path = local.path.display();
+            anyhow::ensure!(
+                metadata.len() > 0,
+                "{path} has no size, as files of /proc: copy it to another file first"
+            );
             return Ok(None);
         }
         specs.push(InputSpec {
