@@ -149,8 +149,8 @@ impl ExecStream {
         self.attempts.accepted
     }
 
-    /// Stops starting the exec: a RunExec under way is waited for but not repeated, and if no event comes of it the
-    /// stream ends without Closed. Has no effect once an event has come.
+    /// Stops starting the exec: a RunExec under way is waited for but not repeated. If it brings no Started, the stream
+    /// ends without Closed. Has no effect after Started.
     pub fn cancel_start(&mut self) {
         self.is_start_cancelled = true;
     }

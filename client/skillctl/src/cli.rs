@@ -167,8 +167,8 @@ pub(crate) fn typed_command() -> Vec<String> {
     names
 }
 
-/// Returns the words of the command line. A `run` whose first word comes after `--` has no skill, and gets an empty one:
-/// clap does not tell where `--` was.
+/// Returns the words of the command line. A `run` whose first word comes after `--` has no skill, and gets an empty
+/// one: clap does not tell where `--` was.
 fn command_line() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     if let Some(dashes) = words.iter().position(|word| word == "--") {

@@ -81,6 +81,7 @@ const FOREIGN_WORDS: &[ForeignWord] = &[
     foreign("ps", &[], "`skillctl workspace list` for workspaces, `skillctl ps ID` for the commands of one"),
     foreign("ls", &[], "`skillctl workspace list` for workspaces, `skillctl ls ID` for the files of one"),
     foreign("logs", &[], "`skillctl logs ID/EXEC`; `skillctl ps ID` lists the commands of a workspace"),
+    foreign("run", &[], "`skillctl run -- COMMAND`; `skillctl run SKILL COMMAND` for a skill"),
     foreign("ps", &["-a", "--all", "-l", "--latest", "-n", "--last", "-s", "--size", "-f", "--filter", "-e", "--no-trunc"], "`skillctl ps ID` alone: it lists all commands, ended ones too"),
     foreign("ls", &["-l", "-a", "--all"], "`skillctl ls ID` alone: it shows modes, sizes and hidden files"),
     foreign("logs", &["--tail", "-n", "--since", "--until", "-t", "--timestamps"], "`skillctl logs ID/EXEC | tail`, or --offset to skip a number of bytes"),
@@ -220,6 +221,7 @@ mod tests {
         assert_eq!(find_instead("kill", "-H"), find_instead("kill", "-9"));
         assert_eq!(find_instead("skill show", "frobnicate"), None);
         assert!(find_instead("ps", "").is_some_and(|instead| instead.contains("workspace list")));
+        assert!(find_instead("run", "").is_some_and(|instead| instead.contains("run -- COMMAND")));
         assert_eq!(find_instead("skill show", ""), None);
     }
 }

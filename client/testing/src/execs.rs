@@ -246,6 +246,8 @@ impl ExecService for FakeServices {
     /// Answers when no stream of the exec is left.
     async fn kill_exec(&self, request: Request<KillExecRequest>) -> Result<Response<Exec>, Status> {
         let name = request.into_inner().name;
+        let workspace = name.split("/execs/").next().unwrap_or_default();
+        self.lock().check_ready(workspace)?;
         let running = self.running(&name)?;
         running.killed.send_replace(true);
         running.input.send_modify(|input| input.killed = true);

@@ -52,6 +52,8 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub struct State {
     pub workspaces: BTreeMap<String, v1::Workspace>,
     pub execs: BTreeMap<String, FakeExec>,
+    /// `true` keeps a workspace that a run ends in the state CLOSING until a call deletes it.
+    pub keeps_closing: bool,
     /// Number of programs that were started.
     pub starts: u32,
     /// Faults of the next writes to stdin; empty if all succeed.

@@ -43,7 +43,7 @@ impl FakeServices {
             // Only once the connection has taken the last event.
             tokio::task::yield_now().await;
             if is_temporary {
-                ended.lock().workspaces.remove(&parent);
+                ended.lock().close_workspace(&parent);
             }
             stream::empty()
         });

@@ -9,7 +9,30 @@ use skilld_client::v1::*;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt;
 
-use super::{FakeServices, error_details, refusal, unimplemented};
+use super::{FakeServices, State, error_details, refusal, unimplemented};
+
+impl State {
+    /// Ends a workspace, which is closing from then on if the test wants to see that, else gone.
+    pub(super) fn close_workspace(&mut self, name: &str) {
+        if !self.keeps_closing {
+            self.workspaces.remove(name);
+        } else if let Some(workspace) = self.workspaces.get_mut(name) {
+            workspace.state = WorkspaceState::Closing.into();
+        }
+    }
+
+    /// Checks that commands of a workspace can be reached.
+    pub(super) fn check_ready(&self, workspace: &str) -> Result<(), Status> {
+        match self.workspaces.get(workspace) {
+            Some(found) if found.state() == WorkspaceState::Closing => Err(refusal(
+                Code::FailedPrecondition,
+                "WORKSPACE_NOT_READY",
+                &[],
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
 
 #[tonic::async_trait]
 impl WorkspaceService for FakeServices {

@@ -1,6 +1,8 @@
 //! `SRC[=DEST]`: a local file that is sent, or a reference that the server fetches.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -146,7 +148,7 @@ fn last_name(from: &str) -> &str {
     trimmed.rsplit('/').next().unwrap_or(trimmed)
 }
 
-/// Checks that no local file has the destination of another input, which it would replace: references are staged first.
+/// Checks that no local file has the destination of another input: one of the two would replace the other.
 pub(crate) fn check_destinations(inputs: &[Input]) -> anyhow::Result<()> {
     let mut places: HashMap<String, &Input> = HashMap::new();
     for input in inputs {
@@ -156,7 +158,7 @@ pub(crate) fn check_destinations(inputs: &[Input]) -> anyhow::Result<()> {
             reference(other) && reference(input)
         };
         let other = places.insert(place.clone(), input);
-        // Of references the server knows better.
+        // The server compares the destinations of references.
         if let Some(other) = other.filter(|other| !both_are_references(other)) {
             anyhow::bail!(
                 "{} and {} both go to {place}: give one of them another DEST",
@@ -182,10 +184,10 @@ pub(crate) fn reference_specs(inputs: &[Input], mode: StageMode) -> Vec<InputSpe
     references.collect()
 }
 
-/// Reads the local files among the inputs for one request. Returns `None` if one of them has to be sent by itself: stdin,
-/// a directory, a file that is executable, and files that are too large for a request.
+/// Reads the local files among the inputs for one request. Returns `None` if one of them has to be sent by itself:
+/// stdin, a directory, an executable file, and files that are too large for a request.
 pub(crate) fn local_specs(inputs: &[Input]) -> anyhow::Result<Option<Vec<InputSpec>>> {
-    let (mut specs, mut bytes) = (Vec::new(), 0);
+    let (mut specs, mut total_bytes) = (Vec::new(), 0);
     for input in inputs {
         let Input::Local(local) = input else {
             continue;
@@ -195,15 +197,26 @@ pub(crate) fn local_specs(inputs: &[Input]) -> anyhow::Result<Option<Vec<InputSp
         }
         let failed = || local.path.display().to_string();
         let metadata = std::fs::metadata(&local.path).with_context(failed)?;
-        bytes += metadata.len();
-        let is_plain = metadata.is_file() && metadata.mode() & 0o111 == 0;
-        if !is_plain || metadata.len() > DATA_BYTES_MAX || bytes > REQUEST_BYTES_MAX {
+        if !metadata.is_file() || metadata.mode() & 0o111 != 0 {
+            return Ok(None);
+        }
+        // The size in the metadata may be wrong: a file can grow, and files of /proc have none.
+        let mut data = Vec::new();
+        let read = File::open(&local.path)
+            .and_then(|file| file.take(DATA_BYTES_MAX + 1).read_to_end(&mut data));
+        let bytes = read.with_context(failed)? as u64;
+        total_bytes += bytes;
+        if bytes > DATA_BYTES_MAX || total_bytes > REQUEST_BYTES_MAX {
+            // An upload would send as many bytes as the metadata says.
+            let path = local.path.display();
+            anyhow::ensure!(
+                metadata.len() > 0,
+                "{path} has no size, as files of /proc: copy it to another file first"
+            );
             return Ok(None);
         }
         specs.push(InputSpec {
-            content: Some(Content::Data(
-                std::fs::read(&local.path).with_context(failed)?.into(),
-            )),
+            content: Some(Content::Data(data.into())),
             path: local.target.clone(),
             ..InputSpec::default()
         });
@@ -212,8 +225,8 @@ pub(crate) fn local_specs(inputs: &[Input]) -> anyhow::Result<Option<Vec<InputSp
 }
 
 impl LocalInput {
-    /// Sends a local file, a directory or stdin into a workspace, shows a progress bar, and notes on stderr what was left
-    /// out.
+    /// Sends a local file, a directory or stdin into a workspace, shows a progress bar, and notes on stderr what was
+    /// left out.
     pub(crate) async fn send(
         &self,
         client: &Client,

@@ -26,6 +26,12 @@ use crate::output::event_follower::{self, EventFollower, FollowOutcome, OnLeave}
 use crate::output::{self, proto_json, value_formats};
 use crate::terminal::interrupt::{InterruptSignals, InterruptedError};
 
+/// Idle timeout of a workspace that this program creates and does not keep, as of one that the daemon claims for a run.
+const TEMPORARY_IDLE_TIMEOUT: Duration = Duration {
+    seconds: 60,
+    nanos: 0,
+};
+
 /// Run a command in a fresh workspace, of a skill or any other: claim, stage, run, collect, delete.
 ///
 /// A command of a skill starts in the skill's root. Without a skill the command follows -- and starts in /workspace.
@@ -120,10 +126,10 @@ impl Run {
         let mut job = RunJob {
             client,
             clock: TimingPrinter { say: self.timing },
-            // Known before it exists, so that it can be deleted whatever became of its creation.
+            // This program chooses the name, and so can delete the workspace also if no answer named it.
             workspace: workspace_name(&new_workspace_id()),
             interrupt,
-            follower: EventFollower::new(client, OnLeave::Kill),
+            follower: EventFollower::new(client, OnLeave::KillOrDropCall),
             is_created: false,
         };
         let mut object = Map::new();
@@ -135,8 +141,9 @@ impl Run {
             printed = output::print_value(&Value::Object(object));
         }
         let ending = ended?;
-        deleted.and(printed)?;
+        // This notes how the command ended, also if a later step failed.
         let code = event_follower::exit_code(&ending);
+        deleted.and(printed)?;
         if let FollowOutcome::Detached(at) = ending {
             let name = short_id(&job.workspace);
             event_follower::note_detached(&format!("{name}/{name}"), at);
@@ -192,11 +199,20 @@ impl Run {
     }
 }
 
-/// Returns the name of the folder in which a skill is staged: without its version, and of a skill within a skill the last
-/// name.
+/// Returns the name of the skill in whose folder the command runs: the reference without its version, and of a skill
+/// within a skill, `parent/child`, the last id. A `/` in any other name is part of it.
 fn folder_name(reference: &str) -> &str {
+    let is_id = |part: &str| {
+        part.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && part
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || "._-".contains(letter))
+    };
     let name = reference.split('@').next().unwrap_or(reference);
-    name.rsplit('/').next().unwrap_or(name)
+    match name.rsplit_once('/') {
+        Some((_, last)) if name.split('/').all(is_id) => last,
+        Some(_) | None => name,
+    }
 }
 
 /// Returns the pool whose containers have an image.
@@ -218,7 +234,7 @@ struct RunJob<'a> {
     workspace: String,
     interrupt: InterruptSignals,
     follower: EventFollower<'a>,
-    /// `true` once this program began to create the workspace, which it then deletes itself.
+    /// `true` once this program began to create the workspace, which it deletes itself unless it is kept.
     is_created: bool,
 }
 
@@ -280,6 +296,7 @@ impl RunJob<'_> {
             workspace_id: self.workspace.clone(),
             pool: template.pool,
             limits: template.limits,
+            idle_timeout: (!template.keep).then_some(TEMPORARY_IDLE_TIMEOUT),
             ..CreateWorkspaceRequest::default()
         };
         request.parent.clone_from(&self.workspace);
@@ -287,6 +304,7 @@ impl RunJob<'_> {
         self.interrupt
             .race(client.create_workspace(create))
             .await??;
+        self.follower.run.has_workspace = true;
         for input in inputs {
             if let Input::Local(local) = input {
                 let sending = local.send(client, &self.workspace);
@@ -347,17 +365,16 @@ impl RunJob<'_> {
         }
     }
 
-    /// Deletes the workspace unless the daemon does. Ctrl-C stops the wait, and the idle timeout does the rest.
+    /// Deletes the workspace unless it is kept or the daemon deletes it. One that is not known to exist is deleted also
+    /// with `keep`, because its id is not printed. Ctrl-C stops the wait, and the idle timeout does the rest.
     async fn clean_up(
         &mut self,
         ended: &anyhow::Result<FollowOutcome>,
         keep: bool,
     ) -> anyhow::Result<()> {
         let id = short_id(&self.workspace);
-        if keep {
-            if self.is_created || self.follower.run.has_workspace {
-                output::note!("kept workspace {id}");
-            }
+        if keep && self.follower.run.has_workspace {
+            output::note!("kept workspace {id}");
             return Ok(());
         }
         match ended {
@@ -385,6 +402,26 @@ impl TimingPrinter {
     fn lap(&self, step: &str, took: std::time::Duration) {
         if self.say {
             output::note!("{step} took {:.1} ms", took.as_secs_f64() * 1000.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slash_divides_ids_and_no_other_names() {
+        for (reference, folder) in [
+            ("csv@1", "csv"),
+            ("parent/child", "child"),
+            ("a/b_1/c.d-e@sha256:00", "c.d-e"),
+            ("acme:deploy", "acme:deploy"),
+            ("CI/CD helper", "CI/CD helper"),
+            ("数据/report", "数据/report"),
+            ("a//b", "a//b"),
+        ] {
+            assert_eq!(folder_name(reference), folder, "{reference}");
         }
     }
 }

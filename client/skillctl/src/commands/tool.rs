@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::{Map, Value, json};
@@ -60,12 +61,17 @@ pub(crate) struct ToolSelection {
     #[arg(long)]
     writable_skills: bool,
     /// File of the session: its names and its state, as JSON. Created if it does not exist. Without it the call is a
-    /// session of its own, whose workspace is deleted afterwards.
+    /// session of its own, whose workspace is deleted afterwards unless --workspace names it.
     #[arg(long, value_name = "FILE")]
     session_file: Option<PathBuf>,
     /// Work in this existing workspace, which is neither created nor deleted. A token for it is enough
     /// (`skillctl workspace token`).
-    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::offer_workspaces))]
+    #[arg(
+        long,
+        value_name = "ID",
+        value_parser = NonEmptyStringValueParser::new(),
+        add = ArgValueCompleter::new(complete::offer_workspaces)
+    )]
     workspace: Option<String>,
 }
 

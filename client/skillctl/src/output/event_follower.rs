@@ -47,6 +47,8 @@ pub(crate) enum FollowOutcome {
 pub(crate) enum OnLeave {
     /// The exec is killed.
     Kill,
+    /// The exec is killed. Before its first event only its call is dropped: the caller deletes its workspace.
+    KillOrDropCall,
     /// The exec is killed, but continues if this program's terminal is gone, as after SIGHUP.
     KillUnlessHungUp,
     /// The exec continues.
@@ -75,8 +77,12 @@ pub(crate) struct EventFollower<'a> {
     pub(crate) first_output: Option<Instant>,
     /// Notified once when the first event shows that the exec has started.
     started: Option<oneshot::Sender<()>>,
-    /// Offsets up to which output was printed.
+    /// Offsets up to which output was handed to the writer.
     reached: StreamOffsets,
+    /// Result of the exec; `None` while it runs.
+    result: Option<ExecResult>,
+    /// Search for reports of a full file system in the output.
+    search: RoomReportSearch,
     /// Takes what a run sends beside the events of its exec.
     pub(crate) run: RunReceiver,
 }
@@ -96,6 +102,8 @@ impl<'a> EventFollower<'a> {
             first_output: None,
             started: None,
             reached: StreamOffsets::default(),
+            result: None,
+            search: RoomReportSearch::default(),
             run: RunReceiver::default(),
         }
     }
@@ -156,7 +164,8 @@ impl<'a> EventFollower<'a> {
         Ok(ending)
     }
 
-    /// Prints an exec's events while `input` is sent to it, until the exec ends or the user leaves it.
+    /// Prints an exec's events while `input` is sent to it, until the exec ends or the user leaves it. After a failure
+    /// all output that was received is printed, and why the exec ended if it did.
     pub(crate) async fn converse(
         &mut self,
         events: ExecStream,
@@ -166,34 +175,39 @@ impl<'a> EventFollower<'a> {
         let (started, start) = oneshot::channel();
         self.started = Some(started);
         self.reached = events.offsets();
-        {
+        let ended = {
             // Neither waits for the other: output without a reader does not hold up input.
             let following = pin!(self.follow(events, interrupt));
             let talking = pin!(input.go(start));
             tokio::select! {
                 biased;
-                ending = following => return ending,
-                left = talking => {
-                    let DetachNotice = left?;
-                }
+                ended = following => ended.map(Some),
+                left = talking => left.map(|DetachNotice| None),
             }
+        };
+        // Received output comes before the next message. A user who sends two signals does not wait for its reader.
+        let flushed = match interrupt.count() {
+            0 | 1 => interrupt.race(self.writer.flush()).await,
+            _ => Err(InterruptedError),
+        };
+        if let (Err(_), Some(result)) = (&ended, &self.result) {
+            note_end(result, self.search.is_found);
         }
-        // What was taken comes before what is said next.
-        if let Ok(flushed) = interrupt.race(self.writer.flush()).await {
-            flushed?;
+        if let Some(outcome) = ended? {
+            return Ok(outcome);
         }
+        flushed.unwrap_or(Ok(()))?;
         Ok(FollowOutcome::Detached(self.reached))
     }
 
-    /// Prints an exec's events until it ends, the user leaves it, or the stream is lost. After the first
-    /// Ctrl-C it goes on reading what the killed exec still says; a second one ends that.
+    /// Prints an exec's events until it ends, the user leaves it, or the stream is lost. After the first signal it
+    /// prints the rest of the killed exec's output; a second one ends that.
     async fn follow(
         &mut self,
         mut events: ExecStream,
         interrupt: &mut InterruptSignals,
     ) -> anyhow::Result<FollowOutcome> {
         let name = events.name().to_owned();
-        let (mut result, mut search) = (None, RoomReportSearch::default());
         let mut kill: Option<Pin<Box<_>>> = None;
         let mut interrupted = false;
         loop {
@@ -201,7 +215,7 @@ impl<'a> EventFollower<'a> {
                 // A signal comes first: output that never pauses would hide it.
                 biased;
                 () = interrupt.wait() => {
-                    if interrupted || self.on_leave == OnLeave::Detach {
+                    if interrupted || self.leaves_at_once() {
                         return Ok(FollowOutcome::Interrupted);
                     }
                     interrupted = true;
@@ -218,27 +232,17 @@ impl<'a> EventFollower<'a> {
                     let ending = outcome_of_failure(error.into())?;
                     return self.leave_after(ending, interrupt, &name).await;
                 }
-                // Nobody waits for the files of an interrupted run.
+                // An interrupted run writes no files.
                 event = events.next() => match event?.filter(|event| !interrupted || !is_after_end(event)) {
                     Some(event) => {
                         if interrupted && matches!(event.event, Some(Event::Started(_))) {
                             // It may have started after the server looked for it.
                             kill = Some(Box::pin(kill_exec(self.client, &name)));
                         }
-                        if let Some(started) = self.started.take() {
-                            // Without input there is no receiver.
-                            let _ = started.send(());
-                        }
                         if let Some(ending) = self.hand_over(&event, interrupt).await? {
                             // A stream without a reader could block the program, and so its end.
                             drop(events);
                             return self.leave_after(ending, interrupt, &name).await;
-                        }
-                        if let Some(event) = &event.event {
-                            exec_result::take_ending(&mut result, event);
-                            if let Event::Output(piece) = event {
-                                search.add(piece);
-                            }
                         }
                     }
                     None => break,
@@ -249,17 +253,28 @@ impl<'a> EventFollower<'a> {
             finish_kill(interrupt, kill).await?;
         }
         let written = interrupt.race(self.writer.flush()).await;
-        match outcome_of_write(written.map(|written| Ok(written?)))? {
-            _ if interrupted => Ok(FollowOutcome::Interrupted),
-            Some(ending) => self.leave_after(ending, interrupt, &name).await,
-            None => Ok(FollowOutcome::Finished {
-                result: Box::new(result.unwrap_or_default()),
-                reports_no_room: search.is_found,
-            }),
+        Ok(
+            match outcome_of_write(written.map(|written| Ok(written?)))? {
+                _ if interrupted => FollowOutcome::Interrupted,
+                Some(outcome) => outcome,
+                None => FollowOutcome::Finished {
+                    result: Box::new(self.result.take().unwrap_or_default()),
+                    reports_no_room: self.search.is_found,
+                },
+            },
+        )
+    }
+
+    /// Returns `true` if the first signal ends the following without a kill.
+    fn leaves_at_once(&self) -> bool {
+        match self.on_leave {
+            OnLeave::Detach => true,
+            OnLeave::KillOrDropCall => self.started.is_some(),
+            OnLeave::Kill | OnLeave::KillUnlessHungUp => false,
         }
     }
 
-    /// Kills the exec after an outcome that says that nobody follows it any more, if it is to be killed then.
+    /// Kills the exec, if it is to be killed, after an outcome with which this program stops following it.
     async fn leave_after(
         &self,
         outcome: FollowOutcome,
@@ -267,7 +282,7 @@ impl<'a> EventFollower<'a> {
         name: &str,
     ) -> anyhow::Result<FollowOutcome> {
         let kills = match self.on_leave {
-            OnLeave::Kill => true,
+            OnLeave::Kill | OnLeave::KillOrDropCall => true,
             OnLeave::KillUnlessHungUp => !matches!(outcome, FollowOutcome::TerminalGone),
             OnLeave::Detach => false,
         };
@@ -277,12 +292,22 @@ impl<'a> EventFollower<'a> {
         Ok(outcome)
     }
 
-    /// Prints an event; returns the outcome if the reader of the output is gone or a signal came.
+    /// Records and prints an event; returns the outcome if the reader of the output is gone or a signal came.
     async fn hand_over(
         &mut self,
         event: &ExecEvent,
         interrupt: &mut InterruptSignals,
     ) -> anyhow::Result<Option<FollowOutcome>> {
+        if let Some(started) = self.started.take() {
+            // Without input there is no receiver.
+            let _ = started.send(());
+        }
+        if let Some(event) = &event.event {
+            exec_result::take_ending(&mut self.result, event);
+            if let Event::Output(piece) = event {
+                self.search.add(piece);
+            }
+        }
         outcome_of_write(interrupt.race(self.write(event)).await)
     }
 
@@ -353,7 +378,7 @@ impl<'a> EventFollower<'a> {
             .offset
             .saturating_add(int64_from_count(bytes.len() as u64));
         self.writer.write(piece.stream(), bytes).await?;
-        // It is taken, and will be written even if this program does not wait.
+        // The writer has the piece, and `converse` flushes the writer before it returns these offsets.
         *self.reached_on(piece.stream()) = end;
         Ok(())
     }
@@ -396,16 +421,21 @@ pub(crate) fn exit_code(ending: &FollowOutcome) -> u8 {
             result,
             reports_no_room,
         } => {
-            exec_result::end_reason(result)
-                .into_iter()
-                .chain(exec_result::warnings(result, *reports_no_room))
-                .for_each(|note| output::print_note(&note));
+            note_end(result, *reports_no_room);
             exec_result::exit_code(result)
         }
         FollowOutcome::Interrupted => interrupt::EXIT_CODE,
         FollowOutcome::PipeClosed | FollowOutcome::TerminalGone => error_report::PIPE_CLOSED,
         FollowOutcome::Detached(_) => 0,
     }
+}
+
+/// Notes on stderr why an exec ended that did not end by itself, and what its exit code hides.
+fn note_end(result: &ExecResult, reports_no_room: bool) {
+    exec_result::end_reason(result)
+        .into_iter()
+        .chain(exec_result::warnings(result, reports_no_room))
+        .for_each(|note| output::print_note(&note));
 }
 
 /// Notes on stderr, on a new line, the command that attaches to the detached exec again.
@@ -428,12 +458,16 @@ fn is_after_end(event: &ExecEvent) -> bool {
     )
 }
 
-/// Kills an exec; succeeds also if it was never started, or if its workspace was not claimed.
+/// Kills an exec; succeeds also if it was never started, or if its workspace was not claimed or is closing.
 async fn kill_exec(client: &Client, name: &str) -> Result<(), Error> {
     let is_missing = |error: &Error| {
         matches!(
             error.reason(),
-            Some(ErrorReason::ExecNotFound | ErrorReason::WorkspaceNotFound)
+            Some(
+                ErrorReason::ExecNotFound
+                    | ErrorReason::WorkspaceNotFound
+                    | ErrorReason::WorkspaceNotReady
+            )
         )
     };
     match client.kill_exec(name).await {

@@ -16,7 +16,7 @@ const EPIPE: i32 = 32;
 
 /// Request to the thread.
 #[derive(Debug)]
-enum Request {
+enum WriterRequest {
     Write(OutputStream, Bytes),
     /// Answered once everything before it was written.
     Flush(oneshot::Sender<()>),
@@ -25,7 +25,7 @@ enum Request {
 /// Handle of the thread, which writes pieces in the order in which they are handed over, and ends at the first error.
 #[derive(Debug)]
 pub(crate) struct OutputWriter {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<WriterRequest>,
     writing: JoinHandle<io::Result<()>>,
     /// Number of the error that ended the thread; `None` while it runs.
     failure: Option<i32>,
@@ -33,6 +33,10 @@ pub(crate) struct OutputWriter {
 
 impl OutputWriter {
     /// Starts the thread, which ends with the handle. Must be called within a runtime.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the handle keeps the task, which ends with it or at the first error"
+    )]
     pub(crate) fn start() -> Self {
         let (requests, received) = mpsc::channel(WAITING_MAX);
         Self {
@@ -47,7 +51,7 @@ impl OutputWriter {
     /// # Errors
     /// The error of an earlier write.
     pub(crate) async fn write(&mut self, stream: OutputStream, bytes: Bytes) -> io::Result<()> {
-        self.request(Request::Write(stream, bytes)).await
+        self.request(WriterRequest::Write(stream, bytes)).await
     }
 
     /// Waits until everything was written.
@@ -56,7 +60,7 @@ impl OutputWriter {
     /// The error of a write.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         let (done, flushed) = oneshot::channel();
-        self.request(Request::Flush(done)).await?;
+        self.request(WriterRequest::Flush(done)).await?;
         match flushed.await {
             Ok(()) => Ok(()),
             Err(_) => Err(self.failed().await),
@@ -78,7 +82,7 @@ impl OutputWriter {
         error
     }
 
-    async fn request(&mut self, request: Request) -> io::Result<()> {
+    async fn request(&mut self, request: WriterRequest) -> io::Result<()> {
         match self.requests.send(request).await {
             Ok(()) => Ok(()),
             Err(_) => Err(self.failed().await),
@@ -87,16 +91,16 @@ impl OutputWriter {
 }
 
 /// Writes what is handed over until there is no handle any more.
-fn write_all(mut requests: mpsc::Receiver<Request>) -> io::Result<()> {
+fn write_all(mut requests: mpsc::Receiver<WriterRequest>) -> io::Result<()> {
     while let Some(request) = requests.blocking_recv() {
         match request {
-            Request::Write(OutputStream::Stderr, bytes) => io::stderr().write_all(&bytes)?,
-            Request::Write(OutputStream::Stdout | OutputStream::Unspecified, bytes) => {
+            WriterRequest::Write(OutputStream::Stderr, bytes) => io::stderr().write_all(&bytes)?,
+            WriterRequest::Write(OutputStream::Stdout | OutputStream::Unspecified, bytes) => {
                 let mut stdout = io::stdout().lock();
                 stdout.write_all(&bytes)?;
                 stdout.flush()?;
             }
-            Request::Flush(done) => {
+            WriterRequest::Flush(done) => {
                 // The handle may have stopped waiting.
                 let _ = done.send(());
             }

@@ -18,7 +18,7 @@ pub(crate) struct RunReceiver {
     pub(crate) directory: Option<PathBuf>,
     /// Messages of problems that are not noted any more.
     pub(crate) noted: Vec<String>,
-    /// `true` once a workspace was claimed for the run.
+    /// `true` once the workspace of the run is known to exist.
     pub(crate) has_workspace: bool,
     /// Time at which the exec was known to have started.
     pub(crate) start: Option<Instant>,
@@ -34,7 +34,11 @@ impl RunReceiver {
     pub(crate) async fn take(&mut self, event: &Event) -> Result<bool, Error> {
         match event {
             Event::Workspace(_) => self.has_workspace = true,
-            Event::Staged(staged) => note_skill_problems(&staged.skills, &self.noted),
+            Event::Staged(staged) => {
+                // A repeated call finds the workspace and does not send its event again.
+                self.has_workspace = true;
+                note_skill_problems(&staged.skills, &self.noted);
+            }
             Event::File(file) => {
                 if let Some((writer, _)) = self.writer().await? {
                     writer.begin(file.clone()).await?;
@@ -58,6 +62,7 @@ impl RunReceiver {
                 }
             }
             Event::Started(_) => {
+                self.has_workspace = true;
                 self.start = Some(Instant::now());
                 return Ok(false);
             }

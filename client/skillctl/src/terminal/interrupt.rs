@@ -15,6 +15,8 @@ pub(crate) struct InterruptSignals {
     /// SIGHUP, which comes when a terminal or a session ends; `None` if it has its default effect, if the program
     /// ignores it, as under `nohup`, or after a signal.
     hangup: Option<Signal>,
+    /// Number of signals that came.
+    count: u32,
 }
 
 /// Error of work that one of the signals interrupted.
@@ -56,6 +58,7 @@ impl InterruptSignals {
             int: signal(SignalKind::interrupt())?,
             term: signal(SignalKind::terminate())?,
             hangup,
+            count: 0,
         })
     }
 
@@ -69,6 +72,12 @@ impl InterruptSignals {
             Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
         }
         self.hangup = None;
+        self.count += 1;
+    }
+
+    /// Returns the number of signals that `wait` and `race` have taken.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
     }
 
     /// Runs `work` to its end, or drops it when a signal ends the program.

@@ -23,6 +23,7 @@ mod polling;
 mod prepared_skills;
 mod publish_commands;
 mod publishing;
+mod run_ends;
 mod runs;
 mod sessions;
 mod staged_skills;

@@ -105,6 +105,18 @@ async fn small_files_are_in_the_request_and_others_are_sent() {
 }
 
 #[tokio::test]
+async fn a_large_file_without_a_size_is_refused() {
+    let fake = fake();
+    // Its metadata has the size 0, and it has more bytes than fit into a request.
+    let words = ["run", "--input", "/proc/kallsyms", "--", "hello"];
+    let output = run(&fake, &words).await;
+    assert_eq!(output.status.code(), Some(125));
+    let said = text(&output.stderr);
+    assert!(said.contains("/proc/kallsyms has no size"), "{said}");
+    assert_eq!(fake.calls.count("CreateWorkspace|RunExec"), 0);
+}
+
+#[tokio::test]
 async fn an_image_names_the_pool_that_has_it() {
     let fake = fake();
     let pool = |name: &str, image: &str| Pool {

@@ -1,10 +1,5 @@
 //! `skillctl tool --workspace`: the tools in a workspace that exists already.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a JSON value without the key is how a test fails"
-)]
-
 use crate::commands_tool::{fake, json, run, text};
 
 #[tokio::test]
@@ -63,4 +58,14 @@ async fn a_given_workspace_is_used_and_neither_made_nor_deleted() {
     let output = run(&fake, &["tool", "end", "--session-file", &file]).await;
     assert!(text(&output.stderr).contains("workspace mine stays"));
     assert_eq!(fake.calls.count("DeleteWorkspace"), 0);
+}
+
+#[tokio::test]
+async fn an_empty_workspace_is_refused() {
+    let fake = fake();
+    for command in [&["tool", "list"][..], &["mcp"]] {
+        let output = run(&fake, &[command, &["--workspace", ""]].concat()).await;
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(text(&output.stderr).contains("--workspace"));
+    }
 }
