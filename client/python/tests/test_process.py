@@ -75,12 +75,14 @@ def test_many_threads_share_a_connection(box):
     assert outputs == [[f"{number}-{turn}\n" for turn in range(4)] for number in range(64)]
 
 
-PROGRAM = """
+# A shell starts its background jobs with SIGINT ignored, and Python leaves that as it is.
+TAKE_SIGINT = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+PROGRAM = f"""{TAKE_SIGINT}
 import sys, skilld
 box = skilld.Sandbox.connect(sys.argv[1])
 print("ready", flush=True)
 try:
-    box.run("touch begun-$MODE; sleep 1000", exec_id=sys.argv[2], on_cancel=sys.argv[2], envs={"MODE": sys.argv[2]})
+    box.run("touch begun-$MODE; sleep 1000", exec_id=sys.argv[2], on_cancel=sys.argv[2], envs={{"MODE": sys.argv[2]}})
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -101,7 +103,7 @@ def test_ctrl_c_ends_the_command_or_leaves_it(box, mode):
 
 def test_interrupted_run_without_a_sandbox_leaves_nothing():
     run_id = f"python-{uuid.uuid4()}"
-    program = f"import skilld\nskilld.run('sleep 1000', exec_id='{run_id}')"
+    program = f"{TAKE_SIGINT}import skilld\nskilld.run('sleep 1000', exec_id='{run_id}')"
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as child:
         wait_until(lambda: is_listed(run_id), "the run begins")
         child.send_signal(signal.SIGINT)

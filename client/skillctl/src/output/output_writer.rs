@@ -1,5 +1,7 @@
-//! Writes the output of an exec to stdout and stderr in a thread of its own, so that the next bytes are received while
-//! the last ones are written. Each piece is handed over whole: tokio's own stdout copies it in small parts.
+//! Writes the output of an exec to stdout and stderr in a thread of its own.
+//!
+//! The next bytes are received while the last ones are written. Each piece is handed over whole: tokio's own stdout copies
+//! it in small parts.
 
 use std::io::{self, Write};
 
